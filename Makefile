@@ -1,0 +1,40 @@
+# make demo | test | check | bench | lock
+# Everything is set up in .venv from requirements.lock; uv is put into .uv if the machine has none.
+
+PYTHON ?= python3
+UV := $(shell command -v uv 2>/dev/null || echo .uv/bin/uv)
+RUN := .venv/bin
+
+.PHONY: demo test check bench lock clean
+
+demo: .venv/.ready
+	$(RUN)/tacit demo
+
+test: .venv/.ready
+	$(RUN)/pytest
+
+check: .venv/.ready
+	$(RUN)/ruff check .
+	$(RUN)/ruff format --check .
+	$(RUN)/mypy
+	$(RUN)/lint-imports
+
+bench: .venv/.ready
+	$(RUN)/python -m benchmarks
+
+lock: | $(UV)
+	$(UV) pip compile pyproject.toml --group dev --group bench --universal --python-version 3.11 \
+	  --generate-hashes --no-header --no-annotate --quiet --output-file requirements.lock
+
+clean:
+	rm -rf .venv .uv
+
+.uv/bin/uv:
+	$(PYTHON) -m venv .uv
+	.uv/bin/python -m pip install --quiet uv
+
+.venv/.ready: requirements.lock pyproject.toml | $(UV)
+	$(UV) venv --quiet --clear --no-project --python "$$($(PYTHON) -c 'import sys; print(sys.executable)')" .venv
+	$(UV) pip sync --quiet --python .venv --require-hashes requirements.lock
+	$(UV) pip install --quiet --python .venv --no-deps --no-build-isolation --editable .
+	touch $@

@@ -1,0 +1,82 @@
+"""Everything that Tacit raises on purpose.
+
+TacitError
+├── SpecificationError      mistakes in a specification, all of them, each with its place
+├── PatternError            a pattern that cannot be read or used
+├── SourceError             input that cannot be read at all
+├── SinkError               answers that cannot be written
+├── SchemaError             a source lacks a column, or a column has an unfit type
+└── StateError              a snapshot that does not belong to this engine
+
+A message says what was expected, what came, and what to do. It never holds the
+contents of an event: messages reach logs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+
+class TacitError(Exception):
+    """The base of all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """One mistake in a specification: where it is, what is wrong, and what to do."""
+
+    message: str
+    file: str | None = None
+    line: int | None = None
+    column: int | None = None
+
+    def __str__(self) -> str:
+        place = ":".join(str(part) for part in (self.file, self.line, self.column) if part)
+        return f"{place}: {self.message}" if place else self.message
+
+
+class SpecificationError(TacitError):
+    """A specification with mistakes; `mistakes` lists every one of them."""
+
+    def __init__(self, mistakes: Sequence[Mistake]) -> None:
+        self.mistakes = tuple(mistakes)
+        super().__init__("\n".join(str(mistake) for mistake in self.mistakes))
+
+
+class PatternError(TacitError):
+    """A pattern that cannot be read or used; `line` and `column` count from 1 in its text."""
+
+    def __init__(self, message: str, line: int | None = None, column: int | None = None) -> None:
+        self.message = message
+        self.line = line
+        self.column = column
+        place = f"line {line}, column {column}: " if line is not None else ""
+        super().__init__(place + message)
+
+
+class SourceError(TacitError):
+    """Input that cannot be read at all."""
+
+
+class SinkError(TacitError):
+    """Answers that cannot be written."""
+
+
+class SchemaError(TacitError):
+    """A source lacks a column that the specification names, or the column's type is unfit."""
+
+
+class StateError(TacitError):
+    """A snapshot that does not belong to this specification, or is damaged."""
+
+
+def nearest(name: str, known: Sequence[str]) -> str:
+    """A hint such as ` Did you mean 'lateness'?`, or nothing when no name is near.
+
+    >>> nearest("latenes", ["size", "lateness"])
+    " Did you mean 'lateness'?"
+    """
+    close = get_close_matches(name, known, n=1, cutoff=0.6)
+    return f" Did you mean '{close[0]}'?" if close else ""
