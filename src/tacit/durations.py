@@ -22,7 +22,7 @@ _SPELLINGS = {
     "d": "d", "day": "d", "days": "d",
 }  # fmt: skip
 UNITS = "us, ms, s, min, h or d"
-_LONGEST = 1 << 62
+LONGEST = 1 << 62
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*")
 
 
@@ -43,7 +43,7 @@ def parse_duration(text: str) -> int:
     exact = Decimal(found[1]) * MICROSECONDS[unit]
     if exact != int(exact):
         raise ValueError(f"'{text}' is finer than a microsecond")
-    if exact > _LONGEST:
+    if exact > LONGEST:
         raise ValueError(f"'{text}' is longer than Tacit can count")
     return int(exact)
 

@@ -46,12 +46,25 @@ class SpecificationError(TacitError):
 
 
 class PatternError(TacitError):
-    """A pattern that cannot be read or used; `line` and `column` count from 1 in its text."""
+    """A pattern that cannot be read or used; `line` and `column` count from 1 in its text.
 
-    def __init__(self, message: str, line: int | None = None, column: int | None = None) -> None:
+    `pattern` is the pattern's name, if it has one; `word` is the name in it that is wrong.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        line: int | None = None,
+        column: int | None = None,
+        *,
+        pattern: str | None = None,
+        word: str | None = None,
+    ) -> None:
         self.message = message
         self.line = line
         self.column = column
+        self.pattern = pattern
+        self.word = word
         place = f"line {line}, column {column}: " if line is not None else ""
         super().__init__(place + message)
 

@@ -1,0 +1,148 @@
+"""Answers: one for each window, registered subject and query, in columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+from numpy.typing import NDArray
+
+_ROWS = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Answers:
+    """The answers of consecutive windows, 64 subjects to a word: `bits[window][query][word]`.
+
+    Subject `s` is bit `s % 64` of word `s // 64`. A subject has answers from the window in
+    which it is registered, `since`, on.
+    """
+
+    queries: Sequence[str]
+    size: int
+    first: int
+    subjects: pa.Array
+    since: NDArray[np.int64]
+    bits: NDArray[np.uint64]
+
+    @property
+    def windows(self) -> int:
+        """How many windows these are."""
+        return len(self.bits)
+
+    @property
+    def registered(self) -> NDArray[np.bool_]:
+        """`[window][subject]`: who has answers in which window."""
+        numbers = np.arange(self.first, self.first + self.windows)
+        return self.since[np.newaxis, :] <= numbers[:, np.newaxis]
+
+    @property
+    def detected(self) -> NDArray[np.bool_]:
+        """`[window][query][subject]`: the answers themselves."""
+        octets = self.bits.astype("<u8", copy=False).view(np.uint8)
+        flat = np.unpackbits(octets, axis=-1, bitorder="little", count=len(self.subjects))
+        return flat.view(np.bool_)
+
+    def __len__(self) -> int:
+        return int(self.registered.sum()) * len(self.queries)
+
+    def __repr__(self) -> str:
+        return (
+            f"Answers({self.windows:,} windows x {len(self.subjects):,} subjects"
+            f" x {len(self.queries):,} queries)"
+        )
+
+    def widened(
+        self, subjects: pa.Array, since: NDArray[np.int64], silent: NDArray[np.bool_]
+    ) -> Answers:
+        """The same answers for a registry that has grown: newcomers were silent."""
+        known = len(self.since)
+        default = np.where(silent, ~np.uint64(0), np.uint64(0))
+        bits = np.empty((self.windows, len(silent), -(-len(subjects) // 64)), dtype=np.uint64)
+        bits[:] = default[:, np.newaxis]
+        full, rest = divmod(known, 64)
+        bits[:, :, :full] = self.bits[:, :, :full]
+        if rest:
+            ours = np.uint64((1 << rest) - 1)
+            bits[:, :, full] = (self.bits[:, :, full] & ours) | (bits[:, :, full] & ~ours)
+        return Answers(self.queries, self.size, self.first, subjects, since, bits)
+
+    def _blocks(self) -> Iterator[Answers]:
+        """The same answers, a few windows at a time."""
+        step = max(1, _ROWS // max(1, len(self.subjects) * len(self.queries)))
+        for begin in range(0, self.windows, step):
+            yield Answers(
+                self.queries,
+                self.size,
+                self.first + begin,
+                self.subjects,
+                self.since,
+                self.bits[begin : begin + step],
+            )
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The answers as rows, in order of window, subject and query, a million or so at a time."""
+        for block in self._blocks():
+            yield block._rows()
+
+    def _rows(self) -> pa.RecordBatch:
+        windows, subjects = np.nonzero(self.registered)
+        number = len(self.queries)
+        starts = np.repeat((self.first + windows) * self.size, number)
+        instant = pa.timestamp("us", tz="UTC")
+        return pa.RecordBatch.from_arrays(
+            [
+                pa.array(starts).cast(instant),
+                pa.array(starts + self.size).cast(instant),
+                _taken(self.subjects, np.repeat(subjects, number)),
+                pa.DictionaryArray.from_arrays(
+                    np.tile(np.arange(number, dtype=np.int32), len(windows)),
+                    pa.array(self.queries, pa.string()),
+                ),
+                pa.array(self.detected[windows, :, subjects].ravel()),
+            ],
+            schema=schema(self.subjects.type),
+        )
+
+    def table(self) -> pa.Table:
+        """The answers as an Arrow table, a row for each."""
+        return pa.Table.from_batches(self.batches(), schema=schema(self.subjects.type))
+
+    def wide(self) -> pl.DataFrame:
+        """The answers as a Polars frame: a row per window and subject, a column per query."""
+        windows, subjects = np.nonzero(self.registered)
+        chosen = self.detected[windows, :, subjects]
+        starts = pl.Series("window_start", (self.first + windows) * self.size)
+        return pl.DataFrame(
+            [
+                starts.cast(pl.Datetime("us", "UTC")),
+                pl.Series("subject", _taken(self.subjects, subjects)),
+                *(
+                    pl.Series(query, np.ascontiguousarray(chosen[:, number]))
+                    for number, query in enumerate(self.queries)
+                ),
+            ]
+        )
+
+
+def schema(subject: pa.DataType) -> pa.Schema:
+    """The columns of answers, for subjects of this type."""
+    named = subject if pa.types.is_integer(subject) else pa.dictionary(pa.int32(), subject)
+    return pa.schema(
+        [
+            ("window_start", pa.timestamp("us", tz="UTC")),
+            ("window_end", pa.timestamp("us", tz="UTC")),
+            ("subject", named),
+            ("query", pa.dictionary(pa.int32(), pa.string())),
+            ("detected", pa.bool_()),
+        ]
+    )
+
+
+def _taken(names: pa.Array, places: NDArray[np.int64]) -> pa.Array:
+    if pa.types.is_integer(names.type):
+        return names.take(pa.array(places))
+    return pa.DictionaryArray.from_arrays(pa.array(places, pa.int32()), names)

@@ -1,0 +1,54 @@
+"""How a command ends: its exit code, and one clear message where something went wrong."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import click
+
+from tacit.errors import (
+    SchemaError,
+    SinkError,
+    SourceError,
+    SpecificationError,
+    TacitError,
+)
+
+CODES: tuple[tuple[type[TacitError], int], ...] = (
+    (SpecificationError, 3),
+    (SourceError, 4),
+    (SchemaError, 4),
+    (SinkError, 5),
+    (TacitError, 1),
+)
+EXIT_CODES = """\b
+Exit codes:
+  0    done
+  1    failed for another reason
+  2    wrong usage of the command line
+  3    mistakes in the specification
+  4    input that cannot be read, or lacks what the specification names
+  5    answers that cannot be written
+  130  interrupted
+  141  the reader of standard output went away"""
+
+
+@contextmanager
+def ending() -> Iterator[None]:
+    """Turn errors into a message on standard error and an exit code."""
+    try:
+        yield
+    except TacitError as error:
+        for line in str(error).splitlines():
+            click.echo(f"tacit: {line}" if not isinstance(error, SpecificationError) else line, err=True)
+        sys.exit(next(code for kind, code in CODES if isinstance(error, kind)))
+    except KeyboardInterrupt:
+        click.echo("tacit: interrupted", err=True)
+        sys.exit(130)
+    except BrokenPipeError:
+        # Python would complain of the same pipe again when it flushes at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)

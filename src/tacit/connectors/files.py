@@ -1,0 +1,143 @@
+"""Open a source by its name: a file, a folder or a pattern of files, or standard input."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+
+from tacit.connectors.delimited import CsvSource
+from tacit.connectors.ipc import ArrowSource
+from tacit.connectors.jsonlines import JsonLinesSource
+from tacit.connectors.parquet import ParquetSource
+from tacit.connectors.pieces import CODECS
+from tacit.connectors.sources import Batch, EmptySourceError, Source, check_columns, is_text
+from tacit.errors import SourceError
+
+_FORMATS: dict[str, Callable[[Path], Source]] = {
+    ".parquet": ParquetSource,
+    ".csv": CsvSource,
+    ".jsonl": JsonLinesSource,
+    ".ndjson": JsonLinesSource,
+    ".arrow": ArrowSource,
+    ".feather": ArrowSource,
+    ".ipc": ArrowSource,
+}
+_PACKED = (".csv", ".jsonl", ".ndjson")
+SUFFIXES = (*_FORMATS, *(suffix + codec for suffix in _PACKED for codec in CODECS))
+
+
+def open_source(name: str | os.PathLike[str]) -> Source:
+    """A source by suffix; `-` is JSON lines on standard input; `*` and folders are many files."""
+    text = os.fspath(name)
+    if text == "-":
+        return JsonLinesSource(0, "standard input")
+    path = Path(text)
+    if path.is_dir():
+        found = [part for part in path.iterdir() if part.is_file() and _suffix(part)]
+        return _one_or_many(text, found)
+    if not path.exists() and glob.has_magic(text):
+        return _one_or_many(text, [Path(part) for part in glob.glob(text, recursive=True)])
+    return _open_file(path)
+
+
+class ManySource(Source):
+    """Several files of one kind, one after the other, as one source."""
+
+    ahead = 0  # each file is read ahead by itself
+
+    def __init__(self, name: str, sources: Sequence[Source]) -> None:
+        self.name = name
+        self.unit = sources[0].unit
+        self._sources = sources
+        totals = [source.total for source in sources]
+        known = [total for total in totals if total is not None]
+        self.total = sum(known) if len(known) == len(totals) else None
+        self._schema: pa.Schema | None = None
+
+    def schema(self) -> pa.Schema:
+        """The columns of the first file that holds anything."""
+        if self._schema is None:
+            for source in self._sources:
+                try:
+                    self._schema = source.schema()
+                    break
+                except EmptySourceError:
+                    continue
+            else:
+                raise EmptySourceError(f"{self.name}: all of its files are empty")
+        return self._schema
+
+    def read(self, columns: Sequence[str], keys: Sequence[str]) -> Iterator[Batch]:
+        """The rows of each file in turn, with the types of the first; empty files are passed."""
+        before = 0
+        for source in self._sources:
+            try:
+                source.adopt(self.schema())
+                check_columns(source.name, columns, source.schema().names)
+            except EmptySourceError:
+                continue
+            position = before
+            for batch in source.batches(columns, keys):
+                position = before + batch.position
+                table = _agree(batch.table, self.schema(), source.name)
+                yield replace(batch, table=table, position=position)
+            before = position if source.total is None else before + source.total
+
+
+def _agree(table: pa.RecordBatch, schema: pa.Schema, name: str) -> pa.RecordBatch:
+    """Give numbers and times of a later file the types of the first file."""
+    for number, field in enumerate(table.schema):
+        kind = schema.field(field.name).type
+        alike = field.type == kind or (is_text(field.type) and is_text(kind))
+        if alike or pa.types.is_null(kind) or _widened(field.type, kind):
+            continue
+        try:
+            column = table.column(number).cast(kind)
+        except pa.ArrowException as error:
+            raise SourceError(
+                f"{name}: the column '{field.name}' is {field.type}, in an earlier file it is "
+                f"{kind}; give it the same type in all files"
+            ) from error
+        table = table.set_column(number, field.name, column)
+    return table
+
+
+def _widened(kind: pa.DataType, first: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(first) and pa.types.is_floating(kind))
+
+
+def _one_or_many(name: str, paths: list[Path]) -> Source:
+    if not paths:
+        raise SourceError(f"{name} holds no file to read; expected {', '.join(SUFFIXES)}")
+    kinds = {_suffix(path).partition(".")[2].partition(".")[0] for path in paths}
+    if len(kinds) > 1:
+        raise SourceError(
+            f"{name} holds files of several kinds ({', '.join(sorted(kinds))}); "
+            "name one kind, for example with *.parquet"
+        )
+    sources = [_open_file(path) for path in sorted(paths)]
+    return sources[0] if len(sources) == 1 else ManySource(name, sources)
+
+
+def _open_file(path: Path) -> Source:
+    suffix = _suffix(path)
+    if not suffix:
+        raise SourceError(
+            f"{path}: expected a file ending in {', '.join(SUFFIXES)}, or - for JSON lines on "
+            "standard input"
+        )
+    if not path.exists():
+        raise SourceError(f"{path} does not exist; check the path")
+    for codec in CODECS:
+        suffix = suffix.removesuffix(codec)
+    return _FORMATS[suffix](path)
+
+
+def _suffix(path: Path) -> str:
+    """The longest known suffix of a path, or nothing."""
+    return max((s for s in SUFFIXES if path.name.lower().endswith(s)), key=len, default="")

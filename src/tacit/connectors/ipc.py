@@ -1,0 +1,71 @@
+"""Arrow files and Arrow streams (also known as Feather and IPC)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+
+from tacit.connectors.sources import Batch, Source, check_names, encode_keys
+from tacit.errors import SourceError
+
+_FILE = b"ARROW1"
+
+
+class ArrowSource(Source):
+    """One file in Arrow's file format or stream format, told apart by how it begins."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.name = str(path)
+        with self._opened(None) as reader:
+            self._schema = reader.schema
+            check_names(self.name, self._schema.names)
+            if isinstance(reader, pa.RecordBatchFileReader) and reader.num_record_batches:
+                self.total = reader.count_rows()
+
+    def schema(self) -> pa.Schema:
+        """The columns that the file says it has."""
+        return self._schema
+
+    def read(self, columns: Sequence[str], keys: Sequence[str]) -> Iterator[Batch]:
+        """Read these columns batch by batch, as they were written."""
+        row = 0
+        with self._opened(columns) as reader:
+            for table in _batches(reader):
+                batch = encode_keys(table.select(columns), keys)
+                yield Batch(batch, row + 1, row + batch.num_rows, self.name)
+                row += batch.num_rows
+
+    @contextmanager
+    def _opened(
+        self, columns: Sequence[str] | None
+    ) -> Iterator[pa.RecordBatchFileReader | pa.RecordBatchStreamReader]:
+        fields = columns and [self._schema.get_field_index(name) for name in columns]
+        options = pa.ipc.IpcReadOptions(included_fields=fields)
+        try:
+            # read, not mapped: mapped pages would count as resident memory
+            with pa.OSFile(str(self.path)) as file:
+                start = file.read(len(_FILE))
+                file.seek(0)
+                kind = pa.ipc.open_file if start == _FILE else pa.ipc.open_stream
+                with kind(file, options=options) as reader:
+                    yield reader
+        except (pa.ArrowException, OSError) as error:
+            raise SourceError(
+                f"{self.name} cannot be read as Arrow ({type(error).__name__}): it does not exist, "
+                "is another kind of file, was cut short or is damaged. "
+                "Write or copy it again, or check its path and suffix."
+            ) from error
+
+
+def _batches(
+    reader: pa.RecordBatchFileReader | pa.RecordBatchStreamReader,
+) -> Iterator[pa.RecordBatch]:
+    if isinstance(reader, pa.RecordBatchFileReader):
+        for number in range(reader.num_record_batches):
+            yield reader.get_batch(number)
+    else:
+        yield from reader

@@ -1,0 +1,158 @@
+"""Several sources as one: an order of arrival that does not depend on how they are batched.
+
+A source's *progress* at a tuple is the largest event time it has shown so far; a time
+further ahead of the progress before it than `future` does not count. Tuples are taken
+in order of progress, and where that is equal, in order of the sources; within a source
+they keep their order. So a source is never ahead of the others by more than it has to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.kernels import compiled
+
+NO_TIME = np.iinfo(np.int64).min
+"""Stands for the time of a tuple that has none; such a tuple goes along with its neighbours."""
+Array: TypeAlias = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """Tuples of one source in order of arrival: times, and arrays with a row for each.
+
+    `columns` may hold anything, but the same in every source: slots and masks, say.
+    `origin` is handed through, so that a tuple can be traced back to where it was read.
+    """
+
+    times: NDArray[np.int64]
+    columns: tuple[Array, ...]
+    origin: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """Tuples of all sources in order of arrival; `trace` tells where they came from."""
+
+    times: NDArray[np.int64]
+    columns: tuple[Array, ...]
+    origins: tuple[Any, ...]
+    part: NDArray[np.int32] | None = None
+    """Which of the origins each tuple is from; None where there is only one."""
+    row: NDArray[np.int64] | None = None
+    """The row of each tuple within its origin; None where they count from 0."""
+
+    def trace(self, tuples: NDArray[np.int64]) -> Iterator[tuple[Any, NDArray[np.int64]]]:
+        """The origins of these tuples, each with their rows in it, in order."""
+        rows = tuples if self.row is None else self.row[tuples]
+        if self.part is None:
+            yield self.origins[0], rows
+            return
+        parts = self.part[tuples]
+        for number in np.unique(parts):
+            yield self.origins[number], rows[parts == number]
+
+
+def merge(sources: Sequence[Iterator[Timed]], future: int) -> Iterator[Merged]:
+    """Take tuples from all sources in order of progress, in chunks as large as can be.
+
+    Holds one batch of each source. A single source passes through untouched.
+    """
+    if len(sources) == 1:
+        for timed in sources[0]:
+            yield Merged(timed.times, timed.columns, (timed.origin,))
+        return
+    heads = [_Head(source, future) for source in sources]
+    while True:
+        for head in heads:
+            head.fill()
+        waiting = [number for number, head in enumerate(heads) if head.left]
+        if not waiting:
+            return
+        # what a source will bring comes after the last tuple it has shown
+        bound, limit = min((heads[number].last, number) for number in waiting)
+        parts = [heads[n].take(bound, inclusive=n <= limit) for n in waiting]
+        yield _interleave([part for part in parts if len(part.progress)])
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Some tuples in a row that are taken from one source's batch."""
+
+    timed: Timed
+    progress: NDArray[np.int64]
+    rows: slice
+
+
+class _Head:
+    """What has been read of a source and not yet been taken."""
+
+    def __init__(self, source: Iterator[Timed], future: int) -> None:
+        self._source = source
+        self._future = future
+        self._ended = False
+        self.timed: Timed | None = None
+        self.progress: NDArray[np.int64] = np.empty(0, np.int64)
+        self.start = 0
+        self.last: int = NO_TIME
+
+    @property
+    def left(self) -> int:
+        """How many tuples wait."""
+        return len(self.progress) - self.start
+
+    def fill(self) -> None:
+        """Read the next batch that holds anything, if all of this one was taken."""
+        while not self.left and not self._ended:
+            self.timed = next(self._source, None)
+            self._ended = self.timed is None
+            if self.timed is not None:
+                self.progress = running_progress(self.timed.times, self.last, self._future)
+                self.start = 0
+                self.last = int(self.progress[-1]) if len(self.progress) else self.last
+
+    def take(self, bound: int, *, inclusive: bool) -> _Part:
+        """Take the next tuples whose progress is below `bound`, or at it."""
+        assert self.timed is not None
+        stop = int(self.progress.searchsorted(bound, "right" if inclusive else "left"))
+        rows = slice(self.start, max(self.start, stop))
+        self.start = rows.stop
+        return _Part(self.timed, self.progress[rows], rows)
+
+
+def _interleave(parts: list[_Part]) -> Merged:
+    origins = tuple(part.timed.origin for part in parts)
+    rows = [np.arange(part.rows.start, part.rows.stop) for part in parts]
+    if len(parts) == 1:
+        timed, cut = parts[0].timed, parts[0].rows
+        columns = tuple(column[cut] for column in timed.columns)
+        return Merged(timed.times[cut], columns, origins, None, rows[0])
+    # a stable sort merges sorted runs in one pass and keeps the sources' order in ties
+    order = np.argsort(np.concatenate([part.progress for part in parts]), kind="stable")
+    part_numbers = np.repeat(np.arange(len(parts), dtype=np.int32), [len(row) for row in rows])
+    times, *others = (
+        np.concatenate([array[part.rows] for part, array in zip(parts, arrays, strict=True)])[order]
+        for arrays in zip(*((part.timed.times, *part.timed.columns) for part in parts), strict=True)
+    )
+    return Merged(times, tuple(others), origins, part_numbers[order], np.concatenate(rows)[order])
+
+
+@compiled
+def running_progress(times: NDArray[np.int64], before: int, future: int) -> NDArray[np.int64]:
+    """The progress at each tuple, given the progress before the first of them."""
+    progress = np.empty(len(times), np.int64)
+    now = np.int64(before)
+    for number in range(len(times)):
+        time = times[number]
+        if time > now:
+            # the difference of two int64 always fits into uint64
+            ahead = np.uint64(time) - np.uint64(now)
+            if now == NO_TIME or ahead <= np.uint64(future):
+                now = time
+        progress[number] = now
+    return progress

@@ -1,0 +1,134 @@
+"""Bytes of text from a file or from standard input, in pieces of bounded size."""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from tacit.errors import SourceError
+
+PIECE = 1 << 23
+"""Bytes in a piece: below this the parsers' own threads do not pay."""
+LONGEST_LINE = 1 << 26
+"""A longer line is taken for a sign that the file holds no lines at all."""
+CODECS = {".gz": "gzip", ".zst": "zstd"}
+_WAIT = 0.5
+"""Seconds that a slow pipe may hold back what it has already brought."""
+_BOM = b"\xef\xbb\xbf"
+_FOREIGN = (b"\xff\xfe", b"\xfe\xff")
+
+
+class Piece(NamedTuple):
+    """Some bytes, and how far the file (as stored) is read with them."""
+
+    data: bytes
+    position: int
+
+
+class Pieces:
+    """The bytes of a file, as often as asked for, or of an open descriptor, once."""
+
+    def __init__(self, place: Path | int, name: str) -> None:
+        self.name = name
+        self._place = place
+        self._heads: list[Piece] = []
+        self._flow: Iterator[Piece] | None = None
+        self._spent = False
+
+    def size(self) -> int | None:
+        """How many bytes are stored; None for a pipe."""
+        with reading(self.name):
+            return None if isinstance(self._place, int) else self._place.stat().st_size
+
+    def head(self) -> bytes:
+        """The beginning, with one whole line that is not blank if there is any; stays unread."""
+        flow = self._open() if self._flow is None else self._flow
+        data = b"".join(piece.data for piece in self._heads)
+        while b"\n" not in data.lstrip() and len(data) <= LONGEST_LINE:
+            piece = next(flow, None)
+            if piece is None:
+                break
+            self._heads.append(piece)
+            data += piece.data
+        if isinstance(self._place, Path):
+            self._heads.clear()
+        else:
+            self._flow = flow
+        return data
+
+    def __iter__(self) -> Iterator[Piece]:
+        if isinstance(self._place, Path):
+            yield from self._open()
+            return
+        self.head()
+        if self._flow is None or self._spent:
+            raise SourceError(f"{self.name} can be read only once")
+        self._spent = True
+        yield from self._heads
+        yield from self._flow
+
+    def _open(self) -> Iterator[Piece]:
+        first = True
+        for piece in self._raw():
+            if first and piece.data.startswith(_FOREIGN):
+                raise SourceError(f"{self.name} is UTF-16 text; convert it to UTF-8")
+            yield piece._replace(data=piece.data.removeprefix(_BOM)) if first else piece
+            first = False
+
+    def _raw(self) -> Iterator[Piece]:
+        with reading(self.name):
+            if isinstance(self._place, int):
+                yield from _arriving(self._place)
+            else:
+                yield from _stored(self._place)
+
+
+def _stored(path: Path) -> Iterator[Piece]:
+    codec = CODECS.get(path.suffix.lower())
+    with pa.OSFile(str(path)) as file:
+        stream = pa.CompressedInputStream(file, codec) if codec else file
+        with closing(stream):
+            while data := stream.read(PIECE):
+                yield Piece(data, file.tell())
+
+
+def _arriving(descriptor: int) -> Iterator[Piece]:
+    """What a pipe brings: a full piece, or what came within a moment of the first byte."""
+    position = 0
+    ended = False
+    while not ended:
+        parts: list[bytes] = []
+        size = 0
+        deadline: float | None = None
+        while size < PIECE and not ended:
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and not select.select([descriptor], [], [], max(left, 0))[0]:
+                break
+            part = os.read(descriptor, PIECE - size)
+            ended = not part
+            parts.append(part)
+            size += len(part)
+            deadline = deadline or time.monotonic() + _WAIT
+        if size:
+            position += size
+            yield Piece(b"".join(parts), position)
+
+
+@contextmanager
+def reading(name: str) -> Iterator[None]:
+    """Say of a failed read which file it was, and what to do."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise SourceError(f"{name} does not exist; check the path") from error
+    except (OSError, pa.ArrowException) as error:
+        number = getattr(error, "errno", None)
+        what = os.strerror(number) if number else "it is damaged or was cut short"
+        raise SourceError(f"{name} cannot be read: {what}. Check or copy it again.") from error

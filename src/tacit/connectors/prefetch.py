@@ -1,0 +1,68 @@
+"""Read ahead in a thread, so that the next batch is decoded while this one is used."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+T = TypeVar("T")
+
+PATIENCE = 1.0
+"""Seconds to wait for the thread at the end: it may hang in a read from a silent pipe."""
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    error: BaseException | None
+
+
+def prefetch(items: Iterator[T], ahead: int) -> Generator[T, None, None]:
+    """Yield the same items, up to `ahead` of them taken before they are asked for.
+
+    An exception in `items` is raised here, after the items before it. Closing this
+    iterator early stops the thread and closes `items`.
+    """
+    if not ahead:
+        yield from items
+        return
+    waiting: queue.Queue[T | _End] = queue.Queue(ahead)
+    stop = threading.Event()
+    thread = threading.Thread(
+        target=_fill, args=(items, waiting, stop), name="tacit-prefetch", daemon=True
+    )
+    thread.start()
+    try:
+        while True:
+            item = waiting.get()
+            if isinstance(item, _End):
+                if item.error is not None:
+                    raise item.error
+                return
+            yield item
+    finally:
+        stop.set()
+        with contextlib.suppress(queue.Empty):
+            while True:  # a thread that waits for room in the queue finds it and sees the stop
+                waiting.get_nowait()
+        thread.join(PATIENCE)
+
+
+def _fill(items: Iterator[T], waiting: queue.Queue[T | _End], stop: threading.Event) -> None:
+    end = _End(None)
+    try:
+        for item in items:
+            waiting.put(item)
+            if stop.is_set():
+                break
+    except BaseException as error:
+        end = _End(error)
+    finally:
+        close = getattr(items, "close", None)
+        if close is not None:
+            close()
+        if not stop.is_set():
+            waiting.put(end)

@@ -1,0 +1,201 @@
+"""Where answers go: files, whole or not at all, and standard output.
+
+A file is written under a temporary name beside its target and takes the target's
+name only when it is complete and on the disk. To add a sink, subclass `Sink`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+import polars as pl
+import pyarrow as pa
+
+from tacit.connectors.writers import SUFFIXES, Writer, json_lines
+from tacit.errors import SinkError
+
+
+class ClosedPipeError(SinkError):
+    """Nobody reads the output any more: a reason to stop quietly."""
+
+
+class Sink(ABC):
+    """Takes tables of one schema; used as a context manager it aborts on an exception."""
+
+    name: str
+
+    @abstractmethod
+    def write(self, table: pa.Table) -> None:
+        """Add these rows."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Make everything that was written final."""
+
+    @abstractmethod
+    def abort(self) -> None:
+        """Leave nothing behind that looks whole."""
+
+    def __enter__(self) -> Sink:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abort()
+
+
+class FileSink(Sink):
+    """A file of answers that appears under its name only when it is complete."""
+
+    def __init__(
+        self,
+        path: Path,
+        writer: Callable[[IO[bytes], pa.Schema], Writer],
+        schema: pa.Schema | None = None,
+    ) -> None:
+        self.name = str(path)
+        self._target = Path(os.path.realpath(path))
+        self._format = writer
+        self._schema = schema
+        self._writer: Writer | None = None
+        self._file: IO[bytes] | None = None
+        if self._target.exists() and not self._target.is_file():
+            raise SinkError(f"{path} is there and is not a regular file; choose another name")
+        with self._writing():
+            number, temporary = tempfile.mkstemp(
+                prefix=f".{self._target.name}.", suffix=".partial", dir=self._target.parent
+            )
+            self._temporary = Path(temporary)
+            self._file = os.fdopen(number, "wb")
+
+    def write(self, table: pa.Table) -> None:
+        """Add these rows; the first table says what the columns are."""
+        with self._writing():
+            self._open(table.schema).write(table)
+
+    def close(self) -> None:
+        """Put the file on the disk, then give it its name."""
+        if self._file is None:
+            return
+        with self._writing():
+            self._open(self._schema or pa.schema([])).close()
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            os.fchmod(self._file.fileno(), _usual_mode(self._target))
+            self._file.close()
+            os.replace(self._temporary, self._target)
+            _sync_folder(self._target.parent)
+        self._file = None
+
+    def abort(self) -> None:
+        """Remove what was written; an earlier file of the same name stays as it is."""
+        file, self._file = self._file, None
+        if file is None:
+            return
+        with contextlib.suppress(Exception):  # whatever failed before may fail again here
+            if self._writer is not None:
+                self._writer.close()
+        with contextlib.suppress(OSError):
+            file.close()
+        with contextlib.suppress(OSError):
+            self._temporary.unlink(missing_ok=True)
+
+    def _open(self, schema: pa.Schema) -> Writer:
+        if self._file is None:
+            raise SinkError(f"{self.name} is closed")
+        if self._writer is None:
+            self._writer = self._format(self._file, self._schema or schema)
+        return self._writer
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, pa.ArrowException, pl.exceptions.PolarsError) as error:
+            self.abort()
+            raise _explain(self.name, error) from error
+
+
+class StandardOutput(Sink):
+    """JSON lines on standard output, or another open descriptor, as the answers come."""
+
+    def __init__(self, descriptor: int = 1, name: str = "standard output") -> None:
+        self.name = name
+        self._descriptor = descriptor
+
+    def write(self, table: pa.Table) -> None:
+        """Write these rows at once."""
+        rest = memoryview(json_lines(table))
+        try:
+            while rest:
+                rest = rest[os.write(self._descriptor, rest) :]
+        except BrokenPipeError as error:
+            raise ClosedPipeError(f"{self.name} was closed by its reader") from error
+        except OSError as error:
+            raise _explain(self.name, error) from error
+
+    def close(self) -> None:
+        """Nothing is held back."""
+
+    def abort(self) -> None:
+        """What was written cannot be taken back; every line of it is whole."""
+
+
+def open_sink(target: str | os.PathLike[str], schema: pa.Schema | None = None) -> Sink:
+    """A sink by suffix; `-` is JSON lines on standard output.
+
+    `schema` says what the columns are even if no table is ever written.
+    """
+    text = os.fspath(target)
+    if text == "-":
+        return StandardOutput()
+    path = Path(text)
+    suffix = max((s for s in SUFFIXES if path.name.lower().endswith(s)), key=len, default="")
+    if not suffix:
+        raise SinkError(
+            f"{path}: expected a name ending in {', '.join(SUFFIXES)}, or - for JSON lines on "
+            "standard output"
+        )
+    return FileSink(path, SUFFIXES[suffix], schema)
+
+
+def _explain(name: str, error: Exception) -> SinkError:
+    number = getattr(error, "errno", None)
+    if number in (errno.ENOSPC, errno.EDQUOT):
+        return SinkError(f"{name}: the disk is full; free some space or choose another place")
+    if number == errno.ENOENT:
+        return SinkError(f"{name}: its folder does not exist; create it or choose another place")
+    what = os.strerror(number) if number else type(error).__name__
+    return SinkError(f"{name} cannot be written: {what}; choose another place")
+
+
+def _usual_mode(target: Path) -> int:
+    """The mode of the file that is replaced, or that of any new file."""
+    if target.exists():
+        return target.stat().st_mode & 0o777
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask
+
+
+def _sync_folder(folder: Path) -> None:
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)

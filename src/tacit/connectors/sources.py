@@ -1,0 +1,149 @@
+"""Where tuples come from: what a source is, and what it hands over.
+
+To add a source, subclass `Source`: say the schema and read the batches. Columns
+are checked, batches cut to a bounded size and read ahead in a thread by
+`Source.batches`, the same for every format.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tacit.connectors.prefetch import prefetch
+from tacit.errors import SchemaError, SourceError, nearest
+
+MOST_ROWS = 1 << 18
+"""The most rows in a batch: large enough for speed, small enough to stay near the processor."""
+
+
+class EmptySourceError(SourceError):
+    """Input without a single line: not even its columns are known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A line that could not be read: for the dead letters."""
+
+    place: int
+    reason: str
+    raw: str
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Some rows of a source, in its order.
+
+    `first_row` is the number of the first row (the line, in a file of lines),
+    counted from 1. `places` holds the number of every row where they do not
+    simply count up, because lines were skipped or span several.
+    """
+
+    table: pa.RecordBatch
+    first_row: int
+    position: int
+    """How much of the source is read with this batch, in `Source.unit`s."""
+    source: str
+    """The file that the rows stand in."""
+    rejected: tuple[Rejected, ...] = ()
+    places: NDArray[np.int64] | None = None
+
+    def place(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The numbers in the source of these rows of the table."""
+        return rows + self.first_row if self.places is None else self.places[rows]
+
+    def cut(self, most: int) -> Iterator[Batch]:
+        """The same rows in batches of at most `most`; the first carries what was rejected."""
+        if self.table.num_rows <= most:
+            yield self
+            return
+        for start in range(0, self.table.num_rows, most):
+            yield replace(
+                self,
+                table=self.table.slice(start, most),
+                first_row=int(self.place(np.array([start]))[0]),
+                rejected=() if start else self.rejected,
+                places=None if self.places is None else self.places[start : start + most],
+            )
+
+
+class Source(ABC):
+    """A flow of tuples with a known schema.
+
+    A batch has the types of the schema, with these exceptions. Text in a column of
+    keys comes dictionary-encoded. Where types are only inferred from the beginning
+    (CSV, JSON lines), a column of whole numbers that is no key comes as float64 in a
+    batch where it holds fractions, a column that is empty at the beginning has the
+    null type until it holds something, and a cell that fits its column in no way is null.
+    """
+
+    unit: Literal["rows", "bytes"] = "rows"
+    ahead: ClassVar[int] = 2
+    """How many batches are read ahead of their use; 0 reads in the same thread."""
+    name: str
+    total: int | None = None
+    """Rows or bytes in all, for progress; None where that is not known."""
+
+    @abstractmethod
+    def schema(self) -> pa.Schema:
+        """The columns and their types, without reading everything."""
+
+    def adopt(self, schema: pa.Schema) -> None:  # noqa: B027 - most formats know their types
+        """Take over the types of an earlier file of the same flow, if one's own are inferred."""
+
+    @abstractmethod
+    def read(self, columns: Sequence[str], keys: Sequence[str]) -> Iterator[Batch]:
+        """Read these columns, in this order, in bounded memory."""
+
+    def batches(
+        self, columns: Sequence[str] | None = None, keys: Sequence[str] = ()
+    ) -> Iterator[Batch]:
+        """The rows in order, in batches of bounded size; `keys` are columns of subjects."""
+        known = self.schema().names
+        wanted = list(known if columns is None else columns)
+        check_columns(self.name, wanted, known)
+        with closing(prefetch(self.read(wanted, keys), self.ahead)) as flow:
+            for batch in flow:
+                yield from batch.cut(MOST_ROWS)
+
+
+def check_columns(source: str, wanted: Sequence[str], known: Sequence[str]) -> None:
+    """Refuse columns that a source does not have."""
+    missing = [name for name in wanted if name not in known]
+    if missing:
+        hints = " ".join(f"'{name}' is not there.{nearest(name, known)}" for name in missing)
+        raise SchemaError(f"{source} has the columns {', '.join(known)}. {hints}")
+
+
+def check_names(source: str, names: Sequence[str]) -> None:
+    """Refuse columns of the same name: it would not be known which one is meant."""
+    twice = [name for name, times in Counter(names).items() if times > 1]
+    if twice:
+        raise SourceError(
+            f"{source} has more than one column named {', '.join(map(repr, twice))}; "
+            "give every column its own name"
+        )
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether an Arrow type holds text, dictionary-encoded or not."""
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return kind in (pa.string(), pa.large_string(), pa.string_view())
+
+
+def encode_keys(batch: pa.RecordBatch, keys: Sequence[str]) -> pa.RecordBatch:
+    """Dictionary-encode the columns of keys that hold text."""
+    for number, field in enumerate(batch.schema):
+        if field.name in keys and is_text(field.type) and not pa.types.is_dictionary(field.type):
+            encoded = batch.column(number).dictionary_encode()
+            batch = batch.set_column(number, field.name, encoded)
+    return batch

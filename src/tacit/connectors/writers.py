@@ -1,0 +1,160 @@
+"""How tables are put into files: Parquet, CSV, JSON lines and Arrow."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from functools import partial
+from typing import IO, Protocol
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+_ISO = "%Y-%m-%dT%H:%M:%S%.fZ"
+
+
+class Writer(Protocol):
+    """Puts tables of one schema into an open file, which stays open."""
+
+    def write(self, table: pa.Table) -> None:
+        """Add these rows."""
+
+    def close(self) -> None:
+        """Write what is held back."""
+
+
+class ParquetWriter:
+    """Compressed with zstd; text that repeats is stored once."""
+
+    def __init__(self, file: IO[bytes], schema: pa.Schema) -> None:
+        self._writer = pq.ParquetWriter(file, schema, compression="zstd")
+
+    def write(self, table: pa.Table) -> None:
+        """Add these rows."""
+        self._writer.write_table(table)
+
+    def close(self) -> None:
+        """Write the footer."""
+        try:
+            self._writer.close()
+        finally:
+            self._writer.is_open = False  # or it would try again when it is collected
+
+
+class ArrowWriter:
+    """Arrow's file format, in which a dictionary may grow but not change."""
+
+    def __init__(self, file: IO[bytes], schema: pa.Schema) -> None:
+        options = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True)
+        self._writer = pa.ipc.new_file(file, schema, options=options)
+        self._known = {
+            number: pa.array([], field.type.value_type)
+            for number, field in enumerate(schema)
+            if pa.types.is_dictionary(field.type)
+        }
+
+    def write(self, table: pa.Table) -> None:
+        """Add these rows."""
+        for number in self._known:
+            column = table.column(number).combine_chunks()
+            if isinstance(column, pa.ChunkedArray):  # as some versions of PyArrow have it
+                column = column.chunk(0) if column.num_chunks else pa.array([], column.type)
+            table = table.set_column(number, table.field(number), self._grown(number, column))
+        self._writer.write_table(table)
+
+    def close(self) -> None:
+        """Write the footer."""
+        self._writer.close()
+
+    def _grown(self, number: int, column: pa.DictionaryArray) -> pa.DictionaryArray:
+        """The column in terms of a dictionary that begins with the one written before."""
+        known = self._known[number]
+        if not column.dictionary[: len(known)].equals(known):
+            fresh = column.dictionary.filter(pc.invert(pc.is_in(column.dictionary, known)))
+            known = pa.concat_arrays([known, fresh])
+            numbers = pc.index_in(column.dictionary, known).cast(column.type.index_type)
+            column = pa.DictionaryArray.from_arrays(numbers.take(column.indices), known)
+        self._known[number] = column.dictionary
+        return column
+
+
+class TextWriter:
+    """Lines of text, compressed table by table where there is a codec."""
+
+    def __init__(
+        self,
+        file: IO[bytes],
+        schema: pa.Schema,
+        lines: Callable[[pa.Table], bytes],
+        header: Callable[[pa.Schema], bytes] | None = None,
+        codec: str | None = None,
+    ) -> None:
+        self._file = file
+        self._lines = lines
+        self._codec = pa.Codec(codec) if codec else None
+        if header is not None:
+            self._put(header(schema))
+
+    def write(self, table: pa.Table) -> None:
+        """Add these rows."""
+        self._put(self._lines(table))
+
+    def close(self) -> None:
+        """Nothing is held back."""
+
+    def _put(self, text: bytes) -> None:
+        if text:
+            self._file.write(self._codec.compress(text, asbytes=True) if self._codec else text)
+
+
+def json_lines(table: pa.Table) -> bytes:
+    """One object on each line, times in ISO 8601 and UTC."""
+    text = io.BytesIO()
+    _times_as_text(table).write_ndjson(text)
+    return text.getvalue()
+
+
+def csv_lines(table: pa.Table) -> bytes:
+    """Rows without a header, quoted where needed, times in ISO 8601 and UTC."""
+    text = io.BytesIO()
+    _times_as_text(table).write_csv(text, include_header=False)
+    return text.getvalue()
+
+
+def csv_header(schema: pa.Schema) -> bytes:
+    """The names of the columns."""
+    text = io.BytesIO()
+    pl.DataFrame(schema=schema.names).write_csv(text)
+    return text.getvalue()
+
+
+def _times_as_text(table: pa.Table) -> pl.DataFrame:
+    frame = pl.DataFrame(table)
+    times = [name for name, kind in frame.schema.items() if isinstance(kind, pl.Datetime)]
+    return frame.with_columns(_iso(frame[name]) for name in times)
+
+
+def _iso(times: pl.Series) -> pl.Series:
+    """Format each run of equal times once: answers come window by window."""
+    runs = times.rle().struct
+    lengths = runs.field("len").to_numpy()
+    text = runs.field("value").dt.strftime(_ISO)
+    return text.gather(np.repeat(np.arange(len(lengths)), lengths)).rename(times.name)
+
+
+SUFFIXES: dict[str, Callable[[IO[bytes], pa.Schema], Writer]] = {
+    ".parquet": ParquetWriter,
+    ".csv": partial(TextWriter, lines=csv_lines, header=csv_header),
+    ".csv.gz": partial(TextWriter, lines=csv_lines, header=csv_header, codec="gzip"),
+    ".csv.zst": partial(TextWriter, lines=csv_lines, header=csv_header, codec="zstd"),
+    ".jsonl": partial(TextWriter, lines=json_lines),
+    ".ndjson": partial(TextWriter, lines=json_lines),
+    ".jsonl.gz": partial(TextWriter, lines=json_lines, codec="gzip"),
+    ".jsonl.zst": partial(TextWriter, lines=json_lines, codec="zstd"),
+    ".arrow": ArrowWriter,
+    ".feather": ArrowWriter,
+    ".ipc": ArrowWriter,
+}

@@ -1,0 +1,170 @@
+"""The engine on this machine: sources in, answers out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from tacit.answers.answers import Answers, schema
+from tacit.connectors.deadletters import DeadLetters
+from tacit.connectors.merge import Timed, merge
+from tacit.connectors.prefetch import prefetch
+from tacit.connectors.sources import Batch, EmptySourceError, Source
+from tacit.errors import SourceError, nearest
+from tacit.events.subjects import Subjects, subject_kind
+from tacit.pipeline.arrivals import Arrivals, Rows
+from tacit.pipeline.engine import Engine, Refused
+from tacit.pipeline.flow import Flow
+from tacit.spec.specification import Specification
+from tacit.spec.subjects import Learned, SubjectFile
+from tacit.windows.clock import REASONS
+
+_AHEAD: Final = 2
+_STRETCH: Final = 10
+"""Windows from which the subjects of a flow are learned where nothing else is said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A source of tuples for a stream."""
+
+    stream: str
+    source: Source
+
+
+class Detection:
+    """A run over sources: iterate over it for the true, unprotected answers as windows close."""
+
+    def __init__(
+        self,
+        spec: Specification,
+        inputs: Sequence[Input],
+        *,
+        dead_letters: DeadLetters | None = None,
+        progress: Callable[[Source, int], None] | None = None,
+    ) -> None:
+        self.spec = spec
+        self.inputs = _with_content(inputs)
+        self.dead_letters = dead_letters or DeadLetters()
+        self._progress = progress
+        self.flow = Flow(spec)
+        for input_ in self.inputs:
+            self.flow.check({input_.stream: input_.source.schema()})
+        registry, learn = self._registry()
+        self.engine = Engine(self.flow, registry, learn=learn, refused=self._refused)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the answers."""
+        return schema(self.engine.subjects.names.type)
+
+    def __iter__(self) -> Iterator[Answers]:
+        flows = [self._extracted(input_) for input_ in self.inputs]
+        for merged in merge(flows, self.spec.windows.future):
+            slots, masks = merged.columns
+            yield from self.engine.take(
+                Arrivals(slots, merged.times, masks, merged.origins, merged.part, merged.row)
+            )
+        yield from self.engine.finish()
+
+    def _extracted(self, input_: Input) -> Iterator[Timed]:
+        """A source's tuples as events, worked out in a thread while others are laid.
+
+        While subjects are learned the registry changes, so that only one thread may use it.
+        """
+        return prefetch(self._extract(input_), 0 if self.engine.learning else _AHEAD)
+
+    def _extract(self, input_: Input) -> Iterator[Timed]:
+        for batch in self._batches(input_):
+            rows = Rows(input_.stream, batch.table, batch.source, batch.first_row, batch.places)
+            events = self.engine.extract(rows)
+            yield Timed(events.times, (events.slots, events.masks), rows)
+
+    def _batches(self, input_: Input) -> Iterator[Batch]:
+        stream = self.spec.streams[input_.stream]
+        columns = self.flow.columns(input_.stream)
+        for batch in input_.source.batches(columns, [stream.subject]):
+            if batch.rejected:
+                self.dead_letters.lines(input_.stream, batch.source, batch.rejected)
+            yield batch
+            if self._progress is not None:
+                self._progress(input_.source, batch.position)
+
+    def _refused(self, refused: Refused) -> None:
+        subject = self.spec.streams[refused.rows.stream].subject
+        for reason in np.unique(refused.reasons):
+            chosen = refused.reasons == reason
+            self.dead_letters.rows(
+                refused.rows,
+                refused.chosen[chosen],
+                REASONS[int(reason)],
+                refused.times[chosen],
+                subject,
+            )
+
+    def _registry(self) -> tuple[Subjects, int]:
+        """The registry, and how long to learn it from the stream.
+
+        Where nothing is said, subjects are learned from the whole input if it can be read
+        twice, else from the first windows.
+        """
+        given = self.spec.subjects
+        listed: Sequence[str | int] = ()
+        if isinstance(given, SubjectFile):
+            listed = given.read(self.spec.folder)
+        elif isinstance(given, tuple):
+            listed = given
+        subjects = Subjects(self._kind(listed))
+        if given is None and not any(input_.source.once for input_ in self.inputs):
+            for input_ in self.inputs:
+                subject = self.spec.streams[input_.stream].subject
+                for batch in input_.source.batches([subject], [subject]):
+                    subjects.learn(batch.table.column(subject))
+            return subjects, 0
+        if given is None or isinstance(given, Learned):
+            return subjects, given.learn if given else _STRETCH * self.spec.windows.size
+        subjects.add(listed)
+        return subjects, 0
+
+    def _kind(self, listed: Sequence[str | int]) -> Literal["int", "text"]:
+        """Whole numbers only if all subjects are, in the registry and in the sources."""
+        columns = [
+            input_.source.schema().field(self.spec.streams[input_.stream].subject).type
+            for input_ in self.inputs
+        ]
+        if any(isinstance(name, str) for name in listed):
+            return "text"
+        return subject_kind(*columns) if columns else "text"
+
+
+def assign(spec: Specification, sources: Sequence[tuple[str | None, Source]]) -> list[Input]:
+    """Which source feeds which stream; a source without a name feeds the only stream."""
+    inputs = []
+    for stream, source in sources:
+        if stream is None and len(spec.streams) > 1:
+            raise SourceError(
+                f"{source.name}: which of the streams {', '.join(spec.streams)} is this? "
+                f"Write stream={source.name}"
+            )
+        name = next(iter(spec.streams)) if stream is None else stream
+        if name not in spec.streams:
+            raise SourceError(f"no stream is called '{name}'.{nearest(name, list(spec.streams))}")
+        inputs.append(Input(name, source))
+    return inputs
+
+
+def _with_content(inputs: Sequence[Input]) -> list[Input]:
+    """The inputs without empty ones; if all of them are, that is an error."""
+    full = []
+    for input_ in inputs:
+        with suppress(EmptySourceError):
+            input_.source.schema()
+            full.append(input_)
+    if inputs and not full:
+        inputs[0].source.schema()
+    return full

@@ -1,0 +1,1 @@
+"""Raw tuples become typed events: who, when, and of which event types."""

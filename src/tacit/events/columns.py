@@ -1,0 +1,61 @@
+"""Columns as compiled loops see them: plain arrays of numbers, bytes and bits, not copied."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+from numpy.typing import NDArray
+
+NO_BITS = np.empty(0, np.uint8)
+"""The bitmap of a column without nulls."""
+
+
+def arrow_chunks(column: pa.Array | pa.ChunkedArray | pl.Series) -> list[pa.Array]:
+    """A column's contiguous parts."""
+    if isinstance(column, pl.Series):
+        column = column.to_arrow(compat_level=pl.CompatLevel.newest())
+    if isinstance(column, pa.ChunkedArray):
+        return list(column.chunks)
+    return [column]
+
+
+def numbers(array: pa.Array) -> NDArray[Any]:
+    """The numbers of an array, with whatever stands where it is null."""
+    dtype = np.dtype(array.type.to_pandas_dtype())
+    if len(array) == 0:
+        return np.empty(0, dtype)
+    return np.frombuffer(array.buffers()[1], dtype)[array.offset : array.offset + len(array)]
+
+
+def validity(array: pa.Array) -> tuple[NDArray[np.uint8], int]:
+    """The bitmap of what is not null and where it starts; NO_BITS where nothing is null."""
+    if array.null_count == 0:
+        return NO_BITS, 0
+    return np.frombuffer(array.buffers()[0], np.uint8), array.offset
+
+
+def text_bytes(array: pa.Array) -> tuple[NDArray[np.uint8], NDArray[Any]]:
+    """The bytes of an array of texts, and the offsets where each begins and ends."""
+    if not (pa.types.is_string(array.type) or pa.types.is_large_string(array.type)):
+        array = array.cast(pa.large_string())
+    _, offsets, text = array.buffers()
+    if len(array) == 0 or offsets is None:
+        return np.empty(0, np.uint8), np.zeros(len(array) + 1, np.int64)
+    width = np.int32 if pa.types.is_string(array.type) else np.int64
+    ends = np.frombuffer(offsets, width)[array.offset : array.offset + len(array) + 1]
+    return np.frombuffer(text if text is not None else b"", np.uint8), ends
+
+
+def decoded(array: pa.Array) -> pa.Array:
+    """A dictionary-encoded array written out; any other as it is."""
+    if not pa.types.is_dictionary(array.type):
+        return array
+    return plain(array.dictionary).take(array.indices)
+
+
+def plain(array: pa.Array) -> pa.Array:
+    """Texts in the layout that Arrow's own functions all know."""
+    return array.cast(pa.large_string()) if pa.types.is_string_view(array.type) else array

@@ -1,0 +1,296 @@
+"""Tuples become events: for each tuple, the mask of the event types it is of.
+
+An event type asks for a number of things that must all hold: the factors of its `where`,
+and `inside`. They are gathered into sieves, each over few columns and for many event
+types at once:
+
+- A column of few distinct values (small integers, truth values, dictionaries): Polars
+  evaluates the predicates once per distinct value; a compiled loop looks the bits up.
+- Comparisons of a column with numbers: the bits change only at those numbers; Polars
+  evaluates the predicates once between each two; a compiled loop finds the place.
+- Anything else: Polars evaluates the predicates over the tuples, all in one go.
+- Areas: the grid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+from polars.exceptions import PanicException
+
+from tacit.errors import SchemaError, nearest
+from tacit.events.predicates import Predicate, parse_predicate, value_types
+from tacit.events.shapes import Shape
+from tacit.events.sieves import (
+    AreaSieve,
+    Asked,
+    DictionarySieve,
+    ExpressionSieve,
+    IntegerSieve,
+    Masks,
+    Sieve,
+    StepSieve,
+    TextSieve,
+    TruthSieve,
+)
+from tacit.events.streams import Stream
+from tacit.events.types import EventType
+
+Table: TypeAlias = pa.Table | pa.RecordBatch | pl.DataFrame
+Schema: TypeAlias = pa.Schema | pl.Schema
+
+_FLOATS = frozenset({pl.Float32, pl.Float64})
+_INTEGERS = frozenset(
+    {pl.Int8, pl.Int16, pl.Int32, pl.Int64, pl.UInt8, pl.UInt16, pl.UInt32, pl.UInt64}
+)
+_BLOCK = 1 << 16
+"""Tuples that are sifted together, so that what is read and written stays in the cache."""
+
+
+class Extractor:
+    """What the tuples of a stream are events of.
+
+    `types` names all event types, of all streams, in the order of their numbers; `events`
+    may hold those of other streams too, which are passed over.
+    """
+
+    def __init__(
+        self,
+        stream_name: str,
+        stream: Stream,
+        events: Mapping[str, EventType],
+        areas: Mapping[str, Shape],
+        types: Sequence[str],
+    ) -> None:
+        self.stream_name = stream_name
+        self.stream = stream
+        self.words = (len(types) + 63) // 64
+        self._areas = areas
+        self._events = {n: event for n, event in events.items() if event.stream == stream_name}
+        numbers = {name: number for number, name in enumerate(types)}
+        self._numbers = {name: numbers[name] for name in self._events}
+        self._predicates = {
+            name: parse_predicate(event.where)
+            for name, event in self._events.items()
+            if event.where is not None
+        }
+        self._bindings: dict[tuple[tuple[str, str], ...], _Binding] = {}
+
+    @property
+    def attributes(self) -> tuple[str, ...]:
+        """The columns that event types look at."""
+        used = [column for p in self._predicates.values() for column in p.columns]
+        if any(event.areas for event in self._events.values()):
+            used += [self.stream.lon, self.stream.lat]
+        return tuple(dict.fromkeys(used))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns to read: the subject, the time and the attributes."""
+        return tuple(dict.fromkeys([self.stream.subject, self.stream.time, *self.attributes]))
+
+    def check(self, schema: Schema) -> None:
+        """Raise SchemaError with everything that a source of such columns cannot give."""
+        faults = self._missing(list(schema.names if isinstance(schema, pa.Schema) else schema))
+        if not faults:
+            faults = self._unfit(_polars_schema(schema, self.attributes))
+        if faults:
+            raise SchemaError("\n".join(faults))
+
+    def masks(self, table: Table) -> Masks:
+        """The masks `[n, W]` of the tuples' event types."""
+        masks = np.zeros((len(table), self.words), np.uint64)
+        if not self._events or not len(table):
+            return masks
+        if not self.attributes:
+            masks |= self._binding(pa.schema([])).every
+            return masks
+        start = 0
+        for batch in _batches(table, self.attributes):
+            stop = start + batch.num_rows
+            self._binding(batch.schema).fill(batch, masks[start:stop])
+            start = stop
+        return masks
+
+    def _missing(self, names: Sequence[str]) -> list[str]:
+        """Which columns are not there, or there more than once."""
+        purposes = [(self.stream.subject, "the subject"), (self.stream.time, "the time")]
+        for name, event in self._events.items():
+            used = self._predicates[name].columns if name in self._predicates else ()
+            position = (self.stream.lon, self.stream.lat) if event.areas else ()
+            purposes += [(column, f"event type '{name}'") for column in (*used, *position)]
+        source = f"the source of stream '{self.stream_name}'"
+        return [
+            f"{source} has no column '{column}', which {purpose} needs.{nearest(column, names)}"
+            if column not in names
+            else f"{source} has several columns named '{column}', which {purpose} needs; keep one"
+            for column, purpose in dict.fromkeys(purposes)
+            if names.count(column) != 1
+        ]
+
+    def _unfit(self, schema: pl.Schema) -> list[str]:
+        """What is wrong with the columns' types."""
+        faults = []
+        for name, dtype in self._value_types(schema).items():
+            if isinstance(dtype, str):
+                faults.append(f"the condition of event type '{name}' does not work here: {dtype}")
+            elif dtype not in (None, pl.Boolean):
+                faults.append(
+                    f"the condition of event type '{name}' must be true or false; "
+                    f"its value is of type {dtype}"
+                )
+        if any(event.areas for event in self._events.values()):
+            faults += [
+                f"column '{column}' of stream '{self.stream_name}' is a position and must be a "
+                f"number; it is of type {schema[column]}"
+                for column in (self.stream.lon, self.stream.lat)
+                if not (schema[column].is_numeric() or schema[column] == pl.Null)
+            ]
+        return faults
+
+    def _value_types(self, schema: pl.Schema) -> dict[str, pl.DataType | str | None]:
+        """The types of the conditions' values; a text says what is wrong with one.
+
+        None is for a condition that a column without any value cannot bear: it never holds.
+        """
+        try:
+            types = value_types(list(self._predicates.values()), schema)
+        except (pl.exceptions.PolarsError, PanicException):
+            return {name: _value_type(p, schema) for name, p in self._predicates.items()}
+        return dict(zip(self._predicates, types, strict=True))
+
+    def _binding(self, schema: pa.Schema) -> _Binding:
+        """The sieves for columns of these types, made once."""
+        key = tuple((field.name, str(field.type)) for field in schema)
+        if key not in self._bindings:
+            types = _polars_schema(schema, self.attributes)
+            faults = self._unfit(types)
+            if faults:
+                raise SchemaError("\n".join(faults))
+            self._bindings[key] = self._bind(schema, types)
+        return self._bindings[key]
+
+    def _bind(self, schema: pa.Schema, types: pl.Schema) -> _Binding:
+        """Share out what is asked for among sieves."""
+        every = np.zeros(self.words, np.uint64)
+        values = self._value_types(types)
+        by_columns: dict[tuple[str, ...], list[tuple[int, Predicate]]] = {}
+        for name, number in self._numbers.items():
+            factors = self._factors(name, types) if values.get(name, True) is not None else None
+            if factors is not None:
+                every[number // 64] |= np.uint64(1 << number % 64)
+                for factor in factors:
+                    by_columns.setdefault(factor.columns, []).append((number, factor))
+        quick, slow = _share_out(by_columns, schema, types, self.words)
+        areas = {self._numbers[n]: event.areas for n, event in self._events.items() if event.areas}
+        if areas:
+            position = self.stream.lon, self.stream.lat
+            quick.append(AreaSieve(position, areas, self._areas, self.words))
+        return _Binding(every, quick, slow)
+
+    def _factors(self, name: str, types: pl.Schema) -> list[Predicate] | None:
+        """What must be true of a tuple's columns, or None where nothing can make it so."""
+        predicate = self._predicates.get(name)
+        if predicate is None:
+            return []
+        factors = [factor.finite(types) for factor in predicate.factors()]
+        constant = [factor for factor in factors if not factor.columns]
+        if any(pl.select(factor.expression).item() is not True for factor in constant):
+            return None
+        return [factor for factor in factors if factor.columns]
+
+
+@dataclass(frozen=True, slots=True)
+class _Binding:
+    """The sieves for one set of column types."""
+
+    every: Masks
+    quick: Sequence[Sieve]
+    slow: Sequence[Sieve]
+
+    def fill(self, batch: pa.RecordBatch, masks: Masks) -> None:
+        """Set the bits of all event types, then clear those that the tuples are not of."""
+        for start in range(0, batch.num_rows, _BLOCK):
+            block = masks[start : start + _BLOCK]
+            block[:] = self.every
+            part = batch.slice(start, _BLOCK)
+            for sieve in self.quick:
+                sieve.sift(part, block)
+        # Polars takes its time to start, so it is given everything at once.
+        for sieve in self.slow:
+            sieve.sift(batch, masks)
+
+
+def _share_out(
+    by_columns: Mapping[tuple[str, ...], Asked], schema: pa.Schema, types: pl.Schema, words: int
+) -> tuple[list[Sieve], list[Sieve]]:
+    """Quick sieves for single columns of fit types, and a slow one for the rest."""
+    quick: list[Sieve] = []
+    rest: list[tuple[int, Predicate]] = []
+    for columns, asked in by_columns.items():
+        column, dtype = columns[0], types[columns[0]]
+        stepped = [(number, p) for number, p in asked if p.steps() is not None]
+        others = [(number, p) for number, p in asked if p.steps() is None]
+        steps: list[Sieve] = []
+        if stepped and len(columns) == 1 and dtype in _INTEGERS | _FLOATS:
+            steps = [StepSieve(column, dtype, stepped, words)]
+        if len(columns) > 1:
+            rest += asked
+        elif pa.types.is_dictionary(schema.field(column).type):
+            quick.append(DictionarySieve(column, asked, words))
+        elif dtype == pl.Boolean:
+            quick.append(TruthSieve(column, asked, words))
+        elif dtype in _INTEGERS:
+            otherwise = [*steps, ExpressionSieve(others, types)] if others else steps
+            quick.append(IntegerSieve(column, dtype, asked, words, otherwise))
+        elif dtype in _FLOATS:
+            quick += steps
+            rest += others
+        elif dtype == pl.String and len(asked) > 2:
+            quick.append(TextSieve(column, asked, words, ExpressionSieve(asked, types)))
+        else:
+            rest += asked
+    return quick, [ExpressionSieve(rest, types)] if rest else []
+
+
+def _value_type(predicate: Predicate, schema: pl.Schema) -> pl.DataType | str | None:
+    try:
+        return predicate.dtype(schema)
+    except (pl.exceptions.PolarsError, PanicException) as error:
+        if pl.Null in [schema[column] for column in predicate.columns]:
+            return None
+        return (str(error).splitlines() or ["the types do not fit"])[0]
+
+
+def _polars_schema(schema: Schema, columns: Sequence[str]) -> pl.Schema:
+    """The columns' types as predicates see them: a dictionary is what it stands for."""
+    found: dict[str, pl.DataType] = {}
+    for column in columns:
+        if isinstance(schema, pl.Schema):
+            dtype = schema[column]
+            found[column] = pl.String() if dtype in (pl.Categorical, pl.Enum) else dtype
+            continue
+        kind = schema.field(column).type
+        if pa.types.is_dictionary(kind):
+            kind = kind.value_type
+        try:
+            found[column] = pl.Series(pa.array([], kind)).dtype
+        except (pl.exceptions.PolarsError, PanicException, pa.ArrowException) as error:
+            raise SchemaError(f"column '{column}' is of a type that is not known: {kind}") from error
+    return pl.Schema(found)
+
+
+def _batches(table: Table, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """The table's tuples, in order, as contiguous columns."""
+    try:
+        part = table.select(list(columns))
+    except (KeyError, pl.exceptions.ColumnNotFoundError) as error:
+        raise SchemaError("the table lacks a column that event types need") from error
+    if isinstance(part, pl.DataFrame):
+        part = part.to_arrow(compat_level=pl.CompatLevel.newest())
+    yield from part.to_batches() if isinstance(part, pa.Table) else [part]

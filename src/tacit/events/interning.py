@@ -1,0 +1,341 @@
+"""Names to numbers: tables that live as long as a run and only grow.
+
+Both interners number names from 0 in order of first appearance. They look up whole
+columns in compiled loops and never rebuild their tables for a batch.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.kernels import compiled
+
+Ints: TypeAlias = NDArray[np.int64]
+Numbers: TypeAlias = NDArray[np.int32]
+Bytes: TypeAlias = NDArray[np.uint8]
+Entries: TypeAlias = NDArray[np.uint64]
+
+UNKNOWN = -1
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)
+"""The golden ratio in 64 bits: spreads neighbouring values over a table."""
+_UPPER = np.uint64(0xFFFFFFFF00000000)
+_LEAST = 1024
+
+
+class IntegerInterner:
+    """Integers to numbers: a direct table where they lie close together, else a hash table."""
+
+    def __init__(self) -> None:
+        self._names = np.empty(_LEAST, np.int64)
+        self._table = np.full(2 * _LEAST, UNKNOWN, np.int32)
+        self._count = 0
+        self._low = 0
+        self._direct = np.empty(0, np.int32)
+        self._covered = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def names(self) -> Ints:
+        """The integers in the order of their numbers."""
+        return self._names[: self._count]
+
+    def find(self, values: Ints) -> Numbers:
+        """The numbers of integers, UNKNOWN where there is none."""
+        found = np.empty(len(values), np.int32)
+        self._cover()
+        if len(self._direct):
+            _find_direct(values, self._low, self._direct, found)
+        else:
+            _find_integers(values, self._names, self._table, found)
+        return found
+
+    def learn(self, values: Ints) -> Numbers:
+        """The numbers of integers; new ones get the next numbers."""
+        found = np.empty(len(values), np.int32)
+        done = 0
+        while True:
+            done, self._count = _learn_integers(
+                values, done, self._names, self._table, self._count, found
+            )
+            if done == len(values):
+                return found
+            self._names = np.resize(self._names, 2 * len(self._names))
+            self._table = np.full(2 * len(self._table), UNKNOWN, np.int32)
+            _place_integers(self.names, self._table)
+
+    def _cover(self) -> None:
+        """Bring the direct table up to date; it is empty where it would be too wide."""
+        fresh = self._names[self._covered : self._count]
+        if not len(fresh):
+            return
+        low, high = int(fresh.min()), int(fresh.max())
+        if not (self._low <= low and high < self._low + len(self._direct)):
+            low, high = int(self.names.min()), int(self.names.max())
+            width = high - low + 1
+            if width > max(1 << 16, 16 * self._count):
+                self._direct = np.empty(0, np.int32)
+                return
+            self._low = low
+            # Room to grow upwards: integers that are learned are often counted.
+            self._direct = np.full(width + width // 2, UNKNOWN, np.int32)
+            fresh, self._covered = self.names, 0
+        self._direct[fresh - self._low] = np.arange(self._covered, self._count, dtype=np.int32)
+        self._covered = self._count
+
+
+class TextInterner:
+    """Texts, as bytes, to numbers: a hash table over the bytes."""
+
+    def __init__(self) -> None:
+        self._bytes = np.empty(16 * _LEAST, np.uint8)
+        self._ends = np.zeros(_LEAST + 1, np.int64)
+        self._hashes = np.empty(_LEAST, np.uint64)
+        self._table = np.zeros(2 * _LEAST, np.uint64)
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def names(self) -> tuple[Bytes, Ints]:
+        """All names' bytes, one after the other, and the offsets where each begins and ends."""
+        ends = self._ends[: self._count + 1]
+        return self._bytes[: ends[-1]], ends
+
+    def find(self, text: Bytes, offsets: NDArray[np.integer]) -> Numbers:
+        """The numbers of the texts `text[offsets[i]:offsets[i + 1]]`, UNKNOWN for new ones."""
+        found = np.empty(len(offsets) - 1, np.int32)
+        _find_texts(text, offsets, self._bytes, self._ends, self._table, found)
+        return found
+
+    def learn(self, text: Bytes, offsets: NDArray[np.integer]) -> Numbers:
+        """The numbers of texts; new ones get the next numbers."""
+        found = np.empty(len(offsets) - 1, np.int32)
+        done = 0
+        while True:
+            done, self._count = _learn_texts(
+                text, offsets, done, self._bytes, self._ends, self._hashes, self._table,
+                self._count, found,
+            )  # fmt: skip
+            if done == len(found):
+                return found
+            self._grow(int(offsets[done + 1] - offsets[done]))
+
+    def _grow(self, more: int) -> None:
+        """Make room for another name of so many bytes."""
+        needed = int(self._ends[self._count]) + more
+        if needed > len(self._bytes):
+            self._bytes = _longer(self._bytes, max(needed, 2 * len(self._bytes)))
+        if self._count == len(self._hashes):
+            self._hashes = _longer(self._hashes, 2 * self._count)
+            self._ends = _longer(self._ends, 2 * self._count + 1)
+            self._table = np.zeros(2 * len(self._table), np.uint64)
+            _place_texts(self._hashes[: self._count], self._table)
+
+
+def _longer(array: NDArray[np.generic], length: int) -> NDArray[np.generic]:
+    grown = np.empty(length, array.dtype)
+    grown[: len(array)] = array
+    return grown
+
+
+@compiled
+def _find_direct(values: Ints, low: int, direct: Numbers, found: Numbers) -> None:
+    width = np.uint64(len(direct))
+    for row in range(len(values)):
+        place = np.uint64(values[row] - low)
+        found[row] = direct[place] if place < width else UNKNOWN
+
+
+@compiled
+def _start(value: np.uint64, table: Numbers) -> np.uint64:
+    """Where a value's search in a table begins."""
+    mixed = (value ^ (value >> np.uint64(32))) * _SPREAD
+    return (mixed ^ (mixed >> np.uint64(29))) & np.uint64(len(table) - 1)
+
+
+@compiled
+def _find_integers(values: Ints, names: Ints, table: Numbers, found: Numbers) -> None:
+    last = np.uint64(len(table) - 1)
+    for row in range(len(values)):
+        place = _start(np.uint64(values[row]), table)
+        while table[place] != UNKNOWN and names[table[place]] != values[row]:
+            place = (place + np.uint64(1)) & last
+        found[row] = table[place]
+
+
+@compiled
+def _learn_integers(
+    values: Ints, done: int, names: Ints, table: Numbers, count: int, found: Numbers
+) -> tuple[int, int]:
+    """Number values from row `done` on until there is no more room; how far, and how many."""
+    last = np.uint64(len(table) - 1)
+    for row in range(done, len(values)):
+        place = _start(np.uint64(values[row]), table)
+        while table[place] != UNKNOWN and names[table[place]] != values[row]:
+            place = (place + np.uint64(1)) & last
+        if table[place] == UNKNOWN:
+            if count == len(names):
+                return row, count
+            names[count] = values[row]
+            table[place] = count
+            count += 1
+        found[row] = table[place]
+    return len(values), count
+
+
+@compiled
+def _place_integers(names: Ints, table: Numbers) -> None:
+    last = np.uint64(len(table) - 1)
+    for number in range(len(names)):
+        place = _start(np.uint64(names[number]), table)
+        while table[place] != UNKNOWN:
+            place = (place + np.uint64(1)) & last
+        table[place] = number
+
+
+@compiled
+def _word(text: Bytes, start: np.uint64) -> np.uint64:
+    """Eight bytes as one number; written out, it compiles to a single load."""
+    return (
+        np.uint64(text[start])
+        | np.uint64(text[start + np.uint64(1)]) << np.uint64(8)
+        | np.uint64(text[start + np.uint64(2)]) << np.uint64(16)
+        | np.uint64(text[start + np.uint64(3)]) << np.uint64(24)
+        | np.uint64(text[start + np.uint64(4)]) << np.uint64(32)
+        | np.uint64(text[start + np.uint64(5)]) << np.uint64(40)
+        | np.uint64(text[start + np.uint64(6)]) << np.uint64(48)
+        | np.uint64(text[start + np.uint64(7)]) << np.uint64(56)
+    )
+
+
+@compiled
+def _hash(text: Bytes, start: np.uint64, stop: np.uint64) -> np.uint64:
+    """A text's hash. Places are unsigned here: a signed one would be checked for being < 0."""
+    mixed = (stop - start) * _SPREAD
+    while stop - start >= np.uint64(8):
+        mixed = (mixed ^ _word(text, start)) * _SPREAD
+        mixed ^= mixed >> np.uint64(32)
+        start += np.uint64(8)
+    word, shift = np.uint64(0), np.uint64(0)
+    while start < stop:
+        word |= np.uint64(text[start]) << shift
+        shift += np.uint64(8)
+        start += np.uint64(1)
+    mixed = (mixed ^ word) * _SPREAD
+    return mixed ^ (mixed >> np.uint64(32))
+
+
+@compiled
+def _same(
+    text: Bytes, start: np.uint64, names: Bytes, known: np.uint64, length: np.uint64
+) -> bool:
+    """Whether so many bytes are the same in both."""
+    while length >= np.uint64(8):
+        if _word(text, start) != _word(names, known):
+            return False
+        start += np.uint64(8)
+        known += np.uint64(8)
+        length -= np.uint64(8)
+    while length > np.uint64(0):
+        length -= np.uint64(1)
+        if text[start + length] != names[known + length]:
+            return False
+    return True
+
+
+@compiled
+def _entry(code: np.uint64, number: int) -> np.uint64:
+    """What stands in a table: half of a hash, to tell strangers apart, and a number plus 1."""
+    return (code & _UPPER) | np.uint64(number + 1)
+
+
+@compiled
+def _search(
+    text: Bytes,
+    start: np.uint64,
+    stop: np.uint64,
+    code: np.uint64,
+    names: Bytes,
+    ends: Ints,
+    table: Entries,
+) -> np.uint64:
+    """The place in the table where a text is, or the empty one where it would be."""
+    last = np.uint64(len(table) - 1)
+    place = code & last
+    while table[place] != np.uint64(0):
+        if (table[place] ^ code) & _UPPER == np.uint64(0):
+            number = (table[place] & ~_UPPER) - np.uint64(1)
+            known = np.uint64(ends[number])
+            length = np.uint64(ends[number + np.uint64(1)]) - known
+            if length == stop - start and _same(text, start, names, known, length):
+                return place
+        place = (place + np.uint64(1)) & last
+    return place
+
+
+@compiled
+def _find_texts(
+    text: Bytes,
+    offsets: NDArray[np.integer],
+    names: Bytes,
+    ends: Ints,
+    table: Entries,
+    found: Numbers,
+) -> None:
+    """Hash many texts before they are looked for, so that the processor can wait for several."""
+    codes = np.empty(256, np.uint64)
+    for first in range(0, len(found), 256):
+        beyond = min(first + 256, len(found))
+        for row in range(first, beyond):
+            codes[row - first] = _hash(text, np.uint64(offsets[row]), np.uint64(offsets[row + 1]))
+        for row in range(first, beyond):
+            start, stop = np.uint64(offsets[row]), np.uint64(offsets[row + 1])
+            place = _search(text, start, stop, codes[row - first], names, ends, table)
+            # An empty place is 0, which makes UNKNOWN.
+            found[row] = np.int64(table[place] & ~_UPPER) - 1
+
+
+@compiled
+def _learn_texts(
+    text: Bytes,
+    offsets: NDArray[np.integer],
+    done: int,
+    names: Bytes,
+    ends: Ints,
+    hashes: NDArray[np.uint64],
+    table: Entries,
+    count: int,
+    found: Numbers,
+) -> tuple[int, int]:
+    """Number texts from row `done` on until there is no more room; how far, and how many."""
+    for row in range(done, len(found)):
+        start, stop = np.uint64(offsets[row]), np.uint64(offsets[row + 1])
+        code = _hash(text, start, stop)
+        place = _search(text, start, stop, code, names, ends, table)
+        if table[place] == np.uint64(0):
+            after = ends[count] + np.int64(stop - start)
+            if count == len(hashes) or after > len(names):
+                return row, count
+            names[ends[count] : after] = text[np.int64(start) : np.int64(stop)]
+            ends[count + 1] = after
+            hashes[count] = code
+            table[place] = _entry(code, count)
+            count += 1
+        found[row] = np.int64(table[place] & ~_UPPER) - 1
+    return len(found), count
+
+
+@compiled
+def _place_texts(hashes: NDArray[np.uint64], table: Entries) -> None:
+    last = np.uint64(len(table) - 1)
+    for number in range(len(hashes)):
+        place = hashes[number] & last
+        while table[place] != np.uint64(0):
+            place = (place + np.uint64(1)) & last
+        table[place] = _entry(hashes[number], number)

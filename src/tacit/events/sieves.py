@@ -1,0 +1,382 @@
+"""Sieves: what clears, in the masks of tuples, the bits of event types they are not of.
+
+Each sieve looks at few columns for many event types at once. A row of bits has 1 for the
+event types that a sieve says nothing about, so that masks are the AND of all rows; to
+sift the same tuples twice changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tacit.events.columns import decoded, numbers, text_bytes, validity
+from tacit.events.grid import Grid
+from tacit.events.interning import TextInterner
+from tacit.events.predicates import Predicate
+from tacit.events.shapes import Shape
+from tacit.kernels import compiled
+
+Masks: TypeAlias = NDArray[np.uint64]
+Asked: TypeAlias = Sequence[tuple[int, Predicate]]
+"""Numbers of event types, and what each asks for; the same number may come again."""
+
+WIDEST = 4096
+"""How many integers a table of all values between the least and the greatest may have."""
+_FEW = 24
+"""Up to so many steps are counted one by one, which the compiler does in parallel lanes."""
+
+
+class Sieve(Protocol):
+    """Something that sifts tuples."""
+
+    def sift(self, batch: pa.RecordBatch, masks: Masks) -> None:
+        """Clear the bits of event types that the tuples are not of."""
+
+
+class TruthSieve:
+    """A column of truth values."""
+
+    def __init__(self, column: str, asked: Asked, words: int) -> None:
+        self.column = column
+        self._table = _rows(pl.Series(column, [False, True]), asked, words)
+
+    def sift(self, batch: pa.RecordBatch, masks: Masks) -> None:
+        """Clear bits by a look-up of each tuple's truth value."""
+        array = batch.column(self.column)
+        packed = np.frombuffer(array.buffers()[1], np.uint8)
+        codes = np.unpackbits(packed[array.offset // 8 :], bitorder="little")
+        codes = codes[array.offset % 8 :][: len(array)]
+        _look_up(codes, *validity(array), np.uint64(0), self._table, masks)
+
+
+class DictionarySieve:
+    """A column of codes for the values of a dictionary."""
+
+    def __init__(self, column: str, asked: Asked, words: int) -> None:
+        self.column = column
+        self._asked = asked
+        self._words = words
+        self._values: pa.Array | None = None
+        self._table = np.empty((0, words), np.uint64)
+
+    def sift(self, batch: pa.RecordBatch, masks: Masks) -> None:
+        """Clear bits by a look-up of each tuple's code."""
+        array = batch.column(self.column)
+        if self._values is None or not array.dictionary.equals(self._values):
+            self._values = array.dictionary
+            self._table = _rows(_series(self.column, self._values), self._asked, self._words)
+        codes = array.indices
+        _look_up(numbers(codes), *validity(codes), np.uint64(0), self._table, masks)
+
+
+class TextSieve:
+    """A column of texts: a table of the different ones, as long as they are few."""
+
+    def __init__(self, column: str, asked: Asked, words: int, otherwise: Sieve) -> None:
+        self.column = column
+        self._asked = asked
+        self._words = words
+        self._otherwise = otherwise
+        self._values = TextInterner()
+        self._table = np.empty((0, words), np.uint64)
+
+    def sift(self, batch: pa.RecordBatch, masks: Masks) -> None:
+        """Clear bits by a look-up of each tuple's text."""
+        if len(self._values) > WIDEST:
+            self._otherwise.sift(batch, masks)
+            return
+        array = batch.column(self.column)
+        codes = self._values.learn(*text_bytes(array))
+        if len(self._values) >= len(self._table):
+            text, ends = self._values.names
+            buffers = [None, pa.py_buffer(ends), pa.py_buffer(text)]
+            values = pa.Array.from_buffers(pa.large_string(), len(self._values), buffers)
+            self._table = _rows(_series(self.column, values), self._asked, self._words)
+        _look_up(codes, *validity(array), np.uint64(0), self._table, masks)
+
+
+class IntegerSieve:
+    """A column of integers: a table of all values where they lie close together."""
+
+    def __init__(
+        self, column: str, dtype: pl.DataType, asked: Asked, words: int, otherwise: Sequence[Sieve]
+    ) -> None:
+        self.column = column
+        self._dtype = dtype
+        self._asked = asked
+        self._words = words
+        self._otherwise = otherwise
+        self._low, self._high = 0, -1
+        self._wide = False
+        # Before there is a table, its row for null clears nothing.
+        self._table = np.full((1, words), ~np.uint64(0))
+
+    def sift(self, batch: pa.RecordBatch, masks: Masks) -> None:
+        """Clear bits by a look-up of each tuple's value."""
+        array = batch.column(self.column)
+        values, bits = numbers(array), validity(array)
+        while not self._wide:
+            low = np.uint64(self._low % 2**64)
+            if _look_up(values, *bits, low, self._table, masks):
+                return
+            self._widen(*_extremes(values, *bits))
+        for sieve in self._otherwise:
+            sieve.sift(batch, masks)
+
+    def _widen(self, low: int, high: int) -> None:
+        """Make the table hold these values too, or give it up."""
+        if self._high >= self._low:
+            low, high = min(self._low, int(low)), max(self._high, int(high))
+        self._wide = int(high) - int(low) >= WIDEST
+        if not self._wide:
+            self._low, self._high = int(low), int(high)
+            values = pl.Series(self.column, range(self._low, self._high + 1), self._dtype)
+            self._table = _rows(values, self._asked, self._words)
+
+
+class StepSieve:
+    """A column of numbers that are only compared: between two steps nothing changes."""
+
+    def __init__(self, column: str, dtype: pl.DataType, asked: Asked, words: int) -> None:
+        self.column = column
+        steps = {step for _, predicate in asked for step in predicate.steps() or ()}
+        edges, samples = _edges(steps, dtype)
+        table = _rows(pl.Series(column, samples, dtype), asked, words)
+        # An edge where no bit changes is none.
+        kept = 1 + np.flatnonzero((table[1:-1] != table[:-2]).any(axis=1))
+        self._edges = edges[kept - 1]
+        self._table = table[[0, *kept, -1]]
+        self._step = _step_few if len(kept) <= _FEW else _step_many
+
+    def sift(self, batch: pa.RecordBatch, masks: Masks) -> None:
+        """Clear bits by counting the edges up to each tuple's value."""
+        array = batch.column(self.column)
+        self._step(numbers(array), *validity(array), self._edges, self._table, masks)
+
+
+class ExpressionSieve:
+    """Whatever else: Polars evaluates the expressions over the tuples."""
+
+    def __init__(self, asked: Asked, schema: pl.Schema) -> None:
+        merged: dict[int, pl.Expr] = {}
+        for number, predicate in asked:
+            known = merged.get(number)
+            expression = predicate.expression
+            merged[number] = expression if known is None else known & expression
+        self._expressions = [
+            expression.fill_null(False).alias(str(number)) for number, expression in merged.items()
+        ]
+        self._columns = list(dict.fromkeys(c for _, p in asked for c in p.columns))
+        self._schema = schema
+
+    def sift(self, batch: pa.RecordBatch, masks: Masks) -> None:
+        """Clear bits where an expression is not true."""
+        frame = pl.DataFrame(
+            [_series(column, batch.column(column)) for column in self._columns]
+        ).cast({c: self._schema[c] for c in self._columns})
+        for truth in frame.with_columns(_only_finite(frame)).select(self._expressions):
+            bits = truth.rechunk().to_arrow()
+            packed = np.frombuffer(bits.buffers()[1], np.uint8)
+            _clear(packed, bits.offset, int(truth.name), masks)
+
+
+class AreaSieve:
+    """Positions and areas: the grid."""
+
+    def __init__(
+        self,
+        position: tuple[str, str],
+        asked: Mapping[int, Sequence[str]],
+        areas: Mapping[str, Shape],
+        words: int,
+    ) -> None:
+        self.position = position
+        used = list(dict.fromkeys(name for names in asked.values() for name in names))
+        masks = np.zeros((len(used), words), np.uint64)
+        self._others = np.full(words, ~np.uint64(0))
+        for number, names in asked.items():
+            self._others[number // 64] &= ~_bit(number)
+            for name in names:
+                masks[used.index(name), number // 64] |= _bit(number)
+        self._grid = Grid([areas[name] for name in used], masks)
+
+    def sift(self, batch: pa.RecordBatch, masks: Masks) -> None:
+        """Clear the bits of areas that the positions are outside of."""
+        lon, lat = (
+            _series(column, batch.column(column)).cast(pl.Float64, strict=False).to_numpy()
+            for column in self.position
+        )
+        masks &= self._grid.inside(lon, lat) | self._others
+
+
+def _rows(values: pl.Series, asked: Asked, words: int) -> Masks:
+    """The row of bits for each value of a column, and at the end that for null."""
+    frame = values.extend_constant(None, 1).to_frame()
+    rows = np.full((len(frame), words), ~np.uint64(0))
+    frame = frame.with_columns(_only_finite(frame))
+    truths = frame.select(
+        predicate.expression.fill_null(False).alias(str(place))
+        for place, (_, predicate) in enumerate(asked)
+    )
+    for (number, _), truth in zip(asked, truths, strict=True):
+        rows[~truth.to_numpy(), number // 64] &= ~_bit(number)
+    return rows
+
+
+def _bit(number: int) -> np.uint64:
+    return np.uint64(1 << number % 64)
+
+
+def _only_finite(frame: pl.DataFrame) -> list[pl.Expr]:
+    """Null in place of numbers that are not finite, for the columns that hold any."""
+    return [
+        pl.when(pl.col(column.name).is_finite()).then(pl.col(column.name)).alias(column.name)
+        for column in frame
+        if column.dtype.is_float() and not column.is_finite().all()
+    ]
+
+
+def _series(name: str, array: pa.Array) -> pl.Series:
+    """An Arrow array as Polars sees it, a dictionary written out."""
+    return pl.Series(name, decoded(array))
+
+
+def _edges(
+    steps: set[Fraction], dtype: pl.DataType
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Values of a type at which comparisons with `steps` may change, and a sample before each.
+
+    Sample 0 lies below all edges; sample i + 1 is edge i itself, the first of its stretch.
+    """
+    kind = np.dtype(str(dtype).lower())
+    if dtype.is_float():
+        at = np.unique(np.array([float(step) for step in steps], kind))
+        edges = np.unique(np.concatenate([at, np.nextafter(at, kind.type(np.inf))]))
+        below = np.nextafter(edges[:1], kind.type(-np.inf)) if len(edges) else np.zeros(1, kind)
+        return edges, np.concatenate([below, edges])
+    limits = np.iinfo(kind)
+    whole = sorted({step.__floor__() + more for step in steps for more in (0, 1)})
+    whole = [edge for edge in whole if limits.min <= edge <= limits.max]
+    below = max(whole[0] - 1, limits.min) if whole else 0
+    return np.array(whole, kind), np.array([below, *whole], kind)
+
+
+@compiled
+def _look_up(
+    codes: NDArray[Any],
+    bits: NDArray[np.uint8],
+    offset: int,
+    low: np.uint64,
+    table: Masks,
+    masks: Masks,
+) -> bool:
+    """AND each code's row of the table, whose last row is for null; false if one is not in it."""
+    null = np.uint64(len(table) - 1)
+    most = np.uint64(0)
+    if len(bits) == 0:
+        for row in range(len(codes)):
+            most = max(most, np.uint64(codes[row]) - low)
+        if len(codes) and most >= null:
+            return False
+        for word in range(masks.shape[1]):
+            for row in range(len(codes)):
+                masks[row, word] &= table[np.uint64(codes[row]) - low, word]
+        return True
+    for row in range(len(codes)):
+        place = np.uint64(codes[row]) - low if _is_set(bits, offset + row) else null
+        if place >= null and _is_set(bits, offset + row):
+            return False
+        for word in range(masks.shape[1]):
+            masks[row, word] &= table[place, word]
+    return True
+
+
+@compiled
+def _step_few(
+    values: NDArray[Any],
+    bits: NDArray[np.uint8],
+    offset: int,
+    edges: NDArray[Any],
+    table: Masks,
+    masks: Masks,
+) -> None:
+    """AND the row of each number's stretch, found by passing the edges one by one.
+
+    The loops over few numbers and one edge are what the compiler turns into vectors.
+    """
+    rows = np.empty(1024, np.uint64)
+    for start in range(0, len(values), 1024):
+        part = values[start : start + 1024]
+        for word in range(masks.shape[1]):
+            rows[:] = table[0, word]
+            for number in range(len(edges)):
+                edge = edges[number]
+                change = table[number, word] ^ table[number + 1, word]
+                for place in range(len(part)):
+                    rows[place] ^= change if part[place] >= edge else np.uint64(0)
+            null = table[-1, word]
+            if len(bits):
+                for place in range(len(part)):
+                    if not _is_set(bits, offset + start + place):
+                        rows[place] = null
+            for place in range(len(part)):
+                # Infinity minus infinity is not a number, and that is not 0 either.
+                row = rows[place] if part[place] - part[place] == 0 else null
+                masks[start + place, word] &= row
+
+
+@compiled
+def _step_many(
+    values: NDArray[Any],
+    bits: NDArray[np.uint8],
+    offset: int,
+    edges: NDArray[Any],
+    table: Masks,
+    masks: Masks,
+) -> None:
+    """The same for many edges, by halving."""
+    for row in range(len(values)):
+        place = len(table) - 1
+        known = len(bits) == 0 or _is_set(bits, offset + row)
+        if known and values[row] - values[row] == 0:
+            place = np.searchsorted(edges, values[row], side="right")
+        for word in range(masks.shape[1]):
+            masks[row, word] &= table[place, word]
+
+
+@compiled
+def _clear(bits: NDArray[np.uint8], offset: int, number: int, masks: Masks) -> None:
+    """Clear an event type's bit in the masks of all tuples whose bit is 0."""
+    word, place = number // 64, np.uint64(number % 64)
+    for row in range(len(masks)):
+        cleared = np.uint64(not _is_set(bits, offset + row)) << place
+        masks[row, word] &= ~cleared
+
+
+@compiled
+def _extremes(
+    values: NDArray[Any], bits: NDArray[np.uint8], offset: int
+) -> tuple[Any, Any]:
+    """The least and the greatest of numbers that are not null; there is at least one."""
+    low = high = values[0]
+    known = False
+    for row in range(len(values)):
+        if len(bits) and not _is_set(bits, offset + row):
+            continue
+        if not known:
+            low = high = values[row]
+            known = True
+        low, high = min(low, values[row]), max(high, values[row])
+    return low, high
+
+
+@compiled
+def _is_set(bits: NDArray[np.uint8], place: int) -> bool:
+    return bool(bits[place >> 3] >> (place & 7) & 1)

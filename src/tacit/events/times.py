@@ -1,0 +1,284 @@
+"""Event times: whatever a column holds becomes whole microseconds since 1970, in UTC.
+
+A column may hold timestamps (of any unit, with or without a zone), dates, ISO 8601 text
+or numbers that count from 1970. What is finer than a microsecond is cut off. A value that
+is no time, or one that does not fit, becomes NO_TIME.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tacit.errors import SchemaError
+from tacit.events.columns import NO_BITS, arrow_chunks, numbers, text_bytes, validity
+from tacit.events.streams import Stream
+from tacit.kernels import compiled
+
+NO_TIME = -(2**63)
+"""In place of a time where there is none."""
+_SECOND, _DAY = 1_000_000, 86_400_000_000
+_PER = {"s": 1_000_000, "ms": 1_000, "us": 1, "ns": -1_000}
+"""Microseconds in a unit; a negative number divides."""
+_FIRST, _LAST = -62_135_596_800_000_000, 253_402_300_799_999_999
+"""The years 1 to 9999, within which zones are known."""
+
+
+def check_time_type(dtype: pa.DataType, column: str = "time") -> None:
+    """Raise SchemaError unless a column of this type can hold event times."""
+    kind = dtype.value_type if pa.types.is_dictionary(dtype) else dtype
+    fits = (
+        pa.types.is_timestamp(kind)
+        or pa.types.is_date(kind)
+        or pa.types.is_integer(kind)
+        or pa.types.is_floating(kind)
+        or pa.types.is_decimal(kind)
+        or pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_string_view(kind)
+        or pa.types.is_null(kind)
+    )
+    if not fits:
+        raise SchemaError(
+            f"column '{column}' holds the event time and must be a timestamp, a date, ISO 8601 "
+            f"text or a number of seconds or milliseconds since 1970; it is of type {dtype}"
+        )
+
+
+def to_microseconds(
+    column: pa.Array | pa.ChunkedArray | pl.Series, stream: Stream
+) -> NDArray[np.int64]:
+    """The times of a column; without a copy where it holds microseconds already."""
+    chunks = [_convert(chunk, stream) for chunk in arrow_chunks(column)]
+    if len(chunks) == 1:
+        return chunks[0]
+    return np.concatenate([np.empty(0, np.int64), *chunks])
+
+
+def _convert(array: pa.Array, stream: Stream) -> NDArray[np.int64]:
+    check_time_type(array.type, stream.time)
+    kind = array.type
+    if pa.types.is_dictionary(kind):
+        times = np.append(_convert(array.dictionary, stream), NO_TIME)
+        return times[array.indices.fill_null(len(times) - 1).to_numpy(zero_copy_only=False)]
+    if pa.types.is_null(kind):
+        return np.full(len(array), NO_TIME)
+    if pa.types.is_timestamp(kind):
+        times = _scaled(array.view(pa.int64()), _PER[kind.unit], _PER[kind.unit])
+        return times if kind.tz is not None else _localised(times, stream.zone)
+    if pa.types.is_date(kind):
+        days = array.view(pa.int32()) if pa.types.is_date32(kind) else array.view(pa.int64())
+        per = _DAY if pa.types.is_date32(kind) else _PER["ms"]
+        return _localised(_scaled(days, per, per), stream.zone)
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        return _counted(array, stream.unit)
+    return _read(array, stream.zone)
+
+
+def _counted(array: pa.Array, unit: str | None) -> NDArray[np.int64]:
+    """Numbers since 1970: below 10**11 they are seconds (until 5138), else milliseconds."""
+    small, large = (_PER[unit], _PER[unit]) if unit else (_PER["s"], _PER["ms"])
+    if pa.types.is_integer(array.type):
+        return _scaled(array, small, large)
+    values = array.cast(pa.float64()).to_numpy(zero_copy_only=False)
+    times = np.empty(len(values), np.int64)
+    _scale_floats(values, small, large, times)
+    return times
+
+
+def _scaled(array: pa.Array, small: int, large: int) -> NDArray[np.int64]:
+    """Whole numbers times the microseconds in their unit."""
+    values, bits = numbers(array), validity(array)
+    if small == large == 1 and values.dtype == np.int64 and bits[0] is NO_BITS:
+        return values
+    times = np.empty(len(values), np.int64)
+    _scale_integers(values, *bits, small, large, times)
+    return times
+
+
+def _read(array: pa.Array, zone: str) -> NDArray[np.int64]:
+    """ISO 8601 text; what is not that has no time."""
+    times = np.empty(len(array), np.int64)
+    naive = np.empty(len(array), np.bool_)
+    _parse(*text_bytes(array), *validity(array), times, naive)
+    if zone != "UTC" and naive.any():
+        times[naive] = _localised(times[naive], zone)
+    return times
+
+
+def _localised(times: NDArray[np.int64], zone: str) -> NDArray[np.int64]:
+    """Local times in UTC: the earlier one where a clock shows it twice, none where never."""
+    if zone == "UTC":
+        return times
+    known = (times >= _FIRST) & (times <= _LAST)
+    local = pl.Series(times[known], dtype=pl.Datetime("us"))
+    moved = local.dt.replace_time_zone(zone, ambiguous="earliest", non_existent="null")
+    found = np.full(len(times), NO_TIME)
+    found[known] = moved.to_physical().fill_null(NO_TIME).to_numpy()
+    return found
+
+
+@compiled
+def _scale_integers(
+    values: NDArray[np.integer],
+    bits: NDArray[np.uint8],
+    offset: int,
+    small: int,
+    large: int,
+    times: NDArray[np.int64],
+) -> None:
+    for row in range(len(values)):
+        value = np.int64(values[row])
+        # An unsigned number beyond the signed ones comes out negative.
+        wrong = (values[row] >= 0) != (value >= 0)
+        if wrong or (len(bits) and not bits[(offset + row) >> 3] >> ((offset + row) & 7) & 1):
+            times[row] = NO_TIME
+            continue
+        per = small if -100_000_000_000 < value < 100_000_000_000 else large
+        if per < 0:
+            times[row] = value // -per
+        elif value > (2**63 - 1) // per or value < -((2**63 - 1) // per):
+            times[row] = NO_TIME
+        else:
+            times[row] = value * per
+
+
+@compiled
+def _scale_floats(
+    values: NDArray[np.float64], small: int, large: int, times: NDArray[np.int64]
+) -> None:
+    for row in range(len(values)):
+        per = small if abs(values[row]) < 1e11 else large
+        # Rounded: a fraction such as .123456 is rarely exact, and mostly a hair too small.
+        time = np.rint(values[row] * per) if per > 0 else np.floor(values[row] / -per)
+        times[row] = np.int64(time) if abs(time) < 2.0**63 else NO_TIME
+
+
+@compiled
+def _parse(
+    text: NDArray[np.uint8],
+    offsets: NDArray[np.integer],
+    bits: NDArray[np.uint8],
+    bit: int,
+    times: NDArray[np.int64],
+    naive: NDArray[np.bool_],
+) -> None:
+    for row in range(len(times)):
+        naive[row] = False
+        times[row] = NO_TIME
+        if len(bits) == 0 or bits[(bit + row) >> 3] >> ((bit + row) & 7) & 1:
+            start, stop = np.int64(offsets[row]), np.int64(offsets[row + 1])
+            while start < stop and text[start] <= 32:
+                start += 1
+            while start < stop and text[stop - 1] <= 32:
+                stop -= 1
+            times[row], naive[row] = _parse_one(text, start, stop)
+
+
+@compiled
+def _digits(text: NDArray[np.uint8], start: int, count: int, stop: int) -> int:
+    """The number that so many digits make, or a very negative one."""
+    if start + count > stop:
+        return -(2**40)
+    value = 0
+    for place in range(start, start + count):
+        digit = np.int64(text[place]) - 48
+        value = value * 10 + digit if 0 <= digit <= 9 else -(2**40)
+    return value
+
+
+@compiled
+def _parse_one(text: NDArray[np.uint8], start: int, stop: int) -> tuple[int, bool]:
+    """One time, and whether it comes without a zone: `2026-01-31T10:15:30.5+01:00` and such."""
+    year = _digits(text, start, 4, stop)
+    apart = 1 if start + 4 < stop and text[start + 4] == 45 else 0
+    month = _digits(text, start + 4 + apart, 2, stop)
+    day = _digits(text, start + 6 + 2 * apart, 2, stop)
+    if year < 0 or not 1 <= month <= 12 or not 1 <= day <= _days_in(year, month):
+        return NO_TIME, False
+    if apart and text[start + 7] != 45:
+        return NO_TIME, False
+    date = _days_since_1970(year, month, day) * _DAY
+    place = start + 8 + 2 * apart
+    if place == stop:
+        # Eight digits alone could be a number as well.
+        return (date, True) if apart else (NO_TIME, False)
+    if text[place] != 84 and text[place] != 116 and text[place] != 32:
+        return NO_TIME, False
+    time, place = _parse_time(text, place + 1, stop, apart)
+    if time < 0:
+        return NO_TIME, False
+    if place == stop:
+        return date + time, True
+    ahead = _parse_offset(text, place, stop)
+    return (NO_TIME, False) if ahead == NO_TIME else (date + time - ahead, False)
+
+
+@compiled
+def _parse_time(text: NDArray[np.uint8], start: int, stop: int, apart: int) -> tuple[int, int]:
+    """The time of day in microseconds, or -1, and where it ends."""
+    hour = _digits(text, start, 2, stop)
+    if apart and (start + 2 >= stop or text[start + 2] != 58):
+        return -1, stop
+    place = start + 2 + apart
+    minute = _digits(text, place, 2, stop)
+    second, fraction = 0, 0
+    place += 2
+    colon = place < stop and text[place] == 58
+    if place < stop and (colon if apart else 48 <= text[place] <= 57):
+        second = _digits(text, place + apart, 2, stop)
+        place += 2 + apart
+        if place < stop and (text[place] == 46 or text[place] == 44):
+            place += 1
+            if place == stop or not 48 <= text[place] <= 57:
+                return -1, stop
+            worth = 100_000
+            while place < stop and 48 <= text[place] <= 57:
+                fraction += (np.int64(text[place]) - 48) * worth
+                worth //= 10
+                place += 1
+    if not (0 <= hour <= 24 and 0 <= minute <= 59 and 0 <= second <= 60):
+        return -1, stop
+    if hour == 24 and (minute or second or fraction):
+        return -1, stop
+    return ((hour * 60 + minute) * 60 + second) * _SECOND + fraction, place
+
+
+@compiled
+def _parse_offset(text: NDArray[np.uint8], place: int, stop: int) -> int:
+    """How far a zone's clock is ahead of UTC in microseconds, or NO_TIME."""
+    if text[place] == 32 and place + 1 < stop:
+        place += 1
+    if text[place] == 90 or text[place] == 122:
+        return 0 if place + 1 == stop else NO_TIME
+    if text[place] != 43 and text[place] != 45:
+        return NO_TIME
+    sign = 1 if text[place] == 43 else -1
+    hour, minute = _digits(text, place + 1, 2, stop), 0
+    place += 3
+    if place < stop:
+        place += 1 if text[place] == 58 else 0
+        minute = _digits(text, place, 2, stop)
+        place += 2
+    if place != stop or not 0 <= hour <= 23 or not 0 <= minute <= 59:
+        return NO_TIME
+    return sign * (hour * 60 + minute) * 60 * _SECOND
+
+
+@compiled
+def _days_in(year: int, month: int) -> int:
+    if month == 2:
+        leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
+        return 29 if leap else 28
+    return 30 if month == 4 or month == 6 or month == 9 or month == 11 else 31
+
+
+@compiled
+def _days_since_1970(year: int, month: int, day: int) -> int:
+    """Days in the Gregorian calendar; years are counted from March, so that leap days are last."""
+    if month <= 2:
+        year -= 1
+    of_year = (153 * ((month + 9) % 12) + 2) // 5 + day - 1
+    return year * 365 + year // 4 - year // 100 + year // 400 + of_year - 719_468

@@ -1,0 +1,329 @@
+"""Chains without WITHIN, matched all at once: a bit for every state of every chain.
+
+Bit k of a chain says that some choice of events matched its first k elements and nothing
+unwanted came since. At an event of type x, every chain that waits for x enters its next
+state (a shift and two masks for 64 states), and the states that x was unwanted in end, but
+for those just entered: an absence is strictly between times. What happens later depends on
+the state alone, so a bit for each is enough.
+
+At a time with several events the step is repeated on the states just entered. A run of
+elements entered at one time needs distinct events: `runs` holds, for each length, the
+states whose last elements are of different types. That is exact as long as no type occurs
+twice at one time; a chain that repeats an element is left to `origins` in such a window,
+and one that repeats a choice of types altogether.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.kernels import compiled
+from tacit.patterns.chains import Chain, Types
+from tacit.patterns.lists import EventLists, Selection, read_group, read_single
+
+_ONE = np.uint64(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Bits:
+    """The tables of chains laid out in words; a chain longer than a word has words of its own."""
+
+    selection: Selection
+    enter: NDArray[np.uint64]  # [type, word]: states entered by an event
+    leave: NDArray[np.uint64]  # [type, word]: states ended by an event
+    begin: NDArray[np.uint64]  # [word]: first states that can be entered at any time
+    initial: NDArray[np.uint64]  # [word]: states before the first tuple
+    runs: NDArray[np.uint64]  # [length - 1, word]: states reached by distinct types in a row
+    packs: NDArray[np.int64]  # words that belong together: where each begins, and the end
+    final: NDArray[np.int64]  # [chain]: the number of the bit that says it is matched
+
+    @classmethod
+    def of(cls, chains: Sequence[Chain], selection: Selection) -> Bits:
+        """Lay out chains that do not repeat a choice."""
+        offsets, packs = _place(chains)
+        words = packs[-1]
+        places = {name: place for place, name in enumerate(selection.names)}
+        longest = max((max(_run_lengths(chain)) for chain in chains), default=1)
+        tables = cls(
+            selection,
+            np.zeros((len(places), words), np.uint64),
+            np.zeros((len(places), words), np.uint64),
+            np.zeros(words, np.uint64),
+            np.zeros(words, np.uint64),
+            np.zeros((longest + 1, words), np.uint64),
+            np.array(packs, np.int64),
+            np.zeros(len(chains), np.int64),
+        )
+        for number, (chain, offset) in enumerate(zip(chains, offsets, strict=True)):
+            tables._fill(number, chain, offset, places)
+        return tables
+
+    def _fill(self, number: int, chain: Chain, offset: int, places: dict[str, int]) -> None:
+        """Write a chain's states from a bit on; state 0 has a bit if something can end it."""
+        guarded = bool(chain.gaps[0])
+        first = offset + guarded
+        if guarded:
+            _set(self.initial, offset)
+        else:
+            _set(self.begin, first)
+        for place, unwanted in enumerate(chain.gaps):
+            for name in unwanted:
+                _set(self.leave[places[name]], first + place - 1)
+        runs = _run_lengths(chain)
+        for place, types in enumerate(chain.elements):
+            for name in types:
+                _set(self.enter[places[name]], first + place)
+            for length in range(1, runs[place] + 1):
+                _set(self.runs[length - 1], first + place)
+        self.final[number] = first + len(chain.elements) - 1
+
+    def run(
+        self, lists: EventLists, columns: NDArray[np.int64], out: NDArray[np.bool_]
+    ) -> NDArray[np.bool_]:
+        """Fill a column of `out[window]` for each chain; tell where types occur twice at once."""
+        doubled = np.zeros(len(lists), np.bool_)
+        _run(
+            lists.starts,
+            lists.times,
+            lists.masks,
+            self.selection.relevant,
+            self.selection.places,
+            (self.enter, self.leave, self.begin, self.initial, self.runs),
+            self.packs,
+            self.final,
+            columns,
+            out,
+            doubled,
+        )
+        return doubled
+
+
+def _set(row: NDArray[np.uint64], bit: int) -> None:
+    row[bit // 64] |= np.uint64(1 << bit % 64)
+
+
+def _place(chains: Sequence[Chain]) -> tuple[list[int], list[int]]:
+    """The first bit of each chain, and where the packs of words begin."""
+    offsets = [0] * len(chains)
+    packs = [0]
+    free = 0
+    lengths = [len(chain.elements) + bool(chain.gaps[0]) for chain in chains]
+    for number in sorted(range(len(chains)), key=lambda number: lengths[number]):
+        if not free or free + lengths[number] > 64 * packs[-1]:
+            free = 64 * packs[-1]
+            packs.append(packs[-1] + -(-lengths[number] // 64))
+        offsets[number] = free
+        free += lengths[number]
+    return offsets, packs
+
+
+def _run_lengths(chain: Chain) -> list[int]:
+    """How many elements up to each one are all of different types."""
+    lengths: list[int] = []
+    seen: dict[Types, int] = {}
+    for place, types in enumerate(chain.elements):
+        length = lengths[-1] + 1 if lengths else 1
+        lengths.append(min(length, place - seen.get(types, -1)))
+        seen[types] = place
+    return lengths
+
+
+@compiled
+def _run(
+    starts: NDArray[np.int64],
+    times: NDArray[np.int64],
+    masks: NDArray[np.uint64],
+    relevant: NDArray[np.uint64],
+    places: NDArray[np.int64],
+    tables: tuple[NDArray[np.uint64], ...],
+    packs: NDArray[np.int64],
+    final: NDArray[np.int64],
+    columns: NDArray[np.int64],
+    out: NDArray[np.bool_],
+    doubled: NDArray[np.bool_],
+) -> None:
+    """For each window: read its groups of equal time, then take all words through them."""
+    enter, leave, begin, initial, runs = tables
+    types = len(enter)
+    counts = np.zeros(types, np.int64)
+    kinds = np.empty(1024 + types, np.int64)
+    ends = np.empty(1024, np.int64)
+    state = np.empty(len(begin), np.uint64)
+    scratch = np.empty((2, len(begin)), np.uint64)
+    short = 0
+    while short < len(packs) - 1 and packs[short + 1] == short + 1:
+        short += 1
+    only = (enter[:, 0].copy(), leave[:, 0].copy(), runs[:, 0].copy())
+    for window in range(len(starts) - 1):
+        here, end = starts[window], starts[window + 1]
+        if end - here > len(ends):
+            ends = np.empty(2 * (end - here), np.int64)
+        groups, found = 0, 0
+        while here < end:
+            if found + types > len(kinds):
+                kinds = np.concatenate((kinds, np.empty(len(kinds), np.int64)))
+            kind = read_single(times, masks, here, end, relevant, places)
+            if kind >= 0:
+                kinds[found] = kind
+                found += 1
+                here += 1
+            elif kind == -1:
+                here += 1
+                continue
+            else:
+                before = found
+                here, found = read_group(
+                    times, masks, here, end, relevant, places, counts, kinds, found
+                )
+                for place in range(before, found):
+                    doubled[window] |= counts[kinds[place]] > 1
+                    counts[kinds[place]] = 0
+                if found == before:
+                    continue
+            ends[groups] = found
+            groups += 1
+        if short == 1:
+            state[0] = _run_word(kinds, ends, groups, only, begin[0], initial[0])
+        elif short:
+            _run_row(kinds, ends, groups, tables, state[:short])
+        for pack in range(short, len(packs) - 1):
+            _run_long(kinds, ends, groups, tables, packs[pack], packs[pack + 1], state, scratch)
+        for chain in range(len(final)):
+            bit = final[chain]
+            out[window, columns[chain]] = ((state[bit >> 6] >> np.uint64(bit & 63)) & _ONE) != 0
+
+
+@compiled
+def _run_word(
+    kinds: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    groups: int,
+    tables: tuple[NDArray[np.uint64], ...],
+    begin: np.uint64,
+    initial: np.uint64,
+) -> np.uint64:
+    """All groups of equal time, for chains that fit into one word."""
+    enter, leave, runs = tables
+    state = initial
+    place = 0
+    for group in range(groups):
+        kind = kinds[place]
+        arriving, leaving = enter[kind], leave[kind]
+        place += 1
+        if place == ends[group]:
+            state = (state & ~leaving) | (((state << _ONE) | begin) & arriving)
+            continue
+        while place < ends[group]:
+            arriving |= enter[kinds[place]]
+            leaving |= leave[kinds[place]]
+            place += 1
+        fresh = ((state << _ONE) | begin) & arriving
+        entered = fresh
+        length = 1
+        while fresh:
+            fresh = (fresh << _ONE) & arriving & runs[length]
+            entered |= fresh
+            length += 1
+        state = (state & ~leaving) | entered
+    return state
+
+
+@compiled
+def _run_row(
+    kinds: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    groups: int,
+    tables: tuple[NDArray[np.uint64], ...],
+    state: NDArray[np.uint64],
+) -> None:
+    """As `_run_word` for a row of words, side by side so that several are one instruction."""
+    enter, leave, begin, initial, runs = tables
+    state[:] = initial[: len(state)]
+    place = 0
+    for group in range(groups):
+        first, place = place, ends[group]
+        if place - first == 1:
+            entering, leaving = enter[kinds[first]], leave[kinds[first]]
+            for word in range(len(state)):
+                old = state[word]
+                state[word] = (old & ~leaving[word]) | (
+                    ((old << _ONE) | begin[word]) & entering[word]
+                )
+            continue
+        for word in range(len(state)):
+            arrive, depart = _merged(enter, leave, kinds, first, place, word)
+            fresh = ((state[word] << _ONE) | begin[word]) & arrive
+            entered = fresh
+            length = 1
+            while fresh:
+                fresh = (fresh << _ONE) & arrive & runs[length, word]
+                entered |= fresh
+                length += 1
+            state[word] = (state[word] & ~depart) | entered
+
+
+@compiled
+def _merged(
+    enter: NDArray[np.uint64],
+    leave: NDArray[np.uint64],
+    kinds: NDArray[np.int64],
+    first: int,
+    end: int,
+    word: int,
+) -> tuple[np.uint64, np.uint64]:
+    """The states of a word that a group of events leads to, and those that it ends."""
+    arrive, depart = np.uint64(0), np.uint64(0)
+    for place in range(first, end):
+        arrive |= enter[kinds[place], word]
+        depart |= leave[kinds[place], word]
+    return arrive, depart
+
+
+@compiled
+def _run_long(
+    kinds: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    groups: int,
+    tables: tuple[NDArray[np.uint64], ...],
+    low: int,
+    high: int,
+    state: NDArray[np.uint64],
+    scratch: NDArray[np.uint64],
+) -> None:
+    """As `_run_word` for a chain that goes on from word to word."""
+    enter, leave, begin, initial, runs = tables
+    fresh, entered = scratch[0], scratch[1]
+    state[low:high] = initial[low:high]
+    place = 0
+    for group in range(groups):
+        first, place = place, ends[group]
+        _shift(state, fresh, low, high)
+        fresh[low:high] |= begin[low:high]
+        entered[low:high] = 0
+        length = 0
+        moving = True
+        while moving:
+            moving = False
+            for word in range(low, high):
+                arrive, _ = _merged(enter, leave, kinds, first, place, word)
+                fresh[word] &= arrive & runs[length, word]
+                entered[word] |= fresh[word]
+                moving |= fresh[word] != 0
+            moving &= place - first > 1
+            _shift(fresh, fresh, low, high)
+            length += 1
+        for word in range(low, high):
+            _, depart = _merged(enter, leave, kinds, first, place, word)
+            state[word] = (state[word] & ~depart) | entered[word]
+
+
+@compiled
+def _shift(source: NDArray[np.uint64], target: NDArray[np.uint64], low: int, high: int) -> None:
+    """Move bits up by one through the words from `low` on."""
+    for word in range(high - 1, low, -1):
+        target[word] = (source[word] << _ONE) | (source[word - 1] >> np.uint64(63))
+    target[low] = source[low] << _ONE

@@ -1,0 +1,202 @@
+"""Patterns brought to a plainer form that detects the same.
+
+A match is known to whatever stands around it only by its first and last time and by the
+events it uses at these two times. A match that starts no earlier, ends no later and uses no
+more there is at least as good, except that a `NOT` beside it may prefer one that reaches
+further: then first or last time must be the same. Each rule below keeps the matches of a
+pattern in this sense. Patterns with a WHERE are left alone: they are not only known by times.
+
+After `simplify` a pattern has no aliases; the only repetition left is `p+`; a SEQ holds no
+SEQ that could be part of it; and what does not depend on order (absences in the whole
+window) stands outside SEQ and WITHIN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+from tacit.patterns.tree import (
+    And,
+    Name,
+    Not,
+    Or,
+    Pattern,
+    Repeat,
+    Seq,
+    Where,
+    Within,
+    children,
+    walk,
+)
+
+T = TypeVar("T")
+
+
+def fold(
+    pattern: Pattern,
+    combine: Callable[[Pattern, list[T]], T],
+    parts: Callable[[Pattern], Sequence[Pattern]] = children,
+) -> T:
+    """Combine from the leaves up; without recursion, so that any depth of nesting works."""
+    pending = [(pattern, False)]
+    done: list[T] = []
+    while pending:
+        node, ready = pending.pop()
+        below = parts(node)
+        if ready or not below:
+            first = len(done) - len(below)
+            done[first:] = [combine(node, done[first:])]
+        else:
+            pending.append((node, True))
+            pending.extend((part, False) for part in reversed(below))
+    return done[0]
+
+
+def simplify(pattern: Pattern) -> Pattern:
+    """A plainer pattern that is detected in the same windows.
+
+    >>> from tacit.patterns.tree import Name, Not, Seq
+    >>> simplify(Seq(Seq("a", Name("b").repeat(2, 5)), Seq(Not("x")), "c"))
+    AND(NOT x, SEQ(a, b, b, c))
+    """
+    return fold(pattern, _simplified)
+
+
+def holds_condition(pattern: Pattern) -> bool:
+    """Whether there is a WHERE in it."""
+    return any(isinstance(node, Where) for node in walk(pattern))
+
+
+def may_be_empty(pattern: Pattern) -> bool:
+    """Whether it can have a match without events, such as an absence in the whole window."""
+
+    def combine(node: Pattern, below: list[bool]) -> bool:
+        match node:
+            case Name():
+                return False
+            case Not():
+                return True
+            case Or():
+                return any(below)
+            case Repeat(_, 0, _):
+                return True
+            case _:
+                return all(below)
+
+    return fold(pattern, combine)
+
+
+def _simplified(node: Pattern, below: list[Pattern]) -> Pattern:
+    match node:
+        case Name(name):
+            return Name(name)
+        case Not():
+            return Not(below[0])
+        case And():
+            return _all(below)
+        case Or():
+            return _any(below)
+        case Seq(parts):
+            return _sequence([isinstance(part, Not) for part in parts], below)
+        case Repeat(_, least, most):
+            return _repetition(below[0], least, most)
+        case Within(_, span):
+            return _limited(below[0], span)
+        case Where():
+            raise AssertionError("a pattern with a condition is not simplified")
+
+
+def _all(parts: Iterable[Pattern]) -> Pattern:
+    flat = [inner for part in parts for inner in (part.parts if isinstance(part, And) else (part,))]
+    return flat[0] if len(flat) == 1 else And(*flat)
+
+
+def _any(parts: Iterable[Pattern]) -> Pattern:
+    flat = dict.fromkeys(
+        inner for part in parts for inner in (part.parts if isinstance(part, Or) else (part,))
+    )
+    return next(iter(flat)) if len(flat) == 1 else Or(*flat)
+
+
+def _sequence(negated: Sequence[bool], below: Sequence[Pattern]) -> Pattern:
+    """A SEQ with its inner SEQs opened and its window-wide absences put in front."""
+    outside: list[Pattern] = []
+    kept: list[tuple[bool, Pattern]] = []
+    for absence, part in zip(negated, below, strict=True):
+        if absence:
+            kept.append((True, part))
+            continue
+        apart, rest = _split(part)
+        outside += apart
+        kept += [(False, rest)] if rest is not None else []
+    places = [place for place, (absence, _) in enumerate(kept) if not absence]
+    flat: list[Pattern] = []
+    for place, (absence, part) in enumerate(kept):
+        inner = isinstance(part, Seq) and _opens(part, place == places[0], place == places[-1])
+        flat += part.parts if not absence and inner and isinstance(part, Seq) else [part]
+    if not places or len(flat) == 1:
+        return _all(dict.fromkeys([*outside, *flat]))
+    return _all(dict.fromkeys([*outside, Seq(*flat)]))
+
+
+def _split(part: Pattern) -> tuple[list[Pattern], Pattern | None]:
+    """What of it depends on the whole window only, and the rest."""
+    if _only_empty(part):
+        return [part], None
+    if not isinstance(part, And):
+        return [], part
+    apart = [inner for inner in part.parts if _only_empty(inner)]
+    return apart, _all(inner for inner in part.parts if not _only_empty(inner))
+
+
+def _only_empty(pattern: Pattern) -> bool:
+    """Whether no match of it has events."""
+    return fold(pattern, lambda node, below: not isinstance(node, Name) and all(below), _inside)
+
+
+def _inside(node: Pattern) -> tuple[Pattern, ...]:
+    return () if isinstance(node, Not) else children(node)
+
+
+def _opens(inner: Seq, first: bool, last: bool) -> bool:
+    """Whether an inner SEQ may be replaced by its parts.
+
+    Its absences must keep their reach: one at its edge reaches to the window's edge, so the
+    SEQ must stand there, and no part beside an absence may vanish and so stretch its reach.
+    """
+    absences = [isinstance(part, Not) for part in inner.parts]
+    if not any(absences):
+        return True
+    return (
+        (first or not absences[0])
+        and (last or not absences[-1])
+        and not any(may_be_empty(p) for p in inner.parts if not isinstance(p, Not))
+    )
+
+
+def _repetition(part: Pattern, least: int, most: int | None) -> Pattern:
+    """Twice or more: the first, the last and enough between have the same first and last time."""
+    if most is not None and most < least:
+        return Or()
+    if least == 0:
+        return And() if most == 0 else _any([And(), _repetition(part, 1, most)])
+    if _only_empty(part) or (least, most) == (1, 1):
+        return part
+    if least == 1:
+        return part if isinstance(part, Repeat) else Repeat(part, 1, None)
+    return _sequence([False] * least, [part] * least)
+
+
+def _limited(part: Pattern, span: int) -> Pattern:
+    match part:
+        case Within(inner, tighter):
+            return Within(inner, min(span, tighter))
+        case Name() if span >= 0:
+            return part
+        case Or(parts):
+            return _any(_limited(inner, span) for inner in parts)
+    apart, rest = _split(part)
+    if rest is None:
+        return part
+    return _all([*apart, _limited(rest, span)]) if apart else Within(part, span)

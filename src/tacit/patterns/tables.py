@@ -1,0 +1,332 @@
+"""A pattern's matches as tables, each made by joins of the tables of its parts.
+
+A table has a column `bucket` and, as far as somebody further up looks at them: `first` and
+`last` (times), attributes (`alias.column`), and for event types that another part of a
+`SEQ` might use too, the rows of those events at either end (`head type`, `tail type`: in
+order, two parts can only share events where the one ends and the other begins).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from tacit.patterns.conditions import Attribute, Condition, attributes
+from tacit.patterns.expressions import conjuncts, expression, plain, value
+from tacit.patterns.joins import Ints, pairs, ranges
+from tacit.patterns.needs import NEVER, Need, aliases, may_be_empty, steps, types, values
+from tacit.patterns.tree import And, Name, Not, Or, Pattern, Repeat, Seq, Where, Within
+
+Conditions: TypeAlias = Sequence[Condition]
+
+_LATEST = pl.lit(NEVER, dtype=pl.Int64)
+_EARLIEST = pl.lit(-NEVER, dtype=pl.Int64)
+_ENDS = ("first", "last", "head", "tail")
+_NO_ROWS = pl.lit([], dtype=pl.List(pl.Int64))
+
+
+class TooManyMatches(Exception):  # noqa: N818 - a signal to divide the buckets, no error
+    """A table grew too long for memory while there are several buckets to divide."""
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """The tuples of some buckets, and the tables of the matches among them."""
+
+    tuples: Mapping[str, pl.DataFrame]
+    streams: Mapping[str, str]
+    numbers: Mapping[str, int]
+    buckets: pl.Series
+    most_pairs: int
+    most_rows: int
+
+    def matches(self, pattern: Pattern, need: Need, conditions: Conditions = ()) -> pl.DataFrame:
+        """The pattern's matches that meet the conditions, with the columns that are needed."""
+        match pattern:
+            case Name():
+                return self._events(pattern, need, conditions)
+            case Or(parts):
+                return need.distil(_stacked([self.matches(p, need, conditions) for p in parts]))
+            case And() | Seq():
+                return self._combined(pattern, need, conditions)
+            case Not(part):
+                found = self.matches(part, Need()).select("bucket")
+                absent = self._empty().join(found, on="bucket", how="anti")
+                return need.distil(_filtered(absent, conditions))
+            case Repeat():
+                return need.distil(_filtered(self._repeated(pattern, need), conditions))
+            case Within(part, span):
+                bounded = replace(need, first=True, last=True, span=min(span, need.span))
+                table = self.matches(part, bounded, conditions)
+                return need.distil(table.filter(pl.col("last") - pl.col("first") <= span))
+            case Where(part, condition):
+                return self.matches(part, need, [*conditions, *conjuncts(condition)])
+
+    def _empty(self) -> pl.DataFrame:
+        """The empty match in every bucket."""
+        return pl.DataFrame({"bucket": self.buckets}).with_columns(first=_LATEST, last=_EARLIEST)
+
+    def _of_type(self, name: str) -> pl.DataFrame:
+        """The tuples that give events of a type."""
+        word, bit = divmod(self.numbers[name], 64)
+        has_type = pl.col(f"mask{word}") & pl.lit(1 << bit, dtype=pl.UInt64) != 0
+        return self.tuples[self.streams[name]].filter(has_type)
+
+    def _events(self, name: Name, need: Need, conditions: Conditions) -> pl.DataFrame:
+        tuples = self._of_type(name.name)
+        looked_at = (need.values | values(conditions)).values()
+        terms = [term for term, _ in looked_at if aliases(term) == {name.alias}]
+        columns = {repr(a): f"@{a.column}" for term in terms for a in attributes(term)}
+        ends = {f"head {name.name}": need.before, f"tail {name.name}": need.after}
+        table = tuples.select(
+            "bucket",
+            *(pl.concat_list("row").alias(end) for end in ends if name.name in ends[end]),
+            *(plain(pl.col(c), tuples.schema[c]).alias(alias) for alias, c in columns.items()),
+            first="time",
+            last="time",
+        )
+        computed = [term for term in terms if not isinstance(term, Attribute)]
+        table = table.with_columns(value(t, table.schema).alias(repr(t)) for t in computed)
+        table = _filtered(table, conditions)
+        # Events at different times are never the same: there is nothing to weigh.
+        if need.first and need.last and any(repr(term) in need.values for term in terms):
+            return table.select(c for c in table.columns if need.keeps(c))
+        return need.distil(table)
+
+    def _combined(self, pattern: And | Seq, need: Need, conditions: Conditions) -> pl.DataFrame:
+        """The parts' tables joined from left to right, each condition as soon as it can be."""
+        ordered = isinstance(pattern, Seq)
+        table: pl.DataFrame | None = None
+        gaps: dict[int, Pattern] = {}
+        for place, step in enumerate(steps(pattern, need, conditions)):
+            if ordered and isinstance(step.part, Not):
+                gaps[place] = step.part.part
+                if table is not None:
+                    table = _with_gap(table, place, pl.col("last"), _LATEST)
+                continue
+            found = self.matches(step.part, step.need, step.own)
+            # Where a part may be empty, a gap before it reaches on to the next one.
+            closing = {} if may_be_empty(step.part) else gaps
+            if table is not None:
+                table = self._closing(table, closing)
+                table = self._joined(table, found, step.then, step.ready, ordered=ordered)
+            else:
+                for gap in gaps:
+                    found = _with_gap(found, gap, _EARLIEST, pl.col("first"))
+                table = step.then.distil(_filtered(self._without(found, closing), step.ready))
+            gaps = {} if closing else gaps
+        if table is None:
+            table = _filtered(self._empty(), conditions)
+            for gap in gaps:
+                table = _with_gap(table, gap, _EARLIEST, _LATEST)
+        return need.distil(self._without(table, gaps))
+
+    def _without(self, table: pl.DataFrame, gaps: Mapping[int, Pattern]) -> pl.DataFrame:
+        """The matches in whose gaps no match of the negated patterns lies."""
+        for gap, part in gaps.items():
+            free = self._soonest(table, gap, part) >= table[f"before {gap}"].to_numpy()
+            table = table.filter(pl.Series(free)).drop(f"after {gap}", f"before {gap}")
+        return table
+
+    def _closing(self, table: pl.DataFrame, gaps: Mapping[int, Pattern]) -> pl.DataFrame:
+        """The matches with the time until which the next part must begin, to close the gaps."""
+        for gap, part in gaps.items():
+            soonest = pl.Series(self._soonest(table, gap, part))
+            so_far = pl.col("until") if "until" in table.columns else _LATEST
+            is_open = pl.col(f"before {gap}") == NEVER
+            until = pl.min_horizontal(so_far, pl.when(is_open).then(soonest).otherwise(_LATEST))
+            table = (
+                table.with_columns(until=until)
+                .filter(is_open | (soonest >= pl.col(f"before {gap}")))
+                .drop(f"after {gap}", f"before {gap}")
+            )
+        return table
+
+    def _soonest(self, table: pl.DataFrame, gap: int, part: Pattern) -> Ints:
+        """For each match, when the first match of `part` ends that begins in its gap."""
+        unwanted = self.matches(part, Need(first=True, last=True)).sort("bucket", "first")
+        ends = unwanted.select(pl.col("last").cum_min(reverse=True).over("bucket"))["last"]
+        start, stop = ranges(
+            table["bucket"].to_numpy(),
+            table[f"after {gap}"].to_numpy() + 1,
+            np.full(table.height, NEVER),
+            unwanted["bucket"].to_numpy(),
+            unwanted["first"].to_numpy(),
+        )
+        return np.where(start < stop, np.append(ends.to_numpy(), NEVER)[start], NEVER)
+
+    def _joined(
+        self,
+        left: pl.DataFrame,
+        right: pl.DataFrame,
+        need: Need,
+        conditions: Conditions,
+        *,
+        ordered: bool,
+    ) -> pl.DataFrame:
+        """Every pair in a bucket; if `ordered`, only of matches in order that share no event."""
+        found, right = _partners(left, right, need.span, ordered=ordered)
+        looked_at = set(values(conditions))
+        looked_at |= {"first"} if any(c.startswith("before ") for c in left.columns) else set()
+        ours, theirs = (
+            side.select(c for c in side.columns if need.keeps(c) or c in looked_at)
+            for side in (left, right)
+        )
+        marked = {c: f"{c}'" for c in theirs.columns if c.split(" ")[0] in _ENDS}
+        theirs = theirs.drop("bucket").rename(marked)
+
+        def pieces() -> Iterator[pl.DataFrame]:
+            for ours_at, theirs_at in pairs(found, self.most_pairs):
+                if ordered:
+                    apart = _apart(left, right, ours_at, theirs_at)
+                    ours_at, theirs_at = ours_at[apart], theirs_at[apart]
+                both = pl.concat([ours[ours_at], theirs[theirs_at]], how="horizontal")
+                yield _merged(_filtered(both, conditions))
+
+        return self._collected(pieces(), need)
+
+    def _collected(self, pieces: Iterable[pl.DataFrame], need: Need) -> pl.DataFrame:
+        """The pieces as one table, distilled before it grows too long."""
+        kept: list[pl.DataFrame] = []
+        for piece in pieces:
+            kept.append(need.distil(piece))
+            if sum(table.height for table in kept) > self.most_rows:
+                kept = [need.distil(pl.concat(kept))]
+                if len(self.buckets) > 1 and 2 * kept[0].height > self.most_rows:
+                    raise TooManyMatches
+        return need.distil(pl.concat(kept))
+
+    def _repeated(self, repeat: Repeat, need: Need) -> pl.DataFrame:
+        part, least, most = repeat.part, repeat.least, repeat.most
+        if most == 1 or isinstance(part, Not):
+            return self.matches(part, need)
+        if isinstance(part, Name) and part.name not in need.before | need.after:
+            return self._runs(part.name, least, need)
+        used = types((part,))
+        both = replace(need, before=need.before | used, after=need.after | used)
+        once = self.matches(part, replace(both, first=True, last=True))
+        step = replace(need, after=both.after, last=True)
+        table = step.distil(once)
+        for _ in range(least - 1):
+            shorter, table = table, self._joined(table, once, step, (), ordered=True)
+            if _added(table, shorter).is_empty() and table.height == shorter.height:
+                break
+        # Where only the narrowest matches count, none is narrower than the shortest.
+        fresh = table.clear() if need.narrow else table
+        while fresh.height and (most is None or least < most):
+            fresh = _added(self._joined(fresh, once, step, (), ordered=True), table)
+            table = pl.concat([table, fresh])
+            least += 1
+        return table
+
+    def _runs(self, type_: str, least: int, need: Need) -> pl.DataFrame:
+        """At least so many events of a type: in order of time any of them will do."""
+        events = self._of_type(type_).select("bucket", first="time").sort("bucket", "first")
+        buckets = events["bucket"].to_numpy()
+        stop = ranges(buckets, buckets, buckets, buckets, buckets)[1]
+        start = np.arange(len(buckets)) + (least - 1)
+        if need.narrow:
+            stop = np.minimum(stop, start + 1)
+        found = np.stack((start, np.maximum(start, stop)))
+        runs = (
+            events[ours].with_columns(events["first"][theirs].alias("last"))
+            for ours, theirs in pairs(found, self.most_pairs)
+        )
+        return self._collected(runs, need)
+
+
+def _filtered(table: pl.DataFrame, conditions: Conditions) -> pl.DataFrame:
+    for condition in conditions:
+        table = table.filter(expression(condition, table.schema))
+    return table
+
+
+def _stacked(tables: Sequence[pl.DataFrame]) -> pl.DataFrame:
+    """One table; a match that lacks a column has no such attribute, or no such event."""
+    table = pl.concat(tables, how="diagonal_relaxed")
+    rows = [c for c, dtype in table.schema.items() if dtype == pl.List]
+    return table.with_columns(pl.col(c).fill_null(_NO_ROWS) for c in rows)
+
+
+def _with_gap(table: pl.DataFrame, gap: int, after: pl.Expr, before: pl.Expr) -> pl.DataFrame:
+    return table.with_columns(after.alias(f"after {gap}"), before.alias(f"before {gap}"))
+
+
+def _partners(
+    left: pl.DataFrame, right: pl.DataFrame, span: int, *, ordered: bool
+) -> tuple[Ints, pl.DataFrame]:
+    """For each match on the left, the range of those on the right, sorted, that can follow."""
+    if not ordered:
+        right = right.sort("bucket")
+        ours, theirs = left["bucket"].to_numpy(), right["bucket"].to_numpy()
+        return ranges(ours, ours, ours, theirs, theirs), right
+    right = right.sort("bucket", "first")
+    latest = left["until"].to_numpy() if "until" in left.columns else np.full(left.height, NEVER)
+    # An empty match, sorted behind all others, can follow however late.
+    if span < NEVER and right["first"].max() != NEVER:
+        latest = np.minimum(latest, left["first"].to_numpy() + span)
+    found = ranges(
+        left["bucket"].to_numpy(),
+        left["last"].to_numpy(),
+        latest,
+        right["bucket"].to_numpy(),
+        right["first"].to_numpy(),
+    )
+    return found, right
+
+
+def _apart(left: pl.DataFrame, right: pl.DataFrame, ours: Ints, theirs: Ints) -> NDArray[np.bool_]:
+    """Which pairs of matches in order have no event in common."""
+    apart = np.ones(len(ours), np.bool_)
+    types = [c.removeprefix("tail ") for c in left.columns if c.startswith("tail ")]
+    types = [type_ for type_ in types if f"head {type_}" in right.columns]
+    if types:
+        touch = np.flatnonzero(left["last"].to_numpy()[ours] == right["first"].to_numpy()[theirs])
+        for type_ in types:
+            tails, heads = left[f"tail {type_}"][ours[touch]], right[f"head {type_}"][theirs[touch]]
+            apart[touch] &= (tails.list.set_intersection(heads).list.len() == 0).to_numpy()
+    return apart
+
+
+def _merged(both: pl.DataFrame) -> pl.DataFrame:
+    """Two matches side by side (the right one's ends are marked ') as one."""
+    columns = set(both.columns)
+    made = []
+    if {"first", "first'"} <= columns:
+        made.append(pl.min_horizontal("first", "first'").alias("first"))
+        made += [_end(c, columns, "first", pl.Expr.lt) for c in _ends(columns, "head")]
+    if {"last", "last'"} <= columns:
+        made.append(pl.max_horizontal("last", "last'").alias("last"))
+        made += [_end(c, columns, "last", pl.Expr.gt) for c in _ends(columns, "tail")]
+    made += [pl.min_horizontal(c, "first'").alias(c) for c in columns if c.startswith("before ")]
+    return both.with_columns(made)
+
+
+def _ends(columns: Iterable[str], end: str) -> set[str]:
+    return {c.removesuffix("'") for c in columns if c.startswith(f"{end} ")}
+
+
+def _end(
+    column: str, columns: set[str], time: str, further: Callable[[pl.Expr, pl.Expr], pl.Expr]
+) -> pl.Expr:
+    """The events at one end of two matches together: of the one that reaches further, or both."""
+    ours, theirs = (pl.col(c) if c in columns else _NO_ROWS for c in (column, f"{column}'"))
+    our_time, their_time = pl.col(time), pl.col(f"{time}'")
+    return (
+        pl.when(further(our_time, their_time))
+        .then(ours)
+        .when(further(their_time, our_time))
+        .then(theirs)
+        .otherwise(ours.list.set_union(theirs).list.sort())
+        .alias(column)
+    )
+
+
+def _added(table: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
+    """The matches that are not known yet."""
+    return table.select(known.columns).join(known, on=known.columns, how="anti", nulls_equal=True)

@@ -1,0 +1,288 @@
+"""Three values: what a window's known events say about a pattern, whatever the others do.
+
+`surely` and `possibly` rewrite a pattern into one over the known events alone. They keep, for
+every choice of unknown events (any number, times and attributes):
+
+- each match of `surely(p)` among the known events is a match of `p` among all events;
+- each match of `p` among all events has in it a match of `possibly(p)` among the known ones:
+  the same events or fewer, and no others.
+
+Why this goes through every operator: unknown events only ever drop out of a match. Fewer events
+stay in order, stay distinct and stay within a span; they lie in every gap that the whole lies in.
+Under `NOT` the two change places. The one thing that dropping events can break is the gap of a
+`NOT` in a `SEQ`, which grows when a part beside it loses events: `possibly` then drops that `NOT`.
+
+A pattern of presence alone (names, `AND`, `OR`, `NOT`) is decided exactly. Elsewhere a pattern
+may come out open although it is decided: `SEQ(a, NOT x, b)` with `x` unknown, for example, where
+`a` and `b` have equal times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from enum import IntEnum
+from itertools import product
+from typing import NamedTuple
+
+from tacit.patterns.aliases import bound_aliases
+from tacit.patterns.conditions import (
+    Both,
+    Comparison,
+    Condition,
+    Either,
+    Negation,
+    attributes,
+)
+from tacit.patterns.reference import Tuple, detected
+from tacit.patterns.tree import (
+    And,
+    Name,
+    Not,
+    Or,
+    Pattern,
+    Repeat,
+    Seq,
+    Where,
+    Within,
+    children,
+    walk,
+)
+
+MAX_BOTH_WAYS = 4
+"""How many unknown elements that occur both negated and not are tried in all combinations."""
+
+
+class Status(IntEnum):
+    """What is known of a pattern in a window."""
+
+    FALSE = 0
+    OPEN = 1
+    TRUE = 2
+
+
+def status(pattern: Pattern, unknown: AbstractSet[str], window: Sequence[Tuple]) -> Status:
+    """The pattern's status in a window, whose unknown events are not looked at."""
+    if _holds(surely(pattern, unknown), window):
+        return Status.TRUE
+    return Status.OPEN if _holds(possibly(pattern, unknown), window) else Status.FALSE
+
+
+def surely(pattern: Pattern, unknown: AbstractSet[str]) -> Pattern | bool:
+    """If this is detected, the pattern is detected whatever the unknown events do.
+
+    >>> surely(Or("a", And("b", "x")), {"x"})
+    a
+    >>> surely(Seq("a", Not("x")), {"x"})
+    False
+    """
+    return _all(
+        case if isinstance(case, bool) else _surely(case, unknown)
+        for case in _cases(pattern, unknown)
+    )
+
+
+def possibly(pattern: Pattern, unknown: AbstractSet[str]) -> Pattern | bool:
+    """If this is not detected, the pattern is not detected whatever the unknown events do.
+
+    >>> possibly(Seq("a", Not("b"), "x", "c"), {"x"})
+    SEQ(a, c)
+    """
+    return _any(
+        case if isinstance(case, bool) else _possibly(case, unknown).pattern
+        for case in _cases(pattern, unknown)
+    )
+
+
+def _surely(pattern: Pattern, unknown: AbstractSet[str]) -> Pattern | bool:
+    match pattern:
+        case Name(name):
+            return False if name in unknown else pattern
+        case And(parts):
+            return _all(_surely(part, unknown) for part in parts)
+        case Or(parts):
+            return _any(_surely(part, unknown) for part in parts)
+        case Not(part):
+            return _not(_possibly(part, unknown).pattern)
+        case Seq(parts):
+            return _seq((part, _surely(part, unknown)) for part in parts)
+        case _:
+            return _around(pattern, _surely(pattern.part, unknown))
+
+
+class _Possible(NamedTuple):
+    """What became of a pattern, and whether its matches are still whole: none lost an event."""
+
+    pattern: Pattern | bool
+    whole: bool
+
+
+def _possibly(pattern: Pattern, unknown: AbstractSet[str]) -> _Possible:
+    if isinstance(pattern, Not):
+        return _Possible(_not(_surely(pattern.part, unknown)), True)
+    below = [_possibly(part, unknown) for part in children(pattern)]
+    whole = all(part.whole for part in below)
+    match pattern:
+        case Name(name):
+            return _Possible(True, False) if name in unknown else _Possible(pattern, True)
+        case And():
+            return _Possible(_all(part.pattern for part in below), whole)
+        case Or():
+            # Where one branch is always met, the matches of the others are not told apart.
+            made = _any(part.pattern for part in below)
+            return _Possible(made, whole and made is not True)
+        case Seq(parts):
+            kept = [
+                (part, made.pattern)
+                for place, (part, made) in enumerate(zip(parts, below, strict=True))
+                if not isinstance(part, Not) or _keeps_its_gap(parts, below, place)
+            ]
+            return _Possible(_seq(kept), whole)
+        case Where(_, condition):
+            return _Possible(_loosely_where(below[0].pattern, condition), whole)
+        case _:
+            return _Possible(_around(pattern, below[0].pattern), whole)
+
+
+def _keeps_its_gap(parts: Sequence[Pattern], made: Sequence[_Possible], place: int) -> bool:
+    """Whether the gap of the NOT at this place ends where it did, once unknown events drop out."""
+    beside = list(zip(parts, made, strict=True))
+    return _stands(reversed(beside[:place])) and _stands(beside[place + 1 :])
+
+
+def _stands(beside: Iterable[tuple[Pattern, _Possible]]) -> bool:
+    """Whether the nearest part that always has a time, and those before it, lose no events."""
+    for part, made in beside:
+        if not made.whole:
+            return False
+        if _has_time(part):
+            return True
+    return True
+
+
+def _has_time(pattern: Pattern) -> bool:
+    """Whether every match has an event."""
+    match pattern:
+        case Name():
+            return True
+        case Not():
+            return False
+        case Or(parts):
+            return all(_has_time(part) for part in parts)
+        case _:
+            return any(_has_time(part) for part in children(pattern))
+
+
+def _loosely_where(part: Pattern | bool, condition: Condition) -> Pattern | bool:
+    if isinstance(part, bool):
+        return part
+    looser = _loosened(condition, bound_aliases(part), wanted=True)
+    return part if looser is None else Where(part, looser)
+
+
+def _loosened(condition: Condition, known: AbstractSet[str], *, wanted: bool) -> Condition | None:
+    """What the known elements must meet for the condition to be `wanted`; None is nothing."""
+    match condition:
+        case Comparison():
+            if not {found.alias for found in attributes(condition)} <= known:
+                return None
+            return condition if wanted else Negation(condition)
+        case Negation(part):
+            return _loosened(part, known, wanted=not wanted)
+        case Both(left, right) | Either(left, right):
+            sides = [_loosened(side, known, wanted=wanted) for side in (left, right)]
+            needed = [side for side in sides if side is not None]
+            if isinstance(condition, Both) == wanted:
+                return Both(*needed) if len(needed) == 2 else next(iter(needed), None)
+            return Either(*needed) if len(needed) == 2 else None
+
+
+def _cases(pattern: Pattern, unknown: AbstractSet[str]) -> list[Pattern | bool]:
+    """A pattern of presence, for each way that the elements that occur both ways may turn out.
+
+    An unknown element that is always negated, or never, is at its worst in a single case.
+    """
+    if not all(isinstance(node, Name | And | Or | Not) for node in walk(pattern)):
+        return [pattern]
+    found = set(_polarities(pattern))
+    both = sorted(name for name in unknown if {(name, True), (name, False)} <= found)
+    if len(both) > MAX_BOTH_WAYS:
+        return [pattern]
+    choices = product((False, True), repeat=len(both))
+    return [_given(pattern, dict(zip(both, choice, strict=True))) for choice in choices]
+
+
+def _polarities(pattern: Pattern, positive: bool = True) -> Iterator[tuple[str, bool]]:
+    if isinstance(pattern, Name):
+        yield pattern.name, positive
+    for part in children(pattern):
+        yield from _polarities(part, positive != isinstance(pattern, Not))
+
+
+def _given(pattern: Pattern, present: Mapping[str, bool]) -> Pattern | bool:
+    """A pattern of presence where the presence of some elements is given."""
+    match pattern:
+        case Name(name):
+            return present.get(name, pattern)
+        case And(parts):
+            return _all(_given(part, present) for part in parts)
+        case Or(parts):
+            return _any(_given(part, present) for part in parts)
+        case Not(part):
+            return _not(_given(part, present))
+        case _:
+            raise AssertionError("only patterns of presence are split into cases")
+
+
+def _all(parts: Iterable[Pattern | bool]) -> Pattern | bool:
+    """AND, without the parts that are always met."""
+    made = list(parts)
+    if any(part is False for part in made):
+        return False
+    needed = [part for part in made if not isinstance(part, bool)]
+    return And(*needed) if len(needed) > 1 else next(iter(needed), True)
+
+
+def _any(parts: Iterable[Pattern | bool]) -> Pattern | bool:
+    """OR, without the parts that are never met."""
+    made = list(parts)
+    if any(part is True for part in made):
+        return True
+    needed = [part for part in made if not isinstance(part, bool)]
+    return Or(*needed) if len(needed) > 1 else next(iter(needed), False)
+
+
+def _not(part: Pattern | bool) -> Pattern | bool:
+    return not part if isinstance(part, bool) else Not(part)
+
+
+def _seq(made: Iterable[tuple[Pattern, Pattern | bool]]) -> Pattern | bool:
+    """SEQ of what was made of its parts, without those that are always met.
+
+    A part that has become a NOT speaks of the whole window; as such it must not stand
+    directly in the SEQ, where it would speak of a gap.
+    """
+    needed: list[Pattern] = []
+    for part, result in made:
+        if result is False:
+            return False
+        if not isinstance(result, bool):
+            moved = isinstance(result, Not) and not isinstance(part, Not)
+            needed.append(And(result) if moved else result)
+    return Seq(*needed) if needed else True
+
+
+def _around(pattern: Repeat | Within | Where, part: Pattern | bool) -> Pattern | bool:
+    if isinstance(part, bool):
+        return part
+    match pattern:
+        case Repeat(_, least, most):
+            return Repeat(part, least, most)
+        case Within(_, span):
+            return Within(part, span)
+        case Where(_, condition):
+            return Where(part, condition)
+
+
+def _holds(pattern: Pattern | bool, window: Sequence[Tuple]) -> bool:
+    return pattern if isinstance(pattern, bool) else detected(pattern, window)

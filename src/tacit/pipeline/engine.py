@@ -1,0 +1,198 @@
+"""The whole flow: tuples, events, windows, answers.
+
+tuples  --extract-->  slots, times, event types   (events/)
+        --judge---->  taken, or refused with a reason   (windows/clock)
+        --lay------>  open windows   (windows/panes)
+        --close---->  answers to every query   (patterns/, answers/)
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from tacit.answers.answers import Answers
+from tacit.errors import StateError
+from tacit.events.subjects import Subjects
+from tacit.pipeline.arrivals import Arrivals, Rows
+from tacit.pipeline.flow import Flow
+from tacit.pipeline.shard import Shard
+from tacit.windows.clock import REASONS, TAKEN, Clock
+from tacit.windows.panes import ring_capacity
+
+_FORMAT: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Rows that were not taken, for the operator's dead letters alone."""
+
+    rows: Rows
+    chosen: NDArray[np.int64]
+    """Which rows of the table."""
+    times: NDArray[np.int64]
+    reasons: NDArray[np.uint8]
+    """For each a key of `REASONS`."""
+
+
+class Engine:
+    """Takes tuples in order of arrival and gives the answers of windows as they close.
+
+    The registry of subjects is given, or, with `learn` (microseconds), learned from the
+    first stretch of the stream; answers are held back until it is complete.
+    """
+
+    def __init__(
+        self,
+        flow: Flow,
+        subjects: Subjects,
+        *,
+        learn: int = 0,
+        refused: Callable[[Refused], None] | None = None,
+    ) -> None:
+        windows = flow.spec.windows
+        self.flow = flow
+        self.refused = refused
+        words = len(flow.queries.matcher.ordered_types)
+        capacity = ring_capacity(windows.size, windows.lateness, len(subjects) or 10_000, words)
+        self.shard = Shard(flow.names, flow.queries, subjects, windows.size, capacity)
+        self.clock = Clock.at_rest(
+            windows.size, windows.lateness, windows.future, windows.start_time, capacity
+        )
+        # Shorter, and it would depend on the order of arrival who is learned.
+        whole = -(-max(learn, windows.size + windows.lateness) // windows.size) * windows.size
+        self.learning = whole if learn else 0
+        self.counts = np.zeros(len(REASONS) + 1, dtype=np.int64)
+        self._held: list[Answers] = []
+
+    @property
+    def subjects(self) -> Subjects:
+        """The registry."""
+        return self.shard.subjects
+
+    def extract(self, rows: Rows) -> Arrivals:
+        """The events that rows of a stream give."""
+        return self.flow.extract(rows, self.subjects, learn=self.learning > 0)
+
+    def push(self, rows: Rows) -> Iterator[Answers]:
+        """Take rows in; the answers of the windows that this closes.
+
+        The rows are taken in as the answers are read: read them to the end.
+        """
+        return self.take(self.extract(rows))
+
+    def take(self, arrivals: Arrivals) -> Iterator[Answers]:
+        """Take tuples in, in order of arrival; the answers of the windows that this closes."""
+        self.shard.make_room()
+        verdicts = np.empty(len(arrivals), dtype=np.uint8)
+        begin = 0
+        while begin < len(arrivals):
+            end = self._judge(arrivals, begin, verdicts)
+            self.shard.lay(arrivals, verdicts, begin, end)
+            yield from self._close(self.clock.closed)
+            begin = end
+        self._refuse(arrivals, verdicts)
+
+    def register(self, names: Sequence[str] | Sequence[int]) -> None:
+        """Add subjects to the registry; they have answers from the next window on."""
+        self.shard.register(names, self.clock.ended)
+
+    def finish(self) -> Iterator[Answers]:
+        """The end of input: close all windows."""
+        yield from self._close(self.clock.ended)
+        yield from self._announce()
+
+    def _judge(self, arrivals: Arrivals, begin: int, verdicts: NDArray[np.uint8]) -> int:
+        slots, times, shard = arrivals.slots, arrivals.times, self.shard
+        return self.clock.judge(
+            slots, times, shard.since, begin, self.learning, shard.settled, verdicts
+        )
+
+    def _close(self, stop: int) -> Iterator[Answers]:
+        """Hand on the windows before `stop`; the schedule begins with the first that was used."""
+        first_window = self.clock.first_window
+        if first_window is None or stop <= self.clock.next_window:
+            return
+        first = max(first_window, self.clock.next_window)
+        self.clock.hand_on(stop)
+        for answers in self.shard.close(first, stop):
+            if self.learning:
+                self._held.append(answers)
+            else:
+                yield answers
+        if self.learning and (stop - first_window) * self.clock.size >= self.learning:
+            yield from self._announce()
+
+    def _announce(self) -> Iterator[Answers]:
+        """The registry is complete: release what was held back, for all its subjects."""
+        self.learning = 0
+        held, self._held = self._held, []
+        silent = self.shard.queries.when_empty() if held else np.empty(0, np.bool_)
+        for answers in held:
+            yield answers.widened(self.subjects.names, self.shard.since.copy(), silent)
+
+    def _refuse(self, arrivals: Arrivals, verdicts: NDArray[np.uint8]) -> None:
+        if not verdicts.any():
+            self.counts[TAKEN] += len(verdicts)
+            return
+        self.counts += np.bincount(verdicts, minlength=len(self.counts))
+        if self.refused is None:
+            return
+        for rows, chosen, places in arrivals.trace(np.flatnonzero(verdicts)):
+            self.refused(Refused(rows, chosen, arrivals.times[places], verdicts[places]))
+
+    def snapshot(self) -> bytes:
+        """The whole state as bytes, to be taken up by `restore`, in any process."""
+        arrays, frames = self.shard.state()
+        head = {
+            "format": _FORMAT,
+            "fingerprint": self.flow.spec.fingerprint,
+            "learning": self.learning,
+            "held": [held.first for held in self._held],
+        }
+        arrays |= {"clock": self.clock.state, "counts": self.counts}
+        for number, held in enumerate(self._held):
+            arrays |= {f"held.{number}.bits": held.bits, f"held.{number}.since": held.since}
+        for stream, frame in frames.items():
+            arrays[f"tuples.{stream}"] = np.frombuffer(
+                frame.write_ipc(None).getvalue(), dtype=np.uint8
+            )
+        arrays["head"] = np.frombuffer(json.dumps(head).encode(), dtype=np.uint8)
+        buffer = io.BytesIO()
+        np.savez(buffer, allow_pickle=False, **arrays)
+        return buffer.getvalue()
+
+    def restore(self, snapshot: bytes) -> None:
+        """Take up the state of an engine for the same specification."""
+        try:
+            with np.load(io.BytesIO(snapshot), allow_pickle=False) as file:
+                arrays = {name: file[name] for name in file.files}
+            head = json.loads(arrays.pop("head").tobytes())
+        except (ValueError, OSError, KeyError, zipfile.BadZipFile) as error:
+            raise StateError("this is not a snapshot of an engine, or it is damaged") from error
+        if head["format"] != _FORMAT or head["fingerprint"] != self.flow.spec.fingerprint:
+            raise StateError(
+                "this snapshot was made for another specification or by another version; "
+                "restore it with the specification that it was made with"
+            )
+        frames = {
+            name.removeprefix("tuples."): pl.read_ipc(io.BytesIO(part.tobytes()))
+            for name, part in arrays.items()
+            if name.startswith("tuples.")
+        }
+        self.shard.restore(arrays, frames)
+        self.clock = replace(self.clock, capacity=self.shard.panes.capacity, state=arrays["clock"])
+        self.counts = arrays["counts"]
+        self.learning = head["learning"]
+        self._held = [
+            self.shard.answers(first, arrays[f"held.{number}.since"], arrays[f"held.{number}.bits"])
+            for number, first in enumerate(head["held"])
+        ]

@@ -1,0 +1,68 @@
+"""What a specification asks to be done with tuples, compiled; it holds no state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import polars as pl
+import pyarrow as pa
+
+from tacit.errors import SchemaError
+from tacit.events.extraction import Extractor
+from tacit.events.subjects import Subjects, subject_kind
+from tacit.events.times import check_time_type, to_microseconds
+from tacit.pipeline.arrivals import Arrivals, Rows
+from tacit.pipeline.queries import Queries
+from tacit.spec.specification import Specification
+
+
+class Flow:
+    """A specification's event types and queries, ready to be used."""
+
+    def __init__(self, spec: Specification) -> None:
+        self.spec = spec
+        types = tuple(spec.types)
+        areas = {name: area.shape(spec.folder) for name, area in spec.areas.items()}
+        self.extractors = {
+            name: Extractor(name, stream, spec.events, areas, types)
+            for name, stream in spec.streams.items()
+        }
+        streams = {name: event.stream for name, event in spec.events.items()}
+        self.names = tuple(query.name for query in spec.queries)
+        self.queries = Queries(tuple(spec.query_patterns.values()), types, streams)
+
+    def columns(self, stream: str) -> tuple[str, ...]:
+        """The columns of a stream that are read."""
+        compared = self.queries.attributes.get(stream, ())
+        return tuple(dict.fromkeys((*self.extractors[stream].columns, *compared)))
+
+    def check(self, schemas: Mapping[str, pa.Schema]) -> None:
+        """Raise SchemaError with all that streams lack and all columns whose type is unfit."""
+        faults = []
+        for stream, schema in schemas.items():
+            try:
+                self.extractors[stream].check(schema)
+                config = self.spec.streams[stream]
+                check_time_type(schema.field(config.time).type, config.time)
+                subject_kind(schema.field(config.subject).type)
+            except SchemaError as error:
+                faults.append(str(error))
+        frames = {
+            stream: pl.DataFrame(schema.empty_table()).schema for stream, schema in schemas.items()
+        }
+        for condition in self.queries.conditions:
+            try:
+                condition.check(frames)
+            except SchemaError as error:
+                faults.append(str(error))
+        if faults:
+            raise SchemaError("\n".join(faults))
+
+    def extract(self, rows: Rows, subjects: Subjects, *, learn: bool) -> Arrivals:
+        """The events that rows of a stream give."""
+        config = self.spec.streams[rows.stream]
+        column = rows.table.column(config.subject)
+        slots = subjects.learn(column) if learn else subjects.slots(column)
+        times = to_microseconds(rows.table.column(config.time), config)
+        masks = self.extractors[rows.stream].masks(rows.table)
+        return Arrivals(slots, times, masks, (rows,))

@@ -1,0 +1,85 @@
+"""Closed windows -> the true answer to every query."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from tacit.patterns.booleans import scatter, to_columns
+from tacit.patterns.lists import EventLists
+from tacit.patterns.matching import Matcher
+from tacit.patterns.relational import Relational
+from tacit.patterns.tree import Pattern
+from tacit.windows.panes import Closed
+
+
+class Queries:
+    """Patterns over event types, compiled to be answered for many windows at once."""
+
+    def __init__(
+        self, patterns: Sequence[Pattern], types: Sequence[str], streams: Mapping[str, str]
+    ) -> None:
+        self.types = types
+        self.matcher = Matcher(patterns, types)
+        self.conditions = [
+            Relational(pattern, types, streams) for pattern in self.matcher.conditional
+        ]
+
+    @property
+    def attributes(self) -> dict[str, tuple[str, ...]]:
+        """For each stream whose tuples conditions look at: the attributes that they compare."""
+        found: dict[str, dict[str, None]] = {}
+        for condition in self.conditions:
+            for stream, columns in condition.attributes.items():
+                found.setdefault(stream, {}).update(dict.fromkeys(columns))
+        return {stream: tuple(columns) for stream, columns in found.items()}
+
+    @property
+    def compared_types(self) -> NDArray[np.uint64]:
+        """The event types whose tuples conditions look at, as mask words."""
+        words = np.zeros(len(self.matcher.ordered_types), dtype=np.uint64)
+        for condition in self.conditions:
+            for name in condition.event_types:
+                word, bit = divmod(self.types.index(name), 64)
+                words[word] |= np.uint64(1 << bit)
+        return words
+
+    def answer(self, closed: Closed, rows: Mapping[str, pl.DataFrame]) -> NDArray[np.uint64]:
+        """`bits[window][query][word]`, 64 subjects to a word."""
+        windows, slots, _ = closed.words.shape
+        columns = [to_columns(closed.words, len(self.types))]
+        if len(self.matcher.ordered_when_empty):
+            found = self.matcher.ordered(closed.lists)
+            default = self.matcher.ordered_when_empty
+            columns.append(scatter(closed.keys, found, default, windows, slots))
+        columns.extend(_column(condition, rows, windows, slots) for condition in self.conditions)
+        return self.matcher.combine(np.concatenate(columns, axis=1))
+
+    def when_empty(self) -> NDArray[np.bool_]:
+        """The answers for a subject that sent nothing in a window."""
+        words = len(self.matcher.ordered_types)
+        nothing = EventLists(
+            np.zeros(1, np.int64), np.empty(0, np.int64), np.empty((0, words), np.uint64)
+        )
+        window = np.zeros((1, 1, words), np.uint64)
+        bits = self.answer(Closed(0, window, np.empty(0, np.int64), nothing), {})
+        return (bits[0, :, 0] & np.uint64(1)).astype(np.bool_)
+
+
+def _column(
+    condition: Relational, rows: Mapping[str, pl.DataFrame], windows: int, slots: int
+) -> NDArray[np.uint64]:
+    """The answers of one pattern with conditions as a bit column."""
+    width = -(-slots // 64) * 64
+    flags = np.full(windows * slots, condition.when_empty)
+    for frame in rows.values():
+        flags[frame["bucket"].to_numpy()] = False
+    if rows:
+        flags[condition.detected(rows)] = True
+    padded = np.zeros((windows, width), dtype=np.bool_)
+    padded[:, :slots] = flags.reshape(windows, slots)
+    packed = np.packbits(padded, axis=1, bitorder="little")
+    return packed.view("<u8").astype(np.uint64, copy=False)[:, np.newaxis, :]

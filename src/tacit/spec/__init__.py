@@ -1,0 +1,1 @@
+"""What people write down: YAML -> checked objects."""

@@ -1,0 +1,48 @@
+"""The canonical form of a specification: one for all spellings that mean the same."""
+
+from __future__ import annotations
+
+import hashlib
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from tacit.events.areas import Area
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tacit.spec.specification import Specification
+
+
+def canonical(spec: Specification) -> dict[str, Any]:
+    """Plain data in which only what has meaning is left.
+
+    The order of events is kept, since it numbers the event types, as is that of lists.
+    """
+    plain: dict[str, Any] = spec.model_dump()
+    plain["events"] = list(plain["events"].items())
+    if spec.windows.start is not None:
+        plain["windows"]["start"] = spec.windows.start.isoformat()
+    for private, written in zip(spec.private, plain["private"], strict=True):
+        written["epsilon"] = _shortest(private.epsilon)
+        if private.limit is not None:
+            written["limit"] = [_shortest(private.limit.amount), private.limit.horizon]
+    for name, area in spec.areas.items():
+        plain["areas"][name] = _canonical_area(area, spec.folder)
+    return plain
+
+
+def _shortest(number: Decimal) -> str:
+    text = f"{number:f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _canonical_area(area: Area, folder: Path) -> Any:
+    """An area; a file counts by what it holds, or by its path where it cannot be read."""
+    if not isinstance(area.geojson, str):
+        return area.model_dump()
+    try:
+        content = (folder / area.geojson).read_bytes()
+    except OSError:
+        return area.model_dump()
+    return hashlib.sha256(content).hexdigest()

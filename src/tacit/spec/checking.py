@@ -1,0 +1,227 @@
+"""What the parts of a specification must mean together: names, circles, lengths of time.
+
+The checks run over a draft, so that all mistakes are found at once: a part that could not
+be read is None, but its name is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from tacit.config import describe
+from tacit.durations import format_duration
+from tacit.errors import nearest
+from tacit.events.areas import Area
+from tacit.events.streams import Stream
+from tacit.events.types import EventType
+from tacit.patterns.conditions import KEYWORDS, NAME
+from tacit.patterns.names import Names
+from tacit.patterns.tree import Pattern, Within, walk
+from tacit.windows.schedule import Windows
+
+if TYPE_CHECKING:
+    from tacit.spec.specification import Private, Query
+    from tacit.spec.subjects import Learned, SubjectFile
+
+
+class Finding(NamedTuple):
+    """A mistake, and the path to it from the top of the specification."""
+
+    path: tuple[str | int, ...]
+    message: str
+    word: str | None = None
+    """The word of a pattern's text that it is about."""
+    of_name: bool = False
+    """It is about the last name on the path, not about what the name stands for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A specification as far as it could be read."""
+
+    streams: Mapping[str, Stream | None] = field(default_factory=dict)
+    areas: Mapping[str, Area | None] = field(default_factory=dict)
+    windows: Windows | None = None
+    events: Mapping[str, EventType | None] = field(default_factory=dict)
+    patterns: Mapping[str, Pattern | None] = field(default_factory=dict)
+    private: Sequence[Private | None] = ()
+    queries: Sequence[Query | None] = ()
+    subjects: tuple[str | int, ...] | SubjectFile | Learned | None = None
+    folder: Path = Path()
+
+
+def find_mistakes(draft: Draft) -> Iterator[Finding]:
+    """Everything that is wrong with what the parts say together."""
+    hints = Hints()
+    yield from _check_names(draft)
+    yield from _check_events(draft, hints)
+    yield from _check_files(draft)
+    yield from _check_patterns(draft)
+    yield from _check_private(draft, hints)
+    yield from _check_queries(draft)
+
+
+class Hints:
+    """The nearest known name, as long as looking for it is cheap: mistakes may be many."""
+
+    def __init__(self, comparisons: int = 100_000) -> None:
+        self.left = comparisons
+
+    def __call__(self, name: str, known: Collection[str | int]) -> str:
+        """A sentence such as ` Did you mean 'parked'?`, or nothing."""
+        self.left -= len(known)
+        return nearest(name, [*map(str, known)]) if self.left >= 0 and len(name) < 100 else ""
+
+
+def _check_names(draft: Draft) -> Iterator[Finding]:
+    sections: dict[str, Iterable[str]] = {
+        "streams": draft.streams,
+        "areas": draft.areas,
+        "events": draft.events,
+        "patterns": draft.patterns,
+    }
+    for section, names in sections.items():
+        for name in names:
+            if not NAME.fullmatch(name):
+                yield Finding((section, name), _not_a_name(name), of_name=True)
+            elif name.upper() in KEYWORDS and section in ("events", "patterns"):
+                message = f"'{name}' is a word of the pattern language; choose another name"
+                yield Finding((section, name), message, of_name=True)
+    for name in draft.patterns:
+        if name in draft.events:
+            message = f"'{name}' is the name of an event already; rename one of the two"
+            yield Finding(("patterns", name), message, of_name=True)
+
+
+def _not_a_name(name: str) -> str:
+    return (
+        f"{describe(name)} cannot be a name: a name has letters A to Z, digits and '_', "
+        "and does not begin with a digit"
+    )
+
+
+def _check_events(draft: Draft, hints: Hints) -> Iterator[Finding]:
+    for name, event in draft.events.items():
+        if event is None:
+            continue
+        if event.stream not in draft.streams:
+            message = (
+                f"event '{name}' is on stream {describe(event.stream)}, which is not declared."
+                f"{hints(event.stream, draft.streams)} Declare it under streams"
+            )
+            yield Finding(("events", name, "stream"), message)
+        for place, area in enumerate(event.areas):
+            if area not in draft.areas:
+                message = (
+                    f"event '{name}' is inside {describe(area)}, which is not declared."
+                    f"{hints(area, draft.areas)} Declare it under areas"
+                )
+                yield Finding(("events", name, "inside", place), message)
+
+
+def _check_files(draft: Draft) -> Iterator[Finding]:
+    for name, area in draft.areas.items():
+        if area is not None and isinstance(area.geojson, str):
+            try:
+                area.shape(draft.folder)
+            except ValueError as error:
+                yield Finding(("areas", name, "geojson"), f"area '{name}': {error}")
+    file = getattr(draft.subjects, "file", None)
+    if file is not None and not (draft.folder / file).is_file():
+        message = f"there is no file {describe(file)} to read the subjects from"
+        yield Finding(("subjects", "file"), message)
+
+
+def _check_patterns(draft: Draft) -> Iterator[Finding]:
+    """Names, aliases and lengths of time in patterns, wherever patterns stand."""
+    known = {name: tree for name, tree in draft.patterns.items() if tree is not None}
+    others = (draft.events.keys() | draft.patterns.keys()) - known.keys()
+    names = Names(known, others)
+    for mistake in names.mistakes:
+        name = str(mistake.pattern)
+        yield Finding(("patterns", name), f"pattern '{name}': {mistake.message}", mistake.word)
+    for name, pattern in known.items():
+        yield from _check_spans(("patterns", name), f"pattern '{name}'", pattern, draft.windows)
+    for path, title, pattern in _inline(draft):
+        for mistake in names.check(pattern):
+            yield Finding(path, f"{title}: {mistake.message}", mistake.word)
+        yield from _check_spans(path, title, pattern, draft.windows)
+
+
+def _inline(draft: Draft) -> Iterator[tuple[tuple[str | int, ...], str, Pattern]]:
+    """The patterns of private patterns and queries."""
+    for place, private in enumerate(draft.private):
+        if private is not None:
+            title = f"private pattern {describe(private.name)}"
+            yield ("private", place, "pattern"), title, private.pattern
+    for place, query in enumerate(draft.queries):
+        if query is not None:
+            yield ("queries", place, "pattern"), f"query {describe(query.name)}", query.pattern
+
+
+def _check_spans(
+    path: tuple[str | int, ...], title: str, pattern: Pattern, windows: Windows | None
+) -> Iterator[Finding]:
+    for node in walk(pattern):
+        if windows is not None and isinstance(node, Within) and node.span > windows.size:
+            message = (
+                f"{title} asks for WITHIN {format_duration(node.span)}, but a match lies in one "
+                f"window and windows are {format_duration(windows.size)} long; make the window "
+                "longer, or the WITHIN shorter"
+            )
+            yield Finding(path, message, word="WITHIN")
+
+
+def _check_private(draft: Draft, hints: Hints) -> Iterator[Finding]:
+    seen: dict[Pattern, list[Private]] = {}
+    registry = draft.subjects if isinstance(draft.subjects, tuple) else None
+    listed = frozenset(registry or ())
+    if len({type(subject) for subject in listed}) > 1:
+        message = "subjects must be all names or all whole numbers; put numbers in quotes"
+        yield Finding(("subjects",), message)
+    for place, private in enumerate(draft.private):
+        if private is None:
+            continue
+        others = seen.setdefault(private.pattern, [])
+        if any(_overlap(private, other) for other in others):
+            message = (
+                f"{describe(private.name)} is declared private twice for the same subjects; "
+                "keep one epsilon for each subject"
+            )
+            yield Finding(("private", place, "pattern"), message)
+        others.append(private)
+        if private.limit is not None and private.limit.amount < private.epsilon:
+            message = (
+                f"the limit of {private.limit} is less than the epsilon of one window "
+                f"({private.epsilon}); raise the limit or lower epsilon"
+            )
+            yield Finding(("private", place, "limit"), message)
+        for row, subject in enumerate(private.subjects or ()):
+            if registry is not None and subject not in listed:
+                message = (
+                    f"subject {describe(subject)} is not registered."
+                    f"{hints(str(subject), registry)} Add it to subjects"
+                )
+                yield Finding(("private", place, "subjects", row), message)
+
+
+def _overlap(one: Private, other: Private) -> bool:
+    if one.subjects is None or other.subjects is None:
+        return True
+    return not set(one.subjects).isdisjoint(other.subjects)
+
+
+def _check_queries(draft: Draft) -> Iterator[Finding]:
+    seen: set[str] = set()
+    for place, query in enumerate(draft.queries):
+        if query is None:
+            continue
+        if not NAME.fullmatch(query.name):
+            yield Finding(("queries", place, "name"), _not_a_name(query.name))
+        if query.name in seen:
+            message = f"there is another query called {describe(query.name)}; rename one of the two"
+            yield Finding(("queries", place, "name"), message)
+        seen.add(query.name)

@@ -1,0 +1,66 @@
+"""A specification at a glance: in a line, and as a table for notebooks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from html import escape
+from typing import TYPE_CHECKING
+
+from tacit.durations import format_duration
+
+if TYPE_CHECKING:
+    from tacit.spec.specification import Specification
+
+_ROWS = 12
+
+
+def summary(spec: Specification) -> str:
+    """What it holds, counted."""
+    counts = [
+        _count(len(spec.streams), "stream"),
+        _count(len(spec.events), "event type"),
+        _count(len(spec.private), "private pattern"),
+        _count(len(spec.queries), "query", "queries"),
+        f"windows of {format_duration(spec.windows.size)}",
+        spec.mechanism,
+    ]
+    return ", ".join(counts)
+
+
+def _count(number: int, one: str, several: str | None = None) -> str:
+    return f"{number} {one if number == 1 else several or one + 's'}"
+
+
+def table(spec: Specification) -> str:
+    """An HTML table; long lists are cut short."""
+    windows = spec.windows
+    schedule = f"{format_duration(windows.size)}, lateness {format_duration(windows.lateness)}"
+    rows = [
+        ("windows", "", schedule),
+        *_cut("stream", ((name, f"{s.subject}, {s.time}") for name, s in spec.streams.items())),
+        *_cut("event", ((name, _event(spec, name)) for name in spec.events)),
+        *_cut("pattern", ((name, repr(tree)) for name, tree in spec.patterns.items())),
+        *_cut("private", ((p.name, f"epsilon {p.epsilon} per window") for p in spec.private)),
+        *_cut("query", ((q.name, f"{q.pattern!r} for {q.consumer}") for q in spec.queries)),
+    ]
+    body = "".join(
+        f"<tr><th style='text-align:left'>{escape(kind)}</th>"
+        f"<td style='text-align:left'>{escape(name)}</td>"
+        f"<td style='text-align:left'>{escape(text)}</td></tr>"
+        for kind, name, text in rows
+    )
+    return f"<table><caption>Specification: {escape(summary(spec))}</caption>{body}</table>"
+
+
+def _event(spec: Specification, name: str) -> str:
+    event = spec.events[name]
+    where = f" where {event.where}" if event.where is not None else ""
+    inside = f" inside {' or '.join(event.areas)}" if event.areas else ""
+    return f"on {event.stream}{inside}{where}"
+
+
+def _cut(kind: str, rows: Iterable[tuple[str, str]]) -> list[tuple[str, str, str]]:
+    known = list(rows)
+    shown = [(kind, name[:80], text[:200]) for name, text in known[:_ROWS]]
+    left = len(known) - len(shown)
+    return [*shown, (kind, "...", f"{left} more")] if left else shown

@@ -1,0 +1,103 @@
+"""How much may be given away: exact decimal numbers, and limits for a stretch of time."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from typing import Annotated, Any
+
+from pydantic import (
+    AfterValidator,
+    PlainSerializer,
+    PlainValidator,
+    WithJsonSchema,
+    model_serializer,
+    model_validator,
+)
+
+from tacit.config import Config, Number, Span, describe
+from tacit.durations import format_duration, parse_duration
+
+_LEAST, _MOST = Decimal("1e-9"), Decimal("1e6")
+
+
+def _read_decimal(value: Any) -> Decimal:
+    """A number, exactly as it was written."""
+    match value:
+        case Decimal():
+            return value
+        case Number():
+            return Decimal(value.text.replace(".inf", "inf").replace(".nan", "nan"))
+        case bool() | str() | None:
+            raise ValueError(f"expected a number, such as 1.0; got {describe(value)}")
+        case int() | float():
+            return Decimal(repr(value))
+        case _:
+            raise ValueError(f"expected a number, such as 1.0; got {describe(value)}")
+
+
+def _check_epsilon(epsilon: Decimal) -> Decimal:
+    if not epsilon.is_finite() or epsilon <= 0:
+        raise ValueError(
+            f"epsilon must be a finite number greater than 0, such as 1.0; got {epsilon}"
+        )
+    if not _LEAST <= epsilon <= _MOST:
+        raise ValueError("epsilon must be between 0.000000001 and 1000000, such as 1.0")
+    return epsilon
+
+
+Exact = Annotated[Decimal, PlainValidator(_read_decimal), PlainSerializer(str)]
+Epsilon = Annotated[
+    Exact,
+    AfterValidator(_check_epsilon),
+    WithJsonSchema({"type": "number", "exclusiveMinimum": 0, "maximum": 1e6}),
+]
+"""How much may be given away: an exact decimal number."""
+
+
+class Limit(Config):
+    """An epsilon for each stretch of time: `20 per day`.
+
+    >>> Limit.model_validate("20 per 24 h")
+    20 per day
+    """
+
+    amount: Epsilon
+    """The epsilon that may be spent."""
+    horizon: Span
+    """The stretch of time in which it may be spent."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read(cls, value: Any) -> Any:
+        if isinstance(value, dict):
+            return value
+        amount, per, horizon = str(value).partition(" per ")
+        if not per or not isinstance(value, str):
+            raise ValueError(f"expected a limit such as '20 per day'; got {describe(value)}")
+        horizon = "7 d" if horizon.strip() == "week" else horizon.strip()
+        spelled = horizon if re.match(r"\d", horizon) else f"1 {horizon}"
+        try:
+            parse_duration(spelled)
+            return {"amount": Number(amount.strip()), "horizon": spelled}
+        except ValueError as error:
+            raise ValueError(
+                f"expected a limit such as '20 per day' or '5 per 12 h'; got {describe(value)}"
+            ) from error
+
+    @model_serializer
+    def _write(self) -> str:
+        return str(self)
+
+    def __str__(self) -> str:
+        horizon = format_duration(self.horizon)
+        words = {"1 d": "day", "1 h": "hour", "1 min": "minute", "1 s": "second"}
+        return f"{self.amount} per {words.get(horizon, horizon)}"
+
+    __repr__ = __str__
+
+
+LimitText = Annotated[
+    Limit,
+    WithJsonSchema({"type": "string", "pattern": " per ", "examples": ["20 per day"]}),
+]

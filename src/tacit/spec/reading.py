@@ -1,0 +1,241 @@
+"""Specifications from YAML: every mistake is found, and told with its place."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from tacit.config import Config, describe
+from tacit.errors import Mistake, SpecificationError, nearest
+from tacit.events.areas import Area
+from tacit.events.streams import Stream
+from tacit.events.types import EventType
+from tacit.patterns.language import find_word
+from tacit.spec.checking import Draft, Finding, find_mistakes
+from tacit.spec.nodes import Node, place_in, read_nodes
+from tacit.spec.specification import PatternText, Private, Query, Settings, Specification
+from tacit.spec.wording import Complaint, complaints
+from tacit.windows.schedule import Windows
+
+LARGEST = 16 * 1024 * 1024
+"""The most bytes that a specification may have."""
+_LONGEST_MESSAGE = 600
+_FIELDS = [name for name in Specification.model_fields if name != "folder"]
+_NEEDED = {
+    "streams": "streams: {gps: {subject: taxi_id, time: ts}}",
+    "windows": "windows: {size: 10 min}",
+    "events": "events: {parked: {stream: gps, where: 'speed < 1'}}",
+}
+M = TypeVar("M", bound=BaseModel)
+
+
+class _Alone(Config):
+    """A pattern by itself."""
+
+    pattern: PatternText
+
+
+def load(path: str | os.PathLike[str]) -> Specification:
+    """Read a specification from a YAML file; raises SpecificationError with every mistake."""
+    name = os.fspath(path)
+    try:
+        with open(path, "rb") as file:
+            content = file.read(LARGEST + 1)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise SpecificationError([Mistake(f"cannot read this file: {reason}", name)]) from error
+    except ValueError as error:
+        raise SpecificationError([Mistake(f"cannot read this file: {error}", name)]) from error
+    return loads(_decode(content, name), name, Path(path).parent)
+
+
+def loads(
+    text: str, name: str = "<text>", folder: str | os.PathLike[str] | None = None
+) -> Specification:
+    """Read a specification from YAML text; relative paths begin at `folder`."""
+    reader = _Reader(text, name, Path(folder or ""))
+    draft, settings = reader.read()
+    for finding in find_mistakes(draft):
+        reader.place(finding)
+    if reader.mistakes:
+        ordered = sorted(reader.mistakes, key=lambda each: (each.line or 0, each.column or 0))
+        raise SpecificationError(list(dict.fromkeys(ordered)))
+    return Specification.model_validate(
+        {
+            **dict(settings or ()),
+            "streams": draft.streams,
+            "areas": draft.areas,
+            "windows": draft.windows,
+            "events": draft.events,
+            "patterns": draft.patterns,
+            "private": draft.private,
+            "queries": draft.queries,
+            "folder": draft.folder,
+        }
+    )
+
+
+def _decode(content: bytes, name: str) -> str:
+    if len(content) > LARGEST:
+        raise SpecificationError([_too_large(name)])
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = content[: error.start]
+        line, column = before.count(b"\n") + 1, error.start - before.rfind(b"\n")
+        mistake = Mistake("this is not text in UTF-8; save it as UTF-8", name, line, column)
+        raise SpecificationError([mistake]) from error
+
+
+def _too_large(name: str) -> Mistake:
+    return Mistake(
+        f"a specification has at most {LARGEST // 2**20} MiB. Put long lists of subjects into a "
+        "file (subjects: {file: subjects.txt}), shapes into GeoJSON files, and large sets of "
+        "queries into several specifications",
+        name,
+    )
+
+
+class _Reader:
+    """Reads part by part, so that a mistake in one hides none in another."""
+
+    def __init__(self, text: str, name: str, folder: Path) -> None:
+        self.text = text.removeprefix("\ufeff")
+        self.name = name
+        self.folder = folder
+        self.mistakes: list[Mistake] = []
+        self.root = self._root()
+
+    def _root(self) -> Node:
+        try:
+            if len(self.text.encode()) > LARGEST:
+                raise SpecificationError([_too_large(self.name)])
+        except UnicodeEncodeError as error:
+            mistake = Mistake("this text holds half a character (a surrogate)", self.name)
+            raise SpecificationError([mistake]) from error
+        root, mistakes = read_nodes(self.text, self.name)
+        self.mistakes.extend(mistakes)
+        if root is None:
+            message = "this specification is empty; begin with version: 1, streams:, windows:"
+            raise SpecificationError([Mistake(message, self.name, 1, 1)])
+        if root.kind != "mapping":
+            message = f"expected fields such as streams: and windows:; got {describe(root.data)}"
+            self.note(message, root)
+            raise SpecificationError(self.mistakes)
+        return root
+
+    def read(self) -> tuple[Draft, Settings | None]:
+        """The parts that fit, and the fields that stand alone."""
+        for key, node in self.root.keys.items():
+            if key not in _FIELDS:
+                hint = nearest(key[:100], _FIELDS) or f" Known here: {', '.join(_FIELDS)}"
+                self.note(f"there is no field {describe(key)} here.{hint}", node)
+        for key, example in _NEEDED.items():
+            if key not in self.root.values:
+                self.note(f"the field '{key}' is missing; add, for example, {example}", self.root)
+        patterns = self.named("patterns", _Alone)
+        windows = self.root.values.get("windows")
+        settings = self.settings()
+        draft = Draft(
+            streams=self.named("streams", Stream),
+            areas=self.named("areas", Area),
+            events=self.named("events", EventType),
+            private=self.listed("private", Private),
+            queries=self.listed("queries", Query),
+            windows=self.build(Windows, windows) if windows else None,
+            patterns={
+                name: None if part is None else part.pattern for name, part in patterns.items()
+            },
+            subjects=settings.subjects if settings else None,
+            folder=self.folder,
+        )
+        return draft, settings
+
+    def named(self, section: str, model: type[M]) -> dict[str, M | None]:
+        """The parts of a section that gives each a name."""
+        node = self.section(section, "mapping", "names, each with its fields")
+        if node is None:
+            return {}
+        return {name: self.build(model, value) for name, value in node.values.items()}
+
+    def listed(self, section: str, model: type[M]) -> list[M | None]:
+        """The parts of a section that is a list."""
+        node = self.section(section, "list", "a list: begin each part with '- '")
+        if node is None:
+            return []
+        return [self.build(model, item) for item in node.items]
+
+    def section(self, name: str, kind: str, expected: str) -> Node | None:
+        node = self.root.values.get(name)
+        if node is None or node.kind == kind:
+            if node is not None and not node.values and name in _NEEDED:
+                self.note(f"{name} is empty; add, for example, {_NEEDED[name]}", node)
+            return node
+        if node.kind == "scalar" and node.data is None:
+            if name in _NEEDED:
+                self.note(f"{name} is empty; add, for example, {_NEEDED[name]}", node)
+            return None
+        self.note(f"{name} must be {expected}; got {describe(node.data)}", node)
+        return None
+
+    def settings(self) -> Settings | None:
+        """The fields that stand alone."""
+        values, fields = self.root.values, Settings.model_fields
+        alone = {key: node for key, node in values.items() if key in fields}
+        return self.build(Settings, replace(self.root, values=alone))
+
+    def build(self, model: type[M], node: Node) -> M | None:
+        """A part, or None where it has mistakes, which are noted."""
+        data = {"pattern": node.data} if model is _Alone else node.data
+        try:
+            return model.model_validate(data)
+        except ValidationError as error:
+            for complaint in complaints(error, data, model):
+                self.complain(complaint, node, alone=model is _Alone)
+            return None
+
+    def complain(self, complaint: Complaint, node: Node, alone: bool) -> None:
+        """Find the place of a complaint about a part."""
+        path = () if alone else complaint.path
+        place = node.find(path)
+        message = complaint.message
+        if complaint.kind == "extra_forbidden":
+            holder = node.find(path[:-1])
+            name = str(path[-1])
+            place = holder.keys[name]
+            if holder.flow and holder.values[name].text == "" and holder.values[name].plain:
+                message = (
+                    f"there is no field {describe(name)} here. Inside {{ }} a comma ends a value: "
+                    "put a pattern or condition with commas in quotes"
+                )
+        line_column = None
+        if complaint.offset and place.kind == "scalar":
+            line_column = place_in(place, self.text, _offset(place.text, *complaint.offset))
+        self.note(message, place, line_column)
+
+    def place(self, finding: Finding) -> None:
+        """Find the place of a mistake in what the parts say together."""
+        node = self.root.find(finding.path)
+        if finding.of_name:
+            node = self.root.find(finding.path[:-1]).keys[str(finding.path[-1])]
+        line_column = None
+        if finding.word is not None and node.kind == "scalar":
+            found = find_word(node.text, finding.word)
+            if found:
+                line_column = place_in(node, self.text, _offset(node.text, *found))
+        self.note(finding.message, node, line_column)
+
+    def note(self, message: str, node: Node, place: tuple[int, int] | None = None) -> None:
+        if len(message) > _LONGEST_MESSAGE:
+            message = message[:_LONGEST_MESSAGE] + "..."
+        self.mistakes.append(Mistake(message, self.name, *(place or (node.line, node.column))))
+
+
+def _offset(text: str, line: int, column: int) -> int:
+    """The place of a line and column in a text."""
+    lines = text.split("\n")[: line - 1]
+    return sum(len(each) + 1 for each in lines) + column - 1

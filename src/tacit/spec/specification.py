@@ -1,0 +1,232 @@
+"""A specification: what subjects, consumers and operators write down, as checked objects."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from decimal import Decimal
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    WithJsonSchema,
+)
+from pydantic.json_schema import SkipJsonSchema
+from pydantic_core import PydanticCustomError
+
+from tacit.config import Config, describe
+from tacit.errors import Mistake, PatternError, SpecificationError
+from tacit.events.areas import Area
+from tacit.events.streams import Stream
+from tacit.events.types import EventType
+from tacit.patterns.language import parse_pattern
+from tacit.patterns.names import Names
+from tacit.patterns.tree import (
+    MAX_DEPTH,
+    And,
+    Name,
+    Not,
+    Or,
+    Pattern,
+    Repeat,
+    Seq,
+    Where,
+    Within,
+    depth,
+)
+from tacit.spec.checking import Draft, find_mistakes
+from tacit.spec.epsilon import Epsilon, LimitText
+from tacit.spec.subjects import Registry, Subjects
+from tacit.windows.schedule import Windows
+
+
+def _read_pattern(value: Any) -> Pattern:
+    if isinstance(value, Name | Seq | And | Or | Not | Repeat | Within | Where):
+        if depth(value) > MAX_DEPTH:
+            raise ValueError(f"this pattern is nested more than {MAX_DEPTH} deep; name its parts")
+        return value
+    if not isinstance(value, str):
+        raise ValueError(f"expected a pattern, such as SEQ(a, b); got {describe(value)}")
+    try:
+        return parse_pattern(value)
+    except PatternError as error:
+        place = {"line": error.line, "column": error.column}
+        context = {"message": error.message, **place}
+        raise PydanticCustomError("pattern", "{message}", context) from error
+
+
+def _read_share(value: Any) -> float:
+    number = isinstance(value, int | float | Decimal) and not isinstance(value, bool)
+    if not number or not 0 <= value <= 1:
+        raise ValueError(f"expected a number between 0 and 1, such as 0.5; got {describe(value)}")
+    return float(value)
+
+
+def _check_quality(quality: float) -> float:
+    if quality == 0:
+        raise ValueError("a required quality must be more than 0; leave it out to require none")
+    return quality
+
+
+PatternText = Annotated[
+    Pattern,
+    PlainValidator(_read_pattern),
+    PlainSerializer(repr),
+    WithJsonSchema({"type": "string", "minLength": 1, "examples": ["SEQ(a, NOT b, c)"]}),
+]
+"""A pattern: text in a specification, a tree inside."""
+Share = Annotated[
+    float,
+    BeforeValidator(_read_share),
+    WithJsonSchema({"type": "number", "minimum": 0, "maximum": 1}),
+]
+Quality = Annotated[
+    Share,
+    AfterValidator(_check_quality),
+    WithJsonSchema({"type": "number", "exclusiveMinimum": 0, "maximum": 1}),
+]
+
+
+class Private(Config):
+    """A pattern that subjects keep private, and how much of it may be given away."""
+
+    pattern: PatternText
+    """The name of a pattern or event, or a pattern itself."""
+    epsilon: Epsilon
+    """What may be given away for each subject and window."""
+    subjects: Subjects | None = None
+    """Whose pattern it is; by default that of all subjects."""
+    limit: LimitText | None = None
+    """The epsilon that may be spent in a stretch of time, such as `20 per day`; else no end."""
+
+    @property
+    def name(self) -> str:
+        """What it is called: the pattern's name, or its text."""
+        return repr(self.pattern)
+
+
+class Query(Config):
+    """A pattern that a consumer asks for in every window of every subject."""
+
+    name: str
+    """What its answers are called."""
+    consumer: str = Field(min_length=1)
+    """Who receives the answers."""
+    pattern: PatternText
+    """The name of a pattern or event, or a pattern itself."""
+    alpha: Share = 0.5
+    """How much precision counts in its quality; recall counts for the rest."""
+    quality: Quality | None = None
+    """The quality that the consumer needs; by default the best that can be had."""
+
+
+class Settings(Config):
+    """The fields of a specification that stand alone."""
+
+    version: Literal[1] = 1
+    """The version of this language."""
+    mechanism: Literal["uniform", "adaptive", "optimal", "auto"] = "optimal"
+    """What makes answers private; `auto` takes the best by expected quality."""
+    decode: Literal["posterior", "literal"] = "posterior"
+    """How noisy events become answers: the likelier one, or noisy events at their word."""
+    subjects: Registry | None = None
+    """The registry: a list of subjects, a file of them, or learned; by default the run decides."""
+
+
+class Specification(Settings):
+    """Everything that is declared before a run."""
+
+    streams: dict[str, Stream]
+    """The streams of tuples, by name."""
+    areas: dict[str, Area] = Field(default={})
+    """Parts of the world, by name."""
+    windows: Windows
+    """The public schedule of answers."""
+    events: dict[str, EventType]
+    """The event types, by name: predicates over the tuples of one stream."""
+    patterns: dict[str, PatternText] = Field(default={})
+    """Patterns that others refer to, by name."""
+    private: tuple[Private, ...] = ()
+    """What subjects keep private."""
+    queries: tuple[Query, ...] = ()
+    """What consumers ask."""
+    folder: SkipJsonSchema[Path] = Field(default=Path(), exclude=True, repr=False)
+    """Where relative paths begin; not a part of the written specification."""
+
+    def check(self) -> list[Mistake]:
+        """Every mistake in what the parts say together."""
+        draft = Draft(
+            streams=self.streams,
+            areas=self.areas,
+            windows=self.windows,
+            events=self.events,
+            patterns=self.patterns,
+            private=self.private,
+            queries=self.queries,
+            subjects=self.subjects,
+            folder=self.folder,
+        )
+        return [Mistake(finding.message) for finding in find_mistakes(draft)]
+
+    def checked(self) -> Specification:
+        """The specification itself; raises SpecificationError where it has mistakes."""
+        if mistakes := self.check():
+            raise SpecificationError(mistakes)
+        return self
+
+    @cached_property
+    def types(self) -> dict[str, int]:
+        """The number of each event type, in order of definition."""
+        return {name: number for number, name in enumerate(self.events)}
+
+    @cached_property
+    def query_patterns(self) -> dict[str, Pattern]:
+        """The pattern of each query, over event types only."""
+        return {query.name: self.resolved(query) for query in self.queries}
+
+    @cached_property
+    def private_patterns(self) -> tuple[Pattern, ...]:
+        """The patterns of `private`, in its order, over event types only."""
+        return tuple(self.resolved(private) for private in self.private)
+
+    def resolved(self, part: Query | Private) -> Pattern:
+        """The pattern of a query or a private pattern, over event types only."""
+        return self._names.resolve(part.pattern)
+
+    @cached_property
+    def _names(self) -> Names:
+        return Names(self.patterns, self.events)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The same for all spellings of the same specification; it covers GeoJSON files."""
+        from tacit.spec.canon import canonical
+
+        text = json.dumps(canonical(self), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Specification):
+            return NotImplemented
+        ours = ((name, getattr(self, name)) for name in Specification.model_fields)
+        same = all(value == getattr(other, name) for name, value in ours if name != "folder")
+        return same and list(self.events) == list(other.events)
+
+    def __str__(self) -> str:
+        from tacit.spec.display import summary
+
+        return summary(self)
+
+    def __repr__(self) -> str:
+        return f"<Specification: {self}>"
+
+    def _repr_html_(self) -> str:
+        from tacit.spec.display import table
+
+        return table(self)

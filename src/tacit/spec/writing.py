@@ -1,0 +1,81 @@
+"""Specifications to YAML, readable and without loss."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+import yaml
+
+from tacit.config import Number
+from tacit.spec.nodes import INTEGER, NUMBER
+from tacit.spec.specification import Specification
+
+_ORDER = [
+    "version", "streams", "areas", "windows", "events", "patterns", "private", "queries",
+    "mechanism", "decode", "subjects",
+]  # fmt: skip
+_LINE = 90
+
+
+def to_yaml(spec: Specification) -> str:
+    """Write a specification as YAML that reads back as an equal one.
+
+    Fields that have their default value are left out, but for version and mechanism.
+    """
+    plain = spec.model_dump(exclude_defaults=True)
+    plain.update(version=spec.version, mechanism=spec.mechanism)
+    for private, written in zip(spec.private, plain.get("private", ()), strict=True):
+        written["epsilon"] = private.epsilon
+    return "\n".join(_write(name, plain[name]) for name in _ORDER if name in plain)
+
+
+def _write(name: str, section: Any) -> str:
+    """A section: each of its parts in a line, as far as lines go."""
+    if name in ("private", "queries"):
+        return f"{name}:\n" + "".join(f"  - {_flow(part)}\n" for part in section)
+    if name in ("streams", "areas", "events", "patterns"):
+        parts = (f"  {_flow(key)}: {_flow(part)}\n" for key, part in section.items())
+        return f"{name}:\n" + "".join(parts)
+    return f"{name}: {_flow(section)}\n"
+
+
+def _flow(value: Any) -> str:
+    text: str = yaml.dump(
+        [value],
+        Dumper=_Dumper,
+        default_flow_style=True,
+        sort_keys=False,
+        allow_unicode=True,
+        width=_LINE,
+    )
+    return text.strip()[1:-1].replace("\n", "\n     ")
+
+
+class _Dumper(yaml.CSafeDumper):
+    """Puts in quotes what either version of YAML would not take for text."""
+
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002
+        """Write everything out."""
+        return True
+
+
+def _represent_decimal(dumper: yaml.CSafeDumper, number: Decimal) -> yaml.ScalarNode:
+    text = str(number)
+    kind = "int" if INTEGER.fullmatch(text) else "float"
+    return dumper.represent_scalar(f"tag:yaml.org,2002:{kind}", text)
+
+
+def _represent_moment(dumper: yaml.CSafeDumper, moment: datetime) -> yaml.ScalarNode:
+    return dumper.represent_str(moment.isoformat().replace("+00:00", "Z"))
+
+
+_Dumper.add_representer(Number, lambda dumper, number: dumper.represent_float(float(number)))
+_Dumper.add_representer(Decimal, _represent_decimal)
+_Dumper.add_representer(datetime, _represent_moment)
+_Dumper.add_representer(tuple, lambda dumper, data: dumper.represent_list(data))
+_Dumper.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(rf"(?:{NUMBER.pattern})\Z"), list("+-.0123456789")
+)

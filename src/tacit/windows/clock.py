@@ -1,0 +1,201 @@
+"""Event time: which tuples are taken, how far the watermark is, which windows are closed.
+
+The rules are per tuple in order of arrival, so they do not depend on how the input was cut
+into batches. The watermark a tuple meets is that of the tuples before it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.kernels import compiled
+
+TAKEN: Final = 0
+NO_SUBJECT: Final = 1
+NO_TIME: Final = 2
+UNREGISTERED: Final = 3
+LATE: Final = 4
+FUTURE: Final = 5
+BEFORE_START: Final = 6
+
+REASONS: Final = {
+    NO_SUBJECT: "no subject: it is null or empty",
+    NO_TIME: "no time: it is null or cannot be read",
+    UNREGISTERED: "the subject is not registered for this window",
+    LATE: "late: its window is closed",
+    FUTURE: "too far in the future: more than windows.future ahead of what was seen so far",
+    BEFORE_START: "before windows.start",
+}
+
+NONE: Final = np.iinfo(np.int64).min
+"""Stands for a time or a window that is not there (yet)."""
+NEVER: Final = np.iinfo(np.int64).max
+"""`since` of a subject that is not registered."""
+_REACH: Final = 1 << 61
+"""Times further than this from the epoch cannot be reckoned with."""
+
+# Places in the clock's state.
+_NEWEST, _LEAST, _NEXT = 0, 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """Judges tuples in order of arrival.
+
+    `state` is plain data: the largest time taken, the first window of the schedule, and the
+    first window that has not been handed on. `capacity` is how many windows may be held
+    at once; where a tuple lies past that, judging stops until older windows are handed on.
+    """
+
+    size: int
+    lateness: int
+    future: int
+    start: int | None
+    capacity: int
+    state: NDArray[np.int64]
+
+    @classmethod
+    def at_rest(
+        cls, size: int, lateness: int, future: int, start: int | None, capacity: int
+    ) -> Clock:
+        """A clock that has not seen anything."""
+        first = NONE if start is None else start // size
+        state = np.array([NONE, first, first], dtype=np.int64)
+        return cls(size, lateness, future, start, capacity, state)
+
+    @property
+    def newest(self) -> int | None:
+        """The largest time taken."""
+        return None if self.state[_NEWEST] == NONE else int(self.state[_NEWEST])
+
+    @property
+    def first_window(self) -> int | None:
+        """The first window of the schedule."""
+        return None if self.state[_LEAST] == NONE else int(self.state[_LEAST])
+
+    @property
+    def next_window(self) -> int:
+        """The first window that has not been handed on; meaningless before the first tuple."""
+        return int(self.state[_NEXT])
+
+    @property
+    def closed(self) -> int:
+        """The first window that is still open: all before it are closed."""
+        newest = self.newest
+        return self.next_window if newest is None else (newest - self.lateness) // self.size
+
+    @property
+    def ended(self) -> int:
+        """The window after the newest: what an end of input closes up to."""
+        newest = self.newest
+        return self.next_window if newest is None else newest // self.size + 1
+
+    def hand_on(self, window: int) -> None:
+        """Note that all windows before this one have been handed on."""
+        self.state[_NEXT] = max(self.next_window, window)
+
+    def judge(
+        self,
+        slots: NDArray[np.int32],
+        times: NDArray[np.int64],
+        since: NDArray[np.int64],
+        begin: int,
+        learning: int,
+        settled: bool,
+        verdicts: NDArray[np.uint8],
+    ) -> int:
+        """Judge tuples from `begin` on; the place of the first that is not judged yet.
+
+        `since` is the first window each subject is registered for; where `settled`, all are
+        registered for the whole schedule. While `learning` is
+        positive, a subject that is new becomes registered by a tuple that is taken and lies
+        less than that long after the beginning of the first window.
+        """
+        return _judge(
+            slots,
+            times,
+            since,
+            begin,
+            learning,
+            self.size,
+            self.lateness,
+            self.future,
+            self.capacity,
+            self.start is not None,
+            settled,
+            self.state,
+            verdicts,
+        )
+
+
+@compiled
+def _judge(
+    slots: NDArray[np.int32],
+    times: NDArray[np.int64],
+    since: NDArray[np.int64],
+    begin: int,
+    learning: int,
+    size: int,
+    lateness: int,
+    future: int,
+    capacity: int,
+    started: bool,
+    settled: bool,
+    state: NDArray[np.int64],
+    verdicts: NDArray[np.uint8],
+) -> int:
+    newest, least, next_window = state[0], state[1], state[2]
+    schedule_from = least * size if least != NONE else np.int64(NONE)
+    open_from = (newest - lateness) // size * size if newest != NONE else np.int64(NONE)
+    held_to = (next_window + capacity) * size if next_window != NONE else np.int64(NONE)
+    # Between these two a tuple changes nothing but `newest`; most tuples do.
+    quiet_from = quiet_to = np.int64(0)
+    stop = len(times)
+    for i in range(begin, len(times)):
+        slot, time = slots[i], times[i]
+        if slot >= 0 and quiet_from <= time < quiet_to and (settled or since[slot] == NONE):
+            newest = max(newest, time)
+            verdicts[i] = TAKEN
+            continue
+        if slot < 0:
+            verdicts[i] = UNREGISTERED if slot == -1 else NO_SUBJECT
+            continue
+        if time < -_REACH or time > _REACH:
+            verdicts[i] = NO_TIME
+            continue
+        if started and time < schedule_from:
+            verdicts[i] = BEFORE_START
+            continue
+        if newest != NONE and time < open_from:
+            verdicts[i] = LATE
+            continue
+        seen = newest if newest != NONE else schedule_from
+        if seen != NONE and time - seen > future:
+            verdicts[i] = FUTURE
+            continue
+        registered = since[slot]
+        if registered != NONE and (registered == NEVER or time < registered * size):
+            new = registered == NEVER and learning > 0
+            if not new or (newest != NONE and time >= schedule_from + learning):
+                verdicts[i] = UNREGISTERED
+                continue
+            since[slot] = NONE
+        if newest == NONE and not started:
+            least, next_window = time // size, (time - lateness) // size
+            held_to = (next_window + capacity) * size
+        least = min(least, time // size)
+        newest = max(newest, time)
+        open_from = (newest - lateness) // size * size
+        schedule_from = least * size
+        if time >= held_to:
+            stop = i  # the tuple has moved the clock; it is judged again when there is room
+            break
+        verdicts[i] = TAKEN
+        quiet_from = max(open_from, schedule_from)
+        quiet_to = min(held_to, open_from + size + lateness, newest + future + 1)
+    state[0], state[1], state[2] = newest, least, next_window
+    return stop

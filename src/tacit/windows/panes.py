@@ -1,0 +1,309 @@
+"""The open windows of a shard's subjects: a dense ring of arrays, and the events kept in order.
+
+Every registered subject has a slot in every window, whether or not it sends anything.
+Presence is a ring `[window][slot][word]` of event-type bits. Tuples that ordered patterns
+look at are kept beside it until their window is handed on, and then brought into order:
+bucketed by window and slot, and sorted by time inside each bucket.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.kernels import compiled
+from tacit.patterns.lists import EventLists
+from tacit.windows.clock import TAKEN
+
+_RING_BYTES = 64 << 20
+_MOST_WINDOWS = 256
+_NEARLY_SORTED = 16
+
+
+def ring_capacity(size: int, lateness: int, subjects: int, words: int) -> int:
+    """How many windows a ring holds: all that may be open, and more while memory is cheap."""
+    needed = -(-lateness // size) + 2
+    affordable = _RING_BYTES // max(1, subjects * words * 8)
+    return max(needed, min(affordable, _MOST_WINDOWS))
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """Consecutive windows that are handed on: presence, and ordered events where they are kept.
+
+    `lists` holds only the windows that have such events; `keys` says which: the window's
+    place in this block times the number of slots, plus the slot.
+    """
+
+    first: int
+    words: NDArray[np.uint64]
+    keys: NDArray[np.int64]
+    lists: EventLists
+
+
+class Panes:
+    """The open windows of some subjects."""
+
+    def __init__(
+        self, size: int, capacity: int, slots: int, ordered_types: NDArray[np.uint64]
+    ) -> None:
+        self.size = size
+        self.slots = slots
+        self.ordered_types = ordered_types
+        words = len(ordered_types)
+        self._ring = np.zeros((capacity, slots, words), dtype=np.uint64)
+        self._kept = 0
+        self._times = np.empty(0, dtype=np.int64)
+        self._owners = np.empty(0, dtype=np.int32)
+        self._masks = np.empty((0, words), dtype=np.uint64)
+
+    @property
+    def capacity(self) -> int:
+        """How many windows can be held at once."""
+        return len(self._ring)
+
+    def grow(self, slots: int) -> None:
+        """Make room for more subjects; open windows hold nothing for them yet."""
+        capacity, before, words = self._ring.shape
+        self.slots = slots
+        if slots <= before:
+            return
+        ring = np.zeros((capacity, max(slots, 2 * before), words), dtype=np.uint64)
+        ring[:, :before] = self._ring
+        self._ring = ring
+
+    def lay(
+        self,
+        slots: NDArray[np.int32],
+        times: NDArray[np.int64],
+        masks: NDArray[np.uint64],
+        verdicts: NDArray[np.uint8],
+        begin: int,
+        end: int,
+    ) -> None:
+        """Lay the tuples from `begin` to `end` that were taken into their windows."""
+        if not self.ordered_types.any():
+            _lay(slots, times, masks, verdicts, begin, end, self.size, self._ring)
+            return
+        self._make_room(end - begin)
+        self._kept = _lay_and_keep(
+            slots,
+            times,
+            masks,
+            verdicts,
+            begin,
+            end,
+            self.size,
+            self._ring,
+            self.ordered_types,
+            self._kept,
+            self._owners,
+            self._times,
+            self._masks,
+        )
+
+    def hand_on(self, first: int, count: int) -> Closed:
+        """Take `count` windows from `first` on out of the ring, at most as many as it holds."""
+        places = np.arange(first, first + count) % len(self._ring)
+        words = self._ring[places, : self.slots]
+        self._ring[places] = 0
+        keys, lists = self._in_order(first, count)
+        return Closed(first, words, keys, lists)
+
+    def _make_room(self, more: int) -> None:
+        needed = self._kept + more + 1  # one past the last is written before it is wanted
+        if needed <= len(self._times):
+            return
+        room = max(needed, 2 * len(self._times))
+        self._times = np.concatenate([self._times[: self._kept], np.empty(room, np.int64)])
+        self._owners = np.concatenate([self._owners[: self._kept], np.empty(room, np.int32)])
+        fresh = np.empty((room, self._masks.shape[1]), np.uint64)
+        self._masks = np.concatenate([self._masks[: self._kept], fresh])
+
+    def _in_order(self, first: int, count: int) -> tuple[NDArray[np.int64], EventLists]:
+        kept = slice(0, self._kept)
+        times, owners, masks = self._times[kept], self._owners[kept], self._masks[kept]
+        keys, starts, sorted_times, sorted_masks, rest = _bucket(
+            times, owners, masks, first * self.size, self.size, self.slots, count
+        )
+        _sort_each(starts, sorted_times, sorted_masks)
+        self._kept = len(rest)
+        times[: len(rest)], owners[: len(rest)] = times[rest], owners[rest]
+        masks[: len(rest)] = masks[rest]
+        return keys, EventLists(starts, sorted_times, sorted_masks)
+
+    def state(self) -> dict[str, NDArray[np.generic]]:
+        """The state as plain arrays."""
+        kept = slice(0, self._kept)
+        return {
+            "ring": self._ring[:, : self.slots],
+            "times": self._times[kept],
+            "owners": self._owners[kept],
+            "masks": self._masks[kept],
+        }
+
+    def restore(self, state: dict[str, NDArray[np.generic]]) -> None:
+        """Take up a state that `state` gave."""
+        self._ring = np.array(state["ring"], dtype=np.uint64)
+        self._times = np.array(state["times"], dtype=np.int64)
+        self._owners = np.array(state["owners"], dtype=np.int32)
+        self._masks = np.array(state["masks"], dtype=np.uint64)
+        self._kept = len(self._times)
+        self.slots = self._ring.shape[1]
+
+
+@compiled
+def _lay(
+    slots: NDArray[np.int32],
+    times: NDArray[np.int64],
+    masks: NDArray[np.uint64],
+    verdicts: NDArray[np.uint8],
+    begin: int,
+    end: int,
+    size: int,
+    ring: NDArray[np.uint64],
+) -> None:
+    # Flat arrays, and indices without a sign, are what the compiler makes the most of.
+    width, flat, bits = ring.shape[2], ring.reshape(-1), masks.reshape(-1)
+    start = stop = np.int64(0)  # the window of the tuple before, as tuples bunch
+    pane = np.uint64(0)
+    for i in range(begin, end):
+        if verdicts[i] != TAKEN:
+            continue
+        if times[i] < start or times[i] >= stop:
+            window = times[i] // size
+            start, stop = window * size, (window + 1) * size
+            pane = np.uint64(window % len(ring) * ring.shape[1])
+        place = pane + np.uint64(slots[i])
+        if width == 1:
+            flat[place] |= bits[i]
+        else:
+            for word in range(width):
+                flat[place * np.uint64(width) + np.uint64(word)] |= masks[i, word]
+
+
+@compiled
+def _lay_and_keep(
+    slots: NDArray[np.int32],
+    times: NDArray[np.int64],
+    masks: NDArray[np.uint64],
+    verdicts: NDArray[np.uint8],
+    begin: int,
+    end: int,
+    size: int,
+    ring: NDArray[np.uint64],
+    ordered: NDArray[np.uint64],
+    kept: int,
+    owners: NDArray[np.int32],
+    kept_times: NDArray[np.int64],
+    kept_masks: NDArray[np.uint64],
+) -> int:
+    width, flat = ring.shape[2], ring.reshape(-1)
+    start = stop = np.int64(0)
+    pane = np.uint64(0)
+    for i in range(begin, end):
+        if verdicts[i] != TAKEN:
+            continue
+        if times[i] < start or times[i] >= stop:
+            window = times[i] // size
+            start, stop = window * size, (window + 1) * size
+            pane = np.uint64(window % len(ring) * ring.shape[1])
+        place = (pane + np.uint64(slots[i])) * np.uint64(width)
+        wanted = np.uint64(0)
+        for word in range(width):
+            flat[place + np.uint64(word)] |= masks[i, word]
+            wanted |= masks[i, word] & ordered[word]
+            kept_masks[kept, word] = masks[i, word] & ordered[word]
+        owners[kept] = slots[i]
+        kept_times[kept] = times[i]
+        kept += wanted != 0
+    return kept
+
+
+@compiled
+def _bucket(
+    times: NDArray[np.int64],
+    owners: NDArray[np.int32],
+    masks: NDArray[np.uint64],
+    start: int,
+    size: int,
+    slots: int,
+    windows: int,
+) -> tuple[
+    NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.uint64], NDArray[np.int64]
+]:
+    """A counting sort by window and slot of what lies in these windows.
+
+    The keys of the buckets that hold something, where each starts, the times and masks in
+    that order, and the places of what lies in later windows.
+    """
+    counts = np.zeros(windows * slots + 1, dtype=np.int64)
+    keys = np.empty(len(times), dtype=np.int64)
+    later = 0
+    window_start, window_key = start, np.int64(0)
+    for i in range(len(times)):
+        if np.uint64(times[i] - window_start) >= np.uint64(size):
+            window = (times[i] - start) // size
+            window_start, window_key = start + window * size, window * slots
+        keys[i] = min(window_key + owners[i], windows * slots)
+        counts[keys[i]] += 1
+    later = counts[windows * slots]
+    buckets = 0
+    for key in range(windows * slots):
+        buckets += counts[key] > 0
+    found = np.empty(buckets, dtype=np.int64)
+    starts = np.empty(buckets + 1, dtype=np.int64)
+    bucket, place = 0, 0
+    for key in range(windows * slots):
+        count = counts[key]
+        if count > 0:
+            found[bucket], starts[bucket] = key, place
+            bucket += 1
+        counts[key] = place
+        place += count
+    starts[buckets] = place
+    counts[windows * slots] = 0
+    rest = np.empty(later, dtype=np.int64)
+    sorted_times = np.empty(place, dtype=np.int64)
+    sorted_masks = np.empty((place, masks.shape[1]), dtype=np.uint64)
+    for i in range(len(times)):
+        place = counts[keys[i]]
+        counts[keys[i]] += 1
+        if keys[i] == windows * slots:
+            rest[place] = i
+            continue
+        sorted_times[place] = times[i]
+        for word in range(masks.shape[1]):
+            sorted_masks[place, word] = masks[i, word]
+    return found, starts, sorted_times, sorted_masks, rest
+
+
+@compiled
+def _sort_each(
+    starts: NDArray[np.int64], times: NDArray[np.int64], masks: NDArray[np.uint64]
+) -> None:
+    """Sort each bucket by time: by insertion, since tuples arrive nearly in order."""
+    words = masks.shape[1]
+    for bucket in range(len(starts) - 1):
+        begin, end = starts[bucket], starts[bucket + 1]
+        moves, most = 0, _NEARLY_SORTED * (end - begin)
+        for i in range(begin + 1, end):
+            if times[i] >= times[i - 1]:
+                continue
+            if moves > most:  # far from sorted: insertion would take the square of the length
+                order = np.argsort(times[begin:end], kind="mergesort")
+                times[begin:end] = times[begin:end][order]
+                masks[begin:end] = masks[begin:end][order]
+                break
+            place = i
+            while place > begin and times[place - 1] > times[place]:
+                times[place - 1], times[place] = times[place], times[place - 1]
+                for word in range(words):
+                    masks[place - 1, word], masks[place, word] = (
+                        masks[place, word],
+                        masks[place - 1, word],
+                    )
+                place -= 1
+                moves += 1

@@ -1,0 +1,140 @@
+"""Several sources as one, against a merge that takes one tuple at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tacit.connectors.merge import NO_TIME, Merged, Timed, merge, running_progress
+
+times = st.lists(
+    st.one_of(
+        st.integers(-5, 30),
+        st.sampled_from([NO_TIME, NO_TIME + 1, 10**15, np.iinfo(np.int64).max]),
+    ),
+    max_size=25,
+)
+cuts = st.lists(st.integers(0, 25), max_size=6)
+
+
+def progress_of(times: list[int], future: int) -> list[int]:
+    """The progress at each tuple, by its definition."""
+    progress: list[int] = []
+    now = NO_TIME
+    for time in times:
+        if now == NO_TIME or (time > now and time - now <= future):
+            now = max(now, time)
+        progress.append(now)
+    return progress
+
+
+def arrive(sources: list[list[int]], future: int) -> list[tuple[int, int]]:
+    """Source and row of each tuple, taken one at a time."""
+    progress = [progress_of(source, future) for source in sources]
+    taken = [0] * len(sources)
+    order = []
+    while any(taken[n] < len(sources[n]) for n in range(len(sources))):
+        number = min(
+            (n for n in range(len(sources)) if taken[n] < len(sources[n])),
+            key=lambda n: (progress[n][taken[n]], n),
+        )
+        order.append((number, taken[number]))
+        taken[number] += 1
+    return order
+
+
+def batched(number: int, source: list[int], edges: list[int]) -> Iterator[Timed]:
+    """A source cut into batches; the origin says which source and which row comes first."""
+    bounds = sorted({0, len(source), *(min(edge, len(source)) for edge in edges)})
+    whole = np.array(source, np.int64)
+    for start, stop in pairwise(bounds):
+        rows = np.arange(start, stop)
+        masks = np.stack([rows, rows + 100], axis=1).astype(np.uint64)
+        slots = np.full(len(rows), number, np.int32)
+        yield Timed(whole[start:stop], (slots, masks), (number, start))
+
+
+def places(chunk: Merged) -> list[tuple[int, int]]:
+    """Source and row of each tuple of a chunk, as `trace` tells them."""
+    found: dict[int, tuple[int, int]] = {}
+    for index in range(len(chunk.times)):
+        ((number, start), rows) = next(chunk.trace(np.array([index])))
+        found[index] = (number, start + int(rows[0]))
+    return [found[index] for index in range(len(chunk.times))]
+
+
+@given(
+    st.lists(st.tuples(times, cuts), min_size=1, max_size=4),
+    st.sampled_from([0, 3, 10**9, 2**62]),
+)
+def test_merged_order_equals_taking_one_tuple_at_a_time(
+    sources: list[tuple[list[int], list[int]]], future: int
+) -> None:
+    flows = [batched(n, source, edges) for n, (source, edges) in enumerate(sources)]
+    chunks = list(merge(flows, future))
+    order = [place for chunk in chunks for place in places(chunk)]
+    assert order == arrive([source for source, _ in sources], future)
+    for chunk in chunks:
+        slots, masks = chunk.columns
+        for index, (number, row) in enumerate(places(chunk)):
+            assert chunk.times[index] == sources[number][0][row]
+            assert slots[index] == number
+            assert masks[index].tolist() == [row, row + 100]
+
+
+@given(times, st.sampled_from([0, 3, 10**9, 2**62]), st.integers(0, 25))
+def test_progress_equals_its_definition_across_batches(
+    source: list[int], future: int, cut: int
+) -> None:
+    whole = np.array(source, np.int64)
+    first = running_progress(whole[:cut], NO_TIME, future)
+    before = int(first[-1]) if len(first) else NO_TIME
+    rest = running_progress(whole[cut:], before, future)
+    assert [*first.tolist(), *rest.tolist()] == progress_of(source, future)
+
+
+def test_a_single_source_passes_through_without_a_copy() -> None:
+    timed = Timed(np.arange(5), (np.arange(5),), "origin")
+    (chunk,) = merge([iter([timed])], 10)
+    assert chunk.times is timed.times
+    assert chunk.columns[0] is timed.columns[0]
+    assert [(o, r.tolist()) for o, r in chunk.trace(np.array([1, 4]))] == [("origin", [1, 4])]
+
+
+def test_trace_groups_tuples_by_where_they_were_read() -> None:
+    flows = [
+        iter([Timed(np.array([1, 3, 5]), (), "a")]),
+        iter([Timed(np.array([2, 4, 5]), (), "b")]),
+    ]
+    chunks = list(merge(flows, 10))
+    assert [time for chunk in chunks for time in chunk.times.tolist()] == [1, 2, 3, 4, 5, 5]
+    traced = [(o, r.tolist()) for c in chunks for o, r in c.trace(np.arange(len(c.times)))]
+    assert sorted(traced) == [("a", [0, 1, 2]), ("b", [0, 1]), ("b", [2])]
+
+
+def test_one_wild_time_does_not_hold_the_other_tuples_of_its_source_back() -> None:
+    flows = [
+        iter([Timed(np.array([1, 10**15, 2, 3]), (), "a")]),
+        iter([Timed(np.array([2, 9]), (), "b")]),
+    ]
+    merged = [time for chunk in merge(flows, 100) for time in chunk.times.tolist()]
+    assert merged == [1, 10**15, 2, 2, 3, 9]
+
+
+@pytest.mark.parametrize("ahead", [1, 50])
+def test_merging_reads_at_most_one_batch_of_each_source_ahead(ahead: int) -> None:
+    read = [0, 0]
+
+    def flow(number: int, step: int) -> Iterator[Timed]:
+        for start in range(0, 1000, step):
+            read[number] += 1
+            yield Timed(np.arange(start, start + step), (), None)
+
+    merged = merge([flow(0, 10), flow(1, 10 * ahead)], 10**6)
+    next(merged)
+    assert read == [1, 1]

@@ -1,0 +1,262 @@
+"""One list of checks that every sink must pass, and what happens when writing fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from tacit.connectors.files import open_source
+from tacit.connectors.sinks import ClosedPipeError, StandardOutput, open_sink
+from tacit.connectors.writers import SUFFIXES
+from tacit.errors import SinkError
+
+NAMES = [f"answers{suffix}" for suffix in SUFFIXES]
+SUBJECTS = ["plain", 'quo"ted', "new\nline", "a,b", "Ärger 😀", ""]
+
+
+def answers(first: int, count: int, *, subjects: list[str] | None = None) -> pa.Table:
+    """Answers as the engine gives them, from window `first` on."""
+    names = subjects or SUBJECTS
+    start = [datetime(2008, 2, 2, 13, 30 + first, tzinfo=UTC)] * count
+    kind = pa.timestamp("us", "UTC")
+    return pa.table(
+        {
+            "window_start": pa.array(start, kind),
+            "window_end": pa.array(
+                [s.replace(second=59, microsecond=500_000) for s in start], kind
+            ),
+            "subject": pa.array([names[n % len(names)] for n in range(count)]).dictionary_encode(),
+            "query": pa.array(["jam"] * count).dictionary_encode(),
+            "detected": pa.array([n % 2 == 0 for n in range(count)]),
+        }
+    )
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """All rows of a file, with times as ISO text."""
+    rows = [row for batch in open_source(path).batches() for row in batch.table.to_pylist()]
+    for row in rows:
+        for name in ("window_start", "window_end"):
+            if isinstance(row[name], datetime):
+                row[name] = row[name].isoformat().replace("+00:00", "Z").replace("500000Z", "500Z")
+    return rows
+
+
+def expected(*tables: pa.Table) -> list[dict[str, Any]]:
+    """The same of tables."""
+    rows = [row for table in tables for row in table.to_pylist()]
+    for row in rows:
+        row["window_start"] = row["window_start"].strftime("%Y-%m-%dT%H:%M:%SZ")
+        row["window_end"] = row["window_end"].strftime("%Y-%m-%dT%H:%M:%S.500Z")
+    return rows
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_written_can_be_read_back(name: str, tmp_path: Path) -> None:
+    tables = [answers(0, 20), answers(1, 8, subjects=["new", "plain"]), answers(2, 30)]
+    with open_sink(tmp_path / name) as sink:
+        for table in tables:
+            sink.write(table)
+    assert read(tmp_path / name) == expected(*tables)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_target_appears_whole_at_the_end_and_nothing_else_stays(
+    name: str, tmp_path: Path
+) -> None:
+    target = tmp_path / name
+    target.write_bytes(b"earlier")
+    os.chmod(target, 0o640)
+    sink = open_sink(target)
+    sink.write(answers(0, 20))
+    assert target.read_bytes() == b"earlier"
+    sink.close()
+    sink.close()
+    assert target.read_bytes() != b"earlier"
+    assert os.listdir(tmp_path) == [name]
+    assert stat.S_IMODE(target.stat().st_mode) == 0o640
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_exception_leaves_the_earlier_file_and_nothing_else(name: str, tmp_path: Path) -> None:
+    target = tmp_path / name
+    target.write_bytes(b"earlier")
+
+    def run() -> None:
+        with open_sink(target) as sink:
+            sink.write(answers(0, 20))
+            raise KeyError("something else")
+
+    with pytest.raises(KeyError):
+        run()
+    assert target.read_bytes() == b"earlier"
+    assert os.listdir(tmp_path) == [name]
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if "jsonl" not in n and "ndjson" not in n])
+def test_without_answers_the_columns_are_written_all_the_same(name: str, tmp_path: Path) -> None:
+    open_sink(tmp_path / name, answers(0, 1).schema).close()
+    source = open_source(tmp_path / name)
+    assert source.schema().names == answers(0, 1).schema.names
+    assert sum(batch.table.num_rows for batch in source.batches()) == 0
+
+
+def test_text_formats_write_iso_times_and_plain_truth(tmp_path: Path) -> None:
+    for name in ("a.csv", "a.jsonl"):
+        with open_sink(tmp_path / name) as sink:
+            sink.write(answers(0, 1).append_column("confidence", pa.array([0.25])))
+    assert (tmp_path / "a.csv").read_text() == (
+        "window_start,window_end,subject,query,detected,confidence\n"
+        "2008-02-02T13:30:00Z,2008-02-02T13:30:59.500Z,plain,jam,true,0.25\n"
+    )
+    assert json.loads((tmp_path / "a.jsonl").read_text()) == {
+        "window_start": "2008-02-02T13:30:00Z",
+        "window_end": "2008-02-02T13:30:59.500Z",
+        "subject": "plain",
+        "query": "jam",
+        "detected": True,
+        "confidence": 0.25,
+    }
+
+
+def test_numbers_as_subjects_stay_numbers(tmp_path: Path) -> None:
+    table = answers(0, 3).set_column(2, "subject", pa.array([1, 2, 2**62], pa.int64()))
+    for name in NAMES:
+        with open_sink(tmp_path / name) as sink:
+            sink.write(table)
+        assert [row["subject"] for row in read(tmp_path / name)] == [1, 2, 2**62]
+
+
+def test_parquet_keeps_the_types_of_answers(tmp_path: Path) -> None:
+    with open_sink(tmp_path / "a.parquet") as sink:
+        sink.write(answers(0, 5))
+    found = pl.read_parquet(tmp_path / "a.parquet").schema
+    assert found["window_start"] == pl.Datetime("us", "UTC")
+    assert found["detected"] == pl.Boolean
+
+
+def test_an_unknown_suffix_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(SinkError, match=r"\.parquet, \.csv, .*standard output"):
+        open_sink("answers.xlsx")
+
+
+def test_what_is_not_a_regular_file_is_never_replaced(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").mkdir()
+    with pytest.raises(SinkError, match="not a regular file"):
+        open_sink(tmp_path / "a.csv")
+
+
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "a.csv").symlink_to(tmp_path / "folder" / "b.csv")
+    with open_sink(tmp_path / "a.csv") as sink:
+        sink.write(answers(0, 5))
+    assert (tmp_path / "a.csv").is_symlink()
+    assert os.listdir(tmp_path / "folder") == ["b.csv"]
+
+
+def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SinkError, match="its folder does not exist"):
+        open_sink(tmp_path / "no" / "a.csv")
+
+
+def test_a_closed_sink_takes_no_more(tmp_path: Path) -> None:
+    sink = open_sink(tmp_path / "a.csv")
+    sink.close()
+    with pytest.raises(SinkError, match="is closed"):
+        sink.write(answers(0, 1))
+
+
+LIMITED = """
+import resource, signal, sys
+import pyarrow as pa
+from tacit.connectors.sinks import open_sink
+from tacit.errors import SinkError
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
+table = pa.table({"n": pa.array(range(1_000_000), pa.int64())})
+try:
+    with open_sink(sys.argv[1]) as sink:
+        for _ in range(3):
+            sink.write(table)
+except SinkError as error:
+    print(error)
+    sys.exit(3)
+"""
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.csv", "a.jsonl.gz", "a.arrow"])
+def test_a_disk_that_takes_no_more_leaves_nothing_behind(name: str, tmp_path: Path) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", LIMITED, str(tmp_path / name)], capture_output=True, text=True
+    )
+    assert run.returncode == 3, run.stderr
+    assert "cannot be written: File too large" in run.stdout
+    assert run.stderr == ""
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
+def test_a_full_disk_says_so() -> None:
+    number = os.open("/dev/full", os.O_WRONLY)
+    with pytest.raises(SinkError, match="the disk is full; free some space"):
+        StandardOutput(number).write(answers(0, 3))
+    os.close(number)
+
+
+def test_a_full_disk_is_told_by_every_format(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    for name in NAMES:
+        sink = open_sink(tmp_path / name)
+        sink.write(answers(0, 3))
+        with pytest.raises(SinkError, match="the disk is full"):
+            sink.close()
+        assert os.listdir(tmp_path) == []
+
+
+def test_a_pipe_without_reader_is_told_apart() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with pytest.raises(ClosedPipeError):
+        StandardOutput(writer).write(answers(0, 3))
+    os.close(writer)
+
+
+PIPED = """
+import pyarrow as pa
+from tacit.connectors.sinks import ClosedPipeError, open_sink
+table = pa.table({"n": pa.array(range(100_000), pa.int64())})
+try:
+    with open_sink("-") as sink:
+        for _ in range(100):
+            sink.write(table)
+except ClosedPipeError:
+    raise SystemExit(5)
+"""
+
+
+def test_standard_output_is_lines_as_they_come_until_its_reader_leaves() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", PIPED], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert [process.stdout.readline() for _ in range(2)] == [b'{"n":0}\n', b'{"n":1}\n']
+        process.stdout.close()
+        assert process.wait(60) == 5
+        assert process.stderr.read() == b""

@@ -1,0 +1,311 @@
+"""One list of checks that every source must pass."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tacit.connectors import sources as sources_module
+from tacit.connectors.files import open_source
+from tacit.connectors.frames import FrameSource
+from tacit.connectors.sources import Batch, Source, is_text
+from tacit.errors import SchemaError, SourceError
+
+ODD = ["plain", "", 'quo"ted', "new\nline", "comma, here", "Ärger 😀", "x" * 10_000]
+
+
+def rows(count: int) -> pa.Table:
+    """Tuples with awkward subjects."""
+    rng = np.random.default_rng(count)
+    return pa.table(
+        {
+            "subject": [
+                ODD[n % len(ODD)] if n % 11 == 0 else f"taxi-{n % 50}" for n in range(count)
+            ],
+            "time": [f"2008-02-02T13:{n // 60 % 60:02d}:{n % 60:02d}Z" for n in range(count)],
+            "kind": pa.array(rng.integers(-5, 20, count), pa.int64()),
+            "speed": pa.array([None if n % 7 == 3 else n / 4 for n in range(count)], pa.float64()),
+            "hired": pa.array([n % 3 == 0 for n in range(count)], pa.bool_()),
+        }
+    )
+
+
+def write_json(table: pa.Table, path: Path) -> None:
+    """As another program would write it."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
+
+
+def write_ipc(table: pa.Table, path: Path, opened: Callable[..., Any]) -> None:
+    """In small batches, as a stream or a file."""
+    with pa.OSFile(str(path), "wb") as file, opened(file, table.schema) as writer:
+        writer.write_table(table, max_chunksize=100)
+
+
+def write_compressed(table: pa.Table, path: Path, codec: str) -> None:
+    """CSV through a compressor."""
+    with pa.CompressedOutputStream(str(path), codec) as file:
+        pl.DataFrame(table).write_csv(file)
+
+
+FILES: dict[str, Callable[[pa.Table, Path], object]] = {
+    "a.parquet": lambda table, path: pq.write_table(table, path, row_group_size=70),
+    "large.parquet": lambda table, path: pq.write_table(table, path),
+    "a.csv": lambda table, path: pl.DataFrame(table).write_csv(path),
+    "a.csv.gz": lambda table, path: write_compressed(table, path, "gzip"),
+    "a.csv.zst": lambda table, path: write_compressed(table, path, "zstd"),
+    "a.jsonl": write_json,
+    "a.ndjson": write_json,
+    "a.arrow": lambda table, path: write_ipc(table, path, pa.ipc.new_file),
+    "a.ipc": lambda table, path: write_ipc(table, path, pa.ipc.new_stream),
+    "a.feather": lambda table, path: write_ipc(table, path, pa.ipc.new_file),
+}
+FRAMES: dict[str, Callable[[pa.Table], Any]] = {
+    "polars": pl.DataFrame,
+    "lazy": lambda table: pl.DataFrame(table).lazy(),
+    "pandas": lambda table: table.to_pandas(),
+    "table": lambda table: table,
+    "reader": lambda table: table.to_reader(max_chunksize=33),
+    "batch": lambda table: table.combine_chunks().to_batches()[0],
+    "iterator": lambda table: iter([pl.DataFrame(table[:40]), table[40:90], table[90:]]),
+}
+Opened = Callable[[pa.Table], Source]
+
+
+@pytest.fixture(params=[*FILES, *FRAMES])
+def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Opened:
+    """Write a table in one of the formats and open it."""
+
+    def make(table: pa.Table) -> Source:
+        if request.param in FRAMES:
+            return FrameSource(FRAMES[request.param](table))
+        path = tmp_path / request.param
+        FILES[request.param](table, path)
+        return open_source(path)
+
+    return make
+
+
+def collect(batches: list[Batch]) -> dict[str, list[Any]]:
+    """All rows as Python values; pandas' NaN counts as missing."""
+    found: dict[str, list[Any]] = {}
+    for batch in batches:
+        for name, values in batch.table.to_pydict().items():
+            found.setdefault(name, []).extend(None if v != v else v for v in values)
+    return found
+
+
+def test_the_same_rows_come_out_as_went_in(opened: Opened) -> None:
+    table = rows(500)
+    source = opened(table)
+    assert source.schema().names == table.schema.names
+    batches = list(source.batches())
+    assert collect(batches) == table.to_pydict()
+    assert not any(batch.rejected for batch in batches)
+
+
+def test_only_the_columns_asked_for_come_in_their_order(opened: Opened) -> None:
+    table = rows(200)
+    found = collect(list(opened(table).batches(["speed", "subject"], keys=["subject"])))
+    assert list(found) == ["speed", "subject"]
+    assert found == table.select(["speed", "subject"]).to_pydict()
+
+
+def test_keys_of_text_are_dictionaries_and_keys_of_numbers_are_not(opened: Opened) -> None:
+    table = rows(200)
+    for batch in opened(table).batches(["subject", "kind", "time"], keys=["subject", "kind"]):
+        subject, kind, time = batch.table.schema.types
+        assert pa.types.is_dictionary(subject)
+        assert is_text(subject)
+        assert pa.types.is_integer(kind)
+        assert is_text(time)
+        assert not pa.types.is_dictionary(time)
+
+
+def test_batches_are_bounded_and_know_their_rows(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources_module, "MOST_ROWS", 64)
+    table = rows(500)
+    source = opened(table)
+    in_lines = source.unit == "bytes"
+    place = 0
+    for batch in source.batches(["kind"]):
+        assert batch.table.num_rows <= 64
+        found = batch.place(np.arange(batch.table.num_rows))
+        assert found[0] == batch.first_row
+        assert (np.diff(found) >= 1).all()
+        assert found[0] > place
+        place = int(found[-1])
+    assert place >= 500 if in_lines else place == 500
+
+
+def test_the_position_ends_at_the_total(opened: Opened) -> None:
+    source = opened(rows(300))
+    positions = [batch.position for batch in source.batches()]
+    assert positions == sorted(positions)
+    if source.total is not None:
+        assert positions[-1] == source.total
+
+
+def test_a_missing_column_is_refused_with_the_nearest_name(opened: Opened) -> None:
+    with pytest.raises(SchemaError, match=r"'sped' is not there\. Did you mean 'speed'"):
+        next(opened(rows(91)).batches(["subject", "sped"]))
+
+
+def test_closing_early_is_quiet(opened: Opened) -> None:
+    batches = opened(rows(500)).batches()
+    next(batches)
+    batches.close()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", [name for name in FILES if "json" not in name])
+def test_columns_without_rows_are_no_mistake(name: str, tmp_path: Path) -> None:
+    FILES[name](rows(1)[:0], tmp_path / name)
+    source = open_source(tmp_path / name)
+    assert source.schema().names == rows(1).schema.names
+    assert sum(batch.table.num_rows for batch in source.batches()) == 0
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_an_empty_file_is_refused(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(b"")
+    with pytest.raises(SourceError, match=name):
+        open_source(tmp_path / name).schema()
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_that_is_not_there_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="does not exist"):
+        open_source(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", [n for n in FILES if n not in ("a.csv", "a.jsonl", "a.ndjson")])
+def test_a_file_cut_short_is_refused_and_says_what_to_do(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    FILES[name](rows(2000), path)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size * 2 // 3])
+    with pytest.raises(SourceError, match="again"):
+        list(open_source(path).batches())
+
+
+@pytest.mark.parametrize("name", [n for n in FILES if n not in ("a.csv", "a.jsonl", "a.ndjson")])
+def test_a_file_of_another_kind_is_refused(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_bytes(b"certainly neither of these\n" * 100)
+    with pytest.raises(SourceError, match=name):
+        list(open_source(path).batches())
+
+
+def twice(kind: str) -> Any:
+    """A table with two columns of one name."""
+    table = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"])
+    return table.to_pandas() if kind == "pandas" else table
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.csv", "a.jsonl", "a.arrow"])
+def test_columns_of_the_same_name_are_refused(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    if name == "a.csv":
+        path.write_text("a,a\n1,2\n")
+    elif name == "a.jsonl":
+        path.write_text('{"a": 1, "a": 2}\n')
+    else:
+        FILES[name](twice(""), path)
+    with pytest.raises(SourceError, match="more than one column named 'a'"):
+        open_source(path).schema()
+
+
+@pytest.mark.parametrize("kind", ["table", "pandas"])
+def test_frames_with_columns_of_the_same_name_are_refused(kind: str) -> None:
+    with pytest.raises(SourceError, match="more than one column named 'a'"):
+        FrameSource(twice(kind))
+
+
+def test_an_unknown_suffix_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(SourceError, match=r"\.parquet, \.csv, .*standard input"):
+        open_source("trips.xlsx")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_folder_is_read_in_order_of_names(name: str, tmp_path: Path) -> None:
+    table = rows(300)
+    for number, start in enumerate((0, 100, 200)):
+        FILES[name](table[start : start + 100], tmp_path / f"part-{number}-{name}")
+    for place in (tmp_path, tmp_path / f"part-*{name}"):
+        source = open_source(place)
+        batches = list(source.batches())
+        assert collect(batches) == table.to_pydict()
+        assert [Path(b.source).name for b in batches] == sorted(
+            Path(b.source).name for b in batches
+        )
+        if source.total is not None:
+            assert batches[-1].position == source.total
+
+
+def test_a_folder_of_several_kinds_is_refused(tmp_path: Path) -> None:
+    FILES["a.csv"](rows(3), tmp_path / "a.csv")
+    FILES["a.jsonl"](rows(3), tmp_path / "a.jsonl")
+    with pytest.raises(SourceError, match="several kinds"):
+        open_source(tmp_path)
+
+
+def test_a_folder_without_a_file_to_read_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="holds no file to read"):
+        open_source(tmp_path)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_later_files_keep_the_types_of_the_first(suffix: str, tmp_path: Path) -> None:
+    if suffix == "csv":
+        (tmp_path / "1.csv").write_text("id,v\nA7,1\n")
+        (tmp_path / "2.csv").write_text("id,v\n007,2.5\n8,x\n")
+        (tmp_path / "3.csv").write_text("")
+    else:
+        (tmp_path / "1.jsonl").write_text('{"id": "A7", "v": 1}\n')
+        (tmp_path / "2.jsonl").write_text('{"id": "007", "v": 2.5}\n{"id": 8, "v": "x"}\n')
+        (tmp_path / "3.jsonl").write_text("")
+    found = collect(list(open_source(tmp_path).batches()))
+    assert found == {"id": ["A7", "007", "8"], "v": [1, 2.5, None]}
+
+
+def test_a_later_file_with_an_unfit_type_is_refused(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"v": [1]}), tmp_path / "1.parquet")
+    pq.write_table(pa.table({"v": ["text"]}), tmp_path / "2.parquet")
+    with pytest.raises(SourceError, match=r"'v' is .*string, in an earlier file it is int64"):
+        list(open_source(tmp_path).batches())
+
+
+def test_what_is_no_frame_is_refused() -> None:
+    with pytest.raises(SourceError, match="expected a frame"):
+        FrameSource(5)
+    with pytest.raises(SourceError, match="without any frame"):
+        FrameSource(iter([]))
+
+
+def test_an_iterator_of_frames_can_be_read_once() -> None:
+    source = FrameSource(iter([pd.DataFrame({"a": [1]})]))
+    assert collect(list(source.batches())) == {"a": [1]}
+    with pytest.raises(SourceError, match="only once"):
+        list(source.batches())
+
+
+def test_files_and_tables_can_be_read_again(tmp_path: Path) -> None:
+    write_json(rows(5), tmp_path / "a.jsonl")
+    for source in (open_source(tmp_path / "a.jsonl"), FrameSource(rows(5))):
+        assert collect(list(source.batches())) == collect(list(source.batches()))
+
+
+def test_parquet_with_categories_of_text_gives_dictionaries(tmp_path: Path) -> None:
+    table = pa.table({"s": pa.array(["a", "b", None, "a"]).dictionary_encode(), "n": [1, 2, 3, 4]})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=3)
+    found = list(open_source(tmp_path / "a.parquet").batches(keys=["s"]))
+    assert collect(found) == table.to_pydict()

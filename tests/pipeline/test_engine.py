@@ -1,0 +1,350 @@
+"""The whole flow against its meaning, written out one tuple, window and subject at a time."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tacit.answers.answers import Answers
+from tacit.errors import StateError
+from tacit.events.subjects import Subjects
+from tacit.patterns.reference import Tuple, detected
+from tacit.pipeline.arrivals import Rows
+from tacit.pipeline.engine import Engine, Refused
+from tacit.pipeline.flow import Flow
+from tacit.spec.reading import loads
+from tacit.spec.specification import Specification
+from tacit.windows.clock import TAKEN
+
+SPEC = """
+version: 1
+streams:
+  s: {subject: who, time: at, unit: us}
+windows: {size: 10 us, lateness: 7 us, future: 1 s}
+events:
+  a: {stream: s, where: "kind = 0"}
+  b: {stream: s, where: "kind = 1"}
+  c: {stream: s, where: "kind = 2"}
+  big: {stream: s, where: "value > 2"}
+queries:
+  - {name: both, consumer: x, pattern: "AND(a, b)"}
+  - {name: order, consumer: x, pattern: "SEQ(a, b, c)"}
+  - {name: gap, consumer: x, pattern: "SEQ(a, NOT b, c) WITHIN 4 us"}
+  - {name: none, consumer: x, pattern: "NOT OR(a, big)"}
+  - {name: nested, consumer: x, pattern: "SEQ(AND(a, b), big)"}
+  - {name: rising, consumer: x, pattern: "SEQ(a x, b y) WHERE y.value > x.value"}
+"""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One raw tuple."""
+
+    who: int
+    at: int
+    kind: int
+    value: float | None
+
+
+def batch(rows: Sequence[Row]) -> pa.RecordBatch:
+    """Raw tuples as a batch."""
+    return pa.record_batch(
+        {
+            "who": pa.array([row.who for row in rows], pa.int64()),
+            "at": pa.array([row.at for row in rows], pa.int64()),
+            "kind": pa.array([row.kind for row in rows], pa.int8()),
+            "value": pa.array([row.value for row in rows], pa.float64()),
+        }
+    )
+
+
+Answer = tuple[int, int, str]
+
+
+def flat(answers: Sequence[Answers]) -> dict[Answer, bool]:
+    """Answers by window start, subject and query; no answer may come twice."""
+    rows = [
+        ((start, row["subject"], row["query"]), row["detected"])
+        for part in answers
+        for start, row in zip(
+            part.table()["window_start"].cast(pa.int64()).to_pylist(),
+            part.table().to_pylist(),
+            strict=True,
+        )
+    ]
+    assert len(dict(rows)) == len(rows)
+    return dict(rows)
+
+
+def expected(spec: Specification, rows: Sequence[Row], subjects: Sequence[int]) -> tuple[
+    dict[Answer, bool], list[int]
+]:  # fmt: skip
+    """Answers and refused rows by the rules, one tuple at a time."""
+    size, lateness = spec.windows.size, spec.windows.lateness
+    seen: list[int] = []
+    refused = []
+    windows: dict[tuple[int, int], list[Tuple]] = defaultdict(list)
+    for number, row in enumerate(rows):
+        closed = bool(seen) and (row.at // size + 1) * size <= max(seen) - lateness
+        if row.who not in subjects or closed:
+            refused.append(number + 1)
+            continue
+        seen.append(row.at)
+        types = {name for name, kind in zip("abc", range(3), strict=True) if row.kind == kind}
+        if row.value is not None and np.isfinite(row.value) and row.value > 2:
+            types.add("big")
+        windows[row.at // size, row.who].append(
+            Tuple(row.at, frozenset(types), {"value": row.value})
+        )
+    if not seen:
+        return {}, refused
+    return {
+        (window * size, who, name): detected(pattern, windows[window, who])
+        for window in range(min(seen) // size, max(seen) // size + 1)
+        for who in subjects
+        for name, pattern in spec.query_patterns.items()
+    }, refused
+
+
+def run(
+    spec: Specification, rows: Sequence[Row], subjects: Sequence[int], cuts: Sequence[int] = ()
+) -> tuple[dict[Answer, bool], list[int]]:
+    """Answers and refused rows by the engine, its state carried over as bytes at every cut."""
+    flow = Flow(spec)
+    refused: list[int] = []
+
+    def note(found: Refused) -> None:
+        refused.extend(found.rows.number(found.chosen).tolist())
+
+    registry = Subjects("int")
+    registry.add(subjects)
+    engine = Engine(flow, registry, refused=note)
+    answers: list[Answers] = []
+    edges = [0, *sorted(min(cut, len(rows)) for cut in cuts), len(rows)]
+    for begin, end in zip(edges, edges[1:], strict=False):
+        answers += engine.push(Rows("s", batch(rows[begin:end]), first=begin + 1))
+        snapshot = engine.snapshot()
+        engine = Engine(flow, Subjects("int"), refused=note)
+        engine.restore(snapshot)
+    answers += engine.finish()
+    assert engine.counts[TAKEN] == len(rows) - len(refused)
+    return flat(answers), sorted(refused)
+
+
+@pytest.fixture(scope="module")
+def spec() -> Specification:
+    """The specification of these tests."""
+    return loads(SPEC)
+
+
+SPECIFICATION = loads(SPEC)
+row_lists = st.lists(
+    st.builds(
+        Row,
+        st.integers(0, 3),
+        st.integers(-30, 60),
+        st.integers(0, 3),
+        st.one_of(st.none(), st.sampled_from([0.0, 1.0, 2.0, 3.0, float("nan"), float("inf")])),
+    ),
+    max_size=25,
+)
+
+
+@given(row_lists, st.lists(st.integers(0, 25), max_size=3))
+@settings(max_examples=60)
+def test_answers_and_dead_letters_follow_the_rules_however_the_input_is_cut(
+    rows: list[Row], cuts: list[int]
+) -> None:
+    """Every registered subject has an answer for every query in every window of the schedule."""
+    assert run(SPECIFICATION, rows, [2, 0, 1], cuts) == expected(SPECIFICATION, rows, [2, 0, 1])
+
+
+def test_any_order_of_arrival_within_the_lateness_gives_the_same_answers() -> None:
+    """Delays of up to the lateness change nothing and lose nothing."""
+    random = Random(7)
+    for _ in range(20):
+        rows = sorted(
+            (
+                Row(random.randrange(3), random.randrange(100), random.randrange(3), 1.0)
+                for _ in range(40)
+            ),
+            key=lambda row: row.at,
+        )
+        delayed = sorted(rows, key=lambda row: row.at + random.randint(0, 7))
+        in_order, _ = run(SPECIFICATION, rows, [0, 1, 2])
+        late, refused = run(SPECIFICATION, delayed, [0, 1, 2])
+        assert late == in_order
+        assert refused == []
+
+
+def test_silent_subjects_are_answered_in_every_window(spec: Specification) -> None:
+    """A missing row would tell that nothing happened."""
+    answers, _ = run(spec, [Row(0, 5, 0, None), Row(0, 95, 0, None)], [0, 1])
+    assert len(answers) == 10 * 2 * len(spec.queries)
+    assert all(answers[window * 10, 1, "none"] for window in range(10))
+
+
+def test_a_gap_longer_than_the_ring_is_filled_with_answers(spec: Specification) -> None:
+    """The schedule has no holes, whatever the events do."""
+    answers, _ = run(spec, [Row(0, 5, 0, None), Row(0, 25_005, 1, 3.0)], [0])
+    assert len(answers) == 2501 * len(spec.queries)
+    assert answers[0, 0, "none"] is False
+    assert answers[10, 0, "none"] is True
+    assert answers[25_000, 0, "none"] is False
+
+
+def learned(rows: Sequence[Row], learn: int, cuts: Sequence[int] = ()) -> tuple[
+    dict[Answer, bool], list[int]
+]:  # fmt: skip
+    """A run that learns its subjects from the first stretch, its state carried over at cuts."""
+    refused: list[int] = []
+    flow = Flow(SPECIFICATION)
+
+    def note(found: Refused) -> None:
+        refused.extend(found.rows.number(found.chosen).tolist())
+
+    engine = Engine(flow, Subjects("int"), learn=learn, refused=note)
+    answers: list[Answers] = []
+    edges = [0, *sorted(min(cut, len(rows)) for cut in cuts), len(rows)]
+    for begin, end in zip(edges, edges[1:], strict=False):
+        answers += engine.push(Rows("s", batch(rows[begin:end]), first=begin + 1))
+        snapshot = engine.snapshot()
+        engine = Engine(flow, Subjects("int"), learn=learn, refused=note)
+        engine.restore(snapshot)
+    answers += engine.finish()
+    return flat(answers), refused
+
+
+def test_subjects_are_learned_from_the_first_stretch_and_have_all_of_its_answers() -> None:
+    """Who appears later than that is refused, and never silently added."""
+    rows = [
+        Row(5, 1, 0, None),
+        Row(6, 12, 0, None),
+        Row(7, 22, 0, None),
+        Row(5, 33, 0, None),
+        Row(8, 34, 0, None),
+    ]
+    answers, refused = learned(rows, learn=20)
+    assert refused == [3, 5]
+    assert {who for _, who, _ in answers} == {5, 6}
+    assert {start for start, who, _ in answers if who == 6} == {0, 10, 20, 30}
+    assert answers[0, 6, "none"] is True
+
+
+@given(row_lists, st.lists(st.integers(0, 25), max_size=3))
+@settings(max_examples=30)
+def test_what_is_learned_does_not_depend_on_batches(rows: list[Row], cuts: list[int]) -> None:
+    """Held answers and a registry in the making survive a snapshot too."""
+    whole, refused = learned(rows, 30)
+    assert learned(rows, 30, cuts) == (whole, refused)
+
+
+def test_what_is_learned_does_not_depend_on_the_order_of_arrival_within_the_lateness() -> None:
+    """The same subjects are registered, and the same answers given."""
+    random = Random(11)
+    for _ in range(20):
+        rows = sorted(
+            (Row(random.randrange(8), random.randrange(80), 0, None) for _ in range(25)),
+            key=lambda row: row.at,
+        )
+        delayed = sorted(rows, key=lambda row: row.at + random.randint(0, 7))
+        assert learned(delayed, 20)[0] == learned(rows, 20)[0]
+
+
+def test_a_subject_registered_later_has_answers_from_the_next_window_on() -> None:
+    """Growing the registry is an explicit act; tuples before it takes effect are refused."""
+    refused: list[int] = []
+    registry = Subjects("int")
+    registry.add([1])
+    engine = Engine(
+        Flow(SPECIFICATION),
+        registry,
+        refused=lambda found: refused.extend(found.rows.number(found.chosen).tolist()),
+    )
+    answers = list(engine.push(Rows("s", batch([Row(1, 5, 0, None)]))))
+    engine.register([2])
+    rows = [Row(2, 6, 0, None), Row(2, 12, 0, None), Row(1, 13, 1, None)]
+    answers += engine.push(Rows("s", batch(rows), first=2))
+    answers += engine.finish()
+    found = flat(answers)
+    assert refused == [2]
+    assert {start for start, who, _ in found if who == 2} == {10}
+    assert {start for start, who, _ in found if who == 1} == {0, 10}
+    assert found[10, 2, "none"] is False
+
+
+def test_shards_stand_alone(spec: Specification) -> None:
+    """Two engines, each with some of the subjects, answer together what one answers."""
+    random = Random(3)
+    rows = [Row(random.randrange(6), at, random.randrange(3), 1.0) for at in range(0, 200, 2)]
+    whole, _ = run(spec, rows, range(6))
+    parts = []
+    for names in ([0, 2, 4], [1, 3, 5]):
+        registry = Subjects("int")
+        registry.add(names)
+        engine = Engine(Flow(spec), registry)
+        answers = list(engine.push(Rows("s", batch([row for row in rows if row.who in names]))))
+        parts.append(flat([*answers, *engine.finish()]))
+    assert parts[0] | parts[1] == whole
+
+
+def test_a_snapshot_is_restored_in_another_process(tmp_path: Path) -> None:
+    """The state is bytes: nothing of this process is in it."""
+    rows = [Row(who, at, at % 3, float(at % 5)) for at in range(40) for who in range(2)]
+    registry = Subjects("int")
+    registry.add([0, 1])
+    engine = Engine(Flow(SPECIFICATION), registry)
+    list(engine.push(Rows("s", batch(rows[:41]))))
+    (tmp_path / "state").write_bytes(engine.snapshot())
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    with pa.ipc.new_file(tmp_path / "rest.arrow", batch(rows).schema) as file:
+        file.write(batch(rows[41:]))
+    there = subprocess.run(
+        [sys.executable, "-c", _ELSEWHERE, str(tmp_path)],
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    here = flat([*engine.push(Rows("s", batch(rows[41:]))), *engine.finish()])
+    assert there.stdout.split() == [f"{key[0]}/{key[1]}/{key[2]}={here[key]}" for key in sorted(here)]
+
+
+_ELSEWHERE = """
+import sys
+from pathlib import Path
+import pyarrow as pa
+from tacit.events.subjects import Subjects
+from tacit.pipeline.arrivals import Rows
+from tacit.pipeline.engine import Engine
+from tacit.pipeline.flow import Flow
+from tacit.spec.reading import load
+from tests.pipeline.test_engine import flat
+
+folder = Path(sys.argv[1])
+engine = Engine(Flow(load(folder / "spec.yaml")), Subjects("int"))
+engine.restore((folder / "state").read_bytes())
+rows = pa.ipc.open_file(folder / "rest.arrow").get_batch(0)
+answers = flat([*engine.push(Rows("s", rows)), *engine.finish()])
+print(*(f"{key[0]}/{key[1]}/{key[2]}={answers[key]}" for key in sorted(answers)))
+"""
+
+
+def test_a_snapshot_of_another_specification_is_refused(spec: Specification) -> None:
+    """So is anything that is not a snapshot."""
+    engine = Engine(Flow(spec), Subjects("int"))
+    other = Engine(Flow(loads(SPEC.replace("AND(a, b)", "AND(a, c)"))), Subjects("int"))
+    with pytest.raises(StateError, match="another specification"):
+        other.restore(engine.snapshot())
+    with pytest.raises(StateError, match="damaged"):
+        other.restore(engine.snapshot()[:-30])
+    with pytest.raises(StateError, match="not a snapshot"):
+        other.restore(b"nothing")

@@ -1,0 +1,232 @@
+"""The clock and the ring against rules written out one tuple at a time."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from tacit.patterns.lists import EventLists
+from tacit.windows.clock import (
+    BEFORE_START,
+    FUTURE,
+    LATE,
+    NEVER,
+    NO_SUBJECT,
+    NO_TIME,
+    NONE,
+    TAKEN,
+    UNREGISTERED,
+    Clock,
+)
+from tacit.windows.panes import Panes, ring_capacity
+
+SUBJECTS = 5
+Tuples = list[tuple[int, int, int]]  # slot, time, mask
+
+
+@dataclass
+class Rules:
+    """The rules of event time, one tuple after the other."""
+
+    size: int
+    lateness: int
+    future: int
+    start: int | None
+    seen: list[int] = field(default_factory=list)
+
+    def judge(self, slot: int, time: int, registered_from: int) -> int:
+        """What becomes of a tuple that arrives now."""
+        if slot < 0:
+            return UNREGISTERED if slot == -1 else NO_SUBJECT
+        if time == NONE:
+            return NO_TIME
+        window_end = (time // self.size + 1) * self.size
+        if self.start is not None and time < self.start // self.size * self.size:
+            return BEFORE_START
+        if self.seen and window_end <= max(self.seen) - self.lateness:
+            return LATE
+        start = [] if self.start is None else [self.start // self.size * self.size]
+        seen = self.seen or start
+        if seen and time > max(seen) + self.future:
+            return FUTURE
+        if time // self.size < registered_from:
+            return UNREGISTERED
+        self.seen.append(time)
+        return TAKEN
+
+
+def rules_for(
+    tuples: Tuples, size: int, lateness: int, future: int, start: int | None, since: list[int]
+) -> tuple[list[int], dict[tuple[int, int], int], range]:
+    """Verdicts, the event types of each window and subject, and the schedule."""
+    rules = Rules(size, lateness, future, start)
+    verdicts = [
+        rules.judge(slot, time, since[slot] if slot >= 0 else 0) for slot, time, _ in tuples
+    ]
+    content: dict[tuple[int, int], int] = defaultdict(int)
+    for (slot, time, mask), verdict in zip(tuples, verdicts, strict=True):
+        if verdict == TAKEN:
+            content[time // size, slot] |= mask
+    if not rules.seen:
+        return verdicts, content, range(0)
+    first = min(rules.seen) // size if start is None else start // size
+    return verdicts, content, range(first, max(rules.seen) // size + 1)
+
+
+def run(
+    tuples: Tuples,
+    cuts: list[int],
+    size: int,
+    lateness: int,
+    future: int,
+    start: int | None,
+    since: list[int],
+    spare: int,
+) -> tuple[list[int], dict[tuple[int, int], int], list[int], list[EventLists]]:
+    """The same by clock and ring, with the input cut into batches."""
+    capacity = -(-lateness // size) + 2 + spare
+    clock = Clock.at_rest(size, lateness, future, start, capacity)
+    everything = np.array([~np.uint64(0)])
+    panes = Panes(size, capacity, SUBJECTS, everything)
+    verdicts: list[int] = []
+    content: dict[tuple[int, int], int] = {}
+    schedule: list[int] = []
+    lists: list[EventLists] = []
+
+    def close(stop: int) -> None:
+        first_window = clock.first_window
+        if first_window is None or stop <= clock.next_window:
+            return
+        first = max(first_window, clock.next_window)
+        clock.hand_on(stop)
+        for begin in range(first, stop, capacity):
+            closed = panes.hand_on(begin, min(capacity, stop - begin))
+            lists.append(closed.lists)
+            for place, words in enumerate(closed.words):
+                schedule.append(begin + place)
+                for slot in range(SUBJECTS):
+                    if words[slot, 0]:
+                        content[begin + place, slot] = int(words[slot, 0])
+
+    edges = [0, *sorted(cuts), len(tuples)]
+    registered = np.array(since, dtype=np.int64)
+    settled = all(window == NONE for window in since)
+    for begin, end in zip(edges, edges[1:], strict=False):
+        batch = tuples[begin:end]
+        slots = np.array([slot for slot, _, _ in batch], dtype=np.int32)
+        times = np.array([time for _, time, _ in batch], dtype=np.int64)
+        masks = np.array([[mask] for _, _, mask in batch], dtype=np.uint64).reshape(-1, 1)
+        judged: NDArray[np.uint8] = np.full(len(batch), 99, dtype=np.uint8)
+        at = 0
+        while at < len(batch):
+            upto = clock.judge(slots, times, registered, at, 0, settled, judged)
+            panes.lay(slots, times, masks, judged, at, upto)
+            close(clock.closed)
+            at = upto
+        verdicts.extend(judged.tolist())
+    close(clock.ended)
+    return verdicts, content, schedule, lists
+
+
+times = st.one_of(st.integers(-40, 60), st.sampled_from([NONE, 10**15, -(10**15)]))
+tuple_lists = st.lists(
+    st.tuples(st.integers(-2, SUBJECTS - 1), times, st.integers(1, 7)), max_size=40
+)
+
+
+@given(
+    tuple_lists,
+    st.lists(st.integers(0, 40), max_size=6),
+    st.integers(1, 9),
+    st.integers(0, 25),
+    st.integers(0, 60),
+    st.one_of(st.none(), st.integers(-30, 30)),
+    st.integers(0, 3),
+)
+def test_verdicts_windows_and_schedule_follow_the_rules_however_input_is_cut(
+    tuples: Tuples,
+    cuts: list[int],
+    size: int,
+    lateness: int,
+    future: int,
+    start: int | None,
+    spare: int,
+) -> None:
+    """Late, refused and taken tuples are the same for any batches, and so are the windows."""
+    since = [NONE, NONE, NEVER, 0, 3]
+    cuts = [min(cut, len(tuples)) for cut in cuts]
+    verdicts, content, schedule = rules_for(tuples, size, lateness, future, start, since)
+    ours = run(tuples, cuts, size, lateness, future, start, since, spare)
+    assert ours[0] == verdicts
+    assert ours[1] == {key: mask for key, mask in content.items() if key[0] in schedule}
+    assert ours[2] == list(schedule)
+
+
+@given(tuple_lists, st.integers(1, 9), st.integers(0, 25))
+def test_kept_events_come_back_in_order_of_time(tuples: Tuples, size: int, lateness: int) -> None:
+    """Every tuple that was taken is in the lists once, and each list is sorted."""
+    since = [NONE] * SUBJECTS
+    verdicts, _, _, lists = run(tuples, [], size, lateness, 100, None, since, 1)
+    taken = sorted(
+        (time, mask)
+        for (_, time, mask), verdict in zip(tuples, verdicts, strict=True)
+        if verdict == TAKEN
+    )
+    listed = [
+        (int(time), int(mask))
+        for part in lists
+        for time, mask in zip(part.times, part.masks[:, 0], strict=True)
+    ]
+    assert sorted(listed) == taken
+    for part in lists:
+        for begin, end in zip(part.starts, part.starts[1:], strict=False):
+            assert (np.diff(part.times[begin:end]) >= 0).all()
+            assert len({int(time) // size for time in part.times[begin:end]}) == 1
+
+
+def test_a_list_far_from_sorted_is_sorted_too() -> None:
+    """Reversed input takes another path than nearly sorted input."""
+    tuples = [(0, time, 1 + time % 3) for time in range(5000, 0, -1)]
+    _, _, _, lists = run(tuples, [], 10_000, 10_000, 0, None, [NONE] * SUBJECTS, 0)
+    assert lists[0].times.tolist() == list(range(1, 5001))
+    assert lists[0].masks[:, 0].tolist() == [1 + time % 3 for time in range(1, 5001)]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, SUBJECTS - 1), st.integers(0, 80), st.integers(1, 7))),
+    st.integers(0, 2**32),
+    st.integers(1, 9),
+    st.integers(0, 15),
+)
+def test_any_order_of_arrival_within_the_lateness_gives_the_same_windows(
+    tuples: Tuples, seed: int, size: int, lateness: int
+) -> None:
+    """Tuples that are delayed by no more than the lateness are all taken."""
+    tuples = sorted(tuples, key=lambda entry: entry[1])
+    delays = np.random.default_rng(seed).integers(0, lateness + 1, len(tuples))
+    order = sorted(range(len(tuples)), key=lambda i: tuples[i][1] + delays[i])
+    since = [NONE] * SUBJECTS
+    whole = run(tuples, [], size, lateness, 1000, None, since, 0)
+    late = run([tuples[i] for i in order], [], size, lateness, 1000, None, since, 0)
+    assert all(verdict == TAKEN for verdict in late[0])
+    assert late[1:3] == whole[1:3]
+
+
+def test_one_wild_timestamp_does_not_move_the_watermark() -> None:
+    """It is refused, and the tuples after it are taken as if it had never come."""
+    tuples = [(0, 100, 1), (1, 10**12, 1), (0, 101, 1), (2, 95, 1)]
+    verdicts, _, schedule, _ = run(tuples, [], 10, 10, 1000, None, [NONE] * SUBJECTS, 0)
+    assert verdicts == [TAKEN, FUTURE, TAKEN, TAKEN]
+    assert schedule == [9, 10]
+
+
+def test_a_ring_holds_all_windows_that_may_be_open() -> None:
+    """The least capacity is what lateness asks for; more while memory is cheap."""
+    assert ring_capacity(10, 0, 10**9, 1) == 2
+    assert ring_capacity(10, 11, 10**9, 1) == 4
+    assert ring_capacity(10, 0, 100, 1) > 100
