@@ -1,1 +1,82 @@
-"""."""
+"""Complex event processing that keeps private patterns unsaid.
+
+>>> import tacit
+>>> spec = tacit.loads('''
+... streams: {door: {subject: home, time: at}}
+... windows: {size: 1 h}
+... events:
+...   opened: {stream: door, where: "open"}
+...   closed: {stream: door, where: "NOT open"}
+... queries:
+...   - {name: aired, consumer: us, pattern: "SEQ(opened, closed) WITHIN 5 min"}
+... ''')
+>>> import polars as pl
+>>> frame = pl.DataFrame({"home": [7, 7], "at": [0, 240], "open": [True, False]})
+>>> tacit.detect(spec, frame).polars().item(0, "detected")
+True
+
+Names are imported when they are first used, so that `import tacit` is quick.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tacit.answers.answers import Answers as Answers
+    from tacit.answers.collected import Collected as Collected
+    from tacit.engines.local import Detection as Detection
+    from tacit.engines.local import detect as detect
+    from tacit.errors import TacitError as TacitError
+    from tacit.events.areas import Area as Area
+    from tacit.events.streams import Stream as Stream
+    from tacit.events.types import EventType as EventType
+    from tacit.patterns.language import parse_pattern as parse_pattern
+    from tacit.patterns.tree import And as And
+    from tacit.patterns.tree import Name as Name
+    from tacit.patterns.tree import Not as Not
+    from tacit.patterns.tree import Or as Or
+    from tacit.patterns.tree import Seq as Seq
+    from tacit.spec.reading import load as load
+    from tacit.spec.reading import loads as loads
+    from tacit.spec.specification import Private as Private
+    from tacit.spec.specification import Query as Query
+    from tacit.spec.specification import Specification as Specification
+    from tacit.spec.writing import to_yaml as to_yaml
+    from tacit.windows.schedule import Windows as Windows
+
+_HOMES = {
+    "And": "tacit.patterns.tree",
+    "Answers": "tacit.answers.answers",
+    "Area": "tacit.events.areas",
+    "Collected": "tacit.answers.collected",
+    "Detection": "tacit.engines.local",
+    "EventType": "tacit.events.types",
+    "Name": "tacit.patterns.tree",
+    "Not": "tacit.patterns.tree",
+    "Or": "tacit.patterns.tree",
+    "Private": "tacit.spec.specification",
+    "Query": "tacit.spec.specification",
+    "Seq": "tacit.patterns.tree",
+    "Specification": "tacit.spec.specification",
+    "Stream": "tacit.events.streams",
+    "TacitError": "tacit.errors",
+    "Windows": "tacit.windows.schedule",
+    "detect": "tacit.engines.local",
+    "load": "tacit.spec.reading",
+    "loads": "tacit.spec.reading",
+    "parse_pattern": "tacit.patterns.language",
+    "to_yaml": "tacit.spec.writing",
+}
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'tacit' has no attribute '{name}'")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -14,10 +14,3 @@ R = TypeVar("R")
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
     """Compile a loop over arrays on first use and keep the result on disk."""
     return cast("Callable[P, R]", numba.njit(cache=True, nogil=True)(function))
-
-
-def inlined(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile a piece of a loop by copying it to where it is used: a call would cost more."""
-    return cast(
-        "Callable[P, R]", numba.njit(cache=True, nogil=True, inline="always")(function)
-    )

@@ -11,9 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tacit.connectors.deadletters import NO_TIME, DeadLetters
+from tacit.connectors.deadletters import DeadLetters
 from tacit.connectors.sources import Batch, Rejected
 from tacit.errors import SinkError
+from tacit.events.times import NO_TIME
 
 BATCH = Batch(
     pa.RecordBatch.from_pydict(

@@ -172,10 +172,6 @@ def test_records_written_by_another_program_are_read_as_written(
     path = tmp_path_factory.mktemp("rows") / "a.csv"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pieces, "PIECE", piece)
-        kinds = "_infer_kinds"
-        patch.setattr(
-            delimited, kinds, lambda _d, _n, wanted: dict.fromkeys(wanted, delimited.pa.string())
-        )
         found = read(path, text.getvalue())
     assert values(found) == rows
     assert not rejected(found)

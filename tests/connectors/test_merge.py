@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tacit.connectors.merge import NO_TIME, Merged, Timed, merge, running_progress
+from tacit.connectors.merge import Merged, Timed, merge, running_progress
+from tacit.events.times import NO_TIME
 
 times = st.lists(
     st.one_of(

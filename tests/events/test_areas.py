@@ -106,7 +106,7 @@ def haversine(lon1: float, lat1: float, lon2: float, lat2: float) -> float:
 
 def obviously_inside(shape: Shape, lon: float, lat: float) -> bool | None:
     """Without grid and without vectors; None within a millimetre of a circle's edge."""
-    if not (math.isfinite(lon) and math.isfinite(lat)):
+    if not (abs(lon) <= 180 and abs(lat) <= 90):
         return False
     if isinstance(shape, Box):
         return shape.west <= lon <= shape.east and shape.south <= lat <= shape.north
@@ -123,7 +123,7 @@ def random_shape(rng: random.Random, scale: float) -> Shape:
             width = rng.choice([0, rng.uniform(0, scale)])
             return Box(x, y, min(180, x + width), min(90, y + rng.uniform(0, scale)))
         case 1:
-            return Circle(x, y, rng.choice([50.0, 5e3, 5e5 * scale]))
+            return Circle(x, y, rng.choice([50.0, 5e3, 2e5 * scale]))
         case 2:
             angles = sorted(rng.uniform(0, 2 * math.pi) for _ in range(rng.randrange(5, 9)))
             ring = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import inf, isfinite, nan
 from random import Random
 from typing import Any
@@ -109,41 +109,95 @@ def inserted(pattern: Pattern, rng: Random) -> Pattern:
     return rebuild(pattern, leaf)
 
 
+COMPARATORS: tuple[Comparator, ...] = ("=", "<>", "<", "<=", ">", ">=")
 NUMBERS = {"v": pl.Float64, "w": pl.Float64}
 
 
-def sweep(seed: int, count: int, *, where: bool, insert: bool = False) -> None:
-    """Compare on random patterns, each on many windows at once."""
-    rng = Random(seed)
-    for _ in range(count):
-        pattern = random_pattern(rng, depth=2 if insert else 3, where=where)
-        if insert:
-            pattern = inserted(pattern, rng)
+def compare(patterns: Iterable[Pattern], rng: Random, *, most: int = 5) -> None:
+    """Compare on many windows of up to `most` tuples for each pattern."""
+    for pattern in patterns:
         latest = rng.choice((1, 3, 5))
         windows = [
-            split(random_window(rng, most=5, latest=latest, attributes=True), rng)
+            split(random_window(rng, most=most, latest=latest, attributes=True), rng)
             for _ in range(100)
         ]
         wrong = differences(pattern, windows, frames(windows, NUMBERS, rng))
         assert not wrong, (pattern, windows[wrong[0]])
 
 
+def with_comparisons(rng: Random) -> Pattern:
+    """Three or four elements, of which some are compared with one another."""
+    names = [Name(rng.choice("aabc"), alias) for alias in "xyz"]
+    low, high = Seq(*names[1:]), And(*names[1:])
+    part = rng.choice((Seq(*names), And(*names), Seq(names[0], high), And(names[0], low)))
+    if rng.random() < 0.3:
+        part = Seq(*names[:2], Not(rng.choice("abc")), names[2])
+    if rng.random() < 0.3:
+        part = Seq(part, rng.choice("abc")) if rng.random() < 0.5 else Seq("a", part)
+    condition: Condition | None = None
+    for _ in range(rng.choice((1, 2, 2, 3))):
+        ours, theirs = rng.sample("xyz", 2)
+        left: Term = Attribute(ours, rng.choice("vw"))
+        if rng.random() < 0.3:
+            sign: Operator = rng.choice(("+", "-", "*"))
+            left = Arithmetic(sign, left, Constant(rng.choice((1, 2, -1))))
+        comparison = Comparison(rng.choice(COMPARATORS), left, Attribute(theirs, rng.choice("vw")))
+        condition = Both(condition, comparison) if condition else comparison
+    assert condition
+    return Where(Within(part, 2) if rng.random() < 0.3 else part, condition)
+
+
+def with_gaps(rng: Random) -> Pattern:
+    """A SEQ with absences beside repetitions and parts that may be empty."""
+
+    def part() -> Pattern:
+        one, other = rng.choice("abc"), rng.choice("abc")
+        match rng.randrange(6):
+            case 0 | 1:
+                return Not(rng.choice((Name(one), Seq(one, other))))
+            case 2:
+                return Or(Not(one), other)
+            case 3:
+                return Repeat(
+                    rng.choice((Seq(one, other), Or(Not(one), other))), rng.choice((1, 2)), None
+                )
+            case _:
+                return Name(one)
+
+    sequence = Seq(*(part() for _ in range(rng.choice((3, 4, 5)))))
+    return Within(sequence, rng.choice((0, 1, 2))) if rng.random() < 0.3 else sequence
+
+
 def test_joins_equal_the_reference_on_patterns_with_conditions() -> None:
-    sweep(1, 140, where=True)
+    rng = Random(1)
+    compare((random_pattern(rng, where=True) for _ in range(100)), rng)
 
 
 def test_joins_equal_the_reference_where_conditions_stand_anywhere() -> None:
-    sweep(2, 140, where=True, insert=True)
+    rng = Random(2)
+    compare((inserted(random_pattern(rng, depth=2, where=True), rng) for _ in range(100)), rng)
 
 
 def test_joins_equal_the_reference_on_patterns_without_conditions() -> None:
-    sweep(3, 80, where=False)
+    rng = Random(3)
+    compare((random_pattern(rng) for _ in range(60)), rng)
+
+
+def test_joins_equal_the_reference_where_elements_are_compared() -> None:
+    rng = Random(4)
+    compare((with_comparisons(rng) for _ in range(120)), rng, most=8)
+
+
+def test_joins_equal_the_reference_where_gaps_meet_what_may_be_empty() -> None:
+    rng = Random(5)
+    compare((with_gaps(rng) for _ in range(120)), rng)
 
 
 def test_cutting_the_work_into_pieces_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relational, "PAIRS_AT_ONCE", 7)
     monkeypatch.setattr(relational, "ROWS_AT_ONCE", 20)
-    sweep(4, 12, where=True, insert=True)
+    rng = Random(6)
+    compare((make(rng) for make in (with_comparisons, with_gaps) for _ in range(6)), rng)
 
 
 @settings(max_examples=60, deadline=None)
@@ -177,7 +231,6 @@ def random_term(rng: Random, signs: Sequence[Operator], constants: Sequence[Any]
     return Attribute(rng.choice("xy"), "v")
 
 
-COMPARATORS: tuple[Comparator, ...] = ("=", "<>", "<", "<=", ">", ">=")
 WIDE = [0, 1, -1, 3, -3, 7, -7, 2**31, 2**62 + 1, 2**63 - 1, -(2**63), None]
 UNSIGNED = [0, 1, 3, 7, 2**63 + 5, 2**64 - 1, None]
 NARROW = [0, 1, -1, 5, 127, -128, None]

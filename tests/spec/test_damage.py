@@ -27,7 +27,6 @@ def told(text: str) -> list[Mistake]:
     try:
         loads(text, "taxi.yaml", EXAMPLES)
     except SpecificationError as error:
-        assert error.mistakes
         return list(error.mistakes)
     return []
 

@@ -56,6 +56,11 @@ def test_a_syntax_error_is_found_inside_the_text(written: str, line: int, column
     assert (mistake.line, mistake.column) == (line, column)
 
 
+def test_a_second_place_in_a_message_is_in_the_file_too() -> None:
+    (mistake,) = mistakes(HEAD + "patterns:\n  a: |\n    SEQ(slow,\n      AND(parked\n")
+    assert "The '(' at line 7, column 10 is not closed" in mistake.message
+
+
 @given(
     words=st.lists(st.text("ab'\"\\é,(", min_size=1, max_size=4), min_size=1, max_size=6),
     style=st.sampled_from(["'", '"', "|", ">"]),

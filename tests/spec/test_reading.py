@@ -59,9 +59,11 @@ colour: red
         (5, 33),  # nowhere
         (7, 17),  # not closed
         (8, 16),  # b -> c -> b
+        (11, 15),  # nothing
         (11, 33),  # epsilon 0
         (12, 15),  # slw
         (14, 5),  # no consumer
+        (15, 12),  # q again
         (15, 52),  # alpha
         (16, 37),  # prked
         (17, 1),  # colour
@@ -69,6 +71,27 @@ colour: red
     with pytest.raises(SpecificationError) as caught:
         loads(text, "x.yaml")
     assert str(caught.value).splitlines()[0].startswith("x.yaml:1:16: the field 'time' is missing")
+
+
+def test_a_mistake_in_a_field_hides_none_in_another() -> None:
+    text = """\
+subjects: [anna]
+mechanism: best
+private:
+- {pattern: slw, epsilon: 0, limit: 5}
+- {epsilon: 5, limit: 1 per day, subjects: [bert]}
+- {pattern: slow, epsilon: 1, subjects: []}
+- {pattern: slow, epsilon: 1}
+queries:
+- {name: q, pattern: fast}
+- {consumer: c, pattern: fast, alpha: 2}
+- {name: q, consumer: c, pattern: "SEQ("}
+"""
+    found = [(mistake.line, mistake.column) for mistake in mistakes(HEAD + text)]
+    assert found == [
+        (5, 12), (7, 13), (7, 27), (7, 37), (8, 3), (8, 23), (8, 45), (9, 41),
+        (12, 3), (12, 22), (13, 3), (13, 26), (13, 39), (14, 10), (14, 40),
+    ]  # fmt: skip
 
 
 def test_a_part_with_mistakes_is_still_known_by_name() -> None:

@@ -111,6 +111,11 @@ class Answers:
         """The answers as an Arrow table, a row for each."""
         return pa.Table.from_batches(self.batches(), schema=schema(self.subjects.type))
 
+    def counts(self) -> NDArray[np.int64]:
+        """How often each query was answered with yes."""
+        answered = self.detected & self.registered[:, np.newaxis, :]
+        return answered.sum(axis=(0, 2), dtype=np.int64)
+
     def wide(self) -> pl.DataFrame:
         """The answers as a Polars frame: a row per window and subject, a column per query."""
         windows, subjects = np.nonzero(self.registered)

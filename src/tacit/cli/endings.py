@@ -43,7 +43,9 @@ def ending() -> Iterator[None]:
         yield
     except TacitError as error:
         for line in str(error).splitlines():
-            click.echo(f"tacit: {line}" if not isinstance(error, SpecificationError) else line, err=True)
+            click.echo(
+                f"tacit: {line}" if not isinstance(error, SpecificationError) else line, err=True
+            )
         sys.exit(next(code for kind, code in CODES if isinstance(error, kind)))
     except KeyboardInterrupt:
         click.echo("tacit: interrupted", err=True)

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from tacit.connectors.sources import Batch, Rejected
 from tacit.errors import SinkError
+from tacit.events.times import NO_TIME
 
-NO_TIME = np.iinfo(np.int64).min
 _SCHEMA = {
     "stream": pl.String(),
     "source": pl.String(),
@@ -106,8 +106,11 @@ class DeadLetters:
     def _write(self, letters: pl.DataFrame, stream: str, source: str) -> None:
         if self.path is None or not letters.height:
             return
-        missing = [pl.lit(None, kind).alias(name) for name, kind in _SCHEMA.items()
-                   if name not in letters.columns]  # fmt: skip
+        missing = [
+            pl.lit(None, kind).alias(name)
+            for name, kind in _SCHEMA.items()
+            if name not in letters.columns
+        ]
         whole = letters.with_columns(missing).with_columns(
             stream=pl.lit(stream), source=pl.lit(source)
         )

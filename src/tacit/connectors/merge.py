@@ -1,9 +1,9 @@
 """Several sources as one: an order of arrival that does not depend on how they are batched.
 
 A source's *progress* at a tuple is the largest event time it has shown so far; a time
-further ahead of the progress before it than `future` does not count. Tuples are taken
-in order of progress, and where that is equal, in order of the sources; within a source
-they keep their order. So a source is never ahead of the others by more than it has to.
+further ahead of the progress before it than `future` does not count, nor does NO_TIME.
+Tuples are taken in order of progress, and where that is equal, in order of the sources;
+within a source they keep their order.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from tacit.events.times import NO_TIME
 from tacit.kernels import compiled
 
-NO_TIME = np.iinfo(np.int64).min
-"""Stands for the time of a tuple that has none; such a tuple goes along with its neighbours."""
 Array: TypeAlias = NDArray[Any]
 
 
@@ -118,7 +117,8 @@ class _Head:
 
     def take(self, bound: int, *, inclusive: bool) -> _Part:
         """Take the next tuples whose progress is below `bound`, or at it."""
-        assert self.timed is not None
+        if self.timed is None:
+            raise AssertionError("nothing can be taken of a source that has ended")
         stop = int(self.progress.searchsorted(bound, "right" if inclusive else "left"))
         rows = slice(self.start, max(self.start, stop))
         self.start = rows.stop

@@ -106,9 +106,12 @@ class Source(ABC):
     def batches(
         self, columns: Sequence[str] | None = None, keys: Sequence[str] = ()
     ) -> Iterator[Batch]:
-        """The rows in order, in batches of bounded size; `keys` are columns of subjects."""
+        """The rows in order, in batches of bounded size; `keys` are columns of subjects.
+
+        Without `columns`, all of them.
+        """
         known = self.schema().names
-        wanted = list(known if columns is None else columns)
+        wanted = list(dict.fromkeys(columns or known))
         check_columns(self.name, wanted, known)
         with closing(prefetch(self.read(wanted, keys), self.ahead)) as flow:
             for batch in flow:

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, Literal
+from os import PathLike
+from typing import Any, Final, Literal
 
 import numpy as np
 import pyarrow as pa
 
 from tacit.answers.answers import Answers, schema
+from tacit.answers.collected import Collected
 from tacit.connectors.deadletters import DeadLetters
+from tacit.connectors.files import open_source
+from tacit.connectors.frames import FrameSource
 from tacit.connectors.merge import Timed, merge
 from tacit.connectors.prefetch import prefetch
 from tacit.connectors.sources import Batch, EmptySourceError, Source
@@ -168,3 +172,21 @@ def _with_content(inputs: Sequence[Input]) -> list[Input]:
     if inputs and not full:
         inputs[0].source.schema()
     return full
+
+
+def detect(spec: Specification, *sources: Any, **streams: Any) -> Collected:
+    """The true, unprotected answers for frames or files; name the streams if there are several.
+
+    A source is a frame (Polars, pandas, Arrow), an iterator of frames, or a path.
+    """
+    given = [(None, source) for source in sources] + list(streams.items())
+    opened = [(stream, _source(source, stream or "frame")) for stream, source in given]
+    run = Detection(spec, assign(spec, opened))
+    answers = list(run)
+    return Collected(answers, run.schema, run.flow.names, protected=False)
+
+
+def _source(given: Any, name: str) -> Source:
+    if isinstance(given, Source):
+        return given
+    return open_source(given) if isinstance(given, str | PathLike) else FrameSource(given, name)

@@ -221,10 +221,9 @@ def _forgiving(tree: Any) -> Any:
 
 
 def _finite(tree: Tree, schema: pl.Schema, inner: bool) -> Tree:
-    """Wrap each outermost computation of a floating-point number."""
-    computes = _computes(tree)
+    """Wrap computations of floating-point numbers, except inside those that are wrapped anyway."""
     (kind, body), *_ = tree.items()
-    parts = [_finite(part, schema, computes) for part in _children(tree)]
+    parts = [_finite(part, schema, _passes_on(tree)) for part in _children(tree)]
     match kind:
         case "BinaryExpr":
             tree = {kind: {**body, "left": parts[0], "right": parts[1]}}
@@ -236,7 +235,7 @@ def _finite(tree: Tree, schema: pl.Schema, inner: bool) -> Tree:
             tree = {kind: {**body, "expr": parts[0]}}
         case "Alias":
             tree = parts[0]
-    if computes and not inner and _predicate(tree).dtype(schema).is_float():
+    if not inner and _computes(tree) and _predicate(tree).dtype(schema).is_float():
         is_finite = {"Function": {"input": [tree], "function": {"Boolean": "IsFinite"}}}
         null = {"Literal": {"Scalar": {"Null": "Null"}}}
         tree = {"Ternary": {"predicate": is_finite, "truthy": tree, "falsy": null}}
@@ -255,6 +254,13 @@ def _computes(tree: Tree) -> bool:
     return "Cast" in tree
 
 
+def _passes_on(tree: Tree) -> bool:
+    """Whether a number that is not finite always leads to another one (1 / infinity does not)."""
+    if "Function" in tree:
+        return _function(tree) == ("Sql", "Mul")
+    return "BinaryExpr" in tree and tree["BinaryExpr"]["op"] in {"Plus", "Minus", "Multiply"}
+
+
 def _find_steps(tree: Tree, found: list[Fraction]) -> bool:
     """Collect the numbers a column is compared with; false if there is anything else."""
     if "Function" in tree:
@@ -270,6 +276,9 @@ def _find_steps(tree: Tree, found: list[Fraction]) -> bool:
         if tree["BinaryExpr"]["op"] in {"And", "Or"}:
             return all(_find_steps(part, found) for part in parts)
         compares = tree["BinaryExpr"]["op"] in _COMPARISONS
+    elif "Cast" in tree:  # what NOT puts around its part
+        to_truth = tree["Cast"]["dtype"] == {"Literal": "Boolean"}
+        return to_truth and _find_steps(tree["Cast"]["expr"], found)
     else:
         return False
     numbers = [_number(part) for part in parts if "Column" not in part]

@@ -115,8 +115,7 @@ class IntegerSieve:
         self._otherwise = otherwise
         self._low, self._high = 0, -1
         self._wide = False
-        # Before there is a table, its row for null clears nothing.
-        self._table = np.full((1, words), ~np.uint64(0))
+        self._table = _rows(pl.Series(column, [], dtype), asked, words)
 
     def sift(self, batch: pa.RecordBatch, masks: Masks) -> None:
         """Clear bits by a look-up of each tuple's value."""

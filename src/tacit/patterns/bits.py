@@ -23,9 +23,7 @@ from numpy.typing import NDArray
 
 from tacit.kernels import compiled
 from tacit.patterns.chains import Chain, Types
-from tacit.patterns.lists import EventLists, Selection, read_group, read_single
-
-_ONE = np.uint64(1)
+from tacit.patterns.lists import ONE, SPREAD, TOP, EventLists, Selection, read_group
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,15 +164,15 @@ def _run(
         while here < end:
             if found + types > len(kinds):
                 kinds = np.concatenate((kinds, np.empty(len(kinds), np.int64)))
-            kind = read_single(times, masks, here, end, relevant, places)
-            if kind >= 0:
-                kinds[found] = kind
-                found += 1
-                here += 1
-            elif kind == -1:
-                here += 1
-                continue
-            else:
+            several = here + 1 < end and times[here + 1] == times[here]
+            kind = -1
+            for word in range(len(relevant)):
+                mask = masks[here, word] & relevant[word]
+                if mask:
+                    several |= kind >= 0
+                    several |= (mask & (mask - ONE)) != 0
+                    kind = places[64 * word + np.int64(((mask & (~mask + ONE)) * SPREAD) >> TOP)]
+            if several:
                 before = found
                 here, found = read_group(
                     times, masks, here, end, relevant, places, counts, kinds, found
@@ -184,6 +182,12 @@ def _run(
                     counts[kinds[place]] = 0
                 if found == before:
                     continue
+            else:
+                here += 1
+                if kind < 0:
+                    continue
+                kinds[found] = kind
+                found += 1
             ends[groups] = found
             groups += 1
         if short == 1:
@@ -194,7 +198,7 @@ def _run(
             _run_long(kinds, ends, groups, tables, packs[pack], packs[pack + 1], state, scratch)
         for chain in range(len(final)):
             bit = final[chain]
-            out[window, columns[chain]] = ((state[bit >> 6] >> np.uint64(bit & 63)) & _ONE) != 0
+            out[window, columns[chain]] = ((state[bit >> 6] >> np.uint64(bit & 63)) & ONE) != 0
 
 
 @compiled
@@ -215,17 +219,17 @@ def _run_word(
         arriving, leaving = enter[kind], leave[kind]
         place += 1
         if place == ends[group]:
-            state = (state & ~leaving) | (((state << _ONE) | begin) & arriving)
+            state = (state & ~leaving) | (((state << ONE) | begin) & arriving)
             continue
         while place < ends[group]:
             arriving |= enter[kinds[place]]
             leaving |= leave[kinds[place]]
             place += 1
-        fresh = ((state << _ONE) | begin) & arriving
+        fresh = ((state << ONE) | begin) & arriving
         entered = fresh
         length = 1
         while fresh:
-            fresh = (fresh << _ONE) & arriving & runs[length]
+            fresh = (fresh << ONE) & arriving & runs[length]
             entered |= fresh
             length += 1
         state = (state & ~leaving) | entered
@@ -247,20 +251,23 @@ def _run_row(
     for group in range(groups):
         first, place = place, ends[group]
         if place - first == 1:
-            entering, leaving = enter[kinds[first]], leave[kinds[first]]
+            kind = kinds[first]
             for word in range(len(state)):
                 old = state[word]
-                state[word] = (old & ~leaving[word]) | (
-                    ((old << _ONE) | begin[word]) & entering[word]
+                state[word] = (old & ~leave[kind, word]) | (
+                    ((old << ONE) | begin[word]) & enter[kind, word]
                 )
             continue
         for word in range(len(state)):
-            arrive, depart = _merged(enter, leave, kinds, first, place, word)
-            fresh = ((state[word] << _ONE) | begin[word]) & arrive
+            arrive, depart = np.uint64(0), np.uint64(0)
+            for event in range(first, place):
+                arrive |= enter[kinds[event], word]
+                depart |= leave[kinds[event], word]
+            fresh = ((state[word] << ONE) | begin[word]) & arrive
             entered = fresh
             length = 1
             while fresh:
-                fresh = (fresh << _ONE) & arrive & runs[length, word]
+                fresh = (fresh << ONE) & arrive & runs[length, word]
                 entered |= fresh
                 length += 1
             state[word] = (state[word] & ~depart) | entered
@@ -325,5 +332,5 @@ def _run_long(
 def _shift(source: NDArray[np.uint64], target: NDArray[np.uint64], low: int, high: int) -> None:
     """Move bits up by one through the words from `low` on."""
     for word in range(high - 1, low, -1):
-        target[word] = (source[word] << _ONE) | (source[word - 1] >> np.uint64(63))
-    target[low] = source[low] << _ONE
+        target[word] = (source[word] << ONE) | (source[word - 1] >> np.uint64(63))
+    target[low] = source[low] << ONE

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.kernels import inlined
+from tacit.kernels import compiled
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +50,18 @@ class Selection:
         return cls(chosen, relevant, places)
 
 
-# Multiplied by it, each of the 64 single bits has its own six leading bits (de Bruijn).
-_SPREAD = np.uint64(0x03F79D71B4CB0A89)
-_TOP = np.uint64(58)
-_ONE = np.uint64(1)
+# Multiplied by it, each of the 64 single bits has its own six leading bits (de Bruijn). The
+# kernels write this look-up out where they read tuples: a call with arrays costs more.
+SPREAD = np.uint64(0x03F79D71B4CB0A89)
+TOP = np.uint64(58)
+ONE = np.uint64(1)
 
 
 def _hash(bit: int) -> int:
-    return (bit * int(_SPREAD) & 0xFFFFFFFFFFFFFFFF) >> 58
+    return (bit * int(SPREAD) & 0xFFFFFFFFFFFFFFFF) >> 58
 
 
-@inlined
+@compiled
 def read_group(
     times: NDArray[np.int64],
     masks: NDArray[np.uint64],
@@ -83,42 +84,11 @@ def read_group(
         for word in range(len(relevant)):
             mask = masks[here, word] & relevant[word]
             while mask:
-                place = places[64 * word + _place(mask)]
-                mask &= mask - _ONE
+                place = places[64 * word + np.int64(((mask & (~mask + ONE)) * SPREAD) >> TOP)]
+                mask &= mask - ONE
                 if counts[place] == 0:
                     kinds[found] = place
                     found += 1
                 counts[place] += 1
         here += 1
     return here, found
-
-
-@inlined
-def read_single(
-    times: NDArray[np.int64],
-    masks: NDArray[np.uint64],
-    here: int,
-    end: int,
-    relevant: NDArray[np.uint64],
-    places: NDArray[np.int64],
-) -> int:
-    """The event type of a tuple that has its time to itself and gives one relevant event.
-
-    -1 if it gives none, -2 if it has company or gives several: then the group must be read.
-    """
-    if here + 1 < end and times[here + 1] == times[here]:
-        return -2
-    place = -1
-    for word in range(len(relevant)):
-        mask = masks[here, word] & relevant[word]
-        if mask:
-            if place >= 0 or mask & (mask - _ONE):
-                return -2
-            place = places[64 * word + _place(mask)]
-    return place
-
-
-@inlined
-def _place(mask: np.uint64) -> int:
-    """Where `places` holds the number of a mask's lowest bit."""
-    return np.int64(((mask & (~mask + _ONE)) * _SPREAD) >> _TOP)

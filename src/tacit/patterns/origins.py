@@ -13,13 +13,16 @@ here events are counted. Elements `i + 1` to `k` can be entered together if ther
 events for each set of types among them; if so, this holds for every shorter run as well, so
 two pointers find the longest run that ends at each element.
 
-Cost: an event touches the states that wait for it; several events at one time, every state
-of the chains that know them.
+Where no element repeats there are always enough, and only states that wait for one of the
+events need a look, from a chain's first to its last.
+
+Cost: an event touches the states that wait for it; several events at one time, also every
+state of the chains with repeated elements that know them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,10 +30,12 @@ from numpy.typing import NDArray
 
 from tacit.kernels import compiled
 from tacit.patterns.chains import Chain
-from tacit.patterns.lists import EventLists, Selection, read_group
+from tacit.patterns.lists import ONE, SPREAD, TOP, EventLists, Selection, read_group
 
 _NEVER = -(1 << 62)
 _ALWAYS = (1 << 63) - 1
+
+Rows = tuple[NDArray[np.int64], NDArray[np.int64]]  # where each row begins, and all in a line
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,46 +44,55 @@ class Origins:
 
     selection: Selection
     offset: NDArray[np.int64]
-    span: NDArray[np.int64]
-    group: NDArray[np.int64]  # [state]: which of its chain's sets of types leads to it
-    sets: tuple[NDArray[np.int64], ...]  # the types of each set; `sets_of` chain, and in it
-    sets_of: NDArray[np.int64]
-    waits: tuple[NDArray[np.int64], ...]  # the states that an event of each type leads to
-    ends: tuple[NDArray[np.int64], ...]  # the states that an event of each type ends
-    knows: tuple[NDArray[np.int64], ...]  # the chains that an event of each type can advance
+    limit: NDArray[np.int64]  # [state]: how long ago a match that enters it may have begun
+    opens: NDArray[np.bool_]  # [state]: whether entering it begins a match
+    draws: NDArray[np.int64]  # [state]: the number of the set of types that leads to it
+    sets: Rows  # the types of each set
+    waits: Rows  # the states that an event of each type leads to, chains that repeat last
+    plain: NDArray[np.int64]  # [type]: where in `waits` those of chains that repeat begin
+    ends: Rows  # the states that an event of each type ends
+    knows: Rows  # the chains that repeat an element and that an event of each type can advance
 
     @classmethod
     def of(cls, chains: Sequence[Chain], selection: Selection) -> Origins:
         """Tables for chains of any kind."""
         places = {name: place for place, name in enumerate(selection.names)}
-        offset, sets_of = [0], [0]
-        group: list[int] = []
-        sets: list[list[int]] = []
-        waits, ends, knows = ([[] for _ in places] for _ in range(3))  # type: ignore[var-annotated]
+        waits: list[list[tuple[bool, int]]] = [[] for _ in places]
+        ends: list[list[int]] = [[] for _ in places]
+        knows: list[list[int]] = [[] for _ in places]
+        offset, limit, draws, sets = [0], [], [], []
         for number, chain in enumerate(chains):
-            distinct = list(dict.fromkeys(chain.elements))
+            distinct = {
+                types: len(sets) + n for n, types in enumerate(dict.fromkeys(chain.elements))
+            }
             sets += [[places[name] for name in types] for types in distinct]
-            group += [-1, *(distinct.index(types) for types in chain.elements)]
+            draws += [-1, *(distinct[types] for types in chain.elements)]
+            limit += [_ALWAYS] * len(chain.elements)
+            limit.append(_ALWAYS if chain.span is None else chain.span)
             for state, types in enumerate(chain.elements, start=offset[-1] + 1):
                 for name in types:
-                    waits[places[name]].append((state, number))
+                    waits[places[name]].append((chain.repeats, state))
             for state, types in enumerate(chain.gaps, start=offset[-1]):
                 for name in types:
                     ends[places[name]].append(state)
-            for name in frozenset().union(*chain.elements):
+            for name in frozenset().union(*chain.elements) if chain.repeats else ():
                 knows[places[name]].append(number)
-            offset.append(len(group))
-            sets_of.append(len(sets))
+            offset.append(len(draws))
+        wait_rows = _rows([[state for _, state in sorted(row)] for row in waits])
+        plain = [sum(not repeats for repeats, _ in row) for row in waits]
+        opens = np.zeros(len(draws), np.bool_)
+        opens[np.array(offset[:-1], np.int64) + 1] = True
         return cls(
             selection,
             np.array(offset, np.int64),
-            np.array([_ALWAYS if c.span is None else c.span for c in chains], np.int64),
-            np.array(group, np.int64),
-            _ragged(sets),
-            np.array(sets_of, np.int64),
-            _ragged(waits, 2),
-            _ragged(ends),
-            _ragged(knows),
+            np.array(limit, np.int64),
+            opens,
+            np.array(draws, np.int64),
+            _rows(sets),
+            wait_rows,
+            wait_rows[0][:-1] + np.array(plain, np.int64),
+            _rows(ends),
+            _rows(knows),
         )
 
     def run(
@@ -96,12 +110,10 @@ class Origins:
             windows,
             self.selection.relevant,
             self.selection.places,
-            self.offset,
-            self.span,
-            self.group,
-            self.sets_of,
+            (self.offset, self.limit, self.opens, self.draws),
             self.sets,
             self.waits,
+            self.plain,
             self.ends,
             self.knows,
             columns,
@@ -109,13 +121,11 @@ class Origins:
         )
 
 
-def _ragged(rows: Iterable[Sequence[object]], width: int = 0) -> tuple[NDArray[np.int64], ...]:
-    """Rows of different lengths: where each begins, and all of them in a line."""
+def _rows(rows: Sequence[Sequence[int]]) -> Rows:
     lengths = [len(row) for row in rows]
-    flat = [item for row in rows for item in row]
     return (
         np.concatenate(([0], np.cumsum(lengths))).astype(np.int64),
-        np.array(flat, np.int64).reshape((-1, width) if width else -1),
+        np.array([item for row in rows for item in row], np.int64),
     )
 
 
@@ -127,97 +137,120 @@ def _run(
     windows: NDArray[np.int64],
     relevant: NDArray[np.uint64],
     places: NDArray[np.int64],
-    offset: NDArray[np.int64],
-    span: NDArray[np.int64],
-    group: NDArray[np.int64],
-    sets_of: NDArray[np.int64],
-    sets: tuple[NDArray[np.int64], ...],
-    waits: tuple[NDArray[np.int64], ...],
-    ends: tuple[NDArray[np.int64], ...],
-    knows: tuple[NDArray[np.int64], ...],
+    states: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64]],
+    sets: Rows,
+    waits: Rows,
+    plain: NDArray[np.int64],
+    ends: Rows,
+    knows: Rows,
     columns: NDArray[np.int64],
     out: NDArray[np.bool_],
 ) -> None:
+    offset, limit, opens, draws = states
     wait_at, wait = waits
     end_at, ended = ends
     chains = len(offset) - 1
-    types = len(wait_at) - 1
-    counts = np.zeros(types, np.int64)
-    kinds = np.empty(types, np.int64)
-    origin = np.empty(len(group), np.int64)
-    fresh = np.empty(len(group), np.int64)
-    left = np.empty(1 + len(group), np.int64)
+    counts = np.zeros(len(plain), np.int64)
+    kinds = np.empty(len(plain), np.int64)
+    origin = np.empty(len(draws), np.int64)
+    fresh = np.empty(len(draws), np.int64)
+    line = np.empty(len(draws), np.int64)
     touched = np.empty(chains, np.int64)
     seen = np.full(chains, -1, np.int64)
+    left = np.empty(len(sets[0]), np.int64)
     for window in windows:
         origin[:] = _NEVER
         origin[offset[:-1]] = 0
         here, end = starts[window], starts[window + 1]
         while here < end:
             time = times[here]
-            here, found = read_group(times, masks, here, end, relevant, places, counts, kinds, 0)
-            if found == 1 and counts[kinds[0]] == 1:
-                kind = kinds[0]
-                counts[kind] = 0
+            several = here + 1 < end and times[here + 1] == time
+            kind = -1
+            for word in range(len(relevant)):
+                mask = masks[here, word] & relevant[word]
+                if mask:
+                    several |= kind >= 0
+                    several |= (mask & (mask - ONE)) != 0
+                    kind = places[64 * word + np.int64(((mask & (~mask + ONE)) * SPREAD) >> TOP)]
+            if not several:
+                here += 1
+                if kind < 0:
+                    continue
                 for place in range(wait_at[kind], wait_at[kind + 1]):
-                    fresh[place - wait_at[kind]] = _begun(
-                        origin, wait[place, 0] - 1, wait[place, 0], wait[place, 1], time, offset,
-                        span,
-                    )  # fmt: skip
+                    state = wait[place]
+                    begun = origin[state - 1]
+                    if opens[state] and begun != _NEVER:
+                        begun = time
+                    line[place - wait_at[kind]] = begun
                 for place in range(end_at[kind], end_at[kind + 1]):
                     origin[ended[place]] = _NEVER
                 for place in range(wait_at[kind], wait_at[kind + 1]):
-                    state = wait[place, 0]
-                    origin[state] = max(origin[state], fresh[place - wait_at[kind]])
-            elif found:
-                known = _find_touched(kinds, found, knows, here, seen, touched)
-                for place in range(known):
-                    _advance(
-                        touched[place], time, counts, offset, span, group, sets_of, sets, origin,
-                        fresh, left,
-                    )  # fmt: skip
-                for place in range(found):
-                    counts[kinds[place]] = 0
-                    for killed in range(end_at[kinds[place]], end_at[kinds[place] + 1]):
-                        origin[ended[killed]] = _NEVER
-                for place in range(known):
-                    for state in range(offset[touched[place]] + 1, offset[touched[place] + 1]):
-                        origin[state] = max(origin[state], fresh[state])
+                    state, begun = wait[place], line[place - wait_at[kind]]
+                    if begun > origin[state] and time - begun <= limit[state]:
+                        origin[state] = begun
+                continue
+            here, found = read_group(times, masks, here, end, relevant, places, counts, kinds, 0)
+            waiting = _line_up(kinds, found, wait_at, wait, plain, line)
+            for place in range(waiting):
+                state = line[place]
+                begun = origin[state - 1]
+                if opens[state] and begun != _NEVER:
+                    begun = time
+                if place and line[place - 1] == state - 1:
+                    begun = max(begun, fresh[state - 1])
+                fresh[state] = begun if time - begun <= limit[state] else _NEVER
+            known = _find_touched(kinds, found, knows, here, seen, touched)
+            for place in range(known):
+                _advance(touched[place], time, counts, states, sets, origin, fresh, left)
+            for event in range(found):
+                counts[kinds[event]] = 0
+                for place in range(end_at[kinds[event]], end_at[kinds[event] + 1]):
+                    origin[ended[place]] = _NEVER
+            for place in range(waiting):
+                origin[line[place]] = max(origin[line[place]], fresh[line[place]])
+            for place in range(known):
+                for state in range(offset[touched[place]] + 1, offset[touched[place] + 1]):
+                    origin[state] = max(origin[state], fresh[state])
         for chain in range(chains):
             out[window, columns[chain]] = origin[offset[chain + 1] - 1] != _NEVER
 
 
 @compiled
-def _begun(
-    origin: NDArray[np.int64],
-    source: int,
-    state: int,
-    chain: int,
-    time: int,
-    offset: NDArray[np.int64],
-    span: NDArray[np.int64],
+def _line_up(
+    kinds: NDArray[np.int64],
+    found: int,
+    wait_at: NDArray[np.int64],
+    wait: NDArray[np.int64],
+    plain: NDArray[np.int64],
+    line: NDArray[np.int64],
 ) -> int:
-    """When a match that enters a state from another began; never, if it takes too long."""
-    begun = origin[source]
-    if begun == _NEVER:
-        return _NEVER
-    if source == offset[chain]:
-        begun = time
-    if state == offset[chain + 1] - 1 and time - begun > span[chain]:
-        return _NEVER
-    return begun
+    """List the states of chains without repetition that wait for these types, in order."""
+    count = 0
+    for event in range(found):
+        for place in range(wait_at[kinds[event]], plain[kinds[event]]):
+            state = wait[place]
+            at = count
+            while at and line[at - 1] > state:
+                at -= 1
+            if at and line[at - 1] == state:
+                continue
+            for moved in range(count, at, -1):
+                line[moved] = line[moved - 1]
+            line[at] = state
+            count += 1
+    return count
 
 
 @compiled
 def _find_touched(
     kinds: NDArray[np.int64],
     found: int,
-    knows: tuple[NDArray[np.int64], ...],
+    knows: Rows,
     stamp: int,
     seen: NDArray[np.int64],
     touched: NDArray[np.int64],
 ) -> int:
-    """List the chains that can advance by these types, each once."""
+    """List the chains with repetition that can advance by these types, each once."""
     know_at, know = knows
     known = 0
     for place in range(found):
@@ -235,30 +268,28 @@ def _advance(
     chain: int,
     time: int,
     counts: NDArray[np.int64],
-    offset: NDArray[np.int64],
-    span: NDArray[np.int64],
-    group: NDArray[np.int64],
-    sets_of: NDArray[np.int64],
-    sets: tuple[NDArray[np.int64], ...],
+    states: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64]],
+    sets: Rows,
     origin: NDArray[np.int64],
     fresh: NDArray[np.int64],
     left: NDArray[np.int64],
 ) -> None:
     """The latest beginnings in the states that a chain enters at this time."""
+    offset, limit, _, draws = states
     set_at, members = sets
-    first = offset[chain]
-    for place in range(sets_of[chain], sets_of[chain + 1]):
+    source = offset[chain]
+    for state in range(source + 1, offset[chain + 1]):
         events = 0
-        for index in range(set_at[place], set_at[place + 1]):
-            events += counts[members[index]]
-        left[place - sets_of[chain]] = events
-    source = first
-    for state in range(first + 1, offset[chain + 1]):
-        left[group[state]] -= 1
-        while left[group[state]] < 0:
+        for place in range(set_at[draws[state]], set_at[draws[state] + 1]):
+            events += counts[members[place]]
+        left[draws[state]] = events
+    for state in range(source + 1, offset[chain + 1]):
+        left[draws[state]] -= 1
+        while left[draws[state]] < 0:
             source += 1
-            left[group[source]] += 1
+            left[draws[source]] += 1
         begun = _NEVER
         for earlier in range(source, state):
-            begun = max(begun, _begun(origin, earlier, state, chain, time, offset, span))
-        fresh[state] = begun
+            if origin[earlier] != _NEVER:
+                begun = max(begun, time if earlier == offset[chain] else origin[earlier])
+        fresh[state] = begun if time - begun <= limit[state] else _NEVER

@@ -1,7 +1,7 @@
 """What the parts of a specification must mean together: names, circles, lengths of time.
 
 The checks run over a draft, so that all mistakes are found at once: a part that could not
-be read is None, but its name is known.
+be read is None, but its name is known; so is a field that a part needs and does not have.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _check_events(draft: Draft, hints: Hints) -> Iterator[Finding]:
     for name, event in draft.events.items():
         if event is None:
             continue
-        if event.stream not in draft.streams:
+        if event.stream is not None and event.stream not in draft.streams:
             message = (
                 f"event '{name}' is on stream {describe(event.stream)}, which is not declared."
                 f"{hints(event.stream, draft.streams)} Declare it under streams"
@@ -154,12 +154,13 @@ def _check_patterns(draft: Draft) -> Iterator[Finding]:
 def _inline(draft: Draft) -> Iterator[tuple[tuple[str | int, ...], str, Pattern]]:
     """The patterns of private patterns and queries."""
     for place, private in enumerate(draft.private):
-        if private is not None:
+        if private is not None and private.pattern is not None:
             title = f"private pattern {describe(private.name)}"
             yield ("private", place, "pattern"), title, private.pattern
     for place, query in enumerate(draft.queries):
-        if query is not None:
-            yield ("queries", place, "pattern"), f"query {describe(query.name)}", query.pattern
+        if query is not None and query.pattern is not None:
+            title = "query" if query.name is None else f"query {describe(query.name)}"
+            yield ("queries", place, "pattern"), title, query.pattern
 
 
 def _check_spans(
@@ -186,17 +187,18 @@ def _check_private(draft: Draft, hints: Hints) -> Iterator[Finding]:
         if private is None:
             continue
         others = seen.setdefault(private.pattern, [])
-        if any(_overlap(private, other) for other in others):
+        if private.pattern is not None and any(_overlap(private, other) for other in others):
             message = (
                 f"{describe(private.name)} is declared private twice for the same subjects; "
                 "keep one epsilon for each subject"
             )
             yield Finding(("private", place, "pattern"), message)
         others.append(private)
-        if private.limit is not None and private.limit.amount < private.epsilon:
+        limit, epsilon = private.limit, private.epsilon
+        if limit is not None and epsilon is not None and limit.amount < epsilon:
             message = (
-                f"the limit of {private.limit} is less than the epsilon of one window "
-                f"({private.epsilon}); raise the limit or lower epsilon"
+                f"the limit of {limit} is less than the epsilon of one window "
+                f"({epsilon}); raise the limit or lower epsilon"
             )
             yield Finding(("private", place, "limit"), message)
         for row, subject in enumerate(private.subjects or ()):
@@ -209,6 +211,8 @@ def _check_private(draft: Draft, hints: Hints) -> Iterator[Finding]:
 
 
 def _overlap(one: Private, other: Private) -> bool:
+    if () in (one.subjects, other.subjects):  # they could not be read
+        return False
     if one.subjects is None or other.subjects is None:
         return True
     return not set(one.subjects).isdisjoint(other.subjects)
@@ -217,7 +221,7 @@ def _overlap(one: Private, other: Private) -> bool:
 def _check_queries(draft: Draft) -> Iterator[Finding]:
     seen: set[str] = set()
     for place, query in enumerate(draft.queries):
-        if query is None:
+        if query is None or query.name is None:
             continue
         if not NAME.fullmatch(query.name):
             yield Finding(("queries", place, "name"), _not_a_name(query.name))

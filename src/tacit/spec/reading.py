@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -30,6 +32,13 @@ _NEEDED = {
     "windows": "windows: {size: 10 min}",
     "events": "events: {parked: {stream: gps, where: 'speed < 1'}}",
 }
+_STAND_INS: dict[type[BaseModel], dict[str, Any]] = {
+    EventType: {"stream": "_"},
+    Private: {"pattern": "_", "epsilon": 1},
+    Query: {"name": "_", "consumer": "_", "pattern": "_"},
+}
+"""What stands for needed fields while the rest of a part is read."""
+_PLACE = re.compile(r"line (\d+), column (\d+)")
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -66,7 +75,7 @@ def loads(
         raise SpecificationError(list(dict.fromkeys(ordered)))
     return Specification.model_validate(
         {
-            **dict(settings or ()),
+            **settings,
             "streams": draft.streams,
             "areas": draft.areas,
             "windows": draft.windows,
@@ -128,7 +137,7 @@ class _Reader:
             raise SpecificationError(self.mistakes)
         return root
 
-    def read(self) -> tuple[Draft, Settings | None]:
+    def read(self) -> tuple[Draft, dict[str, Any]]:
         """The parts that fit, and the fields that stand alone."""
         for key, node in self.root.keys.items():
             if key not in _FIELDS:
@@ -139,7 +148,7 @@ class _Reader:
                 self.note(f"the field '{key}' is missing; add, for example, {example}", self.root)
         patterns = self.named("patterns", _Alone)
         windows = self.root.values.get("windows")
-        settings = self.settings()
+        settings = dict(self.settings())
         draft = Draft(
             streams=self.named("streams", Stream),
             areas=self.named("areas", Area),
@@ -150,7 +159,7 @@ class _Reader:
             patterns={
                 name: None if part is None else part.pattern for name, part in patterns.items()
             },
-            subjects=settings.subjects if settings else None,
+            subjects=settings.get("subjects"),
             folder=self.folder,
         )
         return draft, settings
@@ -182,21 +191,24 @@ class _Reader:
         self.note(f"{name} must be {expected}; got {describe(node.data)}", node)
         return None
 
-    def settings(self) -> Settings | None:
-        """The fields that stand alone."""
-        values, fields = self.root.values, Settings.model_fields
-        alone = {key: node for key, node in values.items() if key in fields}
-        return self.build(Settings, replace(self.root, values=alone))
+    def settings(self) -> Iterator[tuple[str, Any]]:
+        """The fields that stand alone, as far as they fit."""
+        for key in Settings.model_fields.keys() & self.root.values.keys():
+            alone = replace(self.root, values={key: self.root.values[key]})
+            part = self.build(Settings, alone)
+            if part is not None:
+                yield key, getattr(part, key)
 
     def build(self, model: type[M], node: Node) -> M | None:
-        """A part, or None where it has mistakes, which are noted."""
+        """A part, or what is left of it where it has mistakes, which are noted."""
         data = {"pattern": node.data} if model is _Alone else node.data
         try:
             return model.model_validate(data)
         except ValidationError as error:
-            for complaint in complaints(error, data, model):
+            found = list(complaints(error, data, model))
+            for complaint in found:
                 self.complain(complaint, node, alone=model is _Alone)
-            return None
+            return _salvage(model, data, {str(each.path[0]) for each in found if each.path})
 
     def complain(self, complaint: Complaint, node: Node, alone: bool) -> None:
         """Find the place of a complaint about a part."""
@@ -207,15 +219,27 @@ class _Reader:
             holder = node.find(path[:-1])
             name = str(path[-1])
             place = holder.keys[name]
-            if holder.flow and holder.values[name].text == "" and holder.values[name].plain:
+            value = holder.values[name]
+            cut = holder.flow and value.kind == "scalar" and value.data is None
+            if cut and "Did you mean" not in message:
                 message = (
                     f"there is no field {describe(name)} here. Inside {{ }} a comma ends a value: "
                     "put a pattern or condition with commas in quotes"
                 )
         line_column = None
         if complaint.offset and place.kind == "scalar":
-            line_column = place_in(place, self.text, _offset(place.text, *complaint.offset))
+            line_column = self.inside(place, *complaint.offset)
+            message = _PLACE.sub(lambda found: self.told(place, found), message)
         self.note(message, place, line_column)
+
+    def inside(self, node: Node, line: int, column: int) -> tuple[int, int]:
+        """The place in the file of a place in a scalar's text."""
+        return place_in(node, self.text, _offset(node.text, line, column))
+
+    def told(self, node: Node, found: re.Match[str]) -> str:
+        """A place in a pattern, told as one in the file."""
+        line, column = self.inside(node, int(found[1]), int(found[2]))
+        return f"line {line}, column {column}"
 
     def place(self, finding: Finding) -> None:
         """Find the place of a mistake in what the parts say together."""
@@ -226,13 +250,26 @@ class _Reader:
         if finding.word is not None and node.kind == "scalar":
             found = find_word(node.text, finding.word)
             if found:
-                line_column = place_in(node, self.text, _offset(node.text, *found))
+                line_column = self.inside(node, *found)
         self.note(finding.message, node, line_column)
 
     def note(self, message: str, node: Node, place: tuple[int, int] | None = None) -> None:
         if len(message) > _LONGEST_MESSAGE:
             message = message[:_LONGEST_MESSAGE] + "..."
         self.mistakes.append(Mistake(message, self.name, *(place or (node.line, node.column))))
+
+
+def _salvage(model: type[M], data: Any, bad: set[str]) -> M | None:
+    """A part without its bad fields, so that mistakes in the others are found as well."""
+    if model not in _STAND_INS or not bad or not isinstance(data, dict):
+        return None
+    good = {name: data[name] for name in model.model_fields if name in data and name not in bad}
+    try:
+        part = model.model_validate(_STAND_INS[model] | good)
+    except ValidationError:
+        return None
+    unread: dict[str, Any] = dict.fromkeys(_STAND_INS[model].keys() - good.keys())
+    return part.model_copy(update=unread | ({"subjects": ()} if "subjects" in bad else {}))
 
 
 def _offset(text: str, line: int, column: int) -> int:

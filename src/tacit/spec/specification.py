@@ -7,7 +7,7 @@ import json
 from decimal import Decimal
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import (
     AfterValidator,
@@ -74,12 +74,15 @@ def _check_quality(quality: float) -> float:
     return quality
 
 
-PatternText = Annotated[
-    Pattern,
-    PlainValidator(_read_pattern),
-    PlainSerializer(repr),
-    WithJsonSchema({"type": "string", "minLength": 1, "examples": ["SEQ(a, NOT b, c)"]}),
-]
+if TYPE_CHECKING:
+    PatternText: TypeAlias = Pattern
+else:  # the tree's own types would only slow the start: `_read_pattern` knows them
+    PatternText = Annotated[
+        Any,
+        PlainValidator(_read_pattern),
+        PlainSerializer(repr),
+        WithJsonSchema({"type": "string", "minLength": 1, "examples": ["SEQ(a, NOT b, c)"]}),
+    ]
 """A pattern: text in a specification, a tree inside."""
 Share = Annotated[
     float,

@@ -1,0 +1,83 @@
+"""`tacit detect`: sources in, true answers out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+import pyarrow as pa
+
+from tacit.cli.reporting import UNPROTECTED, Summary, Tally, watching
+from tacit.connectors.deadletters import DeadLetters
+from tacit.connectors.files import open_source
+from tacit.connectors.sinks import open_sink
+from tacit.connectors.sources import Source
+from tacit.durations import parse_duration
+from tacit.engines.local import Detection, assign
+from tacit.spec.reading import load
+from tacit.spec.specification import Specification
+from tacit.spec.subjects import Learned, SubjectFile
+
+
+def run_detection(
+    spec_file: Path,
+    sources: tuple[str, ...],
+    sink: str,
+    letters: Path | None,
+    subjects: Path | None,
+    learn: str | None,
+    as_json: bool,
+) -> None:
+    """Run, and say what came of it."""
+    spec = _registered(load(spec_file), subjects, learn)
+    inputs = assign(spec, [_named(text, spec) for text in sources])
+    if letters is None and sink != "-":
+        letters = Path(sink).with_suffix(".dead-letters.jsonl")
+    with (
+        watching([input_.source for input_ in inputs]) as watch,
+        DeadLetters(letters) as dead_letters,
+    ):
+        run = Detection(spec, inputs, dead_letters=dead_letters, progress=watch)
+        summary = write_answers(run, sink)
+    click.echo(UNPROTECTED, err=True)
+    if as_json:
+        click.echo(json.dumps(summary.as_dict(), indent=2), err=sink == "-")
+    else:
+        click.echo(summary, err=True)
+
+
+def write_answers(run: Detection, sink: str) -> Summary:
+    """Write a run's answers, whole or not at all."""
+    tally = Tally()
+    with open_sink(sink, run.schema) as file:
+        for answers in run:
+            tally.add(answers)
+            for batch in answers.batches():
+                file.write(pa.Table.from_batches([batch]))
+    return Summary.of(run, tally)
+
+
+def _named(text: str, spec: Specification) -> tuple[str | None, Source]:
+    """`stream=source`, where what stands before the sign can be a stream's name."""
+    stream, sign, source = text.partition("=")
+    if sign and (stream in spec.streams or stream.isidentifier()) and not Path(text).exists():
+        return stream, open_source(source)
+    return None, open_source(text)
+
+
+def _registered(spec: Specification, subjects: Path | None, learn: str | None) -> Specification:
+    """The specification with the registry that the command line names."""
+    if subjects is not None and learn is not None:
+        raise click.UsageError("--subjects and --learn exclude each other")
+    if subjects is not None:
+        given: SubjectFile | Learned = SubjectFile(file=str(subjects.absolute()))
+    elif learn is not None:
+        try:
+            parse_duration(learn)
+        except ValueError as error:
+            raise click.BadParameter(str(error), param_hint="--learn") from error
+        given = Learned.model_validate({"learn": learn})
+    else:
+        return spec
+    return spec.model_copy(update={"subjects": given})

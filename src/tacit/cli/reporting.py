@@ -1,0 +1,168 @@
+"""What a run reports: a progress bar on a terminal, and a summary at the end."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+    from tacit.answers.answers import Answers
+    from tacit.connectors.sources import Source
+    from tacit.engines.local import Detection
+
+UNPROTECTED = "These answers are true and unprotected: they are for the operator alone."
+
+
+class Watch(Protocol):
+    """Is told how far a source has been read."""
+
+    def __call__(self, source: Source, position: int) -> None:
+        """So many rows or bytes of this source have been read."""
+
+
+@dataclass
+class Tally:
+    """What comes out of a run, counted as it comes."""
+
+    began: float = field(default_factory=time.monotonic)
+    windows: int = 0
+    answers: int = 0
+    first: int | None = None
+    last: int = 0
+    detected: dict[str, int] = field(default_factory=dict)
+
+    def add(self, part: Answers) -> None:
+        """Count these answers too."""
+        self.windows += part.windows
+        self.answers += len(part)
+        self.first = part.first * part.size if self.first is None else self.first
+        self.last = (part.first + part.windows) * part.size
+        for query, count in zip(part.queries, part.counts().tolist(), strict=True):
+            self.detected[query] = self.detected.get(query, 0) + count
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A run in numbers."""
+
+    protected: bool
+    windows: int
+    first_window: str | None
+    last_window_end: str | None
+    subjects: int
+    queries: int
+    answers: int
+    detected: dict[str, int]
+    tuples: int
+    taken: int
+    refused: dict[str, int]
+    dead_letters: str | None
+    seconds: float
+    tuples_per_second: float
+
+    @classmethod
+    def of(cls, run: Detection, tally: Tally) -> Summary:
+        """The summary of a run that is over."""
+        counts = run.engine.counts
+        refused: dict[str, int] = {}
+        for (_, reason), count in run.dead_letters.counts.items():
+            refused[reason] = refused.get(reason, 0) + count
+        seconds = max(time.monotonic() - tally.began, 1e-9)
+        taken = int(counts[0])
+        letters = run.dead_letters.path
+        return cls(
+            protected=False,
+            windows=tally.windows,
+            first_window=None if tally.first is None else iso(tally.first),
+            last_window_end=None if tally.first is None else iso(tally.last),
+            subjects=int(np.count_nonzero(run.engine.shard.since < np.iinfo(np.int64).max)),
+            queries=len(run.flow.names),
+            answers=tally.answers,
+            detected={name: tally.detected.get(name, 0) for name in run.flow.names},
+            tuples=taken + sum(refused.values()),
+            taken=taken,
+            refused=refused,
+            dead_letters=str(letters) if letters is not None and refused else None,
+            seconds=round(seconds, 3),
+            tuples_per_second=round((taken + sum(refused.values())) / seconds),
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.tuples:,} tuples in {self.seconds:.1f} s ({self.tuples_per_second:,.0f} per"
+            f" second); {self.answers:,} answers: {self.windows:,} windows x {self.subjects:,}"
+            f" subjects x {self.queries:,} queries."
+        ]
+        lines += [f"  {count:>12,}  {reason}" for reason, count in sorted(self.refused.items())]
+        if self.refused:
+            where = self.dead_letters or "nowhere; name a file with --dead-letters to keep them"
+            lines.insert(1, f"{sum(self.refused.values()):,} tuples were refused (kept: {where}):")
+        if self.refused and not self.taken:
+            lines.append(
+                "No tuple was taken. If the times are right, see windows.future and start."
+            )
+        return "\n".join(lines)
+
+
+def iso(microseconds: int) -> str:
+    """A moment as ISO 8601 in UTC, or as microseconds where the calendar ends.
+
+    >>> iso(1_201_910_400_000_000)
+    '2008-02-02T00:00:00Z'
+    """
+    try:
+        moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=microseconds)
+    except OverflowError:
+        return f"{microseconds} us"
+    return moment.isoformat().replace("+00:00", "Z")
+
+
+@contextmanager
+def watching(sources: list[Source]) -> Iterator[Watch | None]:
+    """A progress bar with rate and time left, on a terminal only."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f} %"),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    ) as progress:
+        yield _Bars(progress, sources)
+
+
+class _Bars:
+    """One bar for each source."""
+
+    def __init__(self, progress: Progress, sources: list[Source]) -> None:
+        self._progress = progress
+        self._began = time.monotonic()
+        self._tasks: dict[int, TaskID] = {
+            id(source): progress.add_task(source.name, total=source.total, rate="")
+            for source in sources
+        }
+
+    def __call__(self, source: Source, position: int) -> None:
+        rate = position / max(time.monotonic() - self._began, 1e-9)
+        amount = f"{rate:,.0f} rows/s" if source.unit == "rows" else f"{rate / 1e6:,.1f} MB/s"
+        self._progress.update(self._tasks[id(source)], completed=position, rate=amount)
