@@ -5,6 +5,7 @@ TacitError
 ├── PatternError            a pattern that cannot be read or used
 ├── SourceError             input that cannot be read at all
 ├── SinkError               answers that cannot be written
+│   └── ClosedPipeError     nobody reads the output any more
 ├── SchemaError             a source lacks a column, or a column has an unfit type
 └── StateError              a snapshot that does not belong to this engine
 
@@ -75,6 +76,10 @@ class SourceError(TacitError):
 
 class SinkError(TacitError):
     """Answers that cannot be written."""
+
+
+class ClosedPipeError(SinkError):
+    """Nobody reads the output any more: a reason to stop quietly."""
 
 
 class SchemaError(TacitError):

@@ -12,11 +12,13 @@ import pyarrow as pa
 import pytest
 
 from tacit.connectors.deadletters import DeadLetters
-from tacit.connectors.sources import Batch, Rejected
+from tacit.connectors.sources import Rejected
 from tacit.errors import SinkError
 from tacit.events.times import NO_TIME
+from tacit.pipeline.arrivals import Rows
 
-BATCH = Batch(
+ROWS = Rows(
+    "gps",
     pa.RecordBatch.from_pydict(
         {
             "id": pa.array(["a", None, 'q"\n']).dictionary_encode(),
@@ -24,9 +26,8 @@ BATCH = Batch(
             "when": pa.array([0, 1, 2], pa.timestamp("us")),
         }
     ),
-    first_row=11,
-    position=3,
-    source="trips.parquet",
+    "trips.parquet",
+    first=11,
 )
 
 
@@ -39,7 +40,7 @@ def test_refused_rows_are_written_with_place_reason_time_and_subject(tmp_path: P
     path = tmp_path / "dead.jsonl"
     with DeadLetters(path) as letters:
         times = np.array([1_201_959_000_500_000, NO_TIME])
-        letters.rows("gps", BATCH, np.array([0, 2]), "late", times, "id")
+        letters.rows(ROWS, np.array([0, 2]), "late", times, "id")
     first, second = read(path)
     assert json.loads(first.pop("raw"))["speed"] == 1.5
     assert first == {
@@ -78,7 +79,7 @@ def test_times_beyond_the_calendar_are_written_as_numbers_or_dates(
 ) -> None:
     path = tmp_path / "dead.jsonl"
     with DeadLetters(path) as letters:
-        letters.rows("gps", BATCH, np.array([0]), "too far", np.array([time]))
+        letters.rows(ROWS, np.array([0]), "too far", np.array([time]))
     assert read(path)[0]["time"] == str(time)
 
 
@@ -86,10 +87,10 @@ def test_the_file_is_the_operators_alone_and_comes_with_the_first_letter(tmp_pat
     path = tmp_path / "dead.jsonl"
     path.write_text("of an earlier run")
     letters = DeadLetters(path)
-    letters.rows("gps", BATCH, np.array([], np.int64), "late")
+    letters.rows(ROWS, np.array([], np.int64), "late")
     letters.lines("gps", "a", [])
     assert not path.exists()
-    letters.rows("gps", BATCH, np.array([1]), "late")
+    letters.rows(ROWS, np.array([1]), "late")
     assert len(read(path)) == 1
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     letters.close()
@@ -99,7 +100,7 @@ def test_the_file_is_the_operators_alone_and_comes_with_the_first_letter(tmp_pat
 
 def test_without_a_path_letters_are_only_counted() -> None:
     with DeadLetters() as letters:
-        letters.rows("gps", BATCH, np.array([1, 2]), "late")
+        letters.rows(ROWS, np.array([1, 2]), "late")
         letters.lines("gps", "a", [Rejected(7, "not JSON", "x")])
     assert letters.counts == {("gps", "late"): 2, ("gps", "not JSON"): 1}
 

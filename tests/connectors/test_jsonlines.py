@@ -199,6 +199,7 @@ def test_a_slow_pipe_flows_and_the_last_line_needs_no_end() -> None:
     thread = threading.Thread(target=feed)
     thread.start()
     source = JsonLinesSource(reader)
+    assert source.once
     assert source.total is None
     batches = source.batches()
     first = next(batches)

@@ -61,12 +61,12 @@ def batched(number: int, source: list[int], edges: list[int]) -> Iterator[Timed]
 
 
 def places(chunk: Merged) -> list[tuple[int, int]]:
-    """Source and row of each tuple of a chunk, as `trace` tells them."""
-    found: dict[int, tuple[int, int]] = {}
-    for index in range(len(chunk.times)):
-        ((number, start), rows) = next(chunk.trace(np.array([index])))
-        found[index] = (number, start + int(rows[0]))
-    return [found[index] for index in range(len(chunk.times))]
+    """Source and row of each tuple of a chunk."""
+    count = len(chunk.times)
+    parts = [0] * count if chunk.part is None else chunk.part.tolist()
+    rows = range(count) if chunk.row is None else chunk.row.tolist()
+    origins = [chunk.origins[part] for part in parts]
+    return [(source, start + row) for (source, start), row in zip(origins, rows, strict=True)]
 
 
 @given(
@@ -104,18 +104,7 @@ def test_a_single_source_passes_through_without_a_copy() -> None:
     (chunk,) = merge([iter([timed])], 10)
     assert chunk.times is timed.times
     assert chunk.columns[0] is timed.columns[0]
-    assert [(o, r.tolist()) for o, r in chunk.trace(np.array([1, 4]))] == [("origin", [1, 4])]
-
-
-def test_trace_groups_tuples_by_where_they_were_read() -> None:
-    flows = [
-        iter([Timed(np.array([1, 3, 5]), (), "a")]),
-        iter([Timed(np.array([2, 4, 5]), (), "b")]),
-    ]
-    chunks = list(merge(flows, 10))
-    assert [time for chunk in chunks for time in chunk.times.tolist()] == [1, 2, 3, 4, 5, 5]
-    traced = [(o, r.tolist()) for c in chunks for o, r in c.trace(np.arange(len(c.times)))]
-    assert sorted(traced) == [("a", [0, 1, 2]), ("b", [0, 1]), ("b", [2])]
+    assert (chunk.origins, chunk.part, chunk.row) == (("origin",), None, None)
 
 
 def test_one_wild_time_does_not_hold_the_other_tuples_of_its_source_back() -> None:

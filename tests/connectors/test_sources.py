@@ -293,6 +293,7 @@ def test_what_is_no_frame_is_refused() -> None:
 
 def test_an_iterator_of_frames_can_be_read_once() -> None:
     source = FrameSource(iter([pd.DataFrame({"a": [1]})]))
+    assert source.once
     assert collect(list(source.batches())) == {"a": [1]}
     with pytest.raises(SourceError, match="only once"):
         list(source.batches())
@@ -301,6 +302,7 @@ def test_an_iterator_of_frames_can_be_read_once() -> None:
 def test_files_and_tables_can_be_read_again(tmp_path: Path) -> None:
     write_json(rows(5), tmp_path / "a.jsonl")
     for source in (open_source(tmp_path / "a.jsonl"), FrameSource(rows(5))):
+        assert not source.once
         assert collect(list(source.batches())) == collect(list(source.batches()))
 
 

@@ -1,0 +1,1 @@
+"""Raw tuples become typed events."""

@@ -190,9 +190,7 @@ def test_how_the_input_is_cut_never_changes_the_result(
 ) -> None:
     rng = random.Random(seed)
     table = random_table(rng, 300)
-    events: dict[str, Any] = {
-        f"e{i}": {"where": random_condition(rng)[0]} for i in range(20)
-    }
+    events: dict[str, Any] = {f"e{i}": {"where": random_condition(rng)[0]} for i in range(20)}
     events["inside"] = {"inside": "home"}
     areas = {"home": Area(box=(0, 0, 1, 1))}
     whole = extractor(events, areas).masks(table)
@@ -313,7 +311,9 @@ def test_unfit_types_are_told_before_the_run(event: dict[str, Any], part: str) -
 
 
 def test_several_columns_of_one_name_are_refused() -> None:
-    schema = pa.schema([("taxi", pa.int64()), ("ts", pa.int64()), ("v", pa.int8()), ("v", pa.int8())])
+    schema = pa.schema(
+        [("taxi", pa.int64()), ("ts", pa.int64()), ("v", pa.int8()), ("v", pa.int8())]
+    )
     with pytest.raises(SchemaError, match="several columns named 'v'"):
         extractor({"a": {"where": "v = 1"}}).check(schema)
 
@@ -337,3 +337,10 @@ def test_many_different_texts_are_told_apart() -> None:
     for _ in range(2):
         masks = ours.masks(pa.table({"taxi": [1] * 20_000, "ts": [0] * 20_000, "v": values}))
         assert masks[:, 0].tolist() == [1 << i % 9000 if i % 9000 < 5 else 0 for i in range(20_000)]
+
+
+def test_a_value_that_an_expression_fails_on_is_no_match_and_no_error() -> None:
+    ours = extractor({"a": {"where": "SUBSTR(place, 1, v) = 'ba'"}, "b": {"where": "v > 1"}})
+    values, places = [2, -1, None, 2, -7, 3], ["bar", "bar", "ba", "bank", "ba", "ba"]
+    table = pa.table({"taxi": [1] * 6, "ts": [0] * 6, "v": values, "place": places})
+    assert ours.masks(table)[:, 0].tolist() == [3, 0, 0, 3, 0, 3]

@@ -158,12 +158,18 @@ def with_gaps(rng: Random) -> Pattern:
             case 2:
                 return Or(Not(one), other)
             case 3:
-                return Repeat(
-                    rng.choice((Seq(one, other), Or(Not(one), other))), rng.choice((1, 2)), None
-                )
+                return Repeat(repeated(), rng.choice((1, 2)), rng.choice((2, None)))
             case _:
                 return Name(one)
 
+    def repeated() -> Pattern:
+        one, other = rng.choice("abc"), rng.choice("abc")
+        short = Within(Seq(one, other), rng.choice((0, 1)))
+        return rng.choice((Name(one), short, Or(Not(one), other)))
+
+    if rng.random() < 0.3:
+        # A longer repetition is better here than a shorter one: it leaves less of the gaps.
+        return Seq("a", Not("c"), Repeat(repeated(), 1, rng.choice((2, None))), Not("c"), "a")
     sequence = Seq(*(part() for _ in range(rng.choice((3, 4, 5)))))
     return Within(sequence, rng.choice((0, 1, 2))) if rng.random() < 0.3 else sequence
 

@@ -315,7 +315,9 @@ def test_a_snapshot_is_restored_in_another_process(tmp_path: Path) -> None:
         check=True, capture_output=True, text=True,
     )  # fmt: skip
     here = flat([*engine.push(Rows("s", batch(rows[41:]))), *engine.finish()])
-    assert there.stdout.split() == [f"{key[0]}/{key[1]}/{key[2]}={here[key]}" for key in sorted(here)]
+    assert there.stdout.split() == [
+        f"{key[0]}/{key[1]}/{key[2]}={here[key]}" for key in sorted(here)
+    ]
 
 
 _ELSEWHERE = """

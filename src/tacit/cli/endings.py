@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import click
 
 from tacit.errors import (
+    ClosedPipeError,
     SchemaError,
     SinkError,
     SourceError,
@@ -41,6 +42,10 @@ def ending() -> Iterator[None]:
     """Turn errors into a message on standard error and an exit code."""
     try:
         yield
+    except (ClosedPipeError, BrokenPipeError):
+        # Python would complain of the same pipe again when it flushes at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
     except TacitError as error:
         for line in str(error).splitlines():
             click.echo(
@@ -50,7 +55,3 @@ def ending() -> Iterator[None]:
     except KeyboardInterrupt:
         click.echo("tacit: interrupted", err=True)
         sys.exit(130)
-    except BrokenPipeError:
-        # Python would complain of the same pipe again when it flushes at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)

@@ -13,9 +13,10 @@ import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tacit.connectors.sources import Batch, Rejected
+from tacit.connectors.sources import Rejected
 from tacit.errors import SinkError
 from tacit.events.times import NO_TIME
+from tacit.pipeline.arrivals import Rows
 
 _SCHEMA = {
     "stream": pl.String(),
@@ -66,30 +67,29 @@ class DeadLetters:
 
     def rows(
         self,
-        stream: str,
-        batch: Batch,
-        rows: NDArray[np.int64],
+        rows: Rows,
+        chosen: NDArray[np.int64],
         reason: str,
         times: NDArray[np.int64] | None = None,
         subject: str | None = None,
     ) -> None:
-        """Add these rows of a batch; `times` are theirs, `subject` names the column of subjects."""
-        if not len(rows):
+        """Add the chosen rows; `times` are theirs, `subject` names the column of subjects."""
+        if not len(chosen):
             return
-        self.counts[stream, reason] += len(rows)
+        self.counts[rows.stream, reason] += len(chosen)
         if self.path is None:
             return
-        frame = pl.DataFrame(pa.Table.from_batches([batch.table]))[rows]
+        frame = pl.DataFrame(pa.Table.from_batches([rows.table]))[chosen]
         columns = {
-            "place": pl.Series(batch.place(rows)),
-            "reason": pl.Series([reason]).new_from_index(0, len(rows)),
+            "place": pl.Series(rows.number(chosen)),
+            "reason": pl.Series([reason]).new_from_index(0, len(chosen)),
             "raw": frame.select(pl.struct(pl.all()).struct.json_encode()).to_series(),
         }
         if times is not None:
             columns["time"] = _times(times)
         if subject is not None:
             columns["subject"] = frame[subject].cast(pl.String)
-        self._write(pl.DataFrame(columns), stream, batch.source)
+        self._write(pl.DataFrame(columns), rows.stream, rows.source)
 
     def close(self) -> None:
         """Put everything on the disk."""

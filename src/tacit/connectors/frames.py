@@ -26,10 +26,10 @@ class FrameSource(Source):
     def __init__(self, frame: Any, name: str = "frame") -> None:
         self.name = name
         self._frames: Iterable[Any] = _frames(frame, name)
-        self._again = isinstance(self._frames, list) and not isinstance(frame, pa.RecordBatchReader)
+        self.once = isinstance(frame, pa.RecordBatchReader) or not isinstance(self._frames, list)
         self._spent = False
-        if self._again and not isinstance(frame, pl.LazyFrame):
-            self.total = len(frame) if hasattr(frame, "__len__") else None
+        if hasattr(frame, "__len__") and not self.once:
+            self.total = len(frame)
         self._schema = self._peek()
 
     def schema(self) -> pa.Schema:
@@ -40,7 +40,7 @@ class FrameSource(Source):
         """The rows, without a copy where the frame is Arrow inside."""
         if self._spent:
             raise SourceError(f"{self.name} is an iterator and can be read only once")
-        self._spent = not self._again
+        self._spent = self.once
         row = 0
         for frame in self._frames:
             reader = _reader(frame, self.name, columns)
@@ -60,7 +60,7 @@ class FrameSource(Source):
         else:
             reader = _reader(first, self.name, None)
             schema = reader.schema
-            if not self._again:
+            if self.once:
                 self._frames = chain([reader], rest)
         check_names(self.name, schema.names)
         return schema

@@ -43,6 +43,7 @@ class JsonLinesSource(Source):
 
     def __init__(self, place: Path | int, name: str | None = None) -> None:
         self.name = name or (str(place) if isinstance(place, Path) else "standard input")
+        self.once = isinstance(place, int)
         self._pieces = Pieces(place, self.name)
         self.total = self._pieces.size()
         self._kinds: dict[str, pl.DataType] | None = None

@@ -36,7 +36,7 @@ class Timed:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """Tuples of all sources in order of arrival; `trace` tells where they came from."""
+    """Tuples of all sources in order of arrival, and where each of them came from."""
 
     times: NDArray[np.int64]
     columns: tuple[Array, ...]
@@ -45,16 +45,6 @@ class Merged:
     """Which of the origins each tuple is from; None where there is only one."""
     row: NDArray[np.int64] | None = None
     """The row of each tuple within its origin; None where they count from 0."""
-
-    def trace(self, tuples: NDArray[np.int64]) -> Iterator[tuple[Any, NDArray[np.int64]]]:
-        """The origins of these tuples, each with their rows in it, in order."""
-        rows = tuples if self.row is None else self.row[tuples]
-        if self.part is None:
-            yield self.origins[0], rows
-            return
-        parts = self.part[tuples]
-        for number in np.unique(parts):
-            yield self.origins[number], rows[parts == number]
 
 
 def merge(sources: Sequence[Iterator[Timed]], future: int) -> Iterator[Merged]:

@@ -20,11 +20,7 @@ import polars as pl
 import pyarrow as pa
 
 from tacit.connectors.writers import SUFFIXES, Writer, json_lines
-from tacit.errors import SinkError
-
-
-class ClosedPipeError(SinkError):
-    """Nobody reads the output any more: a reason to stop quietly."""
+from tacit.errors import ClosedPipeError, SinkError
 
 
 class Sink(ABC):

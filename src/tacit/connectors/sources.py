@@ -89,6 +89,8 @@ class Source(ABC):
     ahead: ClassVar[int] = 2
     """How many batches are read ahead of their use; 0 reads in the same thread."""
     name: str
+    once: bool = False
+    """Whether it can be read only once, as a pipe."""
     total: int | None = None
     """Rows or bytes in all, for progress; None where that is not known."""
 

@@ -9,7 +9,15 @@ import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
-NO_BITS = np.empty(0, np.uint8)
+
+def frozen(array: NDArray[Any]) -> NDArray[Any]:
+    """A read-only view: a loop is compiled anew for arrays that may be written to."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+NO_BITS = frozen(np.empty(0, np.uint8))
 """The bitmap of a column without nulls."""
 
 
@@ -26,15 +34,16 @@ def numbers(array: pa.Array) -> NDArray[Any]:
     """The numbers of an array, with whatever stands where it is null."""
     dtype = np.dtype(array.type.to_pandas_dtype())
     if len(array) == 0:
-        return np.empty(0, dtype)
-    return np.frombuffer(array.buffers()[1], dtype)[array.offset : array.offset + len(array)]
+        return frozen(np.empty(0, dtype))
+    whole = np.frombuffer(array.buffers()[1], dtype)
+    return frozen(whole[array.offset : array.offset + len(array)])
 
 
 def validity(array: pa.Array) -> tuple[NDArray[np.uint8], int]:
     """The bitmap of what is not null and where it starts; NO_BITS where nothing is null."""
     if array.null_count == 0:
         return NO_BITS, 0
-    return np.frombuffer(array.buffers()[0], np.uint8), array.offset
+    return frozen(np.frombuffer(array.buffers()[0], np.uint8)), array.offset
 
 
 def text_bytes(array: pa.Array) -> tuple[NDArray[np.uint8], NDArray[Any]]:
@@ -43,10 +52,10 @@ def text_bytes(array: pa.Array) -> tuple[NDArray[np.uint8], NDArray[Any]]:
         array = array.cast(pa.large_string())
     _, offsets, text = array.buffers()
     if len(array) == 0 or offsets is None:
-        return np.empty(0, np.uint8), np.zeros(len(array) + 1, np.int64)
+        return NO_BITS, frozen(np.zeros(len(array) + 1, np.int64))
     width = np.int32 if pa.types.is_string(array.type) else np.int64
     ends = np.frombuffer(offsets, width)[array.offset : array.offset + len(array) + 1]
-    return np.frombuffer(text if text is not None else b"", np.uint8), ends
+    return frozen(np.frombuffer(text if text is not None else b"", np.uint8)), frozen(ends)
 
 
 def decoded(array: pa.Array) -> pa.Array:

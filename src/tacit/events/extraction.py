@@ -281,7 +281,9 @@ def _polars_schema(schema: Schema, columns: Sequence[str]) -> pl.Schema:
         try:
             found[column] = pl.Series(pa.array([], kind)).dtype
         except (pl.exceptions.PolarsError, PanicException, pa.ArrowException) as error:
-            raise SchemaError(f"column '{column}' is of a type that is not known: {kind}") from error
+            raise SchemaError(
+                f"column '{column}' is of a type that is not known: {kind}"
+            ) from error
     return pl.Schema(found)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from tacit.events.columns import frozen
 from tacit.events.shapes import EARTH, OUTSIDE, PARTLY, WHOLLY, Box, Circle, Floats, Shape
 from tacit.kernels import compiled
 
@@ -37,6 +38,7 @@ class Grid:
 
     def inside(self, lon: Floats, lat: Floats) -> NDArray[np.uint64]:
         """The masks `[n, W]` of positions; one that is not finite is outside of everything."""
+        lon, lat = frozen(lon), frozen(lat)
         found = np.zeros((len(lon), self.masks.shape[1]), np.uint64)
         if not self.shapes:
             return found
@@ -167,8 +169,8 @@ def _look_up(
 def _holds(kind: int, figures: Floats, lon: float, lat: float) -> bool:
     """Whether a box or circle holds a position."""
     if kind == _BOX:
-        return figures[0] <= lon <= figures[2] and figures[1] <= lat <= figures[3]
+        return bool(figures[0] <= lon <= figures[2] and figures[1] <= lat <= figures[3])
     phi = np.radians(lat)
     half = np.sin((phi - figures[1]) / 2) ** 2
     half += figures[2] * np.cos(phi) * np.sin(np.radians(lon - figures[0]) / 2) ** 2
-    return 2 * EARTH * np.arcsin(np.sqrt(min(half, 1.0))) <= figures[3]
+    return bool(2 * EARTH * np.arcsin(np.sqrt(min(half, 1.0))) <= figures[3])

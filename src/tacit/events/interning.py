@@ -6,11 +6,12 @@ columns in compiled loops and never rebuild their tables for a batch.
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tacit.events.columns import frozen
 from tacit.kernels import compiled
 
 Ints: TypeAlias = NDArray[np.int64]
@@ -46,7 +47,7 @@ class IntegerInterner:
 
     def find(self, values: Ints) -> Numbers:
         """The numbers of integers, UNKNOWN where there is none."""
-        found = np.empty(len(values), np.int32)
+        values, found = frozen(values), np.empty(len(values), np.int32)
         self._cover()
         if len(self._direct):
             _find_direct(values, self._low, self._direct, found)
@@ -56,7 +57,7 @@ class IntegerInterner:
 
     def learn(self, values: Ints) -> Numbers:
         """The numbers of integers; new ones get the next numbers."""
-        found = np.empty(len(values), np.int32)
+        values, found = frozen(values), np.empty(len(values), np.int32)
         done = 0
         while True:
             done, self._count = _learn_integers(
@@ -64,7 +65,7 @@ class IntegerInterner:
             )
             if done == len(values):
                 return found
-            self._names = np.resize(self._names, 2 * len(self._names))
+            self._names = _longer(self._names, 2 * len(self._names))
             self._table = np.full(2 * len(self._table), UNKNOWN, np.int32)
             _place_integers(self.names, self._table)
 
@@ -138,7 +139,7 @@ class TextInterner:
             _place_texts(self._hashes[: self._count], self._table)
 
 
-def _longer(array: NDArray[np.generic], length: int) -> NDArray[np.generic]:
+def _longer(array: NDArray[Any], length: int) -> NDArray[Any]:
     grown = np.empty(length, array.dtype)
     grown[: len(array)] = array
     return grown
@@ -232,9 +233,7 @@ def _hash(text: Bytes, start: np.uint64, stop: np.uint64) -> np.uint64:
 
 
 @compiled
-def _same(
-    text: Bytes, start: np.uint64, names: Bytes, known: np.uint64, length: np.uint64
-) -> bool:
+def _same(text: Bytes, start: np.uint64, names: Bytes, known: np.uint64, length: np.uint64) -> bool:
     """Whether so many bytes are the same in both."""
     while length >= np.uint64(8):
         if _word(text, start) != _word(names, known):

@@ -49,10 +49,16 @@ class Box:
         """Whether cells (rows of west, south, east, north) are outside, partly or wholly inside."""
         west, south, east, north = cells.T
         touched = (
-            (west <= self.east) & (east >= self.west) & (south <= self.north) & (north >= self.south)
+            (west <= self.east)
+            & (east >= self.west)
+            & (south <= self.north)
+            & (north >= self.south)
         )
         whole = (
-            (west >= self.west) & (east <= self.east) & (south >= self.south) & (north <= self.north)
+            (west >= self.west)
+            & (east <= self.east)
+            & (south >= self.south)
+            & (north <= self.north)
         )
         return _relation(touched, whole)
 
@@ -73,7 +79,9 @@ class Circle:
         if north >= math.pi / 2 or south <= -math.pi / 2:
             return -180.0, max(-90.0, math.degrees(south)), 180.0, min(90.0, math.degrees(north))
         # The circle's widest point is where a meridian touches it.
-        width = math.degrees(math.asin(min(1.0, math.sin(reach) / math.cos(math.radians(self.lat)))))
+        width = math.degrees(
+            math.asin(min(1.0, math.sin(reach) / math.cos(math.radians(self.lat))))
+        )
         west, east = self.lon - width, self.lon + width
         if west < -180 or east > 180:
             west, east = -180.0, 180.0
@@ -118,7 +126,7 @@ class Polygon:
 
     def relate(self, cells: Floats) -> NDArray[np.int8]:
         """Whether cells (rows of west, south, east, north) are outside, partly or wholly inside."""
-        boxes = shapely.box(*cells.T)
+        boxes = np.asarray(shapely.box(*cells.T))
         touched = np.asarray(shapely.intersects(self.geometry, boxes))
         whole = np.zeros(len(cells), np.bool_)
         whole[touched] = shapely.contains_properly(self.geometry, boxes[touched])
@@ -169,10 +177,12 @@ def _geometries(geojson: Any) -> list[dict[str, Any]]:
 
 def _ring_geometry(geojson: dict[str, Any]) -> BaseGeometry:
     """One polygon or multipolygon, checked."""
-    coordinates = geojson.get("coordinates")
-    polygons = [coordinates] if geojson["type"] == "Polygon" else coordinates
+    coordinates: Any = geojson.get("coordinates")
+    polygons: Any = [coordinates] if geojson["type"] == "Polygon" else coordinates
     try:
-        rings = [[[(float(x), float(y)) for x, y, *_ in ring] for ring in part] for part in polygons]
+        rings = [
+            [[(float(x), float(y)) for x, y, *_ in ring] for ring in part] for part in polygons
+        ]
     except (TypeError, ValueError) as error:
         raise ValueError("GeoJSON coordinates must be lists of [lon, lat] positions") from error
     if not rings or not all(rings):
@@ -181,7 +191,9 @@ def _ring_geometry(geojson: dict[str, Any]) -> BaseGeometry:
         for lon, lat in ring:
             check_position(lon, lat)
         if len(ring) < 4 or ring[0] != ring[-1]:
-            raise ValueError("a polygon's outline needs at least 4 positions, the last as the first")
+            raise ValueError(
+                "a polygon's outline needs at least 4 positions, the last as the first"
+            )
     shape = shapely.MultiPolygon([shapely.Polygon(part[0], part[1:]) for part in rings])
     if not shape.is_valid:
         raise ValueError(f"the polygon is not valid: {explain_validity(shape)}")

@@ -15,8 +15,9 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
+from polars.exceptions import PanicException
 
-from tacit.events.columns import decoded, numbers, text_bytes, validity
+from tacit.events.columns import decoded, frozen, numbers, text_bytes, validity
 from tacit.events.grid import Grid
 from tacit.events.interning import TextInterner
 from tacit.events.predicates import Predicate
@@ -52,7 +53,7 @@ class TruthSieve:
         array = batch.column(self.column)
         packed = np.frombuffer(array.buffers()[1], np.uint8)
         codes = np.unpackbits(packed[array.offset // 8 :], bitorder="little")
-        codes = codes[array.offset % 8 :][: len(array)]
+        codes = frozen(codes[array.offset % 8 :][: len(array)])
         _look_up(codes, *validity(array), np.uint64(0), self._table, masks)
 
 
@@ -93,7 +94,7 @@ class TextSieve:
             self._otherwise.sift(batch, masks)
             return
         array = batch.column(self.column)
-        codes = self._values.learn(*text_bytes(array))
+        codes = frozen(self._values.learn(*text_bytes(array)))
         if len(self._values) >= len(self._table):
             text, ends = self._values.names
             buffers = [None, pa.py_buffer(ends), pa.py_buffer(text)]
@@ -164,26 +165,19 @@ class ExpressionSieve:
     """Whatever else: Polars evaluates the expressions over the tuples."""
 
     def __init__(self, asked: Asked, schema: pl.Schema) -> None:
-        merged: dict[int, pl.Expr] = {}
-        for number, predicate in asked:
-            known = merged.get(number)
-            expression = predicate.expression
-            merged[number] = expression if known is None else known & expression
-        self._expressions = [
-            expression.fill_null(False).alias(str(number)) for number, expression in merged.items()
-        ]
-        self._columns = list(dict.fromkeys(c for _, p in asked for c in p.columns))
-        self._schema = schema
+        self._numbers = [number for number, _ in asked]
+        self._expressions = [predicate.expression for _, predicate in asked]
+        used = dict.fromkeys(column for _, predicate in asked for column in predicate.columns)
+        self._types = {column: schema[column] for column in used}
 
     def sift(self, batch: pa.RecordBatch, masks: Masks) -> None:
         """Clear bits where an expression is not true."""
-        frame = pl.DataFrame(
-            [_series(column, batch.column(column)) for column in self._columns]
-        ).cast({c: self._schema[c] for c in self._columns})
-        for truth in frame.with_columns(_only_finite(frame)).select(self._expressions):
+        columns = [_series(column, batch.column(column)) for column in self._types]
+        truths = _truths(pl.DataFrame(columns).cast(self._types), self._expressions)
+        for number, truth in zip(self._numbers, truths, strict=True):
             bits = truth.rechunk().to_arrow()
-            packed = np.frombuffer(bits.buffers()[1], np.uint8)
-            _clear(packed, bits.offset, int(truth.name), masks)
+            packed = frozen(np.frombuffer(bits.buffers()[1], np.uint8))
+            _clear(packed, bits.offset, number, masks)
 
 
 class AreaSieve:
@@ -219,27 +213,45 @@ def _rows(values: pl.Series, asked: Asked, words: int) -> Masks:
     """The row of bits for each value of a column, and at the end that for null."""
     frame = values.extend_constant(None, 1).to_frame()
     rows = np.full((len(frame), words), ~np.uint64(0))
-    frame = frame.with_columns(_only_finite(frame))
-    truths = frame.select(
-        predicate.expression.fill_null(False).alias(str(place))
-        for place, (_, predicate) in enumerate(asked)
-    )
+    truths = _truths(frame, [predicate.expression for _, predicate in asked])
     for (number, _), truth in zip(asked, truths, strict=True):
         rows[~truth.to_numpy(), number // 64] &= ~_bit(number)
     return rows
 
 
-def _bit(number: int) -> np.uint64:
-    return np.uint64(1 << number % 64)
-
-
-def _only_finite(frame: pl.DataFrame) -> list[pl.Expr]:
-    """Null in place of numbers that are not finite, for the columns that hold any."""
-    return [
+def _truths(frame: pl.DataFrame, expressions: Sequence[pl.Expr]) -> list[pl.Series]:
+    """Where each expression is true; numbers that are not finite count as null."""
+    frame = frame.with_columns(
         pl.when(pl.col(column.name).is_finite()).then(pl.col(column.name)).alias(column.name)
         for column in frame
         if column.dtype.is_float() and not column.is_finite().all()
-    ]
+    )
+    try:
+        found = frame.select(
+            expression.fill_null(False).alias(str(place))
+            for place, expression in enumerate(expressions)
+        )
+    except (pl.exceptions.PolarsError, PanicException):
+        return [_salvaged(frame, expression) for expression in expressions]
+    return found.get_columns()
+
+
+def _salvaged(frame: pl.DataFrame, expression: pl.Expr) -> pl.Series:
+    """Where an expression is true, though some value makes it fail: there it is not.
+
+    The tuples are halved until those that fail are alone.
+    """
+    try:
+        return frame.select(expression.fill_null(False).alias("truth")).to_series()
+    except (pl.exceptions.PolarsError, PanicException):
+        if len(frame) <= 1:
+            return pl.Series("truth", [False] * len(frame), pl.Boolean)
+    half = len(frame) // 2
+    return _salvaged(frame[:half], expression).append(_salvaged(frame[half:], expression))
+
+
+def _bit(number: int) -> np.uint64:
+    return np.uint64(1 << number % 64)
 
 
 def _series(name: str, array: pa.Array) -> pl.Series:
@@ -247,9 +259,7 @@ def _series(name: str, array: pa.Array) -> pl.Series:
     return pl.Series(name, decoded(array))
 
 
-def _edges(
-    steps: set[Fraction], dtype: pl.DataType
-) -> tuple[NDArray[Any], NDArray[Any]]:
+def _edges(steps: set[Fraction], dtype: pl.DataType) -> tuple[NDArray[Any], NDArray[Any]]:
     """Values of a type at which comparisons with `steps` may change, and a sample before each.
 
     Sample 0 lies below all edges; sample i + 1 is edge i itself, the first of its stretch.
@@ -360,9 +370,7 @@ def _clear(bits: NDArray[np.uint8], offset: int, number: int, masks: Masks) -> N
 
 
 @compiled
-def _extremes(
-    values: NDArray[Any], bits: NDArray[np.uint8], offset: int
-) -> tuple[Any, Any]:
+def _extremes(values: NDArray[Any], bits: NDArray[np.uint8], offset: int) -> tuple[Any, Any]:
     """The least and the greatest of numbers that are not null; there is at least one."""
     low = high = values[0]
     known = False

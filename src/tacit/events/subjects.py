@@ -18,7 +18,7 @@ import pyarrow.compute
 from numpy.typing import NDArray
 
 from tacit.errors import SchemaError, StateError
-from tacit.events.columns import arrow_chunks, numbers, plain, text_bytes, validity
+from tacit.events.columns import arrow_chunks, frozen, numbers, plain, text_bytes, validity
 from tacit.events.interning import UNKNOWN, IntegerInterner, Numbers, TextInterner
 from tacit.kernels import compiled
 
@@ -98,7 +98,7 @@ class Subjects:
                 found = subjects._integers.learn(np.ascontiguousarray(integers, np.int64))
             case {"text": text, "ends": ends} if len(ends) and ends[-1] == len(text):
                 subjects = cls("text")
-                found = subjects._texts.learn(text, ends)
+                found = subjects._texts.learn(frozen(text), frozen(ends))
             case _:
                 raise StateError("this is not the state of a registry of subjects")
         if len(subjects) != len(found):
@@ -131,15 +131,16 @@ class Subjects:
         return found
 
     def _text_slots(self, array: pa.Array, learning: bool) -> Numbers:
-        if subject_kind(array.type) == "int":
-            array = array.cast(pa.large_string())
+        array = array.cast(pa.large_string()) if subject_kind(array.type) == "int" else plain(array)
         text, ends = text_bytes(array)
         if not learning:
             found = self._texts.find(text, ends)
             _refuse_empty(ends, found)
             _refuse_nulls(*validity(array), found)
             return found
-        named = _lengths(array) > 0
+        named = np.diff(ends) > 0
+        if array.null_count:
+            named &= array.is_valid().to_numpy(zero_copy_only=False)
         if named.all():
             return self._texts.learn(text, ends)
         found = np.full(len(array), NO_SUBJECT, np.int32)
@@ -185,11 +186,6 @@ def _signed(array: pa.Array) -> NDArray[np.int64]:
                 "a subject's number is greater than 2**63 - 1; register the subjects as texts"
             )
     return values.astype(np.int64, copy=False)
-
-
-def _lengths(array: pa.Array) -> NDArray[np.int64]:
-    """The length of each text in bytes, 0 for null."""
-    return pa.compute.binary_length(array).fill_null(0).to_numpy(zero_copy_only=False)
 
 
 def _joined(chunks: list[Numbers]) -> Numbers:

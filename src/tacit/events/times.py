@@ -13,7 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tacit.errors import SchemaError
-from tacit.events.columns import NO_BITS, arrow_chunks, numbers, text_bytes, validity
+from tacit.events.columns import NO_BITS, arrow_chunks, frozen, numbers, text_bytes, validity
 from tacit.events.streams import Stream
 from tacit.kernels import compiled
 
@@ -62,7 +62,8 @@ def _convert(array: pa.Array, stream: Stream) -> NDArray[np.int64]:
     kind = array.type
     if pa.types.is_dictionary(kind):
         times = np.append(_convert(array.dictionary, stream), NO_TIME)
-        return times[array.indices.fill_null(len(times) - 1).to_numpy(zero_copy_only=False)]
+        codes = array.indices.cast(pa.int64()).fill_null(len(times) - 1)
+        return np.take(times, numbers(codes))
     if pa.types.is_null(kind):
         return np.full(len(array), NO_TIME)
     if pa.types.is_timestamp(kind):
@@ -84,7 +85,7 @@ def _counted(array: pa.Array, unit: str | None) -> NDArray[np.int64]:
         return _scaled(array, small, large)
     values = array.cast(pa.float64()).to_numpy(zero_copy_only=False)
     times = np.empty(len(values), np.int64)
-    _scale_floats(values, small, large, times)
+    _scale_floats(frozen(values), small, large, times)
     return times
 
 
@@ -169,7 +170,7 @@ def _parse(
         naive[row] = False
         times[row] = NO_TIME
         if len(bits) == 0 or bits[(bit + row) >> 3] >> ((bit + row) & 7) & 1:
-            start, stop = np.int64(offsets[row]), np.int64(offsets[row + 1])
+            start, stop = int(offsets[row]), int(offsets[row + 1])
             while start < stop and text[start] <= 32:
                 start += 1
             while start < stop and text[stop - 1] <= 32:
@@ -184,7 +185,7 @@ def _digits(text: NDArray[np.uint8], start: int, count: int, stop: int) -> int:
         return -(2**40)
     value = 0
     for place in range(start, start + count):
-        digit = np.int64(text[place]) - 48
+        digit = int(text[place]) - 48
         value = value * 10 + digit if 0 <= digit <= 9 else -(2**40)
     return value
 
@@ -236,7 +237,7 @@ def _parse_time(text: NDArray[np.uint8], start: int, stop: int, apart: int) -> t
                 return -1, stop
             worth = 100_000
             while place < stop and 48 <= text[place] <= 57:
-                fraction += (np.int64(text[place]) - 48) * worth
+                fraction += (int(text[place]) - 48) * worth
                 worth //= 10
                 place += 1
     if not (0 <= hour <= 24 and 0 <= minute <= 59 and 0 <= second <= 60):

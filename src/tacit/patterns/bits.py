@@ -164,30 +164,25 @@ def _run(
         while here < end:
             if found + types > len(kinds):
                 kinds = np.concatenate((kinds, np.empty(len(kinds), np.int64)))
-            several = here + 1 < end and times[here + 1] == times[here]
-            kind = -1
-            for word in range(len(relevant)):
-                mask = masks[here, word] & relevant[word]
-                if mask:
-                    several |= kind >= 0
-                    several |= (mask & (mask - ONE)) != 0
-                    kind = places[64 * word + np.int64(((mask & (~mask + ONE)) * SPREAD) >> TOP)]
-            if several:
-                before = found
+            before = found
+            if here + 1 < end and times[here + 1] == times[here]:
                 here, found = read_group(
                     times, masks, here, end, relevant, places, counts, kinds, found
                 )
                 for place in range(before, found):
                     doubled[window] |= counts[kinds[place]] > 1
                     counts[kinds[place]] = 0
-                if found == before:
-                    continue
             else:
+                for word in range(len(relevant)):
+                    mask = masks[here, word] & relevant[word]
+                    while mask:
+                        lowest = ((mask & (~mask + ONE)) * SPREAD) >> TOP
+                        kinds[found] = places[64 * word + np.int64(lowest)]
+                        mask &= mask - ONE
+                        found += 1
                 here += 1
-                if kind < 0:
-                    continue
-                kinds[found] = kind
-                found += 1
+            if found == before:
+                continue
             ends[groups] = found
             groups += 1
         if short == 1:

@@ -18,8 +18,8 @@ __all__ = ["MAX_NODES", "Names", "check_aliases", "resolve", "resolve_one"]
 MAX_NODES = 100_000
 """How many parts a pattern may have once the names in it are replaced."""
 
-MAX_HINTS = 100
-"""For how many unknown names the nearest known one is looked for."""
+MAX_COMPARISONS = 100_000
+"""How many names are compared to find the nearest known ones to those that are unknown."""
 
 
 def resolve(patterns: Mapping[str, Pattern], events: Collection[str]) -> dict[str, Pattern]:
@@ -117,7 +117,8 @@ class Names:
 
     def _nearest(self, unknown: str) -> str:
         """The nearest known name, for the first unknown names: looking is slow among many."""
-        if unknown not in self._hints and len(self._hints) < MAX_HINTS:
+        known = len(self.written) + len(self.events)
+        if unknown not in self._hints and (len(self._hints) + 1) * known <= MAX_COMPARISONS:
             self._hints[unknown] = nearest(unknown, [*self.written, *sorted(self.events)])
         return self._hints.get(unknown) or " Define it under events or patterns."
 

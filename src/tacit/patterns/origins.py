@@ -164,18 +164,26 @@ def _run(
         here, end = starts[window], starts[window + 1]
         while here < end:
             time = times[here]
-            several = here + 1 < end and times[here + 1] == time
-            kind = -1
-            for word in range(len(relevant)):
-                mask = masks[here, word] & relevant[word]
-                if mask:
-                    several |= kind >= 0
-                    several |= (mask & (mask - ONE)) != 0
-                    kind = places[64 * word + np.int64(((mask & (~mask + ONE)) * SPREAD) >> TOP)]
-            if not several:
+            found = 0
+            if here + 1 < end and times[here + 1] == time:
+                here, found = read_group(
+                    times, masks, here, end, relevant, places, counts, kinds, 0
+                )
+            else:
+                for word in range(len(relevant)):
+                    mask = masks[here, word] & relevant[word]
+                    while mask:
+                        lowest = ((mask & (~mask + ONE)) * SPREAD) >> TOP
+                        kinds[found] = places[64 * word + np.int64(lowest)]
+                        counts[kinds[found]] = 1
+                        mask &= mask - ONE
+                        found += 1
                 here += 1
-                if kind < 0:
-                    continue
+            if found == 0:
+                continue
+            if found == 1 and counts[kinds[0]] == 1:
+                kind = kinds[0]
+                counts[kind] = 0
                 for place in range(wait_at[kind], wait_at[kind + 1]):
                     state = wait[place]
                     begun = origin[state - 1]
@@ -189,7 +197,6 @@ def _run(
                     if begun > origin[state] and time - begun <= limit[state]:
                         origin[state] = begun
                 continue
-            here, found = read_group(times, masks, here, end, relevant, places, counts, kinds, 0)
             waiting = _line_up(kinds, found, wait_at, wait, plain, line)
             for place in range(waiting):
                 state = line[place]
