@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar, cast
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar, cast
 
 import numba
 
@@ -13,4 +16,17 @@ R = TypeVar("R")
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
     """Compile a loop over arrays on first use and keep the result on disk."""
-    return cast("Callable[P, R]", numba.njit(cache=True, nogil=True)(function))
+    kernel: Any = numba.njit(cache=True, nogil=True)(function)
+    # Numba looks only at the kernel's own file for changes. One that calls a kernel of
+    # another file would go on as it was before that one changed, and give wrong answers.
+    stamp = _sources(Path(function.__code__.co_filename).parent)
+    kernel._cache._cache_file._source_stamp = stamp
+    return cast("Callable[P, R]", kernel)
+
+
+@cache
+def _sources(room: Path) -> str:
+    """What the files of a room that hold kernels contain."""
+    texts = [path.read_bytes() for path in sorted(room.glob("*.py"))]
+    kernels = [text for text in texts if b"tacit.kernels" in text]
+    return sha256(b"\0".join(kernels)).hexdigest()

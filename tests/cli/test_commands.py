@@ -398,6 +398,7 @@ def test_the_demo_shows_the_engine_at_work(tmp_path: Path) -> None:
     assert "true and unprotected" in shown.output
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "answers.parquet",
+        "demo.svg",
         "taxi.yaml",
         "trips.parquet",
     ]

@@ -16,9 +16,9 @@ import pyarrow as pa
 import pytest
 
 from tacit.connectors.files import open_source
-from tacit.connectors.sinks import ClosedPipeError, StandardOutput, open_sink
+from tacit.connectors.sinks import StandardOutput, open_sink
 from tacit.connectors.writers import SUFFIXES
-from tacit.errors import SinkError
+from tacit.errors import ClosedPipeError, SinkError
 
 NAMES = [f"answers{suffix}" for suffix in SUFFIXES]
 SUBJECTS = ["plain", 'quo"ted', "new\nline", "a,b", "Ärger 😀", ""]
@@ -238,7 +238,8 @@ def test_a_pipe_without_reader_is_told_apart() -> None:
 
 PIPED = """
 import pyarrow as pa
-from tacit.connectors.sinks import ClosedPipeError, open_sink
+from tacit.connectors.sinks import open_sink
+from tacit.errors import ClosedPipeError
 table = pa.table({"n": pa.array(range(100_000), pa.int64())})
 try:
     with open_sink("-") as sink:

@@ -261,6 +261,14 @@ def test_event_types_are_numbered_over_all_streams() -> None:
     assert ours.columns == ("taxi", "ts", "v")
 
 
+def test_an_array_can_be_used_again() -> None:
+    out = np.full((2, 1), 77, np.uint64)
+    table = pa.table({"taxi": [1, 1], "ts": [0, 0], "v": [1, 2]})
+    assert extractor({"a": {"where": "v > 1"}}).masks(table, out) is out
+    assert out.tolist() == [[0], [1]]
+    assert extractor({"a": {"where": "FALSE"}, "b": {}}).masks(table, out).tolist() == [[2], [2]]
+
+
 def test_no_event_types_give_masks_without_words() -> None:
     ours = Extractor("gps", STREAM, {}, {}, [])
     assert ours.masks(pa.table({"taxi": [1, 2], "ts": [0, 0]})).shape == (2, 0)
@@ -341,6 +349,6 @@ def test_many_different_texts_are_told_apart() -> None:
 
 def test_a_value_that_an_expression_fails_on_is_no_match_and_no_error() -> None:
     ours = extractor({"a": {"where": "SUBSTR(place, 1, v) = 'ba'"}, "b": {"where": "v > 1"}})
-    values, places = [2, -1, None, 2, -7, 3], ["bar", "bar", "ba", "bank", "ba", "ba"]
+    values, places = [2, -1, 0, 2, -7, 3], ["bar", "bar", "ba", "bank", "ba", "ba"]
     table = pa.table({"taxi": [1] * 6, "ts": [0] * 6, "v": values, "place": places})
     assert ours.masks(table)[:, 0].tolist() == [3, 0, 0, 3, 0, 3]

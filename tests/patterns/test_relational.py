@@ -199,6 +199,23 @@ def test_joins_equal_the_reference_where_gaps_meet_what_may_be_empty() -> None:
     compare((with_gaps(rng) for _ in range(120)), rng)
 
 
+@pytest.mark.parametrize("part", [Name("b"), Seq("b", "b"), Within(Seq("b", "b"), 0)], ids=repr)
+@pytest.mark.parametrize(("least", "most"), [(1, 1), (1, 2), (1, None), (2, 2), (3, None)])
+def test_a_repetition_may_span_what_its_parts_alone_do_not(
+    part: Pattern, least: int, most: int | None
+) -> None:
+    pattern = Seq("a", Not("c"), Repeat(part, least, most), Not("c"), "a")
+    windows = [
+        [
+            Tuple(time, frozenset({type_}), {"stream": STREAMS[type_]})
+            for time, types in enumerate(text.split())
+            for type_ in types
+        ]
+        for text in ("a b c b a", "a bb c bb a", "a b b c b b a", "a bb c bb bb a", "a bb c a", "a")
+    ]
+    assert not differences(pattern, windows, frames(windows, {}, Random(0)))
+
+
 def test_cutting_the_work_into_pieces_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relational, "PAIRS_AT_ONCE", 7)
     monkeypatch.setattr(relational, "ROWS_AT_ONCE", 20)

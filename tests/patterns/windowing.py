@@ -55,7 +55,8 @@ def answers(matcher: Matcher, windows: Sequence[Window], types: Sequence[str]) -
         ],
         axis=1,
     )
-    return bits(matcher.combine(columns), len(windows))[0].T
+    found: NDArray[np.bool_] = bits(matcher.combine(columns), len(windows))[0].T
+    return found
 
 
 def bits(columns: NDArray[np.uint64], subjects: int) -> NDArray[np.bool_]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 from collections import defaultdict
@@ -132,7 +133,7 @@ def run(
     engine = Engine(flow, registry, refused=note)
     answers: list[Answers] = []
     edges = [0, *sorted(min(cut, len(rows)) for cut in cuts), len(rows)]
-    for begin, end in zip(edges, edges[1:], strict=False):
+    for begin, end in itertools.pairwise(edges):
         answers += engine.push(Rows("s", batch(rows[begin:end]), first=begin + 1))
         snapshot = engine.snapshot()
         engine = Engine(flow, Subjects("int"), refused=note)
@@ -217,7 +218,7 @@ def learned(rows: Sequence[Row], learn: int, cuts: Sequence[int] = ()) -> tuple[
     engine = Engine(flow, Subjects("int"), learn=learn, refused=note)
     answers: list[Answers] = []
     edges = [0, *sorted(min(cut, len(rows)) for cut in cuts), len(rows)]
-    for begin, end in zip(edges, edges[1:], strict=False):
+    for begin, end in itertools.pairwise(edges):
         answers += engine.push(Rows("s", batch(rows[begin:end]), first=begin + 1))
         snapshot = engine.snapshot()
         engine = Engine(flow, Subjects("int"), learn=learn, refused=note)

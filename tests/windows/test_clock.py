@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from dataclasses import dataclass, field
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from tacit.errors import SpecificationError
 from tacit.patterns.lists import EventLists
 from tacit.windows.clock import (
     BEFORE_START,
@@ -116,7 +119,7 @@ def run(
     edges = [0, *sorted(cuts), len(tuples)]
     registered = np.array(since, dtype=np.int64)
     settled = all(window == NONE for window in since)
-    for begin, end in zip(edges, edges[1:], strict=False):
+    for begin, end in itertools.pairwise(edges):
         batch = tuples[begin:end]
         slots = np.array([slot for slot, _, _ in batch], dtype=np.int32)
         times = np.array([time for _, time, _ in batch], dtype=np.int64)
@@ -227,6 +230,12 @@ def test_one_wild_timestamp_does_not_move_the_watermark() -> None:
 
 def test_a_ring_holds_all_windows_that_may_be_open() -> None:
     """The least capacity is what lateness asks for; more while memory is cheap."""
-    assert ring_capacity(10, 0, 10**9, 1) == 2
-    assert ring_capacity(10, 11, 10**9, 1) == 4
+    assert ring_capacity(10, 0, 10**8, 1) == 2
+    assert ring_capacity(10, 11, 10**8, 1) == 4
     assert ring_capacity(10, 0, 100, 1) > 100
+
+
+def test_a_lateness_that_no_memory_could_hold_is_refused() -> None:
+    """With the arithmetic, before anything runs."""
+    with pytest.raises(SpecificationError, match=r"86,402 windows of 1,000,000 subjects .* 691 GB"):
+        ring_capacity(1_000_000, 86_400_000_000, 1_000_000, 1)

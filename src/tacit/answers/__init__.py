@@ -1,1 +1,1 @@
-"""."""
+"""Answers to queries, as columns and as frames."""

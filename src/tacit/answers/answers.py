@@ -70,23 +70,28 @@ class Answers:
             bits[:, :, full] = (self.bits[:, :, full] & ours) | (bits[:, :, full] & ~ours)
         return Answers(self.queries, self.size, self.first, subjects, since, bits)
 
-    def _blocks(self) -> Iterator[Answers]:
-        """The same answers, a few windows at a time."""
-        step = max(1, _ROWS // max(1, len(self.subjects) * len(self.queries)))
-        for begin in range(0, self.windows, step):
-            yield Answers(
-                self.queries,
-                self.size,
-                self.first + begin,
-                self.subjects,
-                self.since,
-                self.bits[begin : begin + step],
-            )
-
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The answers as rows, in order of window, subject and query, a million or so at a time."""
-        for block in self._blocks():
-            yield block._rows()
+        in_window = len(self.subjects) * len(self.queries)
+        if in_window == 0:
+            return
+        windows = max(1, _ROWS // in_window)
+        words = self.bits.shape[2] if windows > 1 else max(1, _ROWS // (64 * len(self.queries)))
+        for window in range(0, self.windows, windows):
+            for word in range(0, self.bits.shape[2], words):
+                yield self._part(slice(window, window + windows), slice(word, word + words))._rows()
+
+    def _part(self, windows: slice, words: slice) -> Answers:
+        """The answers of some windows, for the subjects of some words."""
+        slots = slice(64 * words.start, 64 * words.stop)
+        return Answers(
+            self.queries,
+            self.size,
+            self.first + windows.start,
+            self.subjects[slots],
+            self.since[slots],
+            self.bits[windows, :, words],
+        )
 
     def _rows(self) -> pa.RecordBatch:
         windows, subjects = np.nonzero(self.registered)
@@ -113,8 +118,11 @@ class Answers:
 
     def counts(self) -> NDArray[np.int64]:
         """How often each query was answered with yes."""
-        answered = self.detected & self.registered[:, np.newaxis, :]
-        return answered.sum(axis=(0, 2), dtype=np.int64)
+        known = np.zeros((self.windows, 64 * self.bits.shape[2]), dtype=np.bool_)
+        known[:, : len(self.subjects)] = self.registered
+        words = np.packbits(known, axis=1, bitorder="little").view("<u8")
+        found = np.bitwise_count(self.bits & words[:, np.newaxis, :])
+        return found.sum(axis=(0, 2), dtype=np.int64)
 
     def wide(self) -> pl.DataFrame:
         """The answers as a Polars frame: a row per window and subject, a column per query."""

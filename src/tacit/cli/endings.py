@@ -47,10 +47,9 @@ def ending() -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     except TacitError as error:
+        lead = "" if isinstance(error, SpecificationError) else "tacit: "
         for line in str(error).splitlines():
-            click.echo(
-                f"tacit: {line}" if not isinstance(error, SpecificationError) else line, err=True
-            )
+            click.echo(lead + line, err=True)
         sys.exit(next(code for kind, code in CODES if isinstance(error, kind)))
     except KeyboardInterrupt:
         click.echo("tacit: interrupted", err=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from importlib.resources import files
 from pathlib import Path
 
 import polars as pl
 import pyarrow.parquet as pq
+from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 from rich.table import Table
 
@@ -22,7 +24,7 @@ _BARS = " ▁▂▃▄▅▆▇█"
 
 def show(out: Path, taxis: int, days: float, seed: int) -> None:
     """Generate trips, detect the example's patterns in them, and show what was found."""
-    console = Console(width=100)
+    console = Console(width=110, record=True)
     out.mkdir(parents=True, exist_ok=True)
     spec_file, trips, answers = out / "taxi.yaml", out / "trips.parquet", out / "answers.parquet"
     spec_file.write_text(
@@ -47,7 +49,15 @@ def show(out: Path, taxis: int, days: float, seed: int) -> None:
         rows.add_row(query.name, repr(query.pattern), f"{count:,}", f"{share:.1%}", _bars(hours))
     console.print(rows)
     console.print(f"[yellow]{UNPROTECTED}[/]")
+    (out / "demo.svg").write_text(_picture(console), "utf-8")
+    console.print(f"The picture of this: {out / 'demo.svg'}")
     console.print(f"Next: tacit detect {spec_file} {trips} --to answers.csv")
+
+
+def _picture(console: Console) -> str:
+    """What the console shows as SVG, without a font that would have to be fetched."""
+    frame = re.sub(r"@font-face \{\{.*?\}\}", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
+    return console.export_svg(title="tacit demo", clear=False, code_format=frame)
 
 
 def _by_hour(answers: pl.DataFrame) -> list[float]:

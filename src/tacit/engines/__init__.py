@@ -1,1 +1,1 @@
-"""."""
+"""The flow on a machine, or on many."""

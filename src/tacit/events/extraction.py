@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
@@ -81,7 +82,7 @@ class Extractor:
         }
         self._bindings: dict[tuple[tuple[str, str], ...], _Binding] = {}
 
-    @property
+    @cached_property
     def attributes(self) -> tuple[str, ...]:
         """The columns that event types look at."""
         used = [column for p in self._predicates.values() for column in p.columns]
@@ -102,13 +103,14 @@ class Extractor:
         if faults:
             raise SchemaError("\n".join(faults))
 
-    def masks(self, table: Table) -> Masks:
-        """The masks `[n, W]` of the tuples' event types."""
-        masks = np.zeros((len(table), self.words), np.uint64)
-        if not self._events or not len(table):
-            return masks
+    def masks(self, table: Table, out: Masks | None = None) -> Masks:
+        """The masks `[n, W]` of the tuples' event types, written to `out` if it is given.
+
+        To use one array again and again saves the time it takes to get fresh memory.
+        """
+        masks = np.empty((len(table), self.words), np.uint64) if out is None else out
         if not self.attributes:
-            masks |= self._binding(pa.schema([])).every
+            masks[:] = self._binding(pa.schema([])).every
             return masks
         start = 0
         for batch in _batches(table, self.attributes):

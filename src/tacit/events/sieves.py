@@ -30,7 +30,7 @@ Asked: TypeAlias = Sequence[tuple[int, Predicate]]
 
 WIDEST = 4096
 """How many integers a table of all values between the least and the greatest may have."""
-_FEW = 24
+_FEW = 96
 """Up to so many steps are counted one by one, which the compiler does in parallel lanes."""
 
 
@@ -168,7 +168,7 @@ class ExpressionSieve:
         self._numbers = [number for number, _ in asked]
         self._expressions = [predicate.expression for _, predicate in asked]
         used = dict.fromkeys(column for _, predicate in asked for column in predicate.columns)
-        self._types = {column: schema[column] for column in used}
+        self._types = pl.Schema({column: schema[column] for column in used})
 
     def sift(self, batch: pa.RecordBatch, masks: Masks) -> None:
         """Clear bits where an expression is not true."""

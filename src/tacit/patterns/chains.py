@@ -59,9 +59,11 @@ class Chain:
 
 def chains_of(pattern: Pattern) -> list[Chain] | None:
     """The chains of which one must be detected for a simplified pattern; None if it is no chain."""
-    span = None
     if isinstance(pattern, Within):
-        pattern, span = pattern.part, pattern.span
+        span: int | None = pattern.span
+        pattern = pattern.part
+    else:
+        span = None
     parts = list(pattern.parts) if isinstance(pattern, Seq) else [pattern]
     inner = [place for place, part in enumerate(parts) if not isinstance(part, Not)]
     first, last = inner[0], inner[-1] + 1

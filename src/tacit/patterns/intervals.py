@@ -30,12 +30,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.kernels import compiled
-from tacit.patterns import nodes as kinds
 from tacit.patterns.lists import EventLists, Selection, read_group
 from tacit.patterns.nodes import Nodes
 from tacit.patterns.normal import fold
 from tacit.patterns.spans import (
+    ABSENT,
+    AFTER,
+    BEFORE,
+    BOTH,
+    EITHER,
+    EMPTY,
+    EVENT,
     FAR,
+    JOIN,
+    LIMIT,
+    ONLY_EMPTY,
     Store,
     both,
     copy,
@@ -46,10 +55,6 @@ from tacit.patterns.spans import (
     seal,
 )
 from tacit.patterns.tree import Name, Not, Or, Pattern, elements
-
-_EVENT, _EMPTY, _EITHER, _BOTH = kinds.EVENT, kinds.EMPTY, kinds.EITHER, kinds.BOTH
-_ABSENT, _ONLY_EMPTY, _LIMIT = kinds.ABSENT, kinds.ONLY_EMPTY, kinds.LIMIT
-_JOIN, _AFTER, _BEFORE = kinds.JOIN, kinds.AFTER, kinds.BEFORE
 
 _MOST_BUCKETS = 1 << 16
 
@@ -246,35 +251,35 @@ def _list_node(
     one, two = bounds[left], bounds[right]
     around = (counted, guard, reach, count, heads)
     begin, without = filled, False
-    if kind == _EVENT:
+    if kind == EVENT:
         store, filled = list_events(store, filled, events[:count, value], units[value], around)
         return store, filled, False
-    if kind == _EMPTY:
+    if kind == EMPTY:
         without = True
-    elif kind == _ABSENT:
+    elif kind == ABSENT:
         without = not empty[left] and one[0] == one[1]
-    elif kind == _ONLY_EMPTY:
+    elif kind == ONLY_EMPTY:
         without = empty[left]
-    elif kind == _JOIN:
+    elif kind == JOIN:
         latest = limits(store, absent, bounds, empty, count)
         store, filled = join(store, filled, one, two, latest, room, around)
-    elif kind == _AFTER:
+    elif kind == AFTER:
         latest = limits(store, absent, bounds, empty, count)
         store, filled = copy(store, filled, one, moments, FAR, latest[0], 0, around)
-    elif kind == _BEFORE:
+    elif kind == BEFORE:
         latest = limits(store, absent, bounds, empty, count)
         least = 0
         while least < count and latest[least + 1] < FAR:
             least += 1
         store, filled = copy(store, filled, one, moments, FAR, FAR, least, around)
-    elif kind == _LIMIT:
+    elif kind == LIMIT:
         store, filled = copy(store, filled, one, moments, value, FAR, 0, around)
         without = empty[left]
-    elif kind == _EITHER:
+    elif kind == EITHER:
         store, filled = copy(store, filled, one, moments, FAR, FAR, 0, around)
         store, filled = copy(store, filled, two, moments, FAR, FAR, 0, around)
         without = empty[left] or empty[right]
-    elif kind == _BOTH:
+    elif kind == BOTH:
         store, filled = both(store, filled, one, two, width, around)
         if empty[right]:
             store, filled = copy(store, filled, one, moments, FAR, FAR, 0, around)

@@ -26,9 +26,9 @@ from tacit.patterns.booleans import Gates, scatter, to_columns
 from tacit.patterns.chains import Chain, chains_of
 from tacit.patterns.intervals import Intervals
 from tacit.patterns.lists import EventLists, Selection
-from tacit.patterns.normal import fold, holds_condition, simplify
+from tacit.patterns.normal import fold, holds_condition, limited, simplify
 from tacit.patterns.origins import Origins
-from tacit.patterns.tree import And, Name, Not, Or, Pattern, Repeat, children, elements
+from tacit.patterns.tree import And, Name, Not, Or, Pattern, Repeat, Within, children, elements
 
 __all__ = ["Matcher", "scatter", "to_columns"]
 
@@ -111,6 +111,9 @@ class _Formulas:
     def _add_plain(self, node: Pattern, below: list[tuple[int, int]]) -> tuple[int, int]:
         if _is_boolean(node):
             return self._combine(node, below)
+        if isinstance(node, Within) and isinstance(node.part, Repeat):
+            once = limited(node.part.part, node.span)
+            return fold(once, self._add_plain, _boolean_parts)
         return self._add_ordered(node)
 
     def _combine(self, node: Pattern, below: list[tuple[int, int]]) -> tuple[int, int]:
@@ -140,7 +143,7 @@ class _Formulas:
 def _is_boolean(node: Pattern) -> bool:
     """Whether detecting it comes down to detecting its parts; `p+` is detected where `p` is."""
     if isinstance(node, Repeat):
-        return node.least == 1 and node.most != 0
+        return node.least == 1
     return isinstance(node, Name | And | Or | Not)
 
 

@@ -17,9 +17,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from tacit.patterns.normal import fold, may_be_empty
+from tacit.patterns.spans import (
+    ABSENT,
+    AFTER,
+    BEFORE,
+    BOTH,
+    EITHER,
+    EMPTY,
+    EVENT,
+    JOIN,
+    LIMIT,
+    ONLY_EMPTY,
+)
 from tacit.patterns.tree import And, Name, Not, Or, Pattern, Repeat, Seq, Within
-
-EVENT, NOTHING, EMPTY, EITHER, BOTH, ABSENT, ONLY_EMPTY, LIMIT, JOIN, AFTER, BEFORE = range(11)
 
 _Row = tuple[int, int, int, int, tuple[int, ...]]  # kind, left, right, value, absences
 
@@ -73,20 +83,18 @@ class Nodes:
             case Not():
                 return self._node(ABSENT, below[0])
             case And():
-                return self._fold(BOTH, below, EMPTY)
+                return self._fold(BOTH, below)
             case Or():
-                return self._fold(EITHER, below, NOTHING)
+                return self._fold(EITHER, below)
             case Within(_, span):
                 return self._node(LIMIT, below[0], value=span)
-            case Repeat():
+            case Repeat(_, 1, None):
                 return self._node(EITHER, below[0], self._node(JOIN, below[0], below[0]))
             case Seq(parts):
                 return self._sequence(parts, below)
-        raise AssertionError("a pattern with a condition has no nodes")
+        raise AssertionError("only a simplified pattern without a condition has nodes")
 
-    def _fold(self, kind: int, below: Sequence[int], none: int) -> int:
-        if not below:
-            return self._node(none)
+    def _fold(self, kind: int, below: Sequence[int]) -> int:
         result = below[0]
         for other in below[1:]:
             result = self._node(kind, result, other)
@@ -107,9 +115,9 @@ class Nodes:
             through = [self._way(last, node, *since) for last, *since in ways]
             left_out = [(last, absences, [*without, node]) for last, absences, without in ways]
             ways = left_out if may_be_empty(part) else []
-            ways.append((self._fold(EITHER, through, NOTHING), [], []))
+            ways.append((self._fold(EITHER, through), [], []))
         ended = [self._way_out(*way) for way in ways]
-        return self._fold(EITHER, ended, NOTHING)
+        return self._fold(EITHER, ended)
 
     def _way(self, last: int | None, node: int, absences: list[int], without: list[int]) -> int:
         if last is not None:
@@ -123,11 +131,11 @@ class Nodes:
             end = self._node(BEFORE, last, absences=absences) if absences else last
             return self._without(end, without)
         absent = [self._node(ABSENT, absence) for absence in absences]
-        return self._without(self._fold(BOTH, absent, EMPTY), without)
+        return self._without(self._fold(BOTH, absent) if absent else self._node(EMPTY), without)
 
     def _without(self, node: int, left_out: Iterable[int]) -> int:
         """The node, provided that these have a match without events."""
-        return self._fold(BOTH, [node, *(self._node(ONLY_EMPTY, out) for out in left_out)], EMPTY)
+        return self._fold(BOTH, [node, *(self._node(ONLY_EMPTY, out) for out in left_out)])
 
     def _measure(self) -> list[dict[int, int]]:
         """How many events of each type a match of each node can use at one time, at most."""
@@ -152,7 +160,7 @@ class Nodes:
         """Say from the top down what matters around each node; list the types to count."""
         for place in range(len(self.nodes) - 1, -1, -1):
             node = self.nodes[place]
-            if node.kind in (EVENT, NOTHING, EMPTY, ABSENT, ONLY_EMPTY):
+            if node.kind in (EVENT, EMPTY, ABSENT, ONLY_EMPTY):
                 continue
             beside = bool(node.absences)
             counted = set(node.counted)

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
+from tacit.errors import PatternError
 from tacit.patterns.tree import (
     And,
     Name,
@@ -31,6 +32,8 @@ from tacit.patterns.tree import (
 )
 
 T = TypeVar("T")
+
+MOST_ELEMENTS = 100_000
 
 
 def fold(
@@ -79,8 +82,6 @@ def may_be_empty(pattern: Pattern) -> bool:
                 return True
             case Or():
                 return any(below)
-            case Repeat(_, 0, _):
-                return True
             case _:
                 return all(below)
 
@@ -102,7 +103,7 @@ def _simplified(node: Pattern, below: list[Pattern]) -> Pattern:
         case Repeat(_, least, most):
             return _repetition(below[0], least, most)
         case Within(_, span):
-            return _limited(below[0], span)
+            return limited(below[0], span)
         case Where():
             raise AssertionError("a pattern with a condition is not simplified")
 
@@ -177,26 +178,28 @@ def _opens(inner: Seq, first: bool, last: bool) -> bool:
 
 def _repetition(part: Pattern, least: int, most: int | None) -> Pattern:
     """Twice or more: the first, the last and enough between have the same first and last time."""
-    if most is not None and most < least:
-        return Or()
-    if least == 0:
-        return And() if most == 0 else _any([And(), _repetition(part, 1, most)])
     if _only_empty(part) or (least, most) == (1, 1):
         return part
     if least == 1:
         return part if isinstance(part, Repeat) else Repeat(part, 1, None)
+    if least * (len(part.parts) if isinstance(part, Seq) else 1) > MOST_ELEMENTS:
+        raise PatternError(
+            f"a pattern asks for at most {MOST_ELEMENTS} events in a row; "
+            f"this one repeats a repetition for more: lower the counts"
+        )
     return _sequence([False] * least, [part] * least)
 
 
-def _limited(part: Pattern, span: int) -> Pattern:
+def limited(part: Pattern, span: int) -> Pattern:
+    """A simplified pattern within a time, in plain form."""
     match part:
         case Within(inner, tighter):
             return Within(inner, min(span, tighter))
-        case Name() if span >= 0:
+        case Name():
             return part
         case Or(parts):
-            return _any(_limited(inner, span) for inner in parts)
+            return _any(limited(inner, span) for inner in parts)
     apart, rest = _split(part)
     if rest is None:
         return part
-    return _all([*apart, _limited(rest, span)]) if apart else Within(part, span)
+    return _all([*apart, limited(rest, span)]) if apart else Within(part, span)

@@ -60,7 +60,8 @@ class Origins:
         waits: list[list[tuple[bool, int]]] = [[] for _ in places]
         ends: list[list[int]] = [[] for _ in places]
         knows: list[list[int]] = [[] for _ in places]
-        offset, limit, draws, sets = [0], [], [], []
+        sets: list[list[int]] = []
+        offset, limit, draws = [0], list[int](), list[int]()
         for number, chain in enumerate(chains):
             distinct = {
                 types: len(sets) + n for n, types in enumerate(dict.fromkeys(chain.elements))

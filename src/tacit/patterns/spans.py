@@ -23,6 +23,9 @@ Around: TypeAlias = tuple[NDArray[np.uint64], np.uint64, Reach, int, NDArray[np.
 
 FAR = 1 << 62
 
+# The kinds of nodes whose sets there are.
+EVENT, EMPTY, EITHER, BOTH, ABSENT, ONLY_EMPTY, LIMIT, JOIN, AFTER, BEFORE = range(10)
+
 
 @compiled
 def new_store(size: int, words: int) -> Store:
@@ -52,10 +55,10 @@ def fits(less: NDArray[np.uint64], more: NDArray[np.uint64], guard: np.uint64) -
 
     The guard bit above a field is borrowed from exactly where the other is smaller.
     """
+    borrowed = np.uint64(0)
     for word in range(len(less)):
-        if ((more[word] | guard) - less[word]) & guard != guard:
-            return False
-    return True
+        borrowed |= guard & ~((more[word] | guard) - less[word])
+    return bool(borrowed == 0)
 
 
 @compiled
@@ -108,9 +111,10 @@ def bucket_of(ends: NDArray[np.int64], reach: Reach, count: int, buckets: int) -
 
     The number of buckets is a power of two.
     """
+    number = ends[1] if reach[1] else ends[0]
     if reach[0] and reach[1]:
-        return (ends[0] * count + ends[1]) & (buckets - 1)
-    return ends[1 if reach[1] else 0] & (buckets - 1)
+        number += ends[0] * count
+    return int(number & (buckets - 1))
 
 
 @compiled
@@ -154,7 +158,7 @@ def seal(store: Store, begin: int, filled: int, around: Around) -> int:
             at[first] += 1
     ends[begin : begin + kept] = sorted_ends
     usage[begin : begin + kept] = sorted_usage
-    return begin + kept
+    return begin + int(kept)
 
 
 @compiled

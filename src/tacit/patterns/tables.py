@@ -214,14 +214,13 @@ class Search:
         table = step.distil(once)
         for _ in range(least - 1):
             shorter, table = table, self._joined(table, once, step, (), ordered=True)
-            if _added(table, shorter).is_empty() and table.height == shorter.height:
+            if _same(shorter, table):
                 break
-        # Where only the narrowest matches count, none is narrower than the shortest.
-        fresh = table.clear() if need.narrow else table
-        while fresh.height and (most is None or least < most):
-            fresh = _added(self._joined(fresh, once, step, (), ordered=True), table)
-            table = pl.concat([table, fresh])
-            least += 1
+        # A longer one has no use: without one between its ends it spans the same time. Only a
+        # single one may span less, and where narrow matches are no better that can be worse.
+        if least == 1 and not need.narrow:
+            twice = self._joined(table, once, step, (), ordered=True)
+            table = pl.concat([table, twice.select(table.columns)])
         return table
 
     def _runs(self, type_: str, least: int, need: Need) -> pl.DataFrame:
@@ -327,6 +326,7 @@ def _end(
     )
 
 
-def _added(table: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
-    """The matches that are not known yet."""
-    return table.select(known.columns).join(known, on=known.columns, how="anti", nulls_equal=True)
+def _same(left: pl.DataFrame, right: pl.DataFrame) -> bool:
+    """Whether two tables, each without repeated rows, have the same rows."""
+    both = left.join(right, on=left.columns, how="semi", nulls_equal=True)
+    return both.height == left.height == right.height

@@ -1,1 +1,1 @@
-"""."""
+"""The whole flow, from tuples to answers."""

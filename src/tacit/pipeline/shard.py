@@ -20,6 +20,9 @@ from tacit.windows.clock import NEVER, NONE, TAKEN
 from tacit.windows.panes import Panes
 from tacit.windows.tuples import Tuples
 
+_COLUMN_BYTES = 64 << 20
+"""What the bit columns of the windows that close together may take."""
+
 
 class Shard:
     """Open windows of a set of subjects, and the queries that are asked about them."""
@@ -74,9 +77,12 @@ class Shard:
         return Answers(self.names, self.size, first, self.subjects.names, since, bits)
 
     def close(self, first: int, stop: int) -> Iterator[Answers]:
-        """The answers of the windows from `first` up to `stop`, a ring of them at a time."""
-        for begin in range(first, stop, self.panes.capacity):
-            count = min(self.panes.capacity, stop - begin)
+        """The answers of the windows from `first` up to `stop`, as many at a time as are cheap."""
+        columns = len(self.queries.types) + len(self.names)
+        affordable = max(1, _COLUMN_BYTES // max(1, columns * -(-self.panes.slots // 8)))
+        step = min(self.panes.capacity, affordable)
+        for begin in range(first, stop, step):
+            count = min(step, stop - begin)
             closed = self.panes.hand_on(begin, count)
             rows = self.tuples.hand_on(begin, count, self.panes.slots)
             yield self.answers(begin, self.since.copy(), self.queries.answer(closed, rows))

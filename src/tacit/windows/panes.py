@@ -13,20 +13,32 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tacit.errors import Mistake, SpecificationError
 from tacit.kernels import compiled
 from tacit.patterns.lists import EventLists
 from tacit.windows.clock import TAKEN
 
 _RING_BYTES = 64 << 20
 _MOST_WINDOWS = 256
+_MOST_BYTES = 16 << 30
 _NEARLY_SORTED = 16
 
 
 def ring_capacity(size: int, lateness: int, subjects: int, words: int) -> int:
     """How many windows a ring holds: all that may be open, and more while memory is cheap."""
     needed = -(-lateness // size) + 2
-    affordable = _RING_BYTES // max(1, subjects * words * 8)
-    return max(needed, min(affordable, _MOST_WINDOWS))
+    a_window = max(1, subjects * words * 8)
+    if needed * a_window > _MOST_BYTES:
+        raise SpecificationError(
+            [
+                Mistake(
+                    f"windows: with this lateness {needed:,} windows of {subjects:,} subjects are "
+                    f"open at a time, which takes {needed * a_window / 1e9:,.0f} GB; make the "
+                    "lateness shorter or the windows longer"
+                )
+            ]
+        )
+    return max(needed, min(_RING_BYTES // a_window, _MOST_WINDOWS))
 
 
 @dataclass(frozen=True, slots=True)
