@@ -35,6 +35,6 @@ clean:
 
 .venv/.ready: requirements.lock pyproject.toml | $(UV)
 	$(UV) venv --quiet --clear --no-project --python "$$($(PYTHON) -c 'import sys; print(sys.executable)')" .venv
-	$(UV) pip sync --quiet --python .venv --require-hashes requirements.lock
+	$(UV) pip sync --quiet --compile-bytecode --python .venv --require-hashes requirements.lock
 	$(UV) pip install --quiet --python .venv --no-deps --no-build-isolation --editable .
 	touch $@

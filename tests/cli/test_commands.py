@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import polars as pl
@@ -114,7 +114,7 @@ def test_every_format_goes_in_and_out(spec: Path, tmp_path: Path, suffix: str) -
         {"taxi": [1, 2, 1], "at": [0, 30, 100], "speed": [1.0, 50.0, 2.0], "lon": 0.5, "lat": 9.0}
     )
     source, sink = tmp_path / f"in.{suffix}", tmp_path / f"out.{suffix}"
-    write = {
+    write: dict[str, Callable[[Path], object]] = {
         "csv": frame.write_csv,
         "jsonl": frame.write_ndjson,
         "parquet": frame.write_parquet,
@@ -122,7 +122,7 @@ def test_every_format_goes_in_and_out(spec: Path, tmp_path: Path, suffix: str) -
     }
     write[suffix](source)
     assert tacit("detect", spec, source, "--to", sink).exit_code == 0
-    read = {
+    read: dict[str, Callable[[Path], pl.DataFrame]] = {
         "csv": pl.read_csv,
         "jsonl": pl.read_ndjson,
         "parquet": pl.read_parquet,

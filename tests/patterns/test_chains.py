@@ -166,3 +166,21 @@ def test_a_type_that_occurs_twice_at_once_is_told() -> None:
     out = np.zeros((2, 1), np.bool_)
     assert bits.run(lists, np.arange(1), out).tolist() == [True, False]
     assert out.tolist() == [[True], [True]]
+
+
+def test_absences_around_a_repetition_agree_on_windows_of_many_times() -> None:
+    rng = Random(5)
+    pattern = simplify(parse_pattern("SEQ(a, NOT d, b+, NOT e, c, NOT b)"))
+    cases = [
+        [
+            Tuple(time, frozenset(rng.choices("abcde", (1, 9, 1, share, share))))
+            for time in range(400)
+        ]
+        for share in (0.02, 0.05, 0.2, 1.0)
+        for _ in range(8)
+    ]
+    lists = event_lists(cases, TYPES)
+    out = np.zeros((len(lists), 1), np.bool_)
+    Intervals.of(pattern, NUMBERS).run(lists, 0, out)
+    assert np.array_equal(out[:, 0], by_origins(chains_of(pattern) or [], lists).any(axis=1))
+    assert 0 < out.mean() < 1

@@ -65,12 +65,12 @@ def composite(rng: Random, types: Sequence[str], depth: int) -> Pattern:
     return Name(rng.choice(types)) if depth == 0 or rng.random() < 0.2 else rng.choice(makers)()
 
 
-def between_absences(rng: Random, types: Sequence[str]) -> Pattern:
+def between_absences(rng: Random, types: Sequence[str], depth: int = 2) -> Pattern:
     """A SEQ of composites with absences around some of them."""
     parts: list[Pattern] = []
     for _ in range(2):
         parts += [Not(composite(rng, types, 1))] * rng.randint(0, 1)
-        parts.append(composite(rng, types, 2))
+        parts.append(composite(rng, types, depth))
     parts += [Not(composite(rng, types, 1))] * rng.randint(0, 1)
     return Seq(*parts) if rng.random() < 0.7 else Within(Seq(*parts), rng.randint(0, 3))
 
@@ -99,6 +99,19 @@ def test_nested_orders_between_absences_are_exact(seed: int) -> None:
         cases = [random_window(rng, types, most=3, latest=latest) for _ in range(30)]
         paths.update(check(queries, cases, types).explain())
     assert paths["intervals"] > 150
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_absences_prefer_matches_that_reach_further(seed: int) -> None:
+    """More tuples, one event each: the nearest match is often not the one that counts."""
+    rng = Random(f"{SWEEP} {seed}")
+    for _ in range(12 * SWEEP):
+        queries = [between_absences(rng, "abcd", 1) for _ in range(30)]
+        cases = [
+            [Tuple(time, frozenset(rng.choice("aabbcd"))) for time in range(rng.randint(4, 8))]
+            for _ in range(30)
+        ]
+        check(queries, cases, "abcd")
 
 
 @settings(max_examples=60, deadline=None)

@@ -122,7 +122,8 @@ class Answers:
         known[:, : len(self.subjects)] = self.registered
         words = np.packbits(known, axis=1, bitorder="little").view("<u8")
         found = np.bitwise_count(self.bits & words[:, np.newaxis, :])
-        return found.sum(axis=(0, 2), dtype=np.int64)
+        totals: NDArray[np.int64] = found.sum(axis=(0, 2), dtype=np.int64)
+        return totals
 
     def wide(self) -> pl.DataFrame:
         """The answers as a Polars frame: a row per window and subject, a column per query."""

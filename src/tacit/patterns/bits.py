@@ -163,7 +163,7 @@ def _run(
         groups, found = 0, 0
         while here < end:
             if found + types > len(kinds):
-                kinds = np.concatenate((kinds, np.empty(len(kinds), np.int64)))
+                kinds = _doubled(kinds)
             before = found
             if here + 1 < end and times[here + 1] == times[here]:
                 here, found = read_group(
@@ -194,6 +194,14 @@ def _run(
         for chain in range(len(final)):
             bit = final[chain]
             out[window, columns[chain]] = ((state[bit >> 6] >> np.uint64(bit & 63)) & ONE) != 0
+
+
+@compiled
+def _doubled(row: NDArray[np.int64]) -> NDArray[np.int64]:
+    larger = np.empty(2 * len(row), np.int64)
+    for place in range(len(row)):
+        larger[place] = row[place]
+    return larger
 
 
 @compiled
@@ -241,7 +249,8 @@ def _run_row(
 ) -> None:
     """As `_run_word` for a row of words, side by side so that several are one instruction."""
     enter, leave, begin, initial, runs = tables
-    state[:] = initial[: len(state)]
+    for word in range(len(state)):
+        state[word] = initial[word]
     place = 0
     for group in range(groups):
         first, place = place, ends[group]
@@ -299,13 +308,15 @@ def _run_long(
     """As `_run_word` for a chain that goes on from word to word."""
     enter, leave, begin, initial, runs = tables
     fresh, entered = scratch[0], scratch[1]
-    state[low:high] = initial[low:high]
+    for word in range(low, high):
+        state[word] = initial[word]
     place = 0
     for group in range(groups):
         first, place = place, ends[group]
         _shift(state, fresh, low, high)
-        fresh[low:high] |= begin[low:high]
-        entered[low:high] = 0
+        for word in range(low, high):
+            fresh[word] |= begin[word]
+            entered[word] = 0
         length = 0
         moving = True
         while moving:

@@ -161,7 +161,8 @@ def _run(
         for begin in range(0, words, BLOCK):
             width = min(BLOCK, words - begin)
             for place in range(len(used)):
-                rows[1 + place, :width] = columns[window, used[place], begin : begin + width]
+                for i in range(width):
+                    rows[1 + place, i] = columns[window, used[place], begin + i]
             for step in range(len(steps)):
                 kind, target = steps[step, 0], steps[step, 1]
                 left = rows[steps[step, 2]]
@@ -254,14 +255,22 @@ def _flip(
 ) -> None:
     """Gather the bits that differ from the default until a row belongs to another word."""
     flips = np.zeros(len(default), np.uint64)
-    window, word = 0, 0
+    if len(keys) == 0:
+        return
+    window, word = int(keys[0] // subjects), int(keys[0] % subjects // 64)
     for row in range(len(keys)):
-        next_window, subject = divmod(keys[row], subjects)
+        next_window, subject = int(keys[row] // subjects), int(keys[row] % subjects)
         if next_window != window or subject // 64 != word:
-            columns[window, :, word] ^= flips
-            flips[:] = 0
+            _take(flips, columns, window, word)
             window, word = next_window, subject // 64
         shift = np.uint64(subject % 64)
         for place in range(len(default)):
             flips[place] ^= np.uint64(results[row, place] ^ default[place]) << shift
-    columns[window, :, word] ^= flips
+    _take(flips, columns, window, word)
+
+
+@compiled
+def _take(flips: NDArray[np.uint64], columns: NDArray[np.uint64], window: int, word: int) -> None:
+    for place in range(len(flips)):
+        columns[window, place, word] ^= flips[place]
+        flips[place] = 0

@@ -192,7 +192,7 @@ def _run(
         while len(heads) < min(_MOST_BUCKETS, count * count):
             heads = np.full(2 * len(heads), -1, np.int64)
         room = _count_room(events[:count], units, (1 << (width - 1)) - 1)
-        filled = 0
+        filled = int(bounds[0, 0])  # it is 0; a constant would be compiled for on its own
         for node in range(len(table)):
             bounds[node, 0] = filled
             store, filled, empty[node] = _list_node(
@@ -254,36 +254,39 @@ def _list_node(
     if kind == EVENT:
         store, filled = list_events(store, filled, events[:count, value], units[value], around)
         return store, filled, False
+    longest, latest_first, earliest_last = FAR, FAR, 0
+    copies = (kind in (AFTER, BEFORE, LIMIT, EITHER), kind == EITHER)
     if kind == EMPTY:
         without = True
     elif kind == ABSENT:
         without = not empty[left] and one[0] == one[1]
     elif kind == ONLY_EMPTY:
         without = empty[left]
-    elif kind == JOIN:
-        latest = limits(store, absent, bounds, empty, count)
-        store, filled = join(store, filled, one, two, latest, room, around)
-    elif kind == AFTER:
-        latest = limits(store, absent, bounds, empty, count)
-        store, filled = copy(store, filled, one, moments, FAR, latest[0], 0, around)
-    elif kind == BEFORE:
-        latest = limits(store, absent, bounds, empty, count)
-        least = 0
-        while least < count and latest[least + 1] < FAR:
-            least += 1
-        store, filled = copy(store, filled, one, moments, FAR, FAR, least, around)
     elif kind == LIMIT:
-        store, filled = copy(store, filled, one, moments, value, FAR, 0, around)
-        without = empty[left]
+        longest, without = value, empty[left]
     elif kind == EITHER:
-        store, filled = copy(store, filled, one, moments, FAR, FAR, 0, around)
-        store, filled = copy(store, filled, two, moments, FAR, FAR, 0, around)
         without = empty[left] or empty[right]
     elif kind == BOTH:
         store, filled = both(store, filled, one, two, width, around)
-        if empty[right]:
-            store, filled = copy(store, filled, one, moments, FAR, FAR, 0, around)
-        if empty[left]:
-            store, filled = copy(store, filled, two, moments, FAR, FAR, 0, around)
+        copies = (empty[right], empty[left])
         without = empty[left] and empty[right]
+    else:
+        latest = limits(store, absent, bounds, empty, count)
+        if kind == JOIN:
+            store, filled = join(store, filled, one, two, latest, room, around)
+        elif kind == AFTER:
+            latest_first = latest[0]
+        else:
+            while earliest_last < count and latest[earliest_last + 1] < FAR:
+                earliest_last += 1
+    for side in range(2):
+        if copies[side]:
+            store, filled = copy(
+                store,
+                filled,
+                bounds[row[1 + side]],
+                moments,
+                (longest, latest_first, earliest_last),
+                around,
+            )
     return store, seal(store, begin, filled, around), without

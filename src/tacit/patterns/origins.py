@@ -160,8 +160,10 @@ def _run(
     seen = np.full(chains, -1, np.int64)
     left = np.empty(len(sets[0]), np.int64)
     for window in windows:
-        origin[:] = _NEVER
-        origin[offset[:-1]] = 0
+        for state in range(len(origin)):
+            origin[state] = _NEVER
+        for chain in range(chains):
+            origin[offset[chain]] = 0
         here, end = starts[window], starts[window + 1]
         while here < end:
             time = times[here]

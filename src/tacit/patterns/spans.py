@@ -43,21 +43,31 @@ def grown(store: Store, filled: int, more: int) -> Store:
     if filled + more <= len(store[0]):
         return store
     larger = new_store(2 * (filled + more), store[1].shape[1] // 2)
-    larger[0][:filled] = store[0][:filled]
-    larger[1][:filled] = store[1][:filled]
-    larger[2][:filled] = store[2][:filled]
+    for place in range(filled):
+        _move(store, place, larger, place)
+        larger[2][place] = store[2][place]
     return larger
 
 
 @compiled
-def fits(less: NDArray[np.uint64], more: NDArray[np.uint64], guard: np.uint64) -> bool:
-    """Whether every field of one is at most that of the other.
+def _move(source: Store, place: int, target: Store, slot: int) -> None:
+    """Copy an interval from one store to another."""
+    for side in range(2):
+        target[0][slot, side] = source[0][place, side]
+    for word in range(source[1].shape[1]):
+        target[1][slot, word] = source[1][place, word]
 
-    The guard bit above a field is borrowed from exactly where the other is smaller.
+
+@compiled
+def fits(usage: NDArray[np.uint64], one: int, other: int, side: int, guard: np.uint64) -> bool:
+    """Whether an interval uses no more than another at one side.
+
+    The guard bit above a field is borrowed from exactly where the other uses less.
     """
+    words = usage.shape[1] // 2
     borrowed = np.uint64(0)
-    for word in range(len(less)):
-        borrowed |= guard & ~((more[word] | guard) - less[word])
+    for word in range(side * words, (side + 1) * words):
+        borrowed |= guard & ~((usage[other, word] | guard) - usage[one, word])
     return bool(borrowed == 0)
 
 
@@ -65,15 +75,14 @@ def fits(less: NDArray[np.uint64], more: NDArray[np.uint64], guard: np.uint64) -
 def dominates(store: Store, one: int, other: int, reach: Reach, guard: np.uint64) -> bool:
     """Whether an interval is at least as good as another wherever the other can stand."""
     ends, usage, _ = store
-    words = usage.shape[1] // 2
     if ends[one, 0] != ends[other, 0]:
         if reach[0] or ends[one, 0] < ends[other, 0]:
             return False
-    elif not fits(usage[one, :words], usage[other, :words], guard):
+    elif not fits(usage, one, other, 0, guard):
         return False
     if ends[one, 1] != ends[other, 1]:
-        return not reach[1] and ends[one, 1] < ends[other, 1]
-    return fits(usage[one, words:], usage[other, words:], guard)
+        return not reach[1] and bool(ends[one, 1] < ends[other, 1])
+    return fits(usage, one, other, 1, guard)
 
 
 @compiled
@@ -84,7 +93,7 @@ def keep(store: Store, filled: int, around: Around) -> int:
     """
     ends, _, link = store
     _, guard, reach, count, heads = around
-    bucket = bucket_of(ends[filled], reach, count, len(heads))
+    bucket = bucket_of(ends[filled, 0], ends[filled, 1], reach, count, len(heads))
     before = -1
     place = heads[bucket]
     while place >= 0:
@@ -106,15 +115,15 @@ def keep(store: Store, filled: int, around: Around) -> int:
 
 
 @compiled
-def bucket_of(ends: NDArray[np.int64], reach: Reach, count: int, buckets: int) -> int:
+def bucket_of(first: int, last: int, reach: Reach, count: int, buckets: int) -> int:
     """Intervals of which one may be better than the other are mostly in one bucket.
 
     The number of buckets is a power of two.
     """
-    number = ends[1] if reach[1] else ends[0]
+    number = last if reach[1] else first
     if reach[0] and reach[1]:
-        number += ends[0] * count
-    return int(number & (buckets - 1))
+        number += first * count
+    return number & (buckets - 1)
 
 
 @compiled
@@ -124,12 +133,12 @@ def seal(store: Store, begin: int, filled: int, around: Around) -> int:
     Where nothing is counted, intervals with one end in common compare as well. All buckets
     are left empty.
     """
-    ends, usage, _ = store
+    ends = store[0]
     counted, _, reach, count, heads = around
     exact = not counted.any()
     for place in range(begin, filled):
         if ends[place, 0] >= 0:
-            heads[bucket_of(ends[place], reach, count, len(heads))] = -1
+            heads[bucket_of(ends[place, 0], ends[place, 1], reach, count, len(heads))] = -1
     tightest = np.full(count + 1, FAR, np.int64)
     if not reach[0] and not reach[1]:
         for place in range(begin, filled):
@@ -146,18 +155,17 @@ def seal(store: Store, begin: int, filled: int, around: Around) -> int:
                 ends[place, 0] = -1
             else:
                 at[ends[place, 0] + 1] += 1
-    at = np.cumsum(at)
+    for moment in range(count):
+        at[moment + 1] += at[moment]
     kept = at[count]
-    sorted_ends = np.empty((kept, 2), np.int64)
-    sorted_usage = np.empty((kept, usage.shape[1]), np.uint64)
+    ordered = new_store(kept, len(counted))
     for place in range(begin, filled):
         first = ends[place, 0]
         if first >= 0:
-            sorted_ends[at[first]] = ends[place]
-            sorted_usage[at[first]] = usage[place]
+            _move(store, place, ordered, at[first])
             at[first] += 1
-    ends[begin : begin + kept] = sorted_ends
-    usage[begin : begin + kept] = sorted_usage
+    for slot in range(kept):
+        _move(ordered, slot, store, begin + slot)
     return begin + int(kept)
 
 
@@ -175,7 +183,8 @@ def list_events(
     ends, usage, _ = store
     for moment in range(len(events)):
         if events[moment]:
-            ends[filled] = moment
+            ends[filled, 0] = moment
+            ends[filled, 1] = moment
             for word in range(len(unit)):
                 usage[filled, word] = unit[word] & counted[word]
                 usage[filled, len(unit) + word] = unit[word] & counted[word]
@@ -209,12 +218,11 @@ def copy(
     filled: int,
     part: NDArray[np.int64],
     moments: NDArray[np.int64],
-    longest: int,
-    latest_first: int,
-    earliest_last: int,
+    bounds: tuple[int, int, int],
     around: Around,
 ) -> tuple[Store, int]:
     """The intervals of a node that are not too long, begin in time and end late enough."""
+    longest, latest_first, earliest_last = bounds
     store = grown(store, filled, part[1] - part[0] + 1)
     ends = store[0]
     for place in range(part[0], part[1]):
@@ -281,7 +289,8 @@ def join(
     for place in range(two[1] - 1, two[0] - 1, -1):
         soonest[place - two[0]] = min(soonest[place - two[0] + 1], store[0][place, 1])
         at[store[0][place, 0] + 1] += 1
-    at = np.cumsum(at)
+    for moment in range(count):
+        at[moment + 1] += at[moment]
     for left in range(one[0], one[1]):
         store = grown(store, filled, two[1] - two[0] + 1)
         ends, usage, _ = store

@@ -1,0 +1,156 @@
+"""The documentation agrees with the command line, its links lead somewhere, it works as shown."""
+
+from __future__ import annotations
+
+import doctest
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from tacit.cli.endings import EXIT_CODES
+from tacit.cli.main import main
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = sorted([*DOCS.glob("*.md"), *ROOT.glob("*.md")])
+TUTORIALS = ("operators.md", "consumers.md")
+
+_HEADING = re.compile(r"^#+ (.+)$", re.M)
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+_FENCED = re.compile(r"^```.*?^```$", re.M | re.S)
+_OPTION_ROW = re.compile(r"^\| (`-.+?`) \|", re.M)
+_STEP = re.compile(
+    r"^\*\*(?P<name>[\w.-]+)\*\*\n\n```\w+\n(?P<text>.*?)^```$"
+    r"|^```console\n(?P<console>.*?)^```$",
+    re.M | re.S,
+)
+_SPEED = re.compile(r"in [\d.]+ s \([\d,]+ per second\)")
+
+
+def commands() -> dict[str, click.Command]:
+    """Every command by what is typed, the outermost included."""
+    return {"tacit": main} | {f"tacit {name}": command for name, command in main.commands.items()}
+
+
+def sections(page: str) -> dict[str, str]:
+    """The texts under the second-level headings of a page."""
+    parts = re.split(r"^## (.+)$", (DOCS / page).read_text(), flags=re.M)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def context(name: str, command: click.Command) -> click.Context:
+    """The context that a command has when it is typed."""
+    return click.Context(command, info_name=name, help_option_names=["-h", "--help"])
+
+
+def spellings(command: click.Command, name: str) -> set[tuple[str, ...]]:
+    """The ways to write each option of a command."""
+    params = command.get_params(context(name, command))
+    return {tuple(p.opts + p.secondary_opts) for p in params if isinstance(p, click.Option)}
+
+
+def documented(text: str) -> set[tuple[str, ...]]:
+    """The ways to write each option that a section's table has."""
+    cells = _OPTION_ROW.findall(text)
+    return {tuple(re.findall(r"`(-[\w-]*)", cell)) for cell in cells}
+
+
+def test_every_command_has_its_section_and_every_section_its_command() -> None:
+    named = {heading.strip("`") for heading in sections("cli.md") if heading.startswith("`tacit")}
+    assert named == set(commands())
+
+
+@pytest.mark.parametrize("name", sorted(commands()))
+def test_the_reference_has_a_commands_options_and_no_others(name: str) -> None:
+    text = sections("cli.md")[f"`{name}`"]
+    assert documented(text) == spellings(commands()[name], name)
+
+
+@pytest.mark.parametrize("name", sorted(commands()))
+def test_the_reference_shows_a_commands_usage(name: str) -> None:
+    usage = context(name, commands()[name]).get_usage().removeprefix("Usage: ")
+    assert usage in sections("cli.md")[f"`{name}`"]
+
+
+@pytest.mark.parametrize("name", sorted(commands()))
+def test_the_reference_tells_the_defaults_that_help_tells(name: str) -> None:
+    text = sections("cli.md")[f"`{name}`"]
+    for option in commands()[name].params:
+        if isinstance(option, click.Option) and option.show_default:
+            row = next(line for line in text.splitlines() if f"| `{option.opts[0]}" in line)
+            assert f"| `{option.default}` |" in row
+
+
+def test_the_reference_has_all_exit_codes() -> None:
+    told = dict(re.findall(r"^ +(\d+) +(.+)$", EXIT_CODES, re.M))
+    written = dict(re.findall(r"^\| (\d+) \| (.+?) \|", sections("cli.md")["Exit codes"], re.M))
+    assert written == told
+
+
+def anchors(page: Path) -> set[str]:
+    """The places in a page that a link may name."""
+    headings = _HEADING.findall(_FENCED.sub("", page.read_text()))
+    plain = [re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings]
+    return {heading.strip().replace(" ", "-") for heading in plain}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    for link in _LINK.findall(_FENCED.sub("", page.read_text())):
+        if re.match(r"\w+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path) if path else page
+        assert target.exists(), f"{page.name} links to {link}, which is not there"
+        if anchor:
+            assert anchor in anchors(target), f"{page.name} links to {link}: no such heading"
+
+
+def test_every_page_can_be_found_from_the_index() -> None:
+    linked = {link.partition("#")[0] for link in _LINK.findall((DOCS / "index.md").read_text())}
+    assert {page.name for page in DOCS.glob("*.md")} - {"index.md"} <= linked
+
+
+def dialogue(console: str) -> Iterator[tuple[str, str]]:
+    """What is typed, and what is answered."""
+    for part in re.split(r"^\$ ", console, flags=re.M)[1:]:
+        typed, _, answered = part.partition("\n")
+        yield typed, answered
+
+
+def run(typed: str, code: int, capture: pytest.CaptureFixture[str]) -> tuple[str, int]:
+    """Do what a line says, after a command that ended with `code`; what it prints, and its code."""
+    words = shlex.split(typed)
+    if typed == "echo $?":
+        return f"{code}\n", 0
+    if words[0] == "cat":
+        return Path(words[1]).read_text(), 0
+    if words[0] != "tacit":
+        raise AssertionError(f"a tutorial may type tacit, cat or echo $?; it types {typed}")
+    capture.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        main(words[1:], prog_name="tacit")
+    return "".join(capture.readouterr()), int(ended.value.code or 0)
+
+
+@pytest.mark.parametrize("page", TUTORIALS)
+def test_a_tutorial_works_as_shown(
+    page: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    checker, code = doctest.OutputChecker(), 0
+    for step in _STEP.finditer((DOCS / page).read_text()):
+        if step["name"]:
+            Path(step["name"]).write_text(step["text"])
+            continue
+        for typed, answered in dialogue(step["console"]):
+            printed, code = run(typed, code, capfd)
+            wanted, got = (_SPEED.sub("in no time", text) for text in (answered, printed))
+            assert checker.check_output(wanted, got, doctest.ELLIPSIS), f"{typed}\n{printed}"
