@@ -11,7 +11,7 @@ pytest.importorskip("duckdb")
 
 from benchmarks import data, jobs, memory, ours, rivals
 from benchmarks.data import Scale
-from benchmarks.measuring import Spent
+from benchmarks.measuring import Outcome, Spent
 from benchmarks.report import Finding, against
 
 SCALE = Scale(events=20_000, subjects=100, windows=4)
@@ -71,7 +71,7 @@ def test_a_flow_brings_all_its_events_within_the_lateness() -> None:
 def test_memory_of_a_stream_and_a_file_is_watched(tmp_path: Path) -> None:
     spec = ours.specification("AND", data.draw_queries(2), SCALE)
     streamed = memory._watch(spec, data.flow(SCALE, 1_000))
-    filed = memory._read(spec, data.long_parquet(SCALE, tmp_path))
+    filed = memory._read(spec, data.long_parquet(SCALE, tmp_path), SCALE)
     for seen in (streamed, filed):
         assert 0 < seen["early"] <= seen["most"]
 
@@ -85,3 +85,23 @@ def test_the_verdict_is_by_the_clock_and_else_by_processor_time() -> None:
     assert Finding("job", "cost", 2.9, target=3, bound="at most").verdict == "met"
     assert Finding("job", "cost", 3.1, target=3, bound="at most").verdict == "missed"
     assert Finding("job", "cost", 3.1).verdict == "reported"
+
+
+def test_small_batches_that_take_four_times_as_long_have_a_quarter_of_the_rate(
+    setting: jobs.Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def race(runs: dict[str, object], *_: object) -> dict[str, Outcome[int]]:
+        slow = {"batches of 10,000": 4.0, "1000 queries": 6.0, "1,000 subjects": 5.0}
+        return {name: Outcome(1, Spent(slow.get(name, 1), slow.get(name, 1))) for name in runs}
+
+    monkeypatch.setattr(jobs, "race", race)
+    rates = list(jobs.batching(setting))
+    assert [(rate.value, rate.verdict) for rate in rates] == [(0.25, "missed")] * 2
+    costs = list(jobs.scaling(setting))
+    assert [(cost.value, cost.verdict) for cost in costs] == [(6, "missed"), (5, "missed")]
+
+
+def test_batches_that_give_other_detections_are_refused(setting: jobs.Setting) -> None:
+    runs = {"one": lambda: 1, "other": lambda: 2}
+    with pytest.raises(jobs.UnequalError, match="differs between one, other"):
+        jobs._ratio("job", "measure", runs, 1, 3, same=True)

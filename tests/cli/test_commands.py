@@ -416,3 +416,53 @@ def test_the_command_line_starts_without_heavy_libraries() -> None:
     heavy = {"numba", "polars", "pyarrow", "pydantic", "numpy", "rich", "lark", "shapely"}
     assert not heavy & set(modules_after("import tacit.cli.main"))
     assert not heavy & set(modules_after("import tacit"))
+
+
+def test_what_is_read_is_never_written_over(spec: Path, tmp_path: Path) -> None:
+    """Neither by answers nor by dead letters, whatever the paths are called."""
+    source = csv(tmp_path, "1,5,1,9,9")
+    before = source.read_text()
+    other_name = tmp_path / ".." / tmp_path.name / source.name
+    for options in (
+        ["--to", source],
+        ["--to", other_name],
+        ["--dead-letters", source],
+        ["--dead-letters", spec],
+        ["--to", spec],
+    ):
+        shown = tacit("detect", spec, source, *options)
+        assert shown.exit_code in (3, 5)
+        assert source.read_text() == before
+        assert spec.read_text() == SPEC
+
+
+def test_a_stream_without_a_source_is_missed(tmp_path: Path) -> None:
+    """Its events could never come; so is a condition on one of two streams no obstacle."""
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(
+        """
+streams: {a: {subject: who, time: at}, b: {subject: who, time: at}}
+windows: {size: 1 min}
+events: {x: {stream: a}, y: {stream: b}}
+queries:
+  - {name: rise, consumer: c, pattern: "SEQ(x p, x q) WHERE q.v > p.v"}
+  - {name: both, consumer: c, pattern: "AND(x, y)"}
+"""
+    )
+    one, two = tmp_path / "one.csv", tmp_path / "two.csv"
+    one.write_text("who,at,v\n1,1,5\n1,2,6\n")
+    two.write_text("who,at\n1,1\n")
+    missing = tacit("detect", spec, f"a={one}")
+    assert missing.exit_code == 4
+    assert "write b=SOURCE" in missing.stderr
+    shown = tacit("detect", spec, f"a={one}", f"b={two}", "--to", tmp_path / "o.csv", "--json")
+    assert json.loads(shown.stdout)["detected"] == {"rise": 1, "both": 1}
+    two.write_text("")
+    shown = tacit("detect", spec, f"a={one}", f"b={two}", "--to", tmp_path / "o.csv", "--json")
+    assert json.loads(shown.stdout)["detected"] == {"rise": 1, "both": 0}
+    twice = tacit("detect", spec, "a=-", "b=-")
+    assert "only one stream" in twice.stderr
+
+
+def test_learning_from_nothing_is_wrong_usage(spec: Path, tmp_path: Path) -> None:
+    assert tacit("detect", spec, csv(tmp_path), "--learn", "0 s").exit_code == 2

@@ -56,7 +56,7 @@ def test_a_broken_line_is_rejected_with_its_number_and_all_others_are_kept(path:
     assert placed(batches) == [n + 1 for n in range(30_000) if n != 12_345]
     (line,) = rejected(batches)
     assert (line.place, line.raw) == (12_346, '{"n": 12345')
-    assert line.reason.startswith("not JSON: ")
+    assert line.reason == "not JSON"
     assert "12345" not in line.reason
 
 
@@ -67,11 +67,11 @@ def test_a_broken_line_is_rejected_with_its_number_and_all_others_are_kept(path:
         (b"null", "not a JSON object"),
         (b'"text"', "not a JSON object"),
         (b"7", "not a JSON object"),
-        (b'{"n": 1} {"n": 2}', "not JSON: Extra data at column 10"),
+        (b'{"n": 1} {"n": 2}', "not JSON"),
         (b'{"n": "\xff"}', "not UTF-8 text"),
         (b'{"n": ' + b"9" * 5000 + b"}", "not JSON that can be read"),
         (b"[" * 100_000, "not JSON that can be read"),
-        (b"\x00\x01", "not JSON: "),
+        (b"\x00\x01", "not JSON"),
     ],
 )
 def test_a_line_that_is_no_object_is_rejected(path: Path, bad: bytes, reason: str) -> None:

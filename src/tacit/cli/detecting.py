@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import click
@@ -15,6 +16,7 @@ from tacit.connectors.sinks import open_sink
 from tacit.connectors.sources import Source
 from tacit.durations import parse_duration
 from tacit.engines.local import Detection, assign
+from tacit.errors import SinkError
 from tacit.spec.reading import load
 from tacit.spec.specification import Specification
 from tacit.spec.subjects import Learned, SubjectFile
@@ -34,6 +36,8 @@ def run_detection(
     inputs = assign(spec, [_named(text, spec) for text in sources])
     if letters is None and sink != "-":
         letters = Path(sink).with_suffix(".dead-letters.jsonl")
+    for target in (sink, letters):
+        _spare(target, [str(spec_file), *(text.rpartition("=")[2] for text in sources)])
     with (
         watching([input_.source for input_ in inputs]) as watch,
         DeadLetters(letters) as dead_letters,
@@ -74,10 +78,21 @@ def _registered(spec: Specification, subjects: Path | None, learn: str | None) -
         given: SubjectFile | Learned = SubjectFile(file=str(subjects.absolute()))
     elif learn is not None:
         try:
-            parse_duration(learn)
+            long = parse_duration(learn)
         except ValueError as error:
             raise click.BadParameter(str(error), param_hint="--learn") from error
+        if not long:
+            raise click.BadParameter("learn from more than nothing", param_hint="--learn")
         given = Learned.model_validate({"learn": learn})
     else:
         return spec
     return spec.model_copy(update={"subjects": given})
+
+
+def _spare(target: str | Path | None, inputs: list[str]) -> None:
+    """Refuse to write over what is read."""
+    for given in inputs:
+        if target is not None and os.path.exists(target) and os.path.exists(given):
+            folder = Path(given) if Path(given).is_dir() else None
+            if os.path.samefile(target, given) or Path(target).absolute().parent == folder:
+                raise SinkError(f"{target} is read by this run; choose another place to write to")

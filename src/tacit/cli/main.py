@@ -136,9 +136,12 @@ def detect(
 @main.command()
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), default="demo-output",
               show_default=True, help="The folder that everything is written to.")  # fmt: skip
-@click.option("--taxis", type=click.IntRange(1, 100_000), default=500, show_default=True)
-@click.option("--days", type=click.FloatRange(0.05, 60), default=2.0, show_default=True)
-@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--taxis", type=click.IntRange(1, 100_000), default=500, show_default=True,
+              help="How many taxis there are.")  # fmt: skip
+@click.option("--days", type=click.FloatRange(0.05, 60), default=2.0, show_default=True,
+              help="How many days they drive.")  # fmt: skip
+@click.option("--seed", type=int, default=0, show_default=True,
+              help="Another seed gives other trips.")  # fmt: skip
 def demo(out: Path, taxis: int, days: float, seed: int) -> None:
     """Show the engine at work on generated taxi trips.
 

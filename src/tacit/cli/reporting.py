@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from tacit.windows.clock import NEVER
+
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
@@ -84,7 +86,7 @@ class Summary:
             windows=tally.windows,
             first_window=None if tally.first is None else iso(tally.first),
             last_window_end=None if tally.first is None else iso(tally.last),
-            subjects=int(np.count_nonzero(run.engine.shard.since < np.iinfo(np.int64).max)),
+            subjects=int(np.count_nonzero(run.engine.shard.since < NEVER)),
             queries=len(run.flow.names),
             answers=tally.answers,
             detected={name: tally.detected.get(name, 0) for name in run.flow.names},
@@ -102,19 +104,30 @@ class Summary:
 
     def __str__(self) -> str:
         lines = [
-            f"{self.tuples:,} tuples in {self.seconds:.1f} s ({self.tuples_per_second:,.0f} per"
-            f" second); {self.answers:,} answers: {self.windows:,} windows x {self.subjects:,}"
-            f" subjects x {self.queries:,} queries."
+            f"{count(self.tuples, 'tuple')} in {self.seconds:.1f} s"
+            f" ({self.tuples_per_second:,.0f} per second); {count(self.answers, 'answer')}:"
+            f" {count(self.windows, 'window')} x {count(self.subjects, 'subject')} x"
+            f" {count(self.queries, 'query', 'queries')}."
         ]
-        lines += [f"  {count:>12,}  {reason}" for reason, count in sorted(self.refused.items())]
+        lines += [f"  {times:>12,}  {reason}" for reason, times in sorted(self.refused.items())]
         if self.refused:
             where = self.dead_letters or "nowhere; name a file with --dead-letters to keep them"
-            lines.insert(1, f"{sum(self.refused.values()):,} tuples were refused (kept: {where}):")
+            lost = count(sum(self.refused.values()), "tuple")
+            lines.insert(1, f"Refused: {lost} (kept: {where}):")
         if self.refused and not self.taken:
             lines.append(
                 "No tuple was taken. If the times are right, see windows.future and start."
             )
         return "\n".join(lines)
+
+
+def count(number: int, one: str, several: str | None = None) -> str:
+    """A number of things.
+
+    >>> count(1, "window"), count(2000, "query", "queries")
+    ('1 window', '2,000 queries')
+    """
+    return f"{number:,} {one if number == 1 else several or one + 's'}"
 
 
 def iso(microseconds: int) -> str:

@@ -28,6 +28,7 @@ _FORMATS: dict[str, Callable[[Path], Source]] = {
     ".ipc": ArrowSource,
 }
 _PACKED = (".csv", ".jsonl", ".ndjson")
+STANDARD_INPUT = "standard input"
 SUFFIXES = (*_FORMATS, *(suffix + codec for suffix in _PACKED for codec in CODECS))
 
 
@@ -35,7 +36,11 @@ def open_source(name: str | os.PathLike[str]) -> Source:
     """A source by suffix; `-` is JSON lines on standard input; `*` and folders are many files."""
     text = os.fspath(name)
     if text == "-":
-        return JsonLinesSource(0, "standard input")
+        return JsonLinesSource(0, STANDARD_INPUT)
+    if not text or "://" in text:
+        raise SourceError(
+            f"'{text}' is no source: expected a path, or - for JSON lines on standard input"
+        )
     path = Path(text)
     if path.is_dir():
         found = [part for part in path.iterdir() if part.is_file() and _suffix(part)]

@@ -211,8 +211,8 @@ def _load(text: bytes) -> dict[str, Any] | str:
         value = json.loads(text, object_pairs_hook=_first_of_each, parse_constant=lambda _: None)
     except UnicodeDecodeError:
         return "not UTF-8 text"
-    except json.JSONDecodeError as error:
-        return f"not JSON: {error.msg} at column {error.colno}"
+    except json.JSONDecodeError:
+        return "not JSON"
     except (ValueError, RecursionError):
         return "not JSON that can be read: a number too long, or nested too deep"
     return value if isinstance(value, dict) else "not a JSON object"

@@ -109,7 +109,8 @@ def _arriving(descriptor: int) -> Iterator[Piece]:
         deadline: float | None = None
         while size < PIECE and not ended:
             left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and not select.select([descriptor], [], [], max(left, 0))[0]:
+            # a read would not be interrupted by Ctrl-C, since Polars' handler restarts it
+            if not select.select([descriptor], [], [], left and max(left, 0))[0]:
                 break
             part = os.read(descriptor, PIECE - size)
             ended = not part

@@ -14,7 +14,7 @@ import pyarrow as pa
 from tacit.answers.answers import Answers, schema
 from tacit.answers.collected import Collected
 from tacit.connectors.deadletters import DeadLetters
-from tacit.connectors.files import open_source
+from tacit.connectors.files import STANDARD_INPUT, open_source
 from tacit.connectors.frames import FrameSource
 from tacit.connectors.merge import Timed, merge
 from tacit.connectors.prefetch import prefetch
@@ -24,6 +24,7 @@ from tacit.events.subjects import Subjects, subject_kind
 from tacit.pipeline.arrivals import Arrivals, Rows
 from tacit.pipeline.engine import Engine, Refused
 from tacit.pipeline.flow import Flow
+from tacit.spec.reading import load
 from tacit.spec.specification import Specification
 from tacit.spec.subjects import Learned, SubjectFile
 from tacit.windows.clock import REASONS
@@ -52,13 +53,13 @@ class Detection:
         dead_letters: DeadLetters | None = None,
         progress: Callable[[Source, int], None] | None = None,
     ) -> None:
+        _check_fed(spec, inputs)
         self.spec = spec
         self.inputs = _with_content(inputs)
         self.dead_letters = dead_letters or DeadLetters()
         self._progress = progress
         self.flow = Flow(spec)
-        for input_ in self.inputs:
-            self.flow.check({input_.stream: input_.source.schema()})
+        self.flow.check([(input_.stream, input_.source.schema()) for input_ in self.inputs])
         registry, learn = self._registry()
         self.engine = Engine(self.flow, registry, learn=learn, refused=self._refused)
 
@@ -162,6 +163,18 @@ def assign(spec: Specification, sources: Sequence[tuple[str | None, Source]]) ->
     return inputs
 
 
+def _check_fed(spec: Specification, inputs: Sequence[Input]) -> None:
+    """Refuse a run in which the events of a stream could never come."""
+    given = [input_.stream for input_ in inputs]
+    missing = [stream for stream in spec.streams if stream not in given]
+    if missing:
+        raise SourceError(
+            f"no source is given for {', '.join(missing)}; write {missing[0]}=SOURCE for it"
+        )
+    if sum(input_.source.name == STANDARD_INPUT for input_ in inputs) > 1:
+        raise SourceError("standard input can feed only one stream")
+
+
 def _with_content(inputs: Sequence[Input]) -> list[Input]:
     """The inputs without empty ones; if all of them are, that is an error."""
     full = []
@@ -174,11 +187,14 @@ def _with_content(inputs: Sequence[Input]) -> list[Input]:
     return full
 
 
-def detect(spec: Specification, *sources: Any, **streams: Any) -> Collected:
+def detect(spec: Specification | str | PathLike[str], *sources: Any, **streams: Any) -> Collected:
     """The true, unprotected answers for frames or files; name the streams if there are several.
 
-    A source is a frame (Polars, pandas, Arrow), an iterator of frames, or a path.
+    A specification may be given as the path of its file. A source is a frame (Polars, pandas,
+    Arrow), an iterator of frames, or a path.
     """
+    if not isinstance(spec, Specification):
+        spec = load(spec)
     given = [(None, source) for source in sources] + list(streams.items())
     opened = [(stream, _source(source, stream or "frame")) for stream, source in given]
     run = Detection(spec, assign(spec, opened))

@@ -45,14 +45,15 @@ class IntegerInterner:
         """The integers in the order of their numbers."""
         return self._names[: self._count]
 
-    def find(self, values: Ints) -> Numbers:
+    def find(self, values: Ints | NDArray[np.int32]) -> Numbers:
         """The numbers of integers, UNKNOWN where there is none."""
-        values, found = frozen(values), np.empty(len(values), np.int32)
+        found = np.empty(len(values), np.int32)
         self._cover()
         if len(self._direct):
-            _find_direct(values, self._low, self._direct, found)
+            _find_direct(frozen(values), self._low, self._direct, found)
         else:
-            _find_integers(values, self._names, self._table, found)
+            wide = values.astype(np.int64, copy=False)
+            _find_integers(frozen(wide), self._names, self._table, found)
         return found
 
     def learn(self, values: Ints) -> Numbers:
@@ -146,7 +147,7 @@ def _longer(array: NDArray[Any], length: int) -> NDArray[Any]:
 
 
 @compiled
-def _find_direct(values: Ints, low: int, direct: Numbers, found: Numbers) -> None:
+def _find_direct(values: NDArray[Any], low: int, direct: Numbers, found: Numbers) -> None:
     width = np.uint64(len(direct))
     for row in range(len(values)):
         place = np.uint64(values[row] - low)

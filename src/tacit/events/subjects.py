@@ -122,7 +122,10 @@ class Subjects:
             )
         known = array.drop_null() if learning and array.null_count else array
         values = _signed(known)
-        found = self._integers.learn(values) if learning else self._integers.find(values)
+        if learning:
+            found = self._integers.learn(values.astype(np.int64, copy=False))
+        else:
+            found = self._integers.find(values)
         if array.null_count and learning:
             spread = np.full(len(array), NO_SUBJECT, np.int32)
             spread[array.is_valid().to_numpy(zero_copy_only=False)] = found
@@ -176,8 +179,8 @@ def _is_text(kind: pa.DataType) -> bool:
     )
 
 
-def _signed(array: pa.Array) -> NDArray[np.int64]:
-    """The integers of an array as signed 64-bit ones."""
+def _signed(array: pa.Array) -> NDArray[np.int32] | NDArray[np.int64]:
+    """The integers of an array as signed ones of 32 or 64 bits."""
     values = numbers(array)
     if values.dtype == np.uint64 and len(values) and array.null_count < len(array):
         most = pa.compute.max(array).as_py()
@@ -185,7 +188,7 @@ def _signed(array: pa.Array) -> NDArray[np.int64]:
             raise SchemaError(
                 "a subject's number is greater than 2**63 - 1; register the subjects as texts"
             )
-    return values.astype(np.int64, copy=False)
+    return values if values.dtype == np.int32 else values.astype(np.int64, copy=False)
 
 
 def _joined(chunks: list[Numbers]) -> Numbers:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 import polars as pl
 import pyarrow as pa
@@ -36,10 +36,10 @@ class Flow:
         compared = self.queries.attributes.get(stream, ())
         return tuple(dict.fromkeys((*self.extractors[stream].columns, *compared)))
 
-    def check(self, schemas: Mapping[str, pa.Schema]) -> None:
-        """Raise SchemaError with all that streams lack and all columns whose type is unfit."""
+    def check(self, schemas: Sequence[tuple[str, pa.Schema]]) -> None:
+        """Raise SchemaError with all that sources of streams lack, and all unfit columns."""
         faults = []
-        for stream, schema in schemas.items():
+        for stream, schema in schemas:
             try:
                 self.extractors[stream].check(schema)
                 config = self.spec.streams[stream]
@@ -48,9 +48,12 @@ class Flow:
             except SchemaError as error:
                 faults.append(str(error))
         frames = {
-            stream: pl.DataFrame(schema.empty_table()).schema for stream, schema in schemas.items()
+            stream: pl.DataFrame(schema.empty_table()).schema
+            for stream, schema in reversed(schemas)
         }
         for condition in self.queries.conditions:
+            if not frames.keys() >= condition.attributes.keys():
+                continue  # a stream whose sources are empty has no columns to be unfit
             try:
                 condition.check(frames)
             except SchemaError as error:

@@ -58,8 +58,12 @@ class SubjectFile(Config):
         path = folder / self.file
         try:
             found = _lines(path) if self.column is None else _column(path, self.column)
+        except FileNotFoundError as error:
+            raise SourceError(f"the file of subjects '{self.file}' does not exist") from error
         except (OSError, UnicodeDecodeError) as error:
-            raise SourceError(f"cannot read the subjects from '{self.file}': {error}") from error
+            raise SourceError(
+                f"cannot read the subjects from '{self.file}'; expected lines of UTF-8 text"
+            ) from error
         if not found:
             raise SourceError(f"'{self.file}' lists no subjects; a run needs at least one")
         return found

@@ -35,6 +35,7 @@ NONE: Final = np.iinfo(np.int64).min
 """Stands for a time or a window that is not there (yet)."""
 NEVER: Final = np.iinfo(np.int64).max
 """`since` of a subject that is not registered."""
+_RUN: Final = 1024
 _REACH: Final = 1 << 61
 """Times further than this from the epoch cannot be reckoned with."""
 
@@ -133,6 +134,19 @@ class Clock:
 
 
 @compiled
+def span(
+    times: NDArray[np.int64], slots: NDArray[np.int32], begin: int, end: int
+) -> tuple[np.int64, np.int64, bool]:
+    """The earliest and the latest time of some tuples, and whether one has no slot."""
+    earliest, latest, least = times[begin], times[begin], slots[begin]
+    for i in range(begin + 1, end):
+        earliest = min(earliest, times[i])
+        latest = max(latest, times[i])
+        least = min(least, slots[i])
+    return earliest, latest, least < 0
+
+
+@compiled
 def _judge(
     slots: NDArray[np.int32],
     times: NDArray[np.int64],
@@ -152,10 +166,25 @@ def _judge(
     schedule_from = least * size if least != NONE else np.int64(NONE)
     open_from = (newest - lateness) // size * size if newest != NONE else np.int64(NONE)
     held_to = (next_window + capacity) * size if next_window != NONE else np.int64(NONE)
-    # Between these two a tuple changes nothing but `newest`; most tuples do.
+    # Between these two a tuple changes nothing but `newest`; most tuples lie there, and a run
+    # of them is judged at once.
     quiet_from = quiet_to = np.int64(0)
+    if newest != NONE:
+        quiet_from = max(open_from, schedule_from)
+        quiet_to = min(held_to, open_from + size + lateness, newest + future + 1)
+    run_to = begin
     stop = len(times)
-    for i in range(begin, len(times)):
+    i = begin - 1
+    while i + 1 < len(times):
+        i += 1
+        if settled and i >= run_to:
+            run_to = min(i + _RUN, len(times))
+            earliest, latest, nobody = span(times, slots, i, run_to)
+            if not nobody and quiet_from <= earliest and latest < quiet_to:
+                newest = max(newest, latest)
+                verdicts[i:run_to] = TAKEN
+                i = run_to - 1
+                continue
         slot, time = slots[i], times[i]
         if slot >= 0 and quiet_from <= time < quiet_to and (settled or since[slot] == NONE):
             newest = max(newest, time)

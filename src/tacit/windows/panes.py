@@ -22,6 +22,7 @@ _RING_BYTES = 64 << 20
 _MOST_WINDOWS = 256
 _MOST_BYTES = 16 << 30
 _NEARLY_SORTED = 16
+_RUN = 1024
 
 
 def ring_capacity(size: int, lateness: int, subjects: int, words: int) -> int:
@@ -181,19 +182,44 @@ def _lay(
     width, flat, bits = ring.shape[2], ring.reshape(-1), masks.reshape(-1)
     start = stop = np.int64(0)  # the window of the tuple before, as tuples bunch
     pane = np.uint64(0)
-    for i in range(begin, end):
+    run_to = begin
+    i = begin - 1
+    while i + 1 < end:
+        i += 1
+        if width == 1 and i >= run_to:
+            run_to = min(i + _RUN, end)
+            if _in_one(times, verdicts, i, run_to, start, stop):
+                for k in range(i, run_to):
+                    flat[pane + np.uint64(slots[k])] |= bits[k]
+                i = run_to - 1
+                continue
         if verdicts[i] != TAKEN:
             continue
         if times[i] < start or times[i] >= stop:
             window = times[i] // size
             start, stop = window * size, (window + 1) * size
             pane = np.uint64(window % len(ring) * ring.shape[1])
-        place = pane + np.uint64(slots[i])
-        if width == 1:
-            flat[place] |= bits[i]
-        else:
-            for word in range(width):
-                flat[place * np.uint64(width) + np.uint64(word)] |= masks[i, word]
+        place = (pane + np.uint64(slots[i])) * np.uint64(width)
+        for word in range(width):
+            flat[place + np.uint64(word)] |= masks[i, word]
+
+
+@compiled
+def _in_one(
+    times: NDArray[np.int64],
+    verdicts: NDArray[np.uint8],
+    begin: int,
+    end: int,
+    start: int,
+    stop: int,
+) -> bool:
+    """Whether all of these tuples were taken and lie between two times."""
+    refused, earliest, latest = np.uint8(0), times[begin], times[begin]
+    for i in range(begin, end):
+        refused |= verdicts[i]
+        earliest = min(earliest, times[i])
+        latest = max(latest, times[i])
+    return refused == TAKEN and earliest >= start and latest < stop
 
 
 @compiled
