@@ -7,6 +7,9 @@ TacitError
 ├── SinkError               answers that cannot be written
 │   └── ClosedPipeError     nobody reads the output any more
 ├── SchemaError             a source lacks a column, or a column has an unfit type
+├── PrivacyError            numbers that no channel can be made of
+│   ├── AuditError          a channel that gives away more than it may: an internal error
+│   └── RandomnessError     the source of randomness failed, so nothing was drawn
 └── StateError              a snapshot that does not belong to this engine
 
 A message says what was expected, what came, and what to do. It never holds the
@@ -18,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from fractions import Fraction
 
 
 class TacitError(Exception):
@@ -84,6 +88,37 @@ class ClosedPipeError(SinkError):
 
 class SchemaError(TacitError):
     """A source lacks a column that the specification names, or the column's type is unfit."""
+
+
+class PrivacyError(TacitError):
+    """Numbers that no channel can be made of, or rows that it does not have."""
+
+
+class AuditError(PrivacyError):
+    """A channel that gives away more than it may: an internal error, never used.
+
+    `asked` is the epsilon that neighbours may differ by, `true` the one they differ by in
+    `column` (None: without limit), where row `high` is the likelier one and row `low` the other.
+    """
+
+    def __init__(
+        self, *, asked: Fraction, true: Fraction | None, high: int, low: int, column: int
+    ) -> None:
+        self.asked = asked
+        self.true = true
+        self.high = high
+        self.low = low
+        self.column = column
+        found = "no epsilon at all" if true is None else f"epsilon {float(true):.12g}"
+        super().__init__(
+            f"a channel must keep rows {high} and {low} within epsilon {float(asked):.12g}, but"
+            f" output {column} keeps them within {found}. It is not used; this is a mistake in"
+            " how it was made, or the file that it was read from was changed."
+        )
+
+
+class RandomnessError(PrivacyError):
+    """The source of randomness failed, so nothing was drawn and nothing may be released."""
 
 
 class StateError(TacitError):

@@ -423,14 +423,14 @@ def test_what_is_read_is_never_written_over(spec: Path, tmp_path: Path) -> None:
     source = csv(tmp_path, "1,5,1,9,9")
     before = source.read_text()
     other_name = tmp_path / ".." / tmp_path.name / source.name
-    for options in (
-        ["--to", source],
-        ["--to", other_name],
-        ["--dead-letters", source],
-        ["--dead-letters", spec],
-        ["--to", spec],
+    for option, target in (
+        ("--to", source),
+        ("--to", other_name),
+        ("--dead-letters", source),
+        ("--dead-letters", spec),
+        ("--to", spec),
     ):
-        shown = tacit("detect", spec, source, *options)
+        shown = tacit("detect", spec, source, option, target)
         assert shown.exit_code in (3, 5)
         assert source.read_text() == before
         assert spec.read_text() == SPEC

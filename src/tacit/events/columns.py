@@ -32,9 +32,9 @@ def arrow_chunks(column: pa.Array | pa.ChunkedArray | pl.Series) -> list[pa.Arra
 
 def numbers(array: pa.Array) -> NDArray[Any]:
     """The numbers of an array, with whatever stands where it is null."""
+    if array.null_count == 0:
+        return frozen(array.to_numpy())
     dtype = np.dtype(array.type.to_pandas_dtype())
-    if len(array) == 0:
-        return frozen(np.empty(0, dtype))
     whole = np.frombuffer(array.buffers()[1], dtype)
     return frozen(whole[array.offset : array.offset + len(array)])
 

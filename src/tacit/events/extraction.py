@@ -14,7 +14,7 @@ types at once:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
@@ -80,7 +80,7 @@ class Extractor:
             for name, event in self._events.items()
             if event.where is not None
         }
-        self._bindings: dict[tuple[tuple[str, str], ...], _Binding] = {}
+        self._bindings: list[tuple[pa.Schema, _Binding]] = []
 
     @cached_property
     def attributes(self) -> tuple[str, ...]:
@@ -168,14 +168,17 @@ class Extractor:
 
     def _binding(self, schema: pa.Schema) -> _Binding:
         """The sieves for columns of these types, made once."""
-        key = tuple((field.name, str(field.type)) for field in schema)
-        if key not in self._bindings:
-            types = _polars_schema(schema, self.attributes)
-            faults = self._unfit(types)
-            if faults:
-                raise SchemaError("\n".join(faults))
-            self._bindings[key] = self._bind(schema, types)
-        return self._bindings[key]
+        for known, binding in self._bindings:
+            if known.equals(schema):
+                return binding
+        if not set(self.attributes) <= set(schema.names):
+            raise SchemaError("the table lacks a column that event types need")
+        types = _polars_schema(schema, self.attributes)
+        faults = self._unfit(types)
+        if faults:
+            raise SchemaError("\n".join(faults))
+        self._bindings.append((schema, self._bind(schema, types)))
+        return self._bindings[-1][1]
 
     def _bind(self, schema: pa.Schema, types: pl.Schema) -> _Binding:
         """Share out what is asked for among sieves."""
@@ -220,7 +223,7 @@ class _Binding:
         for start in range(0, batch.num_rows, _BLOCK):
             block = masks[start : start + _BLOCK]
             block[:] = self.every
-            part = batch.slice(start, _BLOCK)
+            part = batch if len(block) == len(masks) else batch.slice(start, _BLOCK)
             for sieve in self.quick:
                 sieve.sift(part, block)
         # Polars takes its time to start, so it is given everything at once.
@@ -289,12 +292,15 @@ def _polars_schema(schema: Schema, columns: Sequence[str]) -> pl.Schema:
     return pl.Schema(found)
 
 
-def _batches(table: Table, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def _batches(table: Table, columns: Sequence[str]) -> list[pa.RecordBatch]:
     """The table's tuples, in order, as contiguous columns."""
+    if isinstance(table, pa.RecordBatch):
+        return [table]
     try:
         part = table.select(list(columns))
     except (KeyError, pl.exceptions.ColumnNotFoundError) as error:
         raise SchemaError("the table lacks a column that event types need") from error
     if isinstance(part, pl.DataFrame):
         part = part.to_arrow(compat_level=pl.CompatLevel.newest())
-    yield from part.to_batches() if isinstance(part, pa.Table) else [part]
+    batches: list[pa.RecordBatch] = part.to_batches()
+    return batches

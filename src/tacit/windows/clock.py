@@ -134,16 +134,17 @@ class Clock:
 
 
 @compiled
-def span(
-    times: NDArray[np.int64], slots: NDArray[np.int32], begin: int, end: int
-) -> tuple[np.int64, np.int64, bool]:
-    """The earliest and the latest time of some tuples, and whether one has no slot."""
-    earliest, latest, least = times[begin], times[begin], slots[begin]
-    for i in range(begin + 1, end):
+def _span(
+    times: NDArray[np.int64], slots: NDArray[np.int32]
+) -> tuple[np.int64, np.int64, np.int32]:
+    """The earliest and the latest time of some tuples, and the least slot."""
+    earliest, latest, least = times[0], times[0], slots[0]
+    for i in range(len(times)):
         earliest = min(earliest, times[i])
         latest = max(latest, times[i])
+    for i in range(len(slots)):
         least = min(least, slots[i])
-    return earliest, latest, least < 0
+    return earliest, latest, least
 
 
 @compiled
@@ -179,8 +180,8 @@ def _judge(
         i += 1
         if settled and i >= run_to:
             run_to = min(i + _RUN, len(times))
-            earliest, latest, nobody = span(times, slots, i, run_to)
-            if not nobody and quiet_from <= earliest and latest < quiet_to:
+            earliest, latest, least_slot = _span(times[i:run_to], slots[i:run_to])
+            if least_slot >= 0 and quiet_from <= earliest and latest < quiet_to:
                 newest = max(newest, latest)
                 verdicts[i:run_to] = TAKEN
                 i = run_to - 1

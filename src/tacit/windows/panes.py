@@ -65,6 +65,7 @@ class Panes:
         self.size = size
         self.slots = slots
         self.ordered_types = ordered_types
+        self._keeps = bool(ordered_types.any())
         words = len(ordered_types)
         self._ring = np.zeros((capacity, slots, words), dtype=np.uint64)
         self._kept = 0
@@ -97,7 +98,7 @@ class Panes:
         end: int,
     ) -> None:
         """Lay the tuples from `begin` to `end` that were taken into their windows."""
-        if not self.ordered_types.any():
+        if not self._keeps:
             _lay(slots, times, masks, verdicts, begin, end, self.size, self._ring)
             return
         self._make_room(end - begin)
@@ -178,7 +179,8 @@ def _lay(
     size: int,
     ring: NDArray[np.uint64],
 ) -> None:
-    # Flat arrays, and indices without a sign, are what the compiler makes the most of.
+    # Flat arrays, slices that are walked from their beginning, and indices without a sign are
+    # what the compiler makes the most of: an index with a sign might count from the end.
     width, flat, bits = ring.shape[2], ring.reshape(-1), masks.reshape(-1)
     start = stop = np.int64(0)  # the window of the tuple before, as tuples bunch
     pane = np.uint64(0)
@@ -188,9 +190,22 @@ def _lay(
         i += 1
         if width == 1 and i >= run_to:
             run_to = min(i + _RUN, end)
-            if _in_one(times, verdicts, i, run_to, start, stop):
-                for k in range(i, run_to):
-                    flat[pane + np.uint64(slots[k])] |= bits[k]
+            moments, owners, new = times[i:run_to], slots[i:run_to], bits[i:run_to]
+            refused, earliest, latest = _extent(moments, verdicts[i:run_to])
+            window = latest // size
+            start, stop = window * size, (window + 1) * size
+            pane = np.uint64(window % len(ring) * ring.shape[1])
+            if refused == TAKEN and earliest >= start:
+                for k in range(len(owners)):
+                    flat[pane + np.uint64(owners[k])] |= new[k]
+                i = run_to - 1
+                continue
+            if refused == TAKEN and earliest >= start - size:
+                # In two windows that follow each other: a choice, not a branch.
+                before = np.uint64((window - 1) % len(ring) * ring.shape[1])
+                for k in range(len(owners)):
+                    place = pane if moments[k] >= start else before
+                    flat[place + np.uint64(owners[k])] |= new[k]
                 i = run_to - 1
                 continue
         if verdicts[i] != TAKEN:
@@ -205,21 +220,17 @@ def _lay(
 
 
 @compiled
-def _in_one(
-    times: NDArray[np.int64],
-    verdicts: NDArray[np.uint8],
-    begin: int,
-    end: int,
-    start: int,
-    stop: int,
-) -> bool:
-    """Whether all of these tuples were taken and lie between two times."""
-    refused, earliest, latest = np.uint8(0), times[begin], times[begin]
-    for i in range(begin, end):
+def _extent(
+    times: NDArray[np.int64], verdicts: NDArray[np.uint8]
+) -> tuple[np.uint8, np.int64, np.int64]:
+    """Whether some of these tuples were refused, the earliest time and the latest."""
+    refused, earliest, latest = np.uint8(0), times[0], times[0]
+    for i in range(len(verdicts)):
         refused |= verdicts[i]
+    for i in range(len(times)):
         earliest = min(earliest, times[i])
         latest = max(latest, times[i])
-    return refused == TAKEN and earliest >= start and latest < stop
+    return refused, earliest, latest
 
 
 @compiled
@@ -241,23 +252,30 @@ def _lay_and_keep(
     width, flat = ring.shape[2], ring.reshape(-1)
     start = stop = np.int64(0)
     pane = np.uint64(0)
-    for i in range(begin, end):
-        if verdicts[i] != TAKEN:
+    at = np.uint64(kept)
+    moments, who, what, judged = (
+        times[begin:end],
+        slots[begin:end],
+        masks[begin:end],
+        verdicts[begin:end],
+    )
+    for i in range(len(moments)):
+        if judged[i] != TAKEN:
             continue
-        if times[i] < start or times[i] >= stop:
-            window = times[i] // size
+        if moments[i] < start or moments[i] >= stop:
+            window = moments[i] // size
             start, stop = window * size, (window + 1) * size
             pane = np.uint64(window % len(ring) * ring.shape[1])
-        place = (pane + np.uint64(slots[i])) * np.uint64(width)
+        place = (pane + np.uint64(who[i])) * np.uint64(width)
         wanted = np.uint64(0)
         for word in range(width):
-            flat[place + np.uint64(word)] |= masks[i, word]
-            wanted |= masks[i, word] & ordered[word]
-            kept_masks[kept, word] = masks[i, word] & ordered[word]
-        owners[kept] = slots[i]
-        kept_times[kept] = times[i]
-        kept += wanted != 0
-    return kept
+            flat[place + np.uint64(word)] |= what[i, word]
+            kept_masks[at, word] = what[i, word] & ordered[word]
+            wanted |= kept_masks[at, word]
+        owners[at] = who[i]
+        kept_times[at] = moments[i]
+        at += np.uint64(wanted != 0)
+    return int(at)
 
 
 @compiled
@@ -277,39 +295,38 @@ def _bucket(
     The keys of the buckets that hold something, where each starts, the times and masks in
     that order, and the places of what lies in later windows.
     """
-    counts = np.zeros(windows * slots + 1, dtype=np.int64)
-    keys = np.empty(len(times), dtype=np.int64)
-    later = 0
+    buckets = windows * slots
+    counts = np.zeros(buckets + 1, dtype=np.uint64)
+    keys = np.empty(len(times), dtype=np.uint64)
     window_start, window_key = start, np.int64(0)
     for i in range(len(times)):
         if np.uint64(times[i] - window_start) >= np.uint64(size):
             window = (times[i] - start) // size
             window_start, window_key = start + window * size, window * slots
-        keys[i] = min(window_key + owners[i], windows * slots)
-        counts[keys[i]] += 1
-    later = counts[windows * slots]
-    buckets = 0
-    for key in range(windows * slots):
-        buckets += counts[key] > 0
-    found = np.empty(buckets, dtype=np.int64)
-    starts = np.empty(buckets + 1, dtype=np.int64)
-    bucket, place = 0, 0
-    for key in range(windows * slots):
+        keys[i] = np.uint64(min(window_key + owners[i], buckets))
+        counts[keys[i]] += np.uint64(1)
+    filled = 0
+    for key in range(buckets):
+        filled += counts[key] > 0
+    found = np.empty(filled, dtype=np.int64)
+    starts = np.empty(filled + 1, dtype=np.int64)
+    bucket, total = 0, np.uint64(0)
+    for key in range(buckets):
         count = counts[key]
         if count > 0:
-            found[bucket], starts[bucket] = key, place
+            found[bucket], starts[bucket] = key, np.int64(total)
             bucket += 1
-        counts[key] = place
-        place += count
-    starts[buckets] = place
-    counts[windows * slots] = 0
-    rest = np.empty(later, dtype=np.int64)
-    sorted_times = np.empty(place, dtype=np.int64)
-    sorted_masks = np.empty((place, masks.shape[1]), dtype=np.uint64)
+        counts[key] = total
+        total += count
+    starts[filled] = np.int64(total)
+    rest = np.empty(counts[buckets], dtype=np.int64)
+    counts[buckets] = 0
+    sorted_times = np.empty(total, dtype=np.int64)
+    sorted_masks = np.empty((total, masks.shape[1]), dtype=np.uint64)
     for i in range(len(times)):
         place = counts[keys[i]]
-        counts[keys[i]] += 1
-        if keys[i] == windows * slots:
+        counts[keys[i]] += np.uint64(1)
+        if keys[i] == np.uint64(buckets):
             rest[place] = i
             continue
         sorted_times[place] = times[i]

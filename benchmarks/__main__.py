@@ -1,0 +1,67 @@
+"""Run the benchmarks: `python -m benchmarks [--quick] [--only NAME] [--json FILE]`."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from benchmarks import flink, jobs, memory, report, sampling, startup
+from benchmarks.data import Scale
+from benchmarks.jobs import Setting
+from benchmarks.report import Finding, Skipped
+
+JOBS: dict[str, Callable[[Setting], Iterator[Finding | Skipped]]] = {
+    "presence": jobs.presence,
+    "order": jobs.order,
+    "scaling": jobs.scaling,
+    "batching": jobs.batching,
+    "memory": memory.memory,
+    "startup": startup.startup,
+    "sampling": sampling.sampling,
+    "flink": flink.flink,
+}
+RESULTS = Path(__file__).with_name("results")
+
+
+def setting(folder: Path, *, quick: bool) -> Setting:
+    """The sizes: those that the targets are for, or small ones that only try things out."""
+    if quick:
+        return Setting(Scale(1_000_000), 2, folder, 10_000_000, 10_000_000, 100_000)
+    return Setting(Scale(20_000_000), 5, folder, 200_000_000, 100_000_000, 2_000_000)
+
+
+@click.command()
+@click.option("--quick", is_flag=True, help="Small data: to try things out, not to measure.")
+@click.option("--only", multiple=True, type=click.Choice(list(JOBS)), help="Only these jobs.")
+@click.option("--json", "path", type=click.Path(path_type=Path), help="Where the JSON goes.")
+@click.option("--strict", is_flag=True, help="Exit with 1 if a target is missed by the clock.")
+@click.option(
+    "--folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path(tempfile.gettempdir()) / "tacit-benchmarks",
+    help="Where generated files and Flink are kept for the next time.",
+)
+def main(quick: bool, only: tuple[str, ...], path: Path | None, strict: bool, folder: Path) -> None:
+    """Compare the engine with rivals in the same run, answers checked equal."""
+    folder.mkdir(parents=True, exist_ok=True)
+    where = report.machine() | {"quick": quick}
+    console = Console(stderr=True)
+    found: list[Finding | Skipped] = []
+    for name in only or JOBS:
+        for finding in JOBS[name](setting(folder, quick=quick)):
+            found.append(finding)
+            verdict = finding.verdict if isinstance(finding, Finding) else "skipped"
+            console.print(f"{finding.job}: {verdict}")
+    report.show(found, where)
+    report.write(found, where, path or RESULTS / f"{'quick' if quick else 'full'}.json")
+    if strict and any(isinstance(f, Finding) and f.verdict not in report.FINE for f in found):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""Seeded events: subjects, nearly sorted times, and a kind that is the event type."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+WINDOW = 60_000_000
+"""A minute, in microseconds."""
+LATENESS = 10_000_000
+DISORDER = 5_000_000
+"""How far a time may lie behind the latest before it: within the lateness."""
+START = 1_700_000_040_000_000
+"""The beginning of a window."""
+ROW_GROUP = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How much data there is."""
+
+    events: int
+    subjects: int = 10_000
+    windows: int = 60
+    kinds: int = 20
+
+    def of(self, events: int) -> Scale:
+        """The same with another number of events."""
+        return replace(self, events=events)
+
+
+def events(scale: Scale, seed: int = 1, *, text: bool = False) -> pa.Table:
+    """All events in one contiguous table; subjects are numbers, or names if `text`."""
+    numbers = np.random.default_rng(seed)
+    span = scale.windows * WINDOW
+    times = np.sort(numbers.integers(0, span, scale.events))
+    times = np.maximum(times - numbers.integers(0, DISORDER, scale.events), 0) + START
+    subjects = numbers.integers(0, scale.subjects, scale.events, dtype=np.int32)
+    kinds = numbers.integers(0, scale.kinds, scale.events, dtype=np.int8)
+    return pa.table(
+        {
+            "subject": name(subjects) if text else subjects,
+            "time": pa.array(times).view(pa.timestamp("us")),
+            "kind": kinds,
+        }
+    )
+
+
+def name(subjects: np.ndarray[tuple[int], np.dtype[np.int32]]) -> pa.Array:
+    """Names of subjects, such as `vehicle-000042`."""
+    known = pa.array([f"vehicle-{number:06}" for number in range(int(subjects.max()) + 1)])
+    return pa.DictionaryArray.from_arrays(subjects, known).cast(pa.string())
+
+
+def batches(table: pa.Table, size: int) -> list[pa.RecordBatch]:
+    """The table in record batches of a size, without a copy."""
+    return list(table.combine_chunks().to_batches(size))
+
+
+def flow(scale: Scale, size: int, seed: int = 1) -> Iterator[pa.RecordBatch]:
+    """The same amount of events as an endless stream would bring them: nothing is held.
+
+    One block is drawn; each batch is the block moved on in time and rolled over subjects.
+    """
+    numbers = np.random.default_rng(seed)
+    pace = scale.windows * WINDOW // (scale.events // size)
+    drift = np.sort(numbers.integers(0, pace, size))
+    drift = drift - numbers.integers(0, DISORDER, size)
+    subjects = numbers.integers(0, scale.subjects, size, dtype=np.int32)
+    kinds = numbers.integers(0, scale.kinds, size, dtype=np.int8)
+    for number in range(scale.events // size):
+        times = np.maximum(drift + number * pace, 0) + START
+        yield pa.record_batch(
+            {
+                "subject": (subjects + np.int32(number * 7919 % scale.subjects))
+                % np.int32(scale.subjects),
+                "time": pa.array(times).view(pa.timestamp("us")),
+                "kind": kinds,
+            }
+        )
+
+
+def parquet(scale: Scale, folder: Path, *, text: bool = False) -> Path:
+    """The events as a Parquet file with PyArrow's defaults, made once."""
+    path = folder / f"{'names' if text else 'numbers'}-{scale.events}-{scale.subjects}.parquet"
+    if not path.exists():
+        part = path.with_suffix(".part")
+        pq.write_table(events(scale, text=text), part, row_group_size=ROW_GROUP)
+        part.rename(path)
+    return path
+
+
+def long_parquet(scale: Scale, folder: Path) -> Path:
+    """A file that is written batch by batch, as it may not fit into memory."""
+    path = folder / f"long-{scale.events}.parquet"
+    if not path.exists():
+        part = path.with_suffix(".part")
+        schema = pa.schema(
+            [("subject", pa.int32()), ("time", pa.timestamp("us")), ("kind", pa.int8())]
+        )
+        with pq.ParquetWriter(part, schema) as writer:
+            for batch in flow(scale, min(ROW_GROUP, scale.events)):
+                writer.write_batch(batch)
+        part.rename(path)
+    return path
+
+
+def draw_queries(number: int, kinds: int = 20, seed: int = 2) -> list[tuple[int, int, int]]:
+    """Queries of three different kinds each."""
+    numbers = np.random.default_rng(seed)
+    drawn = [numbers.choice(kinds, 3, replace=False) for _ in range(number)]
+    return [(int(a), int(b), int(c)) for a, b, c in drawn]

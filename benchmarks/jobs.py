@@ -1,0 +1,169 @@
+"""The jobs that run in this process: presence, order, scaling, sizes of batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from benchmarks import data, ours, rivals
+from benchmarks.data import Scale
+from benchmarks.measuring import Outcome, race
+from benchmarks.report import OURS, Finding, against
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """How large the benchmarks are, and where their files lie."""
+
+    scale: Scale
+    rounds: int
+    folder: Path
+    streamed: int
+    """Events that are streamed through to see how memory grows."""
+    filed: int
+    """Events in the file that is larger than the limit of memory."""
+    flink: int
+    """Events for Flink."""
+
+
+class UnequalError(Exception):
+    """Two contestants gave different answers to the same queries."""
+
+
+def _checked(
+    contestants: Mapping[str, Callable[[], Any]], rounds: int, scale: Scale, queries: int
+) -> dict[str, Outcome[str]]:
+    """Race, and insist that every contestant detects the very same patterns."""
+    expected: np.ndarray[Any, np.dtype[np.bool_]] | None = None
+
+    def read(name: str, result: Any) -> str:
+        nonlocal expected
+        form = ours.dense if name == OURS else rivals.dense
+        found = form(result, scale, queries)
+        if expected is None:
+            expected = found
+        if not np.array_equal(found, expected):
+            differ = int((found != expected).sum())
+            raise UnequalError(f"{name} differs from {next(iter(contestants))} in {differ} answers")
+        return f"{int(found.sum()):,} of {found.size:,} detected, the same for all"
+
+    return race(contestants, rounds, read)
+
+
+def _compare(
+    job: str,
+    operator: str,
+    source: pa.Table | Path,
+    setting: Setting,
+    target: float,
+    *,
+    text: bool = False,
+) -> Finding:
+    queries = data.draw_queries(20, setting.scale.kinds)
+    spec = ours.specification(operator, queries, setting.scale, text=text)
+    if operator == "AND":
+        ways = rivals.presence(source, queries, setting.scale, text=text)
+    else:
+        ways = rivals.order(source, queries, setting.scale)
+    contestants = {OURS: lambda: ours.detect(spec, source), **ways}
+    outcomes = _checked(contestants, setting.rounds, setting.scale, len(queries))
+    seconds = {name: outcome.spent for name, outcome in outcomes.items()}
+    note = outcomes[OURS].result
+    return against(job, seconds, target, note=note, only="Polars" if operator == "SEQ" else "")
+
+
+def presence(setting: Setting) -> Iterator[Finding]:
+    """20 AND queries, from memory and from Parquet, by number and by name."""
+    table = data.events(setting.scale)
+    yield _compare("20 AND queries, Arrow in memory", "AND", table, setting, 5)
+    del table
+    path = data.parquet(setting.scale, setting.folder)
+    yield _compare("20 AND queries, Parquet", "AND", path, setting, 2)
+    path = data.parquet(setting.scale, setting.folder, text=True)
+    yield _compare("20 AND queries, Parquet, names", "AND", path, setting, 1.5, text=True)
+
+
+def order(setting: Setting) -> Iterator[Finding]:
+    """20 SEQ queries against chained joins."""
+    table = data.events(setting.scale)
+    yield _compare("20 SEQ queries, Arrow in memory", "SEQ", table, setting, 10)
+
+
+def _ratio(
+    job: str,
+    measure: str,
+    runs: Mapping[str, Callable[[], int]],
+    rounds: int,
+    target: float,
+    *,
+    bound: Literal["at least", "at most"] = "at most",
+    same: bool = False,
+) -> Finding:
+    """What the second run costs in terms of the first: the rate of the first in the second's."""
+    outcomes = race(runs, rounds, lambda _, result: result)
+    if same and len({outcome.result for outcome in outcomes.values()}) > 1:
+        raise UnequalError(f"{job}: the number of detections differs between {', '.join(runs)}")
+    seconds = {name: outcome.spent for name, outcome in outcomes.items()}
+    one, other = seconds.values()
+    clock, processor = other.elapsed / one.elapsed, other.processor / one.processor
+    return Finding(job, measure, clock, processor, target, bound, seconds=seconds)
+
+
+def scaling(setting: Setting) -> Iterator[Finding]:
+    """More queries, and more subjects, at equal events."""
+    scale = setting.scale
+    batches = data.batches(data.events(scale), 1_000_000)
+    few, many = (
+        ours.specification("AND", data.draw_queries(number), scale) for number in (10, 1000)
+    )
+    yield _ratio(
+        "1000 AND queries",
+        "times the cost of 10",
+        {"10 queries": _drain(few, batches), "1000 queries": _drain(many, batches)},
+        setting.rounds,
+        3,
+    )
+    wider = Scale(scale.events, scale.subjects * 10, scale.windows, scale.kinds)
+    queries = data.draw_queries(20)
+    narrow = ours.specification("AND", queries, scale)
+    wide = ours.specification("AND", queries, wider)
+    spread = data.batches(data.events(wider), 1_000_000)
+    yield _ratio(
+        f"{wider.subjects:,} subjects",
+        f"times the cost of {scale.subjects:,}",
+        {
+            f"{scale.subjects:,} subjects": _drain(narrow, batches),
+            f"{wider.subjects:,} subjects": _drain(wide, spread),
+        },
+        setting.rounds,
+        3,
+    )
+
+
+def batching(setting: Setting) -> Iterator[Finding]:
+    """The rate in micro-batches, as a share of the rate in large ones."""
+    table = data.events(setting.scale)
+    for operator in ("AND", "SEQ"):
+        spec = ours.specification(operator, data.draw_queries(20), setting.scale)
+        yield _ratio(
+            f"batches of 10,000, {operator}",
+            "of the rate of batches of 1,000,000",
+            {
+                "batches of 10,000": _drain(spec, data.batches(table, 10_000)),
+                "batches of 1,000,000": _drain(spec, data.batches(table, 1_000_000)),
+            },
+            setting.rounds,
+            0.5,
+            bound="at least",
+            same=True,
+        )
+
+
+def _drain(spec: Any, batches: list[pa.RecordBatch]) -> Callable[[], int]:
+    """Push all batches and count the detections, so that nothing is left undone or kept."""
+    return lambda: sum(int(np.bitwise_count(part.bits).sum()) for part in ours.push(spec, batches))

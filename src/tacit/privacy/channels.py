@@ -1,0 +1,296 @@
+"""Channels: every mechanism is a table of whole numbers, audited when it is built."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from html import escape
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.errors import PrivacyError
+from tacit.privacy.auditing import Audit, Neighbours, audit, check_rows, largest_ratio
+from tacit.privacy.exponentials import Exact, exact, exp_below, log_above, written
+from tacit.privacy.rounding import fraction, round_table
+
+BITS = 63
+"""Binary digits of a probability: with 63 of them, all sums of a row fit into a machine word."""
+_SHOWN = 16
+
+Rows = Sequence[Sequence[int]] | NDArray[np.integer[Any]] | NDArray[np.object_]
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Channel:
+    """A row for each input class, a column for each output symbol; rows sum to 2**bits.
+
+    Guarantee: for every group of neighbours and every set of outputs, the probabilities of
+    any two of its rows differ by a factor of at most exp(epsilon).
+    Why: the audit compares every column in whole numbers with a lower bound of exp(epsilon);
+    sets of columns follow by adding up. A table that fails raises AuditError here, so that
+    there is no channel that breaks its promise.
+
+    >>> half = Channel([[3, 1], [1, 3]], [Neighbours([0, 1], Fraction(11, 10))])
+    >>> half.probability(0, 1), str(half.audit())
+    (Fraction(1, 4), 'passed: true epsilon at most 1.09861228867 per draw')
+    """
+
+    table: NDArray[np.uint64]
+    neighbours: tuple[Neighbours, ...]
+    inputs: tuple[Hashable, ...]
+    outputs: tuple[Hashable, ...]
+    bits: int = field(init=False)
+
+    def __init__(
+        self,
+        table: Rows,
+        neighbours: Iterable[Neighbours],
+        inputs: Iterable[Hashable] | None = None,
+        outputs: Iterable[Hashable] | None = None,
+    ) -> None:
+        entries, bits = _checked(table)
+        rows, columns = entries.shape
+        values: dict[str, Any] = {
+            "table": entries,
+            "bits": bits,
+            "neighbours": tuple(neighbours),
+            "inputs": _labels(range(rows) if inputs is None else inputs, rows, "inputs"),
+            "outputs": _labels(range(columns) if outputs is None else outputs, columns, "outputs"),
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+        check_rows(self.neighbours, rows)
+        self.audit().insist()
+
+    @classmethod
+    def flip(cls, epsilon: Exact, bits: int = BITS) -> Channel:
+        """Binary randomised response: tell the bit, or with probability p its opposite.
+
+        p is 1/(1 + exp(epsilon)), rounded up, so that the true epsilon is at most the asked
+        one. It is never 0, and 1/2 for epsilon 0.
+
+        >>> Channel.flip(0).probability(0, 1)
+        Fraction(1, 2)
+        """
+        limit = largest_ratio(exact(epsilon))
+        high, low = limit.numerator, limit.denominator
+        flips = -(-(low << _checked_bits(bits)) // (high + low))
+        return cls._flipping(flips, epsilon, bits)
+
+    @classmethod
+    def flip_with(cls, probability: Fraction, bits: int = BITS) -> Channel:
+        """Binary randomised response with a given flip probability, rounded up if need be."""
+        if not 0 < probability <= Fraction(1, 2):
+            raise PrivacyError(
+                "a flip probability must be more than 0 (0 would tell the truth) and at most 1/2;"
+                f" got {float(probability):g}"
+            )
+        flips = -(-probability.numerator * 2 ** _checked_bits(bits) // probability.denominator)
+        return cls._flipping(flips, log_above(Fraction(2**bits - flips, flips)), bits)
+
+    @classmethod
+    def _flipping(cls, flips: int, epsilon: Exact, bits: int) -> Channel:
+        kept = 2**bits - flips
+        return cls([[kept, flips], [flips, kept]], [Neighbours([0, 1], epsilon)])
+
+    @classmethod
+    def staircase(
+        cls,
+        columns: Sequence[Collection[int]],
+        weights: Sequence[float | Fraction],
+        epsilon: Exact,
+        *,
+        inputs: Sequence[Hashable],
+        bits: int = BITS,
+    ) -> Channel:
+        """A mixture of columns with two heights; all rows are neighbours within epsilon.
+
+        A column is the set of rows that are high in it: there it has its weight times
+        exp(epsilon), elsewhere its weight. Its output symbol is the tuple of those rows. What
+        rounding leaves over goes to the column of no high rows, `()`, added if it is missing.
+        Only proportions of weights count, and every weight vector gives a lawful channel.
+
+        >>> channel = Channel.staircase([{0}, {1}], [1.0, 1.0], 1, inputs="ab")
+        >>> channel.outputs, round(float(channel.probability(0, 0)), 6)
+        (((0,), (1,), ()), 0.731059)
+        """
+        if len(columns) != len(weights):
+            raise PrivacyError(f"{len(columns)} columns need as many weights; got {len(weights)}")
+        if not set().union(*columns) <= set(range(len(inputs))):
+            raise PrivacyError(f"high rows must be among rows 0 to {len(inputs) - 1}")
+        factor = exp_below(epsilon)
+        parts = [
+            (frozenset(column), fraction(weight), fraction(weight) * factor)
+            for column, weight in zip(columns, weights, strict=True)
+        ]
+        return cls.from_probabilities(
+            [
+                [high if row in column else low for column, low, high in parts]
+                for row in range(len(inputs))
+            ],
+            [Neighbours(range(len(inputs)), epsilon)],
+            inputs=inputs,
+            outputs=[tuple(sorted(set(column))) for column in columns],
+            rest=(),
+            bits=bits,
+        )
+
+    @classmethod
+    def from_probabilities(
+        cls,
+        probabilities: Sequence[Sequence[float | Fraction]] | NDArray[np.float64],
+        neighbours: Sequence[Neighbours],
+        *,
+        inputs: Sequence[Hashable] | None = None,
+        outputs: Sequence[Hashable] | None = None,
+        rest: Hashable = None,
+        bits: int = BITS,
+    ) -> Channel:
+        """A lawful channel in proportion to a real-valued table, `[row][column]`.
+
+        Entries are rounded, and raised where a neighbour's is too large for them. What rows
+        then lack to their sum goes to the output `rest`: one of the outputs, or a new one.
+        A table that is far from lawful becomes lawful by having much of that.
+        """
+        rows = cast("Sequence[Sequence[float | Fraction]]", probabilities)
+        entries, lacking = round_table(rows, neighbours, _checked_bits(bits))
+        symbols = list(range(entries.shape[1]) if outputs is None else outputs)
+        if rest not in symbols:
+            symbols.append(rest)
+            entries = np.hstack([entries, np.zeros((len(entries), 1), dtype=object)])
+        entries[:, symbols.index(rest)] += np.array(lacking, dtype=object)
+        return cls(entries, neighbours, inputs, symbols)
+
+    def audit(self) -> Audit:
+        """Compare all neighbouring rows in whole numbers, now."""
+        return audit(self.table, self.neighbours)
+
+    def probability(self, row: int, column: int) -> Fraction:
+        """The exact probability of an output symbol for an input class, by their numbers."""
+        return Fraction(int(self.table[row, column]), 2**self.bits)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, fit for JSON; whole numbers are text, since JSON's may be cut short."""
+        return {
+            "inputs": list(self.inputs),
+            "outputs": list(self.outputs),
+            "table": [[str(entry) for entry in row] for row in self.table.tolist()],
+            "neighbours": [
+                {"rows": list(group.rows), "epsilon": written(group.epsilon)}
+                for group in self.neighbours
+            ],
+        }
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> Channel:
+        """The channel that was written, audited again."""
+        try:
+            # By way of text, so that no float gets in.
+            table = [[int(str(entry)) for entry in row] for row in plain["table"]]
+            neighbours = [
+                Neighbours(group["rows"], Fraction(str(group["epsilon"])))
+                for group in plain["neighbours"]
+            ]
+            inputs, outputs = _tuples(plain["inputs"]), _tuples(plain["outputs"])
+        except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+            raise PrivacyError(
+                "a channel in plain data has inputs, outputs, a table of whole numbers and"
+                f" neighbours with rows and epsilon; this one is damaged ({type(error).__name__})"
+            ) from error
+        return cls(table, neighbours, inputs, outputs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Channel, (self.table, self.neighbours, self.inputs, self.outputs)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Channel):
+            return NotImplemented
+        return self._labelled == other._labelled and np.array_equal(self.table, other.table)
+
+    def __hash__(self) -> int:
+        return hash((self._labelled, self.table.tobytes()))
+
+    @property
+    def _labelled(self) -> tuple[Any, ...]:
+        return self.neighbours, self.inputs, self.outputs
+
+    def __repr__(self) -> str:
+        rows, columns = self.table.shape
+        return f"Channel({rows} x {columns} of 2**{self.bits}, audit {self.audit()})"
+
+    def _repr_html_(self) -> str:
+        rows, columns = self.inputs[:_SHOWN], self.outputs[:_SHOWN]
+        head = "".join(f"<th>{escape(str(symbol))}</th>" for symbol in columns)
+        body = "".join(
+            f"<tr><th>{escape(str(label))}</th>"
+            + "".join(f"<td>{float(self.probability(i, j)):.6g}</td>" for j in range(len(columns)))
+            + "</tr>"
+            for i, label in enumerate(rows)
+        )
+        caption = f"<caption>{escape(repr(self))}</caption>"
+        return f"<table>{caption}<tr><th></th>{head}</tr>{body}</table>"
+
+
+def _checked(table: Rows) -> tuple[NDArray[np.uint64], int]:
+    """The entries as a word each, out of reach of the caller, and the digits of a row's sum."""
+    words = _words(table)
+    words.setflags(write=False)
+    # A sum of words could wrap around unseen; sums of their halves cannot.
+    halves = [(words >> np.uint64(32)).sum(axis=1), (words & np.uint64(2**32 - 1)).sum(axis=1)]
+    sums = {(high << 32) + low for high, low in zip(*(h.tolist() for h in halves), strict=True)}
+    total = sums.pop()
+    if sums or total & (total - 1) or not 2 <= total <= 2**BITS:
+        raise PrivacyError(f"every row must have the same sum, a power of two from 2 to 2**{BITS}")
+    return words, total.bit_length() - 1
+
+
+def _words(table: Rows) -> NDArray[np.uint64]:
+    """A copy of the entries, if they are whole numbers of a table's size."""
+    try:
+        entries: NDArray[Any] = np.asarray(table, dtype=None if _is_words(table) else np.object_)
+    except ValueError:
+        entries = np.empty(0)
+    whole = _is_words(entries) or all(isinstance(e, int | np.integer) for e in entries.flat)
+    if not whole or entries.ndim != 2 or not entries.size or not _fit(entries):
+        raise PrivacyError(
+            f"a channel's table has whole numbers from 0 to 2**{BITS}, as many in each row"
+        )
+    return entries.astype(np.uint64)
+
+
+def _is_words(table: Any) -> bool:
+    return isinstance(table, np.ndarray) and table.dtype.kind in "iu"
+
+
+def _fit(entries: NDArray[Any]) -> bool:
+    return bool(entries.min() >= 0 and entries.max() <= 2**BITS)
+
+
+def _checked_bits(bits: int) -> int:
+    if not 1 <= bits <= BITS:
+        raise PrivacyError(f"a channel has 1 to {BITS} bits; got {bits}")
+    return bits
+
+
+def _labels(labels: Iterable[Hashable], number: int, kind: str) -> tuple[Hashable, ...]:
+    """Labels that are different, and plain enough to be written down."""
+    given = tuple(labels)
+    if not all(map(_plain, given)):
+        raise PrivacyError("labels are text, whole numbers, yes or no, None, or tuples of these")
+    if len(given) != number or len(set(given)) != number:
+        raise PrivacyError(f"{number} {kind} need as many different labels; got {len(given)}")
+    return given
+
+
+def _plain(label: Hashable) -> bool:
+    if isinstance(label, tuple):
+        return all(map(_plain, label))
+    return label is None or isinstance(label, str | int)
+
+
+def _tuples(labels: Any) -> tuple[Hashable, ...]:
+    """Lists back to tuples, as deep as they go."""
+    return tuple(_tuples(label) if isinstance(label, list | tuple) else label for label in labels)

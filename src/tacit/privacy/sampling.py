@@ -1,0 +1,194 @@
+"""Drawing from channels: exactly the probabilities in their tables, compiled.
+
+A draw is a uniform whole number below 2**bits, looked up among the row's running sums. Its
+first byte nearly always decides, so the others are drawn only if they matter. Bytes are used
+once, in order, and none is ever rejected: a decision to draw more, or to leave bytes that
+were not looked at, never depends on a byte that is still to be used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.errors import PrivacyError
+from tacit.kernels import compiled
+from tacit.privacy.channels import Channel
+from tacit.privacy.randomness import Source
+
+_BLOCK = 1 << 16
+"""Random bytes that are drawn at a time: OpenSSL's largest request, and it stays in the cache."""
+_OPEN = -1
+"""In a guide: the first byte does not decide."""
+
+
+class Sampler:
+    """Draws output symbols from the rows of one channel, or of several laid end to end.
+
+    The rows of channel number `c` begin at `offsets[c]`. Where the source is seeded,
+    `private` is False, and so is everything that was drawn.
+    """
+
+    def __init__(self, channels: Channel | Sequence[Channel], source: Source) -> None:
+        self.channels = (channels,) if isinstance(channels, Channel) else tuple(channels)
+        if not self.channels:
+            raise PrivacyError("a sampler needs a channel to draw from")
+        self.source = source
+        heights = [len(channel.table) for channel in self.channels]
+        self.offsets = np.concatenate([[0], np.cumsum(heights)[:-1]])
+        self.rows = sum(heights)
+        self._sums = _running_sums(self.channels)
+        self._shifts = np.repeat([np.uint64(64 - c.bits) for c in self.channels], heights)
+        self._guide = _guide(self._sums, self._shifts)
+
+    @property
+    def private(self) -> bool:
+        """Whether what is drawn may be released as private."""
+        return self.source.private
+
+    def sample(self, rows: NDArray[np.integer[Any]]) -> NDArray[np.int32]:
+        """For each row number, the number of an output symbol, each drawn independently."""
+        if rows.dtype.kind not in "iu":
+            raise PrivacyError(f"rows are drawn from by their numbers; got {rows.dtype}")
+        asked = np.ascontiguousarray(rows, dtype=np.int64)
+        if asked.size and (asked.min() < 0 or asked.max() >= self.rows):
+            raise PrivacyError(f"the rows to draw from must lie between 0 and {self.rows - 1}")
+        symbols = np.empty(asked.shape, dtype=np.int32)
+        flat, drawn = asked.reshape(-1), symbols.reshape(-1)
+        done = 0
+        while done < len(flat):
+            octets = self.source.octets(min(_BLOCK, 8 * (len(flat) - done)))
+            done = _look_up(flat, drawn, done, octets, self._guide, self._sums, self._shifts)
+        return symbols
+
+    def __repr__(self) -> str:
+        note = "" if self.private else ", NOT PRIVATE: the source is seeded"
+        several = "" if len(self.channels) == 1 else "s"
+        return f"Sampler({len(self.channels)} channel{several}, {self.rows} rows{note})"
+
+
+def flip_bits(
+    words: NDArray[np.uint64],
+    channel: Channel,
+    source: Source,
+    lanes: NDArray[np.uint64] | None = None,
+) -> NDArray[np.uint64]:
+    """Send each bit of each word through a flip channel, independently, 64 at a time.
+
+    Bits that are not set in `lanes` (of the same shape) are handed on untouched.
+
+    Why it is exact: let F of 2**bits be the channel's flips. Each lane compares a uniform
+    number U below 2**bits with F, most significant bit first, and is flipped if U < F. The
+    lane's bit of a random word is the next bit of its U. As long as U and F agree the lane is
+    undecided; at the first bit in which they differ it is flipped if F has the 1. A lane looks
+    at bits of its own alone, so lanes are independent, and further bits of a decided U would
+    not change U < F, so they need not be drawn. After F's last 1, U cannot get below it.
+    """
+    depth, threshold = _threshold(channel)
+    mask = np.full(1, ~np.uint64(0)) if lanes is None else lanes
+    if words.dtype != np.uint64 or mask.dtype != np.uint64:
+        raise PrivacyError(f"bits are flipped in words of uint64; got {words.dtype}, {mask.dtype}")
+    if lanes is not None and lanes.shape != words.shape:
+        raise PrivacyError("lanes must have the shape of the words that they choose from")
+    flat, chosen = (np.ascontiguousarray(array).reshape(-1) for array in (words, mask))
+    flipped = np.empty_like(flat)
+    done = 0
+    while done < len(flat):
+        random = source.words(min(_BLOCK // 8, depth * (len(flat) - done)))
+        done = _flip(flat, flipped, chosen, done, random, threshold, depth)
+    return flipped.reshape(words.shape)
+
+
+def _threshold(channel: Channel) -> tuple[int, np.uint64]:
+    """How many bits of a lane's number can matter, and the flips with their first bit on top."""
+    table = channel.table
+    flips = int(table[0, -1])
+    if table.shape != (2, 2) or flips != table[1, 0] or not 0 < 2 * flips <= 2**channel.bits:
+        raise PrivacyError("bits are flipped by a channel made with Channel.flip")
+    zeros = (flips & -flips).bit_length() - 1
+    return channel.bits - zeros, np.uint64(flips << (64 - channel.bits))
+
+
+@compiled
+def _flip(
+    words: NDArray[np.uint64],
+    flipped: NDArray[np.uint64],
+    lanes: NDArray[np.uint64],
+    done: int,
+    random: NDArray[np.uint64],
+    threshold: np.uint64,
+    depth: int,
+) -> int:
+    """Flip words from number `done` on while there is randomness for a whole one."""
+    one, top = np.uint64(1), np.uint64(63)
+    used = 0
+    while done < len(words) and used + depth <= len(random):
+        undecided = lanes[done if len(lanes) > 1 else 0]
+        mask, left = np.uint64(0), threshold
+        # Shifting the threshold out to the left ends the loop after its last 1.
+        while undecided and left:
+            bits = random[used]
+            used += 1
+            if left >> top:
+                mask |= undecided & ~bits
+                undecided &= bits
+            else:
+                undecided &= ~bits
+            left <<= one
+        flipped[done] = words[done] ^ mask
+        done += 1
+    return done
+
+
+def _running_sums(channels: Sequence[Channel]) -> NDArray[np.uint64]:
+    """`[row][symbol]`: the sum of a row up to and including a symbol; shorter rows are padded."""
+    width = max(channel.table.shape[1] for channel in channels)
+    parts = []
+    for channel in channels:
+        sums = np.cumsum(channel.table, axis=1, dtype=np.uint64)
+        padding = ((0, 0), (0, width - sums.shape[1]))
+        parts.append(np.pad(sums, padding, constant_values=np.uint64(2**channel.bits)))
+    return np.concatenate(parts)
+
+
+def _guide(sums: NDArray[np.uint64], shifts: NDArray[np.uint64]) -> NDArray[np.int32]:
+    """`[row][first byte]`: the symbol, if it is the same whatever bytes follow."""
+    first = np.arange(256, dtype=np.uint64) << np.uint64(56)
+    last = first | np.uint64(2**56 - 1)
+    guide = np.empty((len(sums), 256), dtype=np.int32)
+    for row, (line, shift) in enumerate(zip(sums, shifts, strict=True)):
+        low = np.searchsorted(line, first >> shift, side="right")
+        high = np.searchsorted(line, last >> shift, side="right")
+        guide[row] = np.where(low == high, low, _OPEN)
+    return guide
+
+
+@compiled
+def _look_up(
+    rows: NDArray[np.int64],
+    symbols: NDArray[np.int32],
+    done: int,
+    octets: NDArray[np.uint8],
+    guide: NDArray[np.int32],
+    sums: NDArray[np.uint64],
+    shifts: NDArray[np.uint64],
+) -> int:
+    """Draw from number `done` on while there are bytes for a whole number."""
+    used = 0
+    while done < len(rows) and used + 8 <= len(octets):
+        row = rows[done]
+        symbol = guide[row, octets[used]]
+        if symbol == _OPEN:
+            number = np.uint64(0)
+            for place in range(8):
+                number = (number << np.uint64(8)) | np.uint64(octets[used + place])
+            symbol = np.int32(np.searchsorted(sums[row], number >> shifts[row], side="right"))
+            used += 8
+        else:
+            used += 1
+        symbols[done] = symbol
+        done += 1
+    return done
