@@ -174,7 +174,7 @@ class _Maker:
         if not named or self.rng.random() < 0.2:
             return Name(type_), []
         self.aliases += 1
-        alias = f"e{self.aliases}"
+        alias = f"bound{self.aliases}"
         return Name(type_, alias), [alias]
 
 

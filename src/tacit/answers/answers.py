@@ -10,6 +10,8 @@ import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from tacit.counting import count
+
 _ROWS = 1 << 20
 
 
@@ -51,8 +53,8 @@ class Answers:
 
     def __repr__(self) -> str:
         return (
-            f"Answers({self.windows:,} windows x {len(self.subjects):,} subjects"
-            f" x {len(self.queries):,} queries)"
+            f"Answers({count(self.windows, 'window')} x {count(len(self.subjects), 'subject')}"
+            f" x {count(len(self.queries), 'query', 'queries')})"
         )
 
     def widened(

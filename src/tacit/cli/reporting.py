@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from tacit.counting import count
 from tacit.windows.clock import NEVER
 
 if TYPE_CHECKING:
@@ -48,8 +49,8 @@ class Tally:
         self.answers += len(part)
         self.first = part.first * part.size if self.first is None else self.first
         self.last = (part.first + part.windows) * part.size
-        for query, count in zip(part.queries, part.counts().tolist(), strict=True):
-            self.detected[query] = self.detected.get(query, 0) + count
+        for query, found in zip(part.queries, part.counts().tolist(), strict=True):
+            self.detected[query] = self.detected.get(query, 0) + found
 
 
 @dataclass(frozen=True)
@@ -76,8 +77,8 @@ class Summary:
         """The summary of a run that is over."""
         counts = run.engine.counts
         refused: dict[str, int] = {}
-        for (_, reason), count in run.dead_letters.counts.items():
-            refused[reason] = refused.get(reason, 0) + count
+        for (_, reason), times in run.dead_letters.counts.items():
+            refused[reason] = refused.get(reason, 0) + times
         seconds = max(time.monotonic() - tally.began, 1e-9)
         taken = int(counts[0])
         letters = run.dead_letters.path
@@ -119,15 +120,6 @@ class Summary:
                 "No tuple was taken. If the times are right, see windows.future and start."
             )
         return "\n".join(lines)
-
-
-def count(number: int, one: str, several: str | None = None) -> str:
-    """A number of things.
-
-    >>> count(1, "window"), count(2000, "query", "queries")
-    ('1 window', '2,000 queries')
-    """
-    return f"{number:,} {one if number == 1 else several or one + 's'}"
 
 
 def iso(microseconds: int) -> str:

@@ -142,7 +142,7 @@ class Detection:
             input_.source.schema().field(self.spec.streams[input_.stream].subject).type
             for input_ in self.inputs
         ]
-        if any(isinstance(name, str) for name in listed):
+        if listed and isinstance(listed[0], str):  # a registry is all of one kind
             return "text"
         return subject_kind(*columns) if columns else "text"
 

@@ -25,6 +25,7 @@ from tacit.kernels import compiled
 NO_SUBJECT = -2
 """In place of a slot where a tuple names nobody; UNKNOWN (-1) where it names a stranger."""
 Kind: TypeAlias = Literal["int", "text"]
+_SIGNED = (pa.int32(), pa.int64())
 Column: TypeAlias = pa.Array | pa.ChunkedArray | pl.Series
 
 
@@ -106,6 +107,8 @@ class Subjects:
         return subjects
 
     def _slots(self, array: pa.Array, learning: bool) -> Numbers:
+        if self.kind == "int" and not learning and not array.null_count and array.type in _SIGNED:
+            return self._integers.find(array.to_numpy())  # as most often, without further ado
         if pa.types.is_dictionary(array.type):
             return self._coded(array, learning)
         if pa.types.is_null(array.type):

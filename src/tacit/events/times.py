@@ -22,6 +22,7 @@ NO_TIME = -(2**63)
 _SECOND, _DAY = 1_000_000, 86_400_000_000
 _PER = {"s": 1_000_000, "ms": 1_000, "us": 1, "ns": -1_000}
 """Microseconds in a unit; a negative number divides."""
+_INSTANTS, _CLOCKS = pa.timestamp("us", "UTC"), pa.timestamp("us")
 _FIRST, _LAST = -62_135_596_800_000_000, 253_402_300_799_999_999
 """The years 1 to 9999, within which zones are known."""
 
@@ -58,8 +59,10 @@ def to_microseconds(
 
 
 def _convert(array: pa.Array, stream: Stream) -> NDArray[np.int64]:
-    check_time_type(array.type, stream.time)
     kind = array.type
+    if array.null_count == 0 and (kind == _INSTANTS or (kind == _CLOCKS and stream.zone == "UTC")):
+        return numbers(array.view(pa.int64()))  # as they come most often, without further ado
+    check_time_type(kind, stream.time)
     if pa.types.is_dictionary(kind):
         times = np.append(_convert(array.dictionary, stream), NO_TIME)
         codes = array.indices.cast(pa.int64()).fill_null(len(times) - 1)

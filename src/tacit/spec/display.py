@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from html import escape
 from typing import TYPE_CHECKING
 
+from tacit.counting import count
 from tacit.durations import format_duration
 
 if TYPE_CHECKING:
@@ -17,18 +18,14 @@ _ROWS = 12
 def summary(spec: Specification) -> str:
     """What it holds, counted."""
     counts = [
-        _count(len(spec.streams), "stream"),
-        _count(len(spec.events), "event type"),
-        _count(len(spec.private), "private pattern"),
-        _count(len(spec.queries), "query", "queries"),
+        count(len(spec.streams), "stream"),
+        count(len(spec.events), "event type"),
+        count(len(spec.private), "private pattern"),
+        count(len(spec.queries), "query", "queries"),
         f"windows of {format_duration(spec.windows.size)}",
         spec.mechanism,
     ]
     return ", ".join(counts)
-
-
-def _count(number: int, one: str, several: str | None = None) -> str:
-    return f"{number} {one if number == 1 else several or one + 's'}"
 
 
 def table(spec: Specification) -> str:

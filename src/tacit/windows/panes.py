@@ -18,7 +18,8 @@ from tacit.kernels import compiled
 from tacit.patterns.lists import EventLists
 from tacit.windows.clock import TAKEN
 
-_RING_BYTES = 64 << 20
+_RING_BYTES = 1 << 20
+"""What stays near the processor: a ring that is larger is written to from cold memory."""
 _MOST_WINDOWS = 256
 _MOST_BYTES = 16 << 30
 _NEARLY_SORTED = 16
@@ -137,6 +138,9 @@ class Panes:
         self._masks = np.concatenate([self._masks[: self._kept], fresh])
 
     def _in_order(self, first: int, count: int) -> tuple[NDArray[np.int64], EventLists]:
+        if not self._kept:
+            nothing = np.empty(0, np.int64)
+            return nothing, EventLists(np.zeros(1, np.int64), nothing, self._masks[:0])
         kept = slice(0, self._kept)
         times, owners, masks = self._times[kept], self._owners[kept], self._masks[kept]
         keys, starts, sorted_times, sorted_masks, rest = _bucket(

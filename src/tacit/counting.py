@@ -1,0 +1,12 @@
+"""How many of something there are, in words."""
+
+from __future__ import annotations
+
+
+def count(number: int, one: str, several: str | None = None) -> str:
+    """A number of things.
+
+    >>> count(1, "window"), count(2000, "query", "queries")
+    ('1 window', '2,000 queries')
+    """
+    return f"{number:,} {one if number == 1 else several or one + 's'}"
