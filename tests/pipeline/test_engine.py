@@ -150,6 +150,18 @@ def spec() -> Specification:
 
 
 SPECIFICATION = loads(SPEC)
+CHAINS = loads(
+    SPEC.split("queries:")[0]
+    + """
+queries:
+  - {name: order, consumer: x, pattern: "SEQ(a, b, c)"}
+  - {name: guarded, consumer: x, pattern: "SEQ(NOT c, a, NOT big, b)"}
+  - {name: ended, consumer: x, pattern: "SEQ(a, OR(b, c), NOT a)"}
+  - {name: twice, consumer: x, pattern: "SEQ(a{2}, b)"}
+  - {name: mixed, consumer: x, pattern: "AND(c, NOT SEQ(b, a))"}
+"""
+)
+"""Chains only: their automaton is walked as tuples come."""
 row_lists = st.lists(
     st.builds(
         Row,
@@ -162,13 +174,29 @@ row_lists = st.lists(
 )
 
 
-@given(row_lists, st.lists(st.integers(0, 25), max_size=3))
-@settings(max_examples=60)
+@pytest.mark.parametrize("spec", [SPECIFICATION, CHAINS], ids=["all paths", "chains"])
+@given(row_lists, st.lists(st.integers(0, 25), max_size=3), st.booleans())
+@settings(max_examples=100)
 def test_answers_and_dead_letters_follow_the_rules_however_the_input_is_cut(
-    rows: list[Row], cuts: list[int]
+    spec: Specification, rows: list[Row], cuts: list[int], in_order: bool
 ) -> None:
     """Every registered subject has an answer for every query in every window of the schedule."""
-    assert run(SPECIFICATION, rows, [2, 0, 1], cuts) == expected(SPECIFICATION, rows, [2, 0, 1])
+    if in_order:
+        rows = sorted(rows, key=lambda row: row.at)
+    assert run(spec, rows, [2, 0, 1], cuts) == expected(spec, rows, [2, 0, 1])
+
+
+def test_an_automaton_walked_as_tuples_come_equals_the_reference_on_many_windows() -> None:
+    """In order, out of order, with equal times and with several events in a tuple."""
+    assert Flow(CHAINS).queries.matcher.automaton is not None
+    random = Random(5)
+    for spread in (0, 1, 3, 7):
+        rows = [
+            Row(random.randrange(8), at // 3, random.randrange(4), random.choice([1.0, 3.0]))
+            for at in range(3000)
+        ]
+        rows.sort(key=lambda row: row.at + random.randint(0, spread))
+        assert run(CHAINS, rows, range(8), [500, 501, 2000]) == expected(CHAINS, rows, range(8))
 
 
 def test_any_order_of_arrival_within_the_lateness_gives_the_same_answers() -> None:
@@ -205,12 +233,14 @@ def test_a_gap_longer_than_the_ring_is_filled_with_answers(spec: Specification) 
     assert answers[25_000, 0, "none"] is False
 
 
-def learned(rows: Sequence[Row], learn: int, cuts: Sequence[int] = ()) -> tuple[
+def learned(
+    rows: Sequence[Row], learn: int, cuts: Sequence[int] = (), spec: Specification = SPECIFICATION
+) -> tuple[
     dict[Answer, bool], list[int]
 ]:  # fmt: skip
     """A run that learns its subjects from the first stretch, its state carried over at cuts."""
     refused: list[int] = []
-    flow = Flow(SPECIFICATION)
+    flow = Flow(spec)
 
     def note(found: Refused) -> None:
         refused.extend(found.rows.number(found.chosen).tolist())
@@ -247,8 +277,9 @@ def test_subjects_are_learned_from_the_first_stretch_and_have_all_of_its_answers
 @settings(max_examples=30)
 def test_what_is_learned_does_not_depend_on_batches(rows: list[Row], cuts: list[int]) -> None:
     """Held answers and a registry in the making survive a snapshot too."""
-    whole, refused = learned(rows, 30)
-    assert learned(rows, 30, cuts) == (whole, refused)
+    for spec in (SPECIFICATION, CHAINS):
+        whole, refused = learned(rows, 30, spec=spec)
+        assert learned(rows, 30, cuts, spec) == (whole, refused)
 
 
 def test_what_is_learned_does_not_depend_on_the_order_of_arrival_within_the_lateness() -> None:

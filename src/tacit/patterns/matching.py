@@ -63,6 +63,15 @@ class Matcher:
         """Whether each window has each distinct ordered sub-pattern: `[window, pattern]`."""
         return self._ordered.run(lists)
 
+    @property
+    def automaton(self) -> Bits | None:
+        """The automaton that answers all ordered sub-patterns, if one of a single word does.
+
+        It may be taken through a window's tuples as they come, as long as each gives one
+        event and is later than the one before: bit `final[k]` of its state answers the k-th.
+        """
+        return self._ordered.automaton
+
     @cached_property
     def ordered_when_empty(self) -> NDArray[np.bool_]:
         """What a window without events gives for each ordered sub-pattern."""
@@ -172,6 +181,9 @@ class _Ordered:
         names = [name for chain in chains for name in sorted(chain.types)]
         names += [name for pattern in intervals for name in elements(pattern)]
         self.types = Selection.of(names, numbers).relevant
+        simple = len(quick) == self._count > 0 and len(self.types) == 1
+        bits = self._quick[1]
+        self.automaton = bits if simple and len(bits.begin) == 1 else None
 
     def run(self, lists: EventLists) -> NDArray[np.bool_]:
         """All columns for all windows."""

@@ -51,12 +51,23 @@ class Queries:
         """`bits[window][query][word]`, 64 subjects to a word."""
         windows, slots, _ = closed.words.shape
         columns = [to_columns(closed.words, len(self.types))]
-        if len(self.matcher.ordered_when_empty):
+        if closed.states is not None:
+            columns.append(self._walked(closed, closed.states))
+        elif len(self.matcher.ordered_when_empty):
             found = self.matcher.ordered(closed.lists)
             default = self.matcher.ordered_when_empty
             columns.append(scatter(closed.keys, found, default, windows, slots))
         columns.extend(_column(condition, rows, windows, slots) for condition in self.conditions)
         return self.matcher.combine(np.concatenate(columns, axis=1))
+
+    def _walked(self, closed: Closed, states: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """The columns of ordered sub-patterns, by the automaton where its state tells."""
+        assert self.matcher.automaton is not None
+        final = self.matcher.automaton.final
+        if len(closed.keys):
+            found = self.matcher.ordered(closed.lists).astype(np.uint64)
+            states.reshape(-1)[closed.keys] = (found << final.astype(np.uint64)).sum(axis=1)
+        return to_columns(states[:, :, np.newaxis], 64)[:, final]
 
     def when_empty(self) -> NDArray[np.bool_]:
         """The answers for a subject that sent nothing in a window."""
@@ -65,7 +76,9 @@ class Queries:
             np.zeros(1, np.int64), np.empty(0, np.int64), np.empty((0, words), np.uint64)
         )
         window = np.zeros((1, 1, words), np.uint64)
-        bits = self.answer(Closed(0, window, np.empty(0, np.int64), nothing), {})
+        walk = self.matcher.automaton
+        states = None if walk is None else np.full((1, 1), walk.initial[0])
+        bits = self.answer(Closed(0, window, np.empty(0, np.int64), nothing, states), {})
         return (bits[0, :, 0] & np.uint64(1)).astype(np.bool_)
 
 

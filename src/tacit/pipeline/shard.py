@@ -42,7 +42,8 @@ class Shard:
         self.since = np.full(len(subjects), NONE, dtype=np.int64)
         self.settled = True
         """Whether all subjects are registered for the whole schedule."""
-        self.panes = Panes(size, capacity, len(subjects), queries.matcher.ordered_types)
+        matcher = queries.matcher
+        self.panes = Panes(size, capacity, len(subjects), matcher.ordered_types, matcher.automaton)
         self.tuples = Tuples(size, queries.attributes, queries.compared_types)
 
     def register(self, names: Sequence[str] | Sequence[int], since: int) -> None:

@@ -4,6 +4,10 @@ Every registered subject has a slot in every window, whether or not it sends any
 Presence is a ring `[window][slot][word]` of event-type bits. Tuples that ordered patterns
 look at are kept beside it until their window is handed on, and then brought into order:
 bucketed by window and slot, and sorted by time inside each bucket.
+
+Where all ordered patterns are simple chains, their automaton takes each tuple as it comes:
+a subject mostly sends in order, whatever lies between subjects. Only the windows in which
+one did not, or sent several events at one time, are brought into order and walked again.
 """
 
 from __future__ import annotations
@@ -15,8 +19,9 @@ from numpy.typing import NDArray
 
 from tacit.errors import Mistake, SpecificationError
 from tacit.kernels import compiled
-from tacit.patterns.lists import EventLists
-from tacit.windows.clock import TAKEN
+from tacit.patterns.bits import Bits
+from tacit.patterns.lists import ONE, SPREAD, TOP, EventLists
+from tacit.windows.clock import NEVER, NONE, TAKEN
 
 _RING_BYTES = 1 << 20
 """What stays near the processor: a ring that is larger is written to from cold memory."""
@@ -47,32 +52,49 @@ def ring_capacity(size: int, lateness: int, subjects: int, words: int) -> int:
 class Closed:
     """Consecutive windows that are handed on: presence, and ordered events where they are kept.
 
-    `lists` holds only the windows that have such events; `keys` says which: the window's
-    place in this block times the number of slots, plus the slot.
+    `states` are those of the automaton `[window][slot]`, where there is one. `lists` holds
+    the windows for which it does not tell, or else all that have such events; `keys` says
+    which: the window's place in this block times the number of slots, plus the slot.
     """
 
     first: int
     words: NDArray[np.uint64]
     keys: NDArray[np.int64]
     lists: EventLists
+    states: NDArray[np.uint64] | None = None
 
 
 class Panes:
     """The open windows of some subjects."""
 
     def __init__(
-        self, size: int, capacity: int, slots: int, ordered_types: NDArray[np.uint64]
+        self,
+        size: int,
+        capacity: int,
+        slots: int,
+        ordered_types: NDArray[np.uint64],
+        automaton: Bits | None = None,
     ) -> None:
         self.size = size
         self.slots = slots
         self.ordered_types = ordered_types
+        self.automaton = automaton
         self._keeps = bool(ordered_types.any())
         words = len(ordered_types)
         self._ring = np.zeros((capacity, slots, words), dtype=np.uint64)
+        walked = slots if automaton is not None else 0
+        self._states = np.full((capacity, walked), self._initial, dtype=np.uint64)
+        self._lasts = np.full((capacity, walked), NONE, dtype=np.int64)
+        """The time of the last event that was walked; NEVER where the state does not tell."""
         self._kept = 0
         self._times = np.empty(0, dtype=np.int64)
         self._owners = np.empty(0, dtype=np.int32)
         self._masks = np.empty((0, words), dtype=np.uint64)
+
+    @property
+    def _initial(self) -> np.uint64:
+        """The state of the automaton before the first event."""
+        return np.uint64(0) if self.automaton is None else self.automaton.initial[0]
 
     @property
     def capacity(self) -> int:
@@ -88,6 +110,11 @@ class Panes:
         ring = np.zeros((capacity, max(slots, 2 * before), words), dtype=np.uint64)
         ring[:, :before] = self._ring
         self._ring = ring
+        if self.automaton is not None:
+            new = np.full((capacity, ring.shape[1] - before), self._initial, dtype=np.uint64)
+            self._states = np.concatenate([self._states, new], axis=1)
+            never = np.full(new.shape, NONE, dtype=np.int64)
+            self._lasts = np.concatenate([self._lasts, never], axis=1)
 
     def lay(
         self,
@@ -99,33 +126,48 @@ class Panes:
         end: int,
     ) -> None:
         """Lay the tuples from `begin` to `end` that were taken into their windows."""
+        _lay(slots, times, masks, verdicts, begin, end, self.size, self._ring)
         if not self._keeps:
-            _lay(slots, times, masks, verdicts, begin, end, self.size, self._ring)
             return
         self._make_room(end - begin)
-        self._kept = _lay_and_keep(
-            slots,
-            times,
-            masks,
-            verdicts,
-            begin,
-            end,
-            self.size,
-            self._ring,
+        before = self._kept
+        self._kept = _keep(
+            slots[begin:end],
+            times[begin:end],
+            masks[begin:end],
+            verdicts[begin:end],
             self.ordered_types,
             self._kept,
             self._owners,
             self._times,
             self._masks,
         )
+        if self.automaton is not None:
+            _walk(
+                self._owners[before : self._kept],
+                self._times[before : self._kept],
+                self._masks[before : self._kept],
+                self.size,
+                self.automaton.selection.places,
+                self.automaton.enter,
+                self.automaton.leave,
+                self.automaton.begin[0],
+                self._states,
+                self._lasts,
+            )
 
     def hand_on(self, first: int, count: int) -> Closed:
         """Take `count` windows from `first` on out of the ring, at most as many as it holds."""
         places = np.arange(first, first + count) % len(self._ring)
         words = self._ring[places, : self.slots]
         self._ring[places] = 0
-        keys, lists = self._in_order(first, count)
-        return Closed(first, words, keys, lists)
+        if self.automaton is None:
+            unsure = np.ones(count * self.slots, dtype=np.bool_)
+            return Closed(first, words, *self._in_order(first, unsure))
+        states = self._states[places, : self.slots]
+        unsure = (self._lasts[places, : self.slots] == NEVER).reshape(-1)
+        self._states[places], self._lasts[places] = self._initial, NONE
+        return Closed(first, words, *self._in_order(first, unsure), states)
 
     def _make_room(self, more: int) -> None:
         needed = self._kept + more + 1  # one past the last is written before it is wanted
@@ -137,14 +179,19 @@ class Panes:
         fresh = np.empty((room, self._masks.shape[1]), np.uint64)
         self._masks = np.concatenate([self._masks[: self._kept], fresh])
 
-    def _in_order(self, first: int, count: int) -> tuple[NDArray[np.int64], EventLists]:
-        if not self._kept:
-            nothing = np.empty(0, np.int64)
-            return nothing, EventLists(np.zeros(1, np.int64), nothing, self._masks[:0])
+    def _in_order(
+        self, first: int, unsure: NDArray[np.bool_]
+    ) -> tuple[NDArray[np.int64], EventLists]:
+        """The events of the windows and slots that are unsure; those of the others are dropped."""
         kept = slice(0, self._kept)
         times, owners, masks = self._times[kept], self._owners[kept], self._masks[kept]
+        if not self._kept or not unsure.any():
+            stop = (first + len(unsure) // max(1, self.slots)) * self.size
+            self._kept = _keep_later(times, owners, masks, stop)
+            nothing = np.empty(0, np.int64)
+            return nothing, EventLists(np.zeros(1, np.int64), nothing, self._masks[:0])
         keys, starts, sorted_times, sorted_masks, rest = _bucket(
-            times, owners, masks, first * self.size, self.size, self.slots, count
+            times, owners, masks, first * self.size, self.size, self.slots, unsure
         )
         _sort_each(starts, sorted_times, sorted_masks)
         self._kept = len(rest)
@@ -160,6 +207,8 @@ class Panes:
             "times": self._times[kept],
             "owners": self._owners[kept],
             "masks": self._masks[kept],
+            "states": self._states[:, : self.slots],
+            "lasts": self._lasts[:, : self.slots],
         }
 
     def restore(self, state: dict[str, NDArray[np.generic]]) -> None:
@@ -168,6 +217,8 @@ class Panes:
         self._times = np.array(state["times"], dtype=np.int64)
         self._owners = np.array(state["owners"], dtype=np.int32)
         self._masks = np.array(state["masks"], dtype=np.uint64)
+        self._states = np.array(state["states"], dtype=np.uint64)
+        self._lasts = np.array(state["lasts"], dtype=np.int64)
         self._kept = len(self._times)
         self.slots = self._ring.shape[1]
 
@@ -238,48 +289,99 @@ def _extent(
 
 
 @compiled
-def _lay_and_keep(
+def _keep(
     slots: NDArray[np.int32],
     times: NDArray[np.int64],
     masks: NDArray[np.uint64],
     verdicts: NDArray[np.uint8],
-    begin: int,
-    end: int,
-    size: int,
-    ring: NDArray[np.uint64],
     ordered: NDArray[np.uint64],
     kept: int,
     owners: NDArray[np.int32],
     kept_times: NDArray[np.int64],
     kept_masks: NDArray[np.uint64],
 ) -> int:
-    width, flat = ring.shape[2], ring.reshape(-1)
+    """Append the tuples that were taken and that ordered patterns look at; how many there are."""
+    at = np.uint64(kept)
+    for run in range(0, len(times), _RUN):
+        who, moments, what = (
+            slots[run : run + _RUN],
+            times[run : run + _RUN],
+            masks[run : run + _RUN],
+        )
+        judged = verdicts[run : run + _RUN]
+        if len(ordered) == 1 and _all_wanted(what[:, 0], judged, ordered[0]):
+            end = at + np.uint64(len(moments))
+            owners[at:end], kept_times[at:end] = who, moments
+            kept_masks[at:end, 0] = what[:, 0] & ordered[0]
+            at = end
+            continue
+        for i in range(len(moments)):
+            wanted = np.uint64(0)
+            for word in range(len(ordered)):
+                kept_masks[at, word] = what[i, word] & ordered[word]
+                wanted |= kept_masks[at, word]
+            owners[at] = who[i]
+            kept_times[at] = moments[i]
+            at += np.uint64((wanted != 0) & (judged[i] == TAKEN))
+    return int(at)
+
+
+@compiled
+def _all_wanted(masks: NDArray[np.uint64], verdicts: NDArray[np.uint8], ordered: np.uint64) -> bool:
+    """Whether all of these tuples were taken and give an event of these types."""
+    missing = np.uint8(0)
+    for i in range(len(masks)):
+        missing |= np.uint8((masks[i] & ordered) == 0) | verdicts[i]
+    return missing == 0
+
+
+@compiled
+def _keep_later(
+    times: NDArray[np.int64], owners: NDArray[np.int32], masks: NDArray[np.uint64], stop: int
+) -> int:
+    """Move what lies at or after `stop` to the front; how much that is."""
+    at = np.uint64(0)
+    for i in range(len(times)):
+        if times[i] >= stop:
+            times[at], owners[at] = times[i], owners[i]
+            for word in range(masks.shape[1]):
+                masks[at, word] = masks[i, word]
+            at += np.uint64(1)
+    return int(at)
+
+
+@compiled
+def _walk(
+    owners: NDArray[np.int32],
+    times: NDArray[np.int64],
+    masks: NDArray[np.uint64],
+    size: int,
+    places: NDArray[np.int64],
+    enter: NDArray[np.uint64],
+    leave: NDArray[np.uint64],
+    begin: np.uint64,
+    states: NDArray[np.uint64],
+    lasts: NDArray[np.int64],
+) -> None:
+    """Take each window's and slot's automaton through its events, as long as they are in order."""
+    all_states, all_lasts = states.reshape(-1), lasts.reshape(-1)
     start = stop = np.int64(0)
     pane = np.uint64(0)
-    at = np.uint64(kept)
-    moments, who, what, judged = (
-        times[begin:end],
-        slots[begin:end],
-        masks[begin:end],
-        verdicts[begin:end],
-    )
-    for i in range(len(moments)):
-        if judged[i] != TAKEN:
-            continue
-        if moments[i] < start or moments[i] >= stop:
-            window = moments[i] // size
+    for i in range(len(times)):
+        if times[i] < start or times[i] >= stop:
+            window = times[i] // size
             start, stop = window * size, (window + 1) * size
-            pane = np.uint64(window % len(ring) * ring.shape[1])
-        place = (pane + np.uint64(who[i])) * np.uint64(width)
-        wanted = np.uint64(0)
-        for word in range(width):
-            flat[place + np.uint64(word)] |= what[i, word]
-            kept_masks[at, word] = what[i, word] & ordered[word]
-            wanted |= kept_masks[at, word]
-        owners[at] = who[i]
-        kept_times[at] = moments[i]
-        at += np.uint64(wanted != 0)
-    return int(at)
+            pane = np.uint64(window % len(states) * states.shape[1])
+        place = pane + np.uint64(owners[i])
+        event = masks[i, 0]
+        if times[i] > all_lasts[place] and event & (event - ONE) == 0:
+            kind = np.uint64(places[(event * SPREAD) >> TOP])
+            old = all_states[place]
+            entered = ((old << ONE) | begin) & enter[kind, 0]
+            all_states[place] = (old & ~leave[kind, 0]) | entered
+            all_lasts[place] = times[i]
+        else:
+            all_lasts[place] = NEVER
 
 
 @compiled
@@ -290,37 +392,40 @@ def _bucket(
     start: int,
     size: int,
     slots: int,
-    windows: int,
+    unsure: NDArray[np.bool_],
 ) -> tuple[
     NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.uint64], NDArray[np.int64]
 ]:
-    """A counting sort by window and slot of what lies in these windows.
+    """A counting sort by window and slot of what lies in these windows and is unsure.
 
     The keys of the buckets that hold something, where each starts, the times and masks in
     that order, and the places of what lies in later windows.
     """
-    buckets = windows * slots
-    counts = np.zeros(buckets + 1, dtype=np.uint64)
+    buckets = len(unsure)
+    counts = np.zeros(buckets + 2, dtype=np.uint64)
     keys = np.empty(len(times), dtype=np.uint64)
     window_start, window_key = start, np.int64(0)
     for i in range(len(times)):
         if np.uint64(times[i] - window_start) >= np.uint64(size):
             window = (times[i] - start) // size
             window_start, window_key = start + window * size, window * slots
-        keys[i] = np.uint64(min(window_key + owners[i], buckets))
-        counts[keys[i]] += np.uint64(1)
+        key = np.uint64(min(window_key + owners[i], buckets))
+        if key < np.uint64(buckets) and not unsure[key]:
+            key = np.uint64(buckets + 1)
+        keys[i] = key
+        counts[key] += np.uint64(1)
     filled = 0
-    for key in range(buckets):
-        filled += counts[key] > 0
+    for number in range(buckets):
+        filled += counts[number] > 0
     found = np.empty(filled, dtype=np.int64)
     starts = np.empty(filled + 1, dtype=np.int64)
     bucket, total = 0, np.uint64(0)
-    for key in range(buckets):
-        count = counts[key]
+    for number in range(buckets):
+        count = counts[number]
         if count > 0:
-            found[bucket], starts[bucket] = key, np.int64(total)
+            found[bucket], starts[bucket] = number, np.int64(total)
             bucket += 1
-        counts[key] = total
+        counts[number] = total
         total += count
     starts[filled] = np.int64(total)
     rest = np.empty(counts[buckets], dtype=np.int64)
@@ -328,6 +433,8 @@ def _bucket(
     sorted_times = np.empty(total, dtype=np.int64)
     sorted_masks = np.empty((total, masks.shape[1]), dtype=np.uint64)
     for i in range(len(times)):
+        if keys[i] > np.uint64(buckets):
+            continue
         place = counts[keys[i]]
         counts[keys[i]] += np.uint64(1)
         if keys[i] == np.uint64(buckets):
