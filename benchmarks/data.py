@@ -34,13 +34,21 @@ class Scale:
         return replace(self, events=events)
 
 
-def events(scale: Scale, seed: int = 1, *, text: bool = False) -> pa.Table:
-    """All events in one contiguous table; subjects are numbers, or names if `text`."""
+def events(scale: Scale, seed: int = 1, *, text: bool = False, shuffled: bool = False) -> pa.Table:
+    """All events in one contiguous table; subjects are numbers, or names if `text`.
+
+    Each subject's events arrive with a delay of its own: out of order between subjects, in
+    order for each. Where they are `shuffled`, each event has its own delay instead.
+    """
     numbers = np.random.default_rng(seed)
     span = scale.windows * WINDOW
-    times = np.sort(numbers.integers(0, span, scale.events))
-    times = np.maximum(times - numbers.integers(0, DISORDER, scale.events), 0) + START
+    arrivals = np.sort(numbers.integers(0, span, scale.events))
     subjects = numbers.integers(0, scale.subjects, scale.events, dtype=np.int32)
+    if shuffled:
+        delays = numbers.integers(0, DISORDER, scale.events)
+    else:
+        delays = numbers.integers(0, DISORDER, scale.subjects)[subjects]
+    times = np.maximum(arrivals - delays, 0) + START
     kinds = numbers.integers(0, scale.kinds, scale.events, dtype=np.int8)
     return pa.table(
         {
@@ -87,7 +95,9 @@ def flow(scale: Scale, size: int, seed: int = 1) -> Iterator[pa.RecordBatch]:
 
 def parquet(scale: Scale, folder: Path, *, text: bool = False) -> Path:
     """The events as a Parquet file with PyArrow's defaults, made once."""
-    path = folder / f"{'names' if text else 'numbers'}-{scale.events}-{scale.subjects}.parquet"
+    path = (
+        folder / f"{'names' if text else 'numbers'}-{scale.events}-{scale.subjects}-delayed.parquet"
+    )
     if not path.exists():
         part = path.with_suffix(".part")
         pq.write_table(events(scale, text=text), part, row_group_size=ROW_GROUP)

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 def frozen(array: NDArray[Any]) -> NDArray[Any]:
     """A read-only view: a loop is compiled anew for arrays that may be written to."""
+    if not array.flags.writeable:
+        return array
     view = array.view()
     view.flags.writeable = False
     return view

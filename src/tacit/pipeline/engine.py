@@ -92,6 +92,7 @@ class Engine:
     def take(self, arrivals: Arrivals) -> Iterator[Answers]:
         """Take tuples in, in order of arrival; the answers of the windows that this closes."""
         self.shard.make_room()
+        before = self.clock.refused
         verdicts = np.empty(len(arrivals), dtype=np.uint8)
         begin = 0
         while begin < len(arrivals):
@@ -99,7 +100,10 @@ class Engine:
             self.shard.lay(arrivals, verdicts, begin, end)
             yield from self._close(self.clock.closed)
             begin = end
-        self._refuse(arrivals, verdicts)
+        if self.clock.refused == before:
+            self.counts[TAKEN] += len(arrivals)
+        else:
+            self._refuse(arrivals, verdicts)
 
     def register(self, names: Sequence[str] | Sequence[int]) -> None:
         """Add subjects to the registry; they have answers from the next window on."""
@@ -140,9 +144,6 @@ class Engine:
             yield answers.widened(self.subjects.names, self.shard.since.copy(), silent)
 
     def _refuse(self, arrivals: Arrivals, verdicts: NDArray[np.uint8]) -> None:
-        if not verdicts.any():
-            self.counts[TAKEN] += len(verdicts)
-            return
         self.counts += np.bincount(verdicts, minlength=len(self.counts))
         if self.refused is None:
             return

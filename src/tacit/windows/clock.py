@@ -40,16 +40,17 @@ _REACH: Final = 1 << 61
 """Times further than this from the epoch cannot be reckoned with."""
 
 # Places in the clock's state.
-_NEWEST, _LEAST, _NEXT = 0, 1, 2
+_NEWEST, _LEAST, _NEXT, _REFUSED = 0, 1, 2, 3
 
 
 @dataclass(frozen=True, slots=True)
 class Clock:
     """Judges tuples in order of arrival.
 
-    `state` is plain data: the largest time taken, the first window of the schedule, and the
-    first window that has not been handed on. `capacity` is how many windows may be held
-    at once; where a tuple lies past that, judging stops until older windows are handed on.
+    `state` is plain data: the largest time taken, the first window of the schedule, the first
+    window that has not been handed on, and how many tuples were refused. `capacity` is how
+    many windows may be held at once; where a tuple lies past that, judging stops until older
+    windows are handed on.
     """
 
     size: int
@@ -65,7 +66,7 @@ class Clock:
     ) -> Clock:
         """A clock that has not seen anything."""
         first = NONE if start is None else start // size
-        state = np.array([NONE, first, first], dtype=np.int64)
+        state = np.array([NONE, first, first, 0], dtype=np.int64)
         return cls(size, lateness, future, start, capacity, state)
 
     @property
@@ -82,6 +83,11 @@ class Clock:
     def next_window(self) -> int:
         """The first window that has not been handed on; meaningless before the first tuple."""
         return int(self.state[_NEXT])
+
+    @property
+    def refused(self) -> int:
+        """How many tuples were refused so far."""
+        return int(self.state[_REFUSED])
 
     @property
     def closed(self) -> int:
@@ -174,6 +180,7 @@ def _judge(
         quiet_from = max(open_from, schedule_from)
         quiet_to = min(held_to, open_from + size + lateness, newest + future + 1)
     run_to = begin
+    refused = 0
     stop = len(times)
     i = begin - 1
     while i + 1 < len(times):
@@ -193,25 +200,31 @@ def _judge(
             continue
         if slot < 0:
             verdicts[i] = UNREGISTERED if slot == -1 else NO_SUBJECT
+            refused += 1
             continue
         if time < -_REACH or time > _REACH:
             verdicts[i] = NO_TIME
+            refused += 1
             continue
         if started and time < schedule_from:
             verdicts[i] = BEFORE_START
+            refused += 1
             continue
         if newest != NONE and time < open_from:
             verdicts[i] = LATE
+            refused += 1
             continue
         seen = newest if newest != NONE else schedule_from
         if seen != NONE and time - seen > future:
             verdicts[i] = FUTURE
+            refused += 1
             continue
         registered = since[slot]
         if registered != NONE and (registered == NEVER or time < registered * size):
             new = registered == NEVER and learning > 0
             if not new or (newest != NONE and time >= schedule_from + learning):
                 verdicts[i] = UNREGISTERED
+                refused += 1
                 continue
             since[slot] = NONE
         if newest == NONE and not started:
@@ -228,4 +241,5 @@ def _judge(
         quiet_from = max(open_from, schedule_from)
         quiet_to = min(held_to, open_from + size + lateness, newest + future + 1)
     state[0], state[1], state[2] = newest, least, next_window
+    state[3] += refused
     return stop

@@ -332,7 +332,7 @@ def _all_wanted(masks: NDArray[np.uint64], verdicts: NDArray[np.uint8], ordered:
     missing = np.uint8(0)
     for i in range(len(masks)):
         missing |= np.uint8((masks[i] & ordered) == 0) | verdicts[i]
-    return missing == 0
+    return bool(missing == 0)
 
 
 @compiled
