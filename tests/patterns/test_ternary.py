@@ -86,7 +86,7 @@ def test_a_sweep_finds_a_rewriting_that_keeps_the_not_beside_a_dropped_part(
         sweep(seed=1, patterns=400, most=2)
 
 
-def test_a_sweep_finds_a_rewriting_that_looks_only_at_the_nearest_part_beside_a_not(
+def test_enumeration_finds_a_rewriting_that_looks_only_at_the_nearest_part_beside_a_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A part without a time does not bound a gap, so the next one must be looked at too."""
@@ -95,7 +95,7 @@ def test_a_sweep_finds_a_rewriting_that_looks_only_at_the_nearest_part_beside_a_
     assert any(True for _ in broken_promises(pattern, [Tuple(2, frozenset("b"))], 1))
 
 
-def test_a_sweep_finds_a_rewriting_that_puts_a_whole_window_not_into_a_gap(
+def test_enumeration_finds_a_rewriting_that_puts_a_whole_window_not_into_a_gap(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """SEQ(a, OR(NOT b, x), a) must not become SEQ(a, NOT b, a)."""
