@@ -10,6 +10,7 @@ TacitError
 ├── PrivacyError            numbers that no channel can be made of
 │   ├── AuditError          a channel that gives away more than it may: an internal error
 │   └── RandomnessError     the source of randomness failed, so nothing was drawn
+├── PlanError               a plan that is missing, damaged or for another specification
 └── StateError              a snapshot that does not belong to this engine
 
 A message says what was expected, what came, and what to do. It never holds the
@@ -119,6 +120,10 @@ class AuditError(PrivacyError):
 
 class RandomnessError(PrivacyError):
     """The source of randomness failed, so nothing was drawn and nothing may be released."""
+
+
+class PlanError(TacitError):
+    """A plan that is missing, damaged or made for another specification."""
 
 
 class StateError(TacitError):

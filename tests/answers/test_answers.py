@@ -72,17 +72,6 @@ def test_counts_and_wide_frames_agree_with_the_rows() -> None:
     assert pl.DataFrame(collected).height == len(answers)
 
 
-def test_newcomers_to_the_registry_were_silent() -> None:
-    """What they are answered for windows before they were known."""
-    answers, plain = some(2, 70, 3)
-    names = pa.array([f"s{number}" for number in range(140)], pa.large_string())
-    since = np.full(140, NONE)
-    wider = answers.widened(names, since, np.array([True, False, True]))
-    assert (wider.detected[:, :, :70] == plain).all()
-    assert wider.detected[:, 0, 70:].all()
-    assert not wider.detected[:, 1, 70:].any()
-
-
 def test_no_queries_and_no_subjects_give_no_rows() -> None:
     empty = Answers([], 10, 0, pa.array([], pa.int64()), np.empty(0, np.int64),
                     np.empty((3, 0, 0), np.uint64))  # fmt: skip

@@ -10,6 +10,7 @@ import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from tacit.answers.certainty import Certainty
 from tacit.counting import count
 
 _ROWS = 1 << 20
@@ -29,6 +30,10 @@ class Answers:
     subjects: pa.Array
     since: NDArray[np.int64]
     bits: NDArray[np.uint64]
+    certainty: Certainty | None = None
+    """How sure protected answers are; true ones have None."""
+    place: tuple[int, int] = (0, 0)
+    """Where these windows and subjects begin among those of the certainty."""
 
     @property
     def windows(self) -> int:
@@ -57,21 +62,6 @@ class Answers:
             f" x {count(len(self.queries), 'query', 'queries')})"
         )
 
-    def widened(
-        self, subjects: pa.Array, since: NDArray[np.int64], silent: NDArray[np.bool_]
-    ) -> Answers:
-        """The same answers for a registry that has grown: newcomers were silent."""
-        known = len(self.since)
-        default = np.where(silent, ~np.uint64(0), np.uint64(0))
-        bits = np.empty((self.windows, len(silent), -(-len(subjects) // 64)), dtype=np.uint64)
-        bits[:] = default[:, np.newaxis]
-        full, rest = divmod(known, 64)
-        bits[:, :, :full] = self.bits[:, :, :full]
-        if rest:
-            ours = np.uint64((1 << rest) - 1)
-            bits[:, :, full] = (self.bits[:, :, full] & ours) | (bits[:, :, full] & ~ours)
-        return Answers(self.queries, self.size, self.first, subjects, since, bits)
-
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The answers as rows, in order of window, subject and query, a million or so at a time."""
         in_window = len(self.subjects) * len(self.queries)
@@ -93,13 +83,28 @@ class Answers:
             self.subjects[slots],
             self.since[slots],
             self.bits[windows, :, words],
+            self.certainty,
+            (self.place[0] + windows.start, self.place[1] + slots.start),
         )
+
+    def confidence(self, query: int) -> NDArray[np.float64]:
+        """`[window][subject]`: how likely the answers to a query are right, by the plan's prior."""
+        if self.certainty is None:
+            return np.ones((self.windows, len(self.subjects)))
+        windows = slice(self.place[0], self.place[0] + self.windows)
+        slots = slice(self.place[1], self.place[1] + len(self.subjects))
+        return self.certainty.right(query, windows, slots, self.detected[:, query])
 
     def _rows(self) -> pa.RecordBatch:
         windows, subjects = np.nonzero(self.registered)
         number = len(self.queries)
         starts = np.repeat((self.first + windows) * self.size, number)
         instant = pa.timestamp("us", tz="UTC")
+        protected = self.certainty is not None
+        sure = []
+        if protected:
+            confidence = np.stack([self.confidence(query) for query in range(number)], axis=1)
+            sure = [pa.array(confidence[windows, :, subjects].ravel().astype(np.float32))]
         return pa.RecordBatch.from_arrays(
             [
                 pa.array(starts).cast(instant),
@@ -110,13 +115,15 @@ class Answers:
                     pa.array(self.queries, pa.string()),
                 ),
                 pa.array(self.detected[windows, :, subjects].ravel()),
+                *sure,
             ],
-            schema=schema(self.subjects.type),
+            schema=schema(self.subjects.type, protected=protected),
         )
 
     def table(self) -> pa.Table:
         """The answers as an Arrow table, a row for each."""
-        return pa.Table.from_batches(self.batches(), schema=schema(self.subjects.type))
+        columns = schema(self.subjects.type, protected=self.certainty is not None)
+        return pa.Table.from_batches(self.batches(), schema=columns)
 
     def counts(self) -> NDArray[np.int64]:
         """How often each query was answered with yes."""
@@ -144,9 +151,10 @@ class Answers:
         )
 
 
-def schema(subject: pa.DataType) -> pa.Schema:
+def schema(subject: pa.DataType, *, protected: bool = False) -> pa.Schema:
     """The columns of answers, for subjects of this type."""
     named = subject if pa.types.is_integer(subject) else pa.dictionary(pa.int32(), subject)
+    sure = [("confidence", pa.float32())] if protected else []
     return pa.schema(
         [
             ("window_start", pa.timestamp("us", tz="UTC")),
@@ -154,6 +162,7 @@ def schema(subject: pa.DataType) -> pa.Schema:
             ("subject", named),
             ("query", pa.dictionary(pa.int32(), pa.string())),
             ("detected", pa.bool_()),
+            *sure,
         ]
     )
 

@@ -76,7 +76,7 @@ def surely(pattern: Pattern, unknown: AbstractSet[str]) -> Pattern | bool:
     >>> surely(Seq("a", Not("x")), {"x"})
     False
     """
-    return _all(
+    return all_of(
         case if isinstance(case, bool) else _surely(case, unknown)
         for case in _cases(pattern, unknown)
     )
@@ -88,10 +88,41 @@ def possibly(pattern: Pattern, unknown: AbstractSet[str]) -> Pattern | bool:
     >>> possibly(Seq("a", Not("b"), "x", "c"), {"x"})
     SEQ(a, c)
     """
-    return _any(
+    return any_of(
         case if isinstance(case, bool) else _possibly(case, unknown).pattern
         for case in _cases(pattern, unknown)
     )
+
+
+def without_conditions(pattern: Pattern, unknown: AbstractSet[str]) -> Pattern:
+    """The pattern where comparisons of unknown events' attributes count as met.
+
+    >>> from tacit.patterns.language import parse_pattern
+    >>> pattern = parse_pattern("SEQ(a p, b q) WHERE q.n > p.n AND p.n > 2")
+    >>> without_conditions(pattern, {"b"})
+    SEQ(a p, b q) WHERE p.n > 2
+    """
+    match pattern:
+        case Name():
+            return pattern
+        case And(parts):
+            return And(*(without_conditions(part, unknown) for part in parts))
+        case Or(parts):
+            return Or(*(without_conditions(part, unknown) for part in parts))
+        case Seq(parts):
+            return Seq(*(without_conditions(part, unknown) for part in parts))
+        case Not(part):
+            return Not(without_conditions(part, unknown))
+        case Repeat(part, least, most):
+            return Repeat(without_conditions(part, unknown), least, most)
+        case Within(part, span):
+            return Within(without_conditions(part, unknown), span)
+        case Where(part, condition):
+            names = [node for node in walk(part) if isinstance(node, Name)]
+            hidden = {node.alias for node in names if node.name in unknown}
+            inner = without_conditions(part, unknown)
+            looser = _loosened(condition, bound_aliases(part) - hidden, wanted=True)
+            return inner if looser is None else Where(inner, looser)
 
 
 def _surely(pattern: Pattern, unknown: AbstractSet[str]) -> Pattern | bool:
@@ -99,11 +130,11 @@ def _surely(pattern: Pattern, unknown: AbstractSet[str]) -> Pattern | bool:
         case Name(name):
             return False if name in unknown else pattern
         case And(parts):
-            return _all(_surely(part, unknown) for part in parts)
+            return all_of(_surely(part, unknown) for part in parts)
         case Or(parts):
-            return _any(_surely(part, unknown) for part in parts)
+            return any_of(_surely(part, unknown) for part in parts)
         case Not(part):
-            return _not(_possibly(part, unknown).pattern)
+            return not_of(_possibly(part, unknown).pattern)
         case Seq(parts):
             return _seq((part, _surely(part, unknown)) for part in parts)
         case _:
@@ -119,17 +150,17 @@ class _Possible(NamedTuple):
 
 def _possibly(pattern: Pattern, unknown: AbstractSet[str]) -> _Possible:
     if isinstance(pattern, Not):
-        return _Possible(_not(_surely(pattern.part, unknown)), True)
+        return _Possible(not_of(_surely(pattern.part, unknown)), True)
     below = [_possibly(part, unknown) for part in children(pattern)]
     whole = all(part.whole for part in below)
     match pattern:
         case Name(name):
             return _Possible(True, False) if name in unknown else _Possible(pattern, True)
         case And():
-            return _Possible(_all(part.pattern for part in below), whole)
+            return _Possible(all_of(part.pattern for part in below), whole)
         case Or():
             # Where one branch is always met, the matches of the others are not told apart.
-            made = _any(part.pattern for part in below)
+            made = any_of(part.pattern for part in below)
             return _Possible(made, whole and made is not True)
         case Seq(parts):
             kept = [
@@ -225,16 +256,16 @@ def _given(pattern: Pattern, present: Mapping[str, bool]) -> Pattern | bool:
         case Name(name):
             return present.get(name, pattern)
         case And(parts):
-            return _all(_given(part, present) for part in parts)
+            return all_of(_given(part, present) for part in parts)
         case Or(parts):
-            return _any(_given(part, present) for part in parts)
+            return any_of(_given(part, present) for part in parts)
         case Not(part):
-            return _not(_given(part, present))
+            return not_of(_given(part, present))
         case _:
             raise AssertionError("only patterns of presence are split into cases")
 
 
-def _all(parts: Iterable[Pattern | bool]) -> Pattern | bool:
+def all_of(parts: Iterable[Pattern | bool]) -> Pattern | bool:
     """AND, without the parts that are always met."""
     made = list(parts)
     if any(part is False for part in made):
@@ -243,7 +274,7 @@ def _all(parts: Iterable[Pattern | bool]) -> Pattern | bool:
     return And(*needed) if len(needed) > 1 else next(iter(needed), True)
 
 
-def _any(parts: Iterable[Pattern | bool]) -> Pattern | bool:
+def any_of(parts: Iterable[Pattern | bool]) -> Pattern | bool:
     """OR, without the parts that are never met."""
     made = list(parts)
     if any(part is True for part in made):
@@ -252,7 +283,8 @@ def _any(parts: Iterable[Pattern | bool]) -> Pattern | bool:
     return Or(*needed) if len(needed) > 1 else next(iter(needed), False)
 
 
-def _not(part: Pattern | bool) -> Pattern | bool:
+def not_of(part: Pattern | bool) -> Pattern | bool:
+    """NOT of what may be met always or never."""
     return not part if isinstance(part, bool) else Not(part)
 
 

@@ -24,11 +24,11 @@ from tacit.errors import StateError
 from tacit.events.subjects import Subjects
 from tacit.pipeline.arrivals import Arrivals, Rows
 from tacit.pipeline.flow import Flow
-from tacit.pipeline.shard import Shard
+from tacit.pipeline.shard import Handed, Shard, below
 from tacit.windows.clock import REASONS, TAKEN, Clock
 from tacit.windows.panes import ring_capacity
 
-_FORMAT: Final = 1
+_FORMAT: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Engine:
         whole = -(-max(learn, windows.size + windows.lateness) // windows.size) * windows.size
         self.learning = whole if learn else 0
         self.counts = np.zeros(len(REASONS) + 1, dtype=np.int64)
-        self._held: list[Answers] = []
+        self._held: list[Handed] = []
 
     @property
     def subjects(self) -> Subjects:
@@ -127,21 +127,20 @@ class Engine:
             return
         first = max(first_window, self.clock.next_window)
         self.clock.hand_on(stop)
-        for answers in self.shard.close(first, stop):
+        for handed in self.shard.close(first, stop):
             if self.learning:
-                self._held.append(answers)
+                self._held.append(handed)
             else:
-                yield answers
+                yield self.shard.answer(handed)
         if self.learning and (stop - first_window) * self.clock.size >= self.learning:
             yield from self._announce()
 
     def _announce(self) -> Iterator[Answers]:
-        """The registry is complete: release what was held back, for all its subjects."""
+        """The registry is complete: answer what was held back, for all its subjects."""
         self.learning = 0
         held, self._held = self._held, []
-        silent = self.shard.queries.when_empty() if held else np.empty(0, np.bool_)
-        for answers in held:
-            yield answers.widened(self.subjects.names, self.shard.since.copy(), silent)
+        for handed in held:
+            yield self.shard.answer(self.shard.widened(handed))
 
     def _refuse(self, arrivals: Arrivals, verdicts: NDArray[np.uint8]) -> None:
         self.counts += np.bincount(verdicts, minlength=len(self.counts))
@@ -157,13 +156,14 @@ class Engine:
             "format": _FORMAT,
             "fingerprint": self.flow.spec.fingerprint,
             "learning": self.learning,
-            "held": [held.first for held in self._held],
+            "held": [handed.closed.first for handed in self._held],
         }
         arrays |= {"clock": self.clock.state, "counts": self.counts}
-        for number, held in enumerate(self._held):
-            arrays |= {f"held.{number}.bits": held.bits, f"held.{number}.since": held.since}
-        for stream, frame in frames.items():
-            arrays[f"tuples.{stream}"] = np.frombuffer(
+        for number, handed in enumerate(self._held):
+            arrays |= {f"held.{number}.{name}": part for name, part in handed.arrays().items()}
+            frames |= {f"held.{number}.{name}": frame for name, frame in handed.rows.items()}
+        for name, frame in frames.items():
+            arrays[f"frame.{name}"] = np.frombuffer(
                 frame.write_ipc(None).getvalue(), dtype=np.uint8
             )
         arrays["head"] = np.frombuffer(json.dumps(head).encode(), dtype=np.uint8)
@@ -185,15 +185,16 @@ class Engine:
                 "restore it with the specification that it was made with"
             )
         frames = {
-            name.removeprefix("tuples."): pl.read_ipc(io.BytesIO(part.tobytes()))
+            name.removeprefix("frame."): pl.read_ipc(io.BytesIO(part.tobytes()))
             for name, part in arrays.items()
-            if name.startswith("tuples.")
+            if name.startswith("frame.")
         }
-        self.shard.restore(arrays, frames)
+        self._held = [
+            Handed.from_state(first, below(f"held.{n}.", arrays), below(f"held.{n}.", frames))
+            for n, first in enumerate(head["held"])
+        ]
+        kept = {name: frame for name, frame in frames.items() if not name.startswith("held.")}
+        self.shard.restore(arrays, kept)
         self.clock = replace(self.clock, capacity=self.shard.panes.capacity, state=arrays["clock"])
         self.counts = arrays["counts"]
         self.learning = head["learning"]
-        self._held = [
-            self.shard.answers(first, arrays[f"held.{number}.since"], arrays[f"held.{number}.bits"])
-            for number, first in enumerate(head["held"])
-        ]

@@ -9,7 +9,6 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tacit.patterns.booleans import scatter, to_columns
-from tacit.patterns.lists import EventLists
 from tacit.patterns.matching import Matcher
 from tacit.patterns.relational import Relational
 from tacit.patterns.tree import Pattern
@@ -20,10 +19,17 @@ class Queries:
     """Patterns over event types, compiled to be answered for many windows at once."""
 
     def __init__(
-        self, patterns: Sequence[Pattern], types: Sequence[str], streams: Mapping[str, str]
+        self,
+        patterns: Sequence[Pattern],
+        types: Sequence[str],
+        streams: Mapping[str, str],
+        *,
+        walk: bool = True,
     ) -> None:
         self.types = types
         self.matcher = Matcher(patterns, types)
+        self.automaton = self.matcher.automaton if walk else None
+        """What is walked as tuples come; None where all of them are wanted in order."""
         self.conditions = [
             Relational(pattern, types, streams) for pattern in self.matcher.conditional
         ]
@@ -62,24 +68,12 @@ class Queries:
 
     def _walked(self, closed: Closed, states: NDArray[np.uint64]) -> NDArray[np.uint64]:
         """The columns of ordered sub-patterns, by the automaton where its state tells."""
-        assert self.matcher.automaton is not None
-        final = self.matcher.automaton.final
+        assert self.automaton is not None
+        final = self.automaton.final
         if len(closed.keys):
             found = self.matcher.ordered(closed.lists).astype(np.uint64)
             states.reshape(-1)[closed.keys] = (found << final.astype(np.uint64)).sum(axis=1)
         return to_columns(states[:, :, np.newaxis], 64)[:, final]
-
-    def when_empty(self) -> NDArray[np.bool_]:
-        """The answers for a subject that sent nothing in a window."""
-        words = len(self.matcher.ordered_types)
-        nothing = EventLists(
-            np.zeros(1, np.int64), np.empty(0, np.int64), np.empty((0, words), np.uint64)
-        )
-        window = np.zeros((1, 1, words), np.uint64)
-        walk = self.matcher.automaton
-        states = None if walk is None else np.full((1, 1), walk.initial[0])
-        bits = self.answer(Closed(0, window, np.empty(0, np.int64), nothing, states), {})
-        return (bits[0, :, 0] & np.uint64(1)).astype(np.bool_)
 
 
 def _column(

@@ -7,6 +7,8 @@ are closed, so that a distributed engine can keep one shard's snapshot as its ke
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import polars as pl
@@ -14,14 +16,75 @@ from numpy.typing import NDArray
 
 from tacit.answers.answers import Answers
 from tacit.events.subjects import Subjects
+from tacit.patterns.lists import EventLists
 from tacit.pipeline.arrivals import Arrivals
 from tacit.pipeline.queries import Queries
 from tacit.windows.clock import NEVER, NONE, TAKEN
-from tacit.windows.panes import Panes
+from tacit.windows.panes import Closed, Panes
 from tacit.windows.tuples import Tuples
+
+Part = TypeVar("Part")
 
 _COLUMN_BYTES = 64 << 20
 """What the bit columns of the windows that close together may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Handed:
+    """Windows that are closed: what they hold, for the subjects that were known then."""
+
+    closed: Closed
+    rows: Mapping[str, pl.DataFrame]
+    since: NDArray[np.int64]
+
+    def widened(self, since: NDArray[np.int64], initial: np.uint64) -> Handed:
+        """The same windows for a registry that has grown: newcomers sent nothing in them.
+
+        `initial` is the state of the automaton before the first event.
+        """
+        closed, before, now = self.closed, len(self.since), len(since)
+        windows, _, words = closed.words.shape
+        new = now - before
+        silent = np.zeros((windows, new, words), np.uint64)
+        states = closed.states
+        if states is not None:
+            states = np.concatenate([states, np.full((windows, new), initial)], axis=1)
+        wider = replace(
+            closed,
+            words=np.concatenate([closed.words, silent], axis=1),
+            keys=closed.keys + closed.keys // max(1, before) * new,
+            states=states,
+        )
+        bucket = pl.col("bucket") + pl.col("bucket") // max(1, before) * new
+        rows = {stream: frame.with_columns(bucket) for stream, frame in self.rows.items()}
+        return Handed(wider, rows, since)
+
+    def arrays(self) -> dict[str, NDArray[np.generic]]:
+        """All of it but the rows and the first window's number, as plain arrays."""
+        closed = self.closed
+        states = {} if closed.states is None else {"states": closed.states}
+        return {
+            "words": closed.words,
+            "keys": closed.keys,
+            "starts": closed.lists.starts,
+            "times": closed.lists.times,
+            "masks": closed.lists.masks,
+            "since": self.since,
+            **states,
+        }
+
+    @classmethod
+    def from_state(
+        cls,
+        first: int,
+        arrays: Mapping[str, NDArray[np.generic]],
+        rows: Mapping[str, pl.DataFrame],
+    ) -> Handed:
+        """What `arrays` gave."""
+        kept = cast("Mapping[str, NDArray[Any]]", arrays)
+        lists = EventLists(kept["starts"], kept["times"], kept["masks"])
+        closed = Closed(first, kept["words"], kept["keys"], lists, kept.get("states"))
+        return cls(closed, rows, kept["since"])
 
 
 class Shard:
@@ -43,7 +106,7 @@ class Shard:
         self.settled = True
         """Whether all subjects are registered for the whole schedule."""
         matcher = queries.matcher
-        self.panes = Panes(size, capacity, len(subjects), matcher.ordered_types, matcher.automaton)
+        self.panes = Panes(size, capacity, len(subjects), matcher.ordered_types, queries.automaton)
         self.tuples = Tuples(size, queries.attributes, queries.compared_types)
 
     def register(self, names: Sequence[str] | Sequence[int], since: int) -> None:
@@ -73,12 +136,8 @@ class Shard:
                 rows.stream, rows.table, chosen, slots[places], times[places], masks[places]
             )
 
-    def answers(self, first: int, since: NDArray[np.int64], bits: NDArray[np.uint64]) -> Answers:
-        """Answers for the subjects that are known now."""
-        return Answers(self.names, self.size, first, self.subjects.names, since, bits)
-
-    def close(self, first: int, stop: int) -> Iterator[Answers]:
-        """The answers of the windows from `first` up to `stop`, as many at a time as are cheap."""
+    def close(self, first: int, stop: int) -> Iterator[Handed]:
+        """Hand on the windows from `first` up to `stop`, as many at a time as are cheap."""
         columns = len(self.queries.types) + len(self.names)
         affordable = max(1, _COLUMN_BYTES // max(1, columns * -(-self.panes.slots // 8)))
         step = min(self.panes.capacity, affordable)
@@ -86,7 +145,20 @@ class Shard:
             count = min(step, stop - begin)
             closed = self.panes.hand_on(begin, count)
             rows = self.tuples.hand_on(begin, count, self.panes.slots)
-            yield self.answers(begin, self.since.copy(), self.queries.answer(closed, rows))
+            yield Handed(closed, rows, self.since.copy())
+
+    def widened(self, handed: Handed) -> Handed:
+        """Windows that were handed on before, for the subjects that are known now."""
+        walk = self.queries.automaton
+        initial = np.uint64(0) if walk is None else walk.initial[0]
+        return handed.widened(self.since.copy(), initial)
+
+    def answer(self, handed: Handed) -> Answers:
+        """The answers of windows that were handed on."""
+        bits = self.queries.answer(handed.closed, handed.rows)
+        return Answers(
+            self.names, self.size, handed.closed.first, self.subjects.names, handed.since, bits
+        )
 
     def state(self) -> tuple[dict[str, NDArray[np.generic]], dict[str, pl.DataFrame]]:
         """The state as plain arrays and frames."""
@@ -101,14 +173,13 @@ class Shard:
         """Take up a state that `state` gave."""
         self.since = np.array(arrays["since"], dtype=np.int64)
         self.settled = bool((self.since == NONE).all())
-        self.subjects = Subjects.from_state(_below("subjects.", arrays))
-        self.panes.restore(_below("panes.", arrays))
+        self.subjects = Subjects.from_state(below("subjects.", arrays))
+        self.panes.restore(below("panes.", arrays))
         self.tuples.restore(frames)
 
 
-def _below(
-    prefix: str, arrays: Mapping[str, NDArray[np.generic]]
-) -> dict[str, NDArray[np.generic]]:
+def below(prefix: str, parts: Mapping[str, Part]) -> dict[str, Part]:
+    """The parts of a state whose names begin so, by the rest of their names."""
     return {
-        name.removeprefix(prefix): part for name, part in arrays.items() if name.startswith(prefix)
+        name.removeprefix(prefix): part for name, part in parts.items() if name.startswith(prefix)
     }

@@ -33,16 +33,29 @@ class Sampler:
     """
 
     def __init__(self, channels: Channel | Sequence[Channel], source: Source) -> None:
-        self.channels = (channels,) if isinstance(channels, Channel) else tuple(channels)
-        if not self.channels:
-            raise PrivacyError("a sampler needs a channel to draw from")
+        self.channels: tuple[Channel, ...] = ()
         self.source = source
-        heights = [len(channel.table) for channel in self.channels]
-        self.offsets = np.concatenate([[0], np.cumsum(heights)[:-1]])
-        self.rows = sum(heights)
-        self._sums = _running_sums(self.channels)
-        self._shifts = np.repeat([np.uint64(64 - c.bits) for c in self.channels], heights)
-        self._guide = _guide(self._sums, self._shifts)
+        self.rows = 0
+        self.offsets = np.empty(0, np.int64)
+        self._sums = np.empty((0, 0), np.uint64)
+        self._shifts = np.empty(0, np.uint64)
+        self._guide = np.empty((0, 256), np.int32)
+        self.extend((channels,) if isinstance(channels, Channel) else channels)
+
+    def extend(self, channels: Sequence[Channel]) -> None:
+        """Lay more channels after those that are there."""
+        if not channels:
+            return
+        heights = [len(channel.table) for channel in channels]
+        shifts = np.repeat([np.uint64(64 - c.bits) for c in channels], heights)
+        sums = _running_sums(channels)
+        guide = _guide(sums, shifts)
+        self.offsets = np.append(self.offsets, self.rows + np.cumsum([0, *heights[:-1]]))
+        self.rows += sum(heights)
+        self.channels += tuple(channels)
+        self._sums = _stacked(self._sums, sums)
+        self._shifts = np.append(self._shifts, shifts)
+        self._guide = np.concatenate([self._guide, guide])
 
     @property
     def private(self) -> bool:
@@ -51,6 +64,8 @@ class Sampler:
 
     def sample(self, rows: NDArray[np.integer[Any]]) -> NDArray[np.int32]:
         """For each row number, the number of an output symbol, each drawn independently."""
+        if not self.channels:
+            raise PrivacyError("a sampler needs a channel to draw from")
         if rows.dtype.kind not in "iu":
             raise PrivacyError(f"rows are drawn from by their numbers; got {rows.dtype}")
         asked = np.ascontiguousarray(rows, dtype=np.int64)
@@ -141,6 +156,17 @@ def _flip(
         flipped[done] = words[done] ^ mask
         done += 1
     return done
+
+
+def _stacked(above: NDArray[np.uint64], below: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Running sums of two sets of rows; the last sum of a row goes on to the right."""
+    width = max(above.shape[1], below.shape[1])
+    parts = [
+        np.pad(part, ((0, 0), (0, width - part.shape[1])), mode="edge")
+        for part in (above, below)
+        if len(part)
+    ]
+    return np.concatenate(parts)
 
 
 def _running_sums(channels: Sequence[Channel]) -> NDArray[np.uint64]:

@@ -1,0 +1,131 @@
+"""What remains of a query when private events are unknown.
+
+A query is a boolean formula over what is found in a window: the presence of event types, and
+ordered or conditional sub-patterns. Where these depend on private events they are *variables*.
+For each choice of the variables what remains is a pattern over public events alone, a
+*cofactor*. A window's public events decide the cofactors, and these say what the query is as
+a function of the variables: always true, always false, or open.
+
+The presence of a private event type is a variable that may take either value. A sub-pattern
+that looks at order or attributes has two bounds over public events (see `ternary`): it is
+detected wherever `surely` is, and nowhere that `possibly` is not; between them it is free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from itertools import product
+
+from tacit.patterns.normal import holds_condition, simplify
+from tacit.patterns.ternary import all_of, any_of, not_of, possibly, surely
+from tacit.patterns.tree import And, Name, Not, Or, Pattern, Repeat, elements, walk
+
+MOST_VARIABLES = 6
+"""A query with more is regarded as one variable: its cofactors would be too many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """Something in a window that private events decide, at least in part."""
+
+    atom: Pattern
+    """The event type, or the sub-pattern, that is detected or not."""
+    elements: frozenset[str]
+    """The private event types that it depends on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Residual:
+    """A query, given its variables: `cofactors[n]` where variable i has the value of n's bit i."""
+
+    variables: tuple[Variable, ...]
+    cofactors: tuple[Pattern | bool, ...]
+
+
+def residual(
+    pattern: Pattern, private: AbstractSet[str], most: int = MOST_VARIABLES
+) -> Residual:
+    """What remains of a pattern when the private event types are unknown.
+
+    A pattern with more than so many variables is regarded as a single one.
+
+    >>> left = residual(And("a", Or("x", "b")), {"x"})
+    >>> [variable.atom for variable in left.variables], left.cofactors
+    ([x], (AND(a, b), a))
+    """
+    plain = boolean_form(pattern)
+    atoms = private_atoms(plain, private)
+    if len(atoms) > most:
+        plain, atoms = pattern, (pattern,)
+    variables = tuple(Variable(atom, frozenset(elements(atom)) & private) for atom in atoms)
+    bounds = [_bounds(atom, private) for atom in atoms]
+    cofactors = []
+    for values in product((0, 1), repeat=len(atoms)):
+        # The first variable is the lowest bit, so it must change fastest.
+        chosen = {
+            atom: bound[value]
+            for atom, bound, value in zip(atoms, bounds, reversed(values), strict=True)
+        }
+        cofactors.append(_given(plain, chosen))
+    return Residual(variables, tuple(cofactors))
+
+
+def _bounds(atom: Pattern, private: AbstractSet[str]) -> tuple[Pattern | bool, Pattern | bool]:
+    if isinstance(atom, Name):
+        return False, True
+    least, most = surely(atom, private), possibly(atom, private)
+    return (
+        least if isinstance(least, bool) else boolean_form(least),
+        most if isinstance(most, bool) else boolean_form(most),
+    )
+
+
+def boolean_form(pattern: Pattern) -> Pattern:
+    """The pattern with as much of it as can be outside of order."""
+    match pattern:
+        case And(parts):
+            return And(*map(boolean_form, parts))
+        case Or(parts):
+            return Or(*map(boolean_form, parts))
+        case Not(part):
+            return Not(boolean_form(part))
+        case Repeat(part, 1, _):
+            return boolean_form(part)
+        case Name(name):
+            return Name(name)
+    if holds_condition(pattern):
+        return pattern
+    plainer = simplify(pattern)
+    return plainer if plainer == pattern else boolean_form(plainer)
+
+
+def private_atoms(pattern: Pattern, private: AbstractSet[str]) -> tuple[Pattern, ...]:
+    """The event types and sub-patterns outside of order that depend on private events."""
+    if private.isdisjoint(elements(pattern)):
+        return ()
+    if not isinstance(pattern, And | Or | Not):
+        return (pattern,)
+    parts = pattern.parts if isinstance(pattern, And | Or) else (pattern.part,)
+    return tuple(dict.fromkeys(atom for part in parts for atom in private_atoms(part, private)))
+
+
+def _given(pattern: Pattern, chosen: Mapping[Pattern, Pattern | bool]) -> Pattern | bool:
+    """The pattern with something in place of its private atoms."""
+    if pattern in chosen:
+        return chosen[pattern]
+    match pattern:
+        case And(parts):
+            return all_of(_given(part, chosen) for part in parts)
+        case Or(parts):
+            return any_of(_given(part, chosen) for part in parts)
+        case Not(part):
+            return not_of(_given(part, chosen))
+        case _:
+            return pattern
+
+
+def is_presence(pattern: Pattern) -> bool:
+    """Whether a pattern in boolean form asks only which event types are present."""
+    return all(isinstance(node, Name | And | Or | Not) for node in walk(pattern))

@@ -1,0 +1,1 @@
+"""From history to a plan: quality, budgets, and the least epsilon that is enough."""

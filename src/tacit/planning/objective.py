@@ -1,0 +1,284 @@
+"""What adaptive makes large: the expected micro Q of all queries, kept up to date step by step.
+
+A step changes a few elements, so only the queries that touch them are reckoned anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import exp
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.errors import PlanError
+from tacit.kernels import compiled
+from tacit.planning.evidence import Decode, Evidence, Floats, Known
+from tacit.planning.quality import Confusion, micro_alpha
+from tacit.planning.sampled import SampledEvidence
+
+SAMPLES = 8192
+"""Draws of a sampled query in a search: many trials are made, and each is a comparison."""
+
+Whole = NDArray[np.int64]
+
+
+def flip_probability(epsilon: float) -> float:
+    """The probability of a flip with this epsilon, as a float, for planning."""
+    ratio = exp(-epsilon)
+    return ratio / (1 + ratio)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tables:
+    """All queries with tables, end to end, as the kernels want them."""
+
+    members: Whole
+    """The numbers of the elements of query q are `members[bounds[q]:bounds[q + 1]]`."""
+    bounds: Whole
+    places: Whole
+    """The numbers of query q begin at `numbers[places[q]]`, and end where those of q + 1 begin."""
+    numbers: Floats
+    touching: Whole
+    """The queries that touch element e are `touching[starts[e]:starts[e + 1]]`."""
+    starts: Whole
+
+
+class ElementObjective:
+    """The expected micro Q of queries as a function of the elements' epsilons.
+
+    `evidence` is that of the queries that touch private elements. The others are answered
+    exactly: `exact` is how many of their windows are true, and they count in `alphas` too.
+    With `decode="posterior"`, yes is said from `threshold` on, whatever the epsilons.
+    """
+
+    def __init__(
+        self,
+        evidence: Sequence[Known],
+        alphas: Sequence[float],
+        *,
+        exact: float = 0.0,
+        decode: Decode = "literal",
+        threshold: float = 0.5,
+    ) -> None:
+        if not 0 < threshold <= 1:
+            raise PlanError(f"a threshold is more than 0 and at most 1; got {threshold:g}")
+        self.decode: Decode = decode
+        self.threshold = threshold
+        self.alpha = micro_alpha(alphas)
+        self.names = sorted({name for known in evidence for name in known.elements})
+        self.numbers = {name: number for number, name in enumerate(self.names)}
+        self.sampled = [k.thinned(SAMPLES) for k in evidence if isinstance(k, SampledEvidence)]
+        tabled = [known for known in evidence if isinstance(known, Evidence)]
+        self.tables = self._laid_out(tabled)
+        self.members = [self._numbers(known) for known in self.sampled]
+        self.exact = exact
+        self.there = exact + sum(known.there for known in evidence)
+
+    def at(self, epsilons: Mapping[str, float]) -> ElementStanding:
+        """A standing with these epsilons; elements that no query touches do not matter."""
+        return ElementStanding(self, epsilons)
+
+    def value(self, epsilons: Mapping[str, float]) -> float:
+        """The expected micro Q with these epsilons."""
+        return self.at(epsilons).value
+
+    def quality(self, tp: float, fp: float) -> float:
+        """The micro Q of so many right and wrong claims about private elements."""
+        found = self.exact + tp
+        return float(Confusion(found, fp, max(0.0, self.there - found)).quality(self.alpha))
+
+    def _numbers(self, known: Known) -> Whole:
+        return np.array([self.numbers[name] for name in known.elements], np.int64)
+
+    def _laid_out(self, tabled: Sequence[Evidence]) -> _Tables:
+        members = [self._numbers(known) for known in tabled]
+        numbers = [
+            known.told.ravel() if self.decode == "literal" else _weighed(known, self.threshold)
+            for known in tabled
+        ]
+        touched = np.concatenate([np.zeros(0, np.int64), *members])
+        queries = np.repeat(np.arange(len(members)), [len(part) for part in members])
+        order = np.argsort(touched, kind="stable")
+        return _Tables(
+            touched,
+            np.cumsum([0, *(len(part) for part in members)]),
+            np.cumsum([0, *(len(part) for part in numbers)]),
+            np.concatenate([np.zeros(0), *numbers]),
+            queries[order].astype(np.int64),
+            np.searchsorted(touched[order], np.arange(len(self.names) + 1)),
+        )
+
+
+def _weighed(known: Evidence, threshold: float) -> Floats:
+    """`[context][part][x]`: what decides for a yes, and the windows where it is true and false.
+
+    A posterior is at least the threshold where (1 - threshold) * true >= threshold * false, and
+    noise acts on this difference as it does on windows. Contexts that were never seen count for
+    nothing and are left out.
+    """
+    seen = known.counts.sum(axis=(1, 2)) > 0
+    false, true = known.expected[seen, 0], known.expected[seen, 1]
+    decision = (1 - threshold) * true - threshold * false
+    parts = [decision, known.counts[seen, 1], known.counts[seen, 0]]
+    return np.stack(parts, axis=1).ravel()
+
+
+class ElementStanding:
+    """Flip probabilities of all elements, and each query's expected right and wrong claims."""
+
+    def __init__(self, objective: ElementObjective, epsilons: Mapping[str, float]) -> None:
+        self._objective = objective
+        self._flips = np.array([flip_probability(epsilons[name]) for name in objective.names])
+        queries = len(objective.tables.bounds) - 1
+        self._claims = np.zeros((queries + len(objective.sampled), 2))
+        self._seen = np.zeros(queries, np.int64)
+        self._round = 0
+        self._totals = (0.0, 0.0)
+        self.move(epsilons)
+
+    @property
+    def value(self) -> float:
+        """The expected micro Q."""
+        return self._objective.quality(*self._totals)
+
+    def tried(self, changes: Mapping[str, float]) -> float:
+        """The expected micro Q if these elements had these epsilons instead."""
+        gained = self._changed(changes, keep=False)
+        return self._objective.quality(*np.add(self._totals, gained).tolist())
+
+    def move(self, changes: Mapping[str, float]) -> None:
+        """Give these elements these epsilons."""
+        self._changed(changes, keep=True)
+        # Added up anew, so that nothing is carried along from step to step.
+        self._totals = tuple(self._claims.sum(axis=0).tolist())
+
+    def _changed(self, changes: Mapping[str, float], *, keep: bool) -> tuple[float, float]:
+        """What right and wrong claims gain; with `keep`, the changes are made."""
+        numbers = self._objective.numbers
+        known = [(numbers[name], epsilon) for name, epsilon in changes.items() if name in numbers]
+        elements = np.array([number for number, _ in known], np.int64)
+        flips = np.array([flip_probability(epsilon) for _, epsilon in known])
+        before = self._flips[elements]
+        self._flips[elements] = flips
+        self._round += 1
+        tables = self._objective.tables
+        tp, fp = _reckon(
+            elements,
+            self._flips,
+            tables.members,
+            tables.bounds,
+            tables.places,
+            tables.numbers,
+            tables.touching,
+            tables.starts,
+            self._claims,
+            self._seen,
+            self._round,
+            self._objective.decode == "literal",
+            keep,
+        )
+        if self._objective.sampled:
+            more = self._drawn(elements, keep=keep)
+            tp, fp = tp + more[0], fp + more[1]
+        if not keep:
+            self._flips[elements] = before
+        return tp, fp
+
+    def _drawn(self, elements: Whole, *, keep: bool) -> tuple[float, float]:
+        """The same for queries that are sampled."""
+        objective = self._objective
+        gained = np.zeros(2)
+        first = len(objective.tables.bounds) - 1
+        for place, (known, members) in enumerate(
+            zip(objective.sampled, objective.members, strict=True), first
+        ):
+            if np.isin(members, elements).any():
+                found = known.confusion(self._flips[members], objective.decode, objective.threshold)
+                claims = np.array([found.tp, found.fp])
+                gained += claims - self._claims[place]
+                if keep:
+                    self._claims[place] = claims
+        return float(gained[0]), float(gained[1])
+
+
+@compiled
+def _reckon(
+    elements: Whole,
+    flips: Floats,
+    members: Whole,
+    bounds: Whole,
+    places: Whole,
+    numbers: Floats,
+    touching: Whole,
+    starts: Whole,
+    claims: Floats,
+    seen: Whole,
+    this_round: int,
+    literal: bool,
+    keep: bool,
+) -> tuple[float, float]:
+    """What right and wrong claims gain, over all queries that touch one of the elements."""
+    more_right, more_wrong = 0.0, 0.0
+    work = np.empty((3, 64))
+    for element in elements:
+        for place in range(starts[element], starts[element + 1]):
+            query = touching[place]
+            if seen[query] == this_round:
+                continue
+            seen[query] = this_round
+            own = members[bounds[query] : bounds[query + 1]]
+            table = numbers[places[query] : places[query + 1]]
+            if literal:
+                right, wrong = _read(own, flips, table, work[0])
+            else:
+                right, wrong = _judged(own, flips, table, work)
+            more_right += right - claims[query, 0]
+            more_wrong += wrong - claims[query, 1]
+            if keep:
+                claims[query, 0] = right
+                claims[query, 1] = wrong
+    return more_right, more_wrong
+
+
+@compiled
+def _read(own: Whole, flips: Floats, told: Floats, chances: Floats) -> tuple[float, float]:
+    """Literal answers: what is told under each noise, by the chance of that noise."""
+    size = 1
+    chances[0] = 1.0
+    for element in own:
+        for z in range(size):
+            chances[size + z] = chances[z] * flips[element]
+            chances[z] *= 1 - flips[element]
+        size *= 2
+    right, wrong = 0.0, 0.0
+    for z in range(size):
+        wrong += chances[z] * told[z]
+        right += chances[z] * told[size + z]
+    return right, wrong
+
+
+@compiled
+def _judged(own: Whole, flips: Floats, table: Floats, work: Floats) -> tuple[float, float]:
+    """Posterior answers: send all three parts of each context through the noise, then decide."""
+    size = 1 << len(own)
+    right, wrong = 0.0, 0.0
+    for begin in range(0, len(table), 3 * size):
+        for part in range(3):
+            for x in range(size):
+                work[part, x] = table[begin + part * size + x]
+            half = 1
+            for element in own:
+                flip = flips[element]
+                for low in range(size):
+                    if not low & half:
+                        a, b = work[part, low], work[part, low | half]
+                        work[part, low] = a + flip * (b - a)
+                        work[part, low | half] = b + flip * (a - b)
+                half *= 2
+        for y in range(size):
+            if work[0, y] >= 0:
+                right += work[1, y]
+                wrong += work[2, y]
+    return right, wrong

@@ -1,0 +1,94 @@
+"""Quality: precision, recall and Q of answers, counted or expected.
+
+Conventions: precision is 1 where nothing is claimed and nothing is there, and 0 where something
+is there and nothing is claimed; recall is 1 where nothing is there. Over several queries the
+counts are added up first (the micro average), and alpha is the mean of the queries' alphas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Amount = float | NDArray[np.float64]
+"""A number, or one for each query."""
+
+
+class Weights(NamedTuple):
+    """What one more true and one more false claim are worth near some quality."""
+
+    reward: float
+    penalty: float
+
+    @property
+    def threshold(self) -> float:
+        """How likely a query must be true for a claim to pay."""
+        both = self.reward + self.penalty
+        return self.penalty / both if both else 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Confusion:
+    """Windows that were claimed rightly, claimed wrongly and missed: numbers or arrays of them.
+
+    >>> found = Confusion(6.0, 2.0, 4.0)
+    >>> found.precision, found.recall, found.quality(0.5), found.mre(0.5)
+    (0.75, 0.6, 0.675, 0.325)
+    """
+
+    tp: Amount
+    fp: Amount
+    fn: Amount
+
+    @property
+    def precision(self) -> Amount:
+        """The share of claims that are right."""
+        tp, claimed = self.tp, self.tp + self.fp
+        if isinstance(claimed, np.ndarray):
+            return np.divide(tp, claimed, out=np.where(self.fn > 0, 0.0, 1.0), where=claimed > 0)
+        return tp / claimed if claimed > 0 else float(self.fn <= 0)
+
+    @property
+    def recall(self) -> Amount:
+        """The share of what is there that was claimed."""
+        tp, there = self.tp, self.tp + self.fn
+        if isinstance(there, np.ndarray):
+            return np.divide(tp, there, out=np.ones_like(there), where=there > 0)
+        return tp / there if there > 0 else 1.0
+
+    def quality(self, alpha: Amount) -> Amount:
+        """Q: alpha times precision plus 1 - alpha times recall."""
+        return alpha * self.precision + (1 - alpha) * self.recall
+
+    def mre(self, alpha: Amount, truth_quality: Amount = 1.0) -> Amount:
+        """The share of the unprotected quality that is lost; exact answers have quality 1."""
+        return (truth_quality - self.quality(alpha)) / truth_quality
+
+    def total(self) -> Confusion:
+        """The counts of all queries together, for the micro average."""
+        return Confusion(*(float(np.sum(part)) for part in (self.tp, self.fp, self.fn)))
+
+    def weights(self, alpha: float) -> Weights:
+        """The gradient of Q, by which it gains for a true claim and loses for a false one.
+
+        A claim turns a missed window into a found one, or a silent one into a false claim.
+        Where nothing is claimed yet, precision has no gradient and only recall counts; where
+        nothing is there, no claim is right.
+        """
+        tp, fp, fn = (float(np.sum(part)) for part in (self.tp, self.fp, self.fn))
+        if tp + fn <= 0:
+            return Weights(0.0, alpha)
+        recall = (1 - alpha) / (tp + fn)
+        if tp + fp <= 0:
+            return Weights(recall, 0.0)
+        claimed = (tp + fp) ** 2
+        return Weights(alpha * fp / claimed + recall, alpha * tp / claimed)
+
+
+def micro_alpha(alphas: Sequence[float] | NDArray[np.float64]) -> float:
+    """The alpha of the micro average: the mean; a half where there is no query."""
+    return float(np.mean(alphas)) if len(alphas) else 0.5

@@ -1,0 +1,281 @@
+"""Columns of a channel, and the mixture of them that is worth most.
+
+A column says how likely its symbol is in each class. It is lawful if no class has more than
+exp(distance) times what another has. What it is worth is convex, so the best mixture is one of
+extreme columns. Where all classes are equally far apart these are known: exp(-distance to a
+set), for every set of classes. Elsewhere, and where there are too many sets, further columns
+are found as the linear programme asks for them: for given decisions, the lawful column that
+its prices promise most for is itself a small linear programme.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tacit.kernels import compiled
+from tacit.privacy.simplex import Floats, Indices, dual_prices, maximise, settle
+
+LISTED = 10
+"""With so many classes, the columns of all sets of classes are listed."""
+_DECISIONS = 4
+"""With so many queries, all decisions are tried; with more, those of columns in use."""
+_ROUNDS = 30
+"""How often new columns are asked for."""
+_STEPS = 8
+"""How often a column may change its decisions."""
+_CLOSE = 1e-6
+"""Where no column can add more than this share, the mixture is good enough."""
+
+
+@compiled
+def best_mixture(near: Floats, gains: Floats) -> tuple[Floats, Floats, Indices, Floats, bool]:
+    """Columns `[symbol][class]`, their worth, those in use, their weights, and whether it is best.
+
+    `near` is exp(-distance) between classes, at most 1 - 1e-7 for different ones; `gains`,
+    `[class][query]`, is what a yes gains there, all together about 1.
+    """
+    classes = len(near)
+    listed = classes <= LISTED
+    complete = listed and _is_level(near)
+    number = 2**classes - 1 if listed else 2 * classes + 1
+    rounds = 0 if complete else _ROUNDS
+    starts = _starts(classes, gains.shape[1])
+    columns = np.empty((number + rounds * starts, classes))
+    worth = np.empty(len(columns))
+    if listed:
+        _all_sets(near, columns)
+    else:
+        _few_sets(near, columns)
+    _value(columns, gains, worth, 0, number)
+    basis = np.empty(classes, np.int64)
+    for row in range(classes):
+        # The sets of all classes but one: weights of these that sum to 1 are all positive.
+        basis[row] = 2**classes - 2 - 2**row if listed else row
+    right = np.ones(classes)
+    inverse, values = np.empty((classes, classes)), np.empty(classes)
+    limit = 200 + 20 * classes
+    well = settle(columns, right, basis, inverse, values)
+    programme = _lawful_columns(near)
+    for turn in range(rounds + 1):
+        well = well and maximise(
+            columns[:number], worth[:number], right, basis, inverse, values, limit
+        )
+        if not well or turn == rounds:
+            break
+        found = _wanted(near, programme, gains, worth, columns, number, basis, inverse, values)
+        if found == 0:
+            break
+        _value(columns, gains, worth, number, number + found)
+        number += found
+    return columns[:number], worth[:number], basis, values, well
+
+
+@compiled
+def _is_level(near: Floats) -> bool:
+    """Whether all classes are equally far apart."""
+    for row in range(len(near)):
+        for other in range(len(near)):
+            if row != other and abs(near[row, other] - near[0, 1]) > 1e-14:
+                return False
+    return True
+
+
+@compiled
+def _all_sets(near: Floats, columns: Floats) -> None:
+    """The column of every set of classes but the empty one; set number n is column n - 1."""
+    classes = len(near)
+    for last in range(classes):
+        begin = 2**last - 1
+        for row in range(classes):
+            columns[begin, row] = near[last, row]
+            for smaller in range(begin):
+                columns[begin + 1 + smaller, row] = max(columns[smaller, row], near[last, row])
+
+
+@compiled
+def _few_sets(near: Floats, columns: Floats) -> None:
+    """The columns of the sets of all classes but one, of one class each, and of all."""
+    classes = len(near)
+    for row in range(classes):
+        for other in range(classes):
+            columns[row, other] = 1.0
+            columns[classes + row, other] = near[row, other]
+        columns[row, row] = 0.0
+        for other in range(classes):
+            if other != row:
+                columns[row, row] = max(columns[row, row], near[other, row])
+        columns[2 * classes, row] = 1.0
+
+
+@compiled
+def _value(columns: Floats, gains: Floats, worth: Floats, begin: int, end: int) -> None:
+    """What columns are worth: a query is answered yes where that gains something."""
+    gained = np.empty(gains.shape[1])
+    for column in range(begin, end):
+        worth[column] = _gain(columns[column], gains, gained)
+
+
+@compiled
+def _gain(column: Floats, gains: Floats, gained: Floats) -> float:
+    """What a yes to each query gains where a column's symbol comes, and the good ones' sum."""
+    queries = len(gained)
+    for query in range(queries):
+        gained[query] = 0.0
+    for row in range(len(column)):
+        for query in range(queries):
+            gained[query] += column[row] * gains[row, query]
+    total = 0.0
+    for query in range(queries):
+        total += max(0.0, gained[query])
+    return total
+
+
+@compiled
+def _starts(classes: int, queries: int) -> int:
+    """How many columns are looked for in a round."""
+    return 2**queries if queries <= _DECISIONS else 2 * classes
+
+
+@compiled
+def _wanted(
+    near: Floats,
+    programme: Floats,
+    gains: Floats,
+    worth: Floats,
+    columns: Floats,
+    number: int,
+    basis: Indices,
+    inverse: Floats,
+    values: Floats,
+) -> int:
+    """Write new columns that promise something at today's prices after the first `number`.
+
+    The best lawful column for given decisions may deserve other decisions, and so on, each
+    step promising more. It begins with all decisions, if they are few, or with those of the
+    columns in use and of single classes.
+    """
+    classes, queries = gains.shape
+    prices = dual_prices(worth, basis, inverse)
+    least, found = 0.0, 0
+    for place in range(classes):
+        least += _CLOSE / classes * max(_CLOSE, values[place] * worth[basis[place]])
+    gained = np.empty(queries)
+    for start in range(_starts(classes, queries)):
+        if queries <= _DECISIONS:
+            for query in range(queries):
+                gained[query] = (start >> query) & 1
+        elif start < classes:
+            _gain(columns[basis[start]], gains, gained)
+        else:
+            _gain(near[start - classes], gains, gained)
+        promised = _climb(near, programme, gains, prices, gained, columns[number + found])
+        if promised > least and not _known(columns, number, found):
+            found += 1
+    return found
+
+
+@compiled
+def _climb(
+    near: Floats,
+    programme: Floats,
+    gains: Floats,
+    prices: Floats,
+    gained: Floats,
+    column: Floats,
+) -> float:
+    """Write the column that decisions lead to; what it promises beyond its price."""
+    promised = -np.inf
+    wish, candidate = np.empty(len(near)), np.empty(len(near))
+    for _ in range(_STEPS):
+        for row in range(len(near)):
+            wish[row] = -prices[row]
+            for query in range(len(gained)):
+                if gained[query] > 0:
+                    wish[row] += gains[row, query]
+        _lawful_column(near, programme, wish, candidate)
+        better = _gain(candidate, gains, gained)
+        for row in range(len(near)):
+            better -= prices[row] * candidate[row]
+        if better <= promised:
+            break
+        promised = better
+        for row in range(len(near)):
+            column[row] = candidate[row]
+    return promised
+
+
+@compiled
+def _known(columns: Floats, begin: int, found: int) -> bool:
+    """Whether the column after those found in this round is one of them."""
+    for other in range(begin, begin + found):
+        furthest = 0.0
+        for row in range(columns.shape[1]):
+            furthest = max(furthest, abs(columns[other, row] - columns[begin + found, row]))
+        if furthest < 1e-12:
+            return True
+    return False
+
+
+@compiled
+def _lawful_columns(near: Floats) -> Floats:
+    """The dual of "the best lawful column that sums to 1", whose duals are that column.
+
+    Its own columns: first the price of the sum, then of each entry's not being negative, then
+    of each law `c[r] * exp(-distance) <= c[s]` that does not follow from others.
+    """
+    classes = len(near)
+    columns = np.zeros((1 + classes * classes, classes))
+    number = 1 + classes
+    for row in range(classes):
+        columns[0, row] = 1.0
+        columns[1 + row, row] = -1.0
+        for other in range(classes):
+            if row != other and not _follows(near, row, other):
+                columns[number, row] = near[row, other]
+                columns[number, other] = -1.0
+                number += 1
+    return columns[:number]
+
+
+@compiled
+def _follows(near: Floats, row: int, other: int) -> bool:
+    """Whether the law between two classes follows from others, or there is none."""
+    if near[row, other] == 0.0:
+        return True
+    for between in range(len(near)):
+        way = near[row, between] * near[between, other]
+        if between != row and between != other and way >= near[row, other] * (1 - 1e-12):
+            return True
+    return False
+
+
+@compiled
+def _lawful_column(near: Floats, programme: Floats, wish: Floats, column: Floats) -> None:
+    """Write the lawful column, summing to 1, that is worth most if entries are worth `wish`."""
+    classes = len(wish)
+    # Moved so that the price of the sum is positive: this moves what every column is worth.
+    right = np.empty(classes)
+    lowest, top = wish.min(), wish.argmax()
+    basis = np.empty(classes, np.int64)
+    inverse, values = np.zeros((classes, classes)), np.empty(classes)
+    for row in range(classes):
+        right[row] = wish[row] - lowest + 1.0
+        basis[row] = 1 + row
+        inverse[row, row] = -1.0
+        inverse[row, top] = 1.0
+        values[row] = wish[top] - wish[row]
+    basis[top] = 0
+    values[top] = right[top]
+    worth = np.zeros(len(programme))
+    worth[0] = -1.0
+    maximise(programme, worth, right, basis, inverse, values, 50 * classes)
+    prices = dual_prices(worth, basis, inverse)
+    # By rounding, or if it did not arrive, a law may be broken: raise what is too small.
+    total = 0.0
+    for row in range(classes):
+        column[row] = 0.0
+        for other in range(classes):
+            column[row] = max(column[row], -prices[other] * near[other, row])
+        total += column[row]
+    for row in range(classes):
+        column[row] /= total

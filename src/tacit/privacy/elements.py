@@ -1,0 +1,152 @@
+"""Private elements: the presence of each is flipped once, and each pattern's loss adds up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.errors import AuditError, PrivacyError
+from tacit.privacy.channels import Channel
+from tacit.privacy.exponentials import Exact, exact, joint_epsilon, product_within, written
+from tacit.privacy.policies import Policy, PrivatePattern
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What the flips of a private pattern's elements give away, in one window of one subject."""
+
+    pattern: PrivatePattern
+    whole: Fraction
+    """The true epsilon of the whole pattern: all of its elements may change."""
+    element: Fraction
+    """The true epsilon of a change in any single one of its elements."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.pattern.name}: true epsilon at most {float(self.whole):.12g} of"
+            f" {written(self.pattern.epsilon)} per window ({float(self.element):.12g} per element)"
+        )
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Elements:
+    """Flip the presence of each private element, each with a probability of its own.
+
+    Guarantee: pattern-level epsilon-DP per subject, pattern and window.
+    Neighbours: windows that differ anywhere inside the pattern's elements.
+    Why: each bit's ratio is at most (1 - p) / p. The flips are independent, so the ratios of
+    the pattern's elements multiply; the product is compared with a lower bound of
+    exp(epsilon), in whole numbers. Elements that fail cannot be built.
+    Spends: each pattern's epsilon, once per window, whatever the number of queries.
+
+    >>> pattern = PrivatePattern("visit", frozenset({"hospital", "parked"}), Fraction(1))
+    >>> shares = {"hospital": Fraction(3, 4), "parked": Fraction(1, 4)}
+    >>> print(Elements.flipped(Policy((pattern,)), shares).losses()[0])
+    visit: true epsilon at most 1 of 1 per window (0.75 per element)
+    """
+
+    policy: Policy
+    channels: Mapping[str, Channel] = field(hash=False)
+    """The flip of each private element, by name and in order of names."""
+
+    def __init__(self, policy: Policy, channels: Mapping[str, Channel]) -> None:
+        if channels.keys() != policy.private:
+            raise PrivacyError("every private element needs its flip, and no other may have one")
+        ordered = {name: channels[name] for name in sorted(channels)}
+        object.__setattr__(self, "policy", policy)
+        object.__setattr__(self, "channels", MappingProxyType(ordered))
+        for pattern in policy.patterns:
+            self._insist(pattern)
+
+    @classmethod
+    def flipped(cls, policy: Policy, epsilons: Mapping[str, Exact]) -> Elements:
+        """Elements with so much epsilon each."""
+        return cls(policy, {name: Channel.flip(share) for name, share in epsilons.items()})
+
+    @property
+    def epsilons(self) -> dict[str, Fraction]:
+        """The epsilon that each element was given."""
+        return {name: channel.neighbours[0].epsilon for name, channel in self.channels.items()}
+
+    def flips(self, names: Iterable[str]) -> NDArray[np.float64]:
+        """The probabilities that these elements are flipped, as floats, for planning."""
+        return np.array([float(self.channels[name].probability(0, 1)) for name in names])
+
+    def losses(self) -> tuple[Loss, ...]:
+        """The true epsilon of each private pattern, certified upper bounds."""
+        return tuple(self._loss(pattern) for pattern in self.policy.patterns)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, fit for JSON; numbers are text, so that none is cut short."""
+        return {
+            "patterns": [
+                {
+                    "name": pattern.name,
+                    "elements": sorted(pattern.elements),
+                    "epsilon": written(pattern.epsilon),
+                }
+                for pattern in self.policy.patterns
+            ],
+            "channels": {name: channel.to_dict() for name, channel in self.channels.items()},
+        }
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> Elements:
+        """The elements that were written, audited again."""
+        try:
+            patterns = tuple(_read(pattern) for pattern in plain["patterns"])
+            channels = dict(plain["channels"])
+        except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+            raise PrivacyError(
+                "elements in plain data have patterns with name, elements and epsilon, and a"
+                f" channel for each element; these are damaged ({type(error).__name__})"
+            ) from error
+        read = {name: Channel.from_dict(channel) for name, channel in channels.items()}
+        return cls(Policy(patterns), read)
+
+    def _insist(self, pattern: PrivatePattern) -> None:
+        """Raise AuditError if the pattern's elements together give away more than it allows."""
+        ratios = self._ratios(pattern)
+        if not product_within(ratios, pattern.epsilon):
+            # As one table, row 0 (nothing there) and the last (all there) are furthest apart.
+            last = 2 ** len(ratios) - 1
+            true = Fraction(joint_epsilon(ratios))
+            raise AuditError(asked=pattern.epsilon, true=true, high=0, low=last, column=0)
+
+    def _loss(self, pattern: PrivatePattern) -> Loss:
+        ratios = self._ratios(pattern)
+        whole = min(pattern.epsilon, Fraction(joint_epsilon(ratios)))
+        widest = Fraction(joint_epsilon([max(ratios, default=Fraction(1))]))
+        return Loss(pattern, whole, min(whole, widest))
+
+    def _ratios(self, pattern: PrivatePattern) -> list[Fraction]:
+        return [_ratio(self.channels[name]) for name in sorted(pattern.elements)]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Elements, (self.policy, dict(self.channels))
+
+    def __repr__(self) -> str:
+        shares = ", ".join(f"{name} {written(share)}" for name, share in self.epsilons.items())
+        return f"Elements(epsilon per element and window: {shares or 'none'})"
+
+
+def _ratio(channel: Channel) -> Fraction:
+    """How far a flip tells the two values of a bit apart."""
+    kept, flips = (int(entry) for entry in channel.table[0, :2])
+    flipping = channel.table.tolist() == [[kept, flips], [flips, kept]] and 0 < flips <= kept
+    if not flipping or [group.rows for group in channel.neighbours] != [(0, 1)]:
+        raise PrivacyError("elements are flipped by channels made with Channel.flip")
+    return Fraction(kept, flips)
+
+
+def _read(plain: Mapping[str, Any]) -> PrivatePattern:
+    names = plain["elements"]
+    if isinstance(names, str) or not all(isinstance(name, str) for name in (plain["name"], *names)):
+        raise TypeError("names are text")
+    return PrivatePattern(plain["name"], frozenset(names), exact(Fraction(str(plain["epsilon"]))))

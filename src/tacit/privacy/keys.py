@@ -1,0 +1,83 @@
+"""Numbers for keys of some words: each different key has its own, for as long as the run."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.kernels import compiled
+
+_FREE = -1
+
+
+class Keys:
+    """Numbers keys from 0 on; keys are compared whole, so that no two are mistaken."""
+
+    def __init__(self, width: int) -> None:
+        self.known = np.empty((0, width), np.uint64)
+        self._table = np.full(1024, _FREE, np.int32)
+
+    def __len__(self) -> int:
+        return len(self.known)
+
+    def numbers(self, keys: NDArray[np.uint64]) -> NDArray[np.int32]:
+        """The number of each key; one that is not known yet has -1."""
+        found = np.empty(len(keys), np.int32)
+        _find(keys, self.known, self._table, found)
+        return found
+
+    def add(self, keys: NDArray[np.uint64]) -> None:
+        """Number keys that are different from one another and not known yet."""
+        self.known = np.concatenate([self.known, keys])
+        if 2 * len(self.known) > len(self._table):
+            size = 1 << (4 * len(self.known)).bit_length()
+            self._table = np.full(size, _FREE, np.int32)
+            _insert(self.known, 0, self._table)
+        else:
+            _insert(self.known, len(self.known) - len(keys), self._table)
+
+
+@compiled
+def _hash(key: NDArray[np.uint64]) -> np.uint64:
+    mixed = np.uint64(0x9E3779B97F4A7C15)
+    for word in range(len(key)):
+        mixed ^= key[word]
+        mixed *= np.uint64(0xBF58476D1CE4E5B9)
+        mixed ^= mixed >> np.uint64(29)
+    mixed *= np.uint64(0x94D049BB133111EB)
+    return mixed ^ (mixed >> np.uint64(32))
+
+
+@compiled
+def _same(left: NDArray[np.uint64], right: NDArray[np.uint64]) -> bool:
+    different = np.uint64(0)
+    for word in range(len(left)):
+        different |= left[word] ^ right[word]
+    return bool(different == 0)
+
+
+@compiled
+def _find(
+    keys: NDArray[np.uint64],
+    known: NDArray[np.uint64],
+    table: NDArray[np.int32],
+    found: NDArray[np.int32],
+) -> None:
+    mask = np.uint64(len(table) - 1)
+    for i in range(len(keys)):
+        place = _hash(keys[i]) & mask
+        number = table[place]
+        while number != _FREE and not _same(known[number], keys[i]):
+            place = (place + np.uint64(1)) & mask
+            number = table[place]
+        found[i] = number
+
+
+@compiled
+def _insert(known: NDArray[np.uint64], first: int, table: NDArray[np.int32]) -> None:
+    mask = np.uint64(len(table) - 1)
+    for number in range(first, len(known)):
+        place = _hash(known[number]) & mask
+        while table[place] != _FREE:
+            place = (place + np.uint64(1)) & mask
+        table[place] = number

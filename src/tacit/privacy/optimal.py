@@ -1,0 +1,225 @@
+"""Optimal: randomise what is released, the answers, and only those that are open.
+
+`docs/guarantee.md` proves it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.privacy.auditing import Neighbours
+from tacit.privacy.components import Component
+from tacit.privacy.prior import Bits, Prior
+from tacit.privacy.staircase import Choice, Design, design, solve
+
+MOST_CLASSES = 12
+"""More classes than these are cut down by grouping queries."""
+GROUPED_CLASSES = 8
+MOST_VARIABLES = 12
+"""All choices of so many variables are listed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Open parts of a context that are answered by one draw from one channel.
+
+    Parts are those of the component. The classes are all vectors of their answers that any
+    choice of private events could give in the context.
+    """
+
+    parts: tuple[int, ...]
+    choice: Choice
+
+
+class Outline(NamedTuple):
+    """A context before its channels are made."""
+
+    decided: Bits
+    """For each part whether it is true whatever private events do."""
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What is done in windows whose public events say the same."""
+
+    decided: Bits
+    blocks: tuple[tuple[tuple[int, ...], Bits, Design], ...]
+    """For each block its parts, the answers of its classes, and its channel."""
+
+
+@dataclass(frozen=True)
+class Optimal:
+    """Answer what private events cannot change; draw the rest from the best channel for it.
+
+    Guarantee: pattern-level epsilon-DP per subject, private pattern and window, jointly over
+    all parts of all queries.
+    Neighbours: windows that differ anywhere inside one private pattern's elements.
+    Why: the context is made of public events, so neighbours share it. In it, neighbours give
+    answers in one clique of the channel, which is audited for the pattern's epsilon. Where a
+    context has several blocks, the epsilons of those that a pattern may change add up to at
+    most its own.
+    Spends: epsilon, once per window, whatever the number of queries.
+    """
+
+    component: Component
+    prior: Prior
+    caution: float = 0.5
+    """What a false yes costs, against 1 - caution that a true one earns."""
+
+    def context(self, signals: Bits) -> Context:
+        """The channels for a context, audited."""
+        outline = self.outline(signals)
+        return Context(
+            outline.decided,
+            tuple(
+                (block.parts, block.choice.answers, design(block.choice))
+                for block in outline.blocks
+            ),
+        )
+
+    def outline(self, signals: Bits) -> Outline:
+        """What is decided in a context, and the blocks that are open."""
+        tables = self.component.tables(signals)
+        open_parts = [n for n, table in enumerate(tables) if not (table == table[0]).all()]
+        decided = np.array([bool(table.all()) for table in tables], np.bool_)
+        seen = self.prior.seen(signals)
+        blocks: list[Block] = []
+        for parts in _linked(self.component, open_parts):
+            blocks += self._blocks(parts, tables, seen)
+        return Outline(decided, tuple(blocks))
+
+    def _blocks(
+        self,
+        parts: list[int],
+        tables: Sequence[Bits],
+        seen: tuple[Bits, NDArray[np.float64]],
+    ) -> list[Block]:
+        """One block for all of these parts, or several if they have too many classes."""
+        whole = self._block(parts, tables, seen, MOST_CLASSES)
+        if whole is not None:
+            return [whole]
+        groups = self._groups(parts, tables, seen)
+        return _best_shares(groups)
+
+    def _groups(
+        self,
+        parts: list[int],
+        tables: Sequence[Bits],
+        seen: tuple[Bits, NDArray[np.float64]],
+    ) -> list[Block]:
+        """Parts in groups of few classes, those that share variables together."""
+        pending, groups = list(parts), []
+        while pending:
+            chosen = [pending.pop(0)]
+            made = self._block(chosen, tables, seen, 2)
+            assert made is not None
+            for part in list(pending):
+                wider = self._block([*chosen, part], tables, seen, GROUPED_CLASSES)
+                shared = set(self.component.parts[part].variables) & {
+                    v for other in chosen for v in self.component.parts[other].variables
+                }
+                if wider is not None and shared:
+                    made = wider
+                    chosen.append(part)
+                    pending.remove(part)
+            groups.append(made)
+        return groups
+
+    def _block(
+        self,
+        parts: list[int],
+        tables: Sequence[Bits],
+        seen: tuple[Bits, NDArray[np.float64]],
+        most: int,
+    ) -> Block | None:
+        """The block of these parts, or None if it has too many classes."""
+        used = sorted({v for part in parts for v in self.component.parts[part].variables})
+        if len(used) > MOST_VARIABLES:
+            return None
+        choices = np.arange(1 << len(used))
+        answers = np.empty((len(choices), len(parts)), np.bool_)
+        for column, part in enumerate(parts):
+            own = self.component.parts[part].variables
+            index = sum(((choices >> used.index(v)) & 1) << n for n, v in enumerate(own))
+            answers[:, column] = tables[part][index]
+        classes, numbers = np.unique(answers, axis=0, return_inverse=True)
+        if len(classes) > most:
+            return None
+        rates = self.prior.rates[used]
+        likely = ((choices[:, np.newaxis] >> np.arange(len(used))) & 1).astype(np.bool_)
+        weights = np.where(likely, rates, 1 - rates).prod(axis=1)
+        base = np.bincount(numbers, weights, len(classes)).astype(np.float64)
+        true, counts = seen
+        prior = self.prior.of_classes(base, classes, true[:, parts], counts)
+        cost = np.full(len(parts), self.caution)
+        neighbours = _cliques(self.component, used, choices, numbers)
+        return Block(tuple(parts), Choice(classes, prior, neighbours, 1 - cost, cost))
+
+
+def _linked(component: Component, parts: Sequence[int]) -> list[list[int]]:
+    """Parts in groups that no private pattern links with one another."""
+    groups: list[tuple[set[int], list[int]]] = []
+    for part in parts:
+        own = set(component.parts[part].variables)
+        touching = {n for n, changed in enumerate(component.changes) if not changed.isdisjoint(own)}
+        joined = [group for group in groups if group[0] & touching]
+        groups = [group for group in groups if not group[0] & touching]
+        patterns = touching.union(*(group[0] for group in joined))
+        groups.append((patterns, sorted([part, *(p for group in joined for p in group[1])])))
+    return sorted(group[1] for group in groups)
+
+
+def _cliques(
+    component: Component,
+    used: list[int],
+    choices: NDArray[np.int64],
+    numbers: NDArray[np.int64],
+) -> tuple[Neighbours, ...]:
+    """For each private pattern: the classes between which it alone may move a window."""
+    found: dict[tuple[tuple[int, ...], int], None] = {}
+    for number, changed in enumerate(component.changes):
+        inside = sum(1 << place for place, variable in enumerate(used) if variable in changed)
+        pairs = np.unique(np.stack([choices & ~inside, numbers], axis=1), axis=0)
+        begins = np.flatnonzero(np.append(True, pairs[1:, 0] != pairs[:-1, 0]))
+        for rows in np.split(pairs[:, 1], begins[1:]):
+            if len(rows) > 1:
+                found[tuple(rows.tolist()), number] = None
+    return tuple(Neighbours(rows, component.patterns[number].epsilon) for rows, number in found)
+
+
+def _best_shares(groups: list[Block]) -> list[Block]:
+    """Groups that share epsilon: the best few equally, the others none, by expected utility.
+
+    The shares add up to one, so that for every private pattern the epsilons add up to its own.
+    """
+    gains = [_utility([group]) - _utility([_scaled(group, 0)]) for group in groups]
+    order = sorted(range(len(groups)), key=lambda n: -gains[n])
+    best: list[Block] = []
+    worth = -np.inf
+    doubled = {min(1 << n, len(groups)) for n in range(len(groups).bit_length() + 1)}
+    for few in sorted(doubled):
+        chosen = set(order[:few])
+        shared = [_scaled(group, Fraction(n in chosen, few)) for n, group in enumerate(groups)]
+        utility = _utility(shared)
+        if utility > worth:
+            best, worth = shared, utility
+    return best
+
+
+def _scaled(block: Block, share: Fraction | int) -> Block:
+    """The block with a share of its epsilon."""
+    neighbours = tuple(
+        Neighbours(group.rows, group.epsilon * share) for group in block.choice.neighbours
+    )
+    return Block(block.parts, replace(block.choice, neighbours=neighbours))
+
+
+def _utility(blocks: Sequence[Block]) -> float:
+    return sum(solve(block.choice).utility for block in blocks)

@@ -1,0 +1,120 @@
+"""What is expected of a component's windows: the prior that history gives, or a hand.
+
+A prior never decides what is protected, only how well: any prior gives a lawful channel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.errors import PlanError
+
+Bits = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Prior:
+    """How often each variable is true, and which answers each context was seen with.
+
+    In a context that was seen n times, the base rates count as `strength` windows more.
+    """
+
+    rates: NDArray[np.float64]
+    """For each variable of the component, how likely it is true where it is open."""
+    signals: Bits
+    """`[row][signal]`: contexts, rows of the same context together."""
+    answers: Bits
+    """`[row][part]`: the answers that were true in them."""
+    counts: NDArray[np.float64]
+    """`[row]`: in how many windows."""
+    strength: float = 4.0
+    _places: dict[bytes, slice] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        keys = np.packbits(self.signals, axis=1)
+        begins = np.flatnonzero(np.append(True, (keys[1:] != keys[:-1]).any(axis=1)))[: len(keys)]
+        ends = np.append(begins[1:], len(keys))
+        places = {
+            keys[begin].tobytes(): slice(int(begin), int(end))
+            for begin, end in zip(begins, ends, strict=False)
+        }
+        object.__setattr__(self, "_places", places)
+
+    @classmethod
+    def from_rates(cls, rates: NDArray[np.float64], signals: int, parts: int) -> Prior:
+        """A prior without history."""
+        nothing = np.empty(0)
+        return cls(
+            np.clip(rates, 1e-6, 1 - 1e-6),
+            np.empty((0, signals), np.bool_),
+            np.empty((0, parts), np.bool_),
+            nothing,
+        )
+
+    def contexts(self) -> list[tuple[Bits, float]]:
+        """The contexts that were seen, each with its number of windows; the commonest first."""
+        found = [
+            (self.signals[place.start], float(self.counts[place].sum()))
+            for place in self._places.values()
+        ]
+        return sorted(found, key=lambda context: -context[1])
+
+    def seen(self, signals: Bits) -> tuple[Bits, NDArray[np.float64]]:
+        """The answers that were true in a context, and how often."""
+        place = self._places.get(np.packbits(signals).tobytes(), slice(0, 0))
+        return self.answers[place], self.counts[place]
+
+    def of_classes(
+        self, base: NDArray[np.float64], classes: Bits, seen: Bits, counts: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """The probability of each class of answers, given its base rate and what was seen."""
+        found = self.tally(classes, seen, counts)
+        prior: NDArray[np.float64] = (found + self.strength * base) / (found.sum() + self.strength)
+        return prior
+
+    @staticmethod
+    def tally(classes: Bits, seen: Bits, counts: NDArray[np.float64]) -> NDArray[np.float64]:
+        """How often each class was seen; what is none of them does not count."""
+        found = np.zeros(len(classes))
+        if len(seen):
+            same = (seen[:, np.newaxis, :] == classes[np.newaxis, :, :]).all(axis=2)
+            known = same.any(axis=1)
+            np.add.at(found, same[known].argmax(axis=1), counts[known])
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, fit for JSON."""
+        return {
+            "rates": self.rates.tolist(),
+            "strength": self.strength,
+            "widths": [self.signals.shape[1], self.answers.shape[1]],
+            "signals": [row.tobytes().hex() for row in np.packbits(self.signals, axis=1)],
+            "answers": [row.tobytes().hex() for row in np.packbits(self.answers, axis=1)],
+            "counts": self.counts.tolist(),
+        }
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> Prior:
+        """The prior that was written."""
+        try:
+            signals, parts = plain["widths"]
+            return cls(
+                np.array(plain["rates"], np.float64),
+                _unpacked(plain["signals"], signals),
+                _unpacked(plain["answers"], parts),
+                np.array(plain["counts"], np.float64),
+                float(plain["strength"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise PlanError("the plan's prior is damaged; make the plan anew") from error
+
+
+def _unpacked(rows: list[str], width: int) -> Bits:
+    octets = np.frombuffer(bytes.fromhex("".join(rows)), np.uint8)
+    flat = octets.reshape(len(rows), -(-width // 8))
+    return np.unpackbits(flat, axis=1, count=width).astype(np.bool_)

@@ -1,0 +1,322 @@
+"""The best channel for one context: which mixture of columns, and its table of whole numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.errors import PrivacyError
+from tacit.kernels import compiled
+from tacit.privacy.auditing import Neighbours, check_rows
+from tacit.privacy.channels import BITS, Channel
+from tacit.privacy.columns import best_mixture
+from tacit.privacy.rounding import round_table
+
+LARGEST = 64
+"""More classes than these are not dealt with."""
+_SAME = 1e-6
+"""Classes within a smaller epsilon are treated as one: it could tell next to nothing."""
+_FAR = 36.0
+"""exp(-36) is what a float can no longer tell from nothing beside 1."""
+_RARE = 1e-12
+"""A column that comes more rarely is left out."""
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Choice:
+    """What may be told in a context, to whom it must stay hidden, and what it is worth.
+
+    Classes may have the same answers and yet be different: those that others are nearer to.
+    """
+
+    answers: NDArray[np.bool_]
+    """`[class][query]`: the answers that each class stands for."""
+    prior: Floats
+    """How likely each class is; sums to 1."""
+    neighbours: tuple[Neighbours, ...]
+    """Groups of classes that must be hard to tell apart."""
+    reward: Floats
+    """For each query, the worth of a yes that is true."""
+    penalty: Floats
+    """For each query, the cost of a yes that is false."""
+
+    def __post_init__(self) -> None:
+        if self.answers.ndim != 2 or self.answers.dtype != np.bool_ or not len(self.answers):
+            raise PrivacyError("answers are yes or no, for one class or more and each query")
+        classes, queries = self.answers.shape
+        if self.prior.shape != (classes,):
+            raise PrivacyError(f"{classes} classes need as many probabilities")
+        if self.reward.shape != (queries,) or self.penalty.shape != (queries,):
+            raise PrivacyError(f"{queries} queries need as many rewards and penalties")
+        for numbers in (self.prior, self.reward, self.penalty):
+            if not (np.isfinite(numbers).all() and (numbers >= 0).all()):
+                raise PrivacyError(
+                    "probabilities, rewards and penalties must be finite and not negative"
+                )
+        if abs(self.prior.sum() - 1) > 1e-6:
+            raise PrivacyError(f"the prior must sum to 1; it sums to {self.prior.sum():g}")
+        check_rows(self.neighbours, classes)
+
+    @property
+    def gains(self) -> Floats:
+        """`[class][query]`: what a yes gains, times how likely the class is."""
+        worth = np.where(self.answers, self.reward, -self.penalty)
+        return np.ascontiguousarray(self.prior[:, np.newaxis] * worth)
+
+
+class Solution(NamedTuple):
+    """The best mixture, in floats: fit for planning, not for sampling."""
+
+    columns: Floats
+    """`[symbol][class]`: how likely a symbol is in a class."""
+    utility: float
+    """What is gained in a window on average, if queries are answered yes where that gains."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Design:
+    """A channel for a context, and how its symbols are read.
+
+    Guarantee: that of the channel, which was audited for the choice's neighbours.
+    """
+
+    channel: Channel
+    posterior: Floats
+    """`[symbol][query]`: how likely the query is true where the symbol came."""
+    utility: float
+    """What is gained in a window on average with this very table."""
+
+
+def solve(choice: Choice) -> Solution:
+    """The mixture of lawful columns that is worth most, without a table.
+
+    >>> from fractions import Fraction
+    >>> choice = Choice(np.array([[False], [True]]), np.array([0.5, 0.5]),
+    ...                 (Neighbours([0, 1], Fraction(1)),), np.ones(1), np.ones(1))
+    >>> columns, utility = solve(choice)
+    >>> columns.round(6).tolist(), round(utility, 6)
+    ([[0.268941, 0.731059], [0.731059, 0.268941]], 0.231059)
+    """
+    columns, place = _mixture(choice)
+    utility = _utility(columns, _summed(choice.gains, place, columns.shape[1]))
+    return Solution(columns[:, place], utility)
+
+
+def design(choice: Choice) -> Design:
+    """The best channel for a choice, audited, and how to read its symbols.
+
+    >>> from fractions import Fraction
+    >>> choice = Choice(np.array([[False], [True]]), np.array([0.5, 0.5]),
+    ...                 (Neighbours([0, 1], Fraction(1)),), np.ones(1), np.ones(1))
+    >>> made = design(choice)
+    >>> made.channel
+    Channel(2 x 2 of 2**63, audit passed: true epsilon at most 1 per draw)
+    >>> made.posterior.round(6).tolist(), round(made.utility, 6)
+    ([[0.731059], [0.268941]], 0.231059)
+    """
+    columns, place = _mixture(choice)
+    return read(choice, _tabled(columns, place, choice.neighbours))
+
+
+def read(choice: Choice, channel: Channel) -> Design:
+    """What the symbols of a channel on a choice's classes tell, and what that is worth."""
+    likely = channel.table / 2.0**channel.bits
+    joint = choice.prior[:, np.newaxis] * likely
+    seen = joint.sum(axis=0)
+    # A symbol that the prior rules out is read as if all classes were equally likely.
+    joint[:, seen == 0] = likely[:, seen == 0]
+    posterior = joint.T @ choice.answers / joint.sum(axis=0)[:, np.newaxis]
+    return Design(channel, posterior, _utility(likely.T, choice.gains))
+
+
+def merge(choice: Choice, most: int = LARGEST) -> tuple[Choice, NDArray[np.int64]]:
+    """Make one class of those that need not be told apart; also the new class of each old one.
+
+    Classes with the same answers are one if all others are equally far from each of them. No
+    channel is worth less for that: the average of their rows is as good and as lawful. If more
+    than `most` classes remain, all with the same answers are made one, which is lawful still,
+    but may be worth less, since what is far from one of them may be near to another.
+    """
+    same = np.unique(choice.answers, axis=0, return_inverse=True)[1].ravel()
+    place = _twins(same, choice.neighbours)
+    if place.max() < LARGEST**2:
+        narrowed = _narrowed(choice, place)
+        distances = _distances(narrowed.neighbours, len(narrowed.prior))
+        place = _modules(same[_firsts(place)], distances)[place]
+    if place.max() >= most:
+        place = same
+    return _narrowed(choice, place), place
+
+
+def _mixture(choice: Choice) -> tuple[Floats, NDArray[np.int64]]:
+    """Likelihoods of symbols in classes, where too near ones are one; which one each class is."""
+    classes = len(choice.answers)
+    if classes > LARGEST:
+        raise PrivacyError(
+            f"a channel is designed for at most {LARGEST} classes; got {classes}."
+            " Group the queries, so that each group has fewer"
+        )
+    distances = _distances(choice.neighbours, classes)
+    place = _contracted(distances)
+    firsts = _firsts(place)
+    gains = _summed(choice.gains, place, len(firsts))
+    scale = float(np.abs(gains).sum())
+    if len(firsts) == 1 or scale == 0:
+        return np.ones((1, len(firsts))), place
+    near = np.exp(-distances[firsts][:, firsts])
+    columns, worth, used, weights, well = best_mixture(near, gains / scale)
+    if well:
+        columns = columns[used]
+    else:
+        weights = highs(columns, worth)
+    mixed = columns * np.maximum(weights, 0)[:, np.newaxis]
+    return mixed[mixed.max(axis=1) > _RARE], place
+
+
+def highs(columns: Floats, worth: Floats) -> Floats:
+    """The same linear programme by HiGHS, for what the compiled one cannot do."""
+    from scipy.optimize import linprog
+
+    solved = linprog(-worth, A_eq=columns.T, b_eq=np.ones(columns.shape[1]), method="highs")
+    if solved.x is None:
+        # The column of all classes is always there and always feasible.
+        return np.asarray((columns == 1).all(axis=1), dtype=np.float64)
+    return np.asarray(solved.x, dtype=np.float64)
+
+
+def _tabled(
+    columns: Floats, place: NDArray[np.int64], neighbours: tuple[Neighbours, ...]
+) -> Channel:
+    """The table of whole numbers; what rounding leaves over goes to the likeliest symbol.
+
+    Classes that are treated as one get the same row, whatever their epsilon.
+    """
+    kept = [group for group in neighbours if group.epsilon >= _SAME]
+    entries, lacking = round_table(columns.T, _mapped(kept, place), BITS)
+    entries[:, int(columns.sum(axis=1).argmax())] += np.array(lacking, dtype=np.object_)
+    table = entries.astype(np.uint64)
+    return Channel(table[:, table.any(axis=0)][place], neighbours)
+
+
+def _utility(columns: Floats, gains: Floats) -> float:
+    return float(np.maximum(columns @ gains, 0).sum())
+
+
+def _summed(gains: Floats, place: NDArray[np.int64], number: int) -> Floats:
+    total = np.zeros((number, gains.shape[1]))
+    np.add.at(total, place, gains)
+    return total
+
+
+def _firsts(place: NDArray[np.int64]) -> NDArray[np.intp]:
+    """The first of the old classes that make up each new one."""
+    return np.unique(place, return_index=True)[1]
+
+
+def _narrowed(choice: Choice, place: NDArray[np.int64]) -> Choice:
+    firsts = _firsts(place)
+    return Choice(
+        choice.answers[firsts],
+        np.bincount(place, choice.prior),
+        _mapped(choice.neighbours, place),
+        choice.reward,
+        choice.penalty,
+    )
+
+
+def _mapped(
+    neighbours: Sequence[Neighbours], place: NDArray[np.int64]
+) -> tuple[Neighbours, ...]:
+    """The same groups, of new classes; of equal groups the smallest epsilon counts."""
+    found: dict[tuple[int, ...], Fraction] = {}
+    numbers = place.tolist()
+    for group in neighbours:
+        rows = tuple(sorted({numbers[row] for row in group.rows}))
+        if len(rows) > 1:
+            found[rows] = min(group.epsilon, found.get(rows, group.epsilon))
+    return tuple(Neighbours(rows, epsilon) for rows, epsilon in found.items())
+
+
+def _twins(same: NDArray[np.int64], neighbours: Sequence[Neighbours]) -> NDArray[np.int64]:
+    """One number for the classes that have the same answers and are in the same groups."""
+    groups: list[list[int]] = [[number] for number in same.tolist()]
+    for number, group in enumerate(neighbours):
+        for row in group.rows:
+            groups[row].append(number)
+    numbers: dict[tuple[int, ...], int] = {}
+    return np.array([numbers.setdefault(tuple(key), len(numbers)) for key in groups])
+
+
+def _modules(same: NDArray[np.int64], distances: Floats) -> NDArray[np.int64]:
+    """The fewest classes such that distances between two of them do not depend on the member.
+
+    Begins with a class for each vector of answers and splits those in which members are not
+    equally far from something outside; what is never split need not be.
+    """
+    rounded = distances.round(9)
+    place, number = same, 0
+    while place.max() + 1 > number:
+        number = int(place.max()) + 1
+        numbers: dict[tuple[int, bytes], int] = {}
+        place = np.array(
+            [
+                numbers.setdefault((own, rounded[row, place != own].tobytes()), len(numbers))
+                for row, own in enumerate(place.tolist())
+            ]
+        )
+    return place
+
+
+def _distances(neighbours: Sequence[Neighbours], classes: int) -> Floats:
+    """The shortest ways between classes, over groups; infinite where there is none."""
+    lengths = np.array([len(group.rows) for group in neighbours], dtype=np.int64)
+    rows = np.array([row for group in neighbours for row in group.rows], dtype=np.int64)
+    epsilons = np.array([min(float(group.epsilon), _FAR) for group in neighbours])
+    return _shortest(rows, lengths, np.where(epsilons < _SAME, 0.0, epsilons), classes)
+
+
+@compiled
+def _shortest(
+    rows: NDArray[np.int64], lengths: NDArray[np.int64], epsilons: Floats, classes: int
+) -> Floats:
+    distances = np.full((classes, classes), np.inf)
+    for row in range(classes):
+        distances[row, row] = 0.0
+    begin = 0
+    for group in range(len(lengths)):
+        members = rows[begin : begin + lengths[group]]
+        begin += lengths[group]
+        for row in members:
+            for other in members:
+                if row != other:
+                    distances[row, other] = min(distances[row, other], epsilons[group])
+    for between in range(classes):
+        for row in range(classes):
+            for other in range(classes):
+                way = distances[row, between] + distances[between, other]
+                distances[row, other] = min(distances[row, other], way)
+    for row in range(classes):
+        for other in range(classes):
+            if distances[row, other] < np.inf:
+                distances[row, other] = min(distances[row, other], _FAR)
+    return distances
+
+
+@compiled
+def _contracted(distances: Floats) -> NDArray[np.int64]:
+    """One number for all classes at distance 0."""
+    place = np.full(len(distances), -1)
+    number = 0
+    for row in range(len(distances)):
+        if place[row] < 0:
+            for other in range(len(distances)):
+                if distances[row, other] == 0.0:
+                    place[other] = number
+            number += 1
+    return place
