@@ -16,9 +16,7 @@ class Certainty(ABC):
     """What was drawn for some windows and subjects, and what it says about each query."""
 
     @abstractmethod
-    def right(
-        self, query: int, windows: slice, slots: slice, answers: NDArray[np.bool_]
-    ) -> Shares:
+    def right(self, query: int, windows: slice, slots: slice, answers: NDArray[np.bool_]) -> Shares:
         """`[window][subject]`: how likely the answers to a query are right."""
 
 
@@ -26,7 +24,11 @@ class Exact(Certainty):
     """Answers that no private event can change."""
 
     def right(
-        self, query: int, windows: slice, slots: slice, answers: NDArray[np.bool_]
+        self,
+        query: int,  # noqa: ARG002 - all are alike
+        windows: slice,  # noqa: ARG002
+        slots: slice,  # noqa: ARG002
+        answers: NDArray[np.bool_],
     ) -> Shares:
         """All of them."""
         return np.ones(answers.shape)
@@ -40,9 +42,7 @@ class ByPolicy(Certainty):
     """The number of each subject's policy."""
     parts: Sequence[Certainty]
 
-    def right(
-        self, query: int, windows: slice, slots: slice, answers: NDArray[np.bool_]
-    ) -> Shares:
+    def right(self, query: int, windows: slice, slots: slice, answers: NDArray[np.bool_]) -> Shares:
         """Each subject's by its own policy."""
         chosen = self.policies[slots]
         result = np.empty(answers.shape)

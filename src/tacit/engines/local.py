@@ -22,8 +22,14 @@ from tacit.connectors.sources import Batch, EmptySourceError, Source
 from tacit.errors import SourceError, nearest
 from tacit.events.subjects import Subjects, subject_kind
 from tacit.pipeline.arrivals import Arrivals, Rows
+from tacit.pipeline.asking import Asking
 from tacit.pipeline.engine import Engine, Refused
 from tacit.pipeline.flow import Flow
+from tacit.pipeline.release import Release
+from tacit.pipeline.surveying import Surveying
+from tacit.planning.plan import Plan
+from tacit.planning.survey import Statistics
+from tacit.privacy.noise import Noise
 from tacit.spec.reading import load
 from tacit.spec.specification import Specification
 from tacit.spec.subjects import Learned, SubjectFile
@@ -43,13 +49,17 @@ class Input:
 
 
 class Detection:
-    """A run over sources: iterate over it for the true, unprotected answers as windows close."""
+    """A run over sources: iterate over it for the answers as windows close.
+
+    They are true and unprotected, unless something else is made of windows by `asking`.
+    """
 
     def __init__(
         self,
         spec: Specification,
         inputs: Sequence[Input],
         *,
+        asking: Asking | None = None,
         dead_letters: DeadLetters | None = None,
         progress: Callable[[Source, int], None] | None = None,
     ) -> None:
@@ -58,7 +68,7 @@ class Detection:
         self.inputs = _with_content(inputs)
         self.dead_letters = dead_letters or DeadLetters()
         self._progress = progress
-        self.flow = Flow(spec)
+        self.flow = Flow(spec, asking)
         self.flow.check([(input_.stream, input_.source.schema()) for input_ in self.inputs])
         registry, learn = self._registry()
         self.engine = Engine(self.flow, registry, learn=learn, refused=self._refused)
@@ -66,7 +76,8 @@ class Detection:
     @property
     def schema(self) -> pa.Schema:
         """The columns of the answers."""
-        return schema(self.engine.subjects.names.type)
+        protected = isinstance(self.flow.asking, Release)
+        return schema(self.engine.subjects.names.type, protected=protected)
 
     def __iter__(self) -> Iterator[Answers]:
         flows = [self._extracted(input_) for input_ in self.inputs]
@@ -145,6 +156,35 @@ class Detection:
         if listed and isinstance(listed[0], str):  # a registry is all of one kind
             return "text"
         return subject_kind(*columns) if columns else "text"
+
+
+def survey(
+    spec: Specification,
+    inputs: Sequence[Input],
+    *,
+    literal: bool,
+    progress: Callable[[Source, int], None] | None = None,
+) -> list[Statistics]:
+    """What the history in these sources says, for each policy of the specification."""
+    asking = Surveying(spec, literal=literal)
+    run = Detection(spec, inputs, asking=asking, progress=progress)
+    for answers in run:
+        asking.count(answers, asking.policies.of(run.engine.subjects))
+    return asking.statistics()
+
+
+def protected(
+    spec: Specification,
+    inputs: Sequence[Input],
+    plan: Plan,
+    *,
+    noise: Noise | None = None,
+    dead_letters: DeadLetters | None = None,
+    progress: Callable[[Source, int], None] | None = None,
+) -> Detection:
+    """A run over sources whose answers are protected by a plan."""
+    release = Release(spec, plan.schemes, noise or Noise())
+    return Detection(spec, inputs, asking=release, dead_letters=dead_letters, progress=progress)
 
 
 def assign(spec: Specification, sources: Sequence[tuple[str | None, Source]]) -> list[Input]:

@@ -60,9 +60,10 @@ class Relational:
         self.when_empty = _detected_when_empty(pattern)
         self._numbers = {type_: number for number, type_ in enumerate(types)}
         self._streams = {type_: streams[type_] for type_ in self.event_types}
-        columns: dict[str, dict[str, None]] = {}
+        # A stream whose attributes nobody compares has none, but its tuples matter.
+        columns: dict[str, dict[str, None]] = {stream: {} for stream in self._streams.values()}
         for stream, attribute in self._looked_at():
-            columns.setdefault(stream, {})[attribute.column] = None
+            columns[stream][attribute.column] = None
         self.attributes: Mapping[str, tuple[str, ...]] = {
             stream: tuple(names) for stream, names in columns.items()
         }

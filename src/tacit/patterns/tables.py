@@ -27,6 +27,7 @@ Conditions: TypeAlias = Sequence[Condition]
 _LATEST = pl.lit(NEVER, dtype=pl.Int64)
 _EARLIEST = pl.lit(-NEVER, dtype=pl.Int64)
 _ENDS = ("first", "last", "head", "tail")
+_NO_TUPLES = pl.DataFrame(schema={"bucket": pl.Int64, "row": pl.Int64, "time": pl.Int64})
 _NO_ROWS = pl.lit([], dtype=pl.List(pl.Int64))
 
 
@@ -75,13 +76,17 @@ class Search:
         """The tuples that give events of a type."""
         word, bit = divmod(self.numbers[name], 64)
         has_type = pl.col(f"mask{word}") & pl.lit(1 << bit, dtype=pl.UInt64) != 0
-        return self.tuples[self.streams[name]].filter(has_type)
+        tuples = self.tuples.get(self.streams[name])
+        return _NO_TUPLES if tuples is None else tuples.filter(has_type)
 
     def _events(self, name: Name, need: Need, conditions: Conditions) -> pl.DataFrame:
         tuples = self._of_type(name.name)
         looked_at = (need.values | values(conditions)).values()
         terms = [term for term, _ in looked_at if aliases(term) == {name.alias}]
         columns = {repr(a): f"@{a.column}" for term in terms for a in attributes(term)}
+        # A stream that sent nothing has no columns: nulls, which meet no condition.
+        missing = [c for c in columns.values() if c not in tuples.columns]
+        tuples = tuples.with_columns(pl.lit(None).alias(column) for column in missing)
         ends = {f"head {name.name}": need.before, f"tail {name.name}": need.after}
         table = tuples.select(
             "bucket",

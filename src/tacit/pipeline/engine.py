@@ -61,9 +61,9 @@ class Engine:
         windows = flow.spec.windows
         self.flow = flow
         self.refused = refused
-        words = len(flow.queries.matcher.ordered_types)
+        words = len(flow.asking.ordered_types)
         capacity = ring_capacity(windows.size, windows.lateness, len(subjects) or 10_000, words)
-        self.shard = Shard(flow.names, flow.queries, subjects, windows.size, capacity)
+        self.shard = Shard(flow.asking, flow.policies, subjects, windows.size, capacity)
         self.clock = Clock.at_rest(
             windows.size, windows.lateness, windows.future, windows.start_time, capacity
         )

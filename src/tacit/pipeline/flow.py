@@ -11,15 +11,21 @@ from tacit.errors import SchemaError
 from tacit.events.extraction import Extractor
 from tacit.events.subjects import Subjects, subject_kind
 from tacit.events.times import check_time_type, to_microseconds
+from tacit.patterns.tree import Pattern
 from tacit.pipeline.arrivals import Arrivals, Rows
+from tacit.pipeline.asking import Asking, Detecting
 from tacit.pipeline.queries import Queries
+from tacit.privacy.policies import Policies
 from tacit.spec.specification import Specification
 
 
 class Flow:
-    """A specification's event types and queries, ready to be used."""
+    """A specification's event types and what is asked of windows, ready to be used.
 
-    def __init__(self, spec: Specification) -> None:
+    By default the true answers are asked for.
+    """
+
+    def __init__(self, spec: Specification, asking: Asking | None = None) -> None:
         self.spec = spec
         types = tuple(spec.types)
         areas = {name: area.shape(spec.folder) for name, area in spec.areas.items()}
@@ -27,13 +33,20 @@ class Flow:
             name: Extractor(name, stream, spec.events, areas, types)
             for name, stream in spec.streams.items()
         }
-        streams = {name: event.stream for name, event in spec.events.items()}
-        self.names = tuple(query.name for query in spec.queries)
-        self.queries = Queries(tuple(spec.query_patterns.values()), types, streams)
+        self.policies = Policies(spec)
+        if asking is None:
+            queries = compiled_queries(spec, tuple(spec.query_patterns.values()))
+            asking = Detecting([query.name for query in spec.queries], queries)
+        self.asking = asking
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What answers are called."""
+        return self.asking.names
 
     def columns(self, stream: str) -> tuple[str, ...]:
         """The columns of a stream that are read."""
-        compared = self.queries.attributes.get(stream, ())
+        compared = self.asking.attributes.get(stream, ())
         return tuple(dict.fromkeys((*self.extractors[stream].columns, *compared)))
 
     def check(self, schemas: Sequence[tuple[str, pa.Schema]]) -> None:
@@ -51,7 +64,7 @@ class Flow:
             stream: pl.DataFrame(schema.empty_table()).schema
             for stream, schema in reversed(schemas)
         }
-        for condition in self.queries.conditions:
+        for condition in (found for part in self.asking.queries for found in part.conditions):
             if not frames.keys() >= condition.attributes.keys():
                 continue  # a stream whose sources are empty has no columns to be unfit
             try:
@@ -69,3 +82,11 @@ class Flow:
         times = to_microseconds(rows.table.column(config.time), config)
         masks = self.extractors[rows.stream].masks(rows.table)
         return Arrivals(slots, times, masks, (rows,))
+
+
+def compiled_queries(
+    spec: Specification, patterns: Sequence[Pattern], *, walk: bool = True
+) -> Queries:
+    """Patterns over a specification's event types, compiled."""
+    streams = {name: event.stream for name, event in spec.events.items()}
+    return Queries(patterns, tuple(spec.types), streams, walk=walk)

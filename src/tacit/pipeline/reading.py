@@ -20,8 +20,9 @@ from tacit.patterns.booleans import to_columns
 from tacit.patterns.lists import EventLists
 from tacit.patterns.ternary import without_conditions
 from tacit.patterns.tree import Pattern
-from tacit.pipeline.queries import Queries
+from tacit.pipeline.flow import compiled_queries
 from tacit.privacy.noise import Noise
+from tacit.spec.specification import Specification
 from tacit.windows.panes import Closed
 
 
@@ -29,20 +30,15 @@ class Reading:
     """Queries to be read from noisy windows of subjects with one policy."""
 
     def __init__(
-        self,
-        patterns: Sequence[Pattern],
-        private: AbstractSet[str],
-        types: Sequence[str],
-        streams: Mapping[str, str],
-        size: int,
+        self, spec: Specification, patterns: Sequence[Pattern], private: AbstractSet[str]
     ) -> None:
         looser = [without_conditions(pattern, private) for pattern in patterns]
-        self.queries = Queries(looser, types, streams, walk=False)
+        self.queries = compiled_queries(spec, looser, walk=False)
         self.private = tuple(sorted(private))
-        self._numbers = [types.index(name) for name in self.private]
-        self._types = len(types)
-        self._streams = [streams[name] for name in self.private]
-        self._size = size
+        self._numbers = [spec.types[name] for name in self.private]
+        self._types = len(spec.types)
+        self._streams = [spec.events[name].stream for name in self.private]
+        self._size = spec.windows.size
 
     def answer(
         self,

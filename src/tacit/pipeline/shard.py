@@ -18,7 +18,8 @@ from tacit.answers.answers import Answers
 from tacit.events.subjects import Subjects
 from tacit.patterns.lists import EventLists
 from tacit.pipeline.arrivals import Arrivals
-from tacit.pipeline.queries import Queries
+from tacit.pipeline.asking import Asking
+from tacit.privacy.policies import Policies
 from tacit.windows.clock import NEVER, NONE, TAKEN
 from tacit.windows.panes import Closed, Panes
 from tacit.windows.tuples import Tuples
@@ -92,22 +93,21 @@ class Shard:
 
     def __init__(
         self,
-        names: Sequence[str],
-        queries: Queries,
+        asking: Asking,
+        policies: Policies,
         subjects: Subjects,
         size: int,
         capacity: int,
     ) -> None:
-        self.names = names
-        self.queries = queries
+        self.asking = asking
+        self.policies = policies
         self.subjects = subjects
         self.size = size
         self.since = np.full(len(subjects), NONE, dtype=np.int64)
         self.settled = True
         """Whether all subjects are registered for the whole schedule."""
-        matcher = queries.matcher
-        self.panes = Panes(size, capacity, len(subjects), matcher.ordered_types, queries.automaton)
-        self.tuples = Tuples(size, queries.attributes, queries.compared_types)
+        self.panes = Panes(size, capacity, len(subjects), asking.ordered_types, asking.automaton)
+        self.tuples = Tuples(size, asking.attributes, asking.compared_types)
 
     def register(self, names: Sequence[str] | Sequence[int], since: int) -> None:
         """Give more subjects a slot; they have answers from the window `since` on."""
@@ -126,7 +126,7 @@ class Shard:
         """Lay the tuples from `begin` to `end` that were taken into their windows."""
         slots, times, masks = arrivals.slots, arrivals.times, arrivals.masks
         self.panes.lay(slots, times, masks, verdicts, begin, end)
-        if not self.queries.conditions:
+        if not self.tuples.attributes:
             return
         taken = begin + np.flatnonzero(
             (verdicts[begin:end] == TAKEN) & (masks[begin:end] & self.tuples.types).any(axis=1)
@@ -138,7 +138,7 @@ class Shard:
 
     def close(self, first: int, stop: int) -> Iterator[Handed]:
         """Hand on the windows from `first` up to `stop`, as many at a time as are cheap."""
-        columns = len(self.queries.types) + len(self.names)
+        columns = 64 * len(self.panes.ordered_types) + len(self.asking.names)
         affordable = max(1, _COLUMN_BYTES // max(1, columns * -(-self.panes.slots // 8)))
         step = min(self.panes.capacity, affordable)
         for begin in range(first, stop, step):
@@ -149,15 +149,22 @@ class Shard:
 
     def widened(self, handed: Handed) -> Handed:
         """Windows that were handed on before, for the subjects that are known now."""
-        walk = self.queries.automaton
+        walk = self.asking.automaton
         initial = np.uint64(0) if walk is None else walk.initial[0]
         return handed.widened(self.since.copy(), initial)
 
     def answer(self, handed: Handed) -> Answers:
         """The answers of windows that were handed on."""
-        bits = self.queries.answer(handed.closed, handed.rows)
+        policies = self.policies.of(self.subjects)
+        bits, certainty = self.asking.answer(handed.closed, handed.rows, policies)
         return Answers(
-            self.names, self.size, handed.closed.first, self.subjects.names, handed.since, bits
+            self.asking.names,
+            self.size,
+            handed.closed.first,
+            self.subjects.names,
+            handed.since,
+            bits,
+            certainty,
         )
 
     def state(self) -> tuple[dict[str, NDArray[np.generic]], dict[str, pl.DataFrame]]:

@@ -34,7 +34,7 @@ class Cells(NamedTuple):
     """In how many windows of history the query is true and the noise leads here."""
     false: Floats
 
-    def confusion(self, threshold: float) -> Confusion:
+    def confusion(self, threshold: float) -> Confusion[float]:
         """What to expect where yes is said from a posterior on."""
         yes = self.posterior >= threshold
         tp, fp = float(self.true[yes].sum()), float(self.false[yes].sum())
@@ -55,7 +55,7 @@ class Known(Protocol):
     def cells(self, flips: Floats) -> Cells:
         """What a posterior decoder can tell apart under these flip probabilities."""
 
-    def confusion(self, flips: Floats, decode: Decode, threshold: float = 0.5) -> Confusion:
+    def confusion(self, flips: Floats, decode: Decode, threshold: float = 0.5) -> Confusion[float]:
         """The windows to expect right, wrong and missed under these flip probabilities."""
 
 
@@ -102,7 +102,7 @@ class Evidence:
         counts = np.stack([np.where(table, 0.0, windows), np.where(table, windows, 0.0)], axis=1)
         return cls(elements, counts, table.astype(np.float64), strength)
 
-    def confusion(self, flips: Floats, decode: Decode, threshold: float = 0.5) -> Confusion:
+    def confusion(self, flips: Floats, decode: Decode, threshold: float = 0.5) -> Confusion[float]:
         """The windows to expect right, wrong and missed, in closed form."""
         if decode == "posterior":
             return self.cells(flips).confusion(threshold)

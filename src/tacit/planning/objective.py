@@ -5,7 +5,7 @@ A step changes a few elements, so only the queries that touch them are reckoned 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp
 
@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from tacit.errors import PlanError
 from tacit.kernels import compiled
-from tacit.planning.evidence import Decode, Evidence, Floats, Known
+from tacit.planning.evidence import Decode, Evidence, Floats
 from tacit.planning.quality import Confusion, micro_alpha
 from tacit.planning.sampled import SampledEvidence
 
-SAMPLES = 8192
-"""Draws of a sampled query in a search: many trials are made, and each is a comparison."""
+MASKS = 1 << 16
+"""Noises that all sampled queries together are looked at under, in a search."""
 
 Whole = NDArray[np.int64]
 
@@ -55,7 +55,7 @@ class ElementObjective:
 
     def __init__(
         self,
-        evidence: Sequence[Known],
+        evidence: Sequence[Evidence | SampledEvidence],
         alphas: Sequence[float],
         *,
         exact: float = 0.0,
@@ -69,10 +69,16 @@ class ElementObjective:
         self.alpha = micro_alpha(alphas)
         self.names = sorted({name for known in evidence for name in known.elements})
         self.numbers = {name: number for number, name in enumerate(self.names)}
-        self.sampled = [k.thinned(SAMPLES) for k in evidence if isinstance(k, SampledEvidence)]
+        sampled = [known for known in evidence if isinstance(known, SampledEvidence)]
+        masks = min(4096, max(256, MASKS // max(1, len(sampled))))
+        self.outlines = [known.outline(masks) for known in sampled]
+        self.members = [self._numbers(known) for known in sampled]
+        self.outlined: list[list[int]] = [[] for _ in self.names]
+        for place, members in enumerate(self.members):
+            for member in members:
+                self.outlined[member].append(place)
         tabled = [known for known in evidence if isinstance(known, Evidence)]
         self.tables = self._laid_out(tabled)
-        self.members = [self._numbers(known) for known in self.sampled]
         self.exact = exact
         self.there = exact + sum(known.there for known in evidence)
 
@@ -87,9 +93,9 @@ class ElementObjective:
     def quality(self, tp: float, fp: float) -> float:
         """The micro Q of so many right and wrong claims about private elements."""
         found = self.exact + tp
-        return float(Confusion(found, fp, max(0.0, self.there - found)).quality(self.alpha))
+        return Confusion(found, fp, max(0.0, self.there - found)).quality(self.alpha)
 
-    def _numbers(self, known: Known) -> Whole:
+    def _numbers(self, known: Evidence | SampledEvidence) -> Whole:
         return np.array([self.numbers[name] for name in known.elements], np.int64)
 
     def _laid_out(self, tabled: Sequence[Evidence]) -> _Tables:
@@ -132,7 +138,7 @@ class ElementStanding:
         self._objective = objective
         self._flips = np.array([flip_probability(epsilons[name]) for name in objective.names])
         queries = len(objective.tables.bounds) - 1
-        self._claims = np.zeros((queries + len(objective.sampled), 2))
+        self._claims = np.zeros((queries + len(objective.outlines), 2))
         self._seen = np.zeros(queries, np.int64)
         self._round = 0
         self._totals = (0.0, 0.0)
@@ -179,28 +185,27 @@ class ElementStanding:
             self._objective.decode == "literal",
             keep,
         )
-        if self._objective.sampled:
-            more = self._drawn(elements, keep=keep)
+        if self._objective.outlines:
+            more = self._outlined(elements.tolist(), keep=keep)
             tp, fp = tp + more[0], fp + more[1]
         if not keep:
             self._flips[elements] = before
         return tp, fp
 
-    def _drawn(self, elements: Whole, *, keep: bool) -> tuple[float, float]:
+    def _outlined(self, elements: Iterable[int], *, keep: bool) -> tuple[float, float]:
         """The same for queries that are sampled."""
         objective = self._objective
-        gained = np.zeros(2)
         first = len(objective.tables.bounds) - 1
-        for place, (known, members) in enumerate(
-            zip(objective.sampled, objective.members, strict=True), first
-        ):
-            if np.isin(members, elements).any():
-                found = known.confusion(self._flips[members], objective.decode, objective.threshold)
-                claims = np.array([found.tp, found.fp])
-                gained += claims - self._claims[place]
-                if keep:
-                    self._claims[place] = claims
-        return float(gained[0]), float(gained[1])
+        more_right, more_wrong = 0.0, 0.0
+        for place in sorted({q for element in elements for q in objective.outlined[element]}):
+            right, wrong = objective.outlines[place].claims(
+                self._flips[objective.members[place]], objective.decode, objective.threshold
+            )
+            had = self._claims[first + place]
+            more_right, more_wrong = more_right + right - had[0], more_wrong + wrong - had[1]
+            if keep:
+                self._claims[first + place] = right, wrong
+        return float(more_right), float(more_wrong)
 
 
 @compiled

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-Amount = float | NDArray[np.float64]
+Floats = NDArray[np.float64]
+Amount = TypeVar("Amount", float, Floats)
 """A number, or one for each query."""
 
 
@@ -32,11 +33,11 @@ class Weights(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Confusion:
+class Confusion(Generic[Amount]):
     """Windows that were claimed rightly, claimed wrongly and missed: numbers or arrays of them.
 
     >>> found = Confusion(6.0, 2.0, 4.0)
-    >>> found.precision, found.recall, found.quality(0.5), found.mre(0.5)
+    >>> found.precision, found.recall, found.quality(0.5), round(found.mre(0.5), 6)
     (0.75, 0.6, 0.675, 0.325)
     """
 
@@ -60,15 +61,15 @@ class Confusion:
             return np.divide(tp, there, out=np.ones_like(there), where=there > 0)
         return tp / there if there > 0 else 1.0
 
-    def quality(self, alpha: Amount) -> Amount:
+    def quality(self, alpha: Amount | float) -> Amount:
         """Q: alpha times precision plus 1 - alpha times recall."""
         return alpha * self.precision + (1 - alpha) * self.recall
 
-    def mre(self, alpha: Amount, truth_quality: Amount = 1.0) -> Amount:
+    def mre(self, alpha: Amount | float, truth_quality: Amount | float = 1.0) -> Amount:
         """The share of the unprotected quality that is lost; exact answers have quality 1."""
         return (truth_quality - self.quality(alpha)) / truth_quality
 
-    def total(self) -> Confusion:
+    def total(self) -> Confusion[float]:
         """The counts of all queries together, for the micro average."""
         return Confusion(*(float(np.sum(part)) for part in (self.tp, self.fp, self.fn)))
 
@@ -89,6 +90,6 @@ class Confusion:
         return Weights(alpha * fp / claimed + recall, alpha * tp / claimed)
 
 
-def micro_alpha(alphas: Sequence[float] | NDArray[np.float64]) -> float:
+def micro_alpha(alphas: Sequence[float] | Floats) -> float:
     """The alpha of the micro average: the mean; a half where there is no query."""
     return float(np.mean(alphas)) if len(alphas) else 0.5

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tacit.errors import PlanError
+from tacit.kernels import compiled
 from tacit.planning.evidence import STRENGTH, Cells, Decode, Floats, ratio
 from tacit.planning.quality import Confusion
 
@@ -18,6 +19,12 @@ Reader = Callable[[Bits, NDArray[np.int64]], Bits]
 
 _BLOCK = 1 << 16
 """Rows that are read at a time, so that memory stays small."""
+_READINGS = 1 << 15
+"""How many answers an outline is made of."""
+_CONTEXTS = 16
+"""How many contexts an outline keeps apart; the rarer ones are one."""
+_LEVELS = (0.02, 0.1, 0.25, 0.4, 0.5)
+"""Flip probabilities that noise is drawn with for an outline, where it is too much to list."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,12 +76,31 @@ class SampledEvidence:
         """In how many windows of history the query is true."""
         return float(self.counts[self.truth].sum())
 
-    def thinned(self, samples: int) -> SampledEvidence:
-        """The same with no more than so many draws in all: quicker, and coarser."""
-        rows = max(1, min(self.most_rows, samples, len(self.counts)))
-        return replace(self, most_rows=rows, draws=max(1, min(self.draws, samples // rows)))
+    def outline(self, most_masks: int) -> Outline:
+        """A coarse picture that is quick to look at under any flip probabilities."""
+        generator = np.random.Generator(np.random.SFC64(self.seed))
+        masks, chances = _masks(len(self.elements), most_masks, generator)
+        contexts = _commonest(self.contexts, self.counts)
+        groups = 2 * contexts + self.truth
+        totals = np.zeros(2 * (int(contexts.max(initial=0)) + 1))
+        np.add.at(totals, groups, self.counts)
+        yes = np.zeros((len(totals), len(masks)))
+        halves = [np.flatnonzero(self.truth == value) for value in (False, True)]
+        for rows in halves:
+            weight = self.counts[rows].sum()
+            if weight > 0:
+                times = max(1, _READINGS // len(masks) // 2)
+                # Evenly spread over the rows, with a start of its own for each mask.
+                spread = (generator.random((len(masks), 1)) + np.arange(times)) / times
+                sums = np.cumsum(self.counts[rows])
+                drawn = np.searchsorted(sums, spread.ravel() * sums[-1], side="right")
+                chosen = rows[np.minimum(drawn, len(rows) - 1)]
+                of = np.repeat(np.arange(len(masks)), times)
+                answers = self.read(self.present[chosen] ^ masks[of], self.contexts[chosen])
+                np.add.at(yes, (groups[chosen], of), answers * (weight / times))
+        return Outline(masks, chances, yes.reshape(-1, 2, len(masks)), totals.reshape(-1, 2), self)
 
-    def confusion(self, flips: Floats, decode: Decode, threshold: float = 0.5) -> Confusion:
+    def confusion(self, flips: Floats, decode: Decode, threshold: float = 0.5) -> Confusion[float]:
         """The windows to expect right, wrong and missed, as far as the draws tell."""
         if decode == "posterior":
             return self.cells(flips).confusion(threshold)
@@ -86,7 +112,7 @@ class SampledEvidence:
 
         In each context the answer's share over all contexts counts for `strength` windows.
         """
-        return self._posterior(self._answered(flips))
+        return self.posterior_of(self._answered(flips))
 
     def confidence(self, flips: Floats) -> Floats:
         """`[context][answer]`: how likely a literal answer is right."""
@@ -96,9 +122,10 @@ class SampledEvidence:
     def cells(self, flips: Floats) -> Cells:
         """All contexts and literal answers."""
         seen = self._answered(flips)
-        return Cells(self._posterior(seen).ravel(), seen[:, 1].ravel(), seen[:, 0].ravel())
+        return Cells(self.posterior_of(seen).ravel(), seen[:, 1].ravel(), seen[:, 0].ravel())
 
-    def _posterior(self, seen: Floats) -> Floats:
+    def posterior_of(self, seen: Floats) -> Floats:
+        """The posterior that `[context][truth][answer]` windows give."""
         pooled = seen.sum(axis=0)
         rate = pooled[1].sum() / pooled.sum() if pooled.sum() else 0.5
         share = (pooled[1] + rate) / (pooled.sum(axis=0) + 1)
@@ -134,3 +161,70 @@ class SampledEvidence:
         half = self.most_rows // 2
         few = min(len(true), max(half, self.most_rows - len(false)))
         return np.concatenate([false[: self.most_rows - few], true[:few]])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outline:
+    """What sampled evidence comes to for each of many noises: for searches that look often.
+
+    Flips decide only how likely each noise is, so the query need not be read again.
+    """
+
+    masks: Bits
+    """`[mask][element]`: which elements are flipped."""
+    chances: Floats
+    """`[mask]`: how likely the mask was to be drawn, or 1 where all masks are listed."""
+    yes: Floats
+    """`[context][truth][mask]`: the windows in which the literal answer is yes."""
+    totals: Floats
+    """`[context][truth]`: all windows."""
+    evidence: SampledEvidence
+
+    def claims(self, flips: Floats, decode: Decode, threshold: float) -> tuple[float, float]:
+        """How many windows to expect claimed rightly and wrongly."""
+        seen = _heard(flips, self.masks, self.chances, self.yes)
+        if decode == "literal":
+            fp, tp = seen.sum(axis=0).tolist()
+            return tp, fp
+        answered = np.stack([np.maximum(0.0, self.totals - seen), seen], axis=-1)
+        said = self.evidence.posterior_of(answered) >= threshold
+        return float(answered[:, 1][said].sum()), float(answered[:, 0][said].sum())
+
+
+@compiled
+def _heard(flips: Floats, masks: Bits, chances: Floats, yes: Floats) -> Floats:
+    """`[context][truth]`: the windows to expect a yes in, each mask by how likely it is."""
+    seen = np.zeros(yes.shape[:2])
+    total = 0.0
+    for place in range(len(masks)):
+        weight = 1 / chances[place]
+        for element in range(len(flips)):
+            weight *= flips[element] if masks[place, element] else 1 - flips[element]
+        total += weight
+        for context in range(yes.shape[0]):
+            seen[context, 0] += weight * yes[context, 0, place]
+            seen[context, 1] += weight * yes[context, 1, place]
+    return seen / total if total > 0 else seen
+
+
+def _masks(size: int, most: int, generator: np.random.Generator) -> tuple[Bits, Floats]:
+    """All noises if they are few; else some, drawn at several levels, and how likely each was."""
+    if 2**size <= most:
+        listed = (np.arange(2**size)[:, None] >> np.arange(size)) & 1 > 0
+        return listed, np.ones(len(listed))
+    levels = np.resize(_LEVELS, most)[:, None]
+    masks = generator.random((most, size)) < levels
+    flipped = masks.sum(axis=1)[:, None]
+    chances = (np.array(_LEVELS) ** flipped * (1 - np.array(_LEVELS)) ** (size - flipped)).mean(
+        axis=1
+    )
+    # In units of a fair coin's, so that many elements do not make them vanish.
+    return masks, chances * 2.0**size
+
+
+def _commonest(contexts: NDArray[np.int64], counts: Floats) -> NDArray[np.int64]:
+    """Contexts numbered by how common they are; the rare ones share the last number."""
+    windows = np.bincount(contexts, counts)
+    ranks = np.empty(len(windows), np.int64)
+    ranks[np.argsort(-windows, kind="stable")] = np.arange(len(windows))
+    return np.minimum(ranks, _CONTEXTS)[contexts]

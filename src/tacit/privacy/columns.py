@@ -36,9 +36,9 @@ def best_mixture(near: Floats, gains: Floats) -> tuple[Floats, Floats, Indices, 
     """
     classes = len(near)
     listed = classes <= LISTED
-    complete = listed and _is_level(near)
+    level = _is_level(near)
     number = 2**classes - 1 if listed else 2 * classes + 1
-    rounds = 0 if complete else _ROUNDS
+    rounds = 0 if listed and level else _ROUNDS
     starts = _starts(classes, gains.shape[1])
     columns = np.empty((number + rounds * starts, classes))
     worth = np.empty(len(columns))
@@ -53,16 +53,28 @@ def best_mixture(near: Floats, gains: Floats) -> tuple[Floats, Floats, Indices, 
         basis[row] = 2**classes - 2 - 2**row if listed else row
     right = np.ones(classes)
     inverse, values = np.empty((classes, classes)), np.empty(classes)
-    limit = 200 + 20 * classes
-    well = settle(columns, right, basis, inverse, values)
-    programme = _lawful_columns(near)
+    no_laws, no_factors = np.empty((0, 2), np.int64), np.empty(0)
+    well = settle(columns, no_laws, no_factors, right, basis, inverse, values)
+    laws, factors = no_laws, no_factors
+    if not level:
+        laws, factors = _laws(near)
     for turn in range(rounds + 1):
         well = well and maximise(
-            columns[:number], worth[:number], right, basis, inverse, values, limit
+            columns[:number],
+            worth[:number],
+            no_laws,
+            no_factors,
+            right,
+            basis,
+            inverse,
+            values,
+            200 + 20 * classes,
         )
         if not well or turn == rounds:
             break
-        found = _wanted(near, programme, gains, worth, columns, number, basis, inverse, values)
+        found = _wanted(
+            near, laws, factors, gains, worth, columns, number, basis, inverse, values
+        )
         if found == 0:
             break
         _value(columns, gains, worth, number, number + found)
@@ -139,7 +151,8 @@ def _starts(classes: int, queries: int) -> int:
 @compiled
 def _wanted(
     near: Floats,
-    programme: Floats,
+    laws: Indices,
+    factors: Floats,
     gains: Floats,
     worth: Floats,
     columns: Floats,
@@ -168,7 +181,7 @@ def _wanted(
             _gain(columns[basis[start]], gains, gained)
         else:
             _gain(near[start - classes], gains, gained)
-        promised = _climb(near, programme, gains, prices, gained, columns[number + found])
+        promised = _climb(near, laws, factors, gains, prices, gained, columns[number + found])
         if promised > least and not _known(columns, number, found):
             found += 1
     return found
@@ -177,7 +190,8 @@ def _wanted(
 @compiled
 def _climb(
     near: Floats,
-    programme: Floats,
+    laws: Indices,
+    factors: Floats,
     gains: Floats,
     prices: Floats,
     gained: Floats,
@@ -192,7 +206,10 @@ def _climb(
             for query in range(len(gained)):
                 if gained[query] > 0:
                     wish[row] += gains[row, query]
-        _lawful_column(near, programme, wish, candidate)
+        if len(laws) == 0:
+            _level_column(near, wish, candidate)
+        else:
+            _lawful_column(near, laws, factors, wish, candidate)
         better = _gain(candidate, gains, gained)
         for row in range(len(near)):
             better -= prices[row] * candidate[row]
@@ -217,24 +234,23 @@ def _known(columns: Floats, begin: int, found: int) -> bool:
 
 
 @compiled
-def _lawful_columns(near: Floats) -> Floats:
-    """The dual of "the best lawful column that sums to 1", whose duals are that column.
+def _laws(near: Floats) -> tuple[Indices, Floats]:
+    """Pairs of classes and factors: `column[first] * factor <= column[second]`.
 
-    Its own columns: first the price of the sum, then of each entry's not being negative, then
-    of each law `c[r] * exp(-distance) <= c[s]` that does not follow from others.
+    Those that follow from others are left out. First, with factor 0, that no entry is negative.
     """
     classes = len(near)
-    columns = np.zeros((1 + classes * classes, classes))
-    number = 1 + classes
+    laws, factors = np.zeros((classes * classes, 2), np.int64), np.zeros(classes * classes)
     for row in range(classes):
-        columns[0, row] = 1.0
-        columns[1 + row, row] = -1.0
+        laws[row, 1] = row
+    number = classes
+    for row in range(classes):
         for other in range(classes):
             if row != other and not _follows(near, row, other):
-                columns[number, row] = near[row, other]
-                columns[number, other] = -1.0
+                laws[number, 0], laws[number, 1] = row, other
+                factors[number] = near[row, other]
                 number += 1
-    return columns[:number]
+    return laws[:number], factors[:number]
 
 
 @compiled
@@ -250,15 +266,38 @@ def _follows(near: Floats, row: int, other: int) -> bool:
 
 
 @compiled
-def _lawful_column(near: Floats, programme: Floats, wish: Floats, column: Floats) -> None:
-    """Write the lawful column, summing to 1, that is worth most if entries are worth `wish`."""
+def _level_column(near: Floats, wish: Floats, column: Floats) -> None:
+    """Write the column that is best for a wish where all classes are equally far apart."""
+    average = -np.inf
+    for _ in range(len(wish)):
+        # Entries above what the column gives on average are worth raising.
+        top, total = 0.0, 0.0
+        for row in range(len(wish)):
+            column[row] = 1.0 if wish[row] > average else near[0, 1]
+            top += wish[row] * column[row]
+            total += column[row]
+        for row in range(len(wish)):
+            column[row] /= total
+        if top / total <= average:
+            break
+        average = top / total
+
+
+@compiled
+def _lawful_column(
+    near: Floats, laws: Indices, factors: Floats, wish: Floats, column: Floats
+) -> None:
+    """Write the lawful column, summing to 1, that is worth most if entries are worth `wish`.
+
+    Solves the dual: at least `price` for each entry's wish, given what laws are worth.
+    """
     classes = len(wish)
-    # Moved so that the price of the sum is positive: this moves what every column is worth.
-    right = np.empty(classes)
     lowest, top = wish.min(), wish.argmax()
+    right = np.empty(classes)
     basis = np.empty(classes, np.int64)
     inverse, values = np.zeros((classes, classes)), np.empty(classes)
     for row in range(classes):
+        # Moved so that the price is positive; this moves what every column is worth.
         right[row] = wish[row] - lowest + 1.0
         basis[row] = 1 + row
         inverse[row, row] = -1.0
@@ -266,9 +305,8 @@ def _lawful_column(near: Floats, programme: Floats, wish: Floats, column: Floats
         values[row] = wish[top] - wish[row]
     basis[top] = 0
     values[top] = right[top]
-    worth = np.zeros(len(programme))
-    worth[0] = -1.0
-    maximise(programme, worth, right, basis, inverse, values, 50 * classes)
+    full, worth = np.ones((1, classes)), -np.ones(1)
+    maximise(full, worth, laws, factors, right, basis, inverse, values, 50 * classes)
     prices = dual_prices(worth, basis, inverse)
     # By rounding, or if it did not arrive, a law may be broken: raise what is too small.
     total = 0.0

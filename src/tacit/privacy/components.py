@@ -8,7 +8,8 @@ each ask about one of them; a query that does not split makes one component of t
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cached_property
 
 import numpy as np
@@ -56,6 +57,10 @@ class Component:
             for pattern in self.patterns
         )
 
+    def scaled(self, share: Fraction) -> Component:
+        """The same with a share of every private pattern's epsilon."""
+        return replace(self, patterns=Policy(self.patterns).scaled(share).patterns)
+
     def tables(self, signals: NDArray[np.bool_]) -> list[NDArray[np.bool_]]:
         """Each part in a context: its value for each choice of its variables."""
         values = np.concatenate([[False, True], signals])
@@ -78,6 +83,10 @@ class Exposure:
 
     components: tuple[Component, ...]
     questions: tuple[Question, ...]
+
+    def under(self, components: tuple[Component, ...]) -> Exposure:
+        """The same with other epsilons."""
+        return replace(self, components=components)
 
 
 def exposure(policy: Policy, queries: Sequence[Pattern]) -> Exposure:

@@ -138,7 +138,7 @@ class Elements:
 
 def _ratio(channel: Channel) -> Fraction:
     """How far a flip tells the two values of a bit apart."""
-    kept, flips = (int(entry) for entry in channel.table[0, :2])
+    kept, flips = int(channel.table[0, 0]), int(channel.table[0, -1])
     flipping = channel.table.tolist() == [[kept, flips], [flips, kept]] and 0 < flips <= kept
     if not flipping or [group.rows for group in channel.neighbours] != [(0, 1)]:
         raise PrivacyError("elements are flipped by channels made with Channel.flip")

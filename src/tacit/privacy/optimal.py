@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import NamedTuple
+from typing import NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tacit.privacy.auditing import Neighbours
 from tacit.privacy.components import Component
 from tacit.privacy.prior import Bits, Prior
-from tacit.privacy.staircase import Choice, Design, design, solve
+from tacit.privacy.staircase import Choice, Design, design, merge, solve
 
 MOST_CLASSES = 12
 """More classes than these are cut down by grouping queries."""
@@ -27,13 +27,14 @@ MOST_VARIABLES = 12
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Open parts of a context that are answered by one draw from one channel.
-
-    Parts are those of the component. The classes are all vectors of their answers that any
-    choice of private events could give in the context.
-    """
+    """Open parts of a context that are answered by one draw from one channel."""
 
     parts: tuple[int, ...]
+    """The parts of the component, in the order of the choice's queries."""
+    variables: tuple[int, ...]
+    """What they depend on."""
+    place: NDArray[np.int64]
+    """The class of each choice of the variables' values; bit i is the i-th variable's."""
     choice: Choice
 
 
@@ -50,8 +51,7 @@ class Context:
     """What is done in windows whose public events say the same."""
 
     decided: Bits
-    blocks: tuple[tuple[tuple[int, ...], Bits, Design], ...]
-    """For each block its parts, the answers of its classes, and its channel."""
+    blocks: tuple[tuple[Block, Design], ...]
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,9 @@ class Optimal:
     Guarantee: pattern-level epsilon-DP per subject, private pattern and window, jointly over
     all parts of all queries.
     Neighbours: windows that differ anywhere inside one private pattern's elements.
-    Why: the context is made of public events, so neighbours share it. In it, neighbours give
-    answers in one clique of the channel, which is audited for the pattern's epsilon. Where a
+    Why: the context is made of public events, so neighbours share it. In it, the values that
+    a private pattern may move between are a clique of the channel, which is audited for the
+    pattern's epsilon; values that need not be told apart are one class. Where a
     context has several blocks, the epsilons of those that a pattern may change add up to at
     most its own.
     Spends: epsilon, once per window, whatever the number of queries.
@@ -75,73 +76,62 @@ class Optimal:
 
     def context(self, signals: Bits) -> Context:
         """The channels for a context, audited."""
-        outline = self.outline(signals)
-        return Context(
-            outline.decided,
-            tuple(
-                (block.parts, block.choice.answers, design(block.choice))
-                for block in outline.blocks
-            ),
-        )
+        return self.made(self.outline(signals))
+
+    @staticmethod
+    def made(outline: Outline) -> Context:
+        """The channels for an outline, audited."""
+        blocks = tuple((block, design(block.choice)) for block in outline.blocks)
+        return Context(outline.decided, blocks)
 
     def outline(self, signals: Bits) -> Outline:
         """What is decided in a context, and the blocks that are open."""
         tables = self.component.tables(signals)
         open_parts = [n for n, table in enumerate(tables) if not (table == table[0]).all()]
         decided = np.array([bool(table.all()) for table in tables], np.bool_)
-        seen = self.prior.seen(signals)
         blocks: list[Block] = []
         for parts in _linked(self.component, open_parts):
-            blocks += self._blocks(parts, tables, seen)
+            blocks += self._blocks(parts, tables, signals)
         return Outline(decided, tuple(blocks))
 
-    def _blocks(
-        self,
-        parts: list[int],
-        tables: Sequence[Bits],
-        seen: tuple[Bits, NDArray[np.float64]],
-    ) -> list[Block]:
+    def _blocks(self, parts: list[int], tables: Sequence[Bits], signals: Bits) -> list[Block]:
         """One block for all of these parts, or several if they have too many classes."""
-        whole = self._block(parts, tables, seen, MOST_CLASSES)
-        if whole is not None:
-            return [whole]
-        groups = self._groups(parts, tables, seen)
-        return _best_shares(groups)
+        whole = self._block(parts, tables, signals, MOST_CLASSES)
+        return [whole] if whole else _best_shares(self._groups(parts, tables, signals))
 
-    def _groups(
-        self,
-        parts: list[int],
-        tables: Sequence[Bits],
-        seen: tuple[Bits, NDArray[np.float64]],
-    ) -> list[Block]:
+    def _groups(self, parts: list[int], tables: Sequence[Bits], signals: Bits) -> list[Block]:
         """Parts in groups of few classes, those that share variables together."""
         pending, groups = list(parts), []
         while pending:
             chosen = [pending.pop(0)]
-            made = self._block(chosen, tables, seen, 2)
-            assert made is not None
+            made = self._block(chosen, tables, signals, None)
             for part in list(pending):
-                wider = self._block([*chosen, part], tables, seen, GROUPED_CLASSES)
-                shared = set(self.component.parts[part].variables) & {
-                    v for other in chosen for v in self.component.parts[other].variables
-                }
-                if wider is not None and shared:
+                if set(self.component.parts[part].variables).isdisjoint(made.variables):
+                    continue
+                wider = self._block([*chosen, part], tables, signals, GROUPED_CLASSES)
+                if wider is not None:
                     made = wider
                     chosen.append(part)
                     pending.remove(part)
             groups.append(made)
         return groups
 
+    @overload
     def _block(
-        self,
-        parts: list[int],
-        tables: Sequence[Bits],
-        seen: tuple[Bits, NDArray[np.float64]],
-        most: int,
+        self, parts: list[int], tables: Sequence[Bits], signals: Bits, most: None
+    ) -> Block: ...
+
+    @overload
+    def _block(
+        self, parts: list[int], tables: Sequence[Bits], signals: Bits, most: int
+    ) -> Block | None: ...
+
+    def _block(
+        self, parts: list[int], tables: Sequence[Bits], signals: Bits, most: int | None
     ) -> Block | None:
-        """The block of these parts, or None if it has too many classes."""
+        """The block of these parts, or None if it has more than so many classes."""
         used = sorted({v for part in parts for v in self.component.parts[part].variables})
-        if len(used) > MOST_VARIABLES:
+        if most is not None and len(used) > MOST_VARIABLES:
             return None
         choices = np.arange(1 << len(used))
         answers = np.empty((len(choices), len(parts)), np.bool_)
@@ -149,18 +139,22 @@ class Optimal:
             own = self.component.parts[part].variables
             index = sum(((choices >> used.index(v)) & 1) << n for n, v in enumerate(own))
             answers[:, column] = tables[part][index]
-        classes, numbers = np.unique(answers, axis=0, return_inverse=True)
-        if len(classes) > most:
+        if most is not None and len(np.unique(answers, axis=0)) > most:
             return None
-        rates = self.prior.rates[used]
-        likely = ((choices[:, np.newaxis] >> np.arange(len(used))) & 1).astype(np.bool_)
-        weights = np.where(likely, rates, 1 - rates).prod(axis=1)
-        base = np.bincount(numbers, weights, len(classes)).astype(np.float64)
-        true, counts = seen
-        prior = self.prior.of_classes(base, classes, true[:, parts], counts)
         cost = np.full(len(parts), self.caution)
-        neighbours = _cliques(self.component, used, choices, numbers)
-        return Block(tuple(parts), Choice(classes, prior, neighbours, 1 - cost, cost))
+        prior = self.prior.of_choices(signals, used)
+        neighbours = _cliques(self.component, used, choices)
+        choice, place = merge(Choice(answers, prior, neighbours, 1 - cost, cost), MOST_CLASSES)
+        return Block(tuple(parts), tuple(used), place, choice)
+
+
+def literally(columns: NDArray[np.float64], answers: Bits) -> Bits:
+    """`[symbol][part]`: symbols at their word: what most of their likelihood stands for.
+
+    `columns[symbol][class]` are likelihoods up to a factor for each symbol.
+    """
+    claimed = columns @ answers
+    return np.asarray(2 * claimed > columns.sum(axis=1)[:, np.newaxis])
 
 
 def _linked(component: Component, parts: Sequence[int]) -> list[list[int]]:
@@ -177,21 +171,18 @@ def _linked(component: Component, parts: Sequence[int]) -> list[list[int]]:
 
 
 def _cliques(
-    component: Component,
-    used: list[int],
-    choices: NDArray[np.int64],
-    numbers: NDArray[np.int64],
+    component: Component, used: list[int], choices: NDArray[np.int64]
 ) -> tuple[Neighbours, ...]:
-    """For each private pattern: the classes between which it alone may move a window."""
-    found: dict[tuple[tuple[int, ...], int], None] = {}
-    for number, changed in enumerate(component.changes):
+    """For each private pattern: the choices between which it alone may move a window."""
+    found: dict[tuple[tuple[int, ...], Fraction], None] = {}
+    for pattern, changed in zip(component.patterns, component.changes, strict=True):
         inside = sum(1 << place for place, variable in enumerate(used) if variable in changed)
-        pairs = np.unique(np.stack([choices & ~inside, numbers], axis=1), axis=0)
-        begins = np.flatnonzero(np.append(True, pairs[1:, 0] != pairs[:-1, 0]))
-        for rows in np.split(pairs[:, 1], begins[1:]):
-            if len(rows) > 1:
-                found[tuple(rows.tolist()), number] = None
-    return tuple(Neighbours(rows, component.patterns[number].epsilon) for rows, number in found)
+        if not inside:
+            continue
+        outside = choices & ~inside
+        for fixed in np.unique(outside):
+            found[tuple(choices[outside == fixed].tolist()), pattern.epsilon] = None
+    return tuple(Neighbours(rows, epsilon) for rows, epsilon in found)
 
 
 def _best_shares(groups: list[Block]) -> list[Block]:
@@ -218,7 +209,7 @@ def _scaled(block: Block, share: Fraction | int) -> Block:
     neighbours = tuple(
         Neighbours(group.rows, group.epsilon * share) for group in block.choice.neighbours
     )
-    return Block(block.parts, replace(block.choice, neighbours=neighbours))
+    return replace(block, choice=replace(block.choice, neighbours=neighbours))
 
 
 def _utility(blocks: Sequence[Block]) -> float:

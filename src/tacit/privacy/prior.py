@@ -19,7 +19,7 @@ Bits = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Prior:
-    """How often each variable is true, and which answers each context was seen with.
+    """How often each variable is true, and with which values of all each context was seen.
 
     In a context that was seen n times, the base rates count as `strength` windows more.
     """
@@ -28,8 +28,8 @@ class Prior:
     """For each variable of the component, how likely it is true where it is open."""
     signals: Bits
     """`[row][signal]`: contexts, rows of the same context together."""
-    answers: Bits
-    """`[row][part]`: the answers that were true in them."""
+    values: Bits
+    """`[row][variable]`: the values that variables had in them."""
     counts: NDArray[np.float64]
     """`[row]`: in how many windows."""
     strength: float = 4.0
@@ -46,13 +46,13 @@ class Prior:
         object.__setattr__(self, "_places", places)
 
     @classmethod
-    def from_rates(cls, rates: NDArray[np.float64], signals: int, parts: int) -> Prior:
+    def from_rates(cls, rates: NDArray[np.float64], signals: int) -> Prior:
         """A prior without history."""
         nothing = np.empty(0)
         return cls(
             np.clip(rates, 1e-6, 1 - 1e-6),
             np.empty((0, signals), np.bool_),
-            np.empty((0, parts), np.bool_),
+            np.empty((0, len(rates)), np.bool_),
             nothing,
         )
 
@@ -64,37 +64,29 @@ class Prior:
         ]
         return sorted(found, key=lambda context: -context[1])
 
-    def seen(self, signals: Bits) -> tuple[Bits, NDArray[np.float64]]:
-        """The answers that were true in a context, and how often."""
-        place = self._places.get(np.packbits(signals).tobytes(), slice(0, 0))
-        return self.answers[place], self.counts[place]
+    def of_choices(self, signals: Bits, variables: list[int]) -> NDArray[np.float64]:
+        """In a context, the probability of each choice of some variables' values.
 
-    def of_classes(
-        self, base: NDArray[np.float64], classes: Bits, seen: Bits, counts: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
-        """The probability of each class of answers, given its base rate and what was seen."""
-        found = self.tally(classes, seen, counts)
+        Choice n gives the variable at place i the value of n's bit i.
+        """
+        choices = np.arange(1 << len(variables))
+        bits = ((choices[:, np.newaxis] >> np.arange(len(variables))) & 1).astype(np.bool_)
+        rates = self.rates[variables]
+        base = np.where(bits, rates, 1 - rates).prod(axis=1)
+        place = self._places.get(np.packbits(signals).tobytes(), slice(0, 0))
+        seen = self.values[place][:, variables] @ (1 << np.arange(len(variables)))
+        found = np.bincount(seen, self.counts[place], len(choices))
         prior: NDArray[np.float64] = (found + self.strength * base) / (found.sum() + self.strength)
         return prior
-
-    @staticmethod
-    def tally(classes: Bits, seen: Bits, counts: NDArray[np.float64]) -> NDArray[np.float64]:
-        """How often each class was seen; what is none of them does not count."""
-        found = np.zeros(len(classes))
-        if len(seen):
-            same = (seen[:, np.newaxis, :] == classes[np.newaxis, :, :]).all(axis=2)
-            known = same.any(axis=1)
-            np.add.at(found, same[known].argmax(axis=1), counts[known])
-        return found
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, fit for JSON."""
         return {
             "rates": self.rates.tolist(),
             "strength": self.strength,
-            "widths": [self.signals.shape[1], self.answers.shape[1]],
+            "widths": [self.signals.shape[1], self.values.shape[1]],
             "signals": [row.tobytes().hex() for row in np.packbits(self.signals, axis=1)],
-            "answers": [row.tobytes().hex() for row in np.packbits(self.answers, axis=1)],
+            "values": [row.tobytes().hex() for row in np.packbits(self.values, axis=1)],
             "counts": self.counts.tolist(),
         }
 
@@ -102,11 +94,11 @@ class Prior:
     def from_dict(cls, plain: Mapping[str, Any]) -> Prior:
         """The prior that was written."""
         try:
-            signals, parts = plain["widths"]
+            signals, variables = plain["widths"]
             return cls(
                 np.array(plain["rates"], np.float64),
                 _unpacked(plain["signals"], signals),
-                _unpacked(plain["answers"], parts),
+                _unpacked(plain["values"], variables),
                 np.array(plain["counts"], np.float64),
                 float(plain["strength"]),
             )

@@ -27,33 +27,35 @@ _FRESH = 40
 def maximise(
     columns: Floats,
     worth: Floats,
+    laws: Indices,
+    factors: Floats,
     right: Floats,
     basis: Indices,
     inverse: Floats,
     values: Floats,
     limit: int,
 ) -> bool:
-    """Weights >= 0 of `columns`, `[column][row]`, that sum to `right` and are worth most.
+    """Weights >= 0 of columns that sum to `right` and are worth most.
 
+    The columns are the full ones, `[column][row]`, with their worth, and after them one for
+    each of the laws, worth nothing: its factor in the law's first row and -1 in its second.
     `basis` names a column for each row, `inverse` undoes them and `values` are their weights;
     all three are carried on in place. Of several best columns the first enters. After a run of
     exchanges that change nothing, Bland's rule takes over, which cannot go round in circles.
     Says whether it arrived within `limit` exchanges.
     """
-    rows = len(right)
     standing = 0
+    direction = np.empty(len(right))
     for turn in range(limit):
-        if turn % _FRESH == _FRESH - 1 and not settle(columns, right, basis, inverse, values):
+        fresh = turn % _FRESH == _FRESH - 1
+        if fresh and not settle(columns, laws, factors, right, basis, inverse, values):
             return False
         prices = dual_prices(worth, basis, inverse)
-        careful = standing > rows
-        enters = _entering(columns, worth, prices, careful)
+        careful = standing > len(right)
+        enters = _entering(columns, worth, laws, factors, prices, careful)
         if enters < 0:
-            return settle(columns, right, basis, inverse, values)
-        direction = np.zeros(rows)
-        for row in range(rows):
-            for other in range(rows):
-                direction[row] += inverse[row, other] * columns[enters, other]
+            return settle(columns, laws, factors, right, basis, inverse, values)
+        _look(columns, laws, factors, enters, inverse, direction)
         leaves = _leaving(direction, values, basis, careful)
         if leaves < 0:
             return False
@@ -69,13 +71,21 @@ def dual_prices(worth: Floats, basis: Indices, inverse: Floats) -> Floats:
     """What one more of each row's right-hand side would be worth."""
     prices = np.zeros(len(basis))
     for place in range(len(basis)):
-        for row in range(len(basis)):
-            prices[row] += worth[basis[place]] * inverse[place, row]
+        if basis[place] < len(worth):
+            for row in range(len(basis)):
+                prices[row] += worth[basis[place]] * inverse[place, row]
     return prices
 
 
 @compiled
-def _entering(columns: Floats, worth: Floats, prices: Floats, first: bool) -> int:
+def _entering(
+    columns: Floats,
+    worth: Floats,
+    laws: Indices,
+    factors: Floats,
+    prices: Floats,
+    first: bool,
+) -> int:
     """The column that promises most, or the first that promises anything; -1 for none."""
     best, chosen = GAIN, -1
     for column in range(len(columns)):
@@ -85,8 +95,35 @@ def _entering(columns: Floats, worth: Floats, prices: Floats, first: bool) -> in
         if gain > best:
             best, chosen = gain, column
             if first:
-                break
+                return chosen
+    for law in range(len(laws)):
+        gain = prices[laws[law, 1]] - factors[law] * prices[laws[law, 0]]
+        if gain > best:
+            best, chosen = gain, len(columns) + law
+            if first:
+                return chosen
     return chosen
+
+
+@compiled
+def _look(
+    columns: Floats,
+    laws: Indices,
+    factors: Floats,
+    enters: int,
+    inverse: Floats,
+    direction: Floats,
+) -> None:
+    """What one of the entering column takes from each weight."""
+    law = enters - len(columns)
+    for row in range(len(direction)):
+        direction[row] = 0.0
+        if law >= 0:
+            direction[row] += factors[law] * inverse[row, laws[law, 0]]
+            direction[row] -= inverse[row, laws[law, 1]]
+        else:
+            for other in range(len(direction)):
+                direction[row] += inverse[row, other] * columns[enters, other]
 
 
 @compiled
@@ -125,14 +162,28 @@ def _exchange(
 
 @compiled
 def settle(
-    columns: Floats, right: Floats, basis: Indices, inverse: Floats, values: Floats
+    columns: Floats,
+    laws: Indices,
+    factors: Floats,
+    right: Floats,
+    basis: Indices,
+    inverse: Floats,
+    values: Floats,
 ) -> bool:
     """Compute the inverse and the weights anew; False if the basis is no basis."""
     rows = len(right)
     work = np.zeros((rows, 2 * rows))
+    whole = np.zeros((rows, rows))
     for place in range(rows):
+        law = basis[place] - len(columns)
+        if law >= 0:
+            whole[laws[law, 0], place] += factors[law]
+            whole[laws[law, 1], place] -= 1.0
+        else:
+            for row in range(rows):
+                whole[row, place] = columns[basis[place], row]
         for row in range(rows):
-            work[row, place] = columns[basis[place], row]
+            work[row, place] = whole[row, place]
         work[place, rows + place] = 1.0
     for pivot in range(rows):
         best = pivot
@@ -163,7 +214,7 @@ def settle(
         for row in range(rows):
             lacking[row] = right[row]
             for place in range(rows):
-                lacking[row] -= values[place] * columns[basis[place], row]
+                lacking[row] -= values[place] * whole[row, place]
         for place in range(rows):
             for row in range(rows):
                 values[place] += inverse[place, row] * lacking[row]

@@ -1,0 +1,1 @@
+"""What a specification means to people: odds, leaks, what is promised and what is not."""

@@ -1,0 +1,627 @@
+"""A specification in plain words: what epsilon means, what is touched, what is promised.
+
+Odds are rounded towards the weaker claim: what is said is never less than what could happen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from decimal import Decimal
+from fractions import Fraction
+from html import escape
+from math import ceil
+from textwrap import wrap
+from typing import Any, Final, Literal, TypeAlias
+
+from tacit.counting import count
+from tacit.durations import MICROSECONDS, format_duration
+from tacit.patterns.residuals import Residual, boolean_form, is_presence, residual
+from tacit.patterns.ternary import without_conditions
+from tacit.patterns.tree import Not, Pattern, Repeat, Seq, Within, elements, walk
+from tacit.privacy.components import exposure
+from tacit.privacy.exponentials import Exact, exact, exp_below, log_above, written
+from tacit.privacy.policies import Policies, Policy
+from tacit.privacy.uniform import uniform_shares
+from tacit.spec.specification import Query, Specification
+
+UNIT: Final = "one subject, one private pattern, one window"
+GUARANTEE: Final = "docs/guarantee.md"
+PROMISED: Final = (
+    "Neighbours. Two inputs are neighbours with respect to private pattern P if they agree on"
+    " everything except the occurrences (presence, number, times, attributes) of P's element"
+    " event types inside one window of one subject.",
+    "Guarantee. For every private pattern P with budget epsilon, for all neighbours with respect"
+    " to P and every set of outcomes R: Pr[all answers to all consumers in R] <= exp(epsilon) *"
+    " Pr'[the same]. The unit is one subject, one private pattern, one window.",
+)
+NOT_PROMISED: Final = {
+    "events": "Public events are used as they are. One that goes with a private pattern gives it"
+    " away, whatever epsilon is. The odds above are those of someone who knows all public events.",
+    "sums": "Windows add up, and so do private patterns and subjects: n windows may give away n"
+    " times as much. Nothing counts this yet.",
+    "arrival": "When tuples arrive, and so when answers come, is not hidden.",
+    "policies": "Which subject protects which pattern with which epsilon is regarded as known.",
+    "registry": "Who is registered is public.",
+    "history": "What a plan itself tells about the history it was made from is not bounded.",
+    "operators": "What operators see (true answers, dead letters, logs) is not protected.",
+}
+_SURE: Final = 99
+_CERTAIN: Final = 60
+"""From this epsilon on any guess may become as good as certain: exp(60) is beyond 10**26."""
+_WIDTH: Final = 100
+_NAMES: Final = 8
+_TEXT: Final = 160
+
+Openness: TypeAlias = Literal["never", "always", "where", "unless", "depends"]
+Subject: TypeAlias = str | int
+
+
+@dataclass(frozen=True, slots=True)
+class Odds:
+    """What an epsilon means to someone who guesses; all figures are on the safe side."""
+
+    even: Decimal
+    """A 50:50 guess about one window becomes at most so many in 100."""
+    rare: Decimal
+    """What is held to be 1 in 100 becomes at most so many in 100."""
+    windows_to_99: int
+    """From so many windows on, a 50:50 guess about all of them could become 99:1."""
+    windows_in_a_day: int
+    epsilon_in_a_day: Fraction
+
+    @classmethod
+    def of(cls, epsilon: Fraction, window: int) -> Odds:
+        """The odds of an epsilon for each window of so many microseconds."""
+        daily = -(-MICROSECONDS["d"] // window)
+        return cls(
+            even=at_most(Fraction(1, 2), epsilon),
+            rare=at_most(Fraction(1, 100), epsilon, places=1),
+            windows_to_99=windows_until_sure(epsilon),
+            windows_in_a_day=daily,
+            epsilon_in_a_day=daily * epsilon,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PrivateMeaning:
+    """What a declared private pattern hides, for whom, and how well."""
+
+    name: str
+    pattern: str
+    elements: tuple[str, ...]
+    subjects: tuple[Subject, ...] | None
+    """None is all subjects."""
+    epsilon: Fraction
+    """For one subject, one private pattern, one window."""
+    limit: str | None
+    per_element: Fraction | None
+    """The largest share of any of its elements under `uniform`; None for other mechanisms."""
+    odds: Odds
+
+
+@dataclass(frozen=True, slots=True)
+class QueryMeaning:
+    """What private patterns have to do with a query."""
+
+    name: str
+    consumer: str
+    pattern: str
+    touched_by: dict[str, tuple[str, ...]]
+    """The private patterns that may change its answer, and the event types it looks at."""
+    open: Openness
+    """In which windows private events may change the answer."""
+    signals: tuple[str, ...]
+    """The patterns over public events that decide where it is open."""
+    looks_at: tuple[str, ...]
+    """What it asks of private events beyond presence: order, number, attributes."""
+    splits: tuple[tuple[str, ...], ...]
+    """Private patterns whose parts of the query are answered from separate draws."""
+    joins: tuple[tuple[str, ...], ...]
+    """Private patterns that must be protected together because of this query."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyMeaning:
+    """What holds for a group of subjects with the same private patterns."""
+
+    subjects: tuple[Subject, ...] | None
+    """None is everyone whom no private pattern names."""
+    private: tuple[str, ...]
+    shared: dict[str, tuple[str, ...]]
+    """The event types that are elements of several private patterns, and these."""
+    components: tuple[tuple[str, ...], ...]
+    """Private patterns that `optimal` protects together."""
+    untouched: tuple[str, ...]
+    """Private patterns that no answer depends on."""
+    queries: tuple[QueryMeaning, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What a specification protects, how well, and what it does not.
+
+    Text for a terminal, HTML for notebooks, and `to_dict` for programs.
+    """
+
+    mechanism: str
+    decode: str
+    window: int
+    """How long a window is, in microseconds."""
+    private: tuple[PrivateMeaning, ...]
+    policies: tuple[PolicyMeaning, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, fit for JSON; exact numbers are text, so that none is cut short.
+
+        - `mechanism`, `decode`, `window` (as `10 min`), `unit` (of every epsilon)
+        - `private`: for each declaration `name`, `pattern`, `elements`, `subjects` (null for
+          all), `epsilon`, `limit`, `per_element` (null unless uniform), and `odds`: `even` and
+          `rare` (what 50 and 1 in 100 become at most), `windows_to_99`, `windows_in_a_day`,
+          `epsilon_in_a_day`
+        - `policies`: for each group of subjects `subjects` (null for those no one names),
+          `private`, `shared` (event type: private patterns), `components`, `untouched`, and
+          `queries`: `name`, `consumer`, `pattern`, `touched_by` (private pattern: event types),
+          `open` (never, always, where: only where its one signal is detected, unless: only
+          where it is not, depends), `signals`, `looks_at` (order, number, attributes),
+          `splits`, `joins`
+        - `promised`, `not_promised` (what: why), `guarantee` (the page with the proofs)
+        """
+        told: dict[str, Any] = _plain(asdict(self))
+        told["window"] = format_duration(self.window)
+        told["unit"] = UNIT
+        told["promised"], told["not_promised"] = list(PROMISED), dict(NOT_PROMISED)
+        told["guarantee"] = GUARANTEE
+        return told
+
+    def __str__(self) -> str:
+        lines: list[str] = []
+        for title, entries in _sections(self):
+            lines += [*([""] if lines else []), *_filled(title, "")]
+            for head, rows in entries:
+                lines += _filled(head, "  ")
+                for label, text in rows:
+                    lines += _filled(text, f"    {label:<12}")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        cell = "style='text-align:left'"
+        made: list[str] = []
+        for title, entries in _sections(self):
+            made.append(f"<h4>{escape(title)}</h4>")
+            for head, rows in entries:
+                made += [f"<p>{escape(head)}</p>"] if head else []
+                body = "".join(
+                    f"<tr><th {cell}>{escape(label)}</th><td {cell}>{escape(text)}</td></tr>"
+                    for label, text in rows
+                )
+                made += [f"<table>{body}</table>"] if body else []
+        return f"<div>{''.join(made)}</div>"
+
+
+def at_most(before: Fraction, epsilon: Exact, places: int = 0) -> Decimal:
+    """What a probability can become at most, in 100; rounded up.
+
+    Digits are added where the bound would read as certain, until six are not enough.
+
+    >>> at_most(Fraction(1, 2), 1), at_most(Fraction(1, 2), 5), at_most(Fraction(1, 100), 1, 1)
+    (Decimal('74'), Decimal('99.4'), Decimal('2.7'))
+    """
+    amount = exact(epsilon)
+    if amount >= _CERTAIN:
+        return Decimal(100)
+    # `exp_below` is less than exp by a share below 2**-192.
+    growth = before * exp_below(amount) * Fraction(2**192, 2**192 - 1)
+    after = 100 * growth / (growth + 1 - before)
+    for digits in range(places, 7):
+        rounded = ceil(after * 10**digits)
+        if rounded < 100 * 10**digits:
+            return Decimal(rounded).scaleb(-digits)
+    return Decimal(100)
+
+
+def windows_until_sure(epsilon: Exact) -> int:
+    """The least number of windows after which a 50:50 guess could become 99:1.
+
+    >>> windows_until_sure(1), windows_until_sure(5)
+    (5, 1)
+    """
+    # The logarithm is rounded up in its 19th decimal: so much less is certainly below it.
+    least = Fraction(log_above(Fraction(_SURE))) - Fraction(1, 10**18)
+    return ceil(least / exact(epsilon))
+
+
+def explain(spec: Specification) -> Explanation:
+    """Say in plain words what a specification protects.
+
+    >>> from tacit.spec.reading import loads
+    >>> spec = loads('''
+    ... streams: {gps: {subject: taxi, time: at}}
+    ... windows: {size: 1 h}
+    ... events: {clinic: {stream: gps}, slow: {stream: gps}}
+    ... private: [{pattern: clinic, epsilon: 1}]
+    ... queries: [{name: jam, consumer: city, pattern: "AND(slow, clinic)"}]
+    ... ''')
+    >>> explain(spec).policies[0].queries[0].touched_by
+    {'clinic': ('clinic',)}
+    """
+    groups = _groups(spec)
+    policies = dict(zip(groups, Policies(spec).policies, strict=True))
+    flipped = spec.mechanism == "uniform"
+    shares = {own: uniform_shares(policy) for own, policy in policies.items() if flipped}
+    return Explanation(
+        mechanism=spec.mechanism,
+        decode=spec.decode,
+        window=spec.windows.size,
+        private=tuple(_private(spec, number, shares) for number in range(len(spec.private))),
+        policies=tuple(
+            _policy(spec, policies[own], subjects)
+            for own, subjects in groups.items()
+            if subjects != ()
+        ),
+    )
+
+
+def _groups(spec: Specification) -> dict[frozenset[int], tuple[Subject, ...] | None]:
+    """Who has which private patterns, in the order of `Policies`.
+
+    None is everyone whom no private pattern names; nobody, if all registered ones are named.
+    """
+    named = [frozenset(declared.subjects or ()) for declared in spec.private]
+    general = frozenset(n for n, declared in enumerate(spec.private) if declared.subjects is None)
+    found: dict[frozenset[int], dict[Subject, None]] = {general: {}}
+    for declared in spec.private:
+        for subject in declared.subjects or ():
+            own = general.union(n for n, subjects in enumerate(named) if subject in subjects)
+            found.setdefault(own, {})[subject] = None
+    registered = spec.subjects if isinstance(spec.subjects, tuple) else None
+    others = registered is None or not set(registered) <= frozenset().union(*named)
+    return {
+        own: None if own == general and others else tuple(subjects)
+        for own, subjects in found.items()
+    }
+
+
+def _private(
+    spec: Specification, number: int, shares: Mapping[frozenset[int], Mapping[str, Fraction]]
+) -> PrivateMeaning:
+    declared, pattern = spec.private[number], spec.private_patterns[number]
+    names = elements(pattern)
+    # An element that another pattern of some subjects shares may have less there.
+    own = [share[name] for numbers, share in shares.items() if number in numbers for name in names]
+    return PrivateMeaning(
+        name=declared.name,
+        pattern=repr(pattern),
+        elements=names,
+        subjects=declared.subjects,
+        epsilon=Fraction(declared.epsilon),
+        limit=None if declared.limit is None else str(declared.limit),
+        per_element=max(own, default=None),
+        odds=Odds.of(Fraction(declared.epsilon), spec.windows.size),
+    )
+
+
+def _policy(
+    spec: Specification, policy: Policy, subjects: tuple[Subject, ...] | None
+) -> PolicyMeaning:
+    asked = list(spec.query_patterns.values())
+    exposed = exposure(policy, asked)
+    owners = {
+        name: tuple(p.name for p in policy.patterns if name in p.elements)
+        for name in spec.events
+        if name in policy.private
+    }
+    components = [tuple(p.name for p in component.patterns) for component in exposed.components]
+    touched = {name for component in components for name in component}
+    queries = []
+    for query, pattern, question in zip(spec.queries, asked, exposed.questions, strict=True):
+        own = frozenset(p.name for p in policy.patterns if p.elements & {*elements(pattern)})
+        parts = tuple(
+            tuple(name for name in components[number] if name in own)
+            for number, _ in question.parts
+        )
+        queries.append(_query(query, pattern, policy, parts if len(parts) > 1 else ()))
+    return PolicyMeaning(
+        subjects=subjects,
+        private=tuple(p.name for p in policy.patterns),
+        shared={name: owning for name, owning in owners.items() if len(owning) > 1},
+        components=tuple(components),
+        untouched=tuple(p.name for p in policy.patterns if p.name not in touched),
+        queries=tuple(queries),
+    )
+
+
+def _query(
+    query: Query, pattern: Pattern, policy: Policy, splits: tuple[tuple[str, ...], ...]
+) -> QueryMeaning:
+    found = elements(pattern)
+    touching = {p.name: tuple(e for e in found if e in p.elements) for p in policy.patterns}
+    left = residual(pattern, policy.private)
+    where, signals = _openness(left)
+    # What a query joins when it is the only one, it joins because of itself.
+    alone = exposure(policy, [pattern]).components
+    return QueryMeaning(
+        name=query.name,
+        consumer=query.consumer,
+        pattern=repr(query.pattern),
+        touched_by={name: types for name, types in touching.items() if types},
+        open=where,
+        signals=signals,
+        looks_at=_looks_at(left, policy.private),
+        splits=splits,
+        joins=tuple(tuple(p.name for p in c.patterns) for c in alone if len(c.patterns) > 1),
+    )
+
+
+def _openness(left: Residual) -> tuple[Openness, tuple[str, ...]]:
+    """Where what remains of a query depends on its variables, and the signals that say so."""
+    kinds = dict.fromkeys(left.cofactors)
+    if len(kinds) == 1:
+        return "never", ()
+    if False in kinds and True in kinds:
+        return "always", ()
+    signals = tuple(repr(kind) for kind in kinds if not isinstance(kind, bool))
+    if len(signals) > 1:
+        return "depends", signals
+    return ("where" if False in kinds else "unless"), signals
+
+
+def _looks_at(left: Residual, private: frozenset[str]) -> tuple[str, ...]:
+    """What it asks of private events that their presence does not tell."""
+    atoms = [v.atom for v in left.variables if not is_presence(boolean_form(v.atom))]
+    nodes = [n for atom in atoms for n in walk(atom) if not private.isdisjoint(elements(n))]
+    order = any(
+        isinstance(n, Within) or (isinstance(n, Seq) and len(elements(n)) > 1) for n in nodes
+    )
+    attributes = any(without_conditions(atom, private) != atom for atom in atoms)
+    told = {
+        "order": order,
+        "number": any(_counts(n, private) for n in nodes),
+        "attributes": attributes,
+    }
+    return tuple(name for name, asked in told.items() if asked)
+
+
+def _counts(node: Pattern, private: frozenset[str]) -> bool:
+    """Whether it needs several events of one private type."""
+    if isinstance(node, Repeat):
+        return node.least > 1
+    if not isinstance(node, Seq):
+        return False
+    met = [e for part in node.parts if not isinstance(part, Not) for e in elements(part)]
+    return any(met.count(name) > 1 for name in private)
+
+
+Rows: TypeAlias = list[tuple[str, str]]
+Section: TypeAlias = tuple[str, list[tuple[str, Rows]]]
+
+_HOW: Final = {
+    "uniform": "uniform: whether a private event occurred is flipped at random, for all elements"
+    " of a pattern alike.",
+    "adaptive": "adaptive: whether a private event occurred is flipped at random; the plan says"
+    " how often for each element.",
+    "optimal": "optimal: answers that private events can change are drawn at random; all others"
+    " are exact.",
+    "auto": "auto: the planner takes the best of uniform, adaptive and optimal.",
+}
+_READ: Final = {
+    "literal": "Noisy events are taken at their word.",
+    "posterior": "The likelier answer is given, by the noise and by what the plan expects.",
+}
+
+
+def _sections(told: Explanation) -> Iterator[Section]:
+    """All that is said, for text and for HTML."""
+    if told.private:
+        yield "How it is protected", [(f"Every epsilon is for {UNIT}.", _general_rows(told))]
+        yield "Private patterns", [(_shown(p.name), _private_rows(p)) for p in told.private]
+    else:
+        yield "Private patterns", [("Nothing is declared private: all answers are exact.", [])]
+    for policy in told.policies:
+        entries = [("", rows) for rows in [_policy_rows(told, policy)] if rows]
+        entries += _queries(told, policy)
+        yield f"Queries about {_whom(policy, told)}", entries
+    if told.private:
+        yield "What is promised", [(line, []) for line in PROMISED]
+        link = f"More, with proofs: {GUARANTEE}"
+        yield "What is not promised", [("", [*NOT_PROMISED.items()]), (link, [])]
+
+
+def _general_rows(told: Explanation) -> Rows:
+    read = "" if told.mechanism == "optimal" else f" {_READ[told.decode]}"
+    return [
+        ("windows", f"{format_duration(told.window)} long"),
+        ("mechanism", _HOW[told.mechanism] + read),
+        ("noise", "In every window, whether or not something private occurred."),
+    ]
+
+
+def _queries(told: Explanation, policy: PolicyMeaning) -> list[tuple[str, Rows]]:
+    """The queries of a policy; those that are as in the first policy are not told again."""
+    first = told.policies[0]
+    pairs = list(zip(policy.queries, first.queries, strict=True))
+    same = [query.name for query, other in pairs if policy is not first and query == other]
+    fresh = [query for query, other in pairs if policy is first or query != other]
+    untouched = [query.name for query in fresh if not query.touched_by]
+    entries: list[tuple[str, Rows]] = []
+    if untouched:
+        entries.append((", ".join(untouched), [("exact", "Nothing private is touched.")]))
+    for query in fresh:
+        if query.touched_by:
+            entries.append(
+                (f"{query.name}, for {_shown(query.consumer)}", _query_rows(told, query))
+            )
+    if same:
+        entries.append((", ".join(same), [("same", f"As for {_whom(first, told)}.")]))
+    return entries or [("None are declared.", [])]
+
+
+def _private_rows(private: PrivateMeaning) -> Rows:
+    odds = private.odds
+    rows = [
+        ("pattern", _shown(private.pattern)),
+        ("hides", f"{_listed(private.elements)}: whether, how often, when, with which attributes"),
+        ("for", _people(private.subjects)),
+        ("epsilon", f"{written(private.epsilon)} for {UNIT}"),
+        (
+            "means",
+            f"A 50:50 guess about {_shown(private.name)} in one window {_become(odds.even)},"
+            " either way, whatever all answers together say.",
+        ),
+        ("", f"If it is rare, 1 in 100 can become at most {odds.rare} in 100."),
+    ]
+    if private.per_element is not None:
+        share = at_most(Fraction(1, 2), private.per_element)
+        text = f"{written(private.per_element)} for one subject, one element, one window."
+        alone = f"A 50:50 guess about one element alone {_become(share)}."
+        rows.append(("per element", f"{text} {alone}"))
+    rows.append(("adds up", _adds_up(odds)))
+    if private.limit is not None:
+        rows.append(("limit", f"{private.limit}: kept, but nothing counts it in this version."))
+    return rows
+
+
+def _adds_up(odds: Odds) -> str:
+    number = odds.windows_to_99
+    day = (
+        f"A day has {count(odds.windows_in_a_day, 'window')}: for one subject and one private"
+        f" pattern epsilon {written(odds.epsilon_in_a_day)} together."
+    )
+    if number == 1:
+        return f"One window is enough to make a 50:50 guess as sure as 99:1. {day}"
+    some = f"A 50:50 guess about what shows in {number:,} windows could become as sure as 99:1."
+    return f"{some} {day}"
+
+
+def _become(most: Decimal) -> str:
+    if most == 100:
+        return "can become as good as certain"
+    return f"can become at most {most}:{100 - most}"
+
+
+def _policy_rows(told: Explanation, policy: PolicyMeaning) -> Rows:
+    rows: Rows = []
+    once = ", and flipped once" if told.mechanism in ("uniform", "adaptive") else ""
+    for name, owners in policy.shared.items():
+        rows.append(("shared", f"{name} is an element of {_listed(owners, 'and')}{once}."))
+    if told.mechanism in ("optimal", "auto"):
+        for names in policy.components:
+            if len(names) > 1:
+                causes = [q.name for q in policy.queries if any(_within(j, names) for j in q.joins)]
+                why = f"because of {_listed(causes, 'and')}"
+                rows.append(("together", f"{_listed(names, 'and')} are protected as one, {why}."))
+    for name in policy.untouched:
+        rows.append(
+            (
+                "untouched",
+                f"{_shown(name)}: no answer depends on it, so answers give nothing away about it"
+                " beyond public events.",
+            )
+        )
+    return rows
+
+
+def _within(some: Iterable[str], names: Sequence[str]) -> bool:
+    return set(some) <= set(names)
+
+
+def _query_rows(told: Explanation, query: QueryMeaning) -> Rows:
+    rows = [("asks", _shown(query.pattern))]
+    for name, types in query.touched_by.items():
+        rows.append(("touched by", f"{_shown(name)}, because it looks at {_listed(types, 'and')}."))
+    rows.append(("noisy", _open(query)))
+    if query.open == "never":
+        return rows
+    if query.looks_at:
+        what = _listed(query.looks_at, "and")
+        rows.append(("unknown", f"It asks for the {what} of private events, which stays unknown."))
+        rows += [("read", text) for text in _literal(told, query)]
+    if told.mechanism in ("optimal", "auto"):
+        if query.splits:
+            parts = _listed([_listed(names, "with") for names in query.splits], "and")
+            rows.append(("splits", f"Its parts about {parts} are answered from separate draws."))
+        for names in query.joins:
+            text = f"It asks about {_listed(names, 'and')} at once, so they are protected together."
+            rows.append(("joins", text))
+    return rows
+
+
+def _open(query: QueryMeaning) -> str:
+    match query.open:
+        case "never":
+            return "Never: private events cannot change the answer, so it is exact."
+        case "always":
+            return "In every window: public events alone do not decide it."
+        case "where":
+            signal = _shown(query.signals[0])
+            return f"Only in windows where {signal} is detected; elsewhere exactly no."
+        case "unless":
+            signal = _shown(query.signals[0])
+            return f"Only in windows without {signal}; where it is detected, exactly yes."
+        case "depends":
+            number = count(len(query.signals), "pattern")
+            return f"In some windows: {number} over public events tell which. Elsewhere exact."
+
+
+def _literal(told: Explanation, query: QueryMeaning) -> list[str]:
+    """What reading noisy events at their word means for a query."""
+    if told.mechanism == "optimal" or told.decode != "literal":
+        return []
+    if told.mechanism == "auto":
+        return ["Literally, if uniform or adaptive is chosen: see docs/known-limits.md."]
+    words = {
+        "order": "A private event that comes out present gets a random time: order is chance.",
+        "number": "One noisy event stands for any number: two or more are never found.",
+        "attributes": "Conditions on private events count as met.",
+    }
+    return [words[asked] for asked in query.looks_at]
+
+
+def _whom(policy: PolicyMeaning, told: Explanation) -> str:
+    if policy.subjects is not None:
+        return _people(policy.subjects)
+    named = sum(len(other.subjects or ()) for other in told.policies)
+    return f"all subjects but {named:,}" if named else "all subjects"
+
+
+def _people(subjects: tuple[Subject, ...] | None) -> str:
+    if subjects is None:
+        return "all subjects"
+    return f"{count(len(subjects), 'subject')}: {_listed(subjects)}"
+
+
+def _shown(chosen: Subject) -> str:
+    """What someone wrote: not too long, and without anything that a terminal would obey."""
+    text = str(chosen)
+    text = text if text.isprintable() else repr(text)
+    return text if len(text) <= _TEXT else f"{text[: _TEXT - 3]}..."
+
+
+def _listed(names: Iterable[Subject], last: str = "") -> str:
+    """Names in a line; a long list is cut short."""
+    known = [_shown(name) for name in names]
+    if len(known) > _NAMES:
+        return f"{', '.join(known[:_NAMES])} and {len(known) - _NAMES:,} more"
+    if last and len(known) > 1:
+        return f"{', '.join(known[:-1])} {last} {known[-1]}"
+    return ", ".join(known)
+
+
+def _filled(text: str, lead: str) -> list[str]:
+    """Lines of text behind a lead, which stands in the first of them."""
+    return wrap(text, _WIDTH, initial_indent=lead, subsequent_indent=" " * len(lead))
+
+
+def _plain(value: Any) -> Any:
+    """Only what JSON knows."""
+    match value:
+        case dict():
+            return {key: _plain(inner) for key, inner in value.items()}
+        case tuple() | list():
+            return [_plain(inner) for inner in value]
+        case Fraction():
+            return written(value)
+        case Decimal():
+            return str(value)
+        case _:
+            return value

@@ -1,0 +1,350 @@
+"""Closed windows -> protected answers: what was asked of them, noise, and its decoding.
+
+Nothing that depends on private events leaves but through `Noise`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from tacit.answers.certainty import ByPolicy, Certainty, Exact, Shares
+from tacit.answers.contexts import Contexts, Drawn
+from tacit.answers.decoding import Decoded, decoding_program
+from tacit.patterns.booleans import to_columns
+from tacit.patterns.tree import Name, Pattern
+from tacit.pipeline.asking import Asking
+from tacit.pipeline.flow import compiled_queries
+from tacit.pipeline.reading import Reading
+from tacit.planning.schemes import ElementScheme, OptimalScheme, Scheme
+from tacit.privacy.components import Question
+from tacit.privacy.noise import Noise
+from tacit.spec.specification import Specification
+from tacit.windows.panes import Closed
+
+Columns = NDArray[np.uint64]
+
+
+class Asked:
+    """The patterns that windows are asked for, each once: their bits are the release's input."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Pattern, int] = {}
+
+    def column(self, pattern: Pattern) -> int:
+        """The number of the pattern's bit column."""
+        return self._numbers.setdefault(pattern, len(self._numbers))
+
+    @property
+    def patterns(self) -> tuple[Pattern, ...]:
+        """All of them, in order."""
+        return tuple(self._numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """Closed windows, and the bits of what was asked of them: `[window][pattern][word]`."""
+
+    bits: Columns
+    closed: Closed
+    rows: Mapping[str, pl.DataFrame]
+
+    @property
+    def slots(self) -> int:
+        """How many subjects there are."""
+        return int(self.closed.words.shape[1])
+
+
+class Guard(ABC):
+    """Protects the answers for the subjects of one policy."""
+
+    @abstractmethod
+    def protect(self, windows: Windows, own: NDArray[np.bool_] | None) -> tuple[Columns, Certainty]:
+        """`bits[window][query][word]`; what is given for subjects that are not `own` is unused."""
+
+    @property
+    def reading(self) -> Reading | None:
+        """What reads noisy windows, if these are read literally."""
+        return None
+
+
+class Open(Guard):
+    """For subjects who keep nothing private."""
+
+    def __init__(self, queries: Sequence[Pattern], asked: Asked) -> None:
+        self._columns = [asked.column(query) for query in queries]
+
+    def protect(
+        self,
+        windows: Windows,
+        own: NDArray[np.bool_] | None,  # noqa: ARG002 - true answers look alike for all
+    ) -> tuple[Columns, Certainty]:
+        """The true answers: no private event can change them."""
+        return windows.bits[:, self._columns], Exact()
+
+
+class FlipGuard(Guard):
+    """Flips private elements, each once; queries are answered from what comes out."""
+
+    def __init__(
+        self,
+        scheme: ElementScheme,
+        queries: Sequence[Pattern],
+        asked: Asked,
+        noise: Noise,
+        reading: Reading | None,
+    ) -> None:
+        self._noise = noise
+        self._reading = reading
+        self._queries = len(queries)
+        touched = {part.query for part in scheme.touched}
+        self._exact = [n for n in range(len(queries)) if n not in touched]
+        self._exact_columns = [asked.column(queries[number]) for number in self._exact]
+        self._elements = sorted({name for part in scheme.touched for name in part.elements})
+        self._channels = [scheme.elements.channels[name] for name in self._elements]
+        self._element_columns = [asked.column(Name(name)) for name in self._elements]
+        signals = dict.fromkeys(signal for part in scheme.touched for signal in part.signals)
+        self._signal_columns = [asked.column(signal) for signal in signals]
+        names: list[Hashable] = [*signals, *self._elements]
+        self._read_queries = [part.query for part in scheme.read_parts]
+        names += self._read_queries
+        self._numbers = {name: number for number, name in enumerate(names)}
+        self._decoders = {decoder.query: decoder for decoder in scheme.decoders()}
+        decided = [decoder for decoder in self._decoders.values() if decoder.yes is not None]
+        self._decided = [decoder.query for decoder in decided]
+        self._program = decoding_program(decided, self._numbers)
+
+    @property
+    def reading(self) -> Reading | None:
+        """What reads noisy windows, if these are read literally."""
+        return self._reading
+
+    def protect(self, windows: Windows, own: NDArray[np.bool_] | None) -> tuple[Columns, Certainty]:
+        """Flip, then answer."""
+        bits = windows.bits
+        result = np.empty((len(bits), self._queries, bits.shape[2]), np.uint64)
+        result[:, self._exact] = bits[:, self._exact_columns]
+        noisy = self._flipped(bits, own)
+        columns = [bits[:, self._signal_columns], noisy]
+        if self._reading is not None:
+            read = self._read(self._reading, windows, noisy)
+            result[:, self._read_queries] = read
+            columns.append(read)
+        evidence = np.concatenate(columns, axis=1)
+        if self._decided:
+            result[:, self._decided] = self._program.run(evidence)
+        return result, Decoded(self._decoders, self._numbers, evidence)
+
+    def _flipped(self, bits: Columns, own: NDArray[np.bool_] | None) -> Columns:
+        """The private elements' columns, each bit flipped or not, once and for all queries."""
+        true = bits[:, self._element_columns]
+        lanes = None
+        if own is not None:
+            words = lanes_of(own)
+            lanes = np.ascontiguousarray(np.broadcast_to(words, true[:, 0].shape))
+        noisy = [
+            self._noise.flip(np.ascontiguousarray(true[:, n]), channel, lanes)
+            for n, channel in enumerate(self._channels)
+        ]
+        return np.stack(noisy, axis=1) if noisy else true
+
+    def _read(self, reading: Reading, windows: Windows, noisy: Columns) -> Columns:
+        """The queries read literally; elements that none of them looks at are not there."""
+        shape = (len(noisy), len(reading.private), noisy.shape[2])
+        full = np.zeros(shape, np.uint64)
+        full[:, [reading.private.index(name) for name in self._elements]] = noisy
+        return reading.answer(windows.closed, windows.rows, full, self._noise)
+
+
+class OptimalGuard(Guard):
+    """Answers what private events cannot change, and draws the rest from channels."""
+
+    def __init__(
+        self, scheme: OptimalScheme, queries: Sequence[Pattern], asked: Asked, noise: Noise
+    ) -> None:
+        self._questions = scheme.exposure.questions
+        self._literal = scheme.literal
+        self._caution = scheme.caution
+        self._columns = [
+            asked.column(query) if not question.parts else -1
+            for query, question in zip(queries, self._questions, strict=True)
+        ]
+        self._contexts = [
+            Contexts(optimal, noise, literal=scheme.literal, planned=planned)
+            for optimal, planned in zip(scheme.optimals, scheme.planned, strict=True)
+        ]
+        self._signals = [
+            [asked.column(signal) for signal in component.signals]
+            for component in scheme.exposure.components
+        ]
+        self._variables = [
+            [asked.column(variable.atom) for variable in component.variables]
+            for component in scheme.exposure.components
+        ]
+
+    def protect(self, windows: Windows, own: NDArray[np.bool_] | None) -> tuple[Columns, Certainty]:
+        """Draw for every component, then put the queries together from their parts."""
+        slots = np.arange(windows.slots) if own is None else np.flatnonzero(own)
+        drawn, parts = [], []
+        for contexts, signals, variables in zip(
+            self._contexts, self._signals, self._variables, strict=True
+        ):
+            found = contexts.draw(
+                _by_subject(windows, signals, slots, own),
+                _by_subject(windows, variables, slots, own),
+            )
+            drawn.append(found)
+            parts.append(self._answers(contexts, found, windows, slots, own))
+        shape = (len(windows.bits), len(self._questions), windows.bits.shape[2])
+        certainty = Symbols(self._contexts, drawn, self._questions, len(windows.bits), slots)
+        result = np.empty(shape, np.uint64)
+        for query, question in enumerate(self._questions):
+            if not question.parts:
+                result[:, query] = windows.bits[:, self._columns[query]]
+            elif len(question.parts) == 1:
+                component, part = question.parts[0]
+                result[:, query] = parts[component][:, part]
+            else:
+                result[:, query] = self._combined(question, parts, certainty, query, windows.slots)
+        return result, certainty
+
+    def _answers(
+        self,
+        contexts: Contexts,
+        drawn: Drawn,
+        windows: Windows,
+        slots: NDArray[np.int64],
+        own: NDArray[np.bool_] | None,
+    ) -> Columns:
+        """The answers of a component's parts as bit columns."""
+        words = contexts.words(drawn).reshape(len(windows.bits), len(slots), -1)
+        if own is not None:
+            full = np.zeros((len(windows.bits), windows.slots, words.shape[2]), np.uint64)
+            full[:, slots] = words
+            words = full
+        return to_columns(words, contexts.parts)
+
+    def _combined(
+        self,
+        question: Question,
+        parts: Sequence[Columns],
+        certainty: Symbols,
+        query: int,
+        slots: int,
+    ) -> Columns:
+        """The answer to a query with parts in several components."""
+        if self._literal:
+            columns = [parts[component][:, part] for component, part in question.parts]
+            combine = np.bitwise_and if question.every else np.bitwise_or
+            joined: Columns = combine.reduce(columns)
+            return ~joined if question.negated else joined
+        yes = certainty.posterior(query) >= self._caution
+        full = np.zeros((len(yes), -(-slots // 64) * 64), np.bool_)
+        full[:, certainty.slots] = yes
+        words = np.packbits(full, axis=1, bitorder="little").view("<u8")
+        return words.astype(np.uint64, copy=False)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Symbols(Certainty):
+    """The symbols that were drawn for each component, for some of the subjects."""
+
+    contexts: Sequence[Contexts]
+    drawn: Sequence[Drawn]
+    questions: Sequence[Question]
+    windows: int
+    slots: NDArray[np.int64]
+
+    def posterior(self, query: int) -> Shares:
+        """`[window][own subject]`: how likely a query is true."""
+        question = self.questions[query]
+        told = [
+            self.contexts[component].posterior(self.drawn[component], part)
+            for component, part in question.parts
+        ]
+        # Parts of different components are taken as independent.
+        likely = (
+            np.prod(told, axis=0) if question.every else 1 - np.prod(1 - np.array(told), axis=0)
+        )
+        likely = np.asarray(likely).reshape(self.windows, len(self.slots))
+        return 1 - likely if question.negated else likely
+
+    def right(self, query: int, windows: slice, slots: slice, answers: NDArray[np.bool_]) -> Shares:
+        """The posterior of the answer that was given."""
+        if not self.questions[query].parts:
+            return np.ones(answers.shape)
+        full = np.ones((self.windows, int(max(slots.stop, self.slots.max(initial=-1) + 1))))
+        full[:, self.slots] = self.posterior(query)
+        likely = full[windows, slots]
+        return np.where(answers, likely, 1 - likely)
+
+
+class Release(Asking):
+    """Turns what was asked of windows into protected answers, policy by policy."""
+
+    def __init__(self, spec: Specification, schemes: Sequence[Scheme], noise: Noise) -> None:
+        queries = tuple(spec.query_patterns.values())
+        asked = Asked()
+        self.noise = noise
+        self.guards = [_guard(scheme, spec, queries, asked, noise) for scheme in schemes]
+        readings = [guard.reading.queries for guard in self.guards if guard.reading is not None]
+        self._asked = compiled_queries(spec, asked.patterns, walk=not readings)
+        super().__init__([query.name for query in spec.queries], [self._asked, *readings])
+
+    def answer(
+        self, closed: Closed, rows: Mapping[str, pl.DataFrame], policies: NDArray[np.int32]
+    ) -> tuple[Columns, Certainty]:
+        """The protected answers, each subject's by its own policy."""
+        windows = Windows(self._asked.answer(closed, rows), closed, rows)
+        if len(self.guards) == 1:
+            return self.guards[0].protect(windows, None)
+        parts = [
+            guard.protect(windows, policies == number) for number, guard in enumerate(self.guards)
+        ]
+        result = np.zeros_like(parts[0][0])
+        for number, (bits, _) in enumerate(parts):
+            result |= bits & lanes_of(policies == number)
+        return result, ByPolicy(policies, [certainty for _, certainty in parts])
+
+
+def _guard(
+    scheme: Scheme,
+    spec: Specification,
+    queries: Sequence[Pattern],
+    asked: Asked,
+    noise: Noise,
+) -> Guard:
+    if isinstance(scheme, OptimalScheme):
+        return OptimalGuard(scheme, queries, asked, noise)
+    if isinstance(scheme, ElementScheme):
+        reading = None
+        if scheme.read_parts:
+            patterns = [queries[part.query] for part in scheme.read_parts]
+            reading = Reading(spec, patterns, scheme.elements.policy.private)
+        return FlipGuard(scheme, queries, asked, noise, reading)
+    return Open(queries, asked)
+
+
+def _by_subject(
+    windows: Windows,
+    columns: list[int],
+    slots: NDArray[np.int64],
+    own: NDArray[np.bool_] | None,
+) -> NDArray[np.uint64]:
+    """Some bits of what was asked as words for each window and subject."""
+    words = to_columns(np.ascontiguousarray(windows.bits[:, columns]), windows.slots)
+    if own is not None:
+        words = words[:, slots]
+    return words.reshape(-1, words.shape[2])
+
+
+def lanes_of(own: NDArray[np.bool_]) -> NDArray[np.uint64]:
+    """Subjects as bits of words."""
+    padded = np.zeros(-(-len(own) // 64) * 64, np.bool_)
+    padded[: len(own)] = own
+    return np.packbits(padded, bitorder="little").view("<u8").astype(np.uint64, copy=False)

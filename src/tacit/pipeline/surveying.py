@@ -1,0 +1,168 @@
+"""Closed windows of history -> the statistics that plans are made from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from tacit.answers.answers import Answers
+from tacit.patterns.tree import Name
+from tacit.pipeline.asking import Asking
+from tacit.pipeline.flow import compiled_queries
+from tacit.pipeline.reading import Reading
+from tacit.pipeline.release import Asked
+from tacit.planning.survey import Statistics, Survey
+from tacit.planning.tallies import Tally
+from tacit.privacy.noise import Noise
+from tacit.privacy.policies import Policies
+from tacit.privacy.randomness import SeededSource
+from tacit.privacy.touched import Touched
+from tacit.spec.specification import Specification
+from tacit.windows.panes import Closed
+
+_ROUNDS: Final = 4
+"""How often ordered queries are read from windows whose private elements are drawn by lot."""
+
+
+class Surveying(Asking):
+    """Asks windows of history what the surveys of all policies want to know.
+
+    With `literal`, queries that look at order or attributes are also read from windows in which
+    each private element is there or not by the toss of a coin: that shows what literal reading
+    makes of any noise. Its randomness is seeded, so that a plan can be made again.
+    """
+
+    def __init__(self, spec: Specification, *, literal: bool) -> None:
+        queries = tuple(spec.query_patterns.values())
+        asked = Asked()
+        self.policies = Policies(spec)
+        self.surveys = [Survey(policy, queries, asked.column) for policy in self.policies.policies]
+        self._noise = Noise(SeededSource(1))
+        first = len(asked.patterns)
+        self._trials: list[_Trial] = []
+        for number, survey in enumerate(self.surveys):
+            parts = [part for part in survey.touched if part.table is None and not part.wide]
+            if literal and parts:
+                trial = _Trial(spec, number, parts, asked, first)
+                self._trials.append(trial)
+                first += trial.width
+        self._asked = compiled_queries(spec, asked.patterns, walk=not self._trials)
+        readings = [trial.reading.queries for trial in self._trials]
+        super().__init__([str(number) for number in range(first)], [self._asked, *readings])
+
+    def answer(
+        self,
+        closed: Closed,
+        rows: Mapping[str, pl.DataFrame],
+        policies: NDArray[np.int32],  # noqa: ARG002 - they are told apart when counted
+    ) -> tuple[NDArray[np.uint64], None]:
+        """What is asked, then the trials of each policy."""
+        bits = [self._asked.answer(closed, rows)]
+        for trial in self._trials:
+            bits += trial.answer(closed, rows, self._noise)
+        return np.concatenate(bits, axis=1), None
+
+    def count(self, answers: Answers, policies: NDArray[np.int32]) -> None:
+        """Count answered windows, each subject's for its policy."""
+        known = answers.registered
+        for number, survey in enumerate(self.surveys):
+            chosen = known & (policies == number)
+            survey.add(answers.bits, chosen)
+            for trial in self._trials:
+                if trial.policy == number:
+                    trial.count(answers.bits, chosen)
+
+    def statistics(self) -> list[Statistics]:
+        """What was counted, for each policy."""
+        found = []
+        for number, survey in enumerate(self.surveys):
+            read = {
+                part.query: table
+                for trial in self._trials
+                if trial.policy == number
+                for part, table in trial.tables()
+            }
+            found.append(survey.statistics([read.get(part.query) for part in survey.touched]))
+        return found
+
+
+class _Trial:
+    """Ordered queries of one policy, read from windows with elements drawn by lot."""
+
+    def __init__(
+        self,
+        spec: Specification,
+        policy: int,
+        parts: list[Touched],
+        asked: Asked,
+        first: int,
+    ) -> None:
+        self.policy = policy
+        self.parts = parts
+        private = {name for part in parts for name in part.elements}
+        self.reading = Reading(spec, [part.pattern for part in parts], private)
+        self._elements = self.reading.private
+        a_round = len(self._elements) + len(parts)
+        self.width = _ROUNDS * a_round
+        self._tallies = []
+        for place, part in enumerate(parts):
+            true = [
+                *map(asked.column, part.signals),
+                asked.column(part.pattern),
+                *(asked.column(Name(name)) for name in part.elements),
+            ]
+            rounds = []
+            for number in range(_ROUNDS):
+                begin = first + number * a_round
+                drawn = [begin + self._elements.index(name) for name in part.elements]
+                answer = begin + len(self._elements) + place
+                rounds.append(Tally([*true, *drawn, answer]))
+            self._tallies.append(rounds)
+
+    def answer(
+        self, closed: Closed, rows: Mapping[str, pl.DataFrame], noise: Noise
+    ) -> list[NDArray[np.uint64]]:
+        """For each round the elements that were drawn, and what is read."""
+        windows, slots, _ = closed.words.shape
+        words = -(-slots // 64)
+        found = []
+        for _ in range(_ROUNDS):
+            flat = noise.source.words(windows * len(self._elements) * words)
+            coins = flat.reshape(windows, len(self._elements), words)
+            found += [coins, self.reading.answer(closed, rows, coins, noise)]
+        return found
+
+    def count(self, bits: NDArray[np.uint64], chosen: NDArray[np.bool_]) -> None:
+        """Count what was read."""
+        for rounds in self._tallies:
+            for tally in rounds:
+                tally.add(bits, chosen)
+
+    def tables(self) -> list[tuple[Touched, NDArray[np.float64]]]:
+        """For each query `[context][truth][x][y]`: the share of windows that read as yes."""
+        return [
+            (part, _mean_answer(part, rounds))
+            for part, rounds in zip(self.parts, self._tallies, strict=True)
+        ]
+
+
+def _mean_answer(part: Touched, rounds: list[Tally]) -> NDArray[np.float64]:
+    signals, size = len(part.signals), len(part.elements)
+    seen = np.zeros((2, 1 << signals, 2, 1 << size, 1 << size))
+    for tally in rounds:
+        rows, counts = tally.rows()
+        context = rows[:, :signals] @ (1 << np.arange(signals))
+        truth = rows[:, signals].astype(np.int64)
+        true, drawn = (
+            rows[:, begin : begin + size] @ (1 << np.arange(size))
+            for begin in (signals + 1, signals + 1 + size)
+        )
+        np.add.at(seen, (rows[:, -1].astype(np.int64), context, truth, true, drawn), counts)
+    # What was never tried is read as in the other windows of the context, or else as no.
+    pooled = seen.sum(axis=(2, 3), keepdims=True)
+    share = pooled[1] / np.maximum(pooled.sum(axis=0), 1)
+    return np.asarray((seen[1] + share) / (seen.sum(axis=0) + 1))

@@ -1,0 +1,156 @@
+"""What to expect of answers that are drawn (optimal), in closed form from history."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.planning.quality import Confusion
+from tacit.planning.survey import Statistics
+from tacit.privacy.components import Component, Question
+from tacit.privacy.optimal import Block, Optimal, Outline, literally
+from tacit.privacy.prior import Bits
+from tacit.privacy.staircase import solve
+
+Floats = NDArray[np.float64]
+
+MOST_CONTEXTS: Final = 2000
+"""So many contexts of a policy are looked at; of the rarer ones some stand for the others."""
+_CELLS: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Met:
+    """A context of history: its signals, its outline, and for how many windows it stands."""
+
+    signals: Bits
+    outline: Outline
+    windows: float
+
+
+class Spread(NamedTuple):
+    """What may be drawn about a part: how likely it makes it, how it is read, how often."""
+
+    posterior: Floats
+    yes: Bits
+    windows: Floats
+
+
+class Drawing:
+    """The contexts of a policy's history, to be looked at with any caution."""
+
+    def __init__(
+        self, statistics: Statistics, share: Fraction, *, literal: bool, caution: float = 0.5
+    ) -> None:
+        self.statistics = statistics
+        self.literal = literal
+        components = [part.scaled(share) for part in statistics.exposure.components]
+        most = max(50, MOST_CONTEXTS // max(1, len(components)))
+        self._met = [
+            _met(Optimal(component, prior, caution), most)
+            for component, prior in zip(components, statistics.priors, strict=True)
+        ]
+        self.components = components
+
+    def contexts(self) -> list[list[Met]]:
+        """For each component the contexts that were looked at, the commonest first."""
+        return self._met
+
+    def confusion(self, caution: float) -> Confusion[Floats]:
+        """For each query, what to expect if a false yes costs so much."""
+        spreads = [
+            _spreads(component, met, caution, literal=self.literal)
+            for component, met in zip(self.components, self._met, strict=True)
+        ]
+        counts = np.zeros((3, len(self.statistics.positives)))
+        for query, question in enumerate(self.statistics.exposure.questions):
+            if not question.parts:
+                counts[0, query] = self.statistics.positives[query]
+                continue
+            parts = [spreads[component][part] for component, part in question.parts]
+            whole = parts[0] if len(parts) == 1 else self._combined(parts, question, caution)
+            true, false = whole.windows * whole.posterior, whole.windows * (1 - whole.posterior)
+            counts[:, query] = true[whole.yes].sum(), false[whole.yes].sum(), true[~whole.yes].sum()
+        return Confusion(*counts)
+
+    def _combined(self, parts: Sequence[Spread], question: Question, caution: float) -> Spread:
+        """A query over several components, whose contexts are taken as independent."""
+        whole = _coarse(parts[0])
+        for part in map(_coarse, parts[1:]):
+            left, right = (
+                (whole.posterior, part.posterior)
+                if question.every
+                else (1 - whole.posterior, 1 - part.posterior)
+            )
+            both = np.outer(left, right).ravel()
+            combine = np.logical_and if question.every else np.logical_or
+            whole = _coarse(
+                Spread(
+                    both if question.every else 1 - both,
+                    combine.outer(whole.yes, part.yes).ravel(),
+                    np.outer(whole.windows, part.windows).ravel() / part.windows.sum(),
+                )
+            )
+        posterior = 1 - whole.posterior if question.negated else whole.posterior
+        yes = whole.yes ^ question.negated if self.literal else posterior >= caution
+        return Spread(posterior, yes, whole.windows)
+
+
+def _met(optimal: Optimal, most: int) -> list[Met]:
+    """The commonest contexts of history, and evenly chosen ones of the others."""
+    contexts = optimal.prior.contexts()
+    half = most // 2
+    chosen = contexts[:most]
+    if len(contexts) > most:
+        rare = contexts[half:]
+        step = len(rare) / (most - half)
+        picked = [rare[int(n * step)] for n in range(most - half)]
+        scale = sum(windows for _, windows in rare) / sum(windows for _, windows in picked)
+        chosen = contexts[:half] + [(signals, windows * scale) for signals, windows in picked]
+    return [Met(signals, optimal.outline(signals), windows) for signals, windows in chosen]
+
+
+def _spreads(
+    component: Component, met: Sequence[Met], caution: float, *, literal: bool
+) -> list[Spread]:
+    """For each part what may be drawn about it, over all contexts."""
+    found: list[list[tuple[Floats, Bits, Floats]]] = [[] for _ in component.parts]
+    for context in met:
+        opened = {part for block in context.outline.blocks for part in block.parts}
+        for part, true in enumerate(context.outline.decided):
+            if part not in opened:
+                sure = np.array([true])
+                found[part].append((sure.astype(float), sure, np.array([context.windows])))
+        for block in context.outline.blocks:
+            for part, spread in zip(block.parts, _drawn(block, caution, literal), strict=True):
+                found[part].append((spread[0], spread[1], context.windows * spread[2]))
+    return [
+        Spread(*(np.concatenate(column) for column in zip(*cells, strict=True))) for cells in found
+    ]
+
+
+def _drawn(block: Block, caution: float, literal: bool) -> list[tuple[Floats, Bits, Floats]]:
+    """For each part of a block what its symbols say, and how likely they are."""
+    cost = np.full(len(block.parts), caution)
+    choice = replace(block.choice, reward=1 - cost, penalty=cost)
+    columns = solve(choice).columns
+    joint = columns * choice.prior
+    likely = joint.sum(axis=1)
+    posterior = joint @ choice.answers / likely[:, np.newaxis]
+    yes = literally(columns, choice.answers) if literal else posterior >= caution
+    return [(posterior[:, n], yes[:, n], likely) for n in range(len(block.parts))]
+
+
+def _coarse(spread: Spread) -> Spread:
+    """The same in few cells: posteriors that hardly differ are made one."""
+    level = np.round(spread.posterior * (_CELLS - 1)).astype(np.int64) * 2 + spread.yes
+    windows = np.bincount(level, spread.windows, 2 * _CELLS)
+    true = np.bincount(level, spread.windows * spread.posterior, 2 * _CELLS)
+    kept = windows > 0
+    weights: Floats = windows[kept].astype(np.float64)
+    return Spread(true[kept] / weights, np.flatnonzero(kept) % 2 == 1, weights)

@@ -1,0 +1,253 @@
+"""The planner: history in, the best plan out; or the least epsilon for a required quality."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.errors import PlanError
+from tacit.planning.drawing import Drawing
+from tacit.planning.evidence import Decode, Evidence, Known, best_threshold
+from tacit.planning.objective import ElementObjective
+from tacit.planning.plan import Expected, Plan
+from tacit.planning.quality import Confusion, micro_alpha
+from tacit.planning.sampled import SampledEvidence
+from tacit.planning.schemes import ElementScheme, OpenScheme, OptimalScheme, Scheme
+from tacit.planning.survey import Statistics
+from tacit.privacy.adaptive import adaptive
+from tacit.privacy.elements import Elements
+from tacit.privacy.optimal import Optimal
+from tacit.privacy.uniform import uniform
+from tacit.spec.specification import Specification
+
+Mechanism = Literal["uniform", "adaptive", "optimal"]
+MECHANISMS: Final[tuple[Mechanism, ...]] = ("uniform", "adaptive", "optimal")
+Floats = NDArray[np.float64]
+
+_CAUTIONS: Final = (0.2, 0.35, 0.5, 0.65)
+_KEPT: Final = 1000
+"""The channels of so many contexts of a component are written into a plan."""
+
+
+def make_plan(
+    spec: Specification,
+    statistics: Sequence[Statistics],
+    mechanism: str | None = None,
+    decode: str | None = None,
+    share: Fraction = Fraction(1),
+) -> Plan:
+    """The best plan for the epsilons of a specification, or for a share of them.
+
+    `statistics` are those of each policy's windows. `auto` takes the mechanism with the best
+    expected quality.
+    """
+    chosen = mechanism or spec.mechanism
+    decode = decode or spec.decode
+    if chosen == "auto":
+        plans = [make_plan(spec, statistics, name, decode, share) for name in MECHANISMS]
+        return max(plans, key=lambda plan: plan.expected.quality if plan.expected else 0.0)
+    alphas = tuple(query.alpha for query in spec.queries)
+    literal = decode == "literal"
+    made = [_scheme(chosen, part, alphas, literal, share) for part in statistics]
+    counts = [np.sum([getattr(c, part) for _, c in made], axis=0) for part in ("tp", "fp", "fn")]
+    names = tuple(query.name for query in spec.queries)
+    return Plan(
+        spec,
+        chosen,
+        decode,
+        tuple(scheme for scheme, _ in made),
+        int(sum(part.windows for part in statistics)),
+        Expected(names, alphas, Confusion(*counts)),
+        share,
+    )
+
+
+def _scheme(
+    mechanism: str,
+    statistics: Statistics,
+    alphas: Sequence[float],
+    literal: bool,
+    share: Fraction,
+) -> tuple[Scheme, Confusion[Floats]]:
+    if not statistics.touched:
+        positives = statistics.positives
+        return OpenScheme(), Confusion(positives, 0 * positives, 0 * positives)
+    if mechanism == "optimal":
+        return _optimal(statistics, alphas, literal, share)
+    return _elements(mechanism, statistics, alphas, literal, share)
+
+
+def _elements(
+    mechanism: str,
+    statistics: Statistics,
+    alphas: Sequence[float],
+    literal: bool,
+    share: Fraction,
+) -> tuple[ElementScheme, Confusion[Floats]]:
+    """Uniform or adaptive shares, and how to read what comes out."""
+    policy = statistics.policy.scaled(share)
+    evidence = statistics.evidence
+    touched = [part.query for part in statistics.touched]
+    exact = float(np.delete(statistics.positives, touched).sum())
+    decode: Decode = "literal" if literal else "posterior"
+    made = uniform(policy)
+    threshold = _threshold(evidence, made, alphas, exact)
+    if mechanism == "adaptive":
+        objective = ElementObjective(
+            evidence, alphas, exact=exact, decode=decode, threshold=threshold
+        )
+        made = adaptive(policy, objective)
+        threshold = _threshold(evidence, made, alphas, exact)
+    confusions = [
+        known.confusion(made.flips(known.elements), decode, threshold) for known in evidence
+    ]
+    counts = np.zeros((3, len(statistics.positives)))
+    counts[0] = statistics.positives
+    for query, found in zip(touched, confusions, strict=True):
+        counts[:, query] = found.tp, found.fp, found.fn
+    right = tuple(_right(known, made, decode) for known in evidence)
+    scheme = ElementScheme(made, statistics.touched, literal, threshold, right)
+    return scheme, Confusion(*counts)
+
+
+def _threshold(
+    evidence: Sequence[Known], made: Elements, alphas: Sequence[float], exact: float
+) -> float:
+    pairs = [(known, made.flips(known.elements)) for known in evidence]
+    # The answers are read with it, so it must not be 0: that would say yes to all.
+    return max(best_threshold(pairs, alphas, exact)[0], 1e-9)
+
+
+def _right(known: Known, made: Elements, decode: Decode) -> Floats:
+    """`[context][presence or literal answer][answer]`: how likely an answer is right."""
+    flips = made.flips(known.elements)
+    if isinstance(known, Evidence):
+        return known.confidence(flips, decode)
+    assert isinstance(known, SampledEvidence)
+    posterior = known.posterior(flips)
+    return np.stack([1 - posterior, posterior], axis=-1)
+
+
+def _optimal(
+    statistics: Statistics, alphas: Sequence[float], literal: bool, share: Fraction
+) -> tuple[OptimalScheme, Confusion[Floats]]:
+    """The caution with the best expected quality, and the channels of history's contexts."""
+    alpha = micro_alpha(alphas)
+    caution = _best_caution(Drawing(statistics, share, literal=literal), alpha)
+    final = Drawing(statistics, share, literal=literal, caution=caution)
+    planned = []
+    for component, prior, met in zip(
+        final.components, statistics.priors, final.contexts(), strict=True
+    ):
+        optimal = Optimal(component, prior, caution)
+        planned.append(
+            {
+                np.packbits(context.signals).tobytes(): optimal.made(context.outline)
+                for context in met[:_KEPT]
+            }
+        )
+    exposed = statistics.exposure.under(tuple(final.components))
+    scheme = OptimalScheme(exposed, statistics.priors, caution, literal, tuple(planned))
+    return scheme, final.confusion(caution)
+
+
+def _best_caution(drawing: Drawing, alpha: float) -> float:
+    """Try a few, then follow the gradient of Q as long as that helps."""
+    tried: dict[float, tuple[float, float]] = {}
+
+    def look(caution: float) -> None:
+        total = drawing.confusion(caution).total()
+        tried[caution] = (total.quality(alpha), total.weights(alpha).threshold)
+
+    for caution in _CAUTIONS:
+        look(caution)
+    for _ in range(4):
+        best = max(tried, key=lambda caution: tried[caution][0])
+        following = round(min(0.99, max(0.01, tried[best][1])), 3)
+        if following in tried:
+            break
+        look(following)
+    return max(tried, key=lambda caution: tried[caution][0])
+
+
+@dataclass(frozen=True, slots=True)
+class Least:
+    """The least epsilon for a required quality, or the reason why none is enough."""
+
+    factor: Fraction | None
+    """How many times the specification's epsilons are needed; None if none is enough."""
+    plan: Plan | None
+    """The plan with that epsilon, if the specification grants it."""
+    expected: Expected
+    """What to expect at that epsilon, or the best that can be had."""
+    obstacle: str | None = None
+    """The query that is furthest from its quality where none is enough."""
+
+
+def least_epsilon(
+    spec: Specification,
+    statistics: Sequence[Statistics],
+    required: Sequence[float | None],
+    mechanism: str | None = None,
+    decode: str | None = None,
+    *,
+    most: Fraction = Fraction(50),
+    progress: Callable[[int], None] | None = None,
+) -> Least:
+    """The smallest factor on all epsilons with which every query reaches its quality.
+
+    No private pattern is given more than an epsilon of `most`.
+    """
+    if all(quality is None for quality in required):
+        raise PlanError(
+            "no quality is required: say --quality, or give queries a quality in the specification"
+        )
+    epsilons = [Fraction(private.epsilon) for private in spec.private]
+    largest = most / max(epsilons, default=Fraction(1))
+    steps = 0
+
+    def attempt(factor: Fraction) -> tuple[Plan, float, str]:
+        nonlocal steps
+        steps += 1
+        plan = make_plan(spec, statistics, mechanism, decode, factor)
+        if progress is not None:
+            progress(steps)
+        assert plan.expected is not None
+        short = [
+            (wanted - row["quality"], row["query"])
+            for wanted, row in zip(required, plan.expected.rows(), strict=True)
+            if wanted is not None
+        ]
+        lacking, query = max(short)
+        return plan, lacking, query
+
+    best, lacking, query = attempt(largest)
+    assert best.expected is not None
+    if lacking > 0:
+        return Least(None, None, best.expected, query)
+    high, low = largest, largest / 2**20
+    found = best
+    for _ in range(_BISECTIONS):
+        middle = _between(low, high)
+        plan, lacking, _ = attempt(middle)
+        if lacking <= 0:
+            high, found = middle, plan
+        else:
+            low = middle
+    assert found.expected is not None
+    return Least(high, found if high <= 1 else None, found.expected)
+
+
+_BISECTIONS: Final = 14
+
+
+def _between(low: Fraction, high: Fraction) -> Fraction:
+    """Between two factors by their ratio, as a short decimal."""
+    middle = float(low) ** 0.5 * float(high) ** 0.5
+    rounded = Fraction(f"{middle:.4g}")
+    return rounded if low < rounded < high else (low + high) / 2

@@ -1,0 +1,210 @@
+"""Schemes: what a plan does for the subjects of one policy, in full.
+
+A scheme's tables say how well it does; its channels say what it gives away. Both are data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.answers.decoding import Decoder
+from tacit.errors import PlanError
+from tacit.patterns.tree import Pattern
+from tacit.privacy.channels import Channel
+from tacit.privacy.components import Exposure, exposure
+from tacit.privacy.elements import Elements
+from tacit.privacy.optimal import Context, Optimal
+from tacit.privacy.policies import Policy
+from tacit.privacy.prior import Bits, Prior
+from tacit.privacy.staircase import read
+from tacit.privacy.touched import Touched, touched
+
+
+@dataclass(frozen=True, eq=False)
+class OpenScheme:
+    """Nothing that is asked depends on anything private: all answers are true."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, fit for JSON."""
+        return {"kind": "open"}
+
+
+@dataclass(frozen=True, eq=False)
+class ElementScheme:
+    """Flip the private elements (uniform, adaptive), and read queries from what comes out."""
+
+    elements: Elements
+    touched: tuple[Touched, ...]
+    literal: bool
+    threshold: float
+    right: tuple[NDArray[np.float64], ...]
+    """For each touched query `[context][presence][answer]`: how likely the answer is right.
+
+    A wide query has its literal answer in place of presence.
+    """
+
+    @property
+    def read_parts(self) -> tuple[Touched, ...]:
+        """The queries that must be read from noisy windows: no table tells their answers."""
+        return tuple(
+            part for part in self.touched if part.wide or (self.literal and part.table is None)
+        )
+
+    def decoders(self) -> list[Decoder]:
+        """How each touched query is answered."""
+        read_queries = {part.query for part in self.read_parts}
+        return [
+            self._decoder(part, right, read=part.query in read_queries)
+            for part, right in zip(self.touched, self.right, strict=True)
+        ]
+
+    def _decoder(self, part: Touched, right: NDArray[np.float64], *, read: bool) -> Decoder:
+        # The context has the lowest bits of a cell, presence those above.
+        cells = right.transpose(1, 0, 2).reshape(-1, 2)
+        noisy = (part.query,) if part.wide else part.elements
+        yes = cells[:, 1] >= self.threshold
+        if self.literal:
+            yes = np.empty(0, np.bool_) if part.table is None else part.table.T.reshape(-1)
+        unread = None if self.literal and read else yes
+        return Decoder(part.query, (*part.signals, *noisy), cells, unread)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, fit for JSON."""
+        return {
+            "kind": "elements",
+            "elements": self.elements.to_dict(),
+            "literal": self.literal,
+            "threshold": self.threshold,
+            "right": {
+                str(part.query): right.tolist()
+                for part, right in zip(self.touched, self.right, strict=True)
+            },
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class OptimalScheme:
+    """Draw open answers from the best channels for their contexts (optimal)."""
+
+    exposure: Exposure
+    priors: tuple[Prior, ...]
+    """For each component."""
+    caution: float
+    literal: bool
+    planned: tuple[Mapping[bytes, Context], ...]
+    """For each component the contexts whose channels are made already, by packed signals."""
+
+    @cached_property
+    def optimals(self) -> tuple[Optimal, ...]:
+        """The mechanism of each component."""
+        return tuple(
+            Optimal(component, prior, self.caution)
+            for component, prior in zip(self.exposure.components, self.priors, strict=True)
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, fit for JSON."""
+        return {
+            "kind": "optimal",
+            "caution": self.caution,
+            "literal": self.literal,
+            "components": [
+                {
+                    "prior": prior.to_dict(),
+                    "contexts": [_written(key, context) for key, context in planned.items()],
+                }
+                for prior, planned in zip(self.priors, self.planned, strict=True)
+            ],
+        }
+
+
+Scheme: TypeAlias = OpenScheme | ElementScheme | OptimalScheme
+
+
+def scheme_from_dict(
+    plain: Mapping[str, Any], policy: Policy, queries: Sequence[Pattern]
+) -> Scheme:
+    """The scheme that was written, for the policy that the specification says.
+
+    What is protected comes from the specification, not from what was written: channels are
+    audited against the neighbours and the epsilons that it asks for.
+    """
+    try:
+        match plain["kind"]:
+            case "open":
+                scheme: Scheme = OpenScheme()
+            case "elements":
+                scheme = _elements(plain, policy, queries)
+            case "optimal":
+                scheme = _optimal(plain, policy, queries)
+            case _:
+                raise PlanError("the plan was made by another version; make it anew")
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise PlanError(
+            f"the plan is damaged ({type(error).__name__}); make it anew with tacit plan"
+        ) from error
+    if isinstance(scheme, OpenScheme) and touched(policy, queries):
+        raise PlanError("the plan leaves private patterns unprotected; make it anew")
+    return scheme
+
+
+def _elements(plain: Mapping[str, Any], policy: Policy, queries: Sequence[Pattern]) -> Scheme:
+    written = Elements.from_dict(plain["elements"])
+    parts = touched(policy, queries)
+    right = tuple(np.array(plain["right"][str(part.query)], np.float64) for part in parts)
+    for part, table in zip(parts, right, strict=True):
+        cells = 2 if part.wide else 1 << len(part.elements)
+        if table.shape != (1 << len(part.signals), cells, 2):
+            raise PlanError("the plan's tables do not fit the specification; make it anew")
+    return ElementScheme(
+        Elements(policy, written.channels),
+        parts,
+        bool(plain["literal"]),
+        float(plain["threshold"]),
+        right,
+    )
+
+
+def _optimal(plain: Mapping[str, Any], policy: Policy, queries: Sequence[Pattern]) -> Scheme:
+    found = exposure(policy, queries)
+    if len(found.components) != len(plain["components"]):
+        raise PlanError("the plan's components are not the specification's; make it anew")
+    priors = tuple(Prior.from_dict(part["prior"]) for part in plain["components"])
+    bare = OptimalScheme(
+        found, priors, float(plain["caution"]), bool(plain["literal"]), tuple({} for _ in priors)
+    )
+    planned = []
+    for optimal, part in zip(bare.optimals, plain["components"], strict=True):
+        width = len(optimal.component.signals)
+        contexts = (_read_context(optimal, one, width) for one in part["contexts"])
+        planned.append(dict(contexts))
+    return OptimalScheme(found, priors, bare.caution, bare.literal, tuple(planned))
+
+
+def _written(key: bytes, context: Context) -> dict[str, Any]:
+    return {
+        "signals": key.hex(),
+        "tables": [
+            [[str(entry) for entry in row] for row in design.channel.table.tolist()]
+            for _, design in context.blocks
+        ],
+    }
+
+
+def _read_context(optimal: Optimal, plain: Mapping[str, Any], width: int) -> tuple[bytes, Context]:
+    """A context with the tables that were written, audited against the specification."""
+    key = bytes.fromhex(plain["signals"])
+    signals: Bits = np.unpackbits(np.frombuffer(key, np.uint8), count=width).astype(np.bool_)
+    outline = optimal.outline(signals)
+    blocks = []
+    for block, table in zip(outline.blocks, plain["tables"], strict=True):
+        entries = [[int(str(entry)) for entry in row] for row in table]
+        channel = Channel(entries, block.choice.neighbours)
+        blocks.append((block, read(block.choice, channel)))
+    return key, Context(outline.decided, tuple(blocks))

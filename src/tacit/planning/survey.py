@@ -1,0 +1,234 @@
+"""Survey: what history must be asked, and what comes of it, for the subjects of one policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.patterns.residuals import boolean_form
+from tacit.patterns.tree import And, Name, Not, Or, Pattern, elements
+from tacit.planning.evidence import Evidence, Known
+from tacit.planning.sampled import SampledEvidence
+from tacit.planning.tallies import Tally
+from tacit.privacy.components import Component, Exposure, exposure
+from tacit.privacy.policies import Policy
+from tacit.privacy.prior import Bits, Prior
+from tacit.privacy.touched import Touched, touched
+
+Column: TypeAlias = Callable[[Pattern], int]
+"""The number of a pattern's bit column, which is thereby asked for."""
+STRENGTHS = (1.0, 4.0, 16.0, 64.0, 256.0, 1024.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Statistics:
+    """What history says about the windows of one policy's subjects."""
+
+    policy: Policy
+    exposure: Exposure
+    touched: tuple[Touched, ...]
+    windows: float
+    positives: NDArray[np.float64]
+    """For each query, in how many windows it is true."""
+    priors: tuple[Prior, ...]
+    """For each component."""
+    evidence: tuple[Known, ...]
+    """For each touched query."""
+
+
+class Survey:
+    """Counts what a plan needs to know about the windows of one policy's subjects."""
+
+    def __init__(self, policy: Policy, queries: Sequence[Pattern], column: Column) -> None:
+        self.policy = policy
+        self.exposure = exposure(policy, queries)
+        self.touched = touched(policy, queries)
+        self._components = [
+            Tally(
+                [
+                    *(column(signal) for signal in component.signals),
+                    *(column(variable.atom) for variable in component.variables),
+                ]
+            )
+            for component in self.exposure.components
+        ]
+        self._public = [_public_atoms(part) if part.wide else () for part in self.touched]
+        self._parts = [
+            Tally(
+                [
+                    *map(column, part.signals),
+                    *(column(Name(name)) for name in part.elements),
+                    column(part.pattern),
+                    *map(column, public),
+                ]
+            )
+            for part, public in zip(self.touched, self._public, strict=True)
+        ]
+        self._queries = [Tally([column(query)]) for query in queries]
+
+    def add(self, bits: NDArray[np.uint64], chosen: NDArray[np.bool_]) -> None:
+        """Count the chosen windows and subjects, `[window][subject]`."""
+        for tally in (*self._components, *self._parts, *self._queries):
+            tally.add(bits, chosen)
+
+    def statistics(self, readings: Sequence[NDArray[np.float64] | None]) -> Statistics:
+        """All that was counted; `readings` holds literal answers of ordered queries, if any."""
+        positives = []
+        windows = 0.0
+        for tally in self._queries:
+            found, counts = tally.rows()
+            windows = float(counts.sum())
+            positives.append(float(counts[found[:, 0]].sum()))
+        return Statistics(
+            self.policy,
+            self.exposure,
+            self.touched,
+            windows,
+            np.array(positives),
+            tuple(
+                _prior(component, *tally.rows())
+                for component, tally in zip(self.exposure.components, self._components, strict=True)
+            ),
+            tuple(
+                _evidence(part, public, *tally.rows(), read)
+                for part, public, tally, read in zip(
+                    self.touched, self._public, self._parts, readings, strict=True
+                )
+            ),
+        )
+
+
+def _prior(component: Component, rows: Bits, counts: NDArray[np.float64]) -> Prior:
+    width = len(component.signals)
+    order = np.lexsort(rows[:, :width].T) if width and len(rows) else np.arange(len(rows))
+    signals, values, counts = rows[order, :width], rows[order, width:], counts[order]
+    rates = np.array(
+        [
+            _rate(component, number, signals, values[:, number], counts)
+            for number in range(len(component.variables))
+        ]
+    )
+    strength = _strength(signals, values, counts, rates)
+    return Prior(rates, signals, values, counts, strength)
+
+
+def _rate(
+    component: Component,
+    number: int,
+    signals: Bits,
+    values: Bits,
+    counts: NDArray[np.float64],
+) -> float:
+    """How often a variable is true, for a sub-pattern only where it is open."""
+    if not isinstance(component.variables[number].atom, Name):
+        free = _free(component, number, signals)
+        values, counts = values[free], counts[free]
+    # A window of either kind is added, so that nothing is impossible.
+    return float((counts[values].sum() + 0.5) / (counts.sum() + 1.0))
+
+
+def _free(component: Component, number: int, signals: Bits) -> Bits:
+    """The rows in whose context a variable makes a difference."""
+    free = np.zeros(len(signals), np.bool_)
+    known = np.concatenate([np.zeros((len(signals), 1)), np.ones((len(signals), 1)), signals], 1)
+    for part in component.parts:
+        if number not in part.variables:
+            continue
+        bit = 1 << part.variables.index(number)
+        for choice, cofactor in enumerate(part.cofactors):
+            if not choice & bit:
+                free |= known[:, cofactor] != known[:, part.cofactors[choice | bit]]
+    return free
+
+
+def _strength(
+    signals: Bits,
+    values: Bits,
+    counts: NDArray[np.float64],
+    rates: NDArray[np.float64],
+) -> float:
+    """How many windows the base rates should count for: what makes history most likely."""
+    from scipy.special import gammaln
+
+    if not len(counts):
+        return STRENGTHS[1]
+    base = np.where(values, rates, 1 - rates).prod(axis=1)
+    new = np.append(True, (signals[1:] != signals[:-1]).any(axis=1))
+    totals = np.add.reduceat(counts, np.flatnonzero(new))
+
+    def likely(strength: float) -> float:
+        prior = strength * base
+        each = (gammaln(counts + prior) - gammaln(prior)).sum()
+        return float(each + (gammaln(strength) - gammaln(totals + strength)).sum())
+
+    return max(STRENGTHS, key=likely)
+
+
+def _evidence(
+    part: Touched,
+    public: tuple[Pattern, ...],
+    rows: Bits,
+    counts: NDArray[np.float64],
+    read: NDArray[np.float64] | None,
+) -> Known:
+    signals, size = len(part.signals), len(part.elements)
+    contexts = rows[:, :signals] @ (1 << np.arange(signals))
+    present, truth = rows[:, signals : signals + size], rows[:, signals + size]
+    if part.wide:
+        known = rows[:, signals + size + 1 :]
+        return SampledEvidence(
+            part.elements, contexts, present, truth, counts, _reader(part, public, known)
+        )
+    shape = (1 << signals, 2, 1 << size)
+    found = np.zeros(shape)
+    np.add.at(found, (contexts, truth.astype(int), present @ (1 << np.arange(size))), counts)
+    if part.table is not None:
+        return Evidence(part.elements, found, part.table.astype(np.float64))
+    literal = np.zeros((*shape, shape[2])) if read is None else read
+    return Evidence(part.elements, found, literal)
+
+
+def _public_atoms(part: Touched) -> tuple[Pattern, ...]:
+    """What a wide query asks beside its private elements."""
+    hidden = set(part.elements)
+    return tuple(
+        atom for atom in _atoms(boolean_form(part.pattern)) if hidden.isdisjoint(elements(atom))
+    )
+
+
+def _atoms(pattern: Pattern) -> tuple[Pattern, ...]:
+    if not isinstance(pattern, And | Or | Not):
+        return (pattern,)
+    parts = pattern.parts if isinstance(pattern, And | Or) else (pattern.part,)
+    return tuple(dict.fromkeys(atom for part in parts for atom in _atoms(part)))
+
+
+def _reader(
+    part: Touched, public: tuple[Pattern, ...], known: Bits
+) -> Callable[[Bits, NDArray[np.int64]], Bits]:
+    """Reads a wide query from noisy presence, given the row of history that it belongs to.
+
+    An ordered sub-pattern with private elements is read as if their presence were enough.
+    """
+    form = boolean_form(part.pattern)
+
+    def value(pattern: Pattern, noisy: Bits, rows: NDArray[np.int64]) -> Bits:
+        if pattern in public:
+            return np.asarray(known[rows, public.index(pattern)])
+        match pattern:
+            case And(parts):
+                found = [value(inner, noisy, rows) for inner in parts]
+                return np.asarray(np.logical_and.reduce(found))
+            case Or(parts):
+                found = [value(inner, noisy, rows) for inner in parts]
+                return np.asarray(np.logical_or.reduce(found))
+            case Not(inner):
+                return ~value(inner, noisy, rows)
+        own = [part.elements.index(name) for name in elements(pattern) if name in part.elements]
+        return np.asarray(noisy[:, own].all(axis=1))
+
+    return lambda noisy, rows: value(form, noisy, rows)

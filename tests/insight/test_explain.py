@@ -1,0 +1,382 @@
+"""A specification in plain words: right about odds, and about what touches what."""
+
+from __future__ import annotations
+
+import json
+import re
+from decimal import Decimal, localcontext
+from fractions import Fraction
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tacit.events.subjects import Subjects
+from tacit.insight.explain import (
+    NOT_PROMISED,
+    PROMISED,
+    UNIT,
+    Explanation,
+    QueryMeaning,
+    at_most,
+    explain,
+    windows_until_sure,
+)
+from tacit.patterns.language import parse_pattern
+from tacit.patterns.reference import Tuple, detected
+from tacit.patterns.tree import And, Name, Not, Or, Pattern
+from tacit.privacy.policies import Policies
+from tacit.spec.reading import load, loads
+from tacit.spec.specification import Specification
+from tests.privacy.strategies import epsilons
+from tests.spec.strategies import specifications
+
+ROOT = Path(__file__).parents[2]
+TAXI = ROOT / "src/tacit/evaluation/taxi.yaml"
+
+
+def written(private: list[str], queries: dict[str, str], *more: str) -> Specification:
+    """A specification over the event types a to f."""
+    lines = [
+        "streams: {s: {subject: who, time: at}}",
+        "windows: {size: 10 min}",
+        "events: {a: {stream: s}, b: {stream: s}, c: {stream: s}, d: {stream: s}, e: {stream: s}}",
+        "private:",
+        *(f"  - {{{declared}}}" for declared in private),
+        "queries:",
+        *(f"  - {{name: {n}, consumer: us, pattern: '{text}'}}" for n, text in queries.items()),
+        *more,
+    ]
+    return loads("\n".join(lines))
+
+
+def only(told: Explanation, name: str, policy: int = 0) -> QueryMeaning:
+    """What is said of a query."""
+    return next(query for query in told.policies[policy].queries if query.name == name)
+
+
+def said(told: Explanation) -> str:
+    """The text on one line."""
+    return " ".join(str(told).split())
+
+
+def exactly(before: Fraction, epsilon: Fraction) -> Decimal:
+    """What a probability becomes at most, in 100, to about 80 digits."""
+    with localcontext(prec=80):
+        ratio = (Decimal(epsilon.numerator) / epsilon.denominator).exp()
+        odds = ratio * before.numerator / (before.denominator - before.numerator)
+        return 100 * odds / (1 + odds)
+
+
+@given(epsilons(-9, 2), st.fractions(Fraction(1, 1000), Fraction(999, 1000)), st.integers(0, 3))
+def test_stated_odds_are_never_below_the_exact_ones(
+    epsilon: Fraction, before: Fraction, places: int
+) -> None:
+    """And hardly above: by less than one in the last place that is shown."""
+    stated, true = at_most(before, epsilon, places), exactly(before, epsilon)
+    assert stated >= true
+    assert stated <= 100
+    if stated < 100:
+        shown = -int(stated.as_tuple().exponent)
+        assert places <= shown <= 6
+        assert stated - true < Decimal(10) ** -shown
+    else:
+        assert true > Decimal("99.999999")
+
+
+def test_odds_are_whole_until_they_would_look_certain() -> None:
+    """73.1 is rounded up; 99.33 gets a digit; what six digits do not show is certain."""
+    half = Fraction(1, 2)
+    assert [str(at_most(half, e)) for e in (1, 5, 10, 17, 30, 1_000_000)] == [
+        "74", "99.4", "99.996", "99.999996", "100", "100",
+    ]  # fmt: skip
+    assert at_most(Fraction(1, 100), 1, 1) == Decimal("2.7")
+
+
+@given(epsilons(-9, 6))
+def test_the_windows_until_99_to_1_are_the_first_that_could_reach_it(epsilon: Fraction) -> None:
+    """With one window less a 50:50 guess stays below."""
+    number = windows_until_sure(epsilon)
+    with localcontext(prec=60):
+        needed = Decimal(99).ln()
+        assert Decimal((number * epsilon).numerator) / (number * epsilon).denominator >= needed
+        fewer = (number - 1) * epsilon
+        assert Decimal(fewer.numerator) / fewer.denominator < needed
+
+
+def test_the_example_is_told_in_plain_words() -> None:
+    """For each private pattern what epsilon means, for each query what touches it and why."""
+    text = said(explain(load(TAXI)))
+    assert "SEQ(at_hospital, parked)" in text
+    assert f"epsilon 1 for {UNIT}" in text
+    assert "A 50:50 guess about hospital_visit in one window can become at most 74:26" in text
+    assert "whatever all answers together say" in text
+    assert "1 in 100 can become at most 2.7 in 100" in text
+    assert "what shows in 5 windows could become as sure as 99:1" in text
+    assert "A day has 144 windows" in text
+    assert "jam, busy, idle, long_trip exact Nothing private is touched." in text
+    assert (
+        "station_wait, for station asks SEQ(at_station, NOT pickup, parked)"
+        " touched by hospital_visit, because it looks at parked."
+        " noisy Only in windows where at_station is detected; elsewhere exactly no."
+        " unknown It asks for the order of private events, which stays unknown."
+    ) in text
+    assert "per element" not in text
+    assert all(line in text for line in (*PROMISED, *NOT_PROMISED.values()))
+    assert "docs/guarantee.md" in text
+
+
+def test_lines_are_short_and_the_same_each_time() -> None:
+    """So that they fit a terminal and can be compared."""
+    for spec in (load(TAXI), load(ROOT / "examples/taxi.yaml")):
+        told = explain(spec)
+        assert max(map(len, str(told).splitlines())) <= 100
+        assert str(told) == str(explain(spec))
+        assert told == explain(spec)
+
+
+def test_the_promise_is_told_in_the_words_of_the_guarantee() -> None:
+    page = (ROOT / "docs/guarantee.md").read_text("utf-8")
+    plain = " ".join(re.sub(r"^> ?|\*(?=\S)|(?<=\S)\*", "", page, flags=re.MULTILINE).split())
+    for line in PROMISED:
+        assert line in plain
+
+
+def test_shared_elements_are_named_and_uniform_shows_the_largest_share() -> None:
+    """The shared element has the smaller share, once; per element is the largest of a pattern."""
+    spec = written(
+        ["pattern: 'AND(a, b)', epsilon: 1", "pattern: 'SEQ(b, c, d)', epsilon: 1.5"],
+        {"q": "AND(b, e)"},
+        "mechanism: uniform",
+    )
+    told = explain(spec)
+    assert told.policies[0].shared == {"b": ("AND(a, b)", "SEQ(b, c, d)")}
+    assert [private.per_element for private in told.private] == [Fraction(1, 2), Fraction(1, 2)]
+    assert only(told, "q").touched_by == {"AND(a, b)": ("b",), "SEQ(b, c, d)": ("b",)}
+    text = said(told)
+    assert "b is an element of AND(a, b) and SEQ(b, c, d), and flipped once." in text
+    assert "per element 0.5 for one subject, one element, one window." in text
+    assert "A 50:50 guess about one element alone can become at most 63:37." in text
+    assert "protected as one" not in text
+
+
+def test_the_largest_share_is_that_of_the_subjects_with_the_most() -> None:
+    """For subject 7 another pattern lowers the share of b, but not for all others."""
+    spec = written(
+        ["pattern: b, epsilon: 1", "pattern: 'AND(a, b)', epsilon: 1, subjects: [7]"],
+        {"q": "b"},
+        "mechanism: uniform",
+    )
+    assert [p.per_element for p in explain(spec).private] == [1, Fraction(1, 2)]
+
+
+def test_queries_that_do_not_split_join_private_patterns() -> None:
+    """Order joins; a conjunction does not, and where others have joined it says nothing."""
+    private = ["pattern: a, epsilon: 1", "pattern: b, epsilon: 2", "pattern: c, epsilon: 3"]
+    told = explain(written(private, {"order": "SEQ(a, b)", "both": "AND(a, b)", "one": "OR(b, c)"}))
+    assert told.policies[0].components == (("a", "b"), ("c",))
+    assert only(told, "order").joins == (("a", "b"),)
+    assert only(told, "both").joins == only(told, "both").splits == ()
+    assert only(told, "one").splits == (("b",), ("c",))
+    text = said(told)
+    assert "a and b are protected as one, because of order." in text
+    assert "It asks about a and b at once, so they are protected together." in text
+    assert "Its parts about b and c are answered from separate draws." in text
+
+
+def test_what_no_query_touches_is_said_to_be_told_by_no_answer() -> None:
+    spec = written(["pattern: 'SEQ(a, b)', epsilon: 1", "pattern: c, epsilon: 1"], {"q": "a"})
+    told = explain(spec)
+    assert told.policies[0].untouched == ("c",)
+    assert "c: no answer depends on it, so answers give nothing away about it" in said(told)
+
+
+def test_each_group_of_subjects_is_told_apart() -> None:
+    """What is private for two subjects is public for all others."""
+    spec = written(
+        ["pattern: a, epsilon: 1", "pattern: b, epsilon: 0.5, subjects: [anna, 'b<c>']"],
+        {"one": "a", "two": "b", "three": "c"},
+    )
+    told = explain(spec)
+    assert [policy.subjects for policy in told.policies] == [None, ("anna", "b<c>")]
+    assert [policy.private for policy in told.policies] == [("a",), ("a", "b")]
+    assert only(told, "two").touched_by == {}
+    assert only(told, "two", 1).touched_by == {"b": ("b",)}
+    text = said(told)
+    assert "Queries about all subjects but 2 two, three exact Nothing private is touched." in text
+    assert "Queries about 2 subjects: anna, b<c> two, for us asks b" in text
+    assert "one, three same As for all subjects but 2." in text
+
+
+def test_a_group_without_anyone_in_it_is_left_out() -> None:
+    """Where all registered subjects are named, there are no others."""
+    private, asked = ["pattern: a, epsilon: 1, subjects: [1, 2]"], {"q": "a"}
+    for registry, groups in (("[1, 2]", [(1, 2)]), ("[1, 2, 3]", [None, (1, 2)])):
+        told = explain(written(private, asked, f"subjects: {registry}"))
+        assert [policy.subjects for policy in told.policies] == groups
+
+
+@given(specifications())
+def test_groups_are_those_of_the_policies(spec: Specification) -> None:
+    """As the engine forms them, by its own registry; and everything can be told of anything."""
+    told = explain(spec)
+    policies = Policies(spec)
+    assert json.loads(json.dumps(told.to_dict())) == told.to_dict()
+    assert all(line.isprintable() for line in str(told).split("\n"))
+    assert told._repr_html_().startswith("<div>")
+    for policy in told.policies:
+        if policy.subjects is None:
+            continue
+        registry = Subjects("int" if isinstance(policy.subjects[0], int) else "text")
+        registry.add(policy.subjects)
+        for number in policies.of(registry).tolist():
+            names = tuple(pattern.name for pattern in policies.policies[number].patterns)
+            assert names == policy.private
+
+
+@pytest.mark.parametrize(
+    ("query", "where", "signals"),
+    [
+        ("AND(a, c)", "where", ("c",)),
+        ("OR(a, c)", "unless", ("c",)),
+        ("a", "always", ()),
+        ("AND(a, NOT a)", "never", ()),
+        ("OR(AND(a, c), AND(NOT a, d))", "depends", ("d", "c")),
+        ("SEQ(a, b)", "always", ()),
+    ],
+)
+def test_where_a_query_is_noisy_is_told(query: str, where: str, signals: tuple[str, ...]) -> None:
+    private = ["pattern: 'AND(a, b)', epsilon: 1"]
+    found = only(explain(written(private, {"q": query})), "q")
+    assert (found.open, found.signals) == (where, signals)
+
+
+presence: st.SearchStrategy[Pattern] = st.recursive(
+    st.sampled_from("abcde").map(Name),
+    lambda parts: st.one_of(
+        st.builds(And, parts, parts), st.builds(Or, parts, parts), st.builds(Not, parts)
+    ),
+    max_leaves=6,
+)
+
+
+@given(presence)
+def test_a_query_is_noisy_exactly_where_private_events_can_change_it(query: Pattern) -> None:
+    """By trying all windows of the reference matcher."""
+    spec = written(["pattern: 'AND(a, b)', epsilon: 1"], {"q": repr(query)})
+    found = only(explain(spec), "q")
+
+    def holds(pattern: Pattern, names: list[str]) -> bool:
+        return detected(pattern, [Tuple(0, frozenset(names))] if names else [])
+
+    for bits in product((0, 1), repeat=3):
+        public = [name for name, bit in zip("cde", bits, strict=True) if bit]
+        answers = {holds(query, [*public, *private]) for private in ([], ["a"], ["b"], ["a", "b"])}
+        signals = [holds(parse_pattern(signal), public) for signal in found.signals]
+        match found.open:
+            case "never":
+                assert len(answers) == 1
+            case "where":
+                assert answers == ({False, True} if signals[0] else {False})
+            case "unless":
+                assert answers == ({True} if signals[0] else {False, True})
+            case "always":
+                assert answers == {False, True}
+            case "depends":
+                assert len(signals) > 1
+
+
+@pytest.mark.parametrize(
+    ("query", "asked"),
+    [
+        ("AND(a, c)", ()),
+        ("SEQ(c, a)", ("order",)),
+        ("a{2,}", ("number",)),
+        ("SEQ(a, c, a)", ("order", "number")),
+        ("SEQ(a{2,}) WITHIN 1 min", ("order", "number")),
+        ("SEQ(a p, c q) WHERE p.v > q.v", ("order", "attributes")),
+        ("SEQ(c p, d q) WHERE p.v > q.v", ()),
+        ("AND(a, SEQ(c, d))", ()),
+    ],
+)
+def test_what_a_query_asks_beyond_presence_is_told(query: str, asked: tuple[str, ...]) -> None:
+    """With what literal reading makes of it, where that is how answers are read."""
+    private, queries = ["pattern: 'AND(a, b)', epsilon: 1"], {"q": query}
+    words = {"order": "a random time", "number": "two or more", "attributes": "count as met"}
+    for mechanism, decode in product(("uniform", "adaptive", "optimal"), ("literal", "posterior")):
+        spec = written(private, queries, f"mechanism: {mechanism}", f"decode: {decode}")
+        told = explain(spec)
+        assert only(told, "q").looks_at == asked
+        literal = mechanism != "optimal" and decode == "literal"
+        for name, word in words.items():
+            assert (word in said(told)) == (literal and name in asked)
+
+
+def test_nothing_private_and_nothing_asked_are_told_too() -> None:
+    plain = "streams: {s: {subject: who, time: at}}\nwindows: {size: 1 h}\nevents: {a: {stream: s}}"
+    text = said(explain(loads(plain)))
+    assert "Nothing is declared private: all answers are exact." in text
+    assert "None are declared." in text
+    assert "promised" not in text
+
+
+def test_an_epsilon_that_hides_nothing_is_called_so() -> None:
+    text = said(explain(written(["pattern: a, epsilon: 50"], {"q": "a"})))
+    assert "can become as good as certain" in text
+    assert "One window is enough to make a 50:50 guess as sure as 99:1." in text
+
+
+def test_names_that_people_chose_do_no_harm() -> None:
+    """HTML is escaped, and a terminal is given nothing to obey."""
+    spec = written(["pattern: a, epsilon: 1, subjects: ['<b>x</b>', \"\\e[2J\"]"], {"q": "a"})
+    told = explain(spec)
+    page = told._repr_html_()
+    assert "&lt;b&gt;x&lt;/b&gt;" in page
+    assert "<b>" not in page
+    assert "\x1b" not in page + str(told)
+    assert page.count("<table>") == page.count("</table>") > 0
+
+
+def test_the_plain_data_keep_their_keys() -> None:
+    """Programs rely on them; exact numbers are text."""
+    told: dict[str, Any] = explain(load(TAXI)).to_dict()
+    assert sorted(told) == [
+        "decode", "guarantee", "mechanism", "not_promised", "policies", "private", "promised",
+        "unit", "window",
+    ]  # fmt: skip
+    assert told["private"] == [
+        {
+            "name": "hospital_visit",
+            "pattern": "SEQ(at_hospital, parked)",
+            "elements": ["at_hospital", "parked"],
+            "subjects": None,
+            "epsilon": "1",
+            "limit": None,
+            "per_element": None,
+            "odds": {
+                "even": "74",
+                "rare": "2.7",
+                "windows_to_99": 5,
+                "windows_in_a_day": 144,
+                "epsilon_in_a_day": "144",
+            },
+        }
+    ]
+    policy = told["policies"][0]
+    assert sorted(policy) == [
+        "components", "private", "queries", "shared", "subjects", "untouched",
+    ]  # fmt: skip
+    assert policy["queries"][3] == {
+        "name": "station_wait",
+        "consumer": "station",
+        "pattern": "SEQ(at_station, NOT pickup, parked)",
+        "touched_by": {"hospital_visit": ["parked"]},
+        "open": "where",
+        "signals": ["at_station"],
+        "looks_at": ["order"],
+        "splits": [],
+        "joins": [],
+    }
