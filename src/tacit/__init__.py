@@ -28,16 +28,20 @@ if TYPE_CHECKING:
     from tacit.answers.collected import Collected as Collected
     from tacit.engines.local import Detection as Detection
     from tacit.engines.local import detect as detect
+    from tacit.engines.local import plan as plan
+    from tacit.engines.local import run as run
     from tacit.errors import TacitError as TacitError
     from tacit.events.areas import Area as Area
     from tacit.events.streams import Stream as Stream
     from tacit.events.types import EventType as EventType
+    from tacit.insight.explain import explain as explain
     from tacit.patterns.language import parse_pattern as parse_pattern
     from tacit.patterns.tree import And as And
     from tacit.patterns.tree import Name as Name
     from tacit.patterns.tree import Not as Not
     from tacit.patterns.tree import Or as Or
     from tacit.patterns.tree import Seq as Seq
+    from tacit.planning.plan import Plan as Plan
     from tacit.spec.reading import load as load
     from tacit.spec.reading import loads as loads
     from tacit.spec.specification import Private as Private
@@ -56,6 +60,7 @@ _HOMES = {
     "Name": "tacit.patterns.tree",
     "Not": "tacit.patterns.tree",
     "Or": "tacit.patterns.tree",
+    "Plan": "tacit.planning.plan",
     "Private": "tacit.spec.specification",
     "Query": "tacit.spec.specification",
     "Seq": "tacit.patterns.tree",
@@ -64,9 +69,12 @@ _HOMES = {
     "TacitError": "tacit.errors",
     "Windows": "tacit.windows.schedule",
     "detect": "tacit.engines.local",
+    "explain": "tacit.insight.explain",
     "load": "tacit.spec.reading",
     "loads": "tacit.spec.reading",
     "parse_pattern": "tacit.patterns.language",
+    "plan": "tacit.engines.local",
+    "run": "tacit.engines.local",
     "to_yaml": "tacit.spec.writing",
 }
 __all__ = sorted(_HOMES)

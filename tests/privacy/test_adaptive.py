@@ -89,14 +89,16 @@ def test_the_sum_of_a_lone_pattern_is_conserved_exactly(policy: Policy, function
     assert sum(shares.values()) == sum((p.epsilon for p in policy.patterns), start=Fraction(0))
 
 
-def test_a_step_takes_its_part_from_each_of_the_others() -> None:
+@pytest.mark.parametrize("size", [2, 3, 4, 6, 9])
+def test_a_step_takes_its_part_from_each_of_the_others(size: int) -> None:
     # Paper: delta = m * epsilon / 100. Ours takes delta / (m - 1) from each of the others.
     objective = Plain(lambda epsilons: 0.0)
-    adaptive(lone(3, "abcd"), objective, halvings=0)
-    up, down = 0.75 + 0.12, 0.75 - 0.04
+    names = "abcdefghi"[:size]
+    adaptive(lone(7, names), objective, halvings=0)
+    delta = Fraction(7 * size, 100)
+    up, down = Fraction(7, size) + delta, Fraction(7, size) - delta / (size - 1)
     assert objective.trials == [
-        {name: pytest.approx(up if name == chosen else down) for name in "abcd"}
-        for chosen in "abcd"
+        {name: float(up if name == chosen else down) for name in names} for chosen in names
     ]
 
 

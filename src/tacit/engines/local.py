@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from os import PathLike
@@ -28,8 +28,10 @@ from tacit.pipeline.flow import Flow
 from tacit.pipeline.release import Release
 from tacit.pipeline.surveying import Surveying
 from tacit.planning.plan import Plan
+from tacit.planning.planner import make_plan, plan_without_history
 from tacit.planning.survey import Statistics
 from tacit.privacy.noise import Noise
+from tacit.privacy.randomness import SeededSource
 from tacit.spec.reading import load
 from tacit.spec.specification import Specification
 from tacit.spec.subjects import Learned, SubjectFile
@@ -233,13 +235,63 @@ def detect(spec: Specification | str | PathLike[str], *sources: Any, **streams: 
     A specification may be given as the path of its file. A source is a frame (Polars, pandas,
     Arrow), an iterator of frames, or a path.
     """
-    if not isinstance(spec, Specification):
-        spec = load(spec)
-    given = [(None, source) for source in sources] + list(streams.items())
-    opened = [(stream, _source(source, stream or "frame")) for stream, source in given]
-    run = Detection(spec, assign(spec, opened))
+    spec = _loaded(spec)
+    run = Detection(spec, _inputs(spec, sources, streams))
     answers = list(run)
     return Collected(answers, run.schema, run.flow.names, protected=False)
+
+
+def plan(
+    spec: Specification | str | PathLike[str],
+    *history: Any,
+    mechanism: str | None = None,
+    decode: str | None = None,
+    prior: Mapping[str, float] | None = None,
+    **streams: Any,
+) -> Plan:
+    """The best plan for a specification, from history: frames or files, as for `detect`.
+
+    Instead of history, a `prior` may say how likely each event type is in a window.
+    """
+    spec = _loaded(spec)
+    if not history and not streams:
+        return plan_without_history(spec, mechanism, decode, prior)
+    literal = (decode or spec.decode) == "literal"
+    statistics = survey(spec, _inputs(spec, history, streams), literal=literal)
+    return make_plan(spec, statistics, mechanism, decode)
+
+
+def run(
+    spec: Specification | str | PathLike[str],
+    *sources: Any,
+    plan: Plan | str | PathLike[str] | None = None,
+    seed: int | None = None,
+    **streams: Any,
+) -> Collected:
+    """The protected answers for frames or files, as for `detect`, by a plan.
+
+    Each call draws new noise, and so spends each private pattern's epsilon once more for every
+    window. With a `seed` answers can be made again, and are not private.
+    """
+    spec = _loaded(spec)
+    if plan is None:
+        plan = plan_without_history(spec)
+    elif not isinstance(plan, Plan):
+        plan = Plan.load(plan, spec)
+    noise = Noise() if seed is None else Noise(SeededSource(seed))
+    guarded = protected(spec, _inputs(spec, sources, streams), plan, noise=noise)
+    answers = list(guarded)
+    return Collected(answers, guarded.schema, guarded.flow.names, protected=noise.private)
+
+
+def _loaded(spec: Specification | str | PathLike[str]) -> Specification:
+    return spec if isinstance(spec, Specification) else load(spec)
+
+
+def _inputs(spec: Specification, sources: Sequence[Any], streams: Mapping[str, Any]) -> list[Input]:
+    given = [(None, source) for source in sources] + list(streams.items())
+    opened = [(stream, _source(source, stream or "frame")) for stream, source in given]
+    return assign(spec, opened)
 
 
 def _source(given: Any, name: str) -> Source:

@@ -340,7 +340,7 @@ def _by_subject(
     words = to_columns(np.ascontiguousarray(windows.bits[:, columns]), windows.slots)
     if own is not None:
         words = words[:, slots]
-    return words.reshape(-1, words.shape[2])
+    return words.reshape(len(words) * len(slots), -(-len(columns) // 64))
 
 
 def lanes_of(own: NDArray[np.bool_]) -> NDArray[np.uint64]:

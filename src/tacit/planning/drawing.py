@@ -129,6 +129,8 @@ def _spreads(
         for block in context.outline.blocks:
             for part, spread in zip(block.parts, _drawn(block, caution, literal), strict=True):
                 found[part].append((spread[0], spread[1], context.windows * spread[2]))
+    none = (np.empty(0), np.empty(0, np.bool_), np.empty(0))
+    found = [[none, *cells] for cells in found]
     return [
         Spread(*(np.concatenate(column) for column in zip(*cells, strict=True))) for cells in found
     ]

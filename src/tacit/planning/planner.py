@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, Literal
@@ -18,10 +18,11 @@ from tacit.planning.plan import Expected, Plan
 from tacit.planning.quality import Confusion, micro_alpha
 from tacit.planning.sampled import SampledEvidence
 from tacit.planning.schemes import ElementScheme, OpenScheme, OptimalScheme, Scheme
-from tacit.planning.survey import Statistics
+from tacit.planning.survey import Statistics, without_history
 from tacit.privacy.adaptive import adaptive
 from tacit.privacy.elements import Elements
 from tacit.privacy.optimal import Optimal
+from tacit.privacy.policies import Policies
 from tacit.privacy.uniform import uniform
 from tacit.spec.specification import Specification
 
@@ -56,15 +57,46 @@ def make_plan(
     made = [_scheme(chosen, part, alphas, literal, share) for part in statistics]
     counts = [np.sum([getattr(c, part) for _, c in made], axis=0) for part in ("tp", "fp", "fn")]
     names = tuple(query.name for query in spec.queries)
+    windows = int(sum(part.windows for part in statistics))
     return Plan(
         spec,
         chosen,
         decode,
         tuple(scheme for scheme, _ in made),
-        int(sum(part.windows for part in statistics)),
-        Expected(names, alphas, Confusion(*counts)),
+        windows,
+        Expected(names, alphas, Confusion(*counts)) if windows else None,
         share,
     )
+
+
+def plan_without_history(
+    spec: Specification,
+    mechanism: str | None = None,
+    decode: str | None = None,
+    rates: Mapping[str, float] | None = None,
+) -> Plan:
+    """A plan from a prior that is given by hand: how likely each event type is in a window.
+
+    Without any prior only `uniform` can do: it needs none, and says how sure its answers are
+    as if each event were as likely as not.
+    """
+    chosen = mechanism or spec.mechanism
+    if chosen == "auto" or (rates is None and chosen != "uniform"):
+        needed = "history to compare mechanisms" if chosen == "auto" else "history or a prior"
+        raise PlanError(
+            f"the mechanism {chosen} needs {needed}: make a plan with "
+            "tacit plan SPEC --history SOURCE -o PLAN, or use --mechanism uniform"
+        )
+    if chosen == "adaptive":
+        raise PlanError(
+            "the mechanism adaptive weighs elements by the quality that they give, which only "
+            "history shows: make a plan with tacit plan SPEC --history SOURCE -o PLAN"
+        )
+    queries = tuple(spec.query_patterns.values())
+    statistics = [
+        without_history(policy, queries, rates or {}) for policy in Policies(spec).policies
+    ]
+    return make_plan(spec, statistics, chosen, decode)
 
 
 def _scheme(
@@ -119,6 +151,8 @@ def _threshold(
     evidence: Sequence[Known], made: Elements, alphas: Sequence[float], exact: float
 ) -> float:
     pairs = [(known, made.flips(known.elements)) for known in evidence]
+    if not sum(known.there for known in evidence):
+        return 0.5
     # The answers are read with it, so it must not be 0: that would say yes to all.
     return max(best_threshold(pairs, alphas, exact)[0], 1e-9)
 
@@ -138,7 +172,9 @@ def _optimal(
 ) -> tuple[OptimalScheme, Confusion[Floats]]:
     """The caution with the best expected quality, and the channels of history's contexts."""
     alpha = micro_alpha(alphas)
-    caution = _best_caution(Drawing(statistics, share, literal=literal), alpha)
+    caution = 0.5
+    if statistics.windows:
+        caution = _best_caution(Drawing(statistics, share, literal=literal), alpha)
     final = Drawing(statistics, share, literal=literal, caution=caution)
     planned = []
     for component, prior, met in zip(

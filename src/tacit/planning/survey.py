@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tacit.patterns.residuals import boolean_form
 from tacit.patterns.tree import And, Name, Not, Or, Pattern, elements
-from tacit.planning.evidence import Evidence, Known
+from tacit.planning.evidence import Evidence
 from tacit.planning.sampled import SampledEvidence
 from tacit.planning.tallies import Tally
 from tacit.privacy.components import Component, Exposure, exposure
@@ -21,6 +21,7 @@ from tacit.privacy.touched import Touched, touched
 
 Column: TypeAlias = Callable[[Pattern], int]
 """The number of a pattern's bit column, which is thereby asked for."""
+Found: TypeAlias = Evidence | SampledEvidence
 STRENGTHS = (1.0, 4.0, 16.0, 64.0, 256.0, 1024.0)
 
 
@@ -36,8 +37,63 @@ class Statistics:
     """For each query, in how many windows it is true."""
     priors: tuple[Prior, ...]
     """For each component."""
-    evidence: tuple[Known, ...]
+    evidence: tuple[Found, ...]
     """For each touched query."""
+
+
+def without_history(
+    policy: Policy, queries: Sequence[Pattern], rates: Mapping[str, float]
+) -> Statistics:
+    """Statistics by hand: how likely each event type is in a window; a half where nothing is said.
+
+    They say nothing about public events, so nothing about what quality to expect.
+    """
+    found = exposure(policy, queries)
+    parts = touched(policy, queries)
+
+    def rate(atom: Pattern) -> float:
+        return rates.get(atom.name, 0.5) if isinstance(atom, Name) else 0.5
+
+    return Statistics(
+        policy,
+        found,
+        parts,
+        0.0,
+        np.zeros(len(queries)),
+        tuple(
+            Prior.from_rates(
+                np.array([rate(variable.atom) for variable in component.variables]),
+                len(component.signals),
+            )
+            for component in found.components
+        ),
+        tuple(_by_hand(part, [rate(Name(name)) for name in part.elements]) for part in parts),
+    )
+
+
+def _by_hand(part: Touched, rates: Sequence[float]) -> Found:
+    """Evidence as if of one window, spread over all that may be in it."""
+    contexts = 1 << len(part.signals)
+    if part.wide:
+        rows = np.arange(contexts)
+        present = np.zeros((contexts, len(rates)), np.bool_)
+        none = np.zeros(contexts)
+        return SampledEvidence(
+            part.elements,
+            rows,
+            present,
+            rows < 0,
+            none,
+            lambda noisy, _: np.asarray(noisy.any(axis=1)),
+        )
+    choices = np.arange(1 << len(rates))
+    bits = (choices[:, np.newaxis] >> np.arange(len(rates))) & 1
+    chance = np.where(bits, rates, 1 - np.array(rates)).prod(axis=1)
+    if part.table is not None:
+        windows = np.broadcast_to(chance, part.table.shape).copy()
+        return Evidence.of_presence(part.elements, part.table, windows)
+    counts = np.broadcast_to(chance / 2, (contexts, 2, len(choices))).copy()
+    return Evidence(part.elements, counts, np.full((*counts.shape, len(choices)), 0.5))
 
 
 class Survey:
@@ -174,7 +230,7 @@ def _evidence(
     rows: Bits,
     counts: NDArray[np.float64],
     read: NDArray[np.float64] | None,
-) -> Known:
+) -> Found:
     signals, size = len(part.signals), len(part.elements)
     contexts = rows[:, :signals] @ (1 << np.arange(signals))
     present, truth = rows[:, signals : signals + size], rows[:, signals + size]

@@ -145,8 +145,8 @@ def _taken(shares: Mapping[str, int], amount: int) -> dict[str, int]:
     for place, (share, name) in enumerate(givers):
         if amount <= 0:
             break
-        # Rounded up, in order of what they have: those to come have at least as much.
-        part = min(share, -(-amount // (len(givers) - place)))
+        # In order of what they have: those to come have at least as much, and give the rest.
+        part = min(share, amount // (len(givers) - place))
         changes[name] = share - part
         amount -= part
     return changes

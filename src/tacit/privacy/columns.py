@@ -15,16 +15,22 @@ import numpy as np
 from tacit.kernels import compiled
 from tacit.privacy.simplex import Floats, Indices, dual_prices, maximise, settle
 
-LISTED = 10
+_LISTED = 10
 """With so many classes, the columns of all sets of classes are listed."""
+_LISTED_UNEVEN = 12
+"""With so many, if they are not equally far apart, where finding columns takes longer."""
 _DECISIONS = 4
 """With so many queries, all decisions are tried; with more, those of columns in use."""
-_ROUNDS = 30
-"""How often new columns are asked for."""
+_ROUNDS = 200
+"""How often new columns are asked for, at most."""
+_EFFORT = 250_000_000
+"""And for so many columns, times the third power of classes: about two seconds."""
 _STEPS = 8
 """How often a column may change its decisions."""
-_CLOSE = 1e-6
+_CLOSE = 1e-4
 """Where no column can add more than this share, the mixture is good enough."""
+_LEAST = 1e-9
+"""A column that promises less than this beyond its price is not wanted."""
 
 
 @compiled
@@ -35,51 +41,62 @@ def best_mixture(near: Floats, gains: Floats) -> tuple[Floats, Floats, Indices, 
     `[class][query]`, is what a yes gains there, all together about 1.
     """
     classes = len(near)
-    listed = classes <= LISTED
     level = _is_level(near)
-    number = 2**classes - 1 if listed else 2 * classes + 1
+    listed = classes <= (_LISTED if level else _LISTED_UNEVEN)
+    asked = min(classes, gains.shape[1])
+    number = 2**classes - 1 if listed else 2 * classes + 1 + 2 * asked
     rounds = 0 if listed and level else _ROUNDS
-    starts = _starts(classes, gains.shape[1])
-    columns = np.empty((number + rounds * starts, classes))
+    columns = np.empty((number + rounds * _starts(classes, gains.shape[1]), classes))
     worth = np.empty(len(columns))
     if listed:
         _all_sets(near, columns)
     else:
-        _few_sets(near, columns)
+        _few_sets(near, gains[:, :asked], columns)
     _value(columns, gains, worth, 0, number)
     basis = np.empty(classes, np.int64)
     for row in range(classes):
         # The sets of all classes but one: weights of these that sum to 1 are all positive.
         basis[row] = 2**classes - 2 - 2**row if listed else row
-    right = np.ones(classes)
+    right, center = np.ones(classes), _full_knowledge(gains)
     inverse, values = np.empty((classes, classes)), np.empty(classes)
-    no_laws, no_factors = np.empty((0, 2), np.int64), np.empty(0)
-    well = settle(columns, no_laws, no_factors, right, basis, inverse, values)
-    laws, factors = no_laws, no_factors
-    if not level:
-        laws, factors = _laws(near)
-    for turn in range(rounds + 1):
-        well = well and maximise(
-            columns[:number],
-            worth[:number],
-            no_laws,
-            no_factors,
-            right,
-            basis,
-            inverse,
-            values,
-            200 + 20 * classes,
-        )
-        if not well or turn == rounds:
+    laws, factors = np.empty((0, 2), np.int64), np.empty(0)
+    well = settle(columns, laws, factors, right, basis, inverse, values)
+    limit = 200 + 20 * classes
+    well = well and maximise(
+        columns[:number], worth[:number], laws, factors, right, basis, inverse, values, limit
+    )
+    effort = 0
+    for _ in range(rounds):
+        prices = dual_prices(worth, basis, inverse)
+        close = center.sum() - prices.sum() <= _CLOSE * center.sum()
+        if close or not well or effort * classes**3 > _EFFORT:
             break
-        found = _wanted(
-            near, laws, factors, gains, worth, columns, number, basis, inverse, values
-        )
+        least = max(_LEAST, _CLOSE / classes * prices.sum())
+        if not listed:
+            # Prices of few columns are wild. Half-way to prices at which nothing is wanted, what
+            # is wanted is wanted at the wild ones too, and if nothing is, the gap has halved.
+            prices = (prices + center) / 2
+        found, tried = _wanted(near, level, gains, prices, least, columns, number, basis)
+        effort += tried
         if found == 0:
-            break
+            center = prices
+            continue
         _value(columns, gains, worth, number, number + found)
         number += found
+        well = maximise(
+            columns[:number], worth[:number], laws, factors, right, basis, inverse, values, limit
+        )
     return columns[:number], worth[:number], basis, values, well
+
+
+@compiled
+def _full_knowledge(gains: Floats) -> Floats:
+    """What each class is worth to those who know it: prices at which no column is wanted."""
+    prices = np.zeros(len(gains))
+    for row in range(len(gains)):
+        for query in range(gains.shape[1]):
+            prices[row] += max(0.0, gains[row, query])
+    return prices
 
 
 @compiled
@@ -105,8 +122,11 @@ def _all_sets(near: Floats, columns: Floats) -> None:
 
 
 @compiled
-def _few_sets(near: Floats, columns: Floats) -> None:
-    """The columns of the sets of all classes but one, of one class each, and of all."""
+def _few_sets(near: Floats, gains: Floats, columns: Floats) -> None:
+    """The columns of all classes but one, of one class each, of all, and of answers.
+
+    For each query, the classes where a yes gains, and those where it does not.
+    """
     classes = len(near)
     for row in range(classes):
         for other in range(classes):
@@ -117,6 +137,13 @@ def _few_sets(near: Floats, columns: Floats) -> None:
             if other != row:
                 columns[row, row] = max(columns[row, row], near[other, row])
         columns[2 * classes, row] = 1.0
+    for query in range(gains.shape[1]):
+        for row in range(classes):
+            good = 2 * classes + 1 + 2 * query
+            columns[good, row] = columns[good + 1, row] = 0.0
+            for other in range(classes):
+                kind = good if gains[other, query] > 0 else good + 1
+                columns[kind, row] = max(columns[kind, row], near[other, row])
 
 
 @compiled
@@ -151,29 +178,27 @@ def _starts(classes: int, queries: int) -> int:
 @compiled
 def _wanted(
     near: Floats,
-    laws: Indices,
-    factors: Floats,
+    level: bool,
     gains: Floats,
-    worth: Floats,
+    prices: Floats,
+    least: float,
     columns: Floats,
     number: int,
     basis: Indices,
-    inverse: Floats,
-    values: Floats,
-) -> int:
-    """Write new columns that promise something at today's prices after the first `number`.
+) -> tuple[int, int]:
+    """Write columns worth more than these prices after the first `number`; how many, of how many.
 
     The best lawful column for given decisions may deserve other decisions, and so on, each
     step promising more. It begins with all decisions, if they are few, or with those of the
     columns in use and of single classes.
     """
     classes, queries = gains.shape
-    prices = dual_prices(worth, basis, inverse)
-    least, found = 0.0, 0
-    for place in range(classes):
-        least += _CLOSE / classes * max(_CLOSE, values[place] * worth[basis[place]])
+    laws, factors = _laws(near, level)
+    starts, found = _starts(classes, queries), 0
     gained = np.empty(queries)
-    for start in range(_starts(classes, queries)):
+    tried = np.empty(starts * _STEPS, np.int64)
+    count = 0
+    for start in range(starts):
         if queries <= _DECISIONS:
             for query in range(queries):
                 gained[query] = (start >> query) & 1
@@ -181,10 +206,12 @@ def _wanted(
             _gain(columns[basis[start]], gains, gained)
         else:
             _gain(near[start - classes], gains, gained)
-        promised = _climb(near, laws, factors, gains, prices, gained, columns[number + found])
+        promised, count = _climb(
+            near, laws, factors, gains, prices, gained, columns[number + found], tried, count
+        )
         if promised > least and not _known(columns, number, found):
             found += 1
-    return found
+    return found, count
 
 
 @compiled
@@ -196,11 +223,24 @@ def _climb(
     prices: Floats,
     gained: Floats,
     column: Floats,
-) -> float:
-    """Write the column that decisions lead to; what it promises beyond its price."""
+    tried: Indices,
+    count: int,
+) -> tuple[float, int]:
+    """Write the column that decisions lead to; what it promises beyond its price.
+
+    Decisions that were tried before are left alone; the list of them grows.
+    """
     promised = -np.inf
     wish, candidate = np.empty(len(near)), np.empty(len(near))
     for _ in range(_STEPS):
+        decided = 1
+        for query in range(len(gained)):
+            decided = decided * 6364136223846793005 + (1442695040888963407 if gained[query] > 0 else 1)
+        for other in range(count):
+            if tried[other] == decided:
+                return promised, count
+        tried[count] = decided
+        count += 1
         for row in range(len(near)):
             wish[row] = -prices[row]
             for query in range(len(gained)):
@@ -218,7 +258,7 @@ def _climb(
         promised = better
         for row in range(len(near)):
             column[row] = candidate[row]
-    return promised
+    return promised, count
 
 
 @compiled
@@ -234,12 +274,13 @@ def _known(columns: Floats, begin: int, found: int) -> bool:
 
 
 @compiled
-def _laws(near: Floats) -> tuple[Indices, Floats]:
+def _laws(near: Floats, level: bool) -> tuple[Indices, Floats]:
     """Pairs of classes and factors: `column[first] * factor <= column[second]`.
 
     Those that follow from others are left out. First, with factor 0, that no entry is negative.
+    Where all classes are equally far apart, nobody asks.
     """
-    classes = len(near)
+    classes = 0 if level else len(near)
     laws, factors = np.zeros((classes * classes, 2), np.int64), np.zeros(classes * classes)
     for row in range(classes):
         laws[row, 1] = row

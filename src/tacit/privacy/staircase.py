@@ -25,6 +25,8 @@ _FAR = 36.0
 """exp(-36) is what a float can no longer tell from nothing beside 1."""
 _RARE = 1e-12
 """A column that comes more rarely is left out."""
+_IDLE = 1e-12
+"""Telling something that is worth less is telling it for nothing."""
 Floats = NDArray[np.float64]
 
 
@@ -166,9 +168,10 @@ def _mixture(choice: Choice) -> tuple[Floats, NDArray[np.int64]]:
     place = _contracted(distances)
     firsts = _firsts(place)
     gains = _summed(choice.gains, place, len(firsts))
-    scale = float(np.abs(gains).sum())
-    if len(firsts) == 1 or scale == 0:
-        return np.ones((1, len(firsts))), place
+    silent = np.ones((1, len(firsts)))
+    worth_of_silence, scale = _utility(silent, gains), float(np.abs(gains).sum())
+    if np.maximum(gains, 0).sum() <= worth_of_silence + _IDLE * scale:
+        return silent, place
     near = np.exp(-distances[firsts][:, firsts])
     columns, worth, used, weights, well = best_mixture(near, gains / scale)
     if well:
@@ -176,6 +179,8 @@ def _mixture(choice: Choice) -> tuple[Floats, NDArray[np.int64]]:
     else:
         weights = highs(columns, worth)
     mixed = columns * np.maximum(weights, 0)[:, np.newaxis]
+    if _utility(mixed, gains) <= worth_of_silence + _IDLE * scale:
+        return silent, place
     return mixed[mixed.max(axis=1) > _RARE], place
 
 

@@ -1,0 +1,91 @@
+"""Algorithm 2 of the paper: windows of events that occur independently, and patterns of three.
+
+Its loops never advance as printed; the obvious ones are meant. A data set in whose history or
+test windows no target pattern is true is drawn again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.events.streams import Stream
+from tacit.events.types import EventType
+from tacit.patterns.tree import And
+from tacit.spec.specification import Private, Query, Specification
+from tacit.windows.schedule import Windows
+
+Presence = NDArray[np.bool_]
+"""`[window][event type]`"""
+
+LARGEST_EPSILON: Final = Decimal(10)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The sizes of a data set; those of the paper if not told."""
+
+    types: int = 20
+    windows: int = 1000
+    patterns: int = 20
+    length: int = 3
+    private: int = 3
+    targets: int = 5
+    alpha: float = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class DataSet:
+    """What is private and what is asked, windows to plan from, and others to test on."""
+
+    spec: Specification
+    history: Presence
+    test: Presence
+
+
+def data_set(seed: int, shape: Shape = Shape()) -> DataSet:  # noqa: B008 - it is frozen
+    """A data set; the same for the same seed.
+
+    >>> drawn = data_set(1)
+    >>> drawn.history.shape, len(drawn.spec.queries), len(drawn.spec.private)
+    ((1000, 20), 5, 3)
+    """
+    random = np.random.default_rng([seed, 2])
+    while True:
+        rates = random.random(shape.types)
+        history, test = (random.random((2, shape.windows, shape.types)) < rates).astype(np.bool_)
+        patterns = [
+            random.choice(shape.types, shape.length, replace=False) for _ in range(shape.patterns)
+        ]
+        private = random.choice(shape.patterns, shape.private, replace=False)
+        targets = random.choice(shape.patterns, shape.targets, replace=False)
+        found = [history[:, patterns[n]].all(axis=1).any() for n in targets]
+        again = [test[:, patterns[n]].all(axis=1).any() for n in targets]
+        if any(found) and any(again):
+            return DataSet(_specification(shape, patterns, private, targets), history, test)
+
+
+def _specification(
+    shape: Shape,
+    patterns: list[NDArray[np.int64]],
+    private: NDArray[np.int64],
+    targets: NDArray[np.int64],
+) -> Specification:
+    written = [And(*(f"e{n + 1}" for n in sorted(pattern.tolist()))) for pattern in patterns]
+    return Specification(
+        streams={"events": Stream(subject="subject", time="time")},
+        windows=Windows(size="1 min"),
+        events={
+            f"e{n + 1}": EventType(stream="events", where=f"kind = {n + 1}")
+            for n in range(shape.types)
+        },
+        private=tuple(Private(pattern=written[n], epsilon=LARGEST_EPSILON) for n in private),
+        queries=tuple(
+            Query(name=f"t{place + 1}", consumer="all", pattern=written[n], alpha=shape.alpha)
+            for place, n in enumerate(targets)
+        ),
+    )
