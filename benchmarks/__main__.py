@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from benchmarks import flink, jobs, memory, report, sampling, startup
+from benchmarks import flink, jobs, memory, protected, quality, report, sampling, startup
 from benchmarks.data import Scale
 from benchmarks.jobs import Setting
 from benchmarks.report import Finding, Skipped
@@ -23,6 +23,9 @@ JOBS: dict[str, Callable[[Setting], Iterator[Finding | Skipped]]] = {
     "memory": memory.memory,
     "startup": startup.startup,
     "sampling": sampling.sampling,
+    "protected": protected.run,
+    "planning": protected.planning,
+    "quality": quality.quality,
     "flink": flink.flink,
 }
 RESULTS = Path(__file__).with_name("results")

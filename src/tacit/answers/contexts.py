@@ -52,20 +52,22 @@ class _Laid:
 
 
 class Contexts:
-    """The contexts of a component, planned as they come, and their channels laid end to end."""
+    """The contexts of a component, planned as they come, and their channels laid end to end.
+
+    Yes is said from the posterior `threshold` on; without one, symbols are read literally.
+    """
 
     def __init__(
         self,
         optimal: Optimal,
         noise: Noise,
-        *,
-        literal: bool = False,
+        threshold: float | None,
         planned: Mapping[bytes, Context] | None = None,
     ) -> None:
         self.optimal = optimal
         self.parts = len(optimal.component.parts)
         self._signals = len(optimal.component.signals)
-        self._literal = literal
+        self._threshold = threshold
         self._planned = dict(planned or {})
         self._words = -(-self.parts // 64)
         self._sampler = noise.sampler()
@@ -184,8 +186,9 @@ class Contexts:
 
     def _read(self, block: Block, design: Design) -> NDArray[np.uint64]:
         """`[symbol][word]`: what each symbol is read as."""
-        yes = design.posterior >= self.optimal.caution
-        if self._literal:
+        if self._threshold is not None:
+            yes = design.posterior >= self._threshold
+        else:
             yes = literally(design.channel.table.T.astype(np.float64), block.choice.answers)
         full = np.zeros((len(yes), self.parts), np.bool_)
         full[:, list(block.parts)] = yes

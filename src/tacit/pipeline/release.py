@@ -169,13 +169,13 @@ class OptimalGuard(Guard):
     ) -> None:
         self._questions = scheme.exposure.questions
         self._literal = scheme.literal
-        self._caution = scheme.caution
+        self._threshold = scheme.threshold
         self._columns = [
             asked.column(query) if not question.parts else -1
             for query, question in zip(queries, self._questions, strict=True)
         ]
         self._contexts = [
-            Contexts(optimal, noise, literal=scheme.literal, planned=planned)
+            Contexts(optimal, noise, None if scheme.literal else scheme.threshold, planned)
             for optimal, planned in zip(scheme.optimals, scheme.planned, strict=True)
         ]
         self._signals = [
@@ -243,7 +243,7 @@ class OptimalGuard(Guard):
             combine = np.bitwise_and if question.every else np.bitwise_or
             joined: Columns = combine.reduce(columns)
             return ~joined if question.negated else joined
-        yes = certainty.posterior(query) >= self._caution
+        yes = certainty.posterior(query) >= self._threshold
         full = np.zeros((len(yes), -(-slots // 64) * 64), np.bool_)
         full[:, certainty.slots] = yes
         words = np.packbits(full, axis=1, bitorder="little").view("<u8")

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tacit.planning.evidence import Cells
 from tacit.planning.quality import Confusion
 from tacit.planning.survey import Statistics
 from tacit.privacy.components import Component, Question
@@ -38,7 +39,14 @@ class Spread(NamedTuple):
 
     posterior: Floats
     yes: Bits
+    """How it is read literally."""
     windows: Floats
+
+    @property
+    def cells(self) -> Cells:
+        """The same with the windows in which the part is true and those in which it is not."""
+        true = self.windows * self.posterior
+        return Cells(self.posterior, true, self.windows - true)
 
 
 class Drawing:
@@ -61,25 +69,46 @@ class Drawing:
         """For each component the contexts that were looked at, the commonest first."""
         return self._met
 
-    def confusion(self, caution: float) -> Confusion[Floats]:
-        """For each query, what to expect if a false yes costs so much."""
-        spreads = [
-            _spreads(component, met, caution, literal=self.literal)
+    @property
+    def exact(self) -> float:
+        """In how many windows queries are true that touch nothing private."""
+        questions = self.statistics.exposure.questions
+        untouched = [n for n, question in enumerate(questions) if not question.parts]
+        return float(self.statistics.positives[untouched].sum())
+
+    def spreads(self, caution: float) -> list[Spread | None]:
+        """For each query what may be drawn about it, if channels count a false yes so much.
+
+        A query that touches nothing private has None.
+        """
+        parts = [
+            _spreads(component, met, caution)
             for component, met in zip(self.components, self._met, strict=True)
         ]
+        return [
+            self._combined([parts[c][p] for c, p in question.parts], question)
+            if question.parts
+            else None
+            for question in self.statistics.exposure.questions
+        ]
+
+    def confusion(self, caution: float, threshold: float) -> Confusion[Floats]:
+        """For each query what to expect, if yes is said from a posterior on."""
         counts = np.zeros((3, len(self.statistics.positives)))
-        for query, question in enumerate(self.statistics.exposure.questions):
-            if not question.parts:
+        for query, spread in enumerate(self.spreads(caution)):
+            if spread is None:
                 counts[0, query] = self.statistics.positives[query]
                 continue
-            parts = [spreads[component][part] for component, part in question.parts]
-            whole = parts[0] if len(parts) == 1 else self._combined(parts, question, caution)
-            true, false = whole.windows * whole.posterior, whole.windows * (1 - whole.posterior)
-            counts[:, query] = true[whole.yes].sum(), false[whole.yes].sum(), true[~whole.yes].sum()
+            yes = spread.yes if self.literal else spread.posterior >= threshold
+            true, false = spread.cells.true, spread.cells.false
+            counts[:, query] = true[yes].sum(), false[yes].sum(), true[~yes].sum()
         return Confusion(*counts)
 
-    def _combined(self, parts: Sequence[Spread], question: Question, caution: float) -> Spread:
+    @staticmethod
+    def _combined(parts: Sequence[Spread], question: Question) -> Spread:
         """A query over several components, whose contexts are taken as independent."""
+        if len(parts) == 1:
+            return parts[0]
         whole = _coarse(parts[0])
         for part in map(_coarse, parts[1:]):
             left, right = (
@@ -97,8 +126,7 @@ class Drawing:
                 )
             )
         posterior = 1 - whole.posterior if question.negated else whole.posterior
-        yes = whole.yes ^ question.negated if self.literal else posterior >= caution
-        return Spread(posterior, yes, whole.windows)
+        return Spread(posterior, whole.yes ^ question.negated, whole.windows)
 
 
 def _met(optimal: Optimal, most: int) -> list[Met]:
@@ -115,9 +143,7 @@ def _met(optimal: Optimal, most: int) -> list[Met]:
     return [Met(signals, optimal.outline(signals), windows) for signals, windows in chosen]
 
 
-def _spreads(
-    component: Component, met: Sequence[Met], caution: float, *, literal: bool
-) -> list[Spread]:
+def _spreads(component: Component, met: Sequence[Met], caution: float) -> list[Spread]:
     """For each part what may be drawn about it, over all contexts."""
     found: list[list[tuple[Floats, Bits, Floats]]] = [[] for _ in component.parts]
     for context in met:
@@ -127,7 +153,7 @@ def _spreads(
                 sure = np.array([true])
                 found[part].append((sure.astype(float), sure, np.array([context.windows])))
         for block in context.outline.blocks:
-            for part, spread in zip(block.parts, _drawn(block, caution, literal), strict=True):
+            for part, spread in zip(block.parts, _drawn(block, caution), strict=True):
                 found[part].append((spread[0], spread[1], context.windows * spread[2]))
     none = (np.empty(0), np.empty(0, np.bool_), np.empty(0))
     found = [[none, *cells] for cells in found]
@@ -136,7 +162,7 @@ def _spreads(
     ]
 
 
-def _drawn(block: Block, caution: float, literal: bool) -> list[tuple[Floats, Bits, Floats]]:
+def _drawn(block: Block, caution: float) -> list[tuple[Floats, Bits, Floats]]:
     """For each part of a block what its symbols say, and how likely they are."""
     cost = np.full(len(block.parts), caution)
     choice = replace(block.choice, reward=1 - cost, penalty=cost)
@@ -144,7 +170,7 @@ def _drawn(block: Block, caution: float, literal: bool) -> list[tuple[Floats, Bi
     joint = columns * choice.prior
     likely = joint.sum(axis=1)
     posterior = joint @ choice.answers / likely[:, np.newaxis]
-    yes = literally(columns, choice.answers) if literal else posterior >= caution
+    yes = literally(columns, choice.answers)
     return [(posterior[:, n], yes[:, n], likely) for n in range(len(block.parts))]
 
 

@@ -230,7 +230,13 @@ def best_threshold(
     micro average, and all of them are looked at: with the cells in order of their posterior,
     running sums give every confusion there is.
     """
-    found = [evidence.cells(flips) for evidence, flips in known]
+    return cut_cells(
+        [evidence.cells(flips) for evidence, flips in known], micro_alpha(alphas), exact
+    )
+
+
+def cut_cells(found: Sequence[Cells], alpha: float, exact: float = 0.0) -> tuple[float, float]:
+    """The posterior from which on to say yes in these cells, for the best micro Q, and that Q."""
     posterior, true, false = (
         np.concatenate([np.zeros(0), *(getattr(cells, part) for cells in found)])
         for part in Cells._fields
@@ -244,7 +250,7 @@ def best_threshold(
         exact + _sums(true[order], begins),
         _sums(false[order], begins),
         exact + float(true.sum()),
-        micro_alpha(alphas),
+        alpha,
     )
 
 

@@ -12,17 +12,17 @@ from numpy.typing import NDArray
 
 from tacit.errors import PlanError
 from tacit.planning.drawing import Drawing
-from tacit.planning.evidence import Decode, Evidence, Known, best_threshold
+from tacit.planning.evidence import Decode, Evidence, best_threshold, cut_cells
 from tacit.planning.objective import ElementObjective
 from tacit.planning.plan import Expected, Plan
 from tacit.planning.quality import Confusion, micro_alpha
-from tacit.planning.sampled import SampledEvidence
 from tacit.planning.schemes import ElementScheme, OpenScheme, OptimalScheme, Scheme
-from tacit.planning.survey import Statistics, without_history
+from tacit.planning.survey import Found, Statistics, without_history
 from tacit.privacy.adaptive import adaptive
 from tacit.privacy.elements import Elements
 from tacit.privacy.optimal import Optimal
 from tacit.privacy.policies import Policies
+from tacit.privacy.touched import Touched
 from tacit.privacy.uniform import uniform
 from tacit.spec.specification import Specification
 
@@ -30,7 +30,8 @@ Mechanism = Literal["uniform", "adaptive", "optimal"]
 MECHANISMS: Final[tuple[Mechanism, ...]] = ("uniform", "adaptive", "optimal")
 Floats = NDArray[np.float64]
 
-_CAUTIONS: Final = (0.2, 0.35, 0.5, 0.65)
+_CAUTIONS: Final = (0.15, 0.3, 0.45, 0.6)
+_FOLLOWED: Final = 3
 _KEPT: Final = 1000
 """The channels of so many contexts of a component are written into a plan."""
 
@@ -125,7 +126,7 @@ def _elements(
     policy = statistics.policy.scaled(share)
     evidence = statistics.evidence
     touched = [part.query for part in statistics.touched]
-    exact = float(np.delete(statistics.positives, touched).sum())
+    exact = float(statistics.exact.sum())
     decode: Decode = "literal" if literal else "posterior"
     made = uniform(policy)
     threshold = _threshold(evidence, made, alphas, exact)
@@ -139,16 +140,19 @@ def _elements(
         known.confusion(made.flips(known.elements), decode, threshold) for known in evidence
     ]
     counts = np.zeros((3, len(statistics.positives)))
-    counts[0] = statistics.positives
+    counts[0] = statistics.exact
     for query, found in zip(touched, confusions, strict=True):
-        counts[:, query] = found.tp, found.fp, found.fn
-    right = tuple(_right(known, made, decode) for known in evidence)
+        counts[:, query] += found.tp, found.fp, found.fn
+    right = tuple(
+        _right(part, known, made, decode)
+        for part, known in zip(statistics.touched, evidence, strict=True)
+    )
     scheme = ElementScheme(made, statistics.touched, literal, threshold, right)
     return scheme, Confusion(*counts)
 
 
 def _threshold(
-    evidence: Sequence[Known], made: Elements, alphas: Sequence[float], exact: float
+    evidence: Sequence[Found], made: Elements, alphas: Sequence[float], exact: float
 ) -> float:
     pairs = [(known, made.flips(known.elements)) for known in evidence]
     if not sum(known.there for known in evidence):
@@ -157,14 +161,19 @@ def _threshold(
     return max(best_threshold(pairs, alphas, exact)[0], 1e-9)
 
 
-def _right(known: Known, made: Elements, decode: Decode) -> Floats:
+def _right(part: Touched, known: Found, made: Elements, decode: Decode) -> Floats:
     """`[context][presence or literal answer][answer]`: how likely an answer is right."""
     flips = made.flips(known.elements)
     if isinstance(known, Evidence):
-        return known.confidence(flips, decode)
-    assert isinstance(known, SampledEvidence)
-    posterior = known.posterior(flips)
-    return np.stack([1 - posterior, posterior], axis=-1)
+        right = known.confidence(flips, decode).copy()
+    else:
+        posterior = known.posterior(flips)
+        right = np.stack([1 - posterior, posterior], axis=-1)
+        lacking = len(part.decided) - len(right)
+        right = np.concatenate([right, np.full((lacking, 2, 2), 0.5)])
+    for value in (0, 1):
+        right[part.decided == value] = [1 - value, value]
+    return right
 
 
 def _optimal(
@@ -172,9 +181,9 @@ def _optimal(
 ) -> tuple[OptimalScheme, Confusion[Floats]]:
     """The caution with the best expected quality, and the channels of history's contexts."""
     alpha = micro_alpha(alphas)
-    caution = 0.5
+    caution, threshold = 0.5, 0.5
     if statistics.windows:
-        caution = _best_caution(Drawing(statistics, share, literal=literal), alpha)
+        caution, threshold = _best_caution(Drawing(statistics, share, literal=literal), alpha)
     final = Drawing(statistics, share, literal=literal, caution=caution)
     planned = []
     for component, prior, met in zip(
@@ -188,27 +197,37 @@ def _optimal(
             }
         )
     exposed = statistics.exposure.under(tuple(final.components))
-    scheme = OptimalScheme(exposed, statistics.priors, caution, literal, tuple(planned))
-    return scheme, final.confusion(caution)
+    scheme = OptimalScheme(exposed, statistics.priors, caution, threshold, literal, tuple(planned))
+    return scheme, final.confusion(caution, threshold)
 
 
-def _best_caution(drawing: Drawing, alpha: float) -> float:
-    """Try a few, then follow the gradient of Q as long as that helps."""
+def _best_caution(drawing: Drawing, alpha: float) -> tuple[float, float]:
+    """What a false yes should cost channels, and the posterior from which on to say yes.
+
+    A few costs are tried. For each the best threshold follows, and the threshold that is best
+    is what a false yes costs where Q is linear, so it is tried as a cost next.
+    """
     tried: dict[float, tuple[float, float]] = {}
 
     def look(caution: float) -> None:
-        total = drawing.confusion(caution).total()
-        tried[caution] = (total.quality(alpha), total.weights(alpha).threshold)
+        spreads = drawing.spreads(caution)
+        cells = [spread.cells for spread in spreads if spread is not None]
+        threshold, quality = cut_cells(cells, alpha, drawing.exact)
+        if drawing.literal:
+            quality = drawing.confusion(caution, 0.5).total().quality(alpha)
+        tried[caution] = quality, threshold
+
+    def best() -> float:
+        return max(tried, key=lambda caution: tried[caution][0])
 
     for caution in _CAUTIONS:
         look(caution)
-    for _ in range(4):
-        best = max(tried, key=lambda caution: tried[caution][0])
-        following = round(min(0.99, max(0.01, tried[best][1])), 3)
+    for _ in range(_FOLLOWED):
+        following = round(min(0.99, max(0.01, tried[best()][1])), 3)
         if following in tried:
             break
         look(following)
-    return max(tried, key=lambda caution: tried[caution][0])
+    return best(), max(tried[best()][1], 1e-9)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ A scheme's tables say how well it does; its channels say what it gives away. Bot
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -96,6 +96,9 @@ class OptimalScheme:
     priors: tuple[Prior, ...]
     """For each component."""
     caution: float
+    """What a false yes costs, in the making of channels."""
+    threshold: float
+    """The posterior from which on yes is said."""
     literal: bool
     planned: tuple[Mapping[bytes, Context], ...]
     """For each component the contexts whose channels are made already, by packed signals."""
@@ -113,6 +116,7 @@ class OptimalScheme:
         return {
             "kind": "optimal",
             "caution": self.caution,
+            "threshold": self.threshold,
             "literal": self.literal,
             "components": [
                 {
@@ -177,14 +181,19 @@ def _optimal(plain: Mapping[str, Any], policy: Policy, queries: Sequence[Pattern
         raise PlanError("the plan's components are not the specification's; make it anew")
     priors = tuple(Prior.from_dict(part["prior"]) for part in plain["components"])
     bare = OptimalScheme(
-        found, priors, float(plain["caution"]), bool(plain["literal"]), tuple({} for _ in priors)
+        found,
+        priors,
+        float(plain["caution"]),
+        float(plain["threshold"]),
+        bool(plain["literal"]),
+        tuple({} for _ in priors),
     )
     planned = []
     for optimal, part in zip(bare.optimals, plain["components"], strict=True):
         width = len(optimal.component.signals)
         contexts = (_read_context(optimal, one, width) for one in part["contexts"])
         planned.append(dict(contexts))
-    return OptimalScheme(found, priors, bare.caution, bare.literal, tuple(planned))
+    return replace(bare, planned=tuple(planned))
 
 
 def _written(key: bytes, context: Context) -> dict[str, Any]:

@@ -38,7 +38,15 @@ class Statistics:
     priors: tuple[Prior, ...]
     """For each component."""
     evidence: tuple[Found, ...]
-    """For each touched query."""
+    """For each touched query, the windows in which private events may change it."""
+
+    @property
+    def exact(self) -> NDArray[np.float64]:
+        """For each query, the windows in which it is true whatever private events do."""
+        exact = self.positives.copy()
+        for part, known in zip(self.touched, self.evidence, strict=True):
+            exact[part.query] -= known.there
+        return exact
 
 
 def without_history(
@@ -233,6 +241,8 @@ def _evidence(
 ) -> Found:
     signals, size = len(part.signals), len(part.elements)
     contexts = rows[:, :signals] @ (1 << np.arange(signals))
+    is_open = part.decided[contexts] < 0
+    rows, contexts, counts = rows[is_open], contexts[is_open], counts[is_open]
     present, truth = rows[:, signals : signals + size], rows[:, signals + size]
     if part.wide:
         known = rows[:, signals + size + 1 :]
