@@ -193,7 +193,7 @@ def test_a_query_of_many_private_types_keeps_its_public_bounds() -> None:
         ("AND(a, OR(x, b))", ["x"], ["AND(a, b)", "a"]),
         ("AND(x, NOT y)", ["x", "y"], ["False", "True", "False", "False"]),
         ("x+", ["x"], ["False", "True"]),
-        ("SEQ(a, x)", ["SEQ(a, x)"], ["False", "SEQ(a)"]),
+        ("SEQ(a, x)", ["SEQ(a, x)"], ["False", "a"]),
         ("OR(SEQ(a, x), AND(b, x))", ["SEQ(a, x)", "x"], ["False", "a", "b", "OR(a, b)"]),
         ("SEQ(a, NOT x, b)", ["SEQ(a, NOT x, b)"], ["False", "SEQ(a, b)"]),
         ("SEQ(x)", ["x"], ["False", "True"]),

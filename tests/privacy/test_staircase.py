@@ -123,8 +123,7 @@ def check(choice: Choice, made: Design) -> None:
     utility = 0.0
     for symbol in range(channel.table.shape[1]):
         joint = [
-            float(channel.probability(row, symbol)) * choice.prior[row]
-            for row in range(len(table))
+            float(channel.probability(row, symbol)) * choice.prior[row] for row in range(len(table))
         ]
         for query in range(choice.answers.shape[1]):
             yes = sum(p for p, told in zip(joint, choice.answers[:, query], strict=True) if told)
@@ -260,7 +259,7 @@ def choices(draw: st.DrawFn) -> Choice:
     )
 
 
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 @given(choices())
 def test_every_design_is_lawful_and_worth_what_was_planned(choice: Choice) -> None:
     made = design(choice)
@@ -272,7 +271,7 @@ def test_every_design_is_lawful_and_worth_what_was_planned(choice: Choice) -> No
     assert planned.utility <= np.maximum(choice.gains, 0).sum() + 1e-9
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(choices())
 def test_merging_classes_costs_nothing_and_keeps_the_promise(choice: Choice) -> None:
     merged, place = merge(choice)
@@ -317,6 +316,20 @@ def test_a_group_without_epsilon_does_not_silence_the_others() -> None:
     assert made.utility == pytest.approx(0.25 * np.tanh(1))
 
 
+def test_classes_that_are_hard_to_tell_apart_do_not_spoil_the_others() -> None:
+    """Two nearly equal rows make equations that are hard to solve exactly enough."""
+    groups = [
+        Neighbours([0, 1, 2, 5], Fraction(1)),
+        Neighbours([1, 6], Fraction("0.00001")),
+        Neighbours([2, 3, 4], Fraction(1)),
+    ]
+    prior = [0.46, 0.005, 0.095, 0.005, 0.04, 0.1, 0.295]
+    choice = choice_of([[0], [1], [0], [1], [1], [1], [1]], prior, groups, caution=0.43)
+    made = design(choice)
+    check(choice, made)
+    assert made.utility == pytest.approx(oracle(choice), rel=1e-4)
+
+
 def test_classes_that_nothing_links_are_told_as_they_are() -> None:
     for groups in ([], [Neighbours([0, 1], Fraction(10**6))]):
         choice = choice_of([[0], [1]], [0.5, 0.5], groups)
@@ -341,7 +354,7 @@ def test_many_classes_are_dealt_with(kind: str) -> None:
     rng = np.random.default_rng(2)
     mask, other = (63, 63) if kind == "one group" else (0b001111, 0b111100)
     groups = cliques(6, [(mask, Fraction(2)), (other, Fraction(3))])
-    choice = choice_of(rng.random((64, 200)) < 0.3, rng.dirichlet(np.ones(64)), groups)
+    choice = choice_of(rng.random((64, 20)) < 0.3, rng.dirichlet(np.ones(64)), groups)
     made = design(choice)
     check(choice, made)
     assert silence(choice) < made.utility < np.maximum(choice.gains, 0).sum()
@@ -352,11 +365,11 @@ def test_too_many_classes_are_refused() -> None:
     classes = LARGEST + 1
     choice = choice_of([[0]] * classes, np.full(classes, 1 / classes), [])
     for use in (solve, design):
-        with pytest.raises(PrivacyError, match="at most 64 classes; got 65. Group the queries"):
+        with pytest.raises(PrivacyError, match="at most 64 classes; got 65"):
             use(choice)
 
 
-@pytest.mark.parametrize("scale", [1.0, 0.0, 1e-300, 1e300])
+@pytest.mark.parametrize("scale", [1.0, 0.0, 1e-300, 1e300, np.nan])
 def test_absurd_weights_cannot_break_the_promise(
     monkeypatch: pytest.MonkeyPatch, scale: float
 ) -> None:

@@ -201,7 +201,7 @@ def packed(bits: Bits) -> NDArray[np.uint64]:
     padded = np.zeros((rows, -(-width // 64) * 64), np.bool_)
     padded[:, :width] = bits
     words = np.packbits(padded, axis=1, bitorder="little").view("<u8")
-    return words.astype(np.uint64, copy=False).reshape(rows, -1)
+    return words.astype(np.uint64, copy=False).reshape(rows, -(-width // 64))
 
 
 def _begins(first: int, lengths: list[int]) -> NDArray[np.int64]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -15,7 +16,7 @@ from tacit.connectors.files import open_source
 from tacit.connectors.sinks import open_sink
 from tacit.connectors.sources import Source
 from tacit.durations import parse_duration
-from tacit.engines.local import Detection, assign
+from tacit.engines.local import Detection, Input, assign
 from tacit.errors import SinkError
 from tacit.spec.reading import load
 from tacit.spec.specification import Specification
@@ -32,12 +33,10 @@ def run_detection(
     as_json: bool,
 ) -> None:
     """Run, and say what came of it."""
-    spec = _registered(load(spec_file), subjects, learn)
-    inputs = assign(spec, [_named(text, spec) for text in sources])
-    if letters is None and sink != "-":
-        letters = Path(sink).with_suffix(".dead-letters.jsonl")
-    for target in (sink, letters):
-        _spare(target, [str(spec_file), *(text.rpartition("=")[2] for text in sources)])
+    spec = registered(load(spec_file), subjects, learn)
+    inputs = opened(spec, sources)
+    letters = letters_beside(sink, letters)
+    spare([sink, letters], [spec_file, *sources])
     with (
         watching([input_.source for input_ in inputs]) as watch,
         DeadLetters(letters) as dead_letters,
@@ -51,7 +50,7 @@ def run_detection(
         click.echo(summary, err=True)
 
 
-def write_answers(run: Detection, sink: str) -> Summary:
+def write_answers(run: Detection, sink: str, *, protected: bool = False) -> Summary:
     """Write a run's answers, whole or not at all."""
     tally = Tally()
     with open_sink(sink, run.schema) as file:
@@ -59,7 +58,19 @@ def write_answers(run: Detection, sink: str) -> Summary:
             tally.add(answers)
             for batch in answers.batches():
                 file.write(pa.Table.from_batches([batch]))
-    return Summary.of(run, tally)
+    return Summary.of(run, tally, protected=protected)
+
+
+def opened(spec: Specification, sources: Sequence[str]) -> list[Input]:
+    """The sources as they are written on the command line, each for its stream."""
+    return assign(spec, [_named(text, spec) for text in sources])
+
+
+def letters_beside(sink: str, letters: Path | None) -> Path | None:
+    """Where dead letters go: where it says, or beside the sink."""
+    if letters is None and sink != "-":
+        return Path(sink).with_suffix(".dead-letters.jsonl")
+    return letters
 
 
 def _named(text: str, spec: Specification) -> tuple[str | None, Source]:
@@ -70,7 +81,7 @@ def _named(text: str, spec: Specification) -> tuple[str | None, Source]:
     return None, open_source(text)
 
 
-def _registered(spec: Specification, subjects: Path | None, learn: str | None) -> Specification:
+def registered(spec: Specification, subjects: Path | None, learn: str | None) -> Specification:
     """The specification with the registry that the command line names."""
     if subjects is not None and learn is not None:
         raise click.UsageError("--subjects and --learn exclude each other")
@@ -89,10 +100,12 @@ def _registered(spec: Specification, subjects: Path | None, learn: str | None) -
     return spec.model_copy(update={"subjects": given})
 
 
-def _spare(target: str | Path | None, inputs: list[str]) -> None:
-    """Refuse to write over what is read."""
-    for given in inputs:
-        if target is not None and os.path.exists(target) and os.path.exists(given):
+def spare(targets: Sequence[str | Path | None], inputs: Sequence[str | Path | None]) -> None:
+    """Refuse to write over what is read; an input may be written `stream=source`."""
+    for target in (one for one in targets if one is not None):
+        for given in (str(text).rpartition("=")[2] for text in inputs if text is not None):
+            if not (os.path.exists(target) and os.path.exists(given)):
+                continue
             folder = Path(given) if Path(given).is_dir() else None
             if os.path.samefile(target, given) or Path(target).absolute().parent == folder:
                 raise SinkError(f"{target} is read by this run; choose another place to write to")

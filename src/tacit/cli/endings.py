@@ -10,7 +10,9 @@ from contextlib import contextmanager
 import click
 
 from tacit.errors import (
+    AuditError,
     ClosedPipeError,
+    PlanError,
     SchemaError,
     SinkError,
     SourceError,
@@ -23,6 +25,8 @@ CODES: tuple[tuple[type[TacitError], int], ...] = (
     (SourceError, 4),
     (SchemaError, 4),
     (SinkError, 5),
+    (PlanError, 6),
+    (AuditError, 7),
     (TacitError, 1),
 )
 EXIT_CODES = """\b
@@ -33,6 +37,8 @@ Exit codes:
   3    mistakes in the specification
   4    input that cannot be read, or lacks what the specification names
   5    answers that cannot be written
+  6    no plan, or a plan that does not fit
+  7    something gives away more than it may
   130  interrupted
   141  the reader of standard output went away"""
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,9 @@ def main() -> None:
 
     \b
     Example:
-      tacit validate examples/taxi.yaml
-      tacit detect examples/taxi.yaml trips.parquet --to answers.parquet
+      tacit explain taxi.yaml
+      tacit plan taxi.yaml --history january.parquet -o plan.json
+      tacit run taxi.yaml february.parquet --plan plan.json --to answers.parquet
     """
 
 
@@ -81,8 +83,29 @@ def schema() -> None:
 
 @main.command()
 @click.argument("spec", type=click.Path(path_type=Path))
-@click.argument("sources", metavar="SOURCE...", nargs=-1, required=True)
-@click.option(
+@click.option("--json", "as_json", is_flag=True, help="Explain as JSON.")
+def explain(spec: Path, as_json: bool) -> None:
+    """Say in plain words what is protected, how well, and what is not.
+
+    What each private pattern's epsilon means as odds, which queries it touches and why, and what
+    is promised.
+
+    \b
+    Example:
+      tacit explain examples/taxi.yaml
+    """
+    from tacit.cli.explaining import run_explain
+
+    run_explain(spec, as_json)
+
+
+def _file(*names: str, metavar: str = "FILE", help: str) -> Callable[[Any], Any]:  # noqa: A002
+    """An option that names a file."""
+    kind = click.Path(path_type=Path, dir_okay=False)
+    return click.option(*names, metavar=metavar, type=kind, help=help)
+
+
+_SINK = click.option(
     "--to",
     "sink",
     metavar="SINK",
@@ -90,21 +113,32 @@ def schema() -> None:
     show_default=True,
     help="Where answers go: .parquet, .csv, .jsonl or .arrow; - is JSON lines on standard output.",
 )
-@click.option(
-    "--dead-letters",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Where refused tuples go, as JSON lines; by default beside the sink.",
+_DEAD_LETTERS = _file(
+    "--dead-letters", help="Where refused tuples go, as JSON lines; by default beside the sink."
 )
-@click.option(
+_SUBJECTS = _file(
     "--subjects",
-    type=click.Path(path_type=Path, dir_okay=False),
     help="A file with the registered subjects, one in a line; instead of the specification's.",
 )
-@click.option(
+_LEARN = click.option(
     "--learn",
     metavar="DURATION",
     help="Learn the subjects from this stretch of the stream; instead of the specification's.",
 )
+_MECHANISM = click.option(
+    "--mechanism",
+    type=click.Choice(["uniform", "adaptive", "optimal", "auto"]),
+    help="What makes answers private; instead of the specification's.",
+)
+
+
+@main.command()
+@click.argument("spec", type=click.Path(path_type=Path))
+@click.argument("sources", metavar="SOURCE...", nargs=-1, required=True)
+@_SINK
+@_DEAD_LETTERS
+@_SUBJECTS
+@_LEARN
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def detect(
     spec: Path,
@@ -134,16 +168,144 @@ def detect(
 
 
 @main.command()
+@click.argument("spec", type=click.Path(path_type=Path))
+@click.option(
+    "--history",
+    metavar="SOURCE",
+    multiple=True,
+    help="Windows of the past, as for detect; STREAM=SOURCE for each of several streams.",
+)
+@_file("-o", "--out", metavar="PLAN", help="Where the plan goes, as JSON.")
+@_MECHANISM
+@click.option(
+    "--decode",
+    type=click.Choice(["posterior", "literal"]),
+    help="How noisy events become answers; instead of the specification's.",
+)
+@_file(
+    "--prior",
+    help="Instead of history: YAML or JSON that says how likely event types are in a window.",
+)
+@click.option(
+    "--quality",
+    metavar="Q",
+    help="Look for the least epsilon with which every query reaches this quality; 'declared'"
+    " takes the qualities that queries declare.",
+)
+@_file("--plot", metavar="PICTURE", help="Draw quality against epsilon, as .svg or .png.")
+@click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
+def plan(
+    spec: Path,
+    history: tuple[str, ...],
+    out: Path | None,
+    mechanism: str | None,
+    decode: str | None,
+    prior: Path | None,
+    quality: str | None,
+    plot: Path | None,
+    as_json: bool,
+) -> None:
+    """Plan from history: the best quality for an epsilon, or the least epsilon for a quality.
+
+    Says what precision, recall and quality to expect of every query. The plan and these figures
+    are for operators and subjects, not for consumers.
+
+    \b
+    Examples:
+      tacit plan taxi.yaml --history january.parquet -o plan.json
+      tacit plan taxi.yaml --history january.parquet --quality 0.9
+      tacit plan home.yaml --history doors=doors.csv --history power=power.csv --plot curve.svg
+    """
+    from tacit.cli.outcomes import Wish
+    from tacit.cli.planning import run_planning
+
+    run_planning(spec, history, prior, Wish(mechanism, decode, quality, out, plot), as_json)
+
+
+@main.command()
+@click.argument("spec", type=click.Path(path_type=Path))
+@click.argument("sources", metavar="SOURCE...", nargs=-1, required=True)
+@_file("--plan", "plan_file", metavar="PLAN", help="A plan for this specification, by tacit plan.")
+@_SINK
+@_MECHANISM
+@_DEAD_LETTERS
+@_SUBJECTS
+@_LEARN
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    metavar="NUMBER",
+    help="Noise that can be made again, for tests: the answers are NOT PRIVATE.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+def run(
+    spec: Path,
+    sources: tuple[str, ...],
+    plan_file: Path | None,
+    sink: str,
+    mechanism: str | None,
+    dead_letters: Path | None,
+    subjects: Path | None,
+    learn: str | None,
+    seed: int | None,
+    as_json: bool,
+) -> None:
+    """Answer queries, protected as the specification says, each answer with its confidence.
+
+    A SOURCE is what it is for detect. Every mechanism but uniform needs a plan. A run over the
+    same windows again draws new noise and spends epsilon again. The summary on standard error is
+    for the operator alone.
+
+    \b
+    Examples:
+      tacit run taxi.yaml february.parquet --plan plan.json --to answers.parquet
+      tacit run taxi.yaml february.parquet --mechanism uniform --to answers.csv
+      zcat february.jsonl.gz | tacit run taxi.yaml - --plan plan.json > answers.jsonl
+    """
+    from tacit.cli.running import run_protected
+
+    run_protected(
+        spec, sources, plan_file, sink, mechanism, dead_letters, subjects, learn, seed, as_json
+    )
+
+
+@main.command()
+@click.argument("plan_file", metavar="PLAN", type=click.Path(path_type=Path))
+@_file(
+    "--spec",
+    metavar="SPEC",
+    help="The specification it must be for; by default the one that is written in the plan.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Report as JSON, with every channel.")
+def audit(plan_file: Path, spec: Path | None, as_json: bool) -> None:
+    """Reckon exactly what a plan gives away, against what private patterns allow.
+
+    For every private pattern the true epsilon of the whole pattern and of a single element, as
+    certified upper bounds; for every channel its own. Ends with 7 if anything exceeds.
+
+    \b
+    Example:
+      tacit audit plan.json --spec taxi.yaml
+    """
+    from tacit.cli.auditing import run_audit
+
+    run_audit(plan_file, spec, as_json)
+
+
+@main.command()
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), default="demo-output",
               show_default=True, help="The folder that everything is written to.")  # fmt: skip
 @click.option("--taxis", type=click.IntRange(1, 100_000), default=500, show_default=True,
               help="How many taxis there are.")  # fmt: skip
 @click.option("--days", type=click.FloatRange(0.05, 60), default=2.0, show_default=True,
-              help="How many days they drive.")  # fmt: skip
+              help="How many days of history there are; the run is over one more.")  # fmt: skip
 @click.option("--seed", type=int, default=0, show_default=True,
               help="Another seed gives other trips.")  # fmt: skip
 def demo(out: Path, taxis: int, days: float, seed: int) -> None:
-    """Show the engine at work on generated taxi trips.
+    """Show the whole story on generated taxi trips, in about a minute.
+
+    A plan from history, a protected run over another day, what consumers see beside the truth,
+    the audit, and a picture of quality against epsilon.
 
     \b
     Example:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -73,7 +73,7 @@ class Summary:
     tuples_per_second: float
 
     @classmethod
-    def of(cls, run: Detection, tally: Tally) -> Summary:
+    def of(cls, run: Detection, tally: Tally, *, protected: bool = False) -> Summary:
         """The summary of a run that is over."""
         counts = run.engine.counts
         refused: dict[str, int] = {}
@@ -83,7 +83,7 @@ class Summary:
         taken = int(counts[0])
         letters = run.dead_letters.path
         return cls(
-            protected=False,
+            protected=protected,
             windows=tally.windows,
             first_window=None if tally.first is None else iso(tally.first),
             last_window_end=None if tally.first is None else iso(tally.last),
@@ -133,6 +133,18 @@ def iso(microseconds: int) -> str:
     except OverflowError:
         return f"{microseconds} us"
     return moment.isoformat().replace("+00:00", "Z")
+
+
+@contextmanager
+def working(what: str) -> Iterator[Callable[[str], None]]:
+    """Show on a terminal that work is being done; what it is may be told anew."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(what) as status:
+        yield status.update
 
 
 @contextmanager

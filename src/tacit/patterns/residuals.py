@@ -44,9 +44,7 @@ class Residual:
     cofactors: tuple[Pattern | bool, ...]
 
 
-def residual(
-    pattern: Pattern, private: AbstractSet[str], most: int = MOST_VARIABLES
-) -> Residual:
+def residual(pattern: Pattern, private: AbstractSet[str], most: int = MOST_VARIABLES) -> Residual:
     """What remains of a pattern when the private event types are unknown.
 
     A pattern with more than so many variables is regarded as a single one.

@@ -7,10 +7,10 @@ looks at a private element's attributes counts as met.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -24,6 +24,17 @@ from tacit.pipeline.flow import compiled_queries
 from tacit.privacy.noise import Noise
 from tacit.spec.specification import Specification
 from tacit.windows.panes import Closed
+
+
+class _Invented(NamedTuple):
+    """The events of one private type that came out present: where, and at which times."""
+
+    stream: str
+    word: int
+    bit: np.uint64
+    here: NDArray[np.int64]
+    """The window's place times the number of slots, plus the slot."""
+    times: NDArray[np.int64]
 
 
 class Reading:
@@ -52,32 +63,42 @@ class Reading:
         columns = to_columns(closed.words, self._types)
         columns[:, self._numbers] = noisy
         seen = replace(closed, words=to_columns(columns, slots), states=None)
-        if self.queries.matcher.ordered_types.any():
-            seen = replace(seen, **self._invented_lists(closed, noisy, noise))
+        invented = list(self._invented(closed, noisy, noise))
+        ordered, compared = self.queries.matcher.ordered_types, self.queries.compared_types
+        if ordered.any():
+            timed = [event for event in invented if ordered[event.word] & event.bit]
+            seen = replace(seen, **self._lists(closed, timed))
         if self.queries.conditions:
-            rows = self._invented_rows(closed, rows, noisy, noise)
+            timed = [event for event in invented if compared[event.word] & event.bit]
+            rows = self._rows(closed, rows, timed)
         return self.queries.answer(seen, rows)
 
-    def _invented_lists(
+    def _invented(
         self, closed: Closed, noisy: NDArray[np.uint64], noise: Noise
-    ) -> dict[str, Any]:
-        """Public events at their times, and those that are invented at theirs."""
-        lists, width = closed.lists, closed.words.shape[2]
+    ) -> Iterator[_Invented]:
+        """The events of private types whose times matter; all queries see the same."""
         slots = closed.words.shape[1]
-        masks = lists.masks & ~self._private_mask(width)
-        keys = [np.repeat(closed.keys, np.diff(lists.starts))]
-        times, found = [lists.times], [masks]
         ordered = self.queries.matcher.ordered_types
+        compared = self.queries.compared_types
         for place, number in enumerate(self._numbers):
             word, bit = divmod(number, 64)
-            if not ordered[word] >> np.uint64(bit) & np.uint64(1):
-                continue
-            here = _places(noisy[:, place], slots)
-            new = np.zeros((len(here), width), np.uint64)
-            new[:, word] = np.uint64(1 << bit)
-            keys.append(here)
-            found.append(new)
-            times.append(self._moments(closed, here, slots, noise))
+            if (ordered[word] | compared[word]) >> np.uint64(bit) & np.uint64(1):
+                here = _places(noisy[:, place], slots)
+                begin = (closed.first + here // slots) * self._size
+                times = begin + noise.moments(len(here), self._size)
+                yield _Invented(self._streams[place], word, np.uint64(1 << bit), here, times)
+
+    def _lists(self, closed: Closed, invented: Sequence[_Invented]) -> dict[str, Any]:
+        """Public events at their times, and those that are invented at theirs."""
+        lists, width = closed.lists, closed.words.shape[2]
+        keys = [np.repeat(closed.keys, np.diff(lists.starts))]
+        times, masks = [lists.times], [lists.masks & ~self._private_mask(width)]
+        for event in invented:
+            new = np.zeros((len(event.here), width), np.uint64)
+            new[:, event.word] = event.bit
+            keys.append(event.here)
+            masks.append(new)
+            times.append(event.times)
         key, time = np.concatenate(keys), np.concatenate(times)
         order = np.lexsort((time, key))
         key = key[order]
@@ -85,54 +106,40 @@ class Reading:
         return {
             "keys": key[begins],
             "lists": EventLists(
-                np.append(begins, len(key)), time[order], np.concatenate(found)[order]
+                np.append(begins, len(key)), time[order], np.concatenate(masks)[order]
             ),
         }
 
-    def _invented_rows(
-        self,
-        closed: Closed,
-        rows: Mapping[str, pl.DataFrame],
-        noisy: NDArray[np.uint64],
-        noise: Noise,
+    def _rows(
+        self, closed: Closed, rows: Mapping[str, pl.DataFrame], invented: Sequence[_Invented]
     ) -> dict[str, pl.DataFrame]:
         """The same for tuples whose attributes are compared."""
-        width, slots = closed.words.shape[2], closed.words.shape[1]
+        slots, width = closed.words.shape[1:]
         hidden = self._private_mask(width)
         taken = [
             (pl.col(f"mask{word}") & ~pl.lit(hidden[word], pl.UInt64)) for word in range(width)
         ]
-        seen = {stream: frame.with_columns(taken) for stream, frame in rows.items()}
-        wanted = {name for condition in self.queries.conditions for name in condition.event_types}
-        for place, (name, number) in enumerate(zip(self.private, self._numbers, strict=True)):
-            if name not in wanted:
-                continue
-            here = _places(noisy[:, place], slots)
-            word, bit = divmod(number, 64)
-            masks = {
-                f"mask{n}": np.full(len(here), (n == word) << bit, np.uint64) for n in range(width)
-            }
-            before = max((int(f["row"].max() or 0) for f in seen.values()), default=-1)  # type: ignore[arg-type]
+        left = pl.any_horizontal(pl.col(f"mask{word}") != 0 for word in range(width))
+        seen = {stream: frame.with_columns(taken).filter(left) for stream, frame in rows.items()}
+        before = max((int(f["row"].max() or 0) for f in rows.values()), default=0)  # type: ignore[arg-type]
+        for event in invented:
+            count = len(event.here)
+            masks = np.zeros((width, count), np.uint64)
+            masks[event.word] = event.bit
             frame = pl.DataFrame(
                 {
-                    "slot": (here % slots).astype(np.int32),
-                    "row": np.arange(before + 1, before + 1 + len(here)),
-                    "time": self._moments(closed, here, slots, noise),
-                    **masks,
-                    "bucket": here,
+                    "slot": (event.here % slots).astype(np.int32),
+                    "row": np.arange(before + 1, before + 1 + count),
+                    "time": event.times,
+                    **{f"mask{word}": masks[word] for word in range(width)},
+                    "bucket": event.here,
                 }
             )
-            stream = self._streams[place]
+            before += count
             # What an invented event has no value for is null.
-            known = [seen[stream]] if stream in seen else []
-            seen[stream] = pl.concat([*known, frame], how="diagonal")
+            known = [seen[event.stream]] if event.stream in seen else []
+            seen[event.stream] = pl.concat([*known, frame], how="diagonal")
         return seen
-
-    def _moments(
-        self, closed: Closed, here: NDArray[np.int64], slots: int, noise: Noise
-    ) -> NDArray[np.int64]:
-        begin = (closed.first + here // slots) * self._size
-        return begin + noise.moments(len(here), self._size)
 
     def _private_mask(self, width: int) -> NDArray[np.uint64]:
         mask = np.zeros(width, np.uint64)

@@ -222,7 +222,8 @@ class OptimalGuard(Guard):
         own: NDArray[np.bool_] | None,
     ) -> Columns:
         """The answers of a component's parts as bit columns."""
-        words = contexts.words(drawn).reshape(len(windows.bits), len(slots), -1)
+        words = contexts.words(drawn)
+        words = words.reshape(len(windows.bits), len(slots), words.shape[1])
         if own is not None:
             full = np.zeros((len(windows.bits), windows.slots, words.shape[2]), np.uint64)
             full[:, slots] = words
@@ -242,7 +243,7 @@ class OptimalGuard(Guard):
             columns = [parts[component][:, part] for component, part in question.parts]
             combine = np.bitwise_and if question.every else np.bitwise_or
             joined: Columns = combine.reduce(columns)
-            return ~joined if question.negated else joined
+            return joined
         yes = certainty.posterior(query) >= self._threshold
         full = np.zeros((len(yes), -(-slots // 64) * 64), np.bool_)
         full[:, certainty.slots] = yes
@@ -272,7 +273,7 @@ class Symbols(Certainty):
             np.prod(told, axis=0) if question.every else 1 - np.prod(1 - np.array(told), axis=0)
         )
         likely = np.asarray(likely).reshape(self.windows, len(self.slots))
-        return 1 - likely if question.negated else likely
+        return likely
 
     def right(self, query: int, windows: slice, slots: slice, answers: NDArray[np.bool_]) -> Shares:
         """The posterior of the answer that was given."""

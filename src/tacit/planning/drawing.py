@@ -125,8 +125,7 @@ class Drawing:
                     np.outer(whole.windows, part.windows).ravel() / part.windows.sum(),
                 )
             )
-        posterior = 1 - whole.posterior if question.negated else whole.posterior
-        return Spread(posterior, whole.yes ^ question.negated, whole.windows)
+        return whole
 
 
 def _met(optimal: Optimal, most: int) -> list[Met]:

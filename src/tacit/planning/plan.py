@@ -1,14 +1,18 @@
 """Plans: data that says what is done with private elements and open answers, and how well.
 
-A plan is made for one specification and carries its fingerprint. What it protects comes from
-the specification each time it is read; a plan can only say how.
+A plan is made for one specification and carries it with its fingerprint. What it protects comes
+from the specification each time it is read; a plan can only say how.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from fractions import Fraction
 from html import escape
 from os import PathLike
@@ -18,11 +22,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.errors import PlanError
+from tacit.errors import PlanError, SinkError
 from tacit.planning.quality import Confusion, micro_alpha
 from tacit.planning.schemes import ElementScheme, OptimalScheme, Scheme, scheme_from_dict
 from tacit.privacy.exponentials import written
 from tacit.privacy.policies import Policies, Policy
+from tacit.spec.canon import canonical
 from tacit.spec.specification import Specification
 
 FORMAT: Final = 1
@@ -90,6 +95,18 @@ class Plan:
     expected: Expected | None = None
     share: Fraction = Fraction(1)
     """The share of every private pattern's epsilon that is spent."""
+    written: Mapping[str, Any] | None = None
+    """The specification as it is written in a plan, where it was read from there."""
+
+    @property
+    def specification(self) -> Mapping[str, Any]:
+        """The canonical form of the specification that it was made for."""
+        return canonical(self.spec) if self.written is None else self.written
+
+    @property
+    def fingerprint(self) -> str:
+        """That of the specification that it was made for."""
+        return self.spec.fingerprint if self.written is None else _fingerprint(self.written)
 
     @property
     def policies(self) -> tuple[Policy, ...]:
@@ -100,7 +117,8 @@ class Plan:
         """Plain data, fit for JSON."""
         return {
             "format": FORMAT,
-            "fingerprint": self.spec.fingerprint,
+            "fingerprint": self.fingerprint,
+            "specification": self.specification,
             "mechanism": self.mechanism,
             "decode": self.decode,
             "share": written(self.share),
@@ -110,55 +128,51 @@ class Plan:
         }
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write the plan as JSON; it holds figures about history, so keep it from consumers."""
-        Path(path).write_text(json.dumps(self.to_dict()), "utf-8")
+        """Write the plan as JSON, whole or not at all, readable by its owner alone.
+
+        It holds figures about history, so keep it from consumers.
+        """
+        folder, name = os.path.split(os.fspath(path))
+        try:
+            descriptor, temporary = tempfile.mkstemp(prefix=f".{name}-", dir=folder or ".")
+            try:
+                with open(descriptor, "w", encoding="utf-8") as file:
+                    json.dump(self.to_dict(), file)
+                os.replace(temporary, path)
+            except BaseException:
+                os.unlink(temporary)
+                raise
+        except OSError as error:
+            why = error.strerror or type(error).__name__
+            raise SinkError(f"{path} cannot be written: {why}; choose another place") from error
 
     @classmethod
-    def from_dict(cls, plain: Mapping[str, Any], spec: Specification) -> Plan:
-        """The plan that was written for this specification, audited again."""
+    def from_dict(cls, plain: Mapping[str, Any], spec: Specification | None = None) -> Plan:
+        """The plan that was written, audited again, for a specification.
+
+        Without one, for the specification that is written in it, which is enough for an audit;
+        areas and the conditions of events are left out, since no epsilon depends on them.
+        """
         if not isinstance(plain, Mapping) or plain.get("format") != FORMAT:
-            raise PlanError(
-                "this is not a plan, or one of another version; make it with tacit plan"
-            )
-        if plain.get("fingerprint") != spec.fingerprint:
-            raise PlanError(
-                "this plan was made for another specification, or the specification has changed "
-                "since; make it anew with tacit plan"
-            )
+            raise PlanError(_NO_PLAN)
         try:
-            share = Fraction(plain["share"])
-            expected = plain["expected"]
-            policies = [policy.scaled(share) for policy in Policies(spec).policies]
-            queries = tuple(spec.query_patterns.values())
-            if not 0 < share <= 1 or len(policies) != len(plain["schemes"]):
-                raise ValueError("share or schemes")
-            return cls(
-                spec,
-                str(plain["mechanism"]),
-                str(plain["decode"]),
-                tuple(
-                    scheme_from_dict(scheme, policy, queries)
-                    for scheme, policy in zip(plain["schemes"], policies, strict=True)
-                ),
-                int(plain["windows"]),
-                None if expected is None else Expected.from_dict(expected),
-                share,
-            )
-        except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+            written = None if spec is not None else plain["specification"]
+            if spec is None:
+                spec, fingerprint = _outlined(plain["specification"]), _fingerprint(written)
+            else:
+                fingerprint = spec.fingerprint
+            if plain.get("fingerprint") != fingerprint:
+                raise PlanError(_OTHER if written is None else _CHANGED)
+            return _read(plain, spec, written)
+        except _DAMAGED as error:
             raise PlanError(
                 f"the plan is damaged ({type(error).__name__}); make it anew with tacit plan"
             ) from error
 
     @classmethod
-    def load(cls, path: str | PathLike[str], spec: Specification) -> Plan:
+    def load(cls, path: str | PathLike[str], spec: Specification | None = None) -> Plan:
         """Read a plan for this specification; raises PlanError where it is not one."""
-        try:
-            plain = json.loads(Path(path).read_text("utf-8"))
-        except FileNotFoundError as error:
-            raise PlanError(f"the plan {path} does not exist; make it with tacit plan") from error
-        except (OSError, UnicodeDecodeError, ValueError) as error:
-            raise PlanError(f"{path} is not a plan; make it with tacit plan") from error
-        return cls.from_dict(plain, spec)
+        return cls.from_dict(read_plain(path), spec)
 
     def __repr__(self) -> str:
         kept = f", {self.windows:,} windows of history" if self.windows else ", no history"
@@ -181,6 +195,86 @@ class Plan:
             "<th>precision</th><th>recall</th><th>Q</th><th>MRE</th></tr></thead>"
             f"<tbody>{rows}</tbody></table>"
         )
+
+
+def read_plain(path: str | PathLike[str]) -> Mapping[str, Any]:
+    """The plain data of a plan in a file, not looked at but for its format."""
+    try:
+        plain = json.loads(Path(path).read_text("utf-8"))
+    except FileNotFoundError as error:
+        raise PlanError(f"the plan {path} does not exist; make it with tacit plan") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise PlanError(f"{path} is not a plan; make it with tacit plan") from error
+    if not isinstance(plain, dict) or plain.get("format") != FORMAT:
+        raise PlanError(f"{path}: {_NO_PLAN}")
+    return plain
+
+
+_NO_PLAN: Final = "this is not a plan, or one of another version; make it with tacit plan"
+_OTHER: Final = (
+    "this plan was made for another specification, or the specification has changed since; "
+    "make it anew with tacit plan"
+)
+_CHANGED: Final = (
+    "the specification in this plan is not the one that the plan was made for: the file was "
+    "changed; make it anew with tacit plan"
+)
+_DAMAGED: Final = (
+    AttributeError,
+    IndexError,
+    KeyError,
+    OverflowError,
+    TypeError,
+    ValueError,
+    ZeroDivisionError,
+)
+
+
+def _read(plain: Mapping[str, Any], spec: Specification, written: Mapping[str, Any] | None) -> Plan:
+    share = Fraction(plain["share"])
+    expected = plain["expected"]
+    policies = [policy.scaled(share) for policy in Policies(spec).policies]
+    queries = tuple(spec.query_patterns.values())
+    if not 0 < share <= 1 or len(policies) != len(plain["schemes"]):
+        raise ValueError("share or schemes")
+    return Plan(
+        spec,
+        str(plain["mechanism"]),
+        str(plain["decode"]),
+        tuple(
+            scheme_from_dict(scheme, policy, queries)
+            for scheme, policy in zip(plain["schemes"], policies, strict=True)
+        ),
+        int(plain["windows"]),
+        None if expected is None else Expected.from_dict(expected),
+        share,
+        written,
+    )
+
+
+def _fingerprint(written: Mapping[str, Any] | None) -> str:
+    """The fingerprint of a specification in its canonical form."""
+    text = json.dumps(written, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _outlined(written: Mapping[str, Any]) -> Specification:
+    """What a canonical form says about private patterns and queries."""
+    return Specification.model_validate(
+        {
+            "mechanism": written["mechanism"],
+            "decode": written["decode"],
+            "streams": written["streams"],
+            "windows": {"size": written["windows"]["size"]},
+            "events": {name: {"stream": event["stream"]} for name, event in written["events"]},
+            "patterns": written["patterns"],
+            "private": [
+                {**private, "epsilon": Decimal(private["epsilon"]), "limit": None}
+                for private in written["private"]
+            ],
+            "queries": written["queries"],
+        }
+    )
 
 
 def element_shares(schemes: Sequence[Scheme]) -> list[dict[str, Fraction]]:

@@ -180,6 +180,10 @@ def _optimal(plain: Mapping[str, Any], policy: Policy, queries: Sequence[Pattern
     if len(found.components) != len(plain["components"]):
         raise PlanError("the plan's components are not the specification's; make it anew")
     priors = tuple(Prior.from_dict(part["prior"]) for part in plain["components"])
+    for component, prior in zip(found.components, priors, strict=True):
+        widths = prior.signals.shape[1], prior.values.shape[1]
+        if widths != (len(component.signals), len(component.variables)):
+            raise PlanError("the plan's priors do not fit the specification; make it anew")
     bare = OptimalScheme(
         found,
         priors,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
@@ -102,6 +102,26 @@ def _by_hand(part: Touched, rates: Sequence[float]) -> Found:
         return Evidence.of_presence(part.elements, part.table, windows)
     counts = np.broadcast_to(chance / 2, (contexts, 2, len(choices))).copy()
     return Evidence(part.elements, counts, np.full((*counts.shape, len(choices)), 0.5))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WideEvidence(SampledEvidence):
+    """Sampled evidence of a query that needs more of what is public than its context says.
+
+    Rows are read by their *situation*, which is a context and the public atoms; a decoder
+    knows the context alone.
+    """
+
+    homes: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    """`[situation]`: the number of its context."""
+    number: int = 1
+    """How many contexts there are, seen or not."""
+
+    def _answered(self, flips: NDArray[np.float64]) -> NDArray[np.float64]:
+        seen = SampledEvidence._answered(self, flips)[: len(self.homes)]
+        answered = np.zeros((self.number, 2, 2))
+        np.add.at(answered, self.homes, seen)
+        return answered
 
 
 class Survey:
@@ -245,9 +265,18 @@ def _evidence(
     rows, contexts, counts = rows[is_open], contexts[is_open], counts[is_open]
     present, truth = rows[:, signals : signals + size], rows[:, signals + size]
     if part.wide:
-        known = rows[:, signals + size + 1 :]
-        return SampledEvidence(
-            part.elements, contexts, present, truth, counts, _reader(part, public, known)
+        told, situations = np.unique(
+            np.column_stack([contexts, rows[:, signals + size + 1 :]]), axis=0, return_inverse=True
+        )
+        return WideEvidence(
+            part.elements,
+            situations.ravel(),
+            present,
+            truth,
+            counts,
+            _reader(part, public, told[:, 1:].astype(np.bool_)),
+            homes=told[:, 0],
+            number=1 << signals,
         )
     shape = (1 << signals, 2, 1 << size)
     found = np.zeros(shape)
@@ -276,25 +305,25 @@ def _atoms(pattern: Pattern) -> tuple[Pattern, ...]:
 def _reader(
     part: Touched, public: tuple[Pattern, ...], known: Bits
 ) -> Callable[[Bits, NDArray[np.int64]], Bits]:
-    """Reads a wide query from noisy presence, given the row of history that it belongs to.
+    """Reads a wide query from noisy presence and situations, whose public atoms are `known`.
 
     An ordered sub-pattern with private elements is read as if their presence were enough.
     """
     form = boolean_form(part.pattern)
 
-    def value(pattern: Pattern, noisy: Bits, rows: NDArray[np.int64]) -> Bits:
+    def value(pattern: Pattern, noisy: Bits, situations: NDArray[np.int64]) -> Bits:
         if pattern in public:
-            return np.asarray(known[rows, public.index(pattern)])
+            return np.asarray(known[situations, public.index(pattern)])
         match pattern:
             case And(parts):
-                found = [value(inner, noisy, rows) for inner in parts]
+                found = [value(inner, noisy, situations) for inner in parts]
                 return np.asarray(np.logical_and.reduce(found))
             case Or(parts):
-                found = [value(inner, noisy, rows) for inner in parts]
+                found = [value(inner, noisy, situations) for inner in parts]
                 return np.asarray(np.logical_or.reduce(found))
             case Not(inner):
-                return ~value(inner, noisy, rows)
+                return ~value(inner, noisy, situations)
         own = [part.elements.index(name) for name in elements(pattern) if name in part.elements]
         return np.asarray(noisy[:, own].all(axis=1))
 
-    return lambda noisy, rows: value(form, noisy, rows)
+    return lambda noisy, situations: value(form, noisy, situations)

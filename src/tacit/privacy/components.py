@@ -2,15 +2,17 @@
 
 Private patterns belong together if something that a query asks depends on both, directly or
 by way of others. A query over several components splits if it is an AND or an OR of parts that
-each ask about one of them; a query that does not split makes one component of those it spans.
+each ask about one of them; a query that does not split makes one component of those it spans,
+and so does any query if that component is small.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +21,9 @@ from tacit.patterns.residuals import Variable, boolean_form, private_atoms, resi
 from tacit.patterns.ternary import all_of, any_of
 from tacit.patterns.tree import And, Not, Or, Pattern, elements
 from tacit.privacy.policies import Policy, PrivatePattern
+
+MOST_JOINED: Final = 4
+"""Components that a query spans are joined if together they have no more variables than these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +74,11 @@ class Component:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A query as its parts: all of them must hold, or any, and the whole may be negated."""
+    """A query as its parts: all of them must hold, or any."""
 
     parts: tuple[tuple[int, int], ...]
     """Component and number of the part there; none if the query touches nothing private."""
     every: bool = True
-    negated: bool = False
 
 
 @dataclass(frozen=True)
@@ -99,16 +103,17 @@ def exposure(policy: Policy, queries: Sequence[Pattern]) -> Exposure:
             groups.join(groups.touched(atom))
     while not all(_settle(query, groups) for query in plain):
         pass
+    _join_small(plain, groups, private)
     split = [_split(query, groups) for query in plain]
-    names = dict.fromkeys(group for parts, *_ in split for group in parts)
+    names = dict.fromkeys(group for parts, _ in split for group in parts)
     builders = {group: _Builder(groups.members(group)) for group in names}
     questions = []
-    for number, (parts, every, negated) in enumerate(split):
+    for number, (parts, every) in enumerate(split):
         places = [
             (list(names).index(group), builders[group].add(number, pattern, private))
             for group, pattern in parts.items()
         ]
-        questions.append(Question(tuple(places), every, negated))
+        questions.append(Question(tuple(places), every))
     return Exposure(tuple(builder.build() for builder in builders.values()), tuple(questions))
 
 
@@ -144,45 +149,59 @@ class _Groups:
 
 
 def _settle(query: Pattern, groups: _Groups) -> bool:
-    """Join what a query spans if it does not split; whether that changed nothing."""
-    parts, _, _ = _top(query)
-    spans = [groups.touched(part) for part in parts]
-    if all(len(span) <= 1 for span in spans):
-        return True
-    groups.join(group for span in spans for group in span)
-    return False
+    """Join what each part of a query spans, so that it splits; whether that changed nothing."""
+    settled = True
+    for part in _top(query)[0]:
+        span = groups.touched(part)
+        groups.join(span)
+        settled &= len(span) <= 1
+    return settled
 
 
-def _top(query: Pattern) -> tuple[tuple[Pattern, ...], bool, bool]:
-    """The parts of an AND or an OR, whether all are needed, and whether it is negated."""
-    negated = False
-    while isinstance(query, Not):
-        query, negated = query.part, not negated
-    match query:
-        case And(parts):
-            return parts, True, negated
-        case Or(parts):
-            return parts, False, negated
+def _join_small(queries: Sequence[Pattern], groups: _Groups, private: frozenset[str]) -> None:
+    """Join components that a query spans if they are small: together they do better."""
+    atoms = dict.fromkeys(atom for query in queries for atom in private_atoms(query, private))
+    for query in queries:
+        span = groups.touched(query)
+        if len(span) > 1:
+            home = {atom: groups.touched(atom)[0] for atom in atoms}
+            if sum(group in span for group in home.values()) <= MOST_JOINED:
+                groups.join(span)
+
+
+def _top(query: Pattern) -> tuple[tuple[Pattern, ...], bool]:
+    """The parts of an AND or an OR, and whether all are needed; a NOT around it is moved inside."""
+    core, negated = query, False
+    while isinstance(core, Not):
+        core, negated = core.part, not negated
+    every = isinstance(core, Or) == negated
+    return tuple(_flat(query, every)), every
+
+
+def _flat(pattern: Pattern, every: bool, negated: bool = False) -> Iterator[Pattern]:
+    """The parts of an AND (or an OR), at any depth: NOT of an OR is an AND of what is not."""
+    match pattern:
+        case Not(part):
+            yield from _flat(part, every, not negated)
+        case And(parts) | Or(parts) if every == (isinstance(pattern, And) != negated):
+            for part in parts:
+                yield from _flat(part, every, negated)
         case _:
-            return (query,), True, negated
+            yield Not(pattern) if negated else pattern
 
 
-def _split(query: Pattern, groups: _Groups) -> tuple[dict[int, Pattern], bool, bool]:
+def _split(query: Pattern, groups: _Groups) -> tuple[dict[int, Pattern], bool]:
     """The part of a query for each group that it touches; public parts go with the first."""
     touched = groups.touched(query)
     if len(touched) <= 1:
-        return dict.fromkeys(touched, query), True, False
-    parts, every, negated = _top(query)
+        return dict.fromkeys(touched, query), True
+    parts, every = _top(query)
     found: dict[int, list[Pattern]] = {group: [] for group in touched}
     for part in parts:
         found[next(iter(groups.touched(part)), touched[0])].append(part)
     combine = all_of if every else any_of
     joined = {group: combine(inner) for group, inner in found.items()}
-    return (
-        {group: part for group, part in joined.items() if not isinstance(part, bool)},
-        every,
-        negated,
-    )
+    return {group: part for group, part in joined.items() if not isinstance(part, bool)}, every
 
 
 class _Builder:

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tacit.events.subjects import Subjects
 from tacit.patterns.tree import elements
 from tacit.spec.specification import Private, Specification
+
+if TYPE_CHECKING:  # it would bring the compiler along, which a look at policies does not need
+    from tacit.events.subjects import Subjects
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,15 +95,29 @@ class Prior:
         """The prior that was written."""
         try:
             signals, variables = plain["widths"]
-            return cls(
+            prior = cls(
                 np.array(plain["rates"], np.float64),
                 _unpacked(plain["signals"], signals),
                 _unpacked(plain["values"], variables),
                 np.array(plain["counts"], np.float64),
                 float(plain["strength"]),
             )
+            prior._check()
+            return prior
         except (KeyError, TypeError, ValueError) as error:
             raise PlanError("the plan's prior is damaged; make the plan anew") from error
+
+    def _check(self) -> None:
+        """Raise ValueError where parts do not fit together or numbers cannot be."""
+        rows, variables = self.values.shape
+        if self.rates.shape != (variables,) or not ((self.rates > 0) & (self.rates < 1)).all():
+            raise ValueError("rates")
+        if len(self.signals) != rows or self.counts.shape != (rows,):
+            raise ValueError("rows")
+        if not (np.isfinite(self.counts) & (self.counts >= 0)).all():
+            raise ValueError("counts")
+        if not 0 < self.strength < np.inf:
+            raise ValueError("strength")
 
 
 def _unpacked(rows: list[str], width: int) -> Bits:

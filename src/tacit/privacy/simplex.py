@@ -19,6 +19,8 @@ GAIN = 1e-10
 _PIVOT = 1e-9
 """A smaller number in its place would blow up rounding errors."""
 _TIE = 1e-12
+_SLIP = 1e-9
+"""A weight that is this far below nothing at the end is a mistake."""
 _FRESH = 40
 """After so many exchanges the inverse is computed anew."""
 
@@ -47,14 +49,16 @@ def maximise(
     standing = 0
     direction = np.empty(len(right))
     for turn in range(limit):
-        fresh = turn % _FRESH == _FRESH - 1
-        if fresh and not settle(columns, laws, factors, right, basis, inverse, values):
+        if turn % _FRESH == _FRESH - 1 and not settle(
+            columns, laws, factors, right, basis, inverse, values
+        ):
             return False
         prices = dual_prices(worth, basis, inverse)
         careful = standing > len(right)
         enters = _entering(columns, worth, laws, factors, prices, careful)
         if enters < 0:
-            return settle(columns, laws, factors, right, basis, inverse, values)
+            settled = settle(columns, laws, factors, right, basis, inverse, values)
+            return settled and values.min() > -_SLIP
         _look(columns, laws, factors, enters, inverse, direction)
         leaves = _leaving(direction, values, basis, careful)
         if leaves < 0:
@@ -137,18 +141,14 @@ def _leaving(direction: Floats, values: Floats, basis: Indices, first: bool) -> 
         if chosen < 0 or ratio < least - _TIE:
             chosen, least = row, ratio
         elif ratio <= least + _TIE:
-            better = (
-                basis[row] < basis[chosen] if first else direction[row] > direction[chosen]
-            )
+            better = basis[row] < basis[chosen] if first else direction[row] > direction[chosen]
             if better:
                 chosen, least = row, min(least, ratio)
     return chosen
 
 
 @compiled
-def _exchange(
-    direction: Floats, leaves: int, step: float, inverse: Floats, values: Floats
-) -> None:
+def _exchange(direction: Floats, leaves: int, step: float, inverse: Floats, values: Floats) -> None:
     rows = len(direction)
     for other in range(rows):
         inverse[leaves, other] /= direction[leaves]

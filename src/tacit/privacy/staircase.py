@@ -4,30 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tacit.errors import PrivacyError
-from tacit.kernels import compiled
 from tacit.privacy.auditing import Neighbours, check_rows
 from tacit.privacy.channels import BITS, Channel
 from tacit.privacy.columns import best_mixture
+from tacit.privacy.distances import (
+    Floats,
+    Indices,
+    contracted,
+    distances_between,
+    firsts_of,
+    mapped,
+    tells,
+)
 from tacit.privacy.rounding import round_table
 
 LARGEST = 64
 """More classes than these are not dealt with."""
-_SAME = 1e-6
-"""Classes within a smaller epsilon are treated as one: it could tell next to nothing."""
-_FAR = 36.0
-"""exp(-36) is what a float can no longer tell from nothing beside 1."""
+_TRACED = 256
+"""Among more classes than these, those that need not be told apart are not looked for."""
 _RARE = 1e-12
-"""A column that comes more rarely is left out."""
+"""A column that comes more rarely than the likeliest by this factor is left out."""
 _IDLE = 1e-12
 """Telling something that is worth less is telling it for nothing."""
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -137,7 +141,7 @@ def read(choice: Choice, channel: Channel) -> Design:
     return Design(channel, posterior, _utility(likely.T, choice.gains))
 
 
-def merge(choice: Choice, most: int = LARGEST) -> tuple[Choice, NDArray[np.int64]]:
+def merge(choice: Choice, most: int = LARGEST) -> tuple[Choice, Indices]:
     """Make one class of those that need not be told apart; also the new class of each old one.
 
     Classes with the same answers are one if all others are equally far from each of them. No
@@ -147,16 +151,16 @@ def merge(choice: Choice, most: int = LARGEST) -> tuple[Choice, NDArray[np.int64
     """
     same = np.unique(choice.answers, axis=0, return_inverse=True)[1].ravel()
     place = _twins(same, choice.neighbours)
-    if place.max() < LARGEST**2:
+    if place.max() < _TRACED:
         narrowed = _narrowed(choice, place)
-        distances = _distances(narrowed.neighbours, len(narrowed.prior))
-        place = _modules(same[_firsts(place)], distances)[place]
+        distances = distances_between(narrowed.neighbours, len(narrowed.prior))
+        place = _modules(same[firsts_of(place)], distances)[place]
     if place.max() >= most:
         place = same
     return _narrowed(choice, place), place
 
 
-def _mixture(choice: Choice) -> tuple[Floats, NDArray[np.int64]]:
+def _mixture(choice: Choice) -> tuple[Floats, Indices]:
     """Likelihoods of symbols in classes, where too near ones are one; which one each class is."""
     classes = len(choice.answers)
     if classes > LARGEST:
@@ -164,9 +168,9 @@ def _mixture(choice: Choice) -> tuple[Floats, NDArray[np.int64]]:
             f"a channel is designed for at most {LARGEST} classes; got {classes}."
             " Group the queries, so that each group has fewer"
         )
-    distances = _distances(choice.neighbours, classes)
-    place = _contracted(distances)
-    firsts = _firsts(place)
+    distances = distances_between(choice.neighbours, classes)
+    place = contracted(distances)
+    firsts = firsts_of(place)
     gains = _summed(choice.gains, place, len(firsts))
     silent = np.ones((1, len(firsts)))
     worth_of_silence, scale = _utility(silent, gains), float(np.abs(gains).sum())
@@ -174,14 +178,14 @@ def _mixture(choice: Choice) -> tuple[Floats, NDArray[np.int64]]:
         return silent, place
     near = np.exp(-distances[firsts][:, firsts])
     columns, worth, used, weights, well = best_mixture(near, gains / scale)
-    if well:
+    if well and np.isfinite(weights).all():
         columns = columns[used]
     else:
         weights = highs(columns, worth)
     mixed = columns * np.maximum(weights, 0)[:, np.newaxis]
-    if _utility(mixed, gains) <= worth_of_silence + _IDLE * scale:
+    if not mixed.any() or _utility(mixed, gains) <= worth_of_silence + _IDLE * scale:
         return silent, place
-    return mixed[mixed.max(axis=1) > _RARE], place
+    return mixed[mixed.max(axis=1) > _RARE * mixed.max()], place
 
 
 def highs(columns: Floats, worth: Floats) -> Floats:
@@ -195,15 +199,13 @@ def highs(columns: Floats, worth: Floats) -> Floats:
     return np.asarray(solved.x, dtype=np.float64)
 
 
-def _tabled(
-    columns: Floats, place: NDArray[np.int64], neighbours: tuple[Neighbours, ...]
-) -> Channel:
+def _tabled(columns: Floats, place: Indices, neighbours: tuple[Neighbours, ...]) -> Channel:
     """The table of whole numbers; what rounding leaves over goes to the likeliest symbol.
 
     Classes that are treated as one get the same row, whatever their epsilon.
     """
-    kept = [group for group in neighbours if group.epsilon >= _SAME]
-    entries, lacking = round_table(columns.T, _mapped(kept, place), BITS)
+    groups = mapped(list(filter(tells, neighbours)), place)
+    entries, lacking = round_table(columns.T.tolist(), groups, BITS)
     entries[:, int(columns.sum(axis=1).argmax())] += np.array(lacking, dtype=np.object_)
     table = entries.astype(np.uint64)
     return Channel(table[:, table.any(axis=0)][place], neighbours)
@@ -213,42 +215,24 @@ def _utility(columns: Floats, gains: Floats) -> float:
     return float(np.maximum(columns @ gains, 0).sum())
 
 
-def _summed(gains: Floats, place: NDArray[np.int64], number: int) -> Floats:
+def _summed(gains: Floats, place: Indices, number: int) -> Floats:
     total = np.zeros((number, gains.shape[1]))
     np.add.at(total, place, gains)
     return total
 
 
-def _firsts(place: NDArray[np.int64]) -> NDArray[np.intp]:
-    """The first of the old classes that make up each new one."""
-    return np.unique(place, return_index=True)[1]
-
-
-def _narrowed(choice: Choice, place: NDArray[np.int64]) -> Choice:
-    firsts = _firsts(place)
+def _narrowed(choice: Choice, place: Indices) -> Choice:
+    firsts = firsts_of(place)
     return Choice(
         choice.answers[firsts],
-        np.bincount(place, choice.prior),
-        _mapped(choice.neighbours, place),
+        np.bincount(place, choice.prior).astype(np.float64),
+        mapped(choice.neighbours, place),
         choice.reward,
         choice.penalty,
     )
 
 
-def _mapped(
-    neighbours: Sequence[Neighbours], place: NDArray[np.int64]
-) -> tuple[Neighbours, ...]:
-    """The same groups, of new classes; of equal groups the smallest epsilon counts."""
-    found: dict[tuple[int, ...], Fraction] = {}
-    numbers = place.tolist()
-    for group in neighbours:
-        rows = tuple(sorted({numbers[row] for row in group.rows}))
-        if len(rows) > 1:
-            found[rows] = min(group.epsilon, found.get(rows, group.epsilon))
-    return tuple(Neighbours(rows, epsilon) for rows, epsilon in found.items())
-
-
-def _twins(same: NDArray[np.int64], neighbours: Sequence[Neighbours]) -> NDArray[np.int64]:
+def _twins(same: Indices, neighbours: Sequence[Neighbours]) -> Indices:
     """One number for the classes that have the same answers and are in the same groups."""
     groups: list[list[int]] = [[number] for number in same.tolist()]
     for number, group in enumerate(neighbours):
@@ -258,7 +242,7 @@ def _twins(same: NDArray[np.int64], neighbours: Sequence[Neighbours]) -> NDArray
     return np.array([numbers.setdefault(tuple(key), len(numbers)) for key in groups])
 
 
-def _modules(same: NDArray[np.int64], distances: Floats) -> NDArray[np.int64]:
+def _modules(same: Indices, distances: Floats) -> Indices:
     """The fewest classes such that distances between two of them do not depend on the member.
 
     Begins with a class for each vector of answers and splits those in which members are not
@@ -275,53 +259,4 @@ def _modules(same: NDArray[np.int64], distances: Floats) -> NDArray[np.int64]:
                 for row, own in enumerate(place.tolist())
             ]
         )
-    return place
-
-
-def _distances(neighbours: Sequence[Neighbours], classes: int) -> Floats:
-    """The shortest ways between classes, over groups; infinite where there is none."""
-    lengths = np.array([len(group.rows) for group in neighbours], dtype=np.int64)
-    rows = np.array([row for group in neighbours for row in group.rows], dtype=np.int64)
-    epsilons = np.array([min(float(group.epsilon), _FAR) for group in neighbours])
-    return _shortest(rows, lengths, np.where(epsilons < _SAME, 0.0, epsilons), classes)
-
-
-@compiled
-def _shortest(
-    rows: NDArray[np.int64], lengths: NDArray[np.int64], epsilons: Floats, classes: int
-) -> Floats:
-    distances = np.full((classes, classes), np.inf)
-    for row in range(classes):
-        distances[row, row] = 0.0
-    begin = 0
-    for group in range(len(lengths)):
-        members = rows[begin : begin + lengths[group]]
-        begin += lengths[group]
-        for row in members:
-            for other in members:
-                if row != other:
-                    distances[row, other] = min(distances[row, other], epsilons[group])
-    for between in range(classes):
-        for row in range(classes):
-            for other in range(classes):
-                way = distances[row, between] + distances[between, other]
-                distances[row, other] = min(distances[row, other], way)
-    for row in range(classes):
-        for other in range(classes):
-            if distances[row, other] < np.inf:
-                distances[row, other] = min(distances[row, other], _FAR)
-    return distances
-
-
-@compiled
-def _contracted(distances: Floats) -> NDArray[np.int64]:
-    """One number for all classes at distance 0."""
-    place = np.full(len(distances), -1)
-    number = 0
-    for row in range(len(distances)):
-        if place[row] < 0:
-            for other in range(len(distances)):
-                if distances[row, other] == 0.0:
-                    place[other] = number
-            number += 1
     return place

@@ -32,6 +32,8 @@ class Touched:
     signals: tuple[Pattern, ...]
     table: NDArray[np.bool_] | None
     """`[context][presence]`: the answer, where presence alone decides it; else None."""
+    decided: NDArray[np.int8]
+    """`[context]`: 1 or 0 where the query is true or false whatever private events do, else -1."""
 
     @property
     def wide(self) -> bool:
@@ -62,12 +64,25 @@ def _touched(number: int, query: Pattern, private: frozenset[str]) -> Touched:
     table = None
     if whole and is_presence(boolean_form(query)):
         table = _table(left, signals, found)
-    return Touched(number, query, found, signals, table)
+    return Touched(number, query, found, signals, table, _decided(left, signals))
 
 
 def _signals(left: Residual) -> tuple[Pattern, ...]:
     found = (cofactor for cofactor in left.cofactors if not isinstance(cofactor, bool))
     return tuple(dict.fromkeys(found))
+
+
+def _decided(left: Residual, signals: tuple[Pattern, ...]) -> NDArray[np.int8]:
+    """In which contexts all cofactors say the same."""
+    contexts = np.arange(1 << len(signals))
+    values = [
+        np.full(len(contexts), cofactor)
+        if isinstance(cofactor, bool)
+        else ((contexts >> signals.index(cofactor)) & 1).astype(np.bool_)
+        for cofactor in dict.fromkeys(left.cofactors)
+    ]
+    always, never = np.logical_and.reduce(values), ~np.logical_or.reduce(values)
+    return np.where(always, 1, np.where(never, 0, -1)).astype(np.int8)
 
 
 def _table(

@@ -1,0 +1,236 @@
+"""What `tacit plan` tells: what to expect, what it costs, and what was written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from textwrap import fill
+from typing import Any, Final
+
+import click
+
+from tacit.counting import count
+from tacit.insight.curve import Curve
+from tacit.insight.tabular import aligned
+from tacit.patterns.tree import elements
+from tacit.planning.plan import UNIT, Expected, Plan, element_shares
+from tacit.planning.planner import Least
+from tacit.privacy.exponentials import written
+from tacit.spec.specification import Specification
+
+DECLARED: Final = "declared"
+CONVENTIONS: Final = (
+    "Expected over the windows of history. Precision is 1 where nothing is claimed and nothing is"
+    " there, 0 where something is there and nothing is claimed; recall is 1 where nothing is there."
+    " Q = alpha * precision + (1 - alpha) * recall, and MRE = 1 - Q, since exact answers have"
+    " Q = 1. 'all' is the micro average: counts are added up first, alpha is the mean."
+)
+SECRET: Final = "It tells about history: show it to operators and subjects, not to consumers."
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is asked of the planner."""
+
+    mechanism: str | None
+    decode: str | None
+    quality: str | None
+    out: Path | None
+    plot: Path | None
+
+
+def required(spec: Specification, quality: str) -> list[float | None]:
+    """The quality that every query needs: the same for all, or what queries declare."""
+    if quality == DECLARED:
+        return [query.quality for query in spec.queries]
+    try:
+        wanted = float(quality)
+    except ValueError:
+        wanted = 0.0
+    if not 0 < wanted <= 1:
+        raise click.BadParameter(
+            f"expected a number above 0 and up to 1, such as 0.9, or '{DECLARED}'; got {quality}",
+            param_hint="--quality",
+        )
+    return [wanted] * len(spec.queries)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of planning."""
+
+    spec: Specification
+    wish: Wish
+    plan: Plan | None
+    expected: Expected | None
+    windows: int
+    compared: dict[str, Expected]
+    """What to expect of each mechanism, where one was chosen."""
+    least: Least | None
+    curve: Curve | None
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether there is what was asked for: a quality that can be had, a plan to be written."""
+        feasible = self.least is None or self.least.factor is not None
+        return feasible and (self.plan is not None or self.wish.out is None)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON; exact numbers are text."""
+        plan, expected = self.plan, self.expected
+        return {
+            "fingerprint": self.spec.fingerprint,
+            "windows": self.windows,
+            "mechanism": None if plan is None else plan.mechanism,
+            "decode": self.wish.decode or self.spec.decode,
+            "private": [
+                {"private": private.name, "epsilon": written(Fraction(private.epsilon)), **spent}
+                for private, spent in zip(self.spec.private, self._spent(), strict=True)
+            ],
+            "unit": UNIT,
+            "queries": [] if expected is None else self._queries(expected),
+            "all": None if expected is None else _overall(expected),
+            "conventions": CONVENTIONS,
+            "elements": [
+                {name: written(share) for name, share in shares.items()}
+                for shares in ([] if plan is None else element_shares(plan.schemes))
+            ],
+            "compared": {name: _overall(other) for name, other in self.compared.items()},
+            "least": None if self.least is None else self._least_dict(self.least),
+            "curve": None if self.curve is None else self.curve.to_dict(),
+            "plan": _path(self.wish.out if plan is not None else None),
+            "plot": _path(self.wish.plot if self.curve is not None else None),
+        }
+
+    def _spent(self) -> list[dict[str, str | None]]:
+        factor = self.plan.share if self.plan else self.least.factor if self.least else None
+        return [
+            {"needed" if self.least else "spent": None if factor is None else written(own * factor)}
+            for own in (Fraction(private.epsilon) for private in self.spec.private)
+        ]
+
+    def _least_dict(self, least: Least) -> dict[str, Any]:
+        return {
+            "feasible": least.factor is not None,
+            "granted": least.plan is not None,
+            "factor": None if least.factor is None else written(least.factor),
+            "obstacle": least.obstacle,
+        }
+
+    def _queries(self, expected: Expected) -> list[dict[str, Any]]:
+        needed = self._needed()
+        exact = self._exact()
+        return [
+            row | {"exact": row["query"] in exact, "needs": quality}
+            for row, quality in zip(expected.rows(), needed, strict=True)
+        ]
+
+    def _needed(self) -> list[float | None]:
+        return required(self.spec, self.wish.quality or DECLARED)
+
+    def _exact(self) -> set[str]:
+        """The queries that touch nothing private, whoever the subject is."""
+        private = {name for pattern in self.spec.private_patterns for name in elements(pattern)}
+        asked = self.spec.query_patterns.items()
+        return {name for name, pattern in asked if private.isdisjoint(elements(pattern))}
+
+    def __str__(self) -> str:
+        parts = [self._headline()]
+        if self.expected is not None:
+            parts += [*self._table(self.expected), fill(CONVENTIONS, 100)]
+        else:
+            parts.append("Without history there is no telling what quality to expect.")
+        parts += ["", *self._epsilons()]
+        if self.curve is not None:
+            parts += ["", str(self.curve), f"Drawn into {self.wish.plot}."]
+        return "\n".join([*parts, "", *self._last()])
+
+    def _headline(self) -> str:
+        past = f"{count(self.windows, 'window')} of history" if self.windows else "no history"
+        if self.least is not None and self.least.factor is None:
+            return f"No epsilon is enough, from {past}. The best that can be had:\n"
+        mechanism = self.plan.mechanism if self.plan else self.wish.mechanism or self.spec.mechanism
+        decode = self.wish.decode or self.spec.decode
+        told = f"{mechanism}, decoded by {decode}, from {past}."
+        if self.compared:
+            figures = ", ".join(f"{name} {e.quality:.3f}" for name, e in self.compared.items())
+            told += f"\nauto chose it by the expected Q: {figures}."
+        return told + "\n"
+
+    def _table(self, expected: Expected) -> list[str]:
+        needs = self._needed()
+        rows: list[tuple[str, ...]] = [("query", "precision", "recall", "Q", "MRE", "needs", "")]
+        for row in self._queries(expected):
+            short = row["needs"] is not None and row["quality"] < row["needs"]
+            figures = ("exact", "", "", "") if row["exact"] else _figures(row)
+            wanted = "" if row["needs"] is None else f"{row['needs']:g}"
+            rows.append((row["query"], *figures, wanted, "falls short" if short else ""))
+        rows.append(("all", *_figures(_overall(expected)), "", ""))
+        if needs == [None] * len(needs):
+            rows = [row[:-2] for row in rows]
+        return [*aligned(rows), ""]
+
+    def _epsilons(self) -> list[str]:
+        least, private = self.least, self.spec.private
+        key = "needed" if least else "spent"
+        rows: list[tuple[str, ...]] = [("private pattern", "granted", key)]
+        for declared, spent in zip(private, self._spent(), strict=True):
+            rows.append((declared.name, written(Fraction(declared.epsilon)), spent[key] or "none"))
+        lines = [f"Epsilon, {UNIT}:", *aligned(rows)] if private else []
+        for number, shares in enumerate(element_shares(self.plan.schemes) if self.plan else ()):
+            if shares:
+                whose = "" if number == 0 else f" (policy {number + 1})"
+                lines += [
+                    f"Epsilon per element{whose}, for one subject, one element and one window:"
+                ]
+                lines += aligned([(name, written(share)) for name, share in shares.items()])
+        return lines
+
+    def _last(self) -> list[str]:
+        """What was written, or why nothing was, and what to do."""
+        least, out = self.least, self.wish.out
+        if least is not None and least.factor is None:
+            return [
+                f"Infeasible: {least.obstacle} is the obstacle. Ask for less quality there, change"
+                " its pattern,",
+                "or make fewer of its elements private.",
+            ]
+        if least is not None and least.plan is None:
+            told = ", ".join(
+                f"{private.name} to {spent['needed']}"
+                for private, spent in zip(self.spec.private, self._spent(), strict=True)
+            )
+            return [
+                "The specification grants less than that, so no plan is made. It is for subjects to"
+                " decide;",
+                f"if they agree, raise epsilon in the specification: {told}.",
+            ]
+        if out is None:
+            return ["Nothing was written; name a file with -o to keep the plan."]
+        return [f"Plan written to {out}.{f' {SECRET}' if self.windows else ''}"]
+
+
+def _figures(row: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(_figure(row[label]) for label in ("precision", "recall", "quality", "mre"))
+
+
+def _figure(share: float) -> str:
+    """Three digits; what is nearly 0 or 1 is not told as if it were that."""
+    if 0 < share < 0.0005:
+        return "<0.001"
+    return ">0.999" if 0.9995 <= share < 1 else f"{share:.3f}"
+
+
+def _overall(expected: Expected) -> dict[str, float]:
+    total = expected.confusion.total()
+    return {
+        "precision": total.precision,
+        "recall": total.recall,
+        "quality": expected.quality,
+        "mre": expected.mre,
+    }
+
+
+def _path(path: Path | None) -> str | None:
+    return None if path is None else str(path)

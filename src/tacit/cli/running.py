@@ -1,0 +1,131 @@
+"""`tacit run`: sources in, protected answers out."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from tacit.cli.detecting import letters_beside, opened, registered, spare, write_answers
+from tacit.cli.reporting import Summary, watching
+from tacit.connectors.deadletters import DeadLetters
+from tacit.engines.local import protected
+from tacit.errors import PlanError
+from tacit.patterns.tree import elements
+from tacit.planning.plan import UNIT, Plan
+from tacit.planning.planner import plan_without_history
+from tacit.privacy.exponentials import written
+from tacit.privacy.noise import Noise
+from tacit.privacy.randomness import SeededSource
+from tacit.spec.reading import load
+from tacit.spec.specification import Specification
+
+AGAIN: Final = "A run over the same windows again draws new noise and spends that epsilon again."
+SEEDED: Final = (
+    "NOT PRIVATE: the noise came from a seed. Who knows the seed knows the truth; never give these"
+    " answers to consumers."
+)
+
+
+def run_protected(
+    spec_file: Path,
+    sources: tuple[str, ...],
+    plan_file: Path | None,
+    sink: str,
+    mechanism: str | None,
+    letters: Path | None,
+    subjects: Path | None,
+    learn: str | None,
+    seed: int | None,
+    as_json: bool,
+) -> None:
+    """Run, and tell the operator what came of it."""
+    declared = load(spec_file)
+    plan = chosen_plan(declared, plan_file, mechanism)
+    spec = registered(declared, subjects, learn)
+    inputs = opened(spec, sources)
+    letters = letters_beside(sink, letters)
+    spare([sink, letters], [spec_file, plan_file, subjects, *sources])
+    noise = Noise() if seed is None else Noise(SeededSource(seed))
+    with (
+        watching([input_.source for input_ in inputs]) as watch,
+        DeadLetters(letters) as dead_letters,
+    ):
+        run = protected(spec, inputs, plan, noise=noise, dead_letters=dead_letters, progress=watch)
+        summary = write_answers(run, sink, protected=noise.private)
+    told = Told(plan, plan_file, summary)
+    # Counts of tuples depend on private events, so they never go where answers may go.
+    click.echo(json.dumps(told.as_dict(), indent=2) if as_json else told, err=True)
+
+
+def chosen_plan(spec: Specification, plan_file: Path | None, mechanism: str | None) -> Plan:
+    """The plan in a file; or one that needs no history, if that will do."""
+    if plan_file is None:
+        private = {name for pattern in spec.private_patterns for name in elements(pattern)}
+        asked = {name for pattern in spec.query_patterns.values() for name in elements(pattern)}
+        # Where no query touches anything private, there is nothing to plan.
+        return plan_without_history(spec, mechanism if private & asked else "uniform")
+    plan = Plan.load(plan_file, spec)
+    if mechanism not in (None, "auto", plan.mechanism):
+        raise PlanError(
+            f"{plan_file} is a plan for the mechanism {plan.mechanism}, not for {mechanism}: make"
+            f" another with tacit plan --mechanism {mechanism}, or leave --mechanism out"
+        )
+    return plan
+
+
+@dataclass(frozen=True)
+class Told:
+    """What the operator is told of a protected run."""
+
+    plan: Plan
+    plan_file: Path | None
+    summary: Summary
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            **self.summary.as_dict(),
+            "for": "the operator alone",
+            "not_private": None if self.summary.protected else SEEDED,
+            "mechanism": self.plan.mechanism,
+            "decode": self.plan.decode,
+            "plan": None if self.plan_file is None else str(self.plan_file),
+            "spent": spent(self.plan),
+            "unit": UNIT,
+        }
+
+    def __str__(self) -> str:
+        source = "without a plan" if self.plan_file is None else f"by the plan {self.plan_file}"
+        lines = [f"Answers protected with {self.plan.mechanism}, {source}."]
+        amounts = [
+            f"{one['epsilon']} for {one['private']}{_whose(one['subjects'])}"
+            for one in spent(self.plan)
+        ]
+        if amounts:
+            lines += [f"Spent {UNIT}: epsilon {', '.join(amounts)}.", AGAIN]
+        else:
+            lines = ["Nothing is declared private: the answers are true."]
+        if not self.summary.protected:
+            lines.insert(0, SEEDED)
+        return "\n".join([*lines, f"For the operator alone: {self.summary}"])
+
+
+def spent(plan: Plan) -> list[dict[str, Any]]:
+    """What is spent for each declared private pattern."""
+    return [
+        {
+            "private": private.name,
+            "epsilon": written(Fraction(private.epsilon) * plan.share),
+            "subjects": None if private.subjects is None else len(private.subjects),
+        }
+        for private in plan.spec.private
+    ]
+
+
+def _whose(subjects: int | None) -> str:
+    return "" if subjects is None else f" of {subjects:,} subjects"

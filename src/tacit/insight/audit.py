@@ -1,0 +1,338 @@
+"""The exact audit of a plan: what its channels give away, against what was asked.
+
+Everything is reckoned from the tables and the specification. What a channel says about its own
+neighbours is not relied on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from html import escape
+from math import prod
+from typing import Any, Final, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.counting import count
+from tacit.insight.tabular import aligned, plain
+from tacit.patterns.tree import Pattern
+from tacit.planning.plan import Plan
+from tacit.planning.schemes import ElementScheme, OpenScheme, OptimalScheme, Scheme
+from tacit.privacy.auditing import Neighbours
+from tacit.privacy.auditing import audit as examine
+from tacit.privacy.channels import Channel
+from tacit.privacy.components import Component, exposure
+from tacit.privacy.exponentials import joint_epsilon, product_within, written
+from tacit.privacy.optimal import Block, Context
+from tacit.privacy.policies import Policy, PrivatePattern
+from tacit.privacy.touched import touched
+
+UNIT: Final = "one subject, one private pattern, one window"
+NEW_CONTEXTS: Final = (
+    "Contexts that are not in the plan are made when a run meets them. Each of their channels is"
+    " audited before it is used."
+)
+_SHOWN: Final = 12
+_WIDE: Final = 48
+
+Ratio: TypeAlias = Fraction | None
+"""How many times likelier an output is for one window than for its neighbour; None: no limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class PatternAudit:
+    """What all channels together give away about a private pattern in one window."""
+
+    name: str
+    asked: Fraction
+    """The epsilon in the specification."""
+    granted: Fraction
+    """What the plan may spend of it."""
+    whole: Fraction | None
+    """The true epsilon if all of its elements may change: an upper bound; None: no limit."""
+    element: Fraction | None
+    """The true epsilon if one of its elements may change."""
+    passed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelAudit:
+    """What one channel gives away in one draw."""
+
+    where: str
+    """The element that it flips, or the private patterns that it is about."""
+    context: str | None
+    """The public patterns that are detected where it is used; None for flips."""
+    rows: int
+    columns: int
+    asked: Fraction
+    true: Fraction | None
+    passed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyAudit:
+    """What a plan does for the subjects of one policy."""
+
+    kind: Literal["exact", "elements", "optimal"]
+    fits: bool
+    """Whether it protects what the specification says."""
+    patterns: tuple[PatternAudit, ...]
+    channels: tuple[ChannelAudit, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing gives away more than it may."""
+        sound = all(channel.passed for channel in self.channels)
+        return self.fits and sound and all(pattern.passed for pattern in self.patterns)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The audit of a plan. Text for a terminal, HTML for notebooks, `to_dict` for programs."""
+
+    fingerprint: str
+    mechanism: str
+    decode: str
+    share: Fraction
+    """The share of every epsilon that the plan spends."""
+    policies: tuple[PolicyAudit, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing gives away more than it may."""
+        return all(policy.passed for policy in self.policies)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, fit for JSON; exact numbers are text, so that none is cut short."""
+        told: dict[str, Any] = plain(asdict(self))
+        told["policies"] = [
+            {**told_policy, "passed": policy.passed}
+            for told_policy, policy in zip(told["policies"], self.policies, strict=True)
+        ]
+        return {"passed": self.passed, "unit": UNIT, **told}
+
+    def __str__(self) -> str:
+        lines = [_verdict(self), f"Made for the specification {self.fingerprint}."]
+        for number, policy in enumerate(self.policies, 1):
+            lines += ["", *_told(policy, number if len(self.policies) > 1 else None)]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th>{escape(name)}</th>" for name in _HEAD)
+        body = "".join(
+            "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in _row(pattern)) + "</tr>"
+            for policy in self.policies
+            for pattern in policy.patterns
+        )
+        caption = f"<caption>{escape(_verdict(self))} Epsilon for {UNIT}.</caption>"
+        return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def audit(plan: Plan) -> Report:
+    """Reckon in whole numbers what a plan gives away about each private pattern."""
+    queries = tuple(plan.spec.query_patterns.values())
+    return Report(
+        fingerprint=plan.fingerprint,
+        mechanism=plan.mechanism,
+        decode=plan.decode,
+        share=plan.share,
+        policies=tuple(
+            _policy(policy, scheme, queries, plan.share)
+            for policy, scheme in zip(plan.policies, plan.schemes, strict=True)
+        ),
+    )
+
+
+def _policy(
+    policy: Policy, scheme: Scheme, queries: Sequence[Pattern], share: Fraction
+) -> PolicyAudit:
+    """What a scheme gives away, by the widest ratios of each pattern and of each element."""
+    match scheme:
+        case ElementScheme():
+            kind: Literal["exact", "elements", "optimal"] = "elements"
+            fits = scheme.elements.channels.keys() == policy.private
+            channels = tuple(_flips(scheme))
+        case OptimalScheme():
+            kind = "optimal"
+            fits = scheme.exposure == exposure(policy, queries)
+            channels = tuple(_drawn(scheme))
+        case OpenScheme():
+            kind, fits, channels = "exact", not touched(policy, queries), ()
+    patterns = []
+    for pattern in policy.patterns:
+        whole = _widest(scheme, pattern, pattern.elements) if fits else None
+        alone = [
+            _widest(scheme, pattern, frozenset({e})) if fits else None for e in pattern.elements
+        ]
+        patterns.append(_pattern(pattern, pattern.epsilon / share, whole, _largest(alone)))
+    return PolicyAudit(kind, fits, tuple(patterns), channels)
+
+
+def _pattern(pattern: PrivatePattern, asked: Fraction, whole: Ratio, alone: Ratio) -> PatternAudit:
+    passed = whole is not None and product_within([whole], pattern.epsilon)
+    # A table is rounded towards more privacy, a logarithm upwards: the least bound counts.
+    most = pattern.epsilon if passed else None
+    return PatternAudit(
+        pattern.name, asked, pattern.epsilon, _epsilon(whole, most), _epsilon(alone, most), passed
+    )
+
+
+def _epsilon(ratio: Ratio, most: Fraction | None) -> Fraction | None:
+    """The epsilon of a ratio, rounded up."""
+    if ratio is None:
+        return None
+    true = Fraction(joint_epsilon([ratio]))
+    return true if most is None else min(true, most)
+
+
+def _widest(scheme: Scheme, pattern: PrivatePattern, changing: frozenset[str]) -> Ratio:
+    """How far windows can be told apart in which only these elements of a pattern differ."""
+    if isinstance(scheme, ElementScheme):
+        flips = [_flip(scheme.elements.channels[name]) for name in sorted(changing)]
+        return _product(flips)
+    if isinstance(scheme, OptimalScheme):
+        for component, planned in zip(scheme.exposure.components, scheme.planned, strict=True):
+            if pattern in component.patterns:
+                changed = _changed(component, changing)
+                return _largest(_context(context, changed) for context in planned.values())
+    return Fraction(1)
+
+
+def _changed(component: Component, changing: frozenset[str]) -> frozenset[int]:
+    """The variables that some elements may change."""
+    return frozenset(
+        number
+        for number, variable in enumerate(component.variables)
+        if not variable.elements.isdisjoint(changing)
+    )
+
+
+def _context(context: Context, changed: frozenset[int]) -> Ratio:
+    """The draws of a context are independent, so their ratios multiply."""
+    return _product(_block(block, design.channel, changed) for block, design in context.blocks)
+
+
+def _block(block: Block, channel: Channel, changed: frozenset[int]) -> Ratio:
+    """How far a channel tells windows apart in which only these variables differ."""
+    inside = sum(1 << place for place, v in enumerate(block.variables) if v in changed)
+    if not inside:
+        return Fraction(1)
+    choices = np.arange(1 << len(block.variables))
+    together = np.argsort(choices & ~inside, kind="stable")
+    groups = np.sort(block.place[together].reshape(-1, 1 << inside.bit_count()), axis=1)
+    return _largest(_rows(channel, group) for group in np.unique(groups, axis=0))
+
+
+def _rows(channel: Channel, group: NDArray[np.int64]) -> Ratio:
+    neighbours = Neighbours(dict.fromkeys(group.tolist()), 0)
+    return examine(channel.table, [neighbours]).findings[0].ratio
+
+
+def _flip(channel: Channel) -> Ratio:
+    return _rows(channel, np.arange(len(channel.table)))
+
+
+def _product(ratios: Iterable[Ratio]) -> Ratio:
+    known = list(ratios)
+    return None if None in known else prod((r for r in known if r), start=Fraction(1))
+
+
+def _largest(ratios: Iterable[Ratio]) -> Ratio:
+    known = list(ratios)
+    return None if None in known else max((r for r in known if r), default=Fraction(1))
+
+
+def _flips(scheme: ElementScheme) -> Iterator[ChannelAudit]:
+    for name, channel in scheme.elements.channels.items():
+        yield _channel(name, None, channel)
+
+
+def _drawn(scheme: OptimalScheme) -> Iterator[ChannelAudit]:
+    for component, planned in zip(scheme.exposure.components, scheme.planned, strict=True):
+        where = " with ".join(pattern.name for pattern in component.patterns)
+        for key, context in planned.items():
+            signals = np.unpackbits(np.frombuffer(key, np.uint8), count=len(component.signals))
+            found = [repr(s) for s, there in zip(component.signals, signals, strict=True) if there]
+            for _, design in context.blocks:
+                yield _channel(where, ", ".join(found), design.channel)
+
+
+def _channel(where: str, context: str | None, channel: Channel) -> ChannelAudit:
+    found = channel.audit()
+    rows, columns = channel.table.shape
+    asked = max((group.epsilon for group in channel.neighbours), default=Fraction(0))
+    return ChannelAudit(where, context, rows, columns, asked, found.epsilon, found.passed)
+
+
+_HEAD: Final = ("pattern", "asked", "granted", "true, at most", "per element", "")
+
+
+def _verdict(report: Report) -> str:
+    word = "passed" if report.passed else "FAILED"
+    return f"Audit {word}: {report.mechanism}, decoded by {report.decode}."
+
+
+def _row(pattern: PatternAudit) -> tuple[str, ...]:
+    return (
+        pattern.name,
+        written(pattern.asked),
+        written(pattern.granted),
+        _number(pattern.whole),
+        _number(pattern.element),
+        "passed" if pattern.passed else "FAILED",
+    )
+
+
+def _number(epsilon: Fraction | None) -> str:
+    """An upper bound in few digits, which must not make it smaller."""
+    if epsilon is None:
+        return "no limit"
+    short = Fraction(f"{float(epsilon):.12g}")
+    return f"{float(epsilon):.12g}" if short >= epsilon else f"{_above(float(epsilon)):.12g}"
+
+
+def _above(number: float) -> float:
+    return number * (1 + 1e-11)
+
+
+def _told(policy: PolicyAudit, number: int | None) -> list[str]:
+    lines = [] if number is None else [f"Policy {number}"]
+    if not policy.fits:
+        lines.append("It does NOT protect what the specification says.")
+    if policy.kind == "exact":
+        return [*lines, "No answer depends on anything private: all of them are exact."]
+    lines.append(f"Private patterns: epsilon for {UNIT}")
+    lines += aligned([_HEAD, *map(_row, policy.patterns)])
+    return [*lines, "", *_channel_lines(policy)]
+
+
+def _channel_lines(policy: PolicyAudit) -> list[str]:
+    flips = policy.kind == "elements"
+    unit = "one element" if flips else "all answers about its private patterns"
+    lines = [
+        f"{count(len(policy.channels), 'channel')}: epsilon for one subject, {unit}, one window"
+    ]
+    # What gives away most comes first, and what has no limit before it.
+    ordered = sorted(policy.channels, key=lambda c: (c.passed, -(c.true or 0), c.where))
+    rows = [
+        (
+            channel.where if flips else _short(f"{channel.where}: {channel.context or '-'}"),
+            f"{channel.rows} x {channel.columns}",
+            _number(channel.true),
+            "passed" if channel.passed else "FAILED",
+        )
+        for channel in ordered[:_SHOWN]
+    ]
+    head = ("element" if flips else "patterns: context", "size", "true, at most", "")
+    lines += aligned([head, *rows]) if rows else []
+    if len(ordered) > _SHOWN:
+        lines.append(f"  ... and {len(ordered) - _SHOWN:,} more that give away no more")
+    return lines if flips else [*lines, NEW_CONTEXTS]
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _WIDE else f"{text[: _WIDE - 3]}..."

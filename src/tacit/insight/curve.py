@@ -1,0 +1,236 @@
+"""Quality against epsilon: what each mechanism is expected to give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from html import escape
+from os import PathLike, fspath
+from typing import TYPE_CHECKING, Any, Final
+
+from tacit.errors import PlanError, SinkError
+from tacit.insight.tabular import aligned
+from tacit.planning.planner import MECHANISMS, make_plan
+from tacit.planning.survey import Statistics
+from tacit.privacy.exponentials import written
+from tacit.spec.specification import Specification
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+EPSILONS: Final = tuple(
+    Fraction(tenths, 10) for tenths in (1, 2, 5, 10, 15, 20, 25, 30, 40, 50, 70, 100)
+)
+"""Where a curve is looked at, for the private pattern with the largest epsilon."""
+SUFFIXES: Final = (".svg", ".png")
+_STYLES: Final = {
+    # Colours that are told apart with any colour vision; shapes and strokes tell them too.
+    "uniform": ("#D55E00", "s", (0, (1, 1))),
+    "adaptive": ("#0072B2", "^", (0, (5, 2))),
+    "optimal": ("#009E73", "o", "solid"),
+}
+_INK: Final = "#333333"
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """What to expect of a mechanism at some epsilon."""
+
+    mechanism: str
+    epsilon: Fraction
+    """That of the private pattern with the largest one."""
+    quality: float
+    """The expected Q, micro average over all queries."""
+    queries: dict[str, float]
+    """The expected Q of each query."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Expected quality against epsilon, for each mechanism.
+
+    All private patterns have their epsilons in the same proportions as in the specification;
+    the largest of them is the one that is told.
+    """
+
+    private: dict[str, Fraction]
+    """The epsilons in the specification."""
+    decode: str
+    windows: int
+    """How many windows of history it was made from."""
+    points: tuple[Point, ...]
+
+    @property
+    def declared(self) -> Fraction:
+        """The largest epsilon in the specification."""
+        return max(self.private.values())
+
+    def of(self, mechanism: str) -> list[Point]:
+        """The points of one mechanism, in order of epsilon."""
+        chosen = [point for point in self.points if point.mechanism == mechanism]
+        return sorted(chosen, key=lambda point: point.epsilon)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, fit for JSON; exact numbers are text."""
+        return {
+            "private": {name: written(epsilon) for name, epsilon in self.private.items()},
+            "decode": self.decode,
+            "windows": self.windows,
+            "points": [
+                {
+                    "mechanism": point.mechanism,
+                    "epsilon": written(point.epsilon),
+                    "quality": point.quality,
+                    "queries": point.queries,
+                }
+                for point in self.points
+            ],
+        }
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """A head, then for each epsilon the expected Q of each mechanism."""
+        columns = [self.of(mechanism) for mechanism in MECHANISMS]
+        body = [
+            (written(points[0].epsilon), *(f"{point.quality:.3f}" for point in points))
+            for points in zip(*columns, strict=True)
+        ]
+        return [("epsilon", *MECHANISMS), *body]
+
+    def __str__(self) -> str:
+        return "\n".join([f"Expected Q against {self.unit}:", *aligned(self.rows())])
+
+    def _repr_html_(self) -> str:
+        head, *body = ["".join(f"<td>{escape(cell)}</td>" for cell in row) for row in self.rows()]
+        rows = "".join(f"<tr>{row}</tr>" for row in body)
+        caption = f"<caption>Expected Q against {escape(self.unit)}</caption>"
+        return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+
+    @property
+    def unit(self) -> str:
+        """What the epsilon is that stands beside a quality."""
+        if len(set(self.private.values())) == 1:
+            return "epsilon (for one subject, one private pattern, one window)"
+        widest = next(name for name, own in self.private.items() if own == self.declared)
+        return f"epsilon of {widest} (one subject, one window; the others in proportion)"
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Draw it into an SVG or PNG file."""
+        check_picture(path)
+        import matplotlib as mpl
+
+        # Text stays text in SVG, and the same curve gives the same file.
+        with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "tacit"}):
+            figure = self.figure()
+            vector = fspath(path).lower().endswith(".svg")
+            metadata = {"Date": None, "Creator": None} if vector else {"Software": None}
+            try:
+                figure.savefig(path, metadata=metadata, dpi=150)
+            except OSError as error:
+                why = error.strerror or type(error).__name__
+                raise SinkError(f"{path} cannot be written: {why}; choose another place") from error
+
+    def figure(self) -> Figure:
+        """The picture, for those who want to go on with it in matplotlib."""
+        figure_type = _matplotlib()
+        figure: Figure = figure_type(figsize=(7.2, 4.2), layout="constrained")
+        axes = figure.add_subplot()
+        lowest = min(point.quality for point in self.points)
+        axes.set_ylim(max(0.0, lowest - 0.25 * (1.02 - lowest)), 1.02)
+        for mechanism in MECHANISMS:
+            colour, shape, stroke = _STYLES[mechanism]
+            points = self.of(mechanism)
+            axes.plot(
+                [float(point.epsilon) for point in points],
+                [point.quality for point in points],
+                color=colour, marker=shape, linestyle=stroke, markersize=5, linewidth=1.8,
+            )  # fmt: skip
+        _label(axes, self)
+        _frame(axes, self)
+        return figure
+
+
+def curve(
+    spec: Specification,
+    statistics: Sequence[Statistics],
+    decode: str | None = None,
+    *,
+    epsilons: Sequence[Fraction] = EPSILONS,
+    progress: Callable[[int, int], None] | None = None,
+) -> Curve:
+    """The expected quality of every mechanism at each epsilon and at the specification's own."""
+    private = {pattern.name: Fraction(pattern.epsilon) for pattern in spec.private}
+    windows = int(sum(part.windows for part in statistics))
+    if not private or not windows:
+        lacking = "windows of history" if private else "private patterns"
+        raise PlanError(f"a curve of quality against epsilon needs {lacking}; there are none")
+    declared = max(private.values())
+    places = sorted({*epsilons, declared})
+    points: list[Point] = []
+    for epsilon in places:
+        for mechanism in MECHANISMS:
+            expected = make_plan(spec, statistics, mechanism, decode, epsilon / declared).expected
+            assert expected is not None, "there are windows of history"
+            each = {row["query"]: row["quality"] for row in expected.rows()}
+            points.append(Point(mechanism, epsilon, expected.quality, each))
+            if progress is not None:
+                progress(len(points), len(places) * len(MECHANISMS))
+    return Curve(private, decode or spec.decode, windows, tuple(points))
+
+
+def check_picture(path: str | PathLike[str]) -> None:
+    """Refuse a picture that cannot be drawn, before any work is done for it."""
+    if not fspath(path).lower().endswith(SUFFIXES):
+        raise SinkError(f"{path}: expected a name ending in {' or '.join(SUFFIXES)}")
+    _matplotlib()
+
+
+def _matplotlib() -> Any:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise PlanError(
+            "pictures are drawn by matplotlib, which is not there: pip install 'tacit[plot]'"
+        ) from error
+    return Figure
+
+
+def _label(axes: Axes, made: Curve) -> None:
+    """Each line is named where it ends; names that would lie upon each other are moved apart."""
+    low, high = axes.get_ylim()
+    gap = 0.06 * (high - low)
+    # Where they end together, the better one on the way is named above.
+    ends = [(round(made.of(name)[-1].quality, 3), rank) for rank, name in enumerate(MECHANISMS)]
+    last = max(float(point.epsilon) for point in made.points)
+    height, place = high, {}
+    for quality, rank in sorted(ends, reverse=True):
+        height = min(quality, height - gap)
+        place[MECHANISMS[rank]] = height
+    for mechanism, own in place.items():
+        axes.annotate(
+            mechanism, (last, own), xytext=(10, 0), textcoords="offset points",
+            color=_STYLES[mechanism][0], va="center", fontweight="bold", annotation_clip=False,
+        )  # fmt: skip
+
+
+def _frame(axes: Axes, made: Curve) -> None:
+    axes.set_xscale("log")
+    ticks = sorted({float(point.epsilon) for point in made.points})
+    shown = [tick for tick in ticks if tick in (0.1, 0.2, 0.5, 1, 2, 3, 5, 10)]
+    axes.set_xticks(shown, [f"{tick:g}" for tick in shown])
+    axes.minorticks_off()
+    axes.set_xlabel(made.unit, color=_INK)
+    axes.set_ylabel("expected quality Q (micro average)", color=_INK)
+    axes.set_title(
+        f"What privacy costs: {made.windows:,} windows of history, decoded by {made.decode}",
+        loc="left", fontsize=10, color=_INK,
+    )  # fmt: skip
+    axes.axvline(float(made.declared), color="#999999", linewidth=0.9, zorder=0)
+    axes.annotate(
+        f"the specification: {written(made.declared)}", (float(made.declared), axes.get_ylim()[0]),
+        xytext=(4, 5), textcoords="offset points", fontsize=8, color="#666666",
+    )  # fmt: skip
+    axes.grid(axis="y", color="#dddddd", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)

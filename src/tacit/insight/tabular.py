@@ -1,0 +1,40 @@
+"""What is told as rows: text with its columns below each other, and plain data for JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+from tacit.privacy.exponentials import written
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows as lines of text with their cells below each other; all but the first to the right.
+
+    >>> print("\\n".join(aligned([("query", "Q"), ("jam", "0.93")])))
+      query     Q
+      jam    0.93
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  "
+        + "  ".join(
+            cell.rjust(width) if place else cell.ljust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def plain(value: Any) -> Any:
+    """Only what JSON knows; exact numbers are text, so that none is cut short."""
+    match value:
+        case dict():
+            return {key: plain(inner) for key, inner in value.items()}
+        case tuple() | list():
+            return [plain(inner) for inner in value]
+        case Fraction():
+            return written(value)
+        case _:
+            return value

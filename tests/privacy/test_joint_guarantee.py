@@ -1,0 +1,250 @@
+"""The joint guarantee, end to end and exact: all answers of real runs, all neighbours, all draws.
+
+Nothing is sampled: `enumeration` runs the pipeline once for every outcome of its draws.
+`test_mutants` plants mistakes, and the same check has to find each of them.
+"""
+
+from __future__ import annotations
+
+import os
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tacit.privacy.noise import Noise
+from tacit.privacy.randomness import SeededSource
+from tacit.spec.specification import Specification
+from tests.privacy.enumeration import ScriptedNoise, enumerated, released
+from tests.privacy.worlds import (
+    SUBJECTS,
+    all_cases,
+    broken,
+    furthest,
+    neighbours,
+    planned,
+    policy_of,
+    random_cases,
+    random_specification,
+    random_window,
+    slots_of,
+    specification,
+)
+
+# The larger sweep: TACIT_SWEEP=50 tries 50 times as many specifications.
+SWEEP = int(os.environ.get("TACIT_SWEEP", "1"))
+
+mechanisms = pytest.mark.parametrize("mechanism", ["uniform", "adaptive", "optimal"])
+decoders = pytest.mark.parametrize("decode", ["literal", "posterior"])
+specifications = pytest.mark.parametrize(
+    "spec",
+    [
+        pytest.param(
+            specification(
+                [("SEQ(a, b)", "1"), ("OR(a, NOT c)", "0.5")],
+                ["SEQ(a, b)", "OR(a, NOT c)", "AND(SEQ(a, b), s)"],
+            ),
+            id="queries that are private patterns",
+        ),
+        pytest.param(
+            specification([("AND(a, b)", "1")], ["SEQ(s, t)", "NOT s", "SEQ(s, NOT t)"]),
+            id="queries that touch nothing private",
+        ),
+        pytest.param(
+            specification([("a", "0.1"), ("AND(b, c)", "1")], ["AND(b, s)", "c", "SEQ(s, t)"]),
+            id="a private pattern that no query touches",
+        ),
+        pytest.param(
+            specification(
+                [("AND(a, b)", "2"), ("SEQ(b, c)", "0.3"), ("c{2,}", "1")],
+                ["AND(a, b)", "OR(b, c)", "SEQ(b, s)", "SEQ(c, NOT b, c)"],
+            ),
+            id="overlapping patterns with different epsilon",
+        ),
+        pytest.param(
+            specification(
+                [("AND(a, b)", "1"), ("AND(c, d)", "0.5")],
+                ["AND(a, c)", "NOT OR(SEQ(s, b), SEQ(d, s))", "OR(AND(a, b), d, s)"],
+                types="abcdst",
+            ),
+            id="queries that split over two components",
+        ),
+        pytest.param(
+            specification(
+                [("AND(a, b)", "1"), ("AND(c, d)", "0.5")],
+                ["AND(a, c)", "SEQ(b, d)", "AND(OR(a, d), OR(b, c))"],
+                types="abcdst",
+            ),
+            id="queries that merge two components",
+        ),
+        pytest.param(
+            specification([("a", "1"), ("b", "0.5")], ["SEQ(a, b)", "SEQ(b, NOT a, s)", "a"]),
+            id="order across components",
+        ),
+        pytest.param(
+            specification(
+                [("a", "1"), ("AND(a, b)", "0.5", "x"), ("c", "2", "y")],
+                ["a", "AND(a, b)", "SEQ(b, s)", "SEQ(c, s)"],
+            ),
+            id="private for some subjects only",
+        ),
+        pytest.param(
+            specification(
+                [("AND(a, b, c, d, e, f, g)", "3"), ("AND(a, g)", "0.5")],
+                ["OR(AND(a, b, c, d, e, f, g), s)", "OR(SEQ(s, a), AND(b, c, d, e, f, g))", "g"],
+                types="abcdefgst",
+            ),
+            id="more than 6 variables",
+        ),
+        pytest.param(
+            specification(
+                [("AND(a, b, c, d)", "2"), ("AND(d, b)", "1")],
+                ["AND(a, s)", "b", "c", "OR(d, AND(a, b))", "SEQ(d, s)"],
+                types="abcdst",
+            ),
+            id="more answers than one channel holds",
+        ),
+        pytest.param(
+            specification(
+                [("AND(a, b)", "1"), ("SEQ(b, c)", "0.5")],
+                [
+                    "SEQ(a x, s y) WHERE y.v > x.v",
+                    "SEQ(s x, t y) WHERE y.v >= x.v",
+                    "NOT (AND(b x, s y) WHERE x.w = y.w OR y.v > 1)",
+                    "SEQ(c, NOT (a x WHERE x.v > 0), t)",
+                ],
+                streams="qpqpq",
+            ),
+            id="conditions across streams",
+        ),
+        pytest.param(
+            specification(
+                [("AND(a, b)", "1"), ("c", "0.5")],
+                ["SEQ(s, a)", "AND(b, c)", "SEQ(c x, t y) WHERE y.v > 0", "SEQ(s, t)"],
+                types=[*(f"other{number}" for number in range(62)), *"satbc"],
+            ),
+            id="types beyond the first 64",
+        ),
+        pytest.param(
+            specification(
+                [("SEQ(a, b) WITHIN 1 us", "1"), ("(c x WHERE x.v > 0){2}", "4")],
+                ["SEQ(a, s) WITHIN 1 us", "SEQ(s+, c{2,}) WITHIN 2 us", "SEQ(NOT b, s, NOT c)"],
+                size=4,
+            ),
+            id="repetition and spans",
+        ),
+    ],
+)
+
+
+@mechanisms
+@decoders
+@settings(max_examples=12 * SWEEP, derandomize=True)
+@given(seed=st.integers(0, 2**32))
+def test_no_outcome_tells_neighbours_apart_by_more_than_epsilon(
+    mechanism: str, decode: str, seed: int
+) -> None:
+    spec = random_specification(Random(seed))
+    assert not broken(spec, planned(spec, mechanism, decode, seed), random_cases(seed, spec))
+
+
+@specifications
+@mechanisms
+@decoders
+def test_special_cases_are_no_exception(spec: Specification, mechanism: str, decode: str) -> None:
+    plan = planned(spec, mechanism, decode, seed=3)
+    assert not broken(spec, plan, random_cases(0, spec, bases=3))
+
+
+@mechanisms
+@decoders
+def test_all_windows_of_all_neighbours_of_a_small_specification(
+    mechanism: str, decode: str
+) -> None:
+    queries = ["SEQ(a, s)", "AND(a, NOT b)", "SEQ(b x, s y) WHERE y.v > x.v", "OR(SEQ(s, b), a)"]
+    spec = specification([("SEQ(a, b)", "1"), ("b", "0.5")], queries, types="abs")
+    cases = all_cases(spec)
+    assert len(cases.windows) == 64
+    found = furthest(spec, planned(spec, mechanism, decode, seed=2), cases)
+    assert all(ratio is not None for _, ratio in found.values())
+    assert not broken(spec, planned(spec, mechanism, decode, seed=2), cases)
+
+
+def test_epsilon_is_not_wasted_either() -> None:
+    """The check is sharp: where a mechanism spends all of epsilon, the ratio shows it."""
+    spec = specification([("AND(a, b)", "1")], ["a", "AND(a, b)"], types="abs")
+    for mechanism in ("uniform", "optimal"):
+        found = furthest(spec, planned(spec, mechanism, "posterior", 1), random_cases(0, spec))
+        ((epsilon, ratio),) = found.values()
+        assert ratio is not None
+        assert 0.999999 * np.exp(float(epsilon)) < float(ratio) <= np.exp(float(epsilon))
+
+
+def small(spec: Specification) -> Specification:
+    """The same for a subject of either sort."""
+    return spec.model_copy(update={"subjects": SUBJECTS[:2]})
+
+
+@mechanisms
+@decoders
+@settings(max_examples=4 * SWEEP, derandomize=True)
+@given(seed=st.integers(0, 2**32))
+def test_other_windows_and_subjects_do_not_notice(mechanism: str, decode: str, seed: int) -> None:
+    rng = Random(seed)
+    spec = random_specification(rng)
+    plan = planned(spec, mechanism, decode, seed)
+    types = list(spec.events)
+    around = [random_window(rng, spec, types) for _ in range(3)] + [[]]
+    rng.shuffle(around)
+    place, last = rng.randrange(4), rng.random() < 0.5
+    for pattern in policy_of(spec, place % 2).patterns:
+        seen = []
+        for window in neighbours(rng, spec, around[place], pattern.elements, 4):
+            sent = [window if number == place else around[number] for number in range(4)]
+            noise = ScriptedNoise(np.empty((4, 0), np.int64), 2, last=last)
+            rows = released(small(spec), plan, sent, np.arange(4), noise)
+            assert (rows.detected >= 0).all()  # those who were silent have rows too
+            others = [number for number in range(4) if number != place]
+            seen.append([(noise.trace(number), rows.outcome(number)) for number in others])
+        assert all(found == seen[0] for found in seen)
+
+
+@mechanisms
+@decoders
+def test_a_window_is_released_alike_wherever_it_stands(mechanism: str, decode: str) -> None:
+    queries = ["SEQ(a, s)", "AND(a, b)", "SEQ(s, t)", "SEQ(b x, s y) WHERE y.v > x.v"]
+    spec = specification([("AND(a, b)", "1"), ("b", "2", "x")], queries)
+    plan = planned(spec, mechanism, decode)
+    rng = Random(4)
+    windows = [random_window(rng, spec, "abst") for _ in range(6)]
+    for sort, slot in (("x", 0), ("y", 1)):
+        among = enumerated(spec, plan, windows, [slots_of(sort)] * 6)
+        for number, window in enumerate(windows):
+            alone = enumerated(small(spec), plan, [window], [(slot,)])
+            assert among.shares(number) == alone.shares(0)
+
+
+@mechanisms
+@decoders
+def test_real_draws_come_as_often_as_enumerated(mechanism: str, decode: str) -> None:
+    spec = specification(
+        [("AND(a, b)", "1"), ("c", "0.5", "x")],
+        ["SEQ(a, s)", "AND(b, s)", "OR(c, AND(a, b))", "SEQ(c x, s y) WHERE y.v > 0"],
+    )
+    plan = planned(spec, mechanism, decode, seed=1)
+    window = random_window(Random(2), spec, "abcst", 4) + random_window(Random(3), spec, "s", 3)
+    number = 500
+    laid = np.zeros(number * len(SUBJECTS), np.int64)
+    rows = released(spec, plan, [window], laid, Noise(SeededSource(5)))
+    for sort in ("x", "y"):
+        slots = slots_of(sort)
+        found = enumerated(spec, plan, [window], [slots])
+        drawn = [
+            rows.outcome(number * len(SUBJECTS) + slot) for number in range(500) for slot in slots
+        ]
+        assert set(drawn) <= found.likely[0].keys()
+        for outcome, share in found.shares(0).items():
+            spread = 5 * float(share * (1 - share) / len(drawn)) ** 0.5
+            assert abs(drawn.count(outcome) / len(drawn) - share) <= spread
