@@ -38,6 +38,8 @@ def run_planning(
         raise click.UsageError("--history and --prior exclude each other")
     if wish.plot is not None:
         check_picture(wish.plot)
+    if wish.quality is not None:
+        required(spec, wish.quality)
     if history:
         outcome = _from_history(spec, _surveyed(spec, history, wish), wish)
     else:

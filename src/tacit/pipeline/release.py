@@ -272,8 +272,7 @@ class Symbols(Certainty):
         likely = (
             np.prod(told, axis=0) if question.every else 1 - np.prod(1 - np.array(told), axis=0)
         )
-        likely = np.asarray(likely).reshape(self.windows, len(self.slots))
-        return likely
+        return np.asarray(likely).reshape(self.windows, len(self.slots))
 
     def right(self, query: int, windows: slice, slots: slice, answers: NDArray[np.bool_]) -> Shares:
         """The posterior of the answer that was given."""

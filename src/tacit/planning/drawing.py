@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from tacit.planning.evidence import Cells
 from tacit.planning.quality import Confusion
+from tacit.planning.stakes import Outlook, Stakes
 from tacit.planning.survey import Statistics
-from tacit.privacy.components import Component, Question
+from tacit.privacy.components import Question
 from tacit.privacy.optimal import Block, Optimal, Outline, literally
 from tacit.privacy.prior import Bits
 from tacit.privacy.staircase import solve
@@ -57,13 +58,20 @@ class Drawing:
     ) -> None:
         self.statistics = statistics
         self.literal = literal
-        components = [part.scaled(share) for part in statistics.exposure.components]
-        most = max(50, MOST_CONTEXTS // max(1, len(components)))
-        self._met = [
-            _met(Optimal(component, prior, caution), most)
-            for component, prior in zip(components, statistics.priors, strict=True)
+        self.exposure = statistics.exposure.scaled(share)
+        self._outlook = Outlook(self.exposure, statistics.priors)
+        self.stakes = self._outlook.stakes(caution)
+        most = max(50, MOST_CONTEXTS // max(1, len(self.exposure.components)))
+        self._met = [_met(optimal, most) for optimal in self.optimals()]
+
+    def optimals(self) -> list[Optimal]:
+        """The mechanism of each component."""
+        return [
+            Optimal(component, prior, stakes)
+            for component, prior, stakes in zip(
+                self.exposure.components, self.statistics.priors, self.stakes, strict=True
+            )
         ]
-        self.components = components
 
     def contexts(self) -> list[list[Met]]:
         """For each component the contexts that were looked at, the commonest first."""
@@ -82,8 +90,8 @@ class Drawing:
         A query that touches nothing private has None.
         """
         parts = [
-            _spreads(component, met, caution)
-            for component, met in zip(self.components, self._met, strict=True)
+            _spreads(len(stakes), met, stakes)
+            for met, stakes in zip(self._met, self._outlook.stakes(caution), strict=True)
         ]
         return [
             self._combined([parts[c][p] for c, p in question.parts], question)
@@ -142,9 +150,9 @@ def _met(optimal: Optimal, most: int) -> list[Met]:
     return [Met(signals, optimal.outline(signals), windows) for signals, windows in chosen]
 
 
-def _spreads(component: Component, met: Sequence[Met], caution: float) -> list[Spread]:
+def _spreads(parts: int, met: Sequence[Met], stakes: Stakes) -> list[Spread]:
     """For each part what may be drawn about it, over all contexts."""
-    found: list[list[tuple[Floats, Bits, Floats]]] = [[] for _ in component.parts]
+    found: list[list[tuple[Floats, Bits, Floats]]] = [[] for _ in range(parts)]
     for context in met:
         opened = {part for block in context.outline.blocks for part in block.parts}
         for part, true in enumerate(context.outline.decided):
@@ -152,7 +160,7 @@ def _spreads(component: Component, met: Sequence[Met], caution: float) -> list[S
                 sure = np.array([true])
                 found[part].append((sure.astype(float), sure, np.array([context.windows])))
         for block in context.outline.blocks:
-            for part, spread in zip(block.parts, _drawn(block, caution), strict=True):
+            for part, spread in zip(block.parts, _drawn(block, stakes), strict=True):
                 found[part].append((spread[0], spread[1], context.windows * spread[2]))
     none = (np.empty(0), np.empty(0, np.bool_), np.empty(0))
     found = [[none, *cells] for cells in found]
@@ -161,10 +169,10 @@ def _spreads(component: Component, met: Sequence[Met], caution: float) -> list[S
     ]
 
 
-def _drawn(block: Block, caution: float) -> list[tuple[Floats, Bits, Floats]]:
+def _drawn(block: Block, stakes: Stakes) -> list[tuple[Floats, Bits, Floats]]:
     """For each part of a block what its symbols say, and how likely they are."""
-    cost = np.full(len(block.parts), caution)
-    choice = replace(block.choice, reward=1 - cost, penalty=cost)
+    reward, penalty = stakes[list(block.parts)].T
+    choice = replace(block.choice, reward=reward, penalty=penalty)
     columns = solve(choice).columns
     joint = columns * choice.prior
     likely = joint.sum(axis=1)

@@ -20,7 +20,6 @@ from tacit.planning.schemes import ElementScheme, OpenScheme, OptimalScheme, Sch
 from tacit.planning.survey import Found, Statistics, without_history
 from tacit.privacy.adaptive import adaptive
 from tacit.privacy.elements import Elements
-from tacit.privacy.optimal import Optimal
 from tacit.privacy.policies import Policies
 from tacit.privacy.touched import Touched
 from tacit.privacy.uniform import uniform
@@ -185,19 +184,16 @@ def _optimal(
     if statistics.windows:
         caution, threshold = _best_caution(Drawing(statistics, share, literal=literal), alpha)
     final = Drawing(statistics, share, literal=literal, caution=caution)
-    planned = []
-    for component, prior, met in zip(
-        final.components, statistics.priors, final.contexts(), strict=True
-    ):
-        optimal = Optimal(component, prior, caution)
-        planned.append(
-            {
-                np.packbits(context.signals).tobytes(): optimal.made(context.outline)
-                for context in met[:_KEPT]
-            }
-        )
-    exposed = statistics.exposure.under(tuple(final.components))
-    scheme = OptimalScheme(exposed, statistics.priors, caution, threshold, literal, tuple(planned))
+    planned = tuple(
+        {
+            np.packbits(context.signals).tobytes(): optimal.made(context.outline)
+            for context in met[:_KEPT]
+        }
+        for optimal, met in zip(final.optimals(), final.contexts(), strict=True)
+    )
+    scheme = OptimalScheme(
+        final.exposure, statistics.priors, tuple(final.stakes), threshold, literal, planned
+    )
     return scheme, final.confusion(caution, threshold)
 
 

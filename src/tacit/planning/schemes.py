@@ -95,8 +95,8 @@ class OptimalScheme:
     exposure: Exposure
     priors: tuple[Prior, ...]
     """For each component."""
-    caution: float
-    """What a false yes costs, in the making of channels."""
+    stakes: tuple[NDArray[np.float64], ...]
+    """For each component what a true yes earns in each part, and what a false one costs."""
     threshold: float
     """The posterior from which on yes is said."""
     literal: bool
@@ -107,23 +107,27 @@ class OptimalScheme:
     def optimals(self) -> tuple[Optimal, ...]:
         """The mechanism of each component."""
         return tuple(
-            Optimal(component, prior, self.caution)
-            for component, prior in zip(self.exposure.components, self.priors, strict=True)
+            Optimal(component, prior, stakes)
+            for component, prior, stakes in zip(
+                self.exposure.components, self.priors, self.stakes, strict=True
+            )
         )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, fit for JSON."""
         return {
             "kind": "optimal",
-            "caution": self.caution,
             "threshold": self.threshold,
             "literal": self.literal,
             "components": [
                 {
                     "prior": prior.to_dict(),
+                    "stakes": stakes.tolist(),
                     "contexts": [_written(key, context) for key, context in planned.items()],
                 }
-                for prior, planned in zip(self.priors, self.planned, strict=True)
+                for prior, stakes, planned in zip(
+                    self.priors, self.stakes, self.planned, strict=True
+                )
             ],
         }
 
@@ -187,7 +191,7 @@ def _optimal(plain: Mapping[str, Any], policy: Policy, queries: Sequence[Pattern
     bare = OptimalScheme(
         found,
         priors,
-        float(plain["caution"]),
+        tuple(np.array(part["stakes"], np.float64) for part in plain["components"]),
         float(plain["threshold"]),
         bool(plain["literal"]),
         tuple({} for _ in priors),

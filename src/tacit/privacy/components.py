@@ -88,9 +88,9 @@ class Exposure:
     components: tuple[Component, ...]
     questions: tuple[Question, ...]
 
-    def under(self, components: tuple[Component, ...]) -> Exposure:
-        """The same with other epsilons."""
-        return replace(self, components=components)
+    def scaled(self, share: Fraction) -> Exposure:
+        """The same with a share of every private pattern's epsilon."""
+        return replace(self, components=tuple(part.scaled(share) for part in self.components))
 
 
 def exposure(policy: Policy, queries: Sequence[Pattern]) -> Exposure:

@@ -18,7 +18,7 @@ from tacit.privacy.components import Component
 from tacit.privacy.prior import Bits, Prior
 from tacit.privacy.staircase import Choice, Design, design, merge, solve
 
-MOST_CLASSES = 12
+MOST_CLASSES = 16
 """More classes than these are cut down by grouping queries."""
 GROUPED_CLASSES = 8
 MOST_VARIABLES = 12
@@ -71,8 +71,8 @@ class Optimal:
 
     component: Component
     prior: Prior
-    caution: float = 0.5
-    """What a false yes costs, against 1 - caution that a true one earns."""
+    stakes: NDArray[np.float64]
+    """`[part]`: what a true yes earns, and what a false one costs."""
 
     def context(self, signals: Bits) -> Context:
         """The channels for a context, audited."""
@@ -141,10 +141,10 @@ class Optimal:
             answers[:, column] = tables[part][index]
         if most is not None and len(np.unique(answers, axis=0)) > most:
             return None
-        cost = np.full(len(parts), self.caution)
+        reward, penalty = self.stakes[parts].T
         prior = self.prior.of_choices(signals, used)
         neighbours = _cliques(self.component, used, choices)
-        choice, place = merge(Choice(answers, prior, neighbours, 1 - cost, cost), MOST_CLASSES)
+        choice, place = merge(Choice(answers, prior, neighbours, reward, penalty), MOST_CLASSES)
         return Block(tuple(parts), tuple(used), place, choice)
 
 

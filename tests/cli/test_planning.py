@@ -1,0 +1,261 @@
+"""`tacit plan`: what it tells, what it writes, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import sys
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from tacit.planning.plan import Plan
+from tacit.spec.reading import load
+from tests.cli.meetings import SPEC, specified, tacit, tuples
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Path:
+    """A specification in a file."""
+    return specified(tmp_path)
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> Path:
+    """Windows of the past."""
+    return tuples(tmp_path / "history.csv", seed=1)
+
+
+def test_a_plan_is_written_and_fits_its_specification(
+    spec: Path, history: Path, tmp_path: Path
+) -> None:
+    """The same figures are in the file, in the text and in JSON."""
+    out = tmp_path / "plan.json"
+    shown = tacit("plan", spec, "--history", history, "-o", out)
+    assert shown.exit_code == 0, shown.output
+    plan = Plan.load(out, load(spec))
+    assert plan.mechanism == "optimal"
+    assert plan.windows == 600
+    assert plan.expected is not None
+    row = plan.expected.rows()[0]
+    line = next(line for line in shown.stdout.splitlines() if line.startswith("  both"))
+    assert line.split()[1:] == [f"{row[k]:.3f}" for k in ("precision", "recall", "quality", "mre")]
+    told = json.loads(tacit("plan", spec, "--history", history, "--json").stdout)
+    assert told["queries"][0] == {**row, "exact": False, "needs": None}
+    assert told["fingerprint"] == load(spec).fingerprint
+    assert told["plan"] is None
+
+
+def test_a_query_that_touches_nothing_private_is_exact(spec: Path, history: Path) -> None:
+    shown = tacit("plan", spec, "--history", history).stdout
+    line = next(line for line in shown.splitlines() if line.startswith("  open"))
+    assert line.split() == ["open", "exact"]
+    assert "for one subject, one private pattern and one window" in shown
+    assert "Precision is 1 where nothing is claimed and nothing is there" in " ".join(shown.split())
+    assert "600 windows of history" in shown
+
+
+@pytest.mark.parametrize("mechanism", ["uniform", "adaptive"])
+def test_the_epsilon_of_every_element_is_told_exactly(
+    spec: Path, history: Path, mechanism: str
+) -> None:
+    """And adds up to at most the pattern's own."""
+    asked = ("plan", spec, "--history", history, "--mechanism", mechanism)
+    told = json.loads(tacit(*asked, "--json").stdout)
+    shares = {name: Fraction(share) for name, share in told["elements"][0].items()}
+    assert shares.keys() == {"a", "b"}
+    assert sum(shares.values()) <= 2
+    shown = tacit(*asked).stdout
+    for name, share in told["elements"][0].items():
+        assert f"  {name}  {share}" in shown
+
+
+def test_auto_tells_the_figures_of_all_three(spec: Path, history: Path) -> None:
+    """And takes the best."""
+    told = json.loads(
+        tacit("plan", spec, "--history", history, "--mechanism", "auto", "--json").stdout
+    )
+    assert list(told["compared"]) == ["uniform", "adaptive", "optimal"]
+    best = max(told["compared"], key=lambda name: told["compared"][name]["quality"])
+    assert told["mechanism"] == best
+    assert told["all"] == told["compared"][best]
+    shown = tacit("plan", spec, "--history", history, "--mechanism", "auto").stdout
+    assert "auto chose it by the expected Q: uniform 0." in shown
+
+
+def test_the_least_epsilon_is_enough_and_hardly_less_is_not(
+    spec: Path, history: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "plan.json"
+    asked = ("plan", spec, "--history", history, "--quality", "0.75")
+    told = json.loads(tacit(*asked, "-o", out, "--json").stdout)
+    assert told["least"]["feasible"]
+    assert told["least"]["granted"]
+    assert all(row["quality"] >= 0.75 for row in told["queries"])
+    needed = Fraction(told["private"][0]["needed"])
+    assert 0 < needed < 2
+    assert Plan.load(out, load(spec)).share == needed / 2
+    less = SPEC.replace("epsilon: 2", f"epsilon: {float(needed) * 0.98:.6f}")
+    spec.write_text(less)
+    poorer = json.loads(tacit("plan", spec, "--history", history, "--json").stdout)
+    assert min(row["quality"] for row in poorer["queries"]) < 0.75
+
+
+def test_more_epsilon_than_is_granted_makes_no_plan(
+    spec: Path, history: Path, tmp_path: Path
+) -> None:
+    """It says what the specification would have to grant; a file that was asked for is missed."""
+    out = tmp_path / "plan.json"
+    asked = ("plan", spec, "--history", history, "--quality", "0.999")
+    shown = tacit(*asked)
+    assert shown.exit_code == 0
+    assert "grants less than that" in shown.stdout
+    needed = json.loads(tacit(*asked, "--json").stdout)["private"][0]["needed"]
+    assert Fraction(needed) > 2
+    assert f"visit to {needed}" in shown.stdout
+    assert tacit(*asked, "-o", out).exit_code == 1
+    assert not out.exists()
+
+
+def test_a_quality_that_no_epsilon_gives_names_the_obstacle(
+    spec: Path, history: Path, tmp_path: Path
+) -> None:
+    """With literal reading, the order of private events is chance, whatever epsilon is."""
+    spec.write_text(SPEC.replace('"AND(a, c)"', '"SEQ(a, c)"'))
+    out = tmp_path / "plan.json"
+    shown = tacit(
+        "plan", spec, "--history", history, "--quality", "0.95", "--decode", "literal",
+        "--mechanism", "uniform", "-o", out,
+    )  # fmt: skip
+    assert shown.exit_code == 1
+    assert "Infeasible: both is the obstacle" in shown.stdout
+    assert "The best that can be had" in shown.stdout
+    assert "falls short" in shown.stdout
+    assert not out.exists()
+
+
+def test_declared_qualities_are_compared_and_can_be_asked_for(spec: Path, history: Path) -> None:
+    spec.write_text(SPEC.replace('"AND(a, c)"', '"AND(a, c)", quality: 0.99'))
+    shown = tacit("plan", spec, "--history", history).stdout
+    line = next(line for line in shown.splitlines() if line.startswith("  both"))
+    assert line.endswith("0.99  falls short")
+    least = tacit("plan", spec, "--history", history, "--quality", "declared", "--json")
+    told = json.loads(least.stdout)
+    assert told["queries"][0]["quality"] >= 0.99
+    assert [row["needs"] for row in told["queries"]] == [0.99, None, None]
+
+
+def test_declared_qualities_are_missed_where_there_are_none(spec: Path, history: Path) -> None:
+    shown = tacit("plan", spec, "--history", history, "--quality", "declared")
+    assert shown.exit_code == 6
+    assert "no quality is required" in shown.stderr
+
+
+@pytest.mark.parametrize("quality", ["0", "1.2", "good", "nan"])
+def test_a_quality_that_is_none_is_wrong_usage(spec: Path, history: Path, quality: str) -> None:
+    assert tacit("plan", spec, "--history", history, "--quality", quality).exit_code == 2
+
+
+def test_the_curve_is_drawn_and_told(spec: Path, history: Path, tmp_path: Path) -> None:
+    plot = tmp_path / "curve.svg"
+    told = json.loads(tacit("plan", spec, "--history", history, "--plot", plot, "--json").stdout)
+    assert told["plot"] == str(plot)
+    assert {point["mechanism"] for point in told["curve"]["points"]} == {
+        "uniform", "adaptive", "optimal",
+    }  # fmt: skip
+    assert "optimal" in plot.read_text()
+    own = [p for p in told["curve"]["points"] if p["mechanism"] == "optimal" and p["epsilon"] == "2"]
+    assert own[0]["quality"] == pytest.approx(told["all"]["quality"])
+
+
+def test_a_picture_without_matplotlib_is_refused_before_any_work(
+    spec: Path, history: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    shown = tacit("plan", spec, "--history", "no such file", "--plot", tmp_path / "curve.svg")
+    assert shown.exit_code == 6
+    assert "pip install 'tacit[plot]'" in shown.stderr
+
+
+def test_only_pictures_that_can_be_drawn_are_asked_for(spec: Path, history: Path) -> None:
+    shown = tacit("plan", spec, "--history", history, "--plot", "curve.gif")
+    assert shown.exit_code == 5
+    assert ".svg or .png" in shown.stderr
+
+
+def test_history_of_several_streams_is_named(tmp_path: Path) -> None:
+    spec = specified(
+        tmp_path,
+        SPEC.replace("streams: {s:", "streams: {t: {subject: who, time: at}, s:").replace(
+            "d: {stream: s", "d: {stream: t"
+        ),
+    )
+    one, two = tuples(tmp_path / "1.csv", seed=1), tuples(tmp_path / "2.csv", seed=2)
+    shown = tacit("plan", spec, "--history", f"s={one}", "--history", f"t={two}", "--json")
+    assert json.loads(shown.stdout)["windows"] == 600
+    assert tacit("plan", spec, "--history", one).exit_code == 4
+
+
+def test_a_prior_by_hand_replaces_history(spec: Path, tmp_path: Path) -> None:
+    """It is enough for a plan, but not for what to expect."""
+    prior, out = tmp_path / "prior.yaml", tmp_path / "plan.json"
+    prior.write_text("a: 0.2\nb: 0.5\n")
+    shown = tacit("plan", spec, "--prior", prior, "-o", out)
+    assert shown.exit_code == 0, shown.output
+    assert "no telling what quality to expect" in shown.stdout
+    assert Plan.load(out, load(spec)).windows == 0
+    for option in (("--quality", "0.9"), ("--plot", tmp_path / "curve.svg")):
+        assert tacit("plan", spec, "--prior", prior, *option).exit_code == 6
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("aa: 0.2", "Did you mean 'a'?"),
+        ("a: 1.5", "from 0 to 1"),
+        ("a: often", "from 0 to 1"),
+        ("a: true", "from 0 to 1"),
+        ("- a", "expected event types"),
+        ("a: [", "cannot be read"),
+    ],
+)
+def test_a_wrong_prior_is_refused(spec: Path, tmp_path: Path, text: str, said: str) -> None:
+    prior = tmp_path / "prior.yaml"
+    prior.write_text(text)
+    shown = tacit("plan", spec, "--prior", prior)
+    assert shown.exit_code == 4
+    assert said in shown.stderr
+
+
+def test_without_history_it_says_what_is_needed(spec: Path, history: Path, tmp_path: Path) -> None:
+    """Uniform needs nothing."""
+    shown = tacit("plan", spec)
+    assert shown.exit_code == 6
+    assert "--history" in shown.stderr
+    assert tacit("plan", spec, "--mechanism", "uniform").exit_code == 0
+    prior = tmp_path / "prior.yaml"
+    prior.write_text("a: 0.2")
+    assert tacit("plan", spec, "--prior", prior, "--history", history).exit_code == 2
+
+
+def test_a_history_without_windows_is_refused(spec: Path, tmp_path: Path) -> None:
+    empty = tmp_path / "empty.csv"
+    empty.write_text("who,at,kind\n")
+    shown = tacit("plan", spec, "--history", empty)
+    assert shown.exit_code == 4
+    assert "no window" in shown.stderr
+
+
+def test_planning_never_writes_over_what_it_reads(spec: Path, history: Path) -> None:
+    before = history.read_text(), spec.read_text()
+    for option in ("-o", "--plot"):
+        for target in (history, spec):
+            assert tacit("plan", spec, "--history", history, option, target).exit_code == 5
+    assert before == (history.read_text(), spec.read_text())
+
+
+def test_a_plan_that_cannot_be_written_leaves_nothing(spec: Path, history: Path) -> None:
+    missing = spec.parent / "no" / "plan.json"
+    shown = tacit("plan", spec, "--history", history, "-o", missing)
+    assert shown.exit_code == 5
+    assert sorted(path.name for path in spec.parent.iterdir()) == ["history.csv", "spec.yaml"]
