@@ -92,7 +92,8 @@ ALL = pytest.mark.parametrize(("make", "chance"), CASES, ids=["few", "parts", "c
 def set_up(make: object, chance: float) -> tuple[Optimal, Bits, Bits]:
     assert callable(make)
     found: Component = make()
-    return Optimal(found, random_prior(found, 1), 0.4), *windows(found, 2, 300, chance)
+    stakes = np.tile([0.6, 0.4], (len(found.parts), 1))
+    return Optimal(found, random_prior(found, 1), stakes), *windows(found, 2, 300, chance)
 
 
 @cache
@@ -267,7 +268,7 @@ def test_a_planned_context_is_not_planned_again(monkeypatch: pytest.MonkeyPatch)
 def test_a_component_without_signals_has_one_context() -> None:
     found = component({"p": "x y"}, [parse_pattern("AND(x, y)"), parse_pattern("OR(x, y)")])
     assert found.signals == ()
-    optimal = Optimal(found, Prior.from_rates(np.array([0.3, 0.3]), 0))
+    optimal = Optimal(found, Prior.from_rates(np.array([0.3, 0.3]), 0), np.full((2, 2), 0.5))
     contexts = Contexts(optimal, Noise(SeededSource(3)), 0.5)
     values = np.array(list(product((False, True), repeat=2)))
     drawn = contexts.draw(np.empty((4, 0), np.uint64), packed(values))

@@ -392,16 +392,22 @@ def test_the_registry_can_be_given_on_the_command_line(spec: Path, tmp_path: Pat
     assert "unit" in wrong.stderr
 
 
-def test_the_demo_shows_the_engine_at_work(tmp_path: Path) -> None:
+def test_the_demo_tells_the_whole_story(tmp_path: Path) -> None:
+    """Plan, protected answers beside the truth, audit and pictures; all of it in one folder."""
     shown = tacit("demo", "--out", tmp_path, "--taxis", "20", "--days", "0.3")
     assert shown.exit_code == 0, shown.stderr
-    assert "true and unprotected" in shown.output
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "answers.parquet",
-        "demo.svg",
-        "taxi.yaml",
-        "trips.parquet",
-    ]
+    for said in ("a 50:50 guess", "optimal, with epsilon 2", "truth answer sure", "passed"):
+        assert said in shown.output
+    written = {
+        "answers.parquet", "demo.svg", "history.parquet", "plan.json", "quality.png",
+        "quality.svg", "taxi.yaml", "trips.parquet", "truth.parquet",
+    }  # fmt: skip
+    assert {path.name for path in tmp_path.iterdir()} == written
+    for name in written - {"quality.png"}:
+        assert name in shown.output
+    answers = pl.read_parquet(tmp_path / "answers.parquet")
+    assert answers["confidence"].min() < 1.0  # type: ignore[operator]
+    assert tacit("audit", tmp_path / "plan.json", "--spec", tmp_path / "taxi.yaml").exit_code == 0
 
 
 def modules_after(statement: str) -> Sequence[str]:
@@ -416,6 +422,8 @@ def test_the_command_line_starts_without_heavy_libraries() -> None:
     heavy = {"numba", "polars", "pyarrow", "pydantic", "numpy", "rich", "lark", "shapely"}
     assert not heavy & set(modules_after("import tacit.cli.main"))
     assert not heavy & set(modules_after("import tacit"))
+    # A specification can be explained without the compiler.
+    assert "numba" not in modules_after("import tacit.cli.explaining")
 
 
 def test_what_is_read_is_never_written_over(spec: Path, tmp_path: Path) -> None:

@@ -164,7 +164,9 @@ def test_the_curve_is_drawn_and_told(spec: Path, history: Path, tmp_path: Path) 
         "uniform", "adaptive", "optimal",
     }  # fmt: skip
     assert "optimal" in plot.read_text()
-    own = [p for p in told["curve"]["points"] if p["mechanism"] == "optimal" and p["epsilon"] == "2"]
+    own = [
+        p for p in told["curve"]["points"] if p["mechanism"] == "optimal" and p["epsilon"] == "2"
+    ]
     assert own[0]["quality"] == pytest.approx(told["all"]["quality"])
 
 

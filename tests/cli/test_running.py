@@ -118,9 +118,7 @@ def test_a_plan_for_another_mechanism_is_refused(spec: Path, source: Path, plan:
     assert "a plan for the mechanism optimal, not for adaptive" in shown.stderr
 
 
-def test_a_plan_for_another_specification_is_refused(
-    spec: Path, source: Path, plan: Path
-) -> None:
+def test_a_plan_for_another_specification_is_refused(spec: Path, source: Path, plan: Path) -> None:
     """Even if only an epsilon was raised."""
     spec.write_text(SPEC.replace("epsilon: 2", "epsilon: 3"))
     shown = tacit("run", spec, source, "--plan", plan)

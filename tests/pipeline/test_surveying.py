@@ -178,10 +178,10 @@ def test_evidence_counts_open_windows_by_context_truth_and_presence(policy: int)
             assert isinstance(evidence, WideEvidence)
             bits = evidence.present @ (1 << np.arange(len(part.elements)))
             fast: Counter[tuple[int, int, int]] = Counter()
-            for situation, truth, there, count in zip(
+            for situation, true, held, count in zip(
                 evidence.contexts, evidence.truth, bits, evidence.counts, strict=True
             ):
-                fast[int(evidence.homes[situation]), int(truth), int(there)] += count
+                fast[int(evidence.homes[situation]), int(true), int(held)] += count
             assert fast == slow
 
 
@@ -236,8 +236,8 @@ def test_literal_trials_come_near_what_every_draw_of_times_gives() -> None:
             continue
         begin = min(t.time for t in known) // 10 * 10
         hits = [detected(pattern, [*known, Tuple(begin + k, frozenset("x"))]) for k in range(10)]
-        truth, there = detected(pattern, window), detected(Name("x"), window)
-        expected[truth, int(there)].append(float(np.mean(hits)))
+        true, held = detected(pattern, window), detected(Name("x"), window)
+        expected[true, int(held)].append(float(np.mean(hits)))
     assert evidence.literal[context, :, :, 0].max() < 0.05  # without x it is never read
     for (true, there), shares in expected.items():
         tried = 2 * len(shares)  # of four rounds, half have x

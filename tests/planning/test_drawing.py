@@ -46,13 +46,12 @@ def history(policy: Policy, texts: list[str], seed: int, rows: int = 12) -> Stat
 
 
 def spelt_out(
-    statistics: Statistics, share: Fraction, caution: float, threshold: float | None
+    statistics: Statistics, optimals: list[Optimal], threshold: float | None
 ) -> np.ndarray:
     """`[tp, fp, fn][query]` from the very tables of the channels."""
     spreads = []
-    for component, prior in zip(statistics.exposure.components, statistics.priors, strict=True):
-        optimal = Optimal(component.scaled(share), prior, caution)
-        cells: list[list[tuple[float, bool, float]]] = [[] for _ in component.parts]
+    for optimal, prior in zip(optimals, statistics.priors, strict=True):
+        cells: list[list[tuple[float, bool, float]]] = [[] for _ in optimal.component.parts]
         for signals, windows in prior.contexts():
             context = optimal.context(signals)
             opened = {part for block, _ in context.blocks for part in block.parts}
@@ -112,8 +111,10 @@ def test_expected_counts_are_those_of_all_contexts_choices_and_symbols(
         statistics = history(POLICY, QUERIES, seed)
         assert len(statistics.exposure.components) == (2 if joined == 0 else 1)
         made = Drawing(statistics, share, literal=threshold is None, caution=0.4)
+        epsilons = [p.epsilon for o in made.optimals() for p in o.component.patterns]
+        assert sorted(epsilons) == [share, share * Fraction(3, 2)]
         found = made.confusion(0.4, 0.5 if threshold is None else threshold)
-        expected = spelt_out(statistics, share, 0.4, threshold)
+        expected = spelt_out(statistics, made.optimals(), threshold)
         # Posteriors of several components are rounded into cells, which may cross a threshold.
         loose = 1e-6 if joined else 2.0
         assert np.array([found.tp, found.fp, found.fn]) == pytest.approx(expected, abs=loose)
@@ -124,8 +125,9 @@ def test_literal_counts_of_several_components_are_exact_for_all_their_cells(
 ) -> None:
     monkeypatch.setattr(components, "MOST_JOINED", 0)
     statistics = history(POLICY, QUERIES, 5)
-    found = Drawing(statistics, Fraction(1), literal=True).confusion(0.5, 0.5)
-    expected = spelt_out(statistics, Fraction(1), 0.5, None)
+    made = Drawing(statistics, Fraction(1), literal=True)
+    found = made.confusion(0.5, 0.5)
+    expected = spelt_out(statistics, made.optimals(), None)
     assert np.array([found.tp, found.fp, found.fn]) == pytest.approx(expected, abs=1e-6)
 
 

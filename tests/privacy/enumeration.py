@@ -141,7 +141,7 @@ class ScriptedNoise(Noise):
     def watching(self) -> Iterator[None]:
         """Find out whom each draw is for: where the run knows it, and does not say."""
         answer, protect = release.Release.answer, release.OptimalGuard.protect
-        find, moments = contexts._find_rows, reading.Reading._moments
+        find, look = contexts._find_rows, reading._places
 
         def answering(this: Any, closed: Any, *rest: Any) -> Any:
             self.window = closed.first - FIRST
@@ -157,15 +157,16 @@ class ScriptedNoise(Noise):
             window, subject = np.divmod(line, len(self.slots))
             self.places = (self.window + window) * self.subjects + self.slots[subject]
 
-        def timing(this: Any, closed: Any, here: Ints, slots: int, noise: Any) -> Any:
+        def looking(column: NDArray[np.uint64], slots: int) -> Ints:
+            here = look(column, slots)
             self.places = self.window * self.subjects + here
-            return moments(this, closed, here, slots, noise)
+            return here
 
         with (
             patch.object(release.Release, "answer", answering),
             patch.object(release.OptimalGuard, "protect", protecting),
             patch.object(contexts, "_find_rows", finding),
-            patch.object(reading.Reading, "_moments", timing),
+            patch.object(reading, "_places", looking),
         ):
             yield
 

@@ -244,7 +244,7 @@ def test_a_share_of_epsilon_is_a_share_of_every_patterns() -> None:
     scaled = found.components[0].scaled(Fraction(1, 3))
     assert [p.epsilon for p in scaled.patterns] == [Fraction(1, 3), Fraction(2, 3)]
     assert scaled.parts == found.components[0].parts
-    assert found.under((scaled,)).components == (scaled,)
+    assert found.scaled(Fraction(1, 3)).components == (scaled,)
 
 
 def test_a_chain_of_queries_over_many_private_patterns_is_one_component() -> None:

@@ -88,7 +88,7 @@ class Contexts:
         numbers = self._keys.numbers(signals)
         strange = numbers < 0
         if strange.any():
-            self._plan(np.unique(signals[strange], axis=0))
+            self._plan(_distinct(signals[strange]))
             numbers = self._keys.numbers(signals)
         laid = self._laid
         rows = np.full((len(numbers), self._most_blocks), _NONE, np.int64)
@@ -121,13 +121,14 @@ class Contexts:
 
     def posterior(self, drawn: Drawn, part: int) -> NDArray[np.float64]:
         """How likely a part is true, given what was drawn."""
-        table = self._table(part)
-        decided = np.array([context.decided[part] for context in self._contexts], np.float64)
-        result = decided[drawn.contexts]
-        for block in range(drawn.codes.shape[1]):
-            told = table[drawn.codes[:, block]]
-            result = np.where(np.isnan(told), result, told)
+        result = np.empty(len(drawn.contexts))
+        _posterior(drawn.contexts, drawn.codes, self._sure(part), self._table(part), result)
         return result
+
+    def _sure(self, part: int) -> NDArray[np.float64]:
+        """By context, whether a part is true where it is decided."""
+        word, bit = divmod(part, 64)
+        return ((self._decided[:, word] >> np.uint64(bit)) & np.uint64(1)).astype(np.float64)
 
     def _table(self, part: int) -> NDArray[np.float64]:
         """By code, the posterior of a part; not a number where the code says nothing of it."""
@@ -204,6 +205,12 @@ def packed(bits: Bits) -> NDArray[np.uint64]:
     return words.astype(np.uint64, copy=False).reshape(rows, -(-width // 64))
 
 
+def _distinct(keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    if keys.shape[1] == 1:
+        return np.unique(keys[:, 0])[:, np.newaxis]
+    return np.unique(keys, axis=0)
+
+
 def _begins(first: int, lengths: list[int]) -> NDArray[np.int64]:
     """Where stretches of these lengths begin, one after the other."""
     return first + np.cumsum([0, *lengths], dtype=np.int64)[:-1]
@@ -236,3 +243,21 @@ def _find_rows(
                 choice |= np.int64(bit) << (place - start)
             rows[i, block - begin] = first_row[block] + places[first_place[block] + choice]
             codes[i, block - begin] = first_code[block]
+
+
+@compiled
+def _posterior(
+    contexts: NDArray[np.int32],
+    codes: NDArray[np.int32],
+    sure: NDArray[np.float64],
+    table: NDArray[np.float64],
+    result: NDArray[np.float64],
+) -> None:
+    """The last code that says something of the part; where none does, it is decided."""
+    for i in range(len(contexts)):
+        likely = sure[contexts[i]]
+        for block in range(codes.shape[1]):
+            code = codes[i, block]
+            if code >= 0 and not np.isnan(table[code]):
+                likely = table[code]
+        result[i] = likely

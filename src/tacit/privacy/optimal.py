@@ -23,6 +23,8 @@ MOST_CLASSES = 16
 GROUPED_CLASSES = 8
 MOST_VARIABLES = 12
 """All choices of so many variables are listed."""
+_TIE = 1e-9
+"""Likelihoods that differ by less are the same but for their rounding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,10 +153,12 @@ class Optimal:
 def literally(columns: NDArray[np.float64], answers: Bits) -> Bits:
     """`[symbol][part]`: symbols at their word: what most of their likelihood stands for.
 
-    `columns[symbol][class]` are likelihoods up to a factor for each symbol.
+    `columns[symbol][class]` are likelihoods up to a factor for each symbol. A symbol that says
+    nothing of a part is a no, in floats as in the table that is made of them.
     """
     claimed = columns @ answers
-    return np.asarray(2 * claimed > columns.sum(axis=1)[:, np.newaxis])
+    half = columns.sum(axis=1)[:, np.newaxis] / 2
+    return np.asarray(claimed > half * (1 + _TIE))
 
 
 def _linked(component: Component, parts: Sequence[int]) -> list[list[int]]:

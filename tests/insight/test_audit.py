@@ -1,0 +1,258 @@
+"""The audit of a plan: reckoned from tables alone, and never less than what is given away."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from itertools import product
+from math import prod
+
+import numpy as np
+import polars as pl
+import pytest
+
+from tacit.engines.local import plan as make
+from tacit.insight.audit import Report, audit
+from tacit.planning.plan import Plan
+from tacit.planning.schemes import ElementScheme, OpenScheme, OptimalScheme
+from tacit.privacy.channels import Channel
+from tacit.privacy.components import Component
+from tacit.privacy.exponentials import exp_below, joint_epsilon, log_above
+from tacit.privacy.optimal import Context
+from tacit.spec.reading import loads
+from tacit.spec.specification import Specification
+
+MECHANISMS = ("uniform", "adaptive", "optimal")
+ONE = {"both": "AND(a, c)", "either": "OR(a, b)", "ordered": "SEQ(a, b, c)"}
+SINGLE = {name: name for name in "abcde"}
+
+
+def written(private: dict[str, str], queries: dict[str, str], *more: str) -> Specification:
+    """A specification over the event types a to f; private patterns by their text."""
+    kinds = ", ".join(f"{n}: {{stream: s, where: \"kind = '{n}'\"}}" for n in "abcdef")
+    lines = [
+        "streams: {s: {subject: who, time: at}}",
+        "windows: {size: 1 min}",
+        f"events: {{{kinds}}}",
+        "private:",
+        *(f"  - {{pattern: '{text}', epsilon: {rest}}}" for text, rest in private.items()),
+        "queries:",
+        *(f"  - {{name: {n}, consumer: us, pattern: '{text}'}}" for n, text in queries.items()),
+        *more,
+    ]
+    return loads("\n".join(lines))
+
+
+def history(seed: int = 3, windows: int = 200) -> pl.DataFrame:
+    """Random tuples of four subjects."""
+    chance = np.random.default_rng(seed)
+    rates = np.array([0.3, 0.4, 0.5, 0.4, 0.3, 0.6])
+    window, subject, kind = np.nonzero(chance.random((windows, 4, 6)) < rates)
+    at = window * 60 + chance.integers(60, size=len(window))
+    kinds = np.array(list("abcdef"))[kind]
+    return pl.DataFrame({"who": subject, "at": at, "kind": kinds}).sort("at")
+
+
+def told(report: Report, name: str) -> tuple[Fraction | None, Fraction | None]:
+    """Whole-pattern and per-element epsilon of a private pattern."""
+    pattern = next(p for p in report.policies[0].patterns if p.name == name)
+    return pattern.whole, pattern.element
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_what_the_planner_makes_passes(mechanism: str) -> None:
+    spec = written({"SEQ(a, b)": "0.7", "AND(b, d)": "1.3"}, ONE)
+    report = audit(make(spec, history(), mechanism=mechanism))
+    assert report.passed
+    assert [p.asked for p in report.policies[0].patterns] == [Fraction(7, 10), Fraction(13, 10)]
+    for pattern in report.policies[0].patterns:
+        assert pattern.whole is not None
+        assert pattern.element is not None
+        assert 0 <= pattern.element <= pattern.whole <= pattern.granted == pattern.asked
+
+
+def test_flips_are_told_as_their_own_losses_say() -> None:
+    spec = written({"AND(a, b, d)": "2"}, ONE)
+    made = make(spec, history(), mechanism="adaptive")
+    scheme = made.schemes[0]
+    assert isinstance(scheme, ElementScheme)
+    loss = scheme.elements.losses()[0]
+    assert told(audit(made), "AND(a, b, d)") == (loss.whole, loss.element)
+
+
+def components(made: Plan) -> list[tuple[Component, list[Context]]]:
+    """The components of an optimal plan with their contexts."""
+    scheme = made.schemes[0]
+    assert isinstance(scheme, OptimalScheme)
+    return [
+        (component, list(planned.values()))
+        for component, planned in zip(scheme.exposure.components, scheme.planned, strict=True)
+    ]
+
+
+def furthest(component: Component, context: Context, elements: frozenset[str]) -> Fraction:
+    """How far two windows can be told apart that differ in these elements, by trying them all."""
+    variables = range(len(component.variables))
+    moving = [v for v in variables if component.variables[v].elements & elements]
+    most = Fraction(1)
+    for one in product((0, 1), repeat=len(component.variables)):
+        for moved in product((0, 1), repeat=len(moving)):
+            other = list(one)
+            for variable, value in zip(moving, moved, strict=True):
+                other[variable] = value
+            ratios = []
+            for block, design in context.blocks:
+                rows = [
+                    design.channel.table[
+                        block.place[sum(values[v] << n for n, v in enumerate(block.variables))]
+                    ].tolist()
+                    for values in (one, other)
+                ]
+                ratios.append(max(Fraction(p, q) for p, q in zip(*rows, strict=True)))
+            most = max(most, prod(ratios, start=Fraction(1)))
+    return most
+
+
+@pytest.mark.parametrize(
+    ("private", "queries"),
+    [
+        ({"AND(a, b)": "1"}, ONE),
+        ({"SEQ(a, b)": "0.5", "AND(b, d)": "2"}, ONE | {"late": "AND(d, NOT b)"}),
+        ({"a": "1", "d": "0.3"}, {"x": "AND(a, c)", "y": "OR(d, f)", "z": "AND(a, d)"}),
+        ({"AND(a, b, c, d, e)": "2"}, SINGLE | {"pair": "AND(a, e)"}),
+    ],
+)
+def test_no_two_windows_can_be_told_apart_by_more_than_is_told(
+    private: dict[str, str], queries: dict[str, str]
+) -> None:
+    """Compared with all pairs of windows; where a context has one draw, it is exactly that."""
+    made = make(written(private, queries), history(), mechanism="optimal")
+    report = audit(made)
+    assert report.passed
+    for component, contexts in components(made):
+        alone = all(len(context.blocks) <= 1 for context in contexts)
+        for pattern in component.patterns:
+            most = max(furthest(component, context, pattern.elements) for context in contexts)
+            whole, element = told(report, pattern.name)
+            assert whole is not None
+            assert exp_below(whole) * (1 + Fraction(1, 10**18)) >= most
+            if alone:
+                assert whole == min(pattern.epsilon, Fraction(log_above(most)))
+            single = max(
+                furthest(component, context, frozenset({name}))
+                for context in contexts
+                for name in pattern.elements
+            )
+            assert element is not None
+            assert exp_below(element) * (1 + Fraction(1, 10**18)) >= single
+
+
+def test_draws_of_one_window_add_up() -> None:
+    """Several blocks that are each as bold as one alone may be exceed together."""
+    made = make(written({"AND(a, b, c, d, e)": "2"}, SINGLE), history(), mechanism="optimal")
+    [(_, [context])] = components(made)
+    scheme = made.schemes[0]
+    assert isinstance(scheme, OptimalScheme)
+    assert len(context.blocks) > 1
+    blocks = tuple(
+        (block, replace(design, channel=bold(len(design.channel.table))))
+        for block, design in context.blocks
+    )
+    tampered = replace(scheme, planned=({b"": Context(context.decided, blocks)},))
+    report = audit(replace(made, schemes=(tampered,)))
+    assert all(channel.passed for channel in report.policies[0].channels)
+    assert not report.passed
+    whole, _ = told(report, "AND(a, b, c, d, e)")
+    assert whole == pytest.approx(2 * len(blocks))
+
+
+def bold(rows: int) -> Channel:
+    """A channel that tells each row from the others as well as an epsilon of 2 allows."""
+    each = [{row} for row in range(rows)]
+    made = Channel.staircase(each, [1.0] * rows, 2, inputs=range(rows))
+    return Channel(made.table, made.neighbours)
+
+
+def test_a_channel_without_its_neighbours_is_seen_through() -> None:
+    """A table that tells the truth passes its own audit if it knows of no neighbours."""
+    made = make(written({"AND(a, b)": "1"}, ONE), history(), mechanism="optimal")
+    scheme = made.schemes[0]
+    assert isinstance(scheme, OptimalScheme)
+    planned = []
+    for contexts in scheme.planned:
+        honest = {}
+        for key, context in contexts.items():
+            blocks = []
+            for block, design in context.blocks:
+                rows = len(design.channel.table)
+                truth = (np.eye(rows, dtype=np.uint64) * np.uint64(2**20)).astype(np.uint64)
+                blocks.append((block, replace(design, channel=Channel(truth, []))))
+            honest[key] = Context(context.decided, tuple(blocks))
+        planned.append(honest)
+    report = audit(replace(made, schemes=(replace(scheme, planned=tuple(planned)),)))
+    assert all(channel.passed for channel in report.policies[0].channels)
+    assert told(report, "AND(a, b)") == (None, None)
+    assert not report.passed
+    assert "FAILED" in str(report)
+    assert "no limit" in str(report)
+
+
+def test_a_scheme_for_other_private_patterns_does_not_fit() -> None:
+    """Elements that are left out, components of another specification, or no scheme at all."""
+    small, large = written({"a": "1"}, ONE), written({"AND(a, b)": "1"}, ONE)
+    wanted = make(large, history(), mechanism="uniform")
+    for mechanism in MECHANISMS:
+        other = make(small, history(), mechanism=mechanism)
+        assert not audit(replace(wanted, schemes=other.schemes)).passed
+    report = audit(replace(wanted, schemes=(OpenScheme(),)))
+    assert not report.passed
+    assert "NOT protect" in str(report)
+
+
+def test_a_private_pattern_that_nobody_asks_about_gives_nothing_away() -> None:
+    spec = written({"a": "1", "e": "1"}, ONE)
+    assert told(audit(make(spec, history(), mechanism="optimal")), "e") == (0, 0)
+
+
+def test_every_policy_is_audited_for_its_own_patterns() -> None:
+    """The same pattern may have another epsilon for other subjects."""
+    spec = written({"a": "1, subjects: [0, 1]", "AND(a, b)": "2"}, ONE)
+    report = audit(make(spec, history(), mechanism="optimal"))
+    assert [len(policy.patterns) for policy in report.policies] == [1, 2]
+    assert "Policy 2" in str(report)
+    assert report.passed
+
+
+def test_a_share_of_epsilon_is_what_is_granted() -> None:
+    from tacit.engines.local import _inputs, survey
+    from tacit.planning.planner import make_plan
+
+    spec = written({"AND(a, b)": "2"}, ONE)
+    statistics = survey(spec, _inputs(spec, [history()], {}), literal=False)
+    report = audit(make_plan(spec, statistics, "uniform", share=Fraction(1, 4)))
+    pattern = report.policies[0].patterns[0]
+    assert (pattern.asked, pattern.granted) == (2, Fraction(1, 2))
+    assert pattern.whole is not None
+    assert pattern.whole <= Fraction(1, 2)
+
+
+def test_text_html_and_plain_data_tell_the_same() -> None:
+    report = audit(make(written({"AND(a, b)": "1"}, ONE), history(), mechanism="optimal"))
+    plain = report.to_dict()
+    assert plain["passed"] is True
+    assert plain["policies"][0]["passed"] is True
+    whole = plain["policies"][0]["patterns"][0]["whole"]
+    assert Fraction(whole) == told(report, "AND(a, b)")[0]
+    assert len(plain["policies"][0]["channels"]) == len(report.policies[0].channels)
+    assert "not in the plan are made when a run meets them" in str(report)
+    assert "<td>passed</td>" in report._repr_html_()
+    assert max(map(len, str(report).splitlines())) <= 120
+
+
+def test_rounded_figures_are_never_less_than_the_bound() -> None:
+    from tacit.insight.audit import _number
+
+    for ratio in (Fraction(3), Fraction(10**9 + 1, 10**9), Fraction(2**62, 3), Fraction(7, 5)):
+        bound = Fraction(joint_epsilon([ratio]))
+        assert bound <= Fraction(_number(bound)) <= bound * (1 + Fraction(1, 10**9))
+    assert _number(Fraction(0)) == "0"
