@@ -17,7 +17,7 @@ from tacit.cli.main import main
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = sorted([*DOCS.glob("*.md"), *ROOT.glob("*.md")])
-TUTORIALS = ("operators.md", "consumers.md")
+TUTORIALS = ("operators.md", "consumers.md", "planning.md", "subjects.md")
 
 _HEADING = re.compile(r"^#+ (.+)$", re.M)
 _LINK = re.compile(r"\]\(([^)\s]+)\)")

@@ -10,6 +10,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from tacit.engines.local import run
 from tests.cli.meetings import SPEC, specified, tacit, tuples
 
 COLUMNS = ["window_start", "window_end", "subject", "query", "detected", "confidence"]
@@ -78,7 +79,7 @@ def test_the_summary_is_for_the_operator_and_apart_from_the_answers(
 
 
 def test_answers_flow_to_standard_output(spec: Path, source: Path, plan: Path) -> None:
-    command = [sys.executable, "-m", "tacit", "run", spec, source, "--plan", plan]
+    command = [sys.executable, "-m", "tacit", "run", str(spec), str(source), "--plan", str(plan)]
     shown = subprocess.run(command, capture_output=True, text=True, check=True)
     rows = [json.loads(line) for line in shown.stdout.splitlines()]
     assert len(rows) == 60 * 10 * 3
@@ -98,6 +99,9 @@ def test_uniform_needs_no_plan(spec: Path, source: Path, tmp_path: Path) -> None
     shown = tacit("run", spec, source, "--mechanism", "uniform", "--to", sink)
     assert shown.exit_code == 0, shown.output
     assert "uniform, without a plan" in shown.stderr
+    # It answers by the noisy events, which is right more often than not, either way.
+    both = pl.read_csv(sink).filter(pl.col("query") == "either")
+    assert 0.1 < both["detected"].mean() < 0.9  # type: ignore[operator]
 
 
 def test_no_plan_is_needed_where_nothing_private_is_asked(
@@ -185,3 +189,11 @@ def test_a_run_never_writes_over_what_it_reads(
             shown = tacit("run", spec, source, "--plan", plan, option, target)
             assert shown.exit_code == 5
     assert before == {path: path.read_text() for path in before}
+
+
+def test_frames_from_a_seed_are_marked_too(spec: Path, source: Path, plan: Path) -> None:
+    """In Python they are neither protected nor true."""
+    private, seeded = (run(spec, source, plan=plan, seed=seed) for seed in (None, 5))
+    assert repr(private).startswith("<1,800 protected answers")
+    assert repr(seeded).startswith("<1,800 seeded, NOT PRIVATE answers")
+    assert "Seeded, NOT PRIVATE answers" in seeded._repr_html_()

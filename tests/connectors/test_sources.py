@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -311,3 +312,31 @@ def test_parquet_with_categories_of_text_gives_dictionaries(tmp_path: Path) -> N
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=3)
     found = list(open_source(tmp_path / "a.parquet").batches(keys=["s"]))
     assert collect(found) == table.to_pydict()
+
+
+@pytest.mark.parametrize("usual", [(1, 10**9), (10**9, 10**9), (1, 2)])
+@pytest.mark.parametrize("keys", [(), ("s",)])
+def test_parquet_gives_the_same_rows_whichever_way_it_is_read(
+    usual: tuple[int, int], keys: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tacit.connectors.parquet._USUAL", usual)
+    table = pa.table({"s": [f"name {n % 7}" for n in range(100)], "n": range(100)})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=9)
+    found = list(open_source(tmp_path / "a.parquet").batches(["n", "s"], keys))
+    assert collect(found) == {"n": table["n"].to_pylist(), "s": table["s"].to_pylist()}
+    assert [batch.first_row for batch in found] == [
+        1 + sum(batch.table.num_rows for batch in found[:number]) for number in range(len(found))
+    ]
+
+
+def test_parquet_left_in_the_middle_leaves_no_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tacit.connectors.parquet._USUAL", (1, 10**9))
+    table = pa.table({"s": [f"name {n % 7}" for n in range(100)], "n": range(100)})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=9)
+    flow = open_source(tmp_path / "a.parquet").read(["n", "s"], ["s"])
+    next(flow)
+    assert isinstance(flow, Generator)
+    flow.close()
+    assert not [t.name for t in threading.enumerate() if t.name.startswith("tacit-")]

@@ -205,6 +205,18 @@ def test_how_the_input_is_cut_never_changes_the_result(
     assert (np.concatenate(masks) == whole).all()
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_what_masks_held_before_never_shows(seed: int) -> None:
+    """Whatever sieve is the first: it writes every word of every mask."""
+    rng = random.Random(seed)
+    table = random_table(rng, 50)
+    events = {f"e{i}": {"where": random_condition(rng)[0]} for i in range(rng.choice([1, 2, 70]))}
+    ours = extractor(events)
+    junk = np.full((50, ours.words), ~np.uint64(0))
+    blank = np.zeros((50, ours.words), np.uint64)
+    assert (ours.masks(table, junk) == ours.masks(table, blank)).all()
+
+
 def test_polars_arrow_and_batches_give_the_same() -> None:
     rng = random.Random(1)
     table = random_table(rng, 200)

@@ -184,3 +184,43 @@ def test_damaged_state_is_refused() -> None:
     for state in ({}, {"integers": np.array([1, 1])}, texts, {**texts, "ends": np.array([0, 9])}):
         with pytest.raises(StateError):
             Subjects.from_state(state)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        [[5, 6, 7]],
+        [[5, 6], [7, 8]],
+        [[5, 6], [8, 7]],
+        [[5, 6], [4]],
+        [[7, 6, 5]],
+        [[2**63 - 1, -(2**63)]],
+        [[2**63 - 2, 2**63 - 1]],
+        [[-(2**63), 1 - 2**63], [2 - 2**63]],
+    ],
+)
+@pytest.mark.parametrize("kind", [pa.int64(), pa.int32()])
+def test_numbers_that_count_up_and_such_that_nearly_do_are_all_found(
+    names: list[list[int]], kind: pa.DataType
+) -> None:
+    subjects, known = Subjects("int"), dict[int, int]()
+    for more in names:
+        subjects.add(more)
+        known |= {name: len(known) + place for place, name in enumerate(more)}
+        near = {name + step for name in known for step in (-1, 0, 1)} | {0, -(2**63), 2**63 - 1}
+        bits = 31 if kind == pa.int32() else 63
+        asked = [name for name in near if -(2**bits) <= name < 2**bits]
+        found = subjects.slots(pa.array(asked, kind)).tolist()
+        assert found == expected(dict(known), asked, learning=False)
+
+
+def test_names_are_the_same_array_until_there_are_more() -> None:
+    for kind, first, second in (("int", [4], [9]), ("text", ["a"], ["b"])):
+        subjects = Subjects(kind)  # type: ignore[arg-type]
+        assert subjects.names.to_pylist() == []
+        subjects.add(first)
+        before = subjects.names
+        assert subjects.names is before
+        subjects.add(second)
+        assert before.to_pylist() == first
+        assert subjects.names.to_pylist() == first + second

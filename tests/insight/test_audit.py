@@ -211,7 +211,10 @@ def test_a_scheme_for_other_private_patterns_does_not_fit() -> None:
 
 def test_a_private_pattern_that_nobody_asks_about_gives_nothing_away() -> None:
     spec = written({"a": "1", "e": "1"}, ONE)
-    assert told(audit(make(spec, history(), mechanism="optimal")), "e") == (0, 0)
+    assert told(audit(make(spec, history(), mechanism="optimal")), "e") == (
+        Fraction(0),
+        Fraction(0),
+    )
 
 
 def test_every_policy_is_audited_for_its_own_patterns() -> None:
@@ -231,7 +234,7 @@ def test_a_share_of_epsilon_is_what_is_granted() -> None:
     statistics = survey(spec, _inputs(spec, [history()], {}), literal=False)
     report = audit(make_plan(spec, statistics, "uniform", share=Fraction(1, 4)))
     pattern = report.policies[0].patterns[0]
-    assert (pattern.asked, pattern.granted) == (2, Fraction(1, 2))
+    assert (pattern.asked, pattern.granted) == (Fraction(2), Fraction(1, 2))
     assert pattern.whole is not None
     assert pattern.whole <= Fraction(1, 2)
 

@@ -84,7 +84,7 @@ def test_a_picture_names_every_line_and_the_unit(drawn: Curve, tmp_path: Path) -
 def test_names_of_lines_that_end_together_do_not_overlap() -> None:
     points = [Point(m, Fraction(e), 0.5, {}) for m in MECHANISMS for e in (1, 10)]
     figure = Curve({"p": Fraction(1)}, "posterior", 9, tuple(points)).figure()
-    figure.draw_without_rendering()  # type: ignore[no-untyped-call]
+    figure.draw_without_rendering()
     axes = figure.axes[0]
     boxes = [t.get_window_extent() for t in axes.texts if t.get_text() in MECHANISMS]
     assert len(boxes) == 3

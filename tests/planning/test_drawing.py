@@ -52,7 +52,7 @@ def spelt_out(
     spreads = []
     for optimal, prior in zip(optimals, statistics.priors, strict=True):
         cells: list[list[tuple[float, bool, float]]] = [[] for _ in optimal.component.parts]
-        for signals, windows in prior.contexts():
+        for signals, windows in prior.contexts:
             context = optimal.context(signals)
             opened = {part for block, _ in context.blocks for part in block.parts}
             for part, sure in enumerate(context.decided):
@@ -148,7 +148,7 @@ def test_of_many_contexts_some_stand_for_the_others(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(drawing, "MOST_CONTEXTS", 60)
     made = Drawing(statistics, Fraction(1), literal=False)
     (met,) = made.contexts()
-    contexts = statistics.priors[0].contexts()
+    contexts = statistics.priors[0].contexts
     assert len(contexts) > len(met) == 60
     assert sum(one.windows for one in met) == pytest.approx(200)
     for one, (signals, windows) in zip(met[:30], contexts[:30], strict=True):

@@ -47,7 +47,7 @@ DEEPEST = 64
 MOST = 60_000
 
 
-class TooManyOutcomes(Exception):
+class TooManyOutcomesError(Exception):
     """There is too much to enumerate."""
 
 
@@ -92,7 +92,7 @@ class ScriptedNoise(Noise):
         rank = np.arange(len(places)) - np.repeat(begins, counts)
         depth = self.drawn[places] + rank
         if depth.max() >= DEEPEST:
-            raise TooManyOutcomes
+            raise TooManyOutcomesError
         possible = [[n for n, weight in enumerate(row) if weight] for row in self.weights]
         untold = np.array([symbols[-1 if self.last else 0] for symbols in possible])
         scripted = np.full(len(places), -1)
@@ -253,7 +253,10 @@ def _frame(
             "who": pl.Series(subjects, dtype=pl.String).gather(pl.Series(slot)),
             "at": (FIRST + window) * spec.windows.size + times,
             **{name: column([int(name in t.types) for t in tuples], pl.Int8) for name in types},
-            **{name: column([t.attributes.get(name) for t in tuples], pl.Float64) for name in COLUMNS},
+            **{
+                name: column([t.attributes.get(name) for t in tuples], pl.Float64)
+                for name in COLUMNS
+            },
         }
     ).sort("at")
 
@@ -349,7 +352,7 @@ def enumerated(
         ]
         numbers, scripts = _untried(noise, numbers, (scripts >= 0).sum(axis=1), kinds, picks, drawn)
         if len(found) + len(numbers) > MOST:
-            raise TooManyOutcomes
+            raise TooManyOutcomesError
     return _summed(len(windows), found)
 
 

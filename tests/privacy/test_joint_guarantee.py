@@ -14,14 +14,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tacit.patterns.reference import Tuple
+from tacit.patterns.tree import elements
+from tacit.planning.plan import Plan
+from tacit.planning.planner import make_plan
 from tacit.privacy.noise import Noise
 from tacit.privacy.randomness import SeededSource
 from tacit.spec.specification import Specification
-from tests.privacy.enumeration import ScriptedNoise, enumerated, released
+from tests.privacy.enumeration import ScriptedNoise, enumerated, released, within
 from tests.privacy.worlds import (
     SUBJECTS,
     all_cases,
     broken,
+    by_hand,
     furthest,
     neighbours,
     planned,
@@ -114,6 +119,7 @@ specifications = pytest.mark.parametrize(
                     "SEQ(s x, t y) WHERE y.v >= x.v",
                     "NOT (AND(b x, s y) WHERE x.w = y.w OR y.v > 1)",
                     "SEQ(c, NOT (a x WHERE x.v > 0), t)",
+                    "AND(a, s)",
                 ],
                 streams="qpqpq",
             ),
@@ -130,7 +136,12 @@ specifications = pytest.mark.parametrize(
         pytest.param(
             specification(
                 [("SEQ(a, b) WITHIN 1 us", "1"), ("(c x WHERE x.v > 0){2}", "4")],
-                ["SEQ(a, s) WITHIN 1 us", "SEQ(s+, c{2,}) WITHIN 2 us", "SEQ(NOT b, s, NOT c)"],
+                [
+                    "SEQ(a, s) WITHIN 1 us",
+                    "SEQ(s+, c{2,}) WITHIN 2 us",
+                    "SEQ(NOT b, s, NOT c)",
+                    "a",
+                ],
                 size=4,
             ),
             id="repetition and spans",
@@ -139,9 +150,14 @@ specifications = pytest.mark.parametrize(
 )
 
 
+def plain(spec: Specification, mechanism: str, decode: str) -> Plan:
+    """A plan for events that are as likely as not: then answers tell most."""
+    return make_plan(spec, by_hand(spec, {}), mechanism, decode)
+
+
 @mechanisms
 @decoders
-@settings(max_examples=12 * SWEEP, derandomize=True)
+@settings(max_examples=10 * SWEEP, derandomize=True)
 @given(seed=st.integers(0, 2**32))
 def test_no_outcome_tells_neighbours_apart_by_more_than_epsilon(
     mechanism: str, decode: str, seed: int
@@ -154,8 +170,12 @@ def test_no_outcome_tells_neighbours_apart_by_more_than_epsilon(
 @mechanisms
 @decoders
 def test_special_cases_are_no_exception(spec: Specification, mechanism: str, decode: str) -> None:
-    plan = planned(spec, mechanism, decode, seed=3)
-    assert not broken(spec, plan, random_cases(0, spec, bases=3))
+    found = furthest(spec, plain(spec, mechanism, decode), random_cases(0, spec))
+    assert all(within(ratio, epsilon) for epsilon, ratio in found.values())
+    private = frozenset().union(*map(elements, spec.private_patterns))
+    asked = frozenset().union(*map(elements, spec.query_patterns.values()))
+    # Where something is asked, something is told: the windows are not all alike.
+    assert any(ratio != 1 for _, ratio in found.values()) == bool(private & asked)
 
 
 @mechanisms
@@ -167,17 +187,16 @@ def test_all_windows_of_all_neighbours_of_a_small_specification(
     spec = specification([("SEQ(a, b)", "1"), ("b", "0.5")], queries, types="abs")
     cases = all_cases(spec)
     assert len(cases.windows) == 64
-    found = furthest(spec, planned(spec, mechanism, decode, seed=2), cases)
-    assert all(ratio is not None for _, ratio in found.values())
-    assert not broken(spec, planned(spec, mechanism, decode, seed=2), cases)
+    found = furthest(spec, plain(spec, mechanism, decode), cases)
+    assert all(ratio != 1 and within(ratio, epsilon) for epsilon, ratio in found.values())
 
 
 def test_epsilon_is_not_wasted_either() -> None:
     """The check is sharp: where a mechanism spends all of epsilon, the ratio shows it."""
-    spec = specification([("AND(a, b)", "1")], ["a", "AND(a, b)"], types="abs")
+    spec = specification([("AND(a, b)", "1")], ["a", "b", "AND(a, b)"], types="abs")
     for mechanism in ("uniform", "optimal"):
-        found = furthest(spec, planned(spec, mechanism, "posterior", 1), random_cases(0, spec))
-        ((epsilon, ratio),) = found.values()
+        plan = plain(spec, mechanism, "posterior")
+        ((epsilon, ratio),) = furthest(spec, plan, all_cases(spec)).values()
         assert ratio is not None
         assert 0.999999 * np.exp(float(epsilon)) < float(ratio) <= np.exp(float(epsilon))
 
@@ -189,7 +208,7 @@ def small(spec: Specification) -> Specification:
 
 @mechanisms
 @decoders
-@settings(max_examples=4 * SWEEP, derandomize=True)
+@settings(max_examples=3 * SWEEP, derandomize=True)
 @given(seed=st.integers(0, 2**32))
 def test_other_windows_and_subjects_do_not_notice(mechanism: str, decode: str, seed: int) -> None:
     rng = Random(seed)
@@ -216,11 +235,11 @@ def test_other_windows_and_subjects_do_not_notice(mechanism: str, decode: str, s
 def test_a_window_is_released_alike_wherever_it_stands(mechanism: str, decode: str) -> None:
     queries = ["SEQ(a, s)", "AND(a, b)", "SEQ(s, t)", "SEQ(b x, s y) WHERE y.v > x.v"]
     spec = specification([("AND(a, b)", "1"), ("b", "2", "x")], queries)
-    plan = planned(spec, mechanism, decode)
+    plan = plain(spec, mechanism, decode)
     rng = Random(4)
-    windows = [random_window(rng, spec, "abst") for _ in range(6)]
+    windows = [random_window(rng, spec, "abst") for _ in range(3)]
     for sort, slot in (("x", 0), ("y", 1)):
-        among = enumerated(spec, plan, windows, [slots_of(sort)] * 6)
+        among = enumerated(spec, plan, windows, [slots_of(sort)] * 3)
         for number, window in enumerate(windows):
             alone = enumerated(small(spec), plan, [window], [(slot,)])
             assert among.shares(number) == alone.shares(0)
@@ -233,8 +252,8 @@ def test_real_draws_come_as_often_as_enumerated(mechanism: str, decode: str) -> 
         [("AND(a, b)", "1"), ("c", "0.5", "x")],
         ["SEQ(a, s)", "AND(b, s)", "OR(c, AND(a, b))", "SEQ(c x, s y) WHERE y.v > 0"],
     )
-    plan = planned(spec, mechanism, decode, seed=1)
-    window = random_window(Random(2), spec, "abcst", 4) + random_window(Random(3), spec, "s", 3)
+    plan = plain(spec, mechanism, decode)
+    window = [Tuple(0, frozenset("s"), {"v": 1.0}), Tuple(1, frozenset("sa"), {"v": 2.0})]
     number = 500
     laid = np.zeros(number * len(SUBJECTS), np.int64)
     rows = released(spec, plan, [window], laid, Noise(SeededSource(5)))
@@ -242,8 +261,9 @@ def test_real_draws_come_as_often_as_enumerated(mechanism: str, decode: str) -> 
         slots = slots_of(sort)
         found = enumerated(spec, plan, [window], [slots])
         drawn = [
-            rows.outcome(number * len(SUBJECTS) + slot) for number in range(500) for slot in slots
+            rows.outcome(place * len(SUBJECTS) + slot) for place in range(number) for slot in slots
         ]
+        assert len(found.likely[0]) > 1
         assert set(drawn) <= found.likely[0].keys()
         for outcome, share in found.shares(0).items():
             spread = 5 * float(share * (1 - share) / len(drawn)) ** 0.5

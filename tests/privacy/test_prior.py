@@ -63,8 +63,8 @@ def test_a_prior_comes_back_from_json_as_it_was(shape: tuple[int, int, int], see
         assert ours.dtype == theirs.dtype
         assert np.array_equal(ours, theirs)
     assert back.strength == prior.strength
-    assert [(s.tolist(), n) for s, n in back.contexts()] == [
-        (s.tolist(), n) for s, n in prior.contexts()
+    assert [(s.tolist(), n) for s, n in back.contexts] == [
+        (s.tolist(), n) for s, n in prior.contexts
     ]
 
 
@@ -76,7 +76,7 @@ def test_contexts_come_once_with_all_their_windows_the_commonest_first(
     slow: dict[tuple[bool, ...], float] = {}
     for row, count in zip(prior.signals.tolist(), prior.counts, strict=True):
         slow[tuple(row)] = slow.get(tuple(row), 0.0) + count
-    found = prior.contexts()
+    found = prior.contexts
     assert {tuple(signals.tolist()): windows for signals, windows in found} == slow
     assert len(found) == len(slow)
     assert [windows for _, windows in found] == sorted(slow.values(), reverse=True)
@@ -87,7 +87,7 @@ def test_without_history_there_are_the_rates_alone() -> None:
     found = prior.of_choices(np.array([True, False, True]), [1])
     assert found.tolist() == pytest.approx([0.75, 0.25])
     assert (prior.of_choices(np.zeros(3, np.bool_), [0, 2]) > 0).all()
-    assert prior.contexts() == []
+    assert prior.contexts == []
 
 
 @pytest.mark.parametrize("damage", ["rates", "widths", "signals", "values", "counts", "strength"])

@@ -19,8 +19,8 @@ from tacit.connectors.frames import FrameSource
 from tacit.engines.local import Input, survey
 from tacit.patterns.reference import Tuple, detected
 from tacit.patterns.tree import Pattern, elements
-from tacit.planning.planner import make_plan
 from tacit.planning.plan import Plan
+from tacit.planning.planner import make_plan
 from tacit.planning.survey import Statistics, without_history
 from tacit.privacy.policies import Policies, Policy, PrivatePattern
 from tacit.spec.specification import Specification
@@ -28,7 +28,7 @@ from tests.patterns.strategies import VALUES, random_pattern
 from tests.privacy.enumeration import (
     COLUMNS,
     Outcomes,
-    TooManyOutcomes,
+    TooManyOutcomesError,
     Window,
     enumerated,
     frames,
@@ -44,14 +44,14 @@ RATES = (0.0, 1.0, 1e-9, 0.01, 0.3, 0.5)
 
 
 def specification(
-    private: Sequence[tuple[str | Pattern, str] | tuple[str | Pattern, str, str]],
+    private: Sequence[tuple[str | Pattern, ...]],
     queries: Sequence[str | Pattern],
     *,
     types: str | Sequence[str] = "abcst",
     streams: str | None = None,
     size: int = 2,
 ) -> Specification:
-    """A specification; a private pattern may name the sort of subjects that it is of.
+    """A specification. A private pattern has its epsilon and, if need be, the sort of its subjects.
 
     `streams` has a letter for each type: the stream that its events are on.
     """
@@ -70,7 +70,7 @@ def specification(
             "private": [
                 {
                     "pattern": pattern,
-                    "epsilon": Decimal(epsilon),
+                    "epsilon": Decimal(str(epsilon)),
                     "subjects": [name for name in SUBJECTS if name[0] in sort] if sort else None,
                 }
                 for pattern, epsilon, *sort in private
@@ -261,8 +261,10 @@ def policy_of(spec: Specification, slot: int) -> Policy:
 
 def random_statistics(rng: Random, spec: Specification) -> list[Statistics]:
     """A small random history, or a prior by hand, which may be odd."""
-    if _often(rng, 0.5):
-        return by_hand(spec, {name: rng.choice(RATES) for name in spec.events})
+    if _often(rng, 0.7):
+        # Where all is as likely as not, answers are worth most, and most is told.
+        rates = RATES if _often(rng, 0.3) else (0.5,)
+        return by_hand(spec, {name: rng.choice(rates) for name in spec.events})
     number = rng.choice((1, 5, 20))
     pool = [random_window(rng, spec, list(spec.events)) for _ in range(number)]
     return surveyed(spec, pool, [rng.randrange(-1, number) for _ in range(3 * len(SUBJECTS))])
@@ -312,7 +314,7 @@ def _enumerated(spec: Specification, plan: Plan, cases: Cases) -> tuple[Cases, O
     while True:
         try:
             return cases, enumerated(spec, plan, cases.windows, cases.slots)
-        except TooManyOutcomes:
+        except TooManyOutcomesError:
             if len(cases.groups) == 1:
                 raise
             cases = cases.half()

@@ -65,8 +65,16 @@ class Collected:
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         return self.arrow().__arrow_c_stream__(requested_schema)
 
+    @property
+    def _kind(self) -> str:
+        """What they are; answers with a confidence that are not protected came from a seed."""
+        if self.protected:
+            return "protected"
+        noisy = "confidence" in self._schema.names
+        return "seeded, NOT PRIVATE" if noisy else "true, unprotected"
+
     def __repr__(self) -> str:
-        kind = "protected" if self.protected else "true, unprotected"
+        kind = self._kind
         found = ", ".join(f"{name} {count:,}" for name, count in list(self.counts().items())[:8])
         return f"<{len(self):,} {kind} answers; detected: {found or 'nothing was asked'}>"
 
@@ -75,8 +83,8 @@ class Collected:
             f"<tr><td>{escape(name)}</td><td style='text-align:right'>{count:,}</td></tr>"
             for name, count in self.counts().items()
         )
-        kind = "Protected" if self.protected else "True, unprotected"
+        kind = self._kind
         return (
-            f"<table><caption>{kind} answers: {len(self):,}</caption>"
+            f"<table><caption>{kind[0].upper()}{kind[1:]} answers: {len(self):,}</caption>"
             f"<thead><tr><th>query</th><th>detected</th></tr></thead><tbody>{rows}</tbody></table>"
         )

@@ -207,7 +207,7 @@ class Outcome:
                 f"if they agree, raise epsilon in the specification: {told}.",
             ]
         if out is None:
-            return ["Nothing was written; name a file with -o to keep the plan."]
+            return ["The plan was not written; name a file with -o to keep it."]
         return [f"Plan written to {out}.{f' {SECRET}' if self.windows else ''}"]
 
 

@@ -21,7 +21,7 @@ from tacit.engines.local import Detection, Input, assign, protected, survey
 from tacit.evaluation.trips import Trips
 from tacit.insight.audit import Report, audit
 from tacit.insight.curve import Curve, curve
-from tacit.insight.explain import explain
+from tacit.insight.explain import UNIT, explain
 from tacit.planning.plan import Expected, Plan
 from tacit.planning.planner import make_plan
 from tacit.planning.quality import Confusion
@@ -113,11 +113,12 @@ def _inputs(spec: Specification, path: Path) -> list[Input]:
 
 
 def _tell_private(console: Console, spec: Specification) -> None:
+    console.print(f"Every epsilon is for {UNIT}.")
     for private in explain(spec).private:
         even = private.odds.even
         console.print(
-            f"{private.name}: [yellow]{private.pattern}[/], epsilon {written(private.epsilon)} for"
-            f" each window: a 50:50 guess can become at most {even}:{100 - even}.",
+            f"{private.name}: [yellow]{private.pattern}[/], epsilon {written(private.epsilon)}:"
+            f" a 50:50 guess can become at most {even}:{100 - even}.",
             highlight=False,
         )
 

@@ -3,27 +3,46 @@
 Polars decodes numbers twice as fast as PyArrow. PyArrow can hand over a column of
 text as the dictionary that it is stored as, so that names need not be hashed row by
 row. So each reads the columns it is better at, and the two are put side by side.
+
+Left to itself, Polars reads far ahead. Row groups of a usual size are therefore asked for one
+by one, a few at a time: what is decoded next then finds the memory of what was used up,
+where fresh memory would take as long to get as the decoding itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import os
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
+from itertools import accumulate, pairwise
 from pathlib import Path
+from typing import TypeAlias
 
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tacit.connectors.prefetch import parallel, prefetch
 from tacit.connectors.sources import MOST_ROWS, Batch, Source, check_names, is_text
 from tacit.errors import SourceError
 
+Ahead: TypeAlias = Generator[pa.RecordBatch, None, None]
+"""Batches that threads read ahead; to close it stops them."""
 _SMALL_GROUP = 1 << 16
 """Row groups of fewer rows are gathered into larger batches, at the price of a copy."""
+_USUAL = 1 << 18, 1 << 22
+"""Rows that row groups have in the mean at least, and at most, to be read one by one.
+
+For each, Polars looks at what the file says about all of them; and one that is larger
+should be read in pieces.
+"""
+_THREADS = min(4, os.cpu_count() or 1)
 
 
 class ParquetSource(Source):
     """One Parquet file, of any size."""
+
+    ahead = 0  # the columns are read ahead one by one
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -32,9 +51,11 @@ class ParquetSource(Source):
             with pq.ParquetFile(path) as file:
                 stored = file.schema_arrow
                 self.total = file.metadata.num_rows
-                small = file.metadata.num_rows < _SMALL_GROUP * file.num_row_groups
+                self._groups = [
+                    file.metadata.row_group(number).num_rows
+                    for number in range(file.num_row_groups)
+                ]
             check_names(self.name, stored.names)
-            self._chunk = MOST_ROWS if small else None
             self._texts = {field.name for field in stored if is_text(field.type)}
             frame = pl.scan_parquet(path, glob=False).collect_schema().to_frame()
             self._schema = frame.to_arrow().schema
@@ -47,10 +68,13 @@ class ParquetSource(Source):
         """Decode these columns, row group by row group."""
         names = [name for name in columns if name in keys and name in self._texts]
         others = [name for name in columns if name not in names]
-        streams = [self._plain(others)] if others else []
-        streams += [self._dictionaries(names)] if names else []
         row = 0
-        with _reading(self.name):
+        with (
+            _reading(self.name),
+            closing(self._plain(others)) as numbers,
+            closing(self._dictionaries(names)) as texts,
+        ):
+            streams = [numbers] * bool(others) + [texts] * bool(names)
             for parts in _side_by_side(streams):
                 found = {
                     field.name: column
@@ -61,18 +85,35 @@ class ParquetSource(Source):
                 yield Batch(table, row + 1, row + table.num_rows, self.name)
                 row += table.num_rows
 
-    def _plain(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    def _plain(self, columns: list[str]) -> Ahead:
         scan = pl.scan_parquet(self.path, glob=False).select(columns)
-        for frame in scan.collect_batches(chunk_size=self._chunk, maintain_order=True):
-            table = frame.rechunk().to_arrow()
-            yield from table.to_batches()
+        mean = sum(self._groups) // max(1, len(self._groups))
+        if mean < _USUAL[0] or max(self._groups) > _USUAL[1]:
+            chunk = MOST_ROWS if mean < _SMALL_GROUP else None
+            frames = scan.collect_batches(chunk_size=chunk, maintain_order=True)
+            return prefetch((batch for frame in frames for batch in _record_batches(frame)), 2)
+        edges = pairwise(accumulate(self._groups, initial=0))
+        groups = (scan.slice(begin, end - begin) for begin, end in edges)
+        return parallel(_collected, groups, _THREADS)
 
-    def _dictionaries(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    def _dictionaries(self, columns: list[str]) -> Ahead:
+        return prefetch(self._decoded(columns), 2)
+
+    def _decoded(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
         with pq.ParquetFile(self.path, read_dictionary=columns, pre_buffer=False) as file:
             yield from file.iter_batches(MOST_ROWS, columns=columns, use_threads=False)
 
 
-def _side_by_side(streams: list[Iterator[pa.RecordBatch]]) -> Iterator[list[pa.RecordBatch]]:
+def _collected(group: pl.LazyFrame) -> pa.RecordBatch:
+    return _record_batches(group.collect())[0]
+
+
+def _record_batches(frame: pl.DataFrame) -> list[pa.RecordBatch]:
+    batches: list[pa.RecordBatch] = frame.rechunk().to_arrow().to_batches()
+    return batches
+
+
+def _side_by_side(streams: Sequence[Iterator[pa.RecordBatch]]) -> Iterator[list[pa.RecordBatch]]:
     """Cut streams of the same rows, batched differently, at the same rows."""
     heads = [pa.RecordBatch.from_pydict({}) for _ in streams]
     while True:

@@ -1,15 +1,18 @@
-"""Read ahead in a thread, so that the next batch is decoded while this one is used."""
+"""Read ahead in threads, so that the next batch is decoded while this one is used."""
 
 from __future__ import annotations
 
 import contextlib
 import queue
 import threading
-from collections.abc import Generator, Iterator
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 PATIENCE = 1.0
 """Seconds to wait for the thread at the end: it may hang in a read from a silent pipe."""
@@ -66,3 +69,24 @@ def _fill(items: Iterator[T], waiting: queue.Queue[T | _End], stop: threading.Ev
             close()
         if not stop.is_set():
             waiting.put(end)
+
+
+def parallel(work: Callable[[T], R], items: Iterable[T], threads: int) -> Generator[R, None, None]:
+    """What `work` gives for each item, in order, worked out by several threads.
+
+    They are at most `threads` items ahead of what was asked for. The first exception is
+    raised here, after the results before it. Closing this iterator early waits for what is
+    being worked on, and leaves the rest.
+    """
+    running: deque[Future[R]] = deque()
+    with ThreadPoolExecutor(threads, thread_name_prefix="tacit-parallel") as pool:
+        try:
+            for item in items:
+                running.append(pool.submit(work, item))
+                if len(running) >= threads:
+                    yield running.popleft().result()
+            while running:
+                yield running.popleft().result()
+        finally:
+            for future in running:
+                future.cancel()

@@ -26,6 +26,7 @@ from polars.exceptions import PanicException
 
 from tacit.errors import SchemaError, nearest
 from tacit.events.predicates import Predicate, parse_predicate, value_types
+from tacit.events.scratch import Scratch
 from tacit.events.shapes import Shape
 from tacit.events.sieves import (
     AreaSieve,
@@ -33,6 +34,7 @@ from tacit.events.sieves import (
     DictionarySieve,
     ExpressionSieve,
     IntegerSieve,
+    LookUpSieve,
     Masks,
     Sieve,
     StepSieve,
@@ -80,6 +82,7 @@ class Extractor:
             for name, event in self._events.items()
             if event.where is not None
         }
+        self._scratch = Scratch(np.uint64, self.words)
         self._bindings: list[tuple[pa.Schema, _Binding]] = []
 
     @cached_property
@@ -108,7 +111,7 @@ class Extractor:
 
         To use one array again and again saves the time it takes to get fresh memory.
         """
-        masks = np.empty((len(table), self.words), np.uint64) if out is None else out
+        masks: Masks = self._scratch.empty(len(table)) if out is None else out
         if not self.attributes:
             masks[:] = self._binding(pa.schema([])).every
             return masks
@@ -171,8 +174,8 @@ class Extractor:
         for known, binding in self._bindings:
             if known.equals(schema):
                 return binding
-        if not set(self.attributes) <= set(schema.names):
-            raise SchemaError("the table lacks a column that event types need")
+        if any(schema.get_field_index(column) < 0 for column in self.attributes):
+            raise SchemaError("the table lacks a column that event types need, or has it twice")
         types = _polars_schema(schema, self.attributes)
         faults = self._unfit(types)
         if faults:
@@ -191,12 +194,13 @@ class Extractor:
                 every[number // 64] |= np.uint64(1 << number % 64)
                 for factor in factors:
                     by_columns.setdefault(factor.columns, []).append((number, factor))
-        quick, slow = _share_out(by_columns, schema, types, self.words)
+        quick, slow = _share_out(by_columns, schema, types, every)
         areas = {self._numbers[n]: event.areas for n, event in self._events.items() if event.areas}
         if areas:
             position = self.stream.lon, self.stream.lat
             quick.append(AreaSieve(position, areas, self._areas, self.words))
-        return _Binding(every, quick, slow)
+        first = next((sieve for sieve in quick if isinstance(sieve, LookUpSieve)), None)
+        return _Binding(every, first, [sieve for sieve in quick if sieve is not first], slow)
 
     def _factors(self, name: str, types: pl.Schema) -> list[Predicate] | None:
         """What must be true of a tuple's columns, or None where nothing can make it so."""
@@ -215,49 +219,59 @@ class _Binding:
     """The sieves for one set of column types."""
 
     every: Masks
+    first: LookUpSieve | None
     quick: Sequence[Sieve]
     slow: Sequence[Sieve]
 
     def fill(self, batch: pa.RecordBatch, masks: Masks) -> None:
         """Set the bits of all event types, then clear those that the tuples are not of."""
-        for start in range(0, batch.num_rows, _BLOCK):
-            block = masks[start : start + _BLOCK]
-            block[:] = self.every
-            part = batch if len(block) == len(masks) else batch.slice(start, _BLOCK)
-            for sieve in self.quick:
-                sieve.sift(part, block)
+        if not self.quick or len(masks) <= _BLOCK:
+            self._sift(batch, masks)
+        else:
+            for start in range(0, len(masks), _BLOCK):
+                self._sift(batch.slice(start, _BLOCK), masks[start : start + _BLOCK])
         # Polars takes its time to start, so it is given everything at once.
         for sieve in self.slow:
             sieve.sift(batch, masks)
 
+    def _sift(self, batch: pa.RecordBatch, masks: Masks) -> None:
+        """What the quick sieves leave; the first one sets and clears at once."""
+        if self.first is None:
+            masks[:] = self.every
+        else:
+            self.first.write(batch, masks)
+        for sieve in self.quick:
+            sieve.sift(batch, masks)
+
 
 def _share_out(
-    by_columns: Mapping[tuple[str, ...], Asked], schema: pa.Schema, types: pl.Schema, words: int
+    by_columns: Mapping[tuple[str, ...], Asked], schema: pa.Schema, types: pl.Schema, every: Masks
 ) -> tuple[list[Sieve], list[Sieve]]:
     """Quick sieves for single columns of fit types, and a slow one for the rest."""
     quick: list[Sieve] = []
     rest: list[tuple[int, Predicate]] = []
     for columns, asked in by_columns.items():
         column, dtype = columns[0], types[columns[0]]
+        place = schema.get_field_index(column)
         stepped = [(number, p) for number, p in asked if p.steps() is not None]
         others = [(number, p) for number, p in asked if p.steps() is None]
         steps: list[Sieve] = []
         if stepped and len(columns) == 1 and dtype in _INTEGERS | _FLOATS:
-            steps = [StepSieve(column, dtype, stepped, words)]
+            steps = [StepSieve(column, dtype, stepped, every)]
         if len(columns) > 1:
             rest += asked
         elif pa.types.is_dictionary(schema.field(column).type):
-            quick.append(DictionarySieve(column, asked, words))
+            quick.append(DictionarySieve(column, place, asked, every))
         elif dtype == pl.Boolean:
-            quick.append(TruthSieve(column, asked, words))
+            quick.append(TruthSieve(column, place, asked, every))
         elif dtype in _INTEGERS:
             otherwise = [*steps, ExpressionSieve(others, types)] if others else steps
-            quick.append(IntegerSieve(column, dtype, asked, words, otherwise))
+            quick.append(IntegerSieve(column, place, dtype, asked, every, otherwise))
         elif dtype in _FLOATS:
             quick += steps
             rest += others
         elif dtype == pl.String and len(asked) > 2:
-            quick.append(TextSieve(column, asked, words, ExpressionSieve(asked, types)))
+            quick.append(TextSieve(column, place, asked, every, ExpressionSieve(asked, types)))
         else:
             rest += asked
     return quick, [ExpressionSieve(rest, types)] if rest else []

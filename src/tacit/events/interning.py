@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.events.columns import frozen
+from tacit.events.scratch import Scratch
 from tacit.kernels import compiled
 
 Ints: TypeAlias = NDArray[np.int64]
@@ -27,7 +28,10 @@ _LEAST = 1024
 
 
 class IntegerInterner:
-    """Integers to numbers: a direct table where they lie close together, else a hash table."""
+    """Integers to numbers: a direct table where they lie close together, else a hash table.
+
+    Integers that count up from the first need no table: their difference to it is the number.
+    """
 
     def __init__(self) -> None:
         self._names = np.empty(_LEAST, np.int64)
@@ -36,6 +40,9 @@ class IntegerInterner:
         self._low = 0
         self._direct = np.empty(0, np.int32)
         self._covered = 0
+        self._counted = True
+        """Whether all that are covered count up from the first."""
+        self._scratch = Scratch(np.int32)
 
     def __len__(self) -> int:
         return self._count
@@ -47,9 +54,11 @@ class IntegerInterner:
 
     def find(self, values: Ints | NDArray[np.int32]) -> Numbers:
         """The numbers of integers, UNKNOWN where there is none."""
-        found = np.empty(len(values), np.int32)
+        found: Numbers = self._scratch.empty(len(values))
         self._cover()
-        if len(self._direct):
+        if self._counted and self._count:
+            _find_counted(frozen(values), self._low, self._count, found)
+        elif len(self._direct):
             _find_direct(frozen(values), self._low, self._direct, found)
         else:
             wide = values.astype(np.int64, copy=False)
@@ -75,12 +84,15 @@ class IntegerInterner:
         fresh = self._names[self._covered : self._count]
         if not len(fresh):
             return
+        expected = int(self._names[0]) + np.arange(self._covered, self._count)
+        self._counted = self._counted and bool((fresh == expected).all())
         low, high = int(fresh.min()), int(fresh.max())
         if not (self._low <= low and high < self._low + len(self._direct)):
             low, high = int(self.names.min()), int(self.names.max())
             width = high - low + 1
             if width > max(1 << 16, 16 * self._count):
                 self._direct = np.empty(0, np.int32)
+                self._counted = False
                 return
             self._low = low
             # Room to grow upwards: integers that are learned are often counted.
@@ -152,6 +164,13 @@ def _find_direct(values: NDArray[Any], low: int, direct: Numbers, found: Numbers
     for row in range(len(values)):
         place = np.uint64(values[row] - low)
         found[row] = direct[place] if place < width else UNKNOWN
+
+
+@compiled
+def _find_counted(values: NDArray[Any], low: int, count: int, found: Numbers) -> None:
+    for row in range(len(values)):
+        place = np.uint64(values[row] - low)
+        found[row] = np.int32(place) if place < np.uint64(count) else np.int32(UNKNOWN)
 
 
 @compiled

@@ -2,11 +2,13 @@
 
 Each sieve looks at few columns for many event types at once. A row of bits has 1 for the
 event types that a sieve says nothing about, so that masks are the AND of all rows; to
-sift the same tuples twice changes nothing.
+sift the same tuples twice changes nothing. What masks are before the first sieve is called
+`every`: 1 for the event types that are possible at all.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Protocol, TypeAlias
@@ -41,92 +43,119 @@ class Sieve(Protocol):
         """Clear the bits of event types that the tuples are not of."""
 
 
-class TruthSieve:
-    """A column of truth values."""
+class LookUpSieve(ABC):
+    """A column for whose values rows are looked up; it may be the first to write masks.
 
-    def __init__(self, column: str, asked: Asked, words: int) -> None:
+    That saves a pass over all masks, which costs as much as the look-up. `place` is that of
+    the column in the batches: to look for its name takes longer than a small batch.
+    """
+
+    def __init__(self, column: str, place: int, asked: Asked, every: Masks) -> None:
         self.column = column
-        self._table = _rows(pl.Series(column, [False, True]), asked, words)
+        self._place = place
+        self._asked = asked
+        self._every = every
+        self._table = np.empty((0, len(every)), np.uint64)
 
     def sift(self, batch: pa.RecordBatch, masks: Masks) -> None:
-        """Clear bits by a look-up of each tuple's truth value."""
-        array = batch.column(self.column)
+        """Clear bits by a look-up of each tuple's value."""
+        self._look_up(batch, masks, False)
+
+    def write(self, batch: pa.RecordBatch, masks: Masks) -> None:
+        """Write masks as they are after this sieve, whatever they were before."""
+        self._look_up(batch, masks, True)
+
+    @abstractmethod
+    def _look_up(self, batch: pa.RecordBatch, masks: Masks, blank: bool) -> None: ...
+
+    def _tabulate(self, values: pl.Series) -> None:
+        self._table = _rows(values, self._asked, self._every)
+
+
+class TruthSieve(LookUpSieve):
+    """A column of truth values."""
+
+    def __init__(self, column: str, place: int, asked: Asked, every: Masks) -> None:
+        super().__init__(column, place, asked, every)
+        self._tabulate(pl.Series(column, [False, True]))
+
+    def _look_up(self, batch: pa.RecordBatch, masks: Masks, blank: bool) -> None:
+        array = batch.column(self._place)
         packed = np.frombuffer(array.buffers()[1], np.uint8)
         codes = np.unpackbits(packed[array.offset // 8 :], bitorder="little")
         codes = frozen(codes[array.offset % 8 :][: len(array)])
-        _look_up(codes, *validity(array), np.uint64(0), self._table, masks)
+        _look_up(codes, *validity(array), np.uint64(0), self._table, masks, blank)
 
 
-class DictionarySieve:
+class DictionarySieve(LookUpSieve):
     """A column of codes for the values of a dictionary."""
 
-    def __init__(self, column: str, asked: Asked, words: int) -> None:
-        self.column = column
-        self._asked = asked
-        self._words = words
-        self._values: pa.Array | None = None
-        self._table = np.empty((0, words), np.uint64)
+    _values: pa.Array | None = None
 
-    def sift(self, batch: pa.RecordBatch, masks: Masks) -> None:
-        """Clear bits by a look-up of each tuple's code."""
-        array = batch.column(self.column)
+    def _look_up(self, batch: pa.RecordBatch, masks: Masks, blank: bool) -> None:
+        array = batch.column(self._place)
         if self._values is None or not array.dictionary.equals(self._values):
             self._values = array.dictionary
-            self._table = _rows(_series(self.column, self._values), self._asked, self._words)
+            self._tabulate(_series(self.column, self._values))
         codes = array.indices
-        _look_up(numbers(codes), *validity(codes), np.uint64(0), self._table, masks)
+        _look_up(numbers(codes), *validity(codes), np.uint64(0), self._table, masks, blank)
 
 
-class TextSieve:
+class TextSieve(LookUpSieve):
     """A column of texts: a table of the different ones, as long as they are few."""
 
-    def __init__(self, column: str, asked: Asked, words: int, otherwise: Sieve) -> None:
-        self.column = column
-        self._asked = asked
-        self._words = words
+    def __init__(
+        self, column: str, place: int, asked: Asked, every: Masks, otherwise: Sieve
+    ) -> None:
+        super().__init__(column, place, asked, every)
         self._otherwise = otherwise
         self._values = TextInterner()
-        self._table = np.empty((0, words), np.uint64)
 
-    def sift(self, batch: pa.RecordBatch, masks: Masks) -> None:
-        """Clear bits by a look-up of each tuple's text."""
+    def _look_up(self, batch: pa.RecordBatch, masks: Masks, blank: bool) -> None:
         if len(self._values) > WIDEST:
+            if blank:
+                masks[:] = self._every
             self._otherwise.sift(batch, masks)
             return
-        array = batch.column(self.column)
+        array = batch.column(self._place)
         codes = frozen(self._values.learn(*text_bytes(array)))
         if len(self._values) >= len(self._table):
             text, ends = self._values.names
             buffers = [None, pa.py_buffer(ends), pa.py_buffer(text)]
             values = pa.Array.from_buffers(pa.large_string(), len(self._values), buffers)
-            self._table = _rows(_series(self.column, values), self._asked, self._words)
-        _look_up(codes, *validity(array), np.uint64(0), self._table, masks)
+            self._tabulate(_series(self.column, values))
+        _look_up(codes, *validity(array), np.uint64(0), self._table, masks, blank)
 
 
-class IntegerSieve:
+class IntegerSieve(LookUpSieve):
     """A column of integers: a table of all values where they lie close together."""
 
     def __init__(
-        self, column: str, dtype: pl.DataType, asked: Asked, words: int, otherwise: Sequence[Sieve]
+        self,
+        column: str,
+        place: int,
+        dtype: pl.DataType,
+        asked: Asked,
+        every: Masks,
+        otherwise: Sequence[Sieve],
     ) -> None:
-        self.column = column
+        super().__init__(column, place, asked, every)
         self._dtype = dtype
-        self._asked = asked
-        self._words = words
         self._otherwise = otherwise
         self._low, self._high = 0, -1
+        self._base = np.uint64(0)
         self._wide = False
-        self._table = _rows(pl.Series(column, [], dtype), asked, words)
+        self._tabulate(pl.Series(column, [], dtype))
 
-    def sift(self, batch: pa.RecordBatch, masks: Masks) -> None:
-        """Clear bits by a look-up of each tuple's value."""
-        array = batch.column(self.column)
+    def _look_up(self, batch: pa.RecordBatch, masks: Masks, blank: bool) -> None:
+        array = batch.column(self._place)
         values, bits = numbers(array), validity(array)
         while not self._wide:
-            low = np.uint64(self._low % 2**64)
-            if _look_up(values, *bits, low, self._table, masks):
+            if _look_up(values, *bits, self._base, self._table, masks, blank):
                 return
             self._widen(*_extremes(values, *bits))
+        if blank:
+            masks[:] = self._every
         for sieve in self._otherwise:
             sieve.sift(batch, masks)
 
@@ -137,18 +166,19 @@ class IntegerSieve:
         self._wide = int(high) - int(low) >= WIDEST
         if not self._wide:
             self._low, self._high = int(low), int(high)
+            self._base = np.uint64(self._low % 2**64)
             values = pl.Series(self.column, range(self._low, self._high + 1), self._dtype)
-            self._table = _rows(values, self._asked, self._words)
+            self._tabulate(values)
 
 
 class StepSieve:
     """A column of numbers that are only compared: between two steps nothing changes."""
 
-    def __init__(self, column: str, dtype: pl.DataType, asked: Asked, words: int) -> None:
+    def __init__(self, column: str, dtype: pl.DataType, asked: Asked, every: Masks) -> None:
         self.column = column
         steps = {step for _, predicate in asked for step in predicate.steps() or ()}
         edges, samples = _edges(steps, dtype)
-        table = _rows(pl.Series(column, samples, dtype), asked, words)
+        table = _rows(pl.Series(column, samples, dtype), asked, every)
         # An edge where no bit changes is none.
         kept = 1 + np.flatnonzero((table[1:-1] != table[:-2]).any(axis=1))
         self._edges = edges[kept - 1]
@@ -209,10 +239,10 @@ class AreaSieve:
         masks &= self._grid.inside(lon, lat) | self._others
 
 
-def _rows(values: pl.Series, asked: Asked, words: int) -> Masks:
+def _rows(values: pl.Series, asked: Asked, every: Masks) -> Masks:
     """The row of bits for each value of a column, and at the end that for null."""
     frame = values.extend_constant(None, 1).to_frame()
-    rows = np.full((len(frame), words), ~np.uint64(0))
+    rows = np.repeat(every[np.newaxis], len(frame), axis=0)
     truths = _truths(frame, [predicate.expression for _, predicate in asked])
     for (number, _), truth in zip(asked, truths, strict=True):
         rows[~truth.to_numpy(), number // 64] &= ~_bit(number)
@@ -285,26 +315,44 @@ def _look_up(
     low: np.uint64,
     table: Masks,
     masks: Masks,
+    blank: bool,
 ) -> bool:
-    """AND each code's row of the table, whose last row is for null; false if one is not in it."""
+    """AND each code's row of the table, whose last row is for null; false if one is not in it.
+
+    Where masks are `blank`, the row is written.
+    """
     null = np.uint64(len(table) - 1)
-    most = np.uint64(0)
+    if len(codes) == 0:
+        return True
     if len(bits) == 0:
-        for row in range(len(codes)):
-            most = max(most, np.uint64(codes[row]) - low)
-        if len(codes) and most >= null:
+        least, most = _extremes(codes, bits, 0)
+        if max(np.uint64(least) - low, np.uint64(most) - low) >= null:
             return False
-        for word in range(masks.shape[1]):
-            for row in range(len(codes)):
-                masks[row, word] &= table[np.uint64(codes[row]) - low, word]
+        if len(table[0]) == 1:
+            _take(codes, low, table.reshape(-1), masks.reshape(-1), blank)
+            return True
+        for word in range(len(table[0])):
+            _take(codes, low, table[:, word], masks[:, word], blank)
         return True
     for row in range(len(codes)):
         place = np.uint64(codes[row]) - low if _is_set(bits, offset + row) else null
         if place >= null and _is_set(bits, offset + row):
             return False
         for word in range(masks.shape[1]):
-            masks[row, word] &= table[place, word]
+            found = table[place, word]
+            masks[row, word] = found if blank else masks[row, word] & found
     return True
+
+
+@compiled
+def _take(codes: NDArray[Any], low: np.uint64, column: Masks, found: Masks, blank: bool) -> None:
+    """One word of the rows of codes that are all in the table."""
+    if blank:
+        for row in range(len(codes)):
+            found[row] = column[np.uint64(codes[row]) - low]
+    else:
+        for row in range(len(codes)):
+            found[row] &= column[np.uint64(codes[row]) - low]
 
 
 @compiled
@@ -374,8 +422,12 @@ def _extremes(values: NDArray[Any], bits: NDArray[np.uint8], offset: int) -> tup
     """The least and the greatest of numbers that are not null; there is at least one."""
     low = high = values[0]
     known = False
+    if len(bits) == 0:
+        for row in range(len(values)):
+            low, high = min(low, values[row]), max(high, values[row])
+        return low, high
     for row in range(len(values)):
-        if len(bits) and not _is_set(bits, offset + row):
+        if not _is_set(bits, offset + row):
             continue
         if not known:
             low = high = values[row]

@@ -47,6 +47,7 @@ class Subjects:
         self._integers = IntegerInterner()
         self._texts = TextInterner()
         self._dictionary: tuple[pa.Array, int, Numbers] | None = None
+        self._names = pa.array([], pa.int64() if kind == "int" else pa.large_string())
 
     def __len__(self) -> int:
         return len(self._integers) if self.kind == "int" else len(self._texts)
@@ -56,15 +57,15 @@ class Subjects:
 
     @property
     def names(self) -> pa.Array:
-        """The names in the order of their slots."""
-        if self.kind == "int":
-            return pa.array(self._integers.names)
-        text, ends = self._texts.names
-        buffers = [None, pa.py_buffer(ends.copy()), pa.py_buffer(text.copy())]
-        return pa.Array.from_buffers(pa.large_string(), len(self), buffers)
+        """The names in the order of their slots; the same array until there are more."""
+        if len(self._names) < len(self):
+            self._names = self._copied()
+        return self._names
 
     def slots(self, column: Column) -> Numbers:
         """Each tuple's slot: UNKNOWN for a stranger, NO_SUBJECT where nobody is named."""
+        if isinstance(column, pa.Array):
+            return self._slots(column, False)
         return _joined([self._slots(chunk, False) for chunk in arrow_chunks(column)])
 
     def learn(self, column: Column) -> Numbers:
@@ -105,6 +106,13 @@ class Subjects:
         if len(subjects) != len(found):
             raise StateError("a saved registry names a subject twice; the state is damaged")
         return subjects
+
+    def _copied(self) -> pa.Array:
+        if self.kind == "int":
+            return pa.array(self._integers.names)
+        text, ends = self._texts.names
+        buffers = [None, pa.py_buffer(ends.copy()), pa.py_buffer(text.copy())]
+        return pa.Array.from_buffers(pa.large_string(), len(self), buffers)
 
     def _slots(self, array: pa.Array, learning: bool) -> Numbers:
         if self.kind == "int" and not learning and not array.null_count and array.type in _SIGNED:

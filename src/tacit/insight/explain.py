@@ -320,7 +320,12 @@ def _policy(
             tuple(name for name in components[number] if name in own)
             for number, _ in question.parts
         )
-        queries.append(_query(query, pattern, policy, parts if len(parts) > 1 else ()))
+        # What a query joins when it is the only one, it joins because of itself; but what is
+        # small by itself may be too large together with what others ask.
+        alone = [tuple(p.name for p in c.patterns) for c in exposure(policy, [pattern]).components]
+        joins = tuple(j for j in alone if len(j) > 1 and any(_within(j, c) for c in components))
+        splits = parts if len(parts) > 1 else ()
+        queries.append(_query(query, pattern, policy, splits, joins))
     return PolicyMeaning(
         subjects=subjects,
         private=tuple(p.name for p in policy.patterns),
@@ -332,14 +337,16 @@ def _policy(
 
 
 def _query(
-    query: Query, pattern: Pattern, policy: Policy, splits: tuple[tuple[str, ...], ...]
+    query: Query,
+    pattern: Pattern,
+    policy: Policy,
+    splits: tuple[tuple[str, ...], ...],
+    joins: tuple[tuple[str, ...], ...],
 ) -> QueryMeaning:
     found = elements(pattern)
     touching = {p.name: tuple(e for e in found if e in p.elements) for p in policy.patterns}
     left = residual(pattern, policy.private)
     where, signals = _openness(left)
-    # What a query joins when it is the only one, it joins because of itself.
-    alone = exposure(policy, [pattern]).components
     return QueryMeaning(
         name=query.name,
         consumer=query.consumer,
@@ -349,7 +356,7 @@ def _query(
         signals=signals,
         looks_at=_looks_at(left, policy.private),
         splits=splits,
-        joins=tuple(tuple(p.name for p in c.patterns) for c in alone if len(c.patterns) > 1),
+        joins=joins,
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -16,13 +15,15 @@ from tacit.planning.stakes import Outlook, Stakes
 from tacit.planning.survey import Statistics
 from tacit.privacy.components import Question
 from tacit.privacy.optimal import Block, Optimal, Outline, literally
+from tacit.privacy.policies import Policy
 from tacit.privacy.prior import Bits
 from tacit.privacy.staircase import solve
 
 Floats = NDArray[np.float64]
 
-MOST_CONTEXTS: Final = 2000
+MOST_CONTEXTS: Final = 1000
 """So many contexts of a policy are looked at; of the rarer ones some stand for the others."""
+_LEAST_CONTEXTS: Final = 20
 _CELLS: Final = 256
 
 
@@ -54,14 +55,14 @@ class Drawing:
     """The contexts of a policy's history, to be looked at with any caution."""
 
     def __init__(
-        self, statistics: Statistics, share: Fraction, *, literal: bool, caution: float = 0.5
+        self, statistics: Statistics, fine: Policy, *, literal: bool, caution: float = 0.5
     ) -> None:
         self.statistics = statistics
         self.literal = literal
-        self.exposure = statistics.exposure.scaled(share)
+        self.exposure = statistics.exposure.under(fine)
         self._outlook = Outlook(self.exposure, statistics.priors)
         self.stakes = self._outlook.stakes(caution)
-        most = max(50, MOST_CONTEXTS // max(1, len(self.exposure.components)))
+        most = max(_LEAST_CONTEXTS, MOST_CONTEXTS // max(1, len(self.exposure.components)))
         self._met = [_met(optimal, most) for optimal in self.optimals()]
 
     def optimals(self) -> list[Optimal]:
@@ -138,7 +139,7 @@ class Drawing:
 
 def _met(optimal: Optimal, most: int) -> list[Met]:
     """The commonest contexts of history, and evenly chosen ones of the others."""
-    contexts = optimal.prior.contexts()
+    contexts = optimal.prior.contexts
     half = most // 2
     chosen = contexts[:most]
     if len(contexts) > most:

@@ -20,7 +20,8 @@ from tacit.planning.schemes import ElementScheme, OpenScheme, OptimalScheme, Sch
 from tacit.planning.survey import Found, Statistics, without_history
 from tacit.privacy.adaptive import adaptive
 from tacit.privacy.elements import Elements
-from tacit.privacy.policies import Policies
+from tacit.privacy.policies import Policies, Policy
+from tacit.privacy.refinement import with_shares
 from tacit.privacy.touched import Touched
 from tacit.privacy.uniform import uniform
 from tacit.spec.specification import Specification
@@ -181,9 +182,10 @@ def _optimal(
     """The caution with the best expected quality, and the channels of history's contexts."""
     alpha = micro_alpha(alphas)
     caution, threshold = 0.5, 0.5
+    fine = _shared(statistics, alphas, share)
     if statistics.windows:
-        caution, threshold = _best_caution(Drawing(statistics, share, literal=literal), alpha)
-    final = Drawing(statistics, share, literal=literal, caution=caution)
+        caution, threshold = _best_caution(Drawing(statistics, fine, literal=literal), alpha)
+    final = Drawing(statistics, fine, literal=literal, caution=caution)
     planned = tuple(
         {
             np.packbits(context.signals).tobytes(): optimal.made(context.outline)
@@ -192,9 +194,22 @@ def _optimal(
         for optimal, met in zip(final.optimals(), final.contexts(), strict=True)
     )
     scheme = OptimalScheme(
-        final.exposure, statistics.priors, tuple(final.stakes), threshold, literal, planned
+        fine, final.exposure, statistics.priors, tuple(final.stakes), threshold, literal, planned
     )
     return scheme, final.confusion(caution, threshold)
+
+
+def _shared(statistics: Statistics, alphas: Sequence[float], share: Fraction) -> Policy:
+    """The policy that answers are drawn for; single elements have the shares of adaptive."""
+    policy, fine = statistics.policy.scaled(share), statistics.fine.scaled(share)
+    if statistics.fine == statistics.policy or not statistics.windows:
+        return fine
+    evidence, exact = statistics.evidence, float(statistics.exact.sum())
+    threshold = _threshold(evidence, uniform(policy), alphas, exact)
+    objective = ElementObjective(
+        evidence, alphas, exact=exact, decode="posterior", threshold=threshold
+    )
+    return with_shares(policy, fine, adaptive(policy, objective).epsilons)
 
 
 def _best_caution(drawing: Drawing, alpha: float) -> tuple[float, float]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -19,9 +20,11 @@ from tacit.patterns.tree import Pattern
 from tacit.privacy.channels import Channel
 from tacit.privacy.components import Exposure, exposure
 from tacit.privacy.elements import Elements
+from tacit.privacy.exponentials import written
 from tacit.privacy.optimal import Context, Optimal
 from tacit.privacy.policies import Policy
 from tacit.privacy.prior import Bits, Prior
+from tacit.privacy.refinement import refined, with_shares
 from tacit.privacy.staircase import read
 from tacit.privacy.touched import Touched, touched
 
@@ -92,6 +95,8 @@ class ElementScheme:
 class OptimalScheme:
     """Draw open answers from the best channels for their contexts (optimal)."""
 
+    fine: Policy
+    """The policy that is protected: refined where components are large."""
     exposure: Exposure
     priors: tuple[Prior, ...]
     """For each component."""
@@ -119,6 +124,7 @@ class OptimalScheme:
             "kind": "optimal",
             "threshold": self.threshold,
             "literal": self.literal,
+            "epsilons": [written(pattern.epsilon) for pattern in self.fine.patterns],
             "components": [
                 {
                     "prior": prior.to_dict(),
@@ -180,7 +186,14 @@ def _elements(plain: Mapping[str, Any], policy: Policy, queries: Sequence[Patter
 
 
 def _optimal(plain: Mapping[str, Any], policy: Policy, queries: Sequence[Pattern]) -> Scheme:
-    found = exposure(policy, queries)
+    coarse = refined(policy, queries)
+    epsilons = [Fraction(text) for text in plain["epsilons"]]
+    shares = {
+        next(iter(pattern.elements)): epsilon
+        for pattern, epsilon in zip(coarse.patterns, epsilons, strict=True)
+    }
+    fine = with_shares(policy, coarse, shares)
+    found = exposure(fine, queries)
     if len(found.components) != len(plain["components"]):
         raise PlanError("the plan's components are not the specification's; make it anew")
     priors = tuple(Prior.from_dict(part["prior"]) for part in plain["components"])
@@ -189,6 +202,7 @@ def _optimal(plain: Mapping[str, Any], policy: Policy, queries: Sequence[Pattern
         if widths != (len(component.signals), len(component.variables)):
             raise PlanError("the plan's priors do not fit the specification; make it anew")
     bare = OptimalScheme(
+        fine,
         found,
         priors,
         tuple(np.array(part["stakes"], np.float64) for part in plain["components"]),

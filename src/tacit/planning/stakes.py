@@ -23,7 +23,7 @@ Stakes: TypeAlias = NDArray[np.float64]
 Levels: TypeAlias = list[tuple[float, float]]
 """How likely a part may turn out to be, each with how often it does."""
 
-_CONTEXTS = 50
+_CONTEXTS = 16
 _OTHERS = 3
 """So many other parts are reckoned with; more would make too many combinations."""
 
@@ -87,7 +87,7 @@ def _levels(component: Component, prior: Prior, number: int) -> Levels:
         if not changed.isdisjoint(own)
     )
     sure = is_open = closed = true = 0.0
-    for signals, windows in prior.contexts()[:_CONTEXTS]:
+    for signals, windows in prior.contexts[:_CONTEXTS]:
         values = np.concatenate([[False, True], signals])[list(part.cofactors)]
         if values.all():
             sure += windows

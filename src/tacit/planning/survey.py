@@ -17,6 +17,7 @@ from tacit.planning.tallies import Tally
 from tacit.privacy.components import Component, Exposure, exposure
 from tacit.privacy.policies import Policy
 from tacit.privacy.prior import Bits, Prior
+from tacit.privacy.refinement import refined
 from tacit.privacy.touched import Touched, touched
 
 Column: TypeAlias = Callable[[Pattern], int]
@@ -30,7 +31,10 @@ class Statistics:
     """What history says about the windows of one policy's subjects."""
 
     policy: Policy
+    fine: Policy
+    """The policy that answers are drawn for: where components are large, refined."""
     exposure: Exposure
+    """Of the fine policy."""
     touched: tuple[Touched, ...]
     windows: float
     positives: NDArray[np.float64]
@@ -56,7 +60,8 @@ def without_history(
 
     They say nothing about public events, so nothing about what quality to expect.
     """
-    found = exposure(policy, queries)
+    fine = refined(policy, queries)
+    found = exposure(fine, queries)
     parts = touched(policy, queries)
 
     def rate(atom: Pattern) -> float:
@@ -64,6 +69,7 @@ def without_history(
 
     return Statistics(
         policy,
+        fine,
         found,
         parts,
         0.0,
@@ -129,7 +135,8 @@ class Survey:
 
     def __init__(self, policy: Policy, queries: Sequence[Pattern], column: Column) -> None:
         self.policy = policy
-        self.exposure = exposure(policy, queries)
+        self.fine = refined(policy, queries)
+        self.exposure = exposure(self.fine, queries)
         self.touched = touched(policy, queries)
         self._components = [
             Tally(
@@ -169,6 +176,7 @@ class Survey:
             positives.append(float(counts[found[:, 0]].sum()))
         return Statistics(
             self.policy,
+            self.fine,
             self.exposure,
             self.touched,
             windows,

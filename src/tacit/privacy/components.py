@@ -8,9 +8,9 @@ and so does any query if that component is small.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from functools import cached_property
 from typing import Final
 
@@ -62,9 +62,14 @@ class Component:
             for pattern in self.patterns
         )
 
-    def scaled(self, share: Fraction) -> Component:
-        """The same with a share of every private pattern's epsilon."""
-        return replace(self, patterns=Policy(self.patterns).scaled(share).patterns)
+    def under(self, policy: Policy) -> Component:
+        """The same where private patterns of the same elements have other epsilons."""
+        # Of two that are alike the stricter one stays.
+        strict = sorted(policy.patterns, key=lambda pattern: -pattern.epsilon)
+        known = {(pattern.name, pattern.elements): pattern for pattern in strict}
+        return replace(
+            self, patterns=tuple(known[pattern.name, pattern.elements] for pattern in self.patterns)
+        )
 
     def tables(self, signals: NDArray[np.bool_]) -> list[NDArray[np.bool_]]:
         """Each part in a context: its value for each choice of its variables."""
@@ -88,9 +93,9 @@ class Exposure:
     components: tuple[Component, ...]
     questions: tuple[Question, ...]
 
-    def scaled(self, share: Fraction) -> Exposure:
-        """The same with a share of every private pattern's epsilon."""
-        return replace(self, components=tuple(part.scaled(share) for part in self.components))
+    def under(self, policy: Policy) -> Exposure:
+        """The same where private patterns of the same names have other epsilons."""
+        return replace(self, components=tuple(part.under(policy) for part in self.components))
 
 
 def exposure(policy: Policy, queries: Sequence[Pattern]) -> Exposure:
@@ -123,16 +128,15 @@ class _Groups:
     def __init__(self, patterns: Sequence[PrivatePattern]) -> None:
         self._patterns = patterns
         self._group = list(range(len(patterns)))
+        self._having: dict[str, list[int]] = {}
+        for number, pattern in enumerate(patterns):
+            for name in pattern.elements:
+                self._having.setdefault(name, []).append(number)
 
     def touched(self, pattern: Pattern) -> list[int]:
         """The groups whose private patterns may change what this pattern finds."""
-        found = frozenset(elements(pattern))
-        touching = (
-            self._group[number]
-            for number, private in enumerate(self._patterns)
-            if not private.elements.isdisjoint(found)
-        )
-        return list(dict.fromkeys(touching))
+        found = {n for name in elements(pattern) for n in self._having.get(name, ())}
+        return list(dict.fromkeys(self._group[number] for number in sorted(found)))
 
     def join(self, groups: Iterable[int]) -> None:
         joined = set(groups)
@@ -161,12 +165,13 @@ def _settle(query: Pattern, groups: _Groups) -> bool:
 def _join_small(queries: Sequence[Pattern], groups: _Groups, private: frozenset[str]) -> None:
     """Join components that a query spans if they are small: together they do better."""
     atoms = dict.fromkeys(atom for query in queries for atom in private_atoms(query, private))
+    sizes = Counter(groups.touched(atom)[0] for atom in atoms)
     for query in queries:
         span = groups.touched(query)
-        if len(span) > 1:
-            home = {atom: groups.touched(atom)[0] for atom in atoms}
-            if sum(group in span for group in home.values()) <= MOST_JOINED:
-                groups.join(span)
+        together = sum(sizes[group] for group in span)
+        if len(span) > 1 and together <= MOST_JOINED:
+            groups.join(span)
+            sizes[groups.touched(query)[0]] = together
 
 
 def _top(query: Pattern) -> tuple[tuple[Pattern, ...], bool]:

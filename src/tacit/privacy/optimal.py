@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -20,7 +21,7 @@ from tacit.privacy.staircase import Choice, Design, design, merge, solve
 
 MOST_CLASSES = 16
 """More classes than these are cut down by grouping queries."""
-GROUPED_CLASSES = 8
+GROUPED_VARIABLES = 3
 MOST_VARIABLES = 12
 """All choices of so many variables are listed."""
 _TIE = 1e-9
@@ -102,20 +103,27 @@ class Optimal:
         return [whole] if whole else _best_shares(self._groups(parts, tables, signals))
 
     def _groups(self, parts: list[int], tables: Sequence[Bits], signals: Bits) -> list[Block]:
-        """Parts in groups of few classes, those that share variables together."""
-        pending, groups = list(parts), []
+        """Parts in groups of few variables, and so of few classes.
+
+        A group begins with the part that has most variables left; it takes in other variables
+        as long as there are few, those first that bring most parts with them.
+        """
+        pending = {part: frozenset(self.component.parts[part].variables) for part in parts}
+        groups = []
         while pending:
-            chosen = [pending.pop(0)]
-            made = self._block(chosen, tables, signals, None)
-            for part in list(pending):
-                if set(self.component.parts[part].variables).isdisjoint(made.variables):
-                    continue
-                wider = self._block([*chosen, part], tables, signals, GROUPED_CLASSES)
-                if wider is not None:
-                    made = wider
-                    chosen.append(part)
-                    pending.remove(part)
-            groups.append(made)
+            first = max(pending, key=lambda part: (len(pending[part]), -part))
+            used = set(pending[first])
+            while len(used) < GROUPED_VARIABLES:
+                wider = [own - used for own in pending.values() if len(own | used) == len(used) + 1]
+                if not wider:
+                    break
+                more = Counter(variable for rest in wider for variable in rest)
+                used.add(max(sorted(more), key=lambda variable: more[variable]))
+            chosen = sorted(part for part, own in pending.items() if own <= used)
+            if len(used) > GROUPED_VARIABLES:
+                chosen = [first]
+            groups.append(self._block(chosen, tables, signals, None))
+            pending = {part: own for part, own in pending.items() if part not in chosen}
         return groups
 
     @overload

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -56,13 +57,13 @@ class Prior:
             nothing,
         )
 
+    @cached_property
     def contexts(self) -> list[tuple[Bits, float]]:
         """The contexts that were seen, each with its number of windows; the commonest first."""
-        found = [
-            (self.signals[place.start], float(self.counts[place].sum()))
-            for place in self._places.values()
-        ]
-        return sorted(found, key=lambda context: -context[1])
+        begins = np.array([place.start for place in self._places.values()], np.int64)
+        windows = np.add.reduceat(self.counts, begins) if len(begins) else np.empty(0)
+        order = np.argsort(-windows, kind="stable")
+        return [(self.signals[begins[n]], float(windows[n])) for n in order]
 
     def of_choices(self, signals: Bits, variables: list[int]) -> NDArray[np.float64]:
         """In a context, the probability of each choice of some variables' values.

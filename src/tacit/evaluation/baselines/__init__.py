@@ -1,0 +1,52 @@
+"""Baselines: what others would do, each brought to the same guarantee for private patterns."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tacit.evaluation.baselines.budget_absorption import BudgetAbsorption
+from tacit.evaluation.baselines.budget_distribution import BudgetDistribution
+from tacit.evaluation.baselines.decoding import Decoder, literal, measured, posterior
+from tacit.evaluation.baselines.event_level import EventLevel
+from tacit.evaluation.baselines.landmark import LandmarkAdaptive, LandmarkUniform
+from tacit.evaluation.baselines.prior_alone import PriorAlone
+from tacit.evaluation.baselines.releases import Baseline, Release
+from tacit.evaluation.baselines.setting import Setting
+from tacit.evaluation.baselines.suppression import Suppression
+from tacit.evaluation.baselines.user_level import UserLevel
+from tacit.evaluation.baselines.w_event import WEventSample, WEventUniform
+
+BASELINES: Final[tuple[Baseline, ...]] = (
+    EventLevel(),
+    UserLevel(),
+    WEventUniform(),
+    WEventSample(),
+    BudgetDistribution(),
+    BudgetAbsorption(),
+    LandmarkUniform(),
+    LandmarkAdaptive(),
+    Suppression(),
+    PriorAlone(),
+)
+"""All of them, with the parameters that suit them best: see the page on baselines."""
+
+__all__ = [
+    "BASELINES",
+    "Baseline",
+    "BudgetAbsorption",
+    "BudgetDistribution",
+    "Decoder",
+    "EventLevel",
+    "LandmarkAdaptive",
+    "LandmarkUniform",
+    "PriorAlone",
+    "Release",
+    "Setting",
+    "Suppression",
+    "UserLevel",
+    "WEventSample",
+    "WEventUniform",
+    "literal",
+    "measured",
+    "posterior",
+]

@@ -1,0 +1,111 @@
+"""w-event privacy by budget absorption (BA)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.evaluation.baselines.dissimilarity import distance
+from tacit.evaluation.baselines.releases import (
+    Amount,
+    Release,
+    check_steps,
+    for_each_subject,
+    laplacian,
+    per_event,
+    standard_laplace,
+)
+from tacit.evaluation.baselines.setting import Floats, Presence, Setting
+from tacit.kernels import compiled
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetAbsorption:
+    """Publish where the data have changed, with the shares of the steps that were skipped too.
+
+    Half of the budget E is for finding out whether they have changed, E/(2w) at each step; of
+    the other half each step has E/(2w). A publication absorbs the shares of skipped steps, up
+    to w in all, and as many steps after it are nullified: repeated, without a test.
+
+    Guarantee: w-event E-DP, with E = (epsilon/m) / (1/(2w) + 1/2).
+    Neighbours: streams that differ in one event at each of w steps in a row.
+    Why: what is released at a step depends on that step's events and on earlier releases
+    alone. A test costs E/(2w), since one event changes the distance by at most 1/d and its
+    noise has scale 2w/(E d). A publication of n shares stands for n - 1 steps before it and
+    blocks n - 1 after it, so w steps in a row spend at most w shares, E/2.
+    Pattern-level: m events of one step change these m times as much, so the step gives away
+    m * (E/(2w) + n * E/(2w)) <= m * E * (1/(2w) + 1/2) = epsilon, with equality where n = w.
+    Spends: E/(2w) for each event at a test, n times as much at a publication.
+    Source: Kellaris, Papadopoulos, Xiao, Papadias 2014, section 6.3. The first step is
+    published in any case, with one share.
+    """
+
+    w: int = 2
+    name: str = "w-event BA"
+
+    def __post_init__(self) -> None:
+        check_steps(self.w)
+
+    @property
+    def largest_share(self) -> float:
+        """How much of E a single step may spend."""
+        return 1 / (2 * self.w) + 1 / 2
+
+    def own_epsilon(self, presence: Presence, setting: Setting, epsilon: Amount) -> Floats:
+        """For w steps."""
+        return for_each_subject(presence, setting, per_event(setting, epsilon) / self.largest_share)
+
+    def release(
+        self, presence: Presence, setting: Setting, epsilon: Amount, random: np.random.Generator
+    ) -> Release:
+        """Walk through each subject's windows."""
+        streams = setting.streams(presence)
+        total = per_event(setting, epsilon) / self.largest_share
+        noise = standard_laplace(random, streams.shape)
+        doubt = standard_laplace(random, streams.shape[:2])
+        spent, tested = absorb(streams, total, self.w, noise, doubt)
+        windows = presence.shape[:-1]
+        values, spent = noise.reshape(presence.shape), spent.reshape(windows)
+        return laplacian(values, spent, tested.reshape(windows), total / 2)
+
+
+@compiled
+def absorb(
+    streams: NDArray[np.bool_],
+    total: float,
+    w: int,
+    noise: NDArray[np.float64],
+    doubt: NDArray[np.float64],
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Turn noise of scale 1 into the releases, in place; what publications and tests spend.
+
+    `streams` and `noise` are `[subject][window][type]`, `doubt` is `[subject][window]`.
+    """
+    subjects, windows, types = streams.shape
+    spent, tested = np.zeros((subjects, windows)), np.zeros((subjects, windows))
+    unit = total / (2 * w)
+    for subject in range(subjects):
+        skipped, nullified = 0, 0
+        for step in range(windows):
+            here = noise[subject, step]
+            shares = min(1 + skipped, w)
+            if step > 0:
+                last = noise[subject, step - 1]
+                if nullified > 0:
+                    nullified -= 1
+                    here[:] = last
+                    continue
+                tested[subject, step] = unit
+                found = distance(last, streams[subject, step])
+                found += doubt[subject, step] / (unit * types)
+                if not found * shares * unit > 1:
+                    skipped += 1
+                    here[:] = last
+                    continue
+            spent[subject, step] = shares * unit
+            nullified, skipped = shares - 1, 0
+            for kind in range(types):
+                here[kind] = streams[subject, step, kind] + here[kind] / (shares * unit)
+    return spent, tested

@@ -1,0 +1,141 @@
+"""How noisy presence becomes answers: at its word, or by what is likelier. The same for all.
+
+A posterior decoder knows what everyone may know: how noisy a release is, when it was only
+repeated, and what history says. It looks at a query's noisy elements, a number y, and weighs
+each true x by how often history has it and how likely the noise turns it into y.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.errors import PrivacyError
+from tacit.evaluation.baselines.releases import Amount, Baseline, Release
+from tacit.evaluation.baselines.setting import Asked, Floats, Presence, Setting
+from tacit.planning.evidence import STRENGTH, Cells, Decode, cut_cells, ratio
+from tacit.planning.quality import Confusion, micro_alpha
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Decoder:
+    """For each query and grade, the noisy presences y in which to say yes."""
+
+    setting: Setting
+    yes: tuple[NDArray[np.bool_], ...]
+    """For each query, `[grade][y]`."""
+
+    def answer(self, release: Release) -> NDArray[np.bool_]:
+        """The answers `[query][window]`, or `[query][subject][window]`."""
+        grades = release.grades
+        return _stacked(
+            [
+                table[grades, asked.read(release.bits)]
+                for table, asked in zip(self.yes, self.setting.asked, strict=True)
+            ],
+            grades.shape,
+        )
+
+
+def literal(setting: Setting) -> Decoder:
+    """Reads noisy presence as if it were true."""
+    tables = tuple(np.broadcast_to(asked.table, (256, len(asked.table))) for asked in setting.asked)
+    return Decoder(setting, tables)
+
+
+def posterior(
+    baseline: Baseline, setting: Setting, epsilon: Amount, random: np.random.Generator
+) -> Decoder:
+    """Says yes where a query is likely enough, for the best expected micro Q on history.
+
+    The baseline is tried on history, to see how often it repeats a release and how much a
+    repeated one tells. This is post-processing: it costs no privacy.
+    """
+    tried = baseline.release(setting.history, setting, epsilon, random)
+    shares = np.bincount(tried.grades.ravel(), minlength=len(tried.flips)).astype(np.float64)
+    shares /= max(1.0, shares.sum())
+    channels = _channels(tried, setting.history)
+    found = [_cells(asked, channels, shares) for asked in setting.asked]
+    flat = [Cells(*(part.ravel() for part in cells)) for cells in found]
+    threshold, _ = cut_cells(flat, micro_alpha(setting.alphas))
+    return Decoder(setting, tuple(cells.posterior >= threshold for cells in found))
+
+
+def true_answers(setting: Setting, presence: Presence) -> NDArray[np.bool_]:
+    """The true answers `[query][window]`, or `[query][subject][window]`."""
+    setting.streams(presence)
+    answers = [asked.table[asked.read(presence)] for asked in setting.asked]
+    return _stacked(answers, presence.shape[:-1])
+
+
+def measured(
+    baseline: Baseline,
+    setting: Setting,
+    presence: Presence,
+    epsilon: Amount,
+    random: np.random.Generator,
+) -> dict[Decode, Confusion[Floats]]:
+    """How well the same release does in either decoding, for each query."""
+    truth = true_answers(setting, presence)
+    release = baseline.release(presence, setting, epsilon, random)
+    decoders: dict[Decode, Decoder] = {
+        "literal": literal(setting),
+        "posterior": posterior(baseline, setting, epsilon, random),
+    }
+    return {
+        decode: compared(truth, decoder.answer(release)) for decode, decoder in decoders.items()
+    }
+
+
+def compared(truth: NDArray[np.bool_], found: NDArray[np.bool_]) -> Confusion[Floats]:
+    """Counts for each query."""
+    if truth.shape != found.shape:
+        raise PrivacyError(f"answers of shape {found.shape} cannot be held against {truth.shape}")
+
+    def count(where: NDArray[np.bool_]) -> Floats:
+        return np.asarray(np.count_nonzero(where.reshape(len(where), -1), axis=1), np.float64)
+
+    right, said, there = count(truth & found), count(found), count(truth)
+    return Confusion(right, said - right, there - right)
+
+
+def _stacked(answers: list[NDArray[np.bool_]], shape: tuple[int, ...]) -> NDArray[np.bool_]:
+    return np.stack(answers) if answers else np.zeros((0, *shape), np.bool_)
+
+
+def _channels(tried: Release, truth: Presence) -> Floats:
+    """`[grade][type][x][y]`: how likely a bit x comes out as y.
+
+    What is known is used as it is; how repeated bits relate to the truth is learned, as the
+    covariance of the two. It is 0, and the bits tell nothing, where they never change.
+    """
+    flips = tried.flips
+    channels = np.stack([1 - flips, flips, flips, 1 - flips], axis=-1)
+    repeated = tried.grades == 0
+    bits, there = tried.bits[repeated], truth[repeated]
+    both, ones, true = (
+        np.count_nonzero(part, axis=0).astype(np.float64) for part in (bits & there, bits, there)
+    )
+    count = len(bits)
+    said, rate = (ones + 0.5) / (count + 1), (true + 0.5) / (count + 1)
+    shared = (both - ones * true / max(1, count)) / (count + STRENGTH)
+    present = np.clip(said + shared / rate, 0.0, 1.0)
+    absent = np.clip(said - shared / (1 - rate), 0.0, 1.0)
+    channels[0] = np.stack([1 - absent, absent, 1 - present, present], axis=-1)
+    return channels.reshape(*flips.shape, 2, 2)
+
+
+def _cells(asked: Asked, channels: Floats, shares: Floats) -> Cells:
+    """`[grade][y]`: how likely the query is true, and what to expect of history's windows."""
+    grades = len(shares)
+    noisy = np.repeat(asked.weights.reshape(4, 1, -1), grades, axis=1)
+    for place, column in enumerate(asked.columns):
+        parts = noisy.reshape(4, grades, -1, 2, 2**place)
+        noisy = np.einsum("qgaxb,gxy->qgayb", parts, channels[:, column]).reshape(noisy.shape)
+    true, true_seen, false, false_seen = noisy
+    rate = float(true[0].sum() / (true[0] + false[0]).sum())
+    return Cells(
+        ratio(true, true + false, rate), true_seen * shares[:, None], false_seen * shares[:, None]
+    )

@@ -1,0 +1,17 @@
+"""How far a window is from the last release, as w-event mechanisms see it."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.kernels import compiled
+
+
+@compiled
+def distance(last: NDArray[np.float64], window: NDArray[np.bool_]) -> float:
+    """The mean over event types of |last release - presence|; one event changes it by 1/d."""
+    total = 0.0
+    for kind in range(len(last)):
+        total += abs(last[kind] - window[kind])
+    return total / len(last)

@@ -1,0 +1,41 @@
+"""Event-level privacy: randomised response on every event type."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tacit.evaluation.baselines.releases import (
+    Amount,
+    Release,
+    flipped,
+    for_each_subject,
+    per_event,
+)
+from tacit.evaluation.baselines.setting import Floats, Presence, Setting
+
+
+@dataclass(frozen=True, slots=True)
+class EventLevel:
+    """Flip the presence of every event type, whatever the private patterns are.
+
+    Guarantee: event-level epsilon/m-DP, so pattern-level epsilon-DP.
+    Neighbours: streams that differ in one event; a pattern's are m of these apart.
+    Why: one bit's ratio is at most (1 - p) / p = exp(epsilon/m); m of them multiply.
+    Spends: epsilon/m for each event of each window, epsilon for a pattern of m elements.
+    Source: Warner 1965; the level is that of Dwork, Naor, Pitassi, Rothblum 2010.
+    """
+
+    name: str = "event-level"
+
+    def own_epsilon(self, presence: Presence, setting: Setting, epsilon: Amount) -> Floats:
+        """For one event of the stream."""
+        return for_each_subject(presence, setting, per_event(setting, epsilon))
+
+    def release(
+        self, presence: Presence, setting: Setting, epsilon: Amount, random: np.random.Generator
+    ) -> Release:
+        """Flip every bit."""
+        setting.streams(presence)
+        return flipped(presence, per_event(setting, epsilon), random)

@@ -1,0 +1,135 @@
+"""Landmark privacy: windows that hold a private element count, of the others one at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.errors import PrivacyError
+from tacit.evaluation.baselines.releases import (
+    Amount,
+    Release,
+    laplacian,
+    per_event,
+    standard_laplace,
+)
+from tacit.evaluation.baselines.setting import Floats, Presence, Setting
+from tacit.evaluation.baselines.w_event import noisy
+from tacit.kernels import compiled
+
+
+def landmarks(presence: Presence, setting: Setting) -> NDArray[np.int64]:
+    """How many windows of each subject hold an element of a private pattern."""
+    marked = setting.streams(presence)[..., setting.private_columns].any(axis=-1)
+    return np.asarray(marked.sum(axis=1), np.int64)
+
+
+def _own_epsilon(presence: Presence, setting: Setting, epsilon: Amount) -> Floats:
+    """For all L landmarks of a subject and one more window: (L + 1) * epsilon/m."""
+    windows = landmarks(presence, setting).astype(np.float64) + 1
+    return windows * per_event(setting, epsilon)
+
+
+@dataclass(frozen=True, slots=True)
+class LandmarkUniform:
+    """Publish every window with the same share of the budget, by the Laplace mechanism.
+
+    Guarantee: landmark E-DP, with E = (L + 1) * epsilon/m for a subject with L landmarks.
+    Neighbours: streams that differ in one event at each landmark and in one other window.
+    Why: each window spends E/(L + 1) per event, and L + 1 of them add up to E. A pattern's m
+    events lie in one window, where they lose m * E/(L + 1) = epsilon.
+    Spends: epsilon/m for each event. The noise does not depend on L once it is converted, so
+    that nothing is given away about which windows are landmarks.
+    Source: Katsomallos, Tzompanaki, Kotzinos 2022.
+    """
+
+    name: str = "landmark uniform"
+
+    def own_epsilon(self, presence: Presence, setting: Setting, epsilon: Amount) -> Floats:
+        """For all landmarks of a subject and one more window."""
+        return _own_epsilon(presence, setting, epsilon)
+
+    def release(
+        self, presence: Presence, setting: Setting, epsilon: Amount, random: np.random.Generator
+    ) -> Release:
+        """Add noise of scale m/epsilon to every bit."""
+        return noisy(presence, setting, per_event(setting, epsilon), random)
+
+
+@dataclass(frozen=True, slots=True)
+class LandmarkAdaptive:
+    """Publish at a rate that follows the releases: less often while they stay alike; else repeat.
+
+    After a publication the rate loses a share `fall` of itself where the release is nearer to
+    the last one than the noise is wide, and gains a share `rise` of what it lacks otherwise.
+
+    Guarantee: landmark E-DP, with E = (L + 1) * epsilon/m for a subject with L landmarks.
+    Neighbours: streams that differ in one event at each landmark and in one other window.
+    Why: the rate depends on releases alone; a window that is published spends E/(L + 1) per
+    event, a repeated one nothing. A pattern's m events lose m * E/(L + 1) = epsilon at most.
+    Spends: epsilon/m for each event of a published window.
+    Source: Katsomallos, Tzompanaki, Kotzinos 2022. Differs: what a repetition saves is not
+    added to later windows, which would then give away more than epsilon.
+    """
+
+    fall: float = 0.1
+    rise: float = 0.5
+    name: str = "landmark adaptive"
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.fall <= 1 and 0 <= self.rise <= 1):
+            raise PrivacyError("fall and rise are shares: expected numbers from 0 to 1")
+
+    def own_epsilon(self, presence: Presence, setting: Setting, epsilon: Amount) -> Floats:
+        """For all landmarks of a subject and one more window."""
+        return _own_epsilon(presence, setting, epsilon)
+
+    def release(
+        self, presence: Presence, setting: Setting, epsilon: Amount, random: np.random.Generator
+    ) -> Release:
+        """Walk through each subject's windows."""
+        streams, share = setting.streams(presence), per_event(setting, epsilon)
+        noise = standard_laplace(random, streams.shape)
+        luck = random.random(streams.shape[:2])
+        spent = sample(streams, share, (self.fall, self.rise), noise, luck)
+        windows = presence.shape[:-1]
+        values, spent = noise.reshape(presence.shape), spent.reshape(windows)
+        return laplacian(values, spent, np.zeros(windows), share)
+
+
+@compiled
+def sample(
+    streams: NDArray[np.bool_],
+    share: float,
+    habits: tuple[float, float],
+    noise: NDArray[np.float64],
+    luck: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """Turn noise of scale 1 into the releases, in place; what publications spend.
+
+    A window is published where its luck is below the rate; the first one always.
+    """
+    subjects, windows, types = streams.shape
+    spent = np.zeros((subjects, windows))
+    fall, rise = habits
+    for subject in range(subjects):
+        rate = 1.0
+        for step in range(windows):
+            here = noise[subject, step]
+            if step > 0 and luck[subject, step] >= rate:
+                here[:] = noise[subject, step - 1]
+                continue
+            spent[subject, step] = share
+            moved = 0.0
+            for kind in range(types):
+                here[kind] = streams[subject, step, kind] + here[kind] / share
+                if step > 0:
+                    moved += abs(here[kind] - noise[subject, step - 1, kind])
+            if step > 0:
+                if moved / types < 1 / share:
+                    rate -= fall * rate
+                else:
+                    rate += rise * (1 - rate)
+    return spent

@@ -1,0 +1,41 @@
+"""Prior alone: answers from public events and base rates, whatever private events do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tacit.evaluation.baselines.releases import Amount, Release, check_epsilon
+from tacit.evaluation.baselines.setting import Floats, Presence, Setting
+from tacit.evaluation.baselines.suppression import without
+
+
+@dataclass(frozen=True, slots=True)
+class PriorAlone:
+    """Show public events as they are and no private event at all.
+
+    Guarantee: pattern-level 0-DP.
+    Neighbours: windows that differ anywhere inside a pattern's elements.
+    Why: what is released does not depend on any element of any private pattern.
+    Spends: nothing. What it reaches is what any mechanism should at least reach.
+    """
+
+    name: str = "prior alone"
+
+    def own_epsilon(self, presence: Presence, setting: Setting, epsilon: Amount) -> Floats:
+        """Nothing."""
+        check_epsilon(epsilon)
+        return np.zeros(len(setting.streams(presence)))
+
+    def release(
+        self,
+        presence: Presence,
+        setting: Setting,
+        epsilon: Amount,
+        random: np.random.Generator,  # noqa: ARG002 - nothing is drawn
+    ) -> Release:
+        """Remove the private types; the same for every epsilon."""
+        check_epsilon(epsilon)
+        setting.streams(presence)
+        return without(presence, setting.private_columns.tolist(), 0.0)

@@ -1,0 +1,147 @@
+"""What a baseline gives out, what that cost, and the noise that it is made with.
+
+Amounts are per event: what a mechanism spends to hide the presence of one event of a window.
+A private pattern has m elements, and they lie in one window, so its loss there is m times as much.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from math import ceil, exp, isfinite
+from typing import Final, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.errors import PrivacyError
+from tacit.evaluation.baselines.setting import Floats, Presence, Setting
+
+Amount: TypeAlias = float | int | Decimal | Fraction
+
+GRADES: Final = 12
+"""How many levels of noise a decoder tells apart, half an octave of epsilon each."""
+_UNIT = 2**53
+"""NumPy's uniform floats are whole multiples of 1/_UNIT, each as likely as any other."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Release:
+    """Noisy presence, with what everyone may know about its noise."""
+
+    values: Floats | Presence
+    """In the shape of the presence: numbers, or truth values."""
+    grades: NDArray[np.uint8]
+    """`[window]`, or `[subject][window]`: 0 where the last release is repeated."""
+    flips: Floats
+    """`[grade][event type]`: how likely a bit is wrong; of grade 0 nothing is known beforehand."""
+    spent: Floats
+    """`[window]`, or `[subject][window]`: the epsilon per event for what is published."""
+    tested: Floats
+    """The same for the decision whether to publish."""
+
+    @property
+    def bits(self) -> Presence:
+        """The noisy presence: what is above a half."""
+        if self.values.dtype == np.bool_:
+            return self.values.astype(np.bool_, copy=False)
+        return np.asarray(self.values > 0.5)
+
+    def loss(self, elements: int) -> Floats:
+        """What each window gives away of a private pattern of so many elements."""
+        return elements * (self.spent + self.tested)
+
+
+class Baseline(Protocol):
+    """A mechanism to compare with."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in tables and figures."""
+
+    def own_epsilon(self, presence: Presence, setting: Setting, epsilon: Amount) -> Floats:
+        """What its own definition of privacy calls epsilon, for each subject."""
+
+    def release(
+        self, presence: Presence, setting: Setting, epsilon: Amount, random: np.random.Generator
+    ) -> Release:
+        """Noisy presence, with a pattern-level loss of epsilon at most in any window."""
+
+
+def check_epsilon(epsilon: Amount) -> float:
+    """The epsilon as a float; what is no finite number greater than 0 is refused."""
+    number = isinstance(epsilon, float | int | Decimal | Fraction | np.floating | np.integer)
+    if not number or isinstance(epsilon, bool):
+        raise PrivacyError(f"epsilon must be a number, such as 1.0; got {epsilon!r}")
+    if not isfinite(epsilon) or epsilon <= 0:
+        raise PrivacyError(
+            f"epsilon must be a finite number greater than 0, such as 1.0; got {epsilon}"
+        )
+    return float(epsilon)
+
+
+def check_steps(w: int) -> None:
+    """Refuse a number of steps that is none."""
+    if isinstance(w, bool) or not isinstance(w, int) or w < 1:
+        raise PrivacyError(f"w must be a whole number of steps, 1 or more; got {w!r}")
+
+
+def per_event(setting: Setting, epsilon: Amount) -> float:
+    """What one event may cost in its window: epsilon/m, with the m of the longest pattern.
+
+    These mechanisms do not look at patterns: all event types are treated alike. So where
+    patterns differ in length the longest loses epsilon and the shorter ones less.
+    """
+    return check_epsilon(epsilon) / setting.longest
+
+
+def for_each_subject(presence: Presence, setting: Setting, amount: float) -> Floats:
+    """The same amount for every subject."""
+    return np.full(len(setting.streams(presence)), amount)
+
+
+def flip_chance(epsilon: float) -> float:
+    """1/(1 + exp(epsilon)), rounded up to what NumPy draws exactly: never more than epsilon.
+
+    A float's exponential is off by less than two units of 2**-53, which are added.
+    """
+    share = 1 / (1 + exp(epsilon)) if epsilon < 700 else 0.0
+    return min(_UNIT // 2, ceil(_UNIT * share) + 2) / _UNIT
+
+
+def flipped(presence: Presence, epsilon: float, random: np.random.Generator) -> Release:
+    """Randomised response: every bit is flipped, with epsilon per bit."""
+    chance = flip_chance(epsilon)
+    bits = presence ^ (random.random(presence.shape) < chance)
+    return alike(bits, np.full(presence.shape[-1], chance), epsilon)
+
+
+def alike(values: Floats | Presence, flips: Floats, epsilon: float) -> Release:
+    """A release whose windows all have the same noise, of epsilon per event."""
+    windows = values.shape[:-1]
+    known = np.stack([np.full_like(flips, np.nan), flips])
+    spent = np.full(windows, epsilon)
+    return Release(values, np.ones(windows, np.uint8), known, spent, np.zeros(windows))
+
+
+def laplacian(values: Floats, spent: Floats, tested: Floats, most: float) -> Release:
+    """A release by the Laplace mechanism, whose scale is 1/spent; `most` is spent at most.
+
+    Cut at a half, a value lies on the wrong side with probability exp(-spent/2)/2.
+    """
+    octaves = np.full(spent.shape, np.inf)
+    np.divide(most, spent, out=octaves, where=spent > 0)
+    grade = 1 + np.rint(2 * np.log2(np.minimum(octaves, 2.0**GRADES)))
+    grades = np.where(spent > 0, np.minimum(grade, GRADES), 0).astype(np.uint8)
+    levels = most * 2 ** (-np.arange(GRADES) / 2)
+    flips = np.concatenate([[np.nan], np.exp(-levels / 2) / 2])
+    known = np.broadcast_to(flips[:, None], (len(flips), values.shape[-1]))
+    return Release(values, grades, known, spent, tested)
+
+
+def standard_laplace(random: np.random.Generator, shape: tuple[int, ...]) -> Floats:
+    """Laplace noise of scale 1: the difference of two exponential draws, which are fast."""
+    noise: Floats = random.standard_exponential(shape)
+    noise -= random.standard_exponential(shape)
+    return noise

@@ -1,0 +1,94 @@
+"""Suppression: never show one element of each private pattern."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.evaluation.baselines.releases import Amount, Release, alike, check_epsilon
+from tacit.evaluation.baselines.setting import Floats, Presence, Setting
+from tacit.planning.quality import Confusion, micro_alpha
+
+_MOST_CHOICES = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Suppression:
+    """Remove all events of one element of each private pattern: the one that is missed least.
+
+    Guarantee: none of the kind that epsilon measures. No private pattern can be seen whole,
+    but its other elements are shown as they are: an input without them is told apart for sure.
+    Neighbours: it hides the difference between inputs that differ in suppressed types alone.
+    Why: what is released does not depend on the suppressed types.
+    Spends: nothing on what is suppressed, and no epsilon bounds the rest.
+    Source: Wang, He, Rundensteiner, Naughton 2013 (type-level suppression); they weigh the
+    matches that are lost, we the quality Q on history when absence is taken at its word.
+    """
+
+    name: str = "suppression"
+
+    def own_epsilon(self, presence: Presence, setting: Setting, epsilon: Amount) -> Floats:
+        """Without bound, unless everything private is suppressed."""
+        check_epsilon(epsilon)
+        whole = len(suppressed(setting)) == len(setting.private_columns)
+        return np.full(len(setting.streams(presence)), 0.0 if whole else np.inf)
+
+    def release(
+        self,
+        presence: Presence,
+        setting: Setting,
+        epsilon: Amount,
+        random: np.random.Generator,  # noqa: ARG002 - nothing is drawn
+    ) -> Release:
+        """Remove the suppressed types; the same for every epsilon."""
+        spent = float(self.own_epsilon(presence, setting, epsilon).max(initial=0.0))
+        return without(presence, suppressed(setting), spent)
+
+
+def without(presence: Presence, hidden: Iterable[int], spent: float) -> Release:
+    """Presence as it is, but for types that are never shown: their bits tell nothing."""
+    columns = list(hidden)
+    shown = presence.copy()
+    shown[..., columns] = False
+    flips = np.zeros(presence.shape[-1])
+    flips[columns] = 0.5
+    return alike(shown, flips, spent)
+
+
+@lru_cache(maxsize=4)
+def suppressed(setting: Setting) -> tuple[int, ...]:
+    """One element of each private pattern, such that Q on history is best without them.
+
+    All choices are tried, unless they are very many: then one pattern after the other.
+    """
+    options = [sorted(map(setting.types.index, pattern)) for pattern in setting.private]
+    if prod(map(len, options)) <= _MOST_CHOICES:
+        choices = {tuple(sorted(set(choice))) for choice in product(*options)}
+        return _best(setting, choices)
+    chosen: tuple[int, ...] = ()
+    for option in options:
+        chosen = _best(setting, {tuple(sorted({*chosen, column})) for column in option})
+    return chosen
+
+
+def _best(setting: Setting, choices: set[tuple[int, ...]]) -> tuple[int, ...]:
+    return max(sorted(choices), key=lambda choice: _quality(setting, choice))
+
+
+def _quality(setting: Setting, hidden: tuple[int, ...]) -> float:
+    """The micro Q on history where the hidden types are read as absent."""
+    counts: NDArray[np.float64] = np.zeros(3)
+    for asked in setting.asked:
+        seen = sum(1 << n for n, column in enumerate(asked.columns) if column not in hidden)
+        found = asked.table[np.arange(len(asked.table)) & seen]
+        true = asked.table
+        counts += [
+            asked.windows[part].sum() for part in (true & found, ~true & found, true & ~found)
+        ]
+    return Confusion(*map(float, counts)).quality(micro_alpha(setting.alphas))

@@ -1,0 +1,85 @@
+"""Refinement: private patterns that are too entangled for one channel are protected piece by piece.
+
+A component of many variables has more classes than channels can be made for. Its private
+patterns are then replaced by their single elements, each protected on its own, with epsilons
+that add up to at most the pattern's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Final
+
+from tacit.errors import AuditError
+from tacit.patterns.tree import Pattern
+from tacit.privacy.components import exposure
+from tacit.privacy.policies import Policy, PrivatePattern
+from tacit.privacy.uniform import uniform_shares
+
+MOST_VARIABLES: Final = 12
+"""A component with more variables than these is refined."""
+
+
+def refined(policy: Policy, queries: Sequence[Pattern]) -> Policy:
+    """The policy with the private patterns of large components in single elements.
+
+    Guarantee: what protects the refined policy protects the policy.
+    Why: a change inside a private pattern changes only the elements that stand for it, so the
+    ratios of these multiply; their epsilons add up to at most the pattern's, as in uniform.
+    """
+    large = {
+        pattern
+        for component in exposure(policy, queries).components
+        if len(component.variables) > MOST_VARIABLES
+        for pattern in component.patterns
+    }
+    if not large:
+        return policy
+    shares = uniform_shares(policy)
+    names = sorted({name for pattern in large for name in pattern.elements})
+    kept = tuple(pattern for pattern in policy.patterns if pattern not in large)
+    return Policy((*kept, *(_single(name, shares[name]) for name in names)))
+
+
+def single_elements(policy: Policy, fine: Policy) -> dict[str, Fraction]:
+    """The elements that stand for themselves in a refined policy, with their epsilons."""
+    coarse = set(policy.patterns)
+    return {
+        next(iter(pattern.elements)): pattern.epsilon
+        for pattern in fine.patterns
+        if pattern not in coarse
+    }
+
+
+def with_shares(policy: Policy, fine: Policy, shares: Mapping[str, Fraction]) -> Policy:
+    """A refined policy with other epsilons for its single elements, if they are lawful."""
+    coarse = set(policy.patterns)
+    made = Policy(
+        tuple(
+            pattern
+            if pattern in coarse
+            else _single(next(iter(pattern.elements)), shares[next(iter(pattern.elements))])
+            for pattern in fine.patterns
+        )
+    )
+    insist(policy, made)
+    return made
+
+
+def insist(policy: Policy, fine: Policy) -> None:
+    """Raise AuditError if a refined policy gives away more than the policy allows.
+
+    A pattern that was not refined has its own epsilon. An element that it shares with one that
+    was is looked at by no query, or else the two would belong together.
+    """
+    shares = single_elements(policy, fine)
+    for pattern in policy.patterns:
+        if pattern not in fine.patterns:
+            total = sum((shares[name] for name in pattern.elements), Fraction(0))
+            if total > pattern.epsilon:
+                raise AuditError(asked=pattern.epsilon, true=total, high=0, low=0, column=0)
+
+
+def _single(name: str, epsilon: Fraction) -> PrivatePattern:
+    return PrivatePattern(f"element {name}", frozenset({name}), epsilon)

@@ -1,0 +1,146 @@
+"""One decoder for all: literal answers are the query's, posteriors are Bayes's, and both count."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tacit.errors import PrivacyError
+from tacit.evaluation.baselines import (
+    BASELINES,
+    EventLevel,
+    PriorAlone,
+    Setting,
+    WEventSample,
+    literal,
+    measured,
+    posterior,
+)
+from tacit.evaluation.baselines.decoding import _cells, _channels, compared, true_answers
+from tacit.evaluation.baselines.releases import alike
+from tacit.evaluation.measuring import compared as compared_bits
+from tacit.evaluation.measuring import true_bits
+from tacit.evaluation.synthetic import Shape, data_set
+from tacit.patterns.tree import And, Name
+from tacit.planning.evidence import Evidence, best_threshold
+from tests.evaluation.baselines.settings import setting, windows
+
+
+def test_literal_answers_are_what_the_queries_say_of_the_noisy_bits() -> None:
+    presence = windows(300, 5)
+    release = EventLevel().release(presence, setting(), 2.0, np.random.default_rng(1))
+    a, b, c, d = release.bits.T
+    expected = np.stack([a & d, b | ~c, d & b & ~a])
+    assert (literal(setting()).answer(release) == expected).all()
+
+
+def test_true_answers_and_counts_agree_with_those_of_the_engine() -> None:
+    drawn = data_set(5, Shape(windows=200))
+    here = Setting.of(drawn.spec, drawn.history)
+    truth = true_answers(here, drawn.test)
+    release = EventLevel().release(drawn.test, here, 5, np.random.default_rng(0))
+    ours = compared(truth, literal(here).answer(release))
+    noisy = true_bits(drawn.spec, release.bits)
+    theirs = compared_bits(true_bits(drawn.spec, drawn.test), noisy, 200)
+    assert (ours.tp == theirs.tp).all()
+    assert (ours.fp == theirs.fp).all()
+    assert (ours.fn == theirs.fn).all()
+
+
+def test_for_flips_posterior_and_threshold_are_those_of_the_planner() -> None:
+    here = setting()
+    random = np.random.default_rng(2)
+    release = EventLevel().release(here.history, here, 2.0, random)
+    channels = _channels(release, here.history)
+    known = []
+    for asked in here.asked:
+        flips = release.flips[1, list(asked.columns)]
+        names = tuple(here.types[n] for n in asked.columns)
+        known.append((Evidence.of_presence(names, asked.table[None], asked.windows[None]), flips))
+    threshold, _ = best_threshold(known, [0.5])
+    decoder = posterior(EventLevel(), here, 2.0, random)
+    for asked, yes, (evidence, flips) in zip(here.asked, decoder.yes, known, strict=True):
+        cells = _cells(asked, channels, np.array([0.0, 1.0]))
+        assert cells.posterior[1] == pytest.approx(evidence.posterior(flips)[0])
+        assert cells.true[1] == pytest.approx(evidence.cells(flips).true)
+        assert (yes[1] == (evidence.posterior(flips)[0] >= threshold)).all()
+
+
+@given(st.integers(0, 2**32), st.integers(1, 4))
+def test_posteriors_are_those_of_a_sum_over_all_that_may_be_true(seed: int, size: int) -> None:
+    """With channels that are not symmetric, as those of repeated releases."""
+    chance = np.random.default_rng(seed)
+    names = tuple("abcd"[:size])
+    history = chance.random((30, size)) < chance.random(size)
+    query = And(*names) if size % 2 else Name("a")
+    here = Setting(names, (frozenset(names),), (query,), history)
+    (asked,) = here.asked
+    ones = chance.random((2, size, 2))
+    channels = np.stack([1 - ones, ones], axis=-1)
+    found = _cells(asked, channels, np.array([0.25, 0.75]))
+    prior = asked.weights[:, 0].sum(axis=0)
+    for grade, y in product(range(2), range(len(asked.table))):
+        true = false = expected = 0.0
+        for x in range(len(asked.table)):
+            likely = 1.0
+            for place, column in enumerate(asked.columns):
+                likely *= channels[grade, column, x >> place & 1, y >> place & 1]
+            true += asked.table[x] * prior[x] * likely
+            false += (not asked.table[x]) * prior[x] * likely
+            expected += asked.table[x] * asked.windows[x] * likely * (0.25, 0.75)[grade]
+        assert found.posterior[grade, y] == pytest.approx(true / (true + false))
+        assert found.true[grade, y] == pytest.approx(expected)
+
+
+def test_repeated_bits_of_a_slow_stream_tell_much_and_of_a_fast_one_nothing() -> None:
+    chance = np.random.default_rng(3)
+    slow = np.repeat(chance.random((500, 4)) < 0.5, 8, axis=0)[1:]
+    fast = chance.random((4000, 4)) < 0.5
+    for history, tells in ((slow, True), (fast, False)):
+        release = WEventSample(2).release(history, setting(history), 1e3, chance)
+        channels = _channels(release, history)[0]
+        if tells:
+            assert (channels[:, [0, 1], [0, 1]] > 0.85).all()
+        else:
+            assert (abs(channels - 0.5) < 0.06).all()
+
+
+def test_bits_that_never_change_tell_nothing() -> None:
+    history = windows(500, 6)
+    release = alike(np.ones_like(history), np.zeros(4), 1.0)
+    repeated = replace(release, grades=np.zeros(500, np.uint8))
+    channels = _channels(repeated, history)[0]
+    assert channels[:, 0] == pytest.approx(channels[:, 1])
+
+
+@pytest.mark.parametrize("baseline", BASELINES, ids=lambda baseline: baseline.name)
+def test_posterior_decoding_is_hardly_ever_worse_than_literal(baseline: EventLevel) -> None:
+    """Over a few data sets together, at an epsilon where there is much noise."""
+    total = {"literal": 0.0, "posterior": 0.0}
+    for seed in range(4):
+        drawn = data_set(seed)
+        here = Setting.of(drawn.spec, drawn.history)
+        random = np.random.default_rng(seed)
+        for decode, found in measured(baseline, here, drawn.test, 2, random).items():
+            total[decode] += found.total().mre(0.5)
+    assert total["posterior"] <= total["literal"] + 0.02
+
+
+def test_the_prior_alone_answers_by_public_events_as_well_as_can_be() -> None:
+    """The best yes or no for each public part of a window, by brute force."""
+    chance = np.random.default_rng(4)
+    history, test = chance.random((2, 4000, 2)) < [0.6, 0.5]
+    here = Setting(("x", "z"), (frozenset("x"),), (And("x", "z"),), history)
+    found = measured(PriorAlone(), here, test, 1.0, chance)["posterior"].total()
+    best = compared(test.all(axis=1)[None], test[:, 1][None]).total()
+    assert found == best
+
+
+def test_answers_of_other_windows_are_not_compared() -> None:
+    with pytest.raises(PrivacyError, match="cannot be held against"):
+        compared(np.zeros((1, 5), np.bool_), np.zeros((1, 6), np.bool_))

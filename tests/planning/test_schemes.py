@@ -1,0 +1,181 @@
+"""Schemes as data: written, read, the same; and damaged ones refused."""
+
+from __future__ import annotations
+
+import json
+from copy import deepcopy
+from fractions import Fraction
+from functools import cache
+from itertools import product
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from tacit.connectors.frames import FrameSource
+from tacit.engines.local import Detection, Input, survey
+from tacit.errors import PlanError, PrivacyError
+from tacit.pipeline.flow import Flow
+from tacit.pipeline.release import Release
+from tacit.planning.planner import make_plan
+from tacit.planning.schemes import OptimalScheme, Scheme, scheme_from_dict
+from tacit.planning.survey import Statistics
+from tacit.privacy.noise import Noise
+from tacit.privacy.policies import Policies, Policy
+from tacit.privacy.randomness import SeededSource
+from tacit.spec.reading import loads
+
+SPEC = loads("""
+version: 1
+streams: {s: {subject: who, time: at, unit: us}}
+windows: {size: 10 us}
+events:
+  a: {stream: s, where: "kind = 0"}
+  b: {stream: s, where: "kind = 1"}
+  x: {stream: s, where: "kind = 2"}
+  y: {stream: s, where: "kind = 3"}
+  z: {stream: s, where: "kind = 4"}
+private:
+  - {pattern: "AND(x, y)", epsilon: 1.5}
+  - {pattern: z, epsilon: 0.7}
+queries:
+  - {name: q0, consumer: c, pattern: "AND(a, x)"}
+  - {name: q1, consumer: c, pattern: "OR(AND(b, y), SEQ(a, x))"}
+  - {name: q2, consumer: c, pattern: "AND(b, SEQ(a, z))"}
+  - {name: q3, consumer: c, pattern: "a"}
+""")
+QUERIES = tuple(SPEC.query_patterns.values())
+(POLICY,) = Policies(SPEC).policies
+WAYS = list(product(("uniform", "adaptive", "optimal"), ("literal", "posterior")))
+EVERY_WAY = pytest.mark.parametrize(("mechanism", "decode"), WAYS)
+
+
+def frame(seed: int) -> pl.DataFrame:
+    rng = np.random.default_rng(seed)
+    return pl.DataFrame(
+        {
+            "who": rng.integers(0, 20, 3000),
+            "at": np.sort(rng.integers(0, 500, 3000)),
+            "kind": rng.integers(0, 6, 3000),
+        }
+    )
+
+
+def inputs(seed: int) -> list[Input]:
+    return [Input("s", FrameSource(frame(seed), "s"))]
+
+
+@cache
+def statistics() -> list[Statistics]:
+    return survey(SPEC, inputs(1), literal=True)
+
+
+def scheme(mechanism: str, decode: str) -> Scheme:
+    (made,) = make_plan(SPEC, statistics(), mechanism, decode).schemes
+    return made
+
+
+def plain(mechanism: str, decode: str) -> dict[str, Any]:
+    """As it comes back from a file."""
+    read: dict[str, Any] = json.loads(json.dumps(scheme(mechanism, decode).to_dict()))
+    return read
+
+
+def answers(made: Scheme) -> list[tuple[bytes, bytes]]:
+    """Bits and confidence of a run with a fixed seed, on other data than history's."""
+    release = Release(SPEC, [made], Noise(SeededSource(5)))
+    assert Flow(SPEC, release).names == ("q0", "q1", "q2", "q3")
+    return [
+        (part.bits.tobytes(), np.stack([part.confidence(q) for q in range(4)]).tobytes())
+        for part in Detection(SPEC, inputs(2), asking=release)
+    ]
+
+
+@EVERY_WAY
+def test_a_scheme_that_is_read_again_does_the_same_to_the_last_bit(
+    mechanism: str, decode: str
+) -> None:
+    first = scheme(mechanism, decode)
+    again = scheme_from_dict(plain(mechanism, decode), POLICY, QUERIES)
+    assert again.to_dict() == first.to_dict()
+    assert answers(again) == answers(first)
+
+
+def test_contexts_of_history_are_read_and_not_planned_anew() -> None:
+    read = scheme_from_dict(plain("optimal", "posterior"), POLICY, QUERIES)
+    assert isinstance(read, OptimalScheme)
+    for optimal, planned, prior in zip(read.optimals, read.planned, read.priors, strict=True):
+        assert len(planned) == len(prior.contexts)
+        for key, context in planned.items():
+            width = len(optimal.component.signals)
+            bits = np.unpackbits(np.frombuffer(key, np.uint8), count=width).astype(np.bool_)
+            fresh = optimal.context(bits)
+            assert np.array_equal(context.decided, fresh.decided)
+            for (_, ours), (_, theirs) in zip(context.blocks, fresh.blocks, strict=True):
+                assert ours.channel == theirs.channel
+                assert np.array_equal(ours.posterior, theirs.posterior)
+
+
+@EVERY_WAY
+def test_a_scheme_for_more_epsilon_than_is_granted_is_refused(mechanism: str, decode: str) -> None:
+    """What is granted is said by the specification alone."""
+    less = Policy(POLICY.patterns).scaled(Fraction(9, 10))
+    with pytest.raises((PlanError, PrivacyError)):
+        scheme_from_dict(plain(mechanism, decode), less, QUERIES)
+
+
+def test_a_table_that_was_tampered_with_fails_its_audit() -> None:
+    damaged = plain("optimal", "posterior")
+    for part in damaged["components"]:
+        for context in part["contexts"]:
+            for table in context["tables"]:
+                total = sum(int(entry) for entry in table[0])
+                for number, row in enumerate(table):
+                    row[:] = [str(total) if n == number else "0" for n in range(len(row))]
+    with pytest.raises((PlanError, PrivacyError)):
+        scheme_from_dict(damaged, POLICY, QUERIES)
+
+
+def changes(kind: str) -> list[Any]:
+    """Ways to damage what was written."""
+    if kind == "elements":
+        return [
+            lambda p: p.pop("right"),
+            lambda p: p["right"].pop("0"),
+            lambda p: p["right"].update({"0": [[[0.5]]]}),
+            lambda p: p["elements"]["channels"].pop("x"),
+            lambda p: p.update(kind="open"),
+            lambda p: p.update(kind="nonsense"),
+            lambda p: p.pop("literal"),
+        ]
+    return [
+        lambda p: p["components"].pop(),
+        lambda p: p["components"].append(deepcopy(p["components"][0])),
+        lambda p: p["components"].reverse(),
+        lambda p: p["components"][0].pop("prior"),
+        lambda p: p["components"][0]["prior"]["rates"].append(0.5),
+        lambda p: p["components"][0]["prior"].update(widths=[1, 1]),
+        lambda p: p["components"][0]["contexts"][0].update(signals="zz"),
+        lambda p: p["components"][0]["contexts"][0].update(tables=[[["1"]]] * 9),
+        lambda p: p.update(kind="open"),
+        lambda p: p.pop("threshold"),
+    ]
+
+
+@pytest.mark.parametrize("number", range(7))
+@pytest.mark.parametrize("decode", ["literal", "posterior"])
+def test_damaged_elements_are_refused(number: int, decode: str) -> None:
+    damaged = plain("uniform", decode)
+    changes("elements")[number](damaged)
+    with pytest.raises((PlanError, PrivacyError)):
+        scheme_from_dict(damaged, POLICY, QUERIES)
+
+
+@pytest.mark.parametrize("number", range(10))
+def test_damaged_draws_are_refused(number: int) -> None:
+    damaged = plain("optimal", "posterior")
+    assert len(damaged["components"]) > 1
+    changes("optimal")[number](damaged)
+    with pytest.raises((PlanError, PrivacyError)):
+        scheme_from_dict(damaged, POLICY, QUERIES)
