@@ -41,16 +41,14 @@ def streams(data: TaxiDataSet) -> Presence:
     return np.concatenate([data.history_streams, data.test_streams], axis=1)
 
 
-def asking(spec: tacit.Specification, *patterns: str) -> tacit.Specification:
-    queries = tuple(tacit.Query(name=p, consumer="all", pattern=p) for p in patterns)
-    return spec.model_copy(update={"queries": queries})
-
-
-def detected(spec: tacit.Specification, frame: pl.DataFrame, query: str) -> Presence:
-    """`[subject][window]` by the engine."""
-    found = tacit.detect(spec, frame).polars().filter(pl.col("query") == query)
-    grid = found.sort(pl.col("subject").cast(pl.String).cast(pl.Int64), "window_start")
-    return grid["detected"].to_numpy().reshape(found["subject"].n_unique(), -1)
+def detected(spec: tacit.Specification, frame: pl.DataFrame) -> dict[str, Presence]:
+    """`[subject][window]` of each query, by the engine."""
+    wide = tacit.detect(spec, frame).wide()
+    grid = wide.sort(pl.col("subject").cast(pl.String).cast(pl.Int64), "window_start")
+    return {
+        query.name: grid[query.name].to_numpy().reshape(wide["subject"].n_unique(), -1)
+        for query in spec.queries
+    }
 
 
 @given(seed=st.integers(0, 2**32))
@@ -105,12 +103,12 @@ def test_arrays_are_what_a_loop_over_reports_gives() -> None:
 
 def test_the_engine_detects_the_same_end_to_end() -> None:
     data = drawn()
-    spec = data.spec.checked()
-    queries = asking(spec, *TYPES)
+    events = tuple(tacit.Query(name=name, consumer="all", pattern=name) for name in TYPES)
+    spec = data.spec.model_copy(update={"queries": data.spec.queries + events}).checked()
+    found = detected(spec, reports())
     for number, name in enumerate(TYPES):
-        assert (detected(queries, reports(), name) == streams(data)[:, :, number]).all()
-    query = detected(spec, reports(), "in_target")
-    assert (query == streams(data)[:, :, 1:].any(axis=2)).all()
+        assert (found[name] == streams(data)[:, :, number]).all()
+    assert (found["in_target"] == streams(data)[:, :, 1:].any(axis=2)).all()
 
 
 def test_private_and_asked_share_the_event_that_is_both() -> None:
@@ -139,7 +137,8 @@ def test_days_begin_at_midnight_by_the_reports_own_clock() -> None:
         data = taxi_data_set(frame, seed=1)
         assert data.turn == datetime(2008, 2, 5, 16, tzinfo=UTC)
         assert (streams(data) == streams(drawn())).all()
-    assert (detected(data.spec, clock, "in_target") == streams(data)[:, :, 1:].any(axis=2)).all()
+    found = detected(data.spec, clock)["in_target"]
+    assert (found == streams(data)[:, :, 1:].any(axis=2)).all()
 
 
 def test_a_silent_taxi_has_every_window_and_heard_leaves_them_out() -> None:

@@ -128,7 +128,7 @@ def presence(rng: Random, depth: int) -> Pattern:
     return rng.choice((And, Or))(*(presence(rng, depth - 1) for _ in range(rng.choice((2, 2, 3)))))
 
 
-@given(st.randoms(use_true_random=False))
+@given(st.integers(0, 2**32).map(Random))
 def test_a_query_of_presence_is_tabled_exactly(rng: Random) -> None:
     """Every choice is possible, and its cofactor is the query with these events there or not."""
     query, private = presence(rng, 3), rng.choice(PRIVATE_SETS)
@@ -146,7 +146,7 @@ def test_a_query_of_presence_is_tabled_exactly(rng: Random) -> None:
         assert value(cofactor, [Tuple(0, known)]) == detected(query, window)
 
 
-@given(st.randoms(use_true_random=False))
+@given(st.integers(0, 2**32).map(Random))
 def test_cofactors_hold_public_events_alone(rng: Random) -> None:
     query, private = random_query(rng, where=True), rng.choice(PRIVATE_SETS)
     for most in (0, MOST_VARIABLES):
@@ -158,7 +158,7 @@ def test_cofactors_hold_public_events_alone(rng: Random) -> None:
             assert variable.elements == set(elements(variable.atom)) & set(private)
 
 
-@given(st.randoms(use_true_random=False))
+@given(st.integers(0, 2**32).map(Random))
 def test_the_boolean_form_detects_the_same(rng: Random) -> None:
     query, window = random_query(rng, where=True), random_window(rng, TYPES, attributes=True)
     assert detected(boolean_form(query), window) == detected(query, window)

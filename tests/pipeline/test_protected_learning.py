@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from random import Random
 
 import numpy as np
@@ -11,16 +12,21 @@ import pytest
 
 from tacit.answers.answers import Answers
 from tacit.events.subjects import Subjects
+from tacit.patterns.lists import EventLists
+from tacit.patterns.reference import Tuple, detected
 from tacit.pipeline.arrivals import Rows
 from tacit.pipeline.asking import Asking
 from tacit.pipeline.engine import Engine
-from tacit.pipeline.flow import Flow
+from tacit.pipeline.flow import Flow, compiled_queries
 from tacit.pipeline.release import Release
+from tacit.pipeline.shard import Handed
 from tacit.planning.planner import plan_without_history
 from tacit.privacy.noise import Noise
 from tacit.privacy.randomness import SeededSource
 from tacit.spec.reading import loads
 from tacit.spec.specification import Specification
+from tacit.windows.panes import Closed
+from tests.patterns.windowing import event_lists, presence
 
 SPEC = """
 version: 1
@@ -138,3 +144,47 @@ def test_noise_is_not_drawn_before_the_registry_is_announced() -> None:
     assert drawn == []
     list(target.finish())
     assert drawn
+
+
+def test_windows_that_were_handed_on_together_are_the_same_for_a_registry_that_has_grown() -> None:
+    """Ordered events and rows keep their subjects and windows; newcomers sent nothing."""
+    rng = Random(1)
+    spec = specification(1)
+    types, patterns = tuple(spec.types), list(spec.query_patterns.values())
+    queries = compiled_queries(spec, patterns, walk=False)
+    windows = [
+        [
+            Tuple(
+                10 * (place // 3) + rng.randrange(10),
+                frozenset({rng.choice(types)}),
+                {"v": rng.random() - 0.2},
+            )
+            for _ in range(rng.randrange(6))
+        ]
+        for place in range(12)  # four windows of three subjects
+    ]
+    lists = event_lists(windows, types)
+    full = np.flatnonzero(np.diff(lists.starts))
+    starts = np.append(lists.starts[full], lists.starts[-1])
+    words = presence(lists).reshape(4, 3, 1)
+    closed = Closed(0, words, full, EventLists(starts, lists.times, lists.masks))
+    told = [(place, t) for place, window in enumerate(windows) for t in window]
+    frame = pl.DataFrame(
+        {
+            "slot": np.array([place % 3 for place, _ in told], np.int32),
+            "row": np.arange(len(told)),
+            "time": [t.time for _, t in told],
+            "mask0": np.array([1 << types.index(*t.types) for _, t in told], np.uint64),
+            "@v": [t.attributes["v"] for _, t in told],
+            "bucket": [place for place, _ in told],
+        }
+    )
+    handed = Handed(closed, {"s": frame}, np.zeros(3, np.int64))
+    for slots in (3, 5, 70):
+        wider = handed.widened(np.zeros(slots, np.int64), np.uint64(0))
+        octets = queries.answer(wider.closed, wider.rows).astype("<u8").view(np.uint8)
+        found = np.unpackbits(octets, axis=2, bitorder="little", count=slots)
+        for window, slot in product(range(4), range(slots)):
+            seen = windows[3 * window + slot] if slot < 3 else []
+            expected = [detected(pattern, seen) for pattern in patterns]
+            assert found[window, :, slot].tolist() == expected

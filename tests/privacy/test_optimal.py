@@ -53,7 +53,7 @@ def choice_of(values: tuple[bool, ...], variables: tuple[int, ...]) -> int:
 
 
 @settings(max_examples=60)
-@given(st.randoms(use_true_random=False), st.sampled_from([3, 16]))
+@given(st.integers(0, 2**32).map(Random), st.sampled_from([3, 16]))
 def test_an_outline_says_of_all_values_what_they_are_and_keeps_neighbours_near(
     rng: Random, most: int
 ) -> None:

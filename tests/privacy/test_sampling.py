@@ -170,7 +170,7 @@ def test_rows_that_do_not_exist_are_refused() -> None:
     with pytest.raises(PrivacyError, match="by their numbers; got float64"):
         sampler.sample(np.array([0.0]))
     with pytest.raises(PrivacyError, match="needs a channel"):
-        Sampler([], SecureSource())
+        Sampler([], SecureSource()).sample(np.array([0]))
 
 
 def test_nothing_is_drawn_for_nobody() -> None:

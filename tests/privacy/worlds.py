@@ -187,9 +187,12 @@ class Cases:
     groups: list[tuple[PrivatePattern, list[int]]]
 
     def half(self) -> Cases:
-        """The first half of the groups; that of one group is itself."""
+        """The first half of the groups; if there is but one, the first half of it."""
         groups = self.groups[: max(1, len(self.groups) // 2)]
-        stop = groups[-1][1][-1] + 1
+        if len(self.groups) == 1:
+            ((pattern, group),) = groups
+            groups = [(pattern, group[: max(2, len(group) // 2)])]
+        stop = max(group[-1] for _, group in groups) + 1
         return Cases(self.windows[:stop], self.slots[:stop], self.policies[:stop], groups)
 
 
@@ -315,7 +318,7 @@ def _enumerated(spec: Specification, plan: Plan, cases: Cases) -> tuple[Cases, O
         try:
             return cases, enumerated(spec, plan, cases.windows, cases.slots)
         except TooManyOutcomesError:
-            if len(cases.groups) == 1:
+            if len(cases.windows) <= 2:
                 raise
             cases = cases.half()
 

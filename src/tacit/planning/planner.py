@@ -129,7 +129,7 @@ def _elements(
     exact = float(statistics.exact.sum())
     decode: Decode = "literal" if literal else "posterior"
     made = uniform(policy)
-    threshold = _threshold(evidence, made, alphas, exact)
+    threshold = _threshold(evidence, made, alphas, exact) if statistics.windows else 0.5
     if mechanism == "adaptive":
         objective = ElementObjective(
             evidence, alphas, exact=exact, decode=decode, threshold=threshold
@@ -155,8 +155,6 @@ def _threshold(
     evidence: Sequence[Found], made: Elements, alphas: Sequence[float], exact: float
 ) -> float:
     pairs = [(known, made.flips(known.elements)) for known in evidence]
-    if not sum(known.there for known in evidence):
-        return 0.5
     # The answers are read with it, so it must not be 0: that would say yes to all.
     return max(best_threshold(pairs, alphas, exact)[0], 1e-9)
 

@@ -75,7 +75,7 @@ class LandmarkAdaptive:
     """
 
     fall: float = 0.1
-    rise: float = 0.5
+    rise: float = 0.9
     name: str = "landmark adaptive"
 
     def __post_init__(self) -> None:
