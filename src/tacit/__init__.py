@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from tacit.events.areas import Area as Area
     from tacit.events.streams import Stream as Stream
     from tacit.events.types import EventType as EventType
+    from tacit.insight.audit import audit as audit
+    from tacit.insight.curve import curve as curve
     from tacit.insight.explain import explain as explain
     from tacit.patterns.language import parse_pattern as parse_pattern
     from tacit.patterns.tree import And as And
@@ -68,6 +70,8 @@ _HOMES = {
     "Stream": "tacit.events.streams",
     "TacitError": "tacit.errors",
     "Windows": "tacit.windows.schedule",
+    "audit": "tacit.insight.audit",
+    "curve": "tacit.insight.curve",
     "detect": "tacit.engines.local",
     "explain": "tacit.insight.explain",
     "load": "tacit.spec.reading",

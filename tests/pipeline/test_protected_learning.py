@@ -174,7 +174,7 @@ def test_windows_that_were_handed_on_together_are_the_same_for_a_registry_that_h
             "slot": np.array([place % 3 for place, _ in told], np.int32),
             "row": np.arange(len(told)),
             "time": [t.time for _, t in told],
-            "mask0": np.array([1 << types.index(*t.types) for _, t in told], np.uint64),
+            "mask0": np.array([1 << types.index(min(t.types)) for _, t in told], np.uint64),
             "@v": [t.attributes["v"] for _, t in told],
             "bucket": [place for place, _ in told],
         }

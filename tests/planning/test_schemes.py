@@ -18,7 +18,7 @@ from tacit.engines.local import Detection, Input, survey
 from tacit.errors import PlanError, PrivacyError
 from tacit.pipeline.flow import Flow
 from tacit.pipeline.release import Release
-from tacit.planning.planner import make_plan
+from tacit.planning.planner import make_plan, plan_without_history
 from tacit.planning.schemes import OptimalScheme, Scheme, scheme_from_dict
 from tacit.planning.survey import Statistics
 from tacit.privacy.noise import Noise
@@ -179,3 +179,53 @@ def test_damaged_draws_are_refused(number: int) -> None:
     changes("optimal")[number](damaged)
     with pytest.raises((PlanError, PrivacyError)):
         scheme_from_dict(damaged, POLICY, QUERIES)
+
+
+CHAIN = loads(
+    """
+version: 1
+streams: {s: {subject: who, time: at, unit: us}}
+windows: {size: 10 us}
+events:
+  a: {stream: s, where: "kind = 0"}
+  unasked: {stream: s, where: "kind = 20"}
+"""
+    + "".join(f'  x{n}: {{stream: s, where: "kind = {n + 1}"}}\n' for n in range(14))
+    + f"""
+private: [{{pattern: "OR(unasked, {", ".join(f"x{n}" for n in range(14))})", epsilon: 3}}]
+queries:
+"""
+    + "".join(f'  - {{name: q{n}, consumer: c, pattern: "AND(a, x{n})"}}\n' for n in range(14))
+)
+
+
+def refined_scheme() -> tuple[dict[str, Any], Policy]:
+    """A written scheme of elements on their own, and the policy that grants 3 for all of them."""
+    rates = {f"x{n}": 0.3 for n in range(14)}
+    (made,) = plan_without_history(CHAIN, "optimal", "posterior", rates).schemes
+    assert isinstance(made, OptimalScheme)
+    assert len(made.fine.patterns) == 15
+    (policy,) = Policies(CHAIN).policies
+    return json.loads(json.dumps(made.to_dict())), policy
+
+
+def test_shares_of_elements_that_add_up_to_more_than_their_pattern_are_refused() -> None:
+    written, policy = refined_scheme()
+    queries = tuple(CHAIN.query_patterns.values())
+    assert scheme_from_dict(written, policy, queries).to_dict() == written
+    more = [str(Fraction(text) * 2) for text in written["epsilons"]]
+    with pytest.raises((PlanError, PrivacyError)):
+        scheme_from_dict(written | {"epsilons": more}, policy, queries)
+
+
+def test_an_element_that_nobody_asks_for_cannot_lend_what_it_does_not_have() -> None:
+    """Less than nothing for one element would leave more than everything for another."""
+    written, policy = refined_scheme()
+    queries = tuple(CHAIN.query_patterns.values())
+    names = sorted({"unasked", *(f"x{n}" for n in range(14))})
+    shares = dict(zip(names, map(Fraction, written["epsilons"]), strict=True))
+    shares["unasked"] -= 5
+    shares["x0"] += 5
+    tampered = written | {"epsilons": [str(shares[name]) for name in names]}
+    with pytest.raises((PlanError, PrivacyError)):
+        scheme_from_dict(tampered, policy, queries)

@@ -239,12 +239,13 @@ def test_a_sweep_finds_a_split_of_what_must_stay_whole(monkeypatch: pytest.Monke
     assert {e for v in found.components[0].variables for e in v.elements} - known
 
 
-def test_a_share_of_epsilon_is_a_share_of_every_patterns() -> None:
-    found = exposure(policy_of("x", "y"), [parse_pattern("SEQ(x, y)")])
-    scaled = found.components[0].scaled(Fraction(1, 3))
+def test_a_component_under_another_policy_has_its_epsilons_and_nothing_else_new() -> None:
+    policy = policy_of("x", "y")
+    found = exposure(policy, [parse_pattern("SEQ(x, y)")])
+    scaled = found.components[0].under(policy.scaled(Fraction(1, 3)))
     assert [p.epsilon for p in scaled.patterns] == [Fraction(1, 3), Fraction(2, 3)]
     assert scaled.parts == found.components[0].parts
-    assert found.scaled(Fraction(1, 3)).components == (scaled,)
+    assert found.under(policy.scaled(Fraction(1, 3))).components == (scaled,)
 
 
 def test_a_chain_of_queries_over_many_private_patterns_is_one_component() -> None:

@@ -63,7 +63,7 @@ def test_an_outline_says_of_all_values_what_they_are_and_keeps_neighbours_near(
         return
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(module, "MOST_CLASSES", most)
-        patched.setattr(module, "GROUPED_CLASSES", min(most, 4))
+        patched.setattr(module, "GROUPED_VARIABLES", rng.choice((1, 2, 3)))
         signals = np.array([rng.random() < 0.5 for _ in component.signals], np.bool_)
         outline = made(component, rng).outline(signals)
     tables = component.tables(signals)

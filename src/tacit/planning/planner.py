@@ -22,7 +22,7 @@ from tacit.privacy.adaptive import adaptive
 from tacit.privacy.elements import Elements
 from tacit.privacy.policies import Policies, Policy
 from tacit.privacy.refinement import with_shares
-from tacit.privacy.touched import Touched
+from tacit.privacy.touched import Touched, touched
 from tacit.privacy.uniform import uniform
 from tacit.spec.specification import Specification
 
@@ -82,6 +82,10 @@ def plan_without_history(
     as if each event were as likely as not.
     """
     chosen = mechanism or spec.mechanism
+    queries = tuple(spec.query_patterns.values())
+    policies = Policies(spec).policies
+    if not any(touched(policy, queries) for policy in policies):
+        chosen = "uniform"  # nothing that is asked is private, so nothing is needed
     if chosen == "auto" or (rates is None and chosen != "uniform"):
         needed = "history to compare mechanisms" if chosen == "auto" else "history or a prior"
         raise PlanError(
@@ -93,10 +97,7 @@ def plan_without_history(
             "the mechanism adaptive weighs elements by the quality that they give, which only "
             "history shows: make a plan with tacit plan SPEC --history SOURCE -o PLAN"
         )
-    queries = tuple(spec.query_patterns.values())
-    statistics = [
-        without_history(policy, queries, rates or {}) for policy in Policies(spec).policies
-    ]
+    statistics = [without_history(policy, queries, rates or {}) for policy in policies]
     return make_plan(spec, statistics, chosen, decode)
 
 

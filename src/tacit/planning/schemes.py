@@ -188,6 +188,8 @@ def _elements(plain: Mapping[str, Any], policy: Policy, queries: Sequence[Patter
 def _optimal(plain: Mapping[str, Any], policy: Policy, queries: Sequence[Pattern]) -> Scheme:
     coarse = refined(policy, queries)
     epsilons = [Fraction(text) for text in plain["epsilons"]]
+    if any(epsilon < 0 for epsilon in epsilons):
+        raise PlanError("the plan gives an element less than no epsilon; make it anew")
     shares = {
         next(iter(pattern.elements)): epsilon
         for pattern, epsilon in zip(coarse.patterns, epsilons, strict=True)

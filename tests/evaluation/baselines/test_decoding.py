@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 from itertools import product
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from tacit.errors import PrivacyError
 from tacit.evaluation.baselines import (
     BASELINES,
+    Baseline,
     EventLevel,
     PriorAlone,
     Setting,
@@ -24,10 +26,14 @@ from tacit.evaluation.baselines import (
 from tacit.evaluation.baselines.decoding import _cells, _channels, compared, true_answers
 from tacit.evaluation.baselines.releases import alike
 from tacit.evaluation.measuring import compared as compared_bits
-from tacit.evaluation.measuring import true_bits
+from tacit.evaluation.measuring import measured as measured_by_engine
+from tacit.evaluation.measuring import statistics_of, true_bits
 from tacit.evaluation.synthetic import Shape, data_set
 from tacit.patterns.tree import And, Name
 from tacit.planning.evidence import Evidence, best_threshold
+from tacit.planning.planner import make_plan
+from tacit.privacy.noise import Noise
+from tacit.privacy.randomness import SeededSource
 from tests.evaluation.baselines.settings import setting, windows
 
 
@@ -119,7 +125,7 @@ def test_bits_that_never_change_tell_nothing() -> None:
 
 
 @pytest.mark.parametrize("baseline", BASELINES, ids=lambda baseline: baseline.name)
-def test_posterior_decoding_is_hardly_ever_worse_than_literal(baseline: EventLevel) -> None:
+def test_posterior_decoding_is_hardly_ever_worse_than_literal(baseline: Baseline) -> None:
     """Over a few data sets together, at an epsilon where there is much noise."""
     total = {"literal": 0.0, "posterior": 0.0}
     for seed in range(4):
@@ -139,6 +145,29 @@ def test_the_prior_alone_answers_by_public_events_as_well_as_can_be() -> None:
     found = measured(PriorAlone(), here, test, 1.0, chance)["posterior"].total()
     best = compared(test.all(axis=1)[None], test[:, 1][None]).total()
     assert found == best
+
+
+@pytest.mark.parametrize("seed", [0, 4])
+def test_the_prior_alone_does_what_the_engine_does_with_next_to_no_epsilon(seed: int) -> None:
+    drawn = data_set(seed)
+    statistics = statistics_of(drawn.spec, drawn.history)
+    plan = make_plan(drawn.spec, statistics, "optimal", "posterior", Fraction(1, 10**6))
+    engine = measured_by_engine(plan, drawn.test, Noise(SeededSource(seed)))
+    here = Setting.of(drawn.spec, drawn.history)
+    ours = measured(PriorAlone(), here, drawn.test, 1, np.random.default_rng(0))["posterior"]
+    assert ours.total().mre(0.5) == pytest.approx(engine.total().mre(0.5), abs=0.01)
+
+
+@pytest.mark.parametrize("baseline", BASELINES, ids=lambda baseline: baseline.name)
+def test_without_history_or_queries_there_is_still_an_answer_for_everything(
+    baseline: Baseline,
+) -> None:
+    presence = windows(20, 1)
+    unknown = setting(np.zeros((0, 4), np.bool_))
+    nothing = Setting(unknown.types, unknown.private, (), presence)
+    for here, queries in ((unknown, 3), (nothing, 0)):
+        for found in measured(baseline, here, presence, 1.0, np.random.default_rng(0)).values():
+            assert found.tp.shape == (queries,)
 
 
 def test_answers_of_other_windows_are_not_compared() -> None:

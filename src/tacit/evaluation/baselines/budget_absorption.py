@@ -38,8 +38,8 @@ class BudgetAbsorption:
     Pattern-level: m events of one step change these m times as much, so the step gives away
     m * (E/(2w) + n * E/(2w)) <= m * E * (1/(2w) + 1/2) = epsilon, with equality where n = w.
     Spends: E/(2w) for each event at a test, n times as much at a publication.
-    Source: Kellaris, Papadopoulos, Xiao, Papadias 2014, section 6.3. The first step is
-    published in any case, with one share.
+    Source: Kellaris, Papadopoulos, Xiao, Papadias 2014. The first step is published in
+    any case, with one share.
     """
 
     w: int = 2

@@ -36,8 +36,8 @@ class BudgetDistribution:
     m * (E/(2w) + e) <= m * E * (1/(2w) + 1/4) = epsilon, with equality at a publication after
     w - 1 steps without one.
     Spends: E/(2w) + e for each event where it is published, E/(2w) where it is repeated.
-    Source: Kellaris, Papadopoulos, Xiao, Papadias 2014, section 6.2. The first step is
-    published in any case.
+    Source: Kellaris, Papadopoulos, Xiao, Papadias 2014. The first step is published in
+    any case.
     """
 
     w: int = 3

@@ -70,8 +70,8 @@ class LandmarkAdaptive:
     Why: the rate depends on releases alone; a window that is published spends E/(L + 1) per
     event, a repeated one nothing. A pattern's m events lose m * E/(L + 1) = epsilon at most.
     Spends: epsilon/m for each event of a published window.
-    Source: Katsomallos, Tzompanaki, Kotzinos 2022. Differs: what a repetition saves is not
-    added to later windows, which would then give away more than epsilon.
+    Source: Katsomallos, Tzompanaki, Kotzinos 2022. What a repetition saves is not added to
+    later windows: they would give away more than epsilon.
     """
 
     fall: float = 0.1

@@ -28,7 +28,7 @@ class WEventUniform:
     Why: a step spends E/w per event, w of them E. A pattern's m events lie in one step, where
     the sum of what they change is m: its loss is m * E/w = epsilon.
     Spends: epsilon/m for each event, whatever w is; it only says how E is reckoned.
-    Source: Kellaris, Papadopoulos, Xiao, Papadias 2014, section 5.
+    Source: Kellaris, Papadopoulos, Xiao, Papadias 2014.
     """
 
     w: int = 2
@@ -57,7 +57,7 @@ class WEventSample:
     Why: of w steps in a row one is published, with E per event; a pattern's m events in that
     step lose m * E = epsilon, in the others nothing.
     Spends: epsilon/m for each event at one step of w, nothing at the others.
-    Source: Kellaris, Papadopoulos, Xiao, Papadias 2014, section 5.
+    Source: Kellaris, Papadopoulos, Xiao, Papadias 2014.
     """
 
     w: int = 2
