@@ -236,7 +236,7 @@ def test_empty_and_unreadable_files_are_named_and_the_others_read(tmp_path: Path
     assert found.reports["taxi_id"].to_list() == [2]
     assert (found.files, found.empty) == (4, ("1.txt", "4.txt"))
     assert found.broken.select("file", "line").rows() == [("3.txt", None)]
-    assert "2 of 4 files are empty" in str(found)
+    assert "2 of 4 files without content" in str(found)
 
 
 def test_many_files_are_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,8 +95,7 @@ class TDrive:
     def __str__(self) -> str:
         said = [str(self.cleaning)]
         if self.empty:
-            some = "file is" if len(self.empty) == 1 else "files are"
-            said.append(f"{len(self.empty):,} of {self.files:,} {some} empty")
+            said.append(f"{len(self.empty):,} of {count(self.files, 'file')} without content")
         if self.broken.height:
             said.append(f"{count(self.broken.height, 'line')} not read: {_named(self.broken)}")
         return "\n".join(said)

@@ -108,6 +108,8 @@ class Shard:
         """Whether all subjects are registered for the whole schedule."""
         self.panes = Panes(size, capacity, len(subjects), asking.ordered_types, asking.automaton)
         self.tuples = Tuples(size, asking.attributes, asking.compared_types)
+        self._numbers = np.empty(0, np.int32)
+        """The number of each subject's policy, as far as they were needed."""
 
     def register(self, names: Sequence[str] | Sequence[int], since: int) -> None:
         """Give more subjects a slot; they have answers from the window `since` on."""
@@ -145,7 +147,9 @@ class Shard:
             count = min(step, stop - begin)
             closed = self.panes.hand_on(begin, count)
             rows = self.tuples.hand_on(begin, count, self.panes.slots)
-            yield Handed(closed, rows, self.since.copy())
+            # Only the clock writes to it, and only while subjects are learned.
+            since = self.since if self.settled else self.since.copy()
+            yield Handed(closed, rows, since)
 
     def widened(self, handed: Handed) -> Handed:
         """Windows that were handed on before, for the subjects that are known now."""
@@ -155,8 +159,9 @@ class Shard:
 
     def answer(self, handed: Handed) -> Answers:
         """The answers of windows that were handed on."""
-        policies = self.policies.of(self.subjects)
-        bits, certainty = self.asking.answer(handed.closed, handed.rows, policies)
+        if len(self._numbers) != len(self.subjects):
+            self._numbers = self.policies.of(self.subjects)
+        bits, certainty = self.asking.answer(handed.closed, handed.rows, self._numbers)
         return Answers(
             self.asking.names,
             self.size,
@@ -181,6 +186,7 @@ class Shard:
         self.since = np.array(arrays["since"], dtype=np.int64)
         self.settled = bool((self.since == NONE).all())
         self.subjects = Subjects.from_state(below("subjects.", arrays))
+        self._numbers = np.empty(0, np.int32)
         self.panes.restore(below("panes.", arrays))
         self.tuples.restore(frames)
 

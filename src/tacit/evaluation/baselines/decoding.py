@@ -95,7 +95,7 @@ def compared(truth: NDArray[np.bool_], found: NDArray[np.bool_]) -> Confusion[Fl
         raise PrivacyError(f"answers of shape {found.shape} cannot be held against {truth.shape}")
 
     def count(where: NDArray[np.bool_]) -> Floats:
-        return np.asarray(np.count_nonzero(where.reshape(len(where), -1), axis=1), np.float64)
+        return np.asarray(np.count_nonzero(where, axis=tuple(range(1, where.ndim))), np.float64)
 
     right, said, there = count(truth & found), count(found), count(truth)
     return Confusion(right, said - right, there - right)
