@@ -33,7 +33,9 @@ def random_component(rng: Random) -> Component | None:
     """One of the components of a few random queries, if there is any."""
     patterns = tuple(
         PrivatePattern(
-            f"p{n}", frozenset(rng.sample(HIDDEN, 2)), Fraction(rng.choice((1, 2, 3)), 2)
+            f"p{n}",
+            frozenset(rng.sample(HIDDEN, rng.choice((1, 2, 3)))),
+            Fraction(rng.choice((1, 2, 3)), 2),
         )
         for n in range(rng.randint(1, 3))
     )
