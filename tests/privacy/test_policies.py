@@ -107,13 +107,11 @@ def test_a_scaled_policy_has_so_many_times_the_epsilon(factor: Fraction) -> None
 UNKEPT = "a number and its digits are different keys; see Policies._named"
 
 
-@pytest.mark.xfail(strict=True, reason=UNKEPT)
 def test_digits_name_the_number_in_a_registry_of_numbers() -> None:
     found = policies("pattern: a, epsilon: 1, subjects: ['7', '07', x]")
     assert kept(found, registry(7, 8)) == [["a"], []]
 
 
-@pytest.mark.xfail(strict=True, reason=UNKEPT)
 def test_a_number_here_and_its_digits_there_are_one_subject_with_both_patterns() -> None:
     found = policies(
         "pattern: a, epsilon: 1, subjects: ['7']", "pattern: b, epsilon: 1, subjects: [7]"

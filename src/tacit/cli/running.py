@@ -13,6 +13,7 @@ import click
 from tacit.cli.detecting import letters_beside, opened, registered, spare, write_answers
 from tacit.cli.reporting import Summary, watching
 from tacit.connectors.deadletters import DeadLetters
+from tacit.counting import count
 from tacit.engines.local import protected
 from tacit.errors import PlanError
 from tacit.patterns.tree import elements
@@ -57,6 +58,14 @@ def run_protected(
     ):
         run = protected(spec, inputs, plan, noise=noise, dead_letters=dead_letters, progress=watch)
         summary = write_answers(run, sink, protected=noise.private)
+    strangers = run.flow.policies.strangers(run.engine.subjects)
+    if strangers:
+        click.echo(
+            f"tacit: {count(len(strangers), 'subject')} whom private patterns name "
+            f"{'is' if len(strangers) == 1 else 'are'} not registered, such as "
+            f"'{strangers[0]}'; see that the names are right.",
+            err=True,
+        )
     told = Told(plan, plan_file, summary)
     # Counts of tuples depend on private events, so they never go where answers may go.
     click.echo(json.dumps(told.as_dict(), indent=2) if as_json else told, err=True)

@@ -76,8 +76,9 @@ def insist(policy: Policy, fine: Policy) -> None:
     shares = single_elements(policy, fine)
     for pattern in policy.patterns:
         if pattern not in fine.patterns:
-            total = sum((shares[name] for name in pattern.elements), Fraction(0))
-            if total > pattern.epsilon:
+            own = [shares[name] for name in pattern.elements]
+            total = sum(own, Fraction(0))
+            if total > pattern.epsilon or min(own) < 0:
                 raise AuditError(asked=pattern.epsilon, true=total, high=0, low=0, column=0)
 
 

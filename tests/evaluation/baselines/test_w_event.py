@@ -311,3 +311,29 @@ def test_subjects_are_walked_through_on_their_own() -> None:
         alone, _ = kernel(presence[1:], 9.0, 4, one, doubt[1:])
         assert (both[1:] == one).all()
         assert (spent[1:] == alone).all()
+
+
+@pytest.mark.parametrize(
+    "baseline", [WEventUniform(3), WEventSample(3), BudgetDistribution(3), BudgetAbsorption(3)]
+)
+def test_published_bits_are_wrong_as_often_as_their_grade_says(
+    baseline: WEventUniform | WEventSample | BudgetDistribution | BudgetAbsorption,
+) -> None:
+    presence = windows(60, 2, subjects=300)
+    release = baseline.release(presence, setting(), 12.0, np.random.default_rng(5))
+    wrong = release.bits != presence
+    seen = 0
+    for grade in range(1, len(release.flips)):
+        here = release.grades == grade
+        if here.sum() < 500:
+            continue
+        seen += 1
+        spent = release.spent[here]
+        deviation = 0.5 / np.sqrt(4 * len(spent))
+        assert wrong[here].mean() == pytest.approx(
+            (np.exp(-spent / 2) / 2).mean(), abs=4 * deviation
+        )
+        # A grade is a quarter of an octave wide on either side.
+        level = -2 * np.log(2 * release.flips[grade, 0])
+        assert level * 2**-0.26 <= spent.min() <= spent.max() <= level * 2**0.26
+    assert seen
