@@ -148,7 +148,7 @@ def test_the_row_that_is_drawn_from_is_the_class_of_the_true_values(
                 tables[p][choice_of(value, optimal.component.parts[p].variables)]
                 for p in block.parts
             ]
-            assert block.choice.answers[found].tolist() == truth
+            assert block.choice.answers[found, list(block.columns)].tolist() == truth
     assert next(rows, None) is None
 
 
@@ -165,8 +165,9 @@ def slow(
         for block, design in context.blocks:
             literal = literally(design.channel.table.T.astype(float), block.choice.answers)
             for symbol in range(design.channel.table.shape[1]):
-                told = design.posterior[symbol]
-                yes = literal[symbol] if threshold is None else told >= threshold
+                told = design.posterior[symbol, list(block.columns)]
+                read = literal[symbol, list(block.columns)]
+                yes = read if threshold is None else told >= threshold
                 symbols[first] = list(block.parts), yes, told
                 first += 1
     known: dict[bytes, Bits] = {}

@@ -65,6 +65,8 @@ def test_the_shares_of_cells_are_those_of_the_paper(seed: int) -> None:
 def test_a_seed_gives_the_same_cells_and_another_seed_others() -> None:
     assert (Cells.drawn(3).kinds == Cells.drawn(3).kinds).all()
     assert (Cells.drawn(3).kinds != Cells.drawn(4).kinds).any()
+    # Figures name their seed, so that it must go on to mean the same cells.
+    assert Cells.drawn(3).kinds[0, :10].tolist() == [2, -1, -1, 2, -1, 0, 2, 2, 1, 1]
 
 
 def test_positions_on_edges_are_in_one_cell_and_areas_agree() -> None:

@@ -64,7 +64,7 @@ def spelt_out(
                 literal = literally(table.T, block.choice.answers)
                 for symbol in range(table.shape[1]):
                     seen = chances * table[block.place, symbol]
-                    for column, part in enumerate(block.parts):
+                    for column, part in zip(block.columns, block.parts, strict=True):
                         truth = block.choice.answers[block.place, column]
                         told = float(seen[truth].sum() / seen.sum())
                         yes = bool(literal[symbol, column])

@@ -80,7 +80,7 @@ def test_an_outline_says_of_all_values_what_they_are_and_keeps_neighbours_near(
         assert block.choice.prior.sum() == pytest.approx(1)
         for values in worlds:
             own = block.place[choice_of(values, block.variables)]
-            for column, part in enumerate(block.parts):
+            for column, part in zip(block.columns, block.parts, strict=True):
                 truth = tables[part][choice_of(values, component.parts[part].variables)]
                 assert block.choice.answers[own, column] == truth
     for pattern, changed in zip(component.patterns, component.changes, strict=True):

@@ -77,6 +77,7 @@ class Contexts:
         nothing, zero = np.empty(0, np.int64), np.zeros(1, np.int64)
         self._laid = _Laid(zero, nothing, zero, nothing, nothing, nothing, nothing)
         self._codes = 0
+        self._rows: dict[int, int] = {}
         self._decided = np.empty((0, self._words), np.uint64)
         self._readings = np.zeros((1, self._words), np.uint64)
         self._tables: dict[int, NDArray[np.float64]] = {}
@@ -138,7 +139,7 @@ class Contexts:
             blocks = (block for context in self._contexts for block in context.blocks)
             for (block, design), first in zip(blocks, self._laid.first_code, strict=True):
                 if part in block.parts:
-                    told = design.posterior[:, block.parts.index(part)]
+                    told = design.posterior[:, block.columns[block.parts.index(part)]]
                     table[first : first + len(told)] = told
             self._tables[part] = table
         return table
@@ -165,11 +166,10 @@ class Contexts:
     def _lay(self, blocks: list[tuple[Block, Design]]) -> None:
         """Lay channels after those that are there."""
         laid = self._laid
-        heights = [len(design.channel.table) for _, design in blocks]
         widths = [design.channel.table.shape[1] for _, design in blocks]
         sizes = [len(block.place) for block, _ in blocks]
         counts = [len(block.variables) for block, _ in blocks]
-        laid.first_row = np.append(laid.first_row, _begins(self._sampler.rows, heights))
+        laid.first_row = np.append(laid.first_row, self._first_rows([d for _, d in blocks]))
         laid.first_code = np.append(laid.first_code, _begins(self._codes, widths))
         laid.first_place = np.append(laid.first_place, _begins(len(laid.places), sizes))
         laid.first_variable = np.append(
@@ -179,11 +179,19 @@ class Contexts:
             [laid.variables, *(np.array(block.variables, np.int64) for block, _ in blocks)]
         )
         laid.places = np.concatenate([laid.places, *(block.place for block, _ in blocks)])
-        self._sampler.extend([design.channel for _, design in blocks])
         self._codes += sum(widths)
         # The last reading says nothing, and stays the last.
         readings = [self._read(block, design) for block, design in blocks]
         self._readings = np.concatenate([self._readings[:-1], *readings, self._readings[-1:]])
+
+    def _first_rows(self, designs: list[Design]) -> NDArray[np.int64]:
+        """Where the rows of channels begin in the sampler; a channel is laid there once."""
+        new = {id(d.channel): d.channel for d in designs if id(d.channel) not in self._rows}
+        heights = [len(channel.table) for channel in new.values()]
+        begins = _begins(self._sampler.rows, heights).tolist()
+        self._rows |= dict(zip(new, begins, strict=True))
+        self._sampler.extend(list(new.values()))
+        return np.array([self._rows[id(d.channel)] for d in designs], np.int64)
 
     def _read(self, block: Block, design: Design) -> NDArray[np.uint64]:
         """`[symbol][word]`: what each symbol is read as."""
@@ -192,7 +200,7 @@ class Contexts:
         else:
             yes = literally(design.channel.table.T.astype(np.float64), block.choice.answers)
         full = np.zeros((len(yes), self.parts), np.bool_)
-        full[:, list(block.parts)] = yes
+        full[:, list(block.parts)] = yes[:, list(block.columns)]
         return packed(full)
 
 

@@ -261,26 +261,40 @@ class Symbols(Certainty):
     windows: int
     slots: NDArray[np.int64]
 
-    def posterior(self, query: int) -> Shares:
+    def posterior(
+        self, query: int, windows: slice = slice(None), own: slice = slice(None)
+    ) -> Shares:
         """`[window][own subject]`: how likely a query is true."""
         question = self.questions[query]
-        told = [
-            self.contexts[component].posterior(self.drawn[component], part)
-            for component, part in question.parts
-        ]
-        # Parts of different components are taken as independent.
-        likely = (
-            np.prod(told, axis=0) if question.every else 1 - np.prod(1 - np.array(told), axis=0)
+        told = np.stack(
+            [
+                self.contexts[component].posterior(self._part(component, windows, own), part)
+                for component, part in question.parts
+            ]
         )
-        return np.asarray(likely).reshape(self.windows, len(self.slots))
+        # Parts of different components are taken as independent.
+        likely = told.prod(axis=0) if question.every else 1 - (1 - told).prod(axis=0)
+        return np.asarray(likely).reshape(len(range(self.windows)[windows]), -1)
+
+    def _part(self, component: int, windows: slice, own: slice) -> Drawn:
+        """What was drawn in some windows for some of the subjects."""
+        drawn = self.drawn[component]
+        shape = (self.windows, len(self.slots))
+        codes = drawn.codes.reshape(*shape, drawn.codes.shape[1])[windows, own]
+        return Drawn(
+            drawn.contexts.reshape(shape)[windows, own].ravel(),
+            codes.reshape(-1, drawn.codes.shape[1]),
+        )
 
     def right(self, query: int, windows: slice, slots: slice, answers: NDArray[np.bool_]) -> Shares:
         """The posterior of the answer that was given."""
+        likely = np.ones(answers.shape)
         if not self.questions[query].parts:
-            return np.ones(answers.shape)
-        full = np.ones((self.windows, int(max(slots.stop, self.slots.max(initial=-1) + 1))))
-        full[:, self.slots] = self.posterior(query)
-        likely = full[windows, slots]
+            return likely
+        begin, end = np.searchsorted(self.slots, [slots.start, slots.stop])
+        own = self.slots[begin:end] - slots.start
+        if len(own):
+            likely[:, own] = self.posterior(query, windows, slice(int(begin), int(end)))
         return np.where(answers, likely, 1 - likely)
 
 

@@ -14,7 +14,7 @@ from tacit.planning.quality import Confusion
 from tacit.planning.stakes import Outlook, Stakes
 from tacit.planning.survey import Statistics
 from tacit.privacy.components import Question
-from tacit.privacy.optimal import Block, Optimal, Outline, literally
+from tacit.privacy.optimal import Block, Optimal, Outline, literally, worth
 from tacit.privacy.policies import Policy
 from tacit.privacy.prior import Bits
 from tacit.privacy.staircase import solve
@@ -172,14 +172,14 @@ def _spreads(parts: int, met: Sequence[Met], stakes: Stakes) -> list[Spread]:
 
 def _drawn(block: Block, stakes: Stakes) -> list[tuple[Floats, Bits, Floats]]:
     """For each part of a block what its symbols say, and how likely they are."""
-    reward, penalty = stakes[list(block.parts)].T
+    reward, penalty = worth(stakes[list(block.parts)], np.array(block.columns))
     choice = replace(block.choice, reward=reward, penalty=penalty)
     columns = solve(choice).columns
     joint = columns * choice.prior
     likely = joint.sum(axis=1)
     posterior = joint @ choice.answers / likely[:, np.newaxis]
     yes = literally(columns, choice.answers)
-    return [(posterior[:, n], yes[:, n], likely) for n in range(len(block.parts))]
+    return [(posterior[:, n], yes[:, n], likely) for n in block.columns]
 
 
 def _coarse(spread: Spread) -> Spread:

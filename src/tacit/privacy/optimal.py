@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import NamedTuple, overload
 
@@ -33,7 +33,9 @@ class Block:
     """Open parts of a context that are answered by one draw from one channel."""
 
     parts: tuple[int, ...]
-    """The parts of the component, in the order of the choice's queries."""
+    """The parts of the component."""
+    columns: tuple[int, ...]
+    """For each part its query in the choice; parts that are always alike share one."""
     variables: tuple[int, ...]
     """What they depend on."""
     place: NDArray[np.int64]
@@ -76,16 +78,27 @@ class Optimal:
     prior: Prior
     stakes: NDArray[np.float64]
     """`[part]`: what a true yes earns, and what a false one costs."""
+    _choices: dict[Hashable, tuple[Choice, NDArray[np.int64]]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    _designs: dict[int, tuple[Choice, Design]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    """Contexts are many; what is to be chosen in them, and how, is often the same."""
 
     def context(self, signals: Bits) -> Context:
         """The channels for a context, audited."""
         return self.made(self.outline(signals))
 
-    @staticmethod
-    def made(outline: Outline) -> Context:
+    def made(self, outline: Outline) -> Context:
         """The channels for an outline, audited."""
-        blocks = tuple((block, design(block.choice)) for block in outline.blocks)
+        blocks = tuple((block, self._design(block.choice)) for block in outline.blocks)
         return Context(outline.decided, blocks)
+
+    def _design(self, choice: Choice) -> Design:
+        if id(choice) not in self._designs:
+            self._designs[id(choice)] = choice, design(choice)
+        return self._designs[id(choice)][1]
 
     def outline(self, signals: Bits) -> Outline:
         """What is decided in a context, and the blocks that are open."""
@@ -151,11 +164,30 @@ class Optimal:
             answers[:, column] = tables[part][index]
         if most is not None and len(np.unique(answers, axis=0)) > most:
             return None
-        reward, penalty = self.stakes[parts].T
+        # Parts with the same answers everywhere are one question, worth as much as all of them.
+        different, columns = np.unique(answers, axis=1, return_inverse=True)
+        reward, penalty = worth(self.stakes[parts], columns.ravel())
         prior = self.prior.of_choices(signals, used)
-        neighbours = _cliques(self.component, used, choices)
-        choice, place = merge(Choice(answers, prior, neighbours, reward, penalty), MOST_CLASSES)
-        return Block(tuple(parts), tuple(used), place, choice)
+        key = (*used, different.tobytes(), reward.tobytes(), penalty.tobytes(), prior.tobytes())
+        if key not in self._choices:
+            neighbours = _cliques(self.component, used, choices)
+            whole = Choice(different, prior, neighbours, reward, penalty)
+            self._choices[key] = merge(whole, MOST_CLASSES)
+        choice, place = self._choices[key]
+        return Block(tuple(parts), tuple(columns.ravel().tolist()), tuple(used), place, choice)
+
+
+def worth(
+    stakes: NDArray[np.float64], columns: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The stakes of parts that share a column, put together, as shares of all that is at stake.
+
+    Only proportions matter to a channel, and two digits of them are enough.
+    """
+    sums = np.stack([np.bincount(columns, amounts) for amounts in stakes.T])
+    total = sums.sum()
+    rounded = np.round(sums / total, 2 + int(np.log10(sums.shape[1]))) if total > 0 else sums
+    return rounded[0], rounded[1]
 
 
 def literally(columns: NDArray[np.float64], answers: Bits) -> Bits:

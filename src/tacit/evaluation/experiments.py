@@ -1,0 +1,366 @@
+"""The paper's experiments: the error of every method against epsilon, on many data sets."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from datetime import timedelta
+from fractions import Fraction
+from multiprocessing import get_context
+from typing import Any, ClassVar, Final, Protocol
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from tacit.evaluation.bands import Band, error_band, ratio_band
+from tacit.evaluation.home import home_specification
+from tacit.evaluation.household_runs import HomeRuns
+from tacit.evaluation.methods import METHODS, PPMS, Method, errors_on_presence
+from tacit.evaluation.resuming import Kept
+from tacit.evaluation.synthetic import data_set
+from tacit.evaluation.taxi_areas import taxi_data_set
+from tacit.evaluation.tdrive import ZONE
+from tacit.evaluation.trips import Trips
+from tacit.evaluation.variations import VARIATIONS, Variation
+from tacit.privacy.exponentials import written
+
+Floats = NDArray[np.float64]
+
+EPSILONS: Final = tuple(map(Fraction, ("0.1", "0.2", "0.5", "1", "1.5", "2", "3", "5", "7", "10")))
+VARIED_EPSILONS: Final = (Fraction(1), Fraction(3))
+_SEEDS: Final = 1_000_000
+"""Data set n of seed s has the number s * 1,000,000 + n: no two seeds share one."""
+
+
+class Experiment(Protocol):
+    """Something that can be done on data sets with numbers; sent to processes as it is."""
+
+    name: ClassVar[str]
+    methods: ClassVar[tuple[Method, ...]]
+    epsilons: tuple[Fraction, ...]
+    seed: int
+
+    @property
+    def variation(self) -> Variation | None:
+        """What differs besides epsilon, if anything."""
+
+    @property
+    def about(self) -> str:
+        """What a data set is, in a sentence."""
+
+    def parameters(self) -> dict[str, Any]:
+        """What makes another run of it, as plain data."""
+
+    def errors(self, number: int) -> Floats:
+        """`[value][epsilon][method]`: the errors on a data set."""
+
+
+@dataclass(frozen=True)
+class Synthetic:
+    """Algorithm 2, with the sizes of the paper but for what is varied."""
+
+    name: ClassVar[str] = "synthetic"
+    methods: ClassVar[tuple[Method, ...]] = METHODS
+    epsilons: tuple[Fraction, ...] = EPSILONS
+    seed: int = 0
+    vary: str | None = None
+
+    @property
+    def variation(self) -> Variation | None:
+        """What differs besides epsilon, if anything."""
+        return None if self.vary is None else VARIATIONS[self.vary]
+
+    @property
+    def about(self) -> str:
+        """What a data set is, in a sentence."""
+        said = (
+            "Algorithm 2 of the paper: 20 event types that occur independently at rates uniform in"
+            " (0, 1), 1000 windows of history and 1000 others to test on, 3 private patterns and 5"
+            " queries, each the AND of 3 event types."
+        )
+        return said if self.variation is None else f"{said} Varied: {self.variation.label}."
+
+    def parameters(self) -> dict[str, Any]:
+        """What makes another run of it, as plain data."""
+        values = None if self.variation is None else list(self.variation.values)
+        return _parameters(self) | {"vary": self.vary, "values": values}
+
+    def errors(self, number: int) -> Floats:
+        """`[value][epsilon][method]`: the errors on a data set."""
+        if self.variation is None:
+            sets = [data_set(number)]
+        else:
+            sets = [self.variation.draw(number, value) for value in self.variation.values]
+        return np.stack(
+            [errors_on_presence(s.spec, s.history, s.test, self.epsilons, number) for s in sets]
+        )
+
+
+@dataclass(frozen=True)
+class Taxi:
+    """Taxis on a grid of cells, drawn anew for each data set; on reports, or on generated trips."""
+
+    name: ClassVar[str] = "taxi"
+    methods: ClassVar[tuple[Method, ...]] = METHODS
+    variation: ClassVar[None] = None
+    epsilons: tuple[Fraction, ...] = EPSILONS
+    seed: int = 0
+    reports: pl.DataFrame | None = field(default=None, repr=False)
+    """Those of T-Drive; else trips are generated, others for each data set."""
+    heard: bool = False
+    """Leave out windows in which a taxi was silent."""
+    taxis: int = 200
+    days: int = 4
+
+    @property
+    def about(self) -> str:
+        """What a data set is, in a sentence."""
+        if self.reports is None:
+            data = (
+                f"Generated trips, not T-Drive: {self.taxis} taxis, {self.days} days, others for"
+                " each data set"
+            )
+        else:
+            taxis = self.reports["taxi_id"].n_unique()
+            data = f"T-Drive: {self.reports.height:,} reports of {taxis:,} taxis, after cleaning"
+        schedule = (
+            "only windows in which a taxi reported (for comparison: a run must not skip others)"
+            if self.heard
+            else "every window of the schedule, silent or not"
+        )
+        return (
+            f"{data}; a grid of 20 x 20 cells whose kinds are drawn for each data set; windows of"
+            f" 10 minutes, {schedule}; the first half of the days is history."
+        )
+
+    def parameters(self) -> dict[str, Any]:
+        """What makes another run of it, as plain data."""
+        if self.reports is None:
+            source: dict[str, Any] = {"source": f"{self.taxis} taxis, {self.days} days, generated"}
+        else:
+            source = {"source": f"reports {_fingerprint(self.reports)}"}
+        return _parameters(self) | source | {"windows": "heard" if self.heard else "all"}
+
+    def errors(self, number: int) -> Floats:
+        """`[value][epsilon][method]`: the errors on a data set."""
+        reports = self.reports
+        if reports is None:
+            trips = Trips(taxis=self.taxis, days=self.days, seed=number).table()
+            frame = pl.DataFrame(trips)
+            reports = frame.with_columns(pl.col("ts").dt.replace_time_zone(ZONE))
+        drawn = taxi_data_set(reports, number)
+        if self.heard:
+            heard = drawn.heard()
+            history, test = heard.history, heard.test
+        else:
+            history, test = drawn.history_streams, drawn.test_streams
+        return errors_on_presence(drawn.spec, history, test, self.epsilons, number)[None]
+
+
+@dataclass(frozen=True)
+class Home:
+    """Smart homes through the engine, tuples to answers: ordered patterns, the PPMs alone."""
+
+    name: ClassVar[str] = "home"
+    methods: ClassVar[tuple[Method, ...]] = PPMS
+    variation: ClassVar[None] = None
+    epsilons: tuple[Fraction, ...] = EPSILONS
+    seed: int = 0
+    homes: int = 100
+    days: int = 6
+
+    @property
+    def about(self) -> str:
+        """What a data set is, in a sentence."""
+        private = len(home_specification().private)
+        queries = len(home_specification().queries)
+        return (
+            f"Generated smart homes: {self.homes} homes, {self.days} days, others for each data"
+            f" set; {private} private patterns and {queries} queries, some of them ordered;"
+            " windows of an hour; the first half of the days is history. Tuples go through the"
+            " engine as in tacit run."
+        )
+
+    def parameters(self) -> dict[str, Any]:
+        """What makes another run of it, as plain data."""
+        return _parameters(self) | {"homes": self.homes, "days": self.days}
+
+    def errors(self, number: int) -> Floats:
+        """`[value][epsilon][method]`: the errors on a data set."""
+        runs = HomeRuns(self.homes, timedelta(days=self.days), number)
+        return np.array(
+            [[[runs.error(m, epsilon) for m in self.methods] for epsilon in self.epsilons]]
+        )
+
+
+@dataclass(frozen=True)
+class Row:
+    """The mean error of a method, and its band."""
+
+    method: Method
+    epsilon: Fraction
+    band: Band
+    datasets: int
+    value: float | None = None
+    """Of what is varied."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, fit for JSON."""
+        mean, low, high = self.band
+        return {
+            "method": self.method.name,
+            "decode": self.method.decode,
+            "epsilon": float(self.epsilon),
+            "mre": mean,
+            "low": low,
+            "high": high,
+            "datasets": self.datasets,
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """The errors of an experiment, on data sets that all methods share."""
+
+    experiment: Experiment
+    errors: Floats
+    """`[data set][value][epsilon][method]`"""
+
+    @property
+    def datasets(self) -> int:
+        """How many there were."""
+        return len(self.errors)
+
+    @property
+    def values(self) -> tuple[float | None, ...]:
+        """Of what is varied; nothing but None where nothing is."""
+        varied = self.experiment.variation
+        return (None,) if varied is None else varied.values
+
+    def of(self, method: Method, epsilon: Fraction, value: float | None = None) -> Floats:
+        """The errors of a method on each data set."""
+        place = self.experiment.epsilons.index(epsilon)
+        column = self.experiment.methods.index(method)
+        return np.asarray(self.errors[:, self.values.index(value), place, column])
+
+    def band(self, method: Method, epsilon: Fraction, value: float | None = None) -> Band:
+        """The mean error of a method."""
+        return error_band(self.of(method, epsilon, value))
+
+    def ratio(self, method: Method, other: Method, epsilon: Fraction) -> Band | None:
+        """How a method's mean error compares with another's, on the same data sets."""
+        return ratio_band(self.of(method, epsilon), self.of(other, epsilon))
+
+    def rows(self) -> list[Row]:
+        """For each method, value and epsilon."""
+        return [
+            Row(method, epsilon, self.band(method, epsilon, value), self.datasets, value)
+            for method in self.experiment.methods
+            for value in self.values
+            for epsilon in self.experiment.epsilons
+        ]
+
+    def to_list(self) -> list[dict[str, Any]]:
+        """The rows as plain data, fit for JSON, each with what is varied, if anything is."""
+        varied = self.experiment.variation
+        return [
+            row.to_dict() | ({} if varied is None else {"vary": varied.name, "value": row.value})
+            for row in self.rows()
+        ]
+
+
+def perform(
+    experiment: Experiment,
+    kept: Kept,
+    datasets: int,
+    *,
+    processes: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Outcome:
+    """Do an experiment on data sets, as many at a time as there are cores; keep what comes.
+
+    `progress` is told how many data sets are done.
+    """
+    numbers = [experiment.seed * _SEEDS + n for n in range(datasets)]
+    left = [number for number in numbers if number not in kept.done]
+    if progress is not None:
+        progress(datasets - len(left))
+    for number, errors in _worked(experiment, left, processes or cores()):
+        kept.keep(number, errors)
+        if progress is not None:
+            progress(sum(number in kept.done for number in numbers))
+    return Outcome(experiment, np.stack([kept.done[number] for number in numbers]))
+
+
+def kept_results(experiment: Experiment, folder: Any, datasets: int) -> Kept:
+    """What a folder holds of this experiment; refused if that is of another one."""
+    varied = experiment.variation
+    shape = (
+        1 if varied is None else len(varied.values),
+        len(experiment.epsilons),
+        len(experiment.methods),
+    )
+    return Kept(folder, experiment.parameters() | {"datasets": datasets}, shape)
+
+
+def cores() -> int:
+    """How many processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _worked(
+    experiment: Experiment, numbers: Sequence[int], processes: int
+) -> Iterator[tuple[int, Floats]]:
+    """The errors on data sets, in the order in which they are done."""
+    workers = min(processes, len(numbers))
+    if workers <= 1:
+        yield from ((number, experiment.errors(number)) for number in numbers)
+        return
+    pool = ProcessPoolExecutor(workers, get_context("spawn"), _begin, (experiment,))
+    try:
+        futures = {pool.submit(_errors, number): number for number in numbers}
+        for future in as_completed(futures):
+            yield futures[future], future.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+_ours: Experiment | None = None
+
+
+def _begin(experiment: Experiment) -> None:
+    """In a new process: what it works on. Whoever interrupts speaks to the first process."""
+    global _ours
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _ours = experiment
+
+
+def _errors(number: int) -> Floats:
+    assert _ours is not None, "the process was begun"
+    return _ours.errors(number)
+
+
+def _parameters(experiment: Experiment) -> dict[str, Any]:
+    return {
+        "experiment": experiment.name,
+        "seed": experiment.seed,
+        "epsilon": [written(epsilon) for epsilon in experiment.epsilons],
+        "methods": [str(method) for method in experiment.methods],
+    }
+
+
+def _fingerprint(reports: pl.DataFrame) -> str:
+    """Tells reports apart without holding any of them."""
+    digest = hashlib.sha256()
+    for name in ("taxi_id", "ts", "lon", "lat"):
+        column = reports[name]
+        plain = column.dt.timestamp("us") if name == "ts" else column
+        digest.update(np.ascontiguousarray(plain.to_numpy()).tobytes())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,130 @@
+"""Data sets like those of Algorithm 2 in which one thing differs: sizes, overlap, history."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.evaluation.synthetic import DataSet, Presence, Shape, data_set
+from tacit.patterns.tree import And, elements
+from tacit.spec.specification import Query, Specification
+
+
+@dataclass(frozen=True, slots=True)
+class Variation:
+    """What differs, the values that it takes, and how a data set is drawn for one of them."""
+
+    name: str
+    label: str
+    values: tuple[float, ...]
+    draw: Callable[[int, float], DataSet]
+
+
+def with_queries(number: int, targets: float) -> DataSet:
+    """So many target patterns."""
+    return data_set(number, Shape(targets=int(targets)))
+
+
+def with_private(number: int, private: float) -> DataSet:
+    """So many private patterns."""
+    return data_set(number, Shape(private=int(private)))
+
+
+def with_length(number: int, length: float) -> DataSet:
+    """Patterns of so many events, private ones and targets."""
+    return data_set(number, Shape(length=int(length)))
+
+
+def with_alpha(number: int, alpha: float) -> DataSet:
+    """Precision counts for so much, recall for the rest."""
+    return data_set(number, Shape(alpha=alpha))
+
+
+def with_overlap(number: int, shared: float) -> DataSet:
+    """Each target has so many elements of some private pattern; its others are public.
+
+    >>> with_overlap(1, 0).spec.queries[0].pattern
+    AND(e1, e7, e8)
+    """
+    drawn = data_set(number)
+    random = np.random.default_rng([number, 7])
+    private = [elements(pattern) for pattern in drawn.spec.private_patterns]
+    named = {name for pattern in private for name in pattern}
+    public = [name for name in drawn.spec.events if name not in named]
+    while True:
+        targets = [
+            {
+                *random.choice(private[random.integers(len(private))], int(shared), replace=False),
+                *random.choice(public, Shape.length - int(shared), replace=False),
+            }
+            for _ in drawn.spec.queries
+        ]
+        spec = _asking(drawn.spec, targets)
+        if all(_any_true(spec, presence) for presence in (drawn.history, drawn.test)):
+            return DataSet(spec, drawn.history, drawn.test)
+
+
+def with_drift(number: int, drift: float) -> DataSet:
+    """History is that of other rates: each event of a test window is redrawn with this chance.
+
+    A redrawn event occurs at a new rate of its type, uniform in (0, 1). So a type whose rate was
+    r has the rate (1 - drift) * r + drift * r' by then: 0 is a history that is right, 1 one that
+    tells nothing.
+    """
+    drawn = data_set(number)
+    random = np.random.default_rng([number, 8])
+    while True:
+        rates = random.random(drawn.test.shape[1])
+        anew = random.random(drawn.test.shape) < rates
+        test = np.where(random.random(drawn.test.shape) < drift, anew, drawn.test)
+        if _any_true(drawn.spec, test):
+            return DataSet(drawn.spec, drawn.history, test)
+
+
+def _asking(spec: Specification, targets: list[set[str]]) -> Specification:
+    order = list(spec.events)
+    return Specification(
+        streams=spec.streams,
+        windows=spec.windows,
+        events=spec.events,
+        private=spec.private,
+        queries=tuple(
+            Query(
+                name=query.name,
+                consumer=query.consumer,
+                pattern=And(*sorted(target, key=order.index)),
+                alpha=query.alpha,
+            )
+            for query, target in zip(spec.queries, targets, strict=True)
+        ),
+    )
+
+
+def _any_true(spec: Specification, presence: Presence) -> bool:
+    places = {name: place for place, name in enumerate(spec.events)}
+    found: list[NDArray[np.bool_]] = [
+        presence[:, [places[name] for name in elements(pattern)]].all(axis=1)
+        for pattern in spec.query_patterns.values()
+    ]
+    return bool(np.any(found))
+
+
+VARIATIONS: Final = {
+    variation.name: variation
+    for variation in (
+        Variation("queries", "number of queries", (1, 2, 5, 10, 20), with_queries),
+        Variation("private", "number of private patterns", (1, 2, 3, 4, 5), with_private),
+        Variation(
+            "overlap", "elements of each target that are private", (0, 1, 2, 3), with_overlap
+        ),
+        Variation("length", "events in each pattern", (1, 2, 3, 4, 5), with_length),
+        Variation("alpha", "alpha: how much precision counts", (0.1, 0.3, 0.5, 0.7, 0.9), with_alpha),
+        Variation(
+            "history", "how far the world has moved on since", (0, 0.1, 0.25, 0.5, 0.75, 1), with_drift
+        ),
+    )
+}
