@@ -91,7 +91,7 @@ def test_shares_that_add_up_to_epsilon_fit_and_a_little_more_does_not() -> None:
     [loss] = built.losses()
     assert 1 - Fraction(1, 10**12) < loss.whole <= 1
     assert third - Fraction(1, 10**12) < loss.element <= third
-    assert "1 of 1 per window (0.333333333333 per element)" in str(loss)
+    assert "1 of 1 for one subject and window (0.333333333333 per element)" in str(loss)
     with pytest.raises(AuditError) as refused:
         Elements.flipped(policy, {"a": third, "b": third, "c": third + Fraction(1, 10**6)})
     assert refused.value.asked == 1

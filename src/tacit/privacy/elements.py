@@ -30,7 +30,8 @@ class Loss:
     def __str__(self) -> str:
         return (
             f"{self.pattern.name}: true epsilon at most {float(self.whole):.12g} of"
-            f" {written(self.pattern.epsilon)} per window ({float(self.element):.12g} per element)"
+            f" {written(self.pattern.epsilon)} for one subject and window"
+            f" ({float(self.element):.12g} per element)"
         )
 
 
@@ -48,7 +49,7 @@ class Elements:
     >>> pattern = PrivatePattern("visit", frozenset({"hospital", "parked"}), Fraction(1))
     >>> shares = {"hospital": Fraction(3, 4), "parked": Fraction(1, 4)}
     >>> print(Elements.flipped(Policy((pattern,)), shares).losses()[0])
-    visit: true epsilon at most 1 of 1 per window (0.75 per element)
+    visit: true epsilon at most 1 of 1 for one subject and window (0.75 per element)
     """
 
     policy: Policy
