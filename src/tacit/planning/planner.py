@@ -32,6 +32,8 @@ Floats = NDArray[np.float64]
 
 _CAUTIONS: Final = (0.15, 0.3, 0.45, 0.6)
 _FOLLOWED: Final = 3
+_SHOWN: Final = 5e-4
+"""The least gain in expected quality for which shares are moved."""
 _KEPT: Final = 1000
 """The channels of so many contexts of a component are written into a plan."""
 
@@ -135,8 +137,11 @@ def _elements(
         objective = ElementObjective(
             evidence, alphas, exact=exact, decode=decode, threshold=threshold
         )
-        made = adaptive(policy, objective)
-        threshold = _threshold(evidence, made, alphas, exact)
+        moved = adaptive(policy, objective)
+        # A gain that history can hardly show is as likely none on other windows.
+        if objective.value(_floats(moved)) > objective.value(_floats(made)) + _SHOWN:
+            made = moved
+            threshold = _threshold(evidence, made, alphas, exact)
     confusions = [
         known.confusion(made.flips(known.elements), decode, threshold) for known in evidence
     ]
@@ -150,6 +155,10 @@ def _elements(
     )
     scheme = ElementScheme(made, statistics.touched, literal, threshold, right)
     return scheme, Confusion(*counts)
+
+
+def _floats(made: Elements) -> dict[str, float]:
+    return {name: float(epsilon) for name, epsilon in made.epsilons.items()}
 
 
 def _threshold(
