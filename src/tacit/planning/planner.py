@@ -32,8 +32,8 @@ Floats = NDArray[np.float64]
 
 _CAUTIONS: Final = (0.15, 0.3, 0.45, 0.6)
 _FOLLOWED: Final = 3
-_SHOWN: Final = 5e-4
-"""The least gain in expected quality for which shares are moved."""
+_SHOWN: Final = 0.2
+"""Shares are moved for a gain in quality of at least this part of its sampling error."""
 _KEPT: Final = 1000
 """The channels of so many contexts of a component are written into a plan."""
 
@@ -139,7 +139,8 @@ def _elements(
         )
         moved = adaptive(policy, objective)
         # A gain that history can hardly show is as likely none on other windows.
-        if objective.value(_floats(moved)) > objective.value(_floats(made)) + _SHOWN:
+        least = _SHOWN / max(1.0, float(statistics.positives.sum())) ** 0.5
+        if objective.value(_floats(moved)) > objective.value(_floats(made)) + least:
             made = moved
             threshold = _threshold(evidence, made, alphas, exact)
     confusions = [
