@@ -10,7 +10,7 @@ import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tacit.answers.certainty import Certainty
+from tacit.answers.certainty import Certainty, Ordered
 from tacit.counting import count
 
 _ROWS = 1 << 20
@@ -85,6 +85,23 @@ class Answers:
             self.bits[windows, :, words],
             self.certainty,
             (self.place[0] + windows.start, self.place[1] + slots.start),
+        )
+
+    def ordered(self, slots: NDArray[np.int64]) -> Answers:
+        """The answers of these subjects, in this order."""
+        chosen = self.detected[:, :, slots]
+        padded = np.zeros((*chosen.shape[:2], -(-len(slots) // 64) * 64), np.bool_)
+        padded[:, :, : len(slots)] = chosen
+        words = np.packbits(padded, axis=2, bitorder="little").view("<u8")
+        certainty = None if self.certainty is None else Ordered(slots, self.certainty)
+        return Answers(
+            self.queries,
+            self.size,
+            self.first,
+            self.subjects.take(pa.array(slots)),
+            self.since[slots],
+            words.astype(np.uint64, copy=False),
+            certainty,
         )
 
     def confidence(self, query: int) -> NDArray[np.float64]:

@@ -51,3 +51,21 @@ class ByPolicy(Certainty):
             if own.any():
                 result[:, own] = part.right(query, windows, slots, answers)[:, own]
         return result
+
+
+@dataclass(frozen=True, slots=True)
+class Ordered(Certainty):
+    """Subjects in another order."""
+
+    order: NDArray[np.int64]
+    """Which of the subjects comes where."""
+    whole: Certainty
+
+    def right(self, query: int, windows: slice, slots: slice, answers: NDArray[np.bool_]) -> Shares:
+        """Those of the subjects that stand there."""
+        places = self.order[slots]
+        if not len(places):
+            return np.ones(answers.shape)
+        spread = np.zeros((len(answers), int(places.max()) + 1), np.bool_)
+        spread[:, places] = answers
+        return self.whole.right(query, windows, slice(0, spread.shape[1]), spread)[:, places]

@@ -68,7 +68,7 @@ def opened(spec: Specification, sources: Sequence[str]) -> list[Input]:
 
 def letters_beside(sink: str, letters: Path | None) -> Path | None:
     """Where dead letters go: where it says, or beside the sink."""
-    if letters is None and sink != "-":
+    if letters is None and sink != "-" and Path(sink).name:
         return Path(sink).with_suffix(".dead-letters.jsonl")
     return letters
 

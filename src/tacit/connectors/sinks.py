@@ -22,6 +22,9 @@ import pyarrow as pa
 from tacit.connectors.writers import SUFFIXES, Writer, json_lines
 from tacit.errors import ClosedPipeError, SinkError
 
+_GROUP = 1 << 20
+"""Rows that are written to a file at a time."""
+
 
 class Sink(ABC):
     """Takes tables of one schema; used as a context manager it aborts on an exception."""
@@ -69,6 +72,7 @@ class FileSink(Sink):
         self._format = writer
         self._schema = schema
         self._writer: Writer | None = None
+        self._pending: list[pa.Table] = []
         self._file: IO[bytes] | None = None
         if self._target.exists() and not self._target.is_file():
             raise SinkError(f"{path} is there and is not a regular file; choose another name")
@@ -80,7 +84,20 @@ class FileSink(Sink):
             self._file = os.fdopen(number, "wb")
 
     def write(self, table: pa.Table) -> None:
-        """Add these rows; the first table says what the columns are."""
+        """Add these rows; the first table says what the columns are.
+
+        They are written in groups of a fixed size: where a format has groups, they must not
+        tell when windows were closed, which depends on all tuples.
+        """
+        if self._file is None:
+            raise SinkError(f"{self.name} is closed")
+        self._pending.append(table)
+        while sum(part.num_rows for part in self._pending) >= _GROUP:
+            whole = pa.concat_tables(self._pending).unify_dictionaries()
+            self._pending = [whole.slice(_GROUP)]
+            self._write_group(whole.slice(0, _GROUP))
+
+    def _write_group(self, table: pa.Table) -> None:
         with self._writing():
             self._open(table.schema).write(table)
 
@@ -88,6 +105,9 @@ class FileSink(Sink):
         """Put the file on the disk, then give it its name."""
         if self._file is None:
             return
+        if self._pending:
+            self._write_group(pa.concat_tables(self._pending).unify_dictionaries())
+            self._pending = []
         with self._writing():
             self._open(self._schema or pa.schema([])).close()
             self._file.flush()

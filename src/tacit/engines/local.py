@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tacit.answers.answers import Answers, schema
 from tacit.answers.collected import Collected
@@ -19,7 +20,8 @@ from tacit.connectors.frames import FrameSource
 from tacit.connectors.merge import Timed, merge
 from tacit.connectors.prefetch import prefetch
 from tacit.connectors.sources import Batch, EmptySourceError, Source
-from tacit.errors import SourceError, nearest
+from tacit.counting import count
+from tacit.errors import Mistake, SourceError, SpecificationError, nearest
 from tacit.events.subjects import Subjects, subject_kind
 from tacit.pipeline.arrivals import Arrivals, Rows
 from tacit.pipeline.asking import Asking
@@ -139,15 +141,20 @@ class Detection:
             listed = given
         subjects = Subjects(self._kind(listed))
         if given is None and not any(input_.source.once for input_ in self.inputs):
-            for input_ in self.inputs:
-                subject = self.spec.streams[input_.stream].subject
-                for batch in input_.source.batches([subject], [subject]):
-                    subjects.learn(batch.table.column(subject))
-            return subjects, 0
+            # In order of name, since the order of arrival is nobody's business.
+            return _sorted(self._all_subjects(subjects)), 0
         if given is None or isinstance(given, Learned):
             return subjects, given.learn if given else _STRETCH * self.spec.windows.size
         subjects.add(listed)
         return subjects, 0
+
+    def _all_subjects(self, subjects: Subjects) -> Subjects:
+        """Whoever occurs in the input."""
+        for input_ in self.inputs:
+            subject = self.spec.streams[input_.stream].subject
+            for batch in input_.source.batches([subject], [subject]):
+                subjects.learn(batch.table.column(subject))
+        return subjects
 
     def _kind(self, listed: Sequence[str | int]) -> Literal["int", "text"]:
         """Whole numbers only if all subjects are, in the registry and in the sources."""
@@ -184,9 +191,26 @@ def protected(
     dead_letters: DeadLetters | None = None,
     progress: Callable[[Source, int], None] | None = None,
 ) -> Detection:
-    """A run over sources whose answers are protected by a plan."""
+    """A run over sources whose answers are protected by a plan for this specification.
+
+    Only the registry may be another. A subject that private patterns name and that a given
+    registry does not have is an error: it would be left unprotected under its right name.
+    """
+    plan.insist(spec)
     release = Release(spec, plan.schemes, noise or Noise())
-    return Detection(spec, inputs, asking=release, dead_letters=dead_letters, progress=progress)
+    run = Detection(spec, inputs, asking=release, dead_letters=dead_letters, progress=progress)
+    strangers = run.flow.policies.strangers(run.engine.subjects)
+    if strangers and isinstance(spec.subjects, tuple | SubjectFile):
+        raise SpecificationError(
+            [
+                Mistake(
+                    f"private patterns name {count(len(strangers), 'subject')} that "
+                    f"{'is' if len(strangers) == 1 else 'are'} not registered, such as "
+                    f"'{strangers[0]}'; write the names as the registry has them"
+                )
+            ]
+        )
+    return run
 
 
 def assign(spec: Specification, sources: Sequence[tuple[str | None, Source]]) -> list[Input]:
@@ -203,6 +227,13 @@ def assign(spec: Specification, sources: Sequence[tuple[str | None, Source]]) ->
             raise SourceError(f"no stream is called '{name}'.{nearest(name, list(spec.streams))}")
         inputs.append(Input(name, source))
     return inputs
+
+
+def _sorted(subjects: Subjects) -> Subjects:
+    """The same subjects in order of name."""
+    ordered = Subjects("int" if pa.types.is_integer(subjects.names.type) else "text")
+    ordered.add(subjects.names.take(pc.sort_indices(subjects.names)))
+    return ordered
 
 
 def _check_fed(spec: Specification, inputs: Sequence[Input]) -> None:

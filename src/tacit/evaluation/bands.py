@@ -41,7 +41,7 @@ def ratio_band(errors: Floats, others: Floats) -> Band | None:
     is what pairing is for. None where the other makes no error at all.
 
     >>> ratio_band(np.array([0.1, 0.21, 0.29]), np.array([0.2, 0.4, 0.6]))
-    Band(mean=0.5, low=0.437896, high=0.562104)
+    Band(mean=0.5, low=0.437897, high=0.562103)
     """
     scale = float(others.mean())
     if not scale > 0:

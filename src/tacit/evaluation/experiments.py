@@ -7,16 +7,19 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from datetime import timedelta
 from fractions import Fraction
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any, ClassVar, Final, Protocol
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from tacit.errors import TacitError
 from tacit.evaluation.bands import Band, error_band, ratio_band
 from tacit.evaluation.home import home_specification
 from tacit.evaluation.household_runs import HomeRuns
@@ -40,10 +43,25 @@ _SEEDS: Final = 1_000_000
 class Experiment(Protocol):
     """Something that can be done on data sets with numbers; sent to processes as it is."""
 
-    name: ClassVar[str]
-    methods: ClassVar[tuple[Method, ...]]
-    epsilons: tuple[Fraction, ...]
-    seed: int
+    @property
+    def name(self) -> str:
+        """What it is called on the command line."""
+
+    @property
+    def methods(self) -> tuple[Method, ...]:
+        """What is compared."""
+
+    @property
+    def epsilons(self) -> tuple[Fraction, ...]:
+        """Where it looks."""
+
+    @property
+    def seed(self) -> int:
+        """That of all data sets and noise."""
+
+    @property
+    def title(self) -> str:
+        """What it is called above tables and figures."""
 
     @property
     def variation(self) -> Variation | None:
@@ -65,6 +83,7 @@ class Synthetic:
     """Algorithm 2, with the sizes of the paper but for what is varied."""
 
     name: ClassVar[str] = "synthetic"
+    title: ClassVar[str] = "Synthetic data"
     methods: ClassVar[tuple[Method, ...]] = METHODS
     epsilons: tuple[Fraction, ...] = EPSILONS
     seed: int = 0
@@ -118,6 +137,12 @@ class Taxi:
     days: int = 4
 
     @property
+    def title(self) -> str:
+        """What it is called above tables and figures."""
+        source = "generated trips" if self.reports is None else "T-Drive"
+        return f"Taxi ({source}{', windows with reports alone' if self.heard else ''})"
+
+    @property
     def about(self) -> str:
         """What a data set is, in a sentence."""
         if self.reports is None:
@@ -167,6 +192,7 @@ class Home:
     """Smart homes through the engine, tuples to answers: ordered patterns, the PPMs alone."""
 
     name: ClassVar[str] = "home"
+    title: ClassVar[str] = "Smart homes"
     methods: ClassVar[tuple[Method, ...]] = PPMS
     variation: ClassVar[None] = None
     epsilons: tuple[Fraction, ...] = EPSILONS
@@ -297,7 +323,7 @@ def perform(
     return Outcome(experiment, np.stack([kept.done[number] for number in numbers]))
 
 
-def kept_results(experiment: Experiment, folder: Any, datasets: int) -> Kept:
+def kept_results(experiment: Experiment, folder: Path | None, datasets: int) -> Kept:
     """What a folder holds of this experiment; refused if that is of another one."""
     varied = experiment.variation
     shape = (
@@ -328,6 +354,11 @@ def _worked(
         futures = {pool.submit(_errors, number): number for number in numbers}
         for future in as_completed(futures):
             yield futures[future], future.result()
+    except BrokenProcessPool as error:
+        raise TacitError(
+            "a process was ended from outside, perhaps for want of memory; what was done is kept"
+            " where --out is given: type the same again to go on"
+        ) from error
     finally:
         pool.shutdown(cancel_futures=True)
 

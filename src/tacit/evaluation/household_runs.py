@@ -51,9 +51,7 @@ class HomeRuns:
         if literal not in self._statistics:
             self._statistics[literal] = survey(self.spec, _inputs(self._past), literal=literal)
         share = epsilon / max(Fraction(private.epsilon) for private in self.spec.private)
-        plan = make_plan(
-            self.spec, self._statistics[literal], method.name, method.decode, share
-        )
+        plan = make_plan(self.spec, self._statistics[literal], method.name, method.decode, share)
         noise = Noise(SeededSource(self._seed))
         found = _answers(protected(self.spec, _inputs(self._later), plan, noise=noise))
         return mre(compared(self.truth, found), [query.alpha for query in self.spec.queries])

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tacit.evaluation.synthetic import DataSet, Presence, Shape, data_set
 from tacit.patterns.tree import And, elements
@@ -45,11 +44,7 @@ def with_alpha(number: int, alpha: float) -> DataSet:
 
 
 def with_overlap(number: int, shared: float) -> DataSet:
-    """Each target has so many elements of some private pattern; its others are public.
-
-    >>> with_overlap(1, 0).spec.queries[0].pattern
-    AND(e1, e7, e8)
-    """
+    """Each target has so many elements of some private pattern; its others are public."""
     drawn = data_set(number)
     random = np.random.default_rng([number, 7])
     private = [elements(pattern) for pattern in drawn.spec.private_patterns]
@@ -59,7 +54,7 @@ def with_overlap(number: int, shared: float) -> DataSet:
         targets = [
             {
                 *random.choice(private[random.integers(len(private))], int(shared), replace=False),
-                *random.choice(public, Shape.length - int(shared), replace=False),
+                *random.choice(public, Shape().length - int(shared), replace=False),
             }
             for _ in drawn.spec.queries
         ]
@@ -106,25 +101,29 @@ def _asking(spec: Specification, targets: list[set[str]]) -> Specification:
 
 def _any_true(spec: Specification, presence: Presence) -> bool:
     places = {name: place for place, name in enumerate(spec.events)}
-    found: list[NDArray[np.bool_]] = [
-        presence[:, [places[name] for name in elements(pattern)]].all(axis=1)
+    return any(
+        presence[:, [places[name] for name in elements(pattern)]].all(axis=1).any()
         for pattern in spec.query_patterns.values()
-    ]
-    return bool(np.any(found))
+    )
 
 
 VARIATIONS: Final = {
     variation.name: variation
     for variation in (
-        Variation("queries", "number of queries", (1, 2, 5, 10, 20), with_queries),
+        Variation("queries", "number of queries", (1, 2, 3, 5, 10), with_queries),
         Variation("private", "number of private patterns", (1, 2, 3, 4, 5), with_private),
         Variation(
             "overlap", "elements of each target that are private", (0, 1, 2, 3), with_overlap
         ),
         Variation("length", "events in each pattern", (1, 2, 3, 4, 5), with_length),
-        Variation("alpha", "alpha: how much precision counts", (0.1, 0.3, 0.5, 0.7, 0.9), with_alpha),
         Variation(
-            "history", "how far the world has moved on since", (0, 0.1, 0.25, 0.5, 0.75, 1), with_drift
+            "alpha", "alpha: how much precision counts", (0.1, 0.3, 0.5, 0.7, 0.9), with_alpha
+        ),
+        Variation(
+            "history",
+            "how far rates have moved since history (1: unrelated)",
+            (0, 0.1, 0.25, 0.5, 0.75, 1),
+            with_drift,
         ),
     )
 }

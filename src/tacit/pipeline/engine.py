@@ -137,6 +137,8 @@ class Engine:
 
     def _announce(self) -> Iterator[Answers]:
         """The registry is complete: answer what was held back, for all its subjects."""
+        if self.learning:
+            self.shard.announce()
         self.learning = 0
         held, self._held = self._held, []
         for handed in held:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 import polars as pl
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tacit.answers.answers import Answers
@@ -110,11 +111,26 @@ class Shard:
         self.tuples = Tuples(size, asking.attributes, asking.compared_types)
         self._numbers = np.empty(0, np.int32)
         """The number of each subject's policy, as far as they were needed."""
+        self.order: NDArray[np.int64] | None = None
+        """The slots of subjects in the order of answers, where that is not the slots' own."""
 
     def register(self, names: Sequence[str] | Sequence[int], since: int) -> None:
         """Give more subjects a slot; they have answers from the window `since` on."""
+        before = len(self.subjects)
         self.subjects.add(names)
         self.make_room(since)
+        if self.order is not None:
+            self.order = np.append(self.order, np.arange(before, len(self.subjects)))
+
+    def announce(self) -> None:
+        """Subjects were learned: answer from now on in order of name, and only the registered.
+
+        The order in which they were first heard of is nobody's business, nor is who was heard
+        of too late.
+        """
+        names = self.subjects.names
+        ranked = pc.sort_indices(names).to_numpy().astype(np.int64)
+        self.order = ranked[self.since[ranked] < NEVER]
 
     def make_room(self, since: int = NEVER) -> None:
         """Give every subject that the registry has come to know a slot."""
@@ -162,7 +178,7 @@ class Shard:
         if len(self._numbers) != len(self.subjects):
             self._numbers = self.policies.of(self.subjects)
         bits, certainty = self.asking.answer(handed.closed, handed.rows, self._numbers)
-        return Answers(
+        answers = Answers(
             self.asking.names,
             self.size,
             handed.closed.first,
@@ -171,10 +187,13 @@ class Shard:
             bits,
             certainty,
         )
+        return answers if self.order is None else answers.ordered(self.order)
 
     def state(self) -> tuple[dict[str, NDArray[np.generic]], dict[str, pl.DataFrame]]:
         """The state as plain arrays and frames."""
         arrays: dict[str, NDArray[np.generic]] = {"since": self.since}
+        if self.order is not None:
+            arrays["order"] = self.order
         arrays |= {f"subjects.{name}": part for name, part in self.subjects.state().items()}
         arrays |= {f"panes.{name}": part for name, part in self.panes.state().items()}
         return arrays, self.tuples.state()
@@ -185,6 +204,7 @@ class Shard:
         """Take up a state that `state` gave."""
         self.since = np.array(arrays["since"], dtype=np.int64)
         self.settled = bool((self.since == NONE).all())
+        self.order = np.array(arrays["order"], np.int64) if "order" in arrays else None
         self.subjects = Subjects.from_state(below("subjects.", arrays))
         self._numbers = np.empty(0, np.int32)
         self.panes.restore(below("panes.", arrays))

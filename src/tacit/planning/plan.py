@@ -77,8 +77,13 @@ class Expected:
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Expected:
         """What was written."""
-        counts = (np.array(plain[part], np.float64) for part in ("tp", "fp", "fn"))
-        return cls(tuple(plain["queries"]), tuple(plain["alphas"]), Confusion(*counts))
+        counts = [np.array(plain[part], np.float64) for part in ("tp", "fp", "fn")]
+        names, alphas = tuple(map(str, plain["queries"])), tuple(map(float, plain["alphas"]))
+        if any(part.shape != (len(names),) or not np.isfinite(part).all() for part in counts):
+            raise ValueError("counts")
+        if len(alphas) != len(names):
+            raise ValueError("alphas")
+        return cls(names, alphas, Confusion(*counts))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -107,6 +112,12 @@ class Plan:
     def fingerprint(self) -> str:
         """That of the specification that it was made for."""
         return self.spec.fingerprint if self.written is None else _fingerprint(self.written)
+
+    def insist(self, spec: Specification) -> None:
+        """Raise PlanError unless it was made for this specification; the registry may differ."""
+        same = spec.model_copy(update={"subjects": self.spec.subjects})
+        if same.fingerprint != self.fingerprint:
+            raise PlanError(_OTHER)
 
     @property
     def policies(self) -> tuple[Policy, ...]:

@@ -1,0 +1,261 @@
+"""Pictures of experiments: errors against epsilon, or against what is varied.
+
+The three PPMs have a colour each, told apart with any colour vision, and shapes and strokes tell
+them too. Baselines are grey. Every line is named at its end; lines that lie upon each other share
+a name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from os import PathLike, fspath
+from textwrap import fill
+from typing import TYPE_CHECKING, Any, Final
+
+from tacit.errors import SinkError
+from tacit.evaluation.experiments import Outcome
+from tacit.evaluation.methods import DECODES, WITHOUT_EPSILON, Method
+from tacit.planning.evidence import Decode
+from tacit.privacy.exponentials import written
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_COLOURS: Final = {"uniform": "#D55E00", "adaptive": "#0072B2", "optimal": "#009E73"}
+_SHAPES: Final = {"uniform": "s", "adaptive": "^", "optimal": "o"}
+_STROKES: Final[dict[str, Any]] = {
+    "uniform": (0, (1, 1)),
+    "adaptive": (0, (5, 2)),
+    "optimal": "solid",
+}
+_GREYS: Final = {"prior alone": "#333333", "suppression": "#AA4499"}
+_REMARKS: Final = {"prior alone": " (epsilon 0)", "suppression": " (no epsilon)"}
+_INK: Final = "#333333"
+_GREY: Final = "#8a8a8a"
+_SAME: Final = 0.006
+"""Lines that are never further apart than this share of the picture share a name."""
+_TITLES: Final = {
+    "literal": "noisy events at their word (literal)",
+    "posterior": "what is likelier, given the noise (posterior)",
+}
+_VARIED: Final = tuple(
+    Method(name, decode)
+    for name, decodes in {
+        "uniform": DECODES,
+        "adaptive": DECODES,
+        "optimal": ("posterior",),
+        "event-level": ("posterior",),
+        "prior alone": ("posterior",),
+    }.items()
+    for decode in decodes
+)
+"""The methods in pictures of what is varied."""
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A method's line in a panel."""
+
+    method: Method
+    places: tuple[float, ...]
+    means: tuple[float, ...]
+    lows: tuple[float, ...]
+    highs: tuple[float, ...]
+    label: str
+
+    @property
+    def ppm(self) -> bool:
+        return self.method.name in _COLOURS
+
+    @property
+    def colour(self) -> str:
+        return _COLOURS.get(self.method.name) or _GREYS.get(self.method.name, _GREY)
+
+
+def save(outcome: Outcome, path: str | PathLike[str]) -> None:
+    """Draw it into an SVG or PNG file."""
+    import matplotlib as mpl
+
+    # Text stays text in SVG, and the same outcome gives the same file.
+    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "tacit"}):
+        drawn = figure(outcome)
+        vector = fspath(path).lower().endswith(".svg")
+        metadata = {"Date": None, "Creator": None} if vector else {"Software": None}
+        try:
+            drawn.savefig(path, metadata=metadata, dpi=150)
+        except OSError as error:
+            why = error.strerror or type(error).__name__
+            raise SinkError(f"{path} cannot be written: {why}; choose another place") from error
+
+
+def figure(outcome: Outcome) -> Figure:
+    """The picture, for those who want to go on with it in matplotlib."""
+    from matplotlib.figure import Figure
+
+    varied = outcome.experiment.variation is not None
+    panels = _varied_panels(outcome) if varied else _epsilon_panels(outcome)
+    height = 5.6 if varied or len(outcome.experiment.methods) > 6 else 4.4
+    drawn = Figure(figsize=(11.4, height), layout="constrained")
+    drawn.get_layout_engine().set(wspace=0.04)  # type: ignore[union-attr, call-arg]
+    top = 1.04 * max(high for _, lines in panels for line in lines for high in line.highs)
+    first: Axes | None = None
+    for number, (title, lines) in enumerate(panels):
+        axes = drawn.add_subplot(1, len(panels), number + 1, sharey=first)
+        first = first or axes
+        axes.set_ylim(0, top)
+        _draw(axes, lines)
+        _frame(axes, outcome, title)
+        _name(axes, lines, top)
+        if number == 0:
+            axes.set_ylabel("MRE of Q: share of the quality that is lost", color=_INK)
+        else:
+            axes.tick_params(labelleft=False)
+    drawn.suptitle(_heading(outcome), x=0.01, ha="left", fontsize=11, color=_INK)
+    return drawn
+
+
+def _heading(outcome: Outcome) -> str:
+    sets = "1 data set" if outcome.datasets == 1 else f"{outcome.datasets:,} data sets"
+    said = f"{outcome.experiment.title}: mean over {sets}, bands of 95 % confidence"
+    return f"{said}, seed {outcome.experiment.seed}"
+
+
+def _epsilon_panels(outcome: Outcome) -> list[tuple[str, list[_Line]]]:
+    """A panel for each decoding."""
+
+    def lines(decode: Decode) -> list[_Line]:
+        return [
+            _line(outcome, method, [(float(e), e, None) for e in outcome.experiment.epsilons])
+            for method in outcome.experiment.methods
+            if method.decode == decode
+        ]
+
+    return [(_TITLES[decode], lines(decode)) for decode in DECODES]
+
+
+def _varied_panels(outcome: Outcome) -> list[tuple[str, list[_Line]]]:
+    """A panel for each epsilon."""
+    return [
+        (
+            f"epsilon {written(epsilon)} (one subject, one private pattern, one window)",
+            [
+                _line(outcome, method, [(float(v or 0), epsilon, v) for v in outcome.values], True)
+                for method in _VARIED
+                if method in outcome.experiment.methods
+            ],
+        )
+        for epsilon in outcome.experiment.epsilons
+    ]
+
+
+def _line(
+    outcome: Outcome, method: Method, points: Sequence[tuple[float, Any, Any]], both: bool = False
+) -> _Line:
+    bands = [outcome.band(method, epsilon, value) for _, epsilon, value in points]
+    means, lows, highs = (tuple(column) for column in zip(*bands, strict=True))
+    places = tuple(place for place, _, _ in points)
+    label = str(method) if both and method.name not in WITHOUT_EPSILON else method.name
+    label += _REMARKS.get(method.name, "")
+    return _Line(method, places, means, lows, highs, label)
+
+
+def _draw(axes: Axes, lines: Sequence[_Line]) -> None:
+    for line in lines:
+        name = line.method.name
+        literal = line.method.decode == "literal"
+        if line.ppm:
+            style: dict[str, Any] = {
+                "marker": _SHAPES[name], "linestyle": _STROKES[name], "linewidth": 2.0,
+                "markersize": 5.5, "zorder": 3,
+                "markerfacecolor": "white" if literal else line.colour,
+            }  # fmt: skip
+        else:
+            stroke = (0, (4, 3)) if name in WITHOUT_EPSILON else "solid"
+            style = {"linestyle": stroke, "linewidth": 1.1, "zorder": 2}
+        axes.plot(line.places, line.means, color=line.colour, **style)
+    # Lines that lie upon each other have one band, or it would look darker than it is.
+    for line, _ in _together(lines, axes.get_ylim()[1]):
+        axes.fill_between(
+            line.places, line.lows, line.highs, color=line.colour, alpha=0.13, linewidth=0,
+            zorder=1,
+        )  # fmt: skip
+
+
+def _name(axes: Axes, lines: Sequence[_Line], top: float) -> None:
+    """Each line is named where it ends; names that would lie upon each other are moved apart."""
+    named = sorted(_together(lines, top), key=lambda pair: -_end(pair[0]))
+    heights = _spread([(_end(line), 1 + label.count("\n")) for line, label in named], top)
+    last = max(place for line in lines for place in line.places)
+    for (line, label), height in zip(named, heights, strict=True):
+        axes.annotate(
+            label, (last, _end(line)), xytext=(1.045, height / top), textcoords="axes fraction",
+            color=line.colour if line.ppm or line.method.name in _GREYS else "#5c5c5c",
+            va="center", fontsize=9 if line.ppm else 8,
+            fontweight="bold" if line.ppm else "normal", annotation_clip=False,
+            linespacing=1.0,
+            arrowprops={
+                "arrowstyle": "-", "color": line.colour, "linewidth": 0.6, "shrinkA": 1,
+                "shrinkB": 4, "relpos": (0, 0.5),
+            },
+        )  # fmt: skip
+
+
+def _end(line: _Line) -> float:
+    return line.means[-1]
+
+
+def _together(lines: Sequence[_Line], top: float) -> list[tuple[_Line, str]]:
+    """Lines with their names; baselines that can hardly be told apart have one name together."""
+    groups: list[list[_Line]] = []
+    for line in lines:
+        for group in groups:
+            apart = max(abs(a - b) for a, b in zip(line.means, group[0].means, strict=True))
+            alike = line.method.name not in _GREYS and group[0].method.name not in _GREYS
+            if not line.ppm and not group[0].ppm and alike and apart < _SAME * top:
+                group.append(line)
+                break
+        else:
+            groups.append([line])
+    return [(group[0], _wrapped(", ".join(line.label for line in group))) for group in groups]
+
+
+def _wrapped(label: str) -> str:
+    return fill(label, 24, break_on_hyphens=False)
+
+
+_STEP: Final = 0.042
+"""The height of a line of text, as a share of the picture."""
+
+
+def _spread(wished: Sequence[tuple[float, int]], top: float) -> list[float]:
+    """Heights near the wished ones, from the highest to the lowest, with room for the text."""
+    sizes = [lines * _STEP * top for _, lines in wished]
+    heights: list[float] = []
+    for number, ((wish, _), size) in enumerate(zip(wished, sizes, strict=True)):
+        ceiling = top if number == 0 else heights[-1] - (sizes[number - 1] + size) / 2
+        heights.append(min(wish, ceiling))
+    floor = 0.0
+    for number in reversed(range(len(heights))):
+        # Pushed below the axis, so all of them move up as far as needed.
+        heights[number] = max(heights[number], floor + (sizes[number] / 2 if floor else 0.0))
+        floor = heights[number] + sizes[number] / 2
+    return heights
+
+
+def _frame(axes: Axes, outcome: Outcome, title: str) -> None:
+    varied = outcome.experiment.variation
+    if varied is None:
+        axes.set_xscale("log")
+        ticks = [float(epsilon) for epsilon in outcome.experiment.epsilons]
+        axes.set_xlabel("epsilon (one subject, one private pattern, one window)", color=_INK)
+    else:
+        ticks = [float(value) for value in varied.values]
+        axes.set_xlabel(varied.label, color=_INK)
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks], fontsize=8.5)
+    axes.minorticks_off()
+    axes.set_title(title, loc="left", fontsize=9.5, color=_INK)
+    axes.grid(axis="y", color="#e2e2e2", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)

@@ -1,0 +1,132 @@
+"""What an experiment found, as a table and as a short report in Markdown."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Final
+
+from tacit.counting import count
+from tacit.evaluation.bands import Band
+from tacit.evaluation.experiments import Outcome
+from tacit.evaluation.methods import PPMS, Method
+from tacit.privacy.exponentials import written
+
+UNIT: Final = "Every epsilon is for one subject, one private pattern and one window."
+CONVENTIONS: Final = (
+    "MRE = (Q of true answers - Q) / Q of true answers, and true answers have Q = 1. Q = alpha *"
+    " precision + (1 - alpha) * recall, alpha 0.5 unless it is varied. Precision is 1 where nothing"
+    " is claimed and nothing is there, 0 where something is there and nothing is claimed; recall is"
+    " 1 where nothing is there. Micro average: counts are added up over all queries, subjects and"
+    " windows of a data set first. A row is the mean over data sets; its band holds the true mean"
+    " with 95 % confidence (Student's t). All methods see the same data sets, and ratios are of"
+    " means, with bands from the paired differences. Plans and decoders are made from history"
+    " windows, errors are counted on other windows."
+)
+BASELINES: Final = (
+    "Baselines are calibrated so that they give the same guarantee as the PPMs: epsilon for one"
+    " subject, one private pattern and one window. Suppression gives no such guarantee, and prior"
+    " alone has epsilon 0; both are the same for every epsilon."
+)
+_OPTIMAL: Final = Method("optimal", "posterior")
+
+
+def as_csv(outcome: Outcome) -> str:
+    """The rows as CSV."""
+    rows = outcome.to_list()
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def table(outcome: Outcome) -> list[tuple[str, ...]]:
+    """A head, then for each method its mean error at each epsilon, or for each value."""
+    experiment, varied = outcome.experiment, outcome.experiment.variation
+    if varied is None:
+        columns = [(epsilon, None) for epsilon in experiment.epsilons]
+        head = [written(epsilon) for epsilon in experiment.epsilons]
+        return [
+            ("method", "decode", *head),
+            *(
+                (method.name, method.decode, *_means(outcome, method, columns))
+                for method in experiment.methods
+            ),
+        ]
+    head = [f"{value:g}" for value in varied.values]
+    return [
+        ("method", "decode", "epsilon", *head),
+        *(
+            (
+                method.name,
+                method.decode,
+                written(epsilon),
+                *_means(outcome, method, [(epsilon, value) for value in varied.values]),
+            )
+            for epsilon in experiment.epsilons
+            for method in experiment.methods
+        ),
+    ]
+
+
+def _means(
+    outcome: Outcome, method: Method, columns: Sequence[tuple[Fraction, float | None]]
+) -> list[str]:
+    return [f"{outcome.band(method, epsilon, value).mean:.3f}" for epsilon, value in columns]
+
+
+def ratios(outcome: Outcome) -> list[tuple[str, ...]]:
+    """A head, then how optimal's error compares with others' at each epsilon, paired."""
+    experiment = outcome.experiment
+    head = ("optimal against", *(written(epsilon) for epsilon in experiment.epsilons))
+    others = [method for method in PPMS if method != _OPTIMAL]
+    body = [
+        (str(other), *(_shown(outcome.ratio(_OPTIMAL, other, e)) for e in experiment.epsilons))
+        for other in others
+    ]
+    return [head, *body]
+
+
+def _shown(ratio: Band | None) -> str:
+    if ratio is None:
+        return "-"
+    if ratio.high == float("inf"):
+        return f"{ratio.mean:.2f}"
+    return f"{ratio.mean:.2f} ({ratio.low:.2f}-{ratio.high:.2f})"
+
+
+def markdown(rows: Sequence[Sequence[str]]) -> str:
+    """Rows as a table in Markdown; the first is its head."""
+    head, *body = rows
+    lines = [head, ["---"] * len(head), *body]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def report(outcome: Outcome, command: str) -> str:
+    """What was done, what came out, and how it is to be read."""
+    experiment, varied = outcome.experiment, outcome.experiment.variation
+    title = f"# {experiment.title}: error against "
+    parts = [
+        title + ("epsilon" if varied is None else varied.label),
+        f"Made by `{command}`. {experiment.about} {count(outcome.datasets, 'data set')}.",
+        UNIT,
+        "![The mean error of every method](figure.svg)",
+        "## Mean MRE of Q",
+        "Columns are epsilons." if varied is None else f"Columns are: {varied.label}.",
+        markdown(table(outcome)),
+    ]
+    if varied is None:
+        parts += [
+            "## Optimal against the others",
+            "Mean error of `optimal` (posterior) as a share of another's, with its band. Below 1,"
+            " `optimal` is better.",
+            markdown(ratios(outcome)),
+        ]
+    parts += ["## Conventions", CONVENTIONS]
+    if len(experiment.methods) > len(PPMS):
+        parts.append(BASELINES)
+    parts.append("`table.csv` has all rows with their bands.")
+    return "\n\n".join(parts) + "\n"

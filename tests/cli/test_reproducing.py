@@ -1,0 +1,148 @@
+"""`tacit reproduce`: what it prints, what it leaves behind, and what it refuses."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import cast
+
+import click
+import pytest
+
+from tacit.cli.main import main
+from tests.cli.meetings import tacit
+
+DOCS = Path(__file__).parent.parent.parent / "docs"
+REPRODUCE = cast("click.Group", main.commands["reproduce"])
+QUICK = ("--datasets", "1", "--epsilon", "3")
+
+
+def test_rows_come_as_json_for_every_method_and_epsilon() -> None:
+    shown = tacit("reproduce", "synthetic", "--datasets", "1", "--epsilon", "5,1", "--json")
+    assert shown.exit_code == 0, shown.output
+    rows = json.loads(shown.stdout)
+    assert set(rows[0]) == {"method", "decode", "epsilon", "mre", "low", "high", "datasets"}
+    assert len(rows) == 26 * 2
+    assert {row["epsilon"] for row in rows} == {1.0, 5.0}
+    assert all(0 <= row["low"] <= row["mre"] <= row["high"] <= 1 for row in rows)
+    assert shown.stderr == "", "nothing is drawn where nobody looks"
+
+
+def test_everything_is_written_and_a_second_run_only_reads_it(tmp_path: Path) -> None:
+    out = tmp_path / "deep" / "synthetic"
+    first = tacit("reproduce", "synthetic", *QUICK, "--out", out)
+    assert first.exit_code == 0, first.output
+    names = {"run.json", "results.jsonl", "table.csv", "figure.svg", "figure.png", "report.md"}
+    assert {path.name for path in out.iterdir()} == names
+    rows = list(csv.DictReader((out / "table.csv").read_text().splitlines()))
+    again = tacit("reproduce", "synthetic", *QUICK, "--out", out, "--json")
+    assert [str(row["mre"]) for row in json.loads(again.stdout)] == [row["mre"] for row in rows]
+    assert len((out / "results.jsonl").read_text().splitlines()) == 1
+    told = (out / "report.md").read_text()
+    assert "`tacit reproduce synthetic --datasets 1 --seed 0 --epsilon 3`" in told
+    assert str(tmp_path) not in told
+
+
+def test_a_run_with_other_parameters_is_refused(tmp_path: Path) -> None:
+    assert tacit("reproduce", "synthetic", *QUICK, "--out", tmp_path).exit_code == 0
+    refused = tacit("reproduce", "synthetic", *QUICK, "--seed", "3", "--out", tmp_path)
+    assert refused.exit_code == 1
+    assert "seed was 0 and is 3 now" in refused.stderr
+    varied = tacit("reproduce", "synthetic", *QUICK, "--vary", "alpha", "--out", tmp_path)
+    assert "vary was not told and is alpha now" in varied.stderr
+
+
+@pytest.mark.parametrize(
+    "epsilon", ["0", "-1", "inf", "nan", "many", "", "1,0", "1,,2", "1e-9", "1e9", "1;2"]
+)
+@pytest.mark.parametrize("experiment", ["synthetic", "taxi", "home"])
+def test_an_epsilon_that_is_none_is_refused(experiment: str, epsilon: str) -> None:
+    refused = tacit("reproduce", experiment, "--epsilon", epsilon)
+    assert refused.exit_code == 2
+    assert "epsilon must be" in refused.stderr
+
+
+def test_epsilons_are_given_together_or_one_by_one() -> None:
+    told = [
+        tacit("reproduce", "synthetic", "--datasets", "1", "--json", *given).stdout
+        for given in (("--epsilon", "2,0.5"), ("--epsilon", "0.50", "--epsilon", "2,2"))
+    ]
+    assert told[0] == told[1]
+
+
+def test_what_is_varied_is_in_every_row() -> None:
+    shown = tacit("reproduce", "synthetic", *QUICK, "--vary", "overlap", "--json")
+    rows = json.loads(shown.stdout)
+    assert {row["value"] for row in rows} == {0, 1, 2, 3}
+    untouched = [row for row in rows if row["method"] == "optimal" and row["value"] == 0]
+    assert {row["mre"] for row in untouched} == {0.0}, "public events alone are asked for"
+
+
+def test_taxi_says_that_trips_are_generated() -> None:
+    shown = tacit("reproduce", "taxi", *QUICK, "--json")
+    assert shown.exit_code == 0, shown.output
+    assert "this is not T-Drive" in shown.stderr
+    assert len(json.loads(shown.stdout)) == 26
+
+
+def test_taxi_reads_t_drive_and_tells_what_it_cleaned(tmp_path: Path) -> None:
+    lines = [
+        f"{{taxi}},2008-02-0{day} {hour:02}:{minute:02}:00,116.{300 + 10 * (hour % 9)},39.9"
+        for day in (4, 5)
+        for hour in range(24)
+        for minute in (1, 31)
+    ]
+    for taxi in (1, 2):
+        text = "\n".join(line.format(taxi=taxi) for line in lines)
+        (tmp_path / f"{taxi}.txt").write_text(text)
+    (tmp_path / "3.txt").write_text("")
+    shown = tacit("reproduce", "taxi", *QUICK, "--data", tmp_path)
+    assert shown.exit_code == 0, shown.output
+    assert "192 reports read, 192 kept" in shown.stderr
+    assert "1 of 3 files" in shown.stderr
+    assert "T-Drive: 192 reports of 2 taxis" in shown.stdout
+
+
+def test_taxi_says_where_t_drive_is_to_be_had(tmp_path: Path) -> None:
+    refused = tacit("reproduce", "taxi", "--data", tmp_path / "nowhere")
+    assert refused.exit_code == 4
+    assert "Microsoft Research" in refused.stderr
+
+
+def test_home_compares_the_three_mechanisms() -> None:
+    shown = tacit("reproduce", "home", *QUICK, "--json")
+    assert shown.exit_code == 0, shown.output
+    rows = json.loads(shown.stdout)
+    assert {row["method"] for row in rows} == {"uniform", "adaptive", "optimal"}
+    assert len(rows) == 6
+
+
+def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert tacit("reproduce", "home", "--out", tmp_path / "file").exit_code == 2
+    assert tacit("reproduce", "home", *QUICK, "--out", tmp_path / "file" / "in").exit_code == 5
+
+
+def test_processes_are_started_from_the_command_line(tmp_path: Path) -> None:
+    typed = [sys.executable, "-m", "tacit", "reproduce", "synthetic", "--datasets", "2"]
+    done = subprocess.run(
+        [*typed, "--epsilon", "5", "--out", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=250,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert len((tmp_path / "results.jsonl").read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize("name", sorted(REPRODUCE.commands))
+def test_the_reference_has_every_option_of_an_experiment(name: str) -> None:
+    section = (DOCS / "cli.md").read_text().split("## `tacit reproduce`")[1].split("\n## ")[0]
+    for option in REPRODUCE.commands[name].params:
+        assert re.search(rf"`{option.opts[0]}[ `]", section), f"{option.opts[0]} is not told"
+    assert f"tacit reproduce {name} [OPTIONS]" in section
