@@ -34,6 +34,8 @@ class Answers:
     """How sure protected answers are; true ones have None."""
     place: tuple[int, int] = (0, 0)
     """Where these windows and subjects begin among those of the certainty."""
+    private: bool = True
+    """Whether protected answers may be given away: not if their noise came from a seed."""
 
     @property
     def windows(self) -> int:
@@ -85,6 +87,7 @@ class Answers:
             self.bits[windows, :, words],
             self.certainty,
             (self.place[0] + windows.start, self.place[1] + slots.start),
+            self.private,
         )
 
     def ordered(self, slots: NDArray[np.int64]) -> Answers:
@@ -102,6 +105,7 @@ class Answers:
             self.since[slots],
             words.astype(np.uint64, copy=False),
             certainty,
+            private=self.private,
         )
 
     def confidence(self, query: int) -> NDArray[np.float64]:
@@ -122,6 +126,8 @@ class Answers:
         if protected:
             confidence = np.stack([self.confidence(query) for query in range(number)], axis=1)
             sure = [pa.array(confidence[windows, :, subjects].ravel().astype(np.float32))]
+            if not self.private:
+                sure.append(pa.array(np.zeros(len(starts), np.bool_)))
         return pa.RecordBatch.from_arrays(
             [
                 pa.array(starts).cast(instant),
@@ -134,12 +140,13 @@ class Answers:
                 pa.array(self.detected[windows, :, subjects].ravel()),
                 *sure,
             ],
-            schema=schema(self.subjects.type, protected=protected),
+            schema=schema(self.subjects.type, protected=protected, private=self.private),
         )
 
     def table(self) -> pa.Table:
         """The answers as an Arrow table, a row for each."""
-        columns = schema(self.subjects.type, protected=self.certainty is not None)
+        protected = self.certainty is not None
+        columns = schema(self.subjects.type, protected=protected, private=self.private)
         return pa.Table.from_batches(self.batches(), schema=columns)
 
     def counts(self) -> NDArray[np.int64]:
@@ -168,10 +175,15 @@ class Answers:
         )
 
 
-def schema(subject: pa.DataType, *, protected: bool = False) -> pa.Schema:
-    """The columns of answers, for subjects of this type."""
+def schema(subject: pa.DataType, *, protected: bool = False, private: bool = True) -> pa.Schema:
+    """The columns of answers, for subjects of this type.
+
+    Protected answers whose noise came from a seed have one more, which says so in every row.
+    """
     named = subject if pa.types.is_integer(subject) else pa.dictionary(pa.int32(), subject)
     sure = [("confidence", pa.float32())] if protected else []
+    if protected and not private:
+        sure.append(("private", pa.bool_()))
     return pa.schema(
         [
             ("window_start", pa.timestamp("us", tz="UTC")),

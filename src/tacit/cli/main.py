@@ -385,7 +385,7 @@ def reproduce() -> None:
 
 
 @reproduce.command()
-@_experiment(20, ", 10 with --vary")
+@_experiment(12, ", 10 with --vary")
 @click.option(
     "--vary",
     type=click.Choice(["queries", "private", "overlap", "length", "alpha", "history"]),
@@ -408,7 +408,7 @@ def synthetic(
     """
     from tacit.cli.reproducing import reproduce_synthetic
 
-    reproduce_synthetic(epsilons, vary, seed, datasets or (10 if vary else 20), out, as_json)
+    reproduce_synthetic(epsilons, vary, seed, datasets or (10 if vary else 12), out, as_json)
 
 
 @reproduce.command()

@@ -54,6 +54,8 @@ def run_planning(
 
 
 def _surveyed(spec: Specification, history: Sequence[str], wish: Wish) -> list[Statistics]:
+    if not spec.queries:
+        raise PlanError("there are no queries to plan for: add some to the specification")
     inputs = opened(spec, history)
     literal = (wish.decode or spec.decode) == "literal"
     with watching([input_.source for input_ in inputs]) as watch:

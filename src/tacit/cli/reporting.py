@@ -117,7 +117,9 @@ class Summary:
             lines.insert(1, f"Refused: {lost} (kept: {where}):")
         if self.refused and not self.taken:
             lines.append(
-                "No tuple was taken. If the times are right, see windows.future and start."
+                "No tuple was taken. Refused as unregistered: see that the registry has the "
+                "subjects as they are written in the data. Refused for their times: see "
+                "windows.future and start."
             )
         return "\n".join(lines)
 

@@ -110,7 +110,8 @@ class Told:
 
     def __str__(self) -> str:
         source = "without a plan" if self.plan_file is None else f"by the plan {self.plan_file}"
-        lines = [f"Answers protected with {self.plan.mechanism}, {source}."]
+        made = "protected with" if self.summary.protected else "with seeded noise by"
+        lines = [f"Answers {made} {self.plan.mechanism}, {source}."]
         amounts = [
             f"{one['epsilon']} for {one['private']}{_whose(one['subjects'])}"
             for one in spent(self.plan)
@@ -137,4 +138,4 @@ def spent(plan: Plan) -> list[dict[str, Any]]:
 
 
 def _whose(subjects: int | None) -> str:
-    return "" if subjects is None else f" of {subjects:,} subjects"
+    return "" if subjects is None else f" of {count(subjects, 'subject')}"

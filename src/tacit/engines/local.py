@@ -81,7 +81,8 @@ class Detection:
     def schema(self) -> pa.Schema:
         """The columns of the answers."""
         protected = isinstance(self.flow.asking, Release)
-        return schema(self.engine.subjects.names.type, protected=protected)
+        kind, private = self.engine.subjects.names.type, self.flow.asking.private
+        return schema(kind, protected=protected, private=private)
 
     def __iter__(self) -> Iterator[Answers]:
         flows = [self._extracted(input_) for input_ in self.inputs]

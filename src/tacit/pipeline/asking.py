@@ -24,6 +24,9 @@ class Asking(ABC):
     `queries` are all patterns that are matched on the way.
     """
 
+    private = True
+    """Whether noise, if there is any, comes from where nobody can foretell it."""
+
     def __init__(self, names: Sequence[str], queries: Sequence[Queries]) -> None:
         self.names = tuple(names)
         self.queries = queries

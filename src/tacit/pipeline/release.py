@@ -304,7 +304,7 @@ class Release(Asking):
     def __init__(self, spec: Specification, schemes: Sequence[Scheme], noise: Noise) -> None:
         queries = tuple(spec.query_patterns.values())
         asked = Asked()
-        self.noise = noise
+        self.private = noise.private
         self.guards = [_guard(scheme, spec, queries, asked, noise) for scheme in schemes]
         readings = [guard.reading.queries for guard in self.guards if guard.reading is not None]
         self._asked = compiled_queries(spec, asked.patterns, walk=not readings)

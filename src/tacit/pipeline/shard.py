@@ -186,6 +186,7 @@ class Shard:
             handed.since,
             bits,
             certainty,
+            private=self.asking.private,
         )
         return answers if self.order is None else answers.ordered(self.order)
 
