@@ -40,7 +40,8 @@ NOT_PROMISED: Final = {
     " away, whatever epsilon is. The odds above are those of someone who knows all public events.",
     "sums": "Windows add up, and so do private patterns and subjects: n windows may give away n"
     " times as much. Nothing counts this yet.",
-    "arrival": "When tuples arrive, and so when answers come, is not hidden.",
+    "arrival": "When tuples arrive, and so when answers come and whose tuples are late, is not "
+    "hidden; a private event's time moves that too.",
     "policies": "Which subject protects which pattern with which epsilon is regarded as known.",
     "registry": "Who is registered is public.",
     "history": "What a plan itself tells about the history it was made from is not bounded.",
@@ -495,8 +496,8 @@ def _adds_up(odds: Odds) -> str:
         f" pattern epsilon {written(odds.epsilon_in_a_day)} together."
     )
     if number == 1:
-        return f"One window is enough to make a 50:50 guess as sure as 99:1. {day}"
-    some = f"A 50:50 guess about what shows in {number:,} windows could become as sure as 99:1."
+        return f"One window is enough to make a 50:50 guess as sure as 99:1, or surer. {day}"
+    some = f"A 50:50 guess about what shows in {number:,} windows could become as sure as 99:1, or surer."
     return f"{some} {day}"
 
 
