@@ -329,7 +329,7 @@ def test_nothing_private_and_nothing_asked_are_told_too() -> None:
 def test_an_epsilon_that_hides_nothing_is_called_so() -> None:
     text = said(explain(written(["pattern: a, epsilon: 50"], {"q": "a"})))
     assert "can become as good as certain" in text
-    assert "One window is enough to make a 50:50 guess as sure as 99:1." in text
+    assert "One window is enough to make a 50:50 guess as sure as 99:1, or surer." in text
 
 
 def test_names_that_people_chose_do_no_harm() -> None:
