@@ -23,6 +23,8 @@ from tacit.privacy.prior import Bits
 from tacit.privacy.staircase import Design
 
 _NONE: Final = -1
+_NARROW: Final = 6
+"""With so many variables at most, rows are listed for all their values at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,9 @@ class Contexts:
         self._most_blocks = 1
         nothing, zero = np.empty(0, np.int64), np.zeros(1, np.int64)
         self._laid = _Laid(zero, nothing, zero, nothing, nothing, nothing, nothing)
+        self._width = len(optimal.component.variables)
+        self._direct = np.empty((0, 1 << min(self._width, _NARROW)), np.int64)
+        self._code = np.empty(0, np.int32)
         self._codes = 0
         self._rows: dict[int, int] = {}
         self._decided = np.empty((0, self._words), np.uint64)
@@ -91,10 +96,29 @@ class Contexts:
         if strange.any():
             self._plan(_distinct(signals[strange]))
             numbers = self._keys.numbers(signals)
+        codes = np.full((len(numbers), self._most_blocks), _NONE, np.int32)
+        rows = np.empty(codes.size, np.int64)
+        places = np.empty(codes.size, np.int64)
+        if self._most_blocks == 1 and self._width <= _NARROW:
+            drawn = _find_rows_at_once(
+                numbers, values.reshape(-1), self._direct, self._code, codes, rows, places
+            )
+        else:
+            drawn = self._find_rows(numbers, values, codes, rows, places)
+        if drawn:
+            _add(self._sampler.sample(rows[:drawn]), places[:drawn], codes.reshape(-1))
+        return Drawn(numbers, codes)
+
+    def _find_rows(
+        self,
+        numbers: NDArray[np.int32],
+        values: NDArray[np.uint64],
+        codes: NDArray[np.int32],
+        rows: NDArray[np.int64],
+        places: NDArray[np.int64],
+    ) -> int:
         laid = self._laid
-        rows = np.full((len(numbers), self._most_blocks), _NONE, np.int64)
-        codes = np.full(rows.shape, _NONE, np.int32)
-        _find_rows(
+        found: int = _find_rows(
             numbers,
             values,
             laid.blocks,
@@ -104,13 +128,11 @@ class Contexts:
             laid.places,
             laid.first_row,
             laid.first_code,
-            rows,
             codes,
+            rows,
+            places,
         )
-        drawn = rows >= 0
-        if drawn.any():
-            codes[drawn] += self._sampler.sample(rows[drawn])
-        return Drawn(numbers, codes)
+        return found
 
     def words(self, drawn: Drawn) -> NDArray[np.uint64]:
         """The answers of all parts, `[window and subject][word]`, lowest bit first."""
@@ -120,11 +142,17 @@ class Contexts:
             words |= self._readings[drawn.codes[:, block]]
         return words
 
+    def weigh(
+        self, drawn: Drawn, part: int, likely: NDArray[np.float64], *, true: bool = True
+    ) -> None:
+        """Multiply with how likely a part is true, or false, given what was drawn."""
+        _weigh(drawn.contexts, drawn.codes, self._sure(part), self._table(part), true, likely)
+
     def posterior(self, drawn: Drawn, part: int) -> NDArray[np.float64]:
         """How likely a part is true, given what was drawn."""
-        result = np.empty(len(drawn.contexts))
-        _posterior(drawn.contexts, drawn.codes, self._sure(part), self._table(part), result)
-        return result
+        likely = np.ones(len(drawn.contexts))
+        self.weigh(drawn, part, likely)
+        return likely
 
     def _sure(self, part: int) -> NDArray[np.float64]:
         """By context, whether a part is true where it is decided."""
@@ -132,15 +160,20 @@ class Contexts:
         return ((self._decided[:, word] >> np.uint64(bit)) & np.uint64(1)).astype(np.float64)
 
     def _table(self, part: int) -> NDArray[np.float64]:
-        """By code, the posterior of a part; not a number where the code says nothing of it."""
+        """By code, the posterior of a part; not a number where another block's code tells it."""
         table = self._tables.get(part)
         if table is None or len(table) <= self._codes:
             table = np.full(self._codes + 1, np.nan)
-            blocks = (block for context in self._contexts for block in context.blocks)
-            for (block, design), first in zip(blocks, self._laid.first_code, strict=True):
-                if part in block.parts:
-                    told = design.posterior[:, block.columns[block.parts.index(part)]]
-                    table[first : first + len(told)] = told
+            firsts = iter(self._laid.first_code.tolist())
+            for context in self._contexts:
+                for block, design in context.blocks:
+                    first = next(firsts)
+                    there = slice(first, first + len(design.posterior))
+                    if part in block.parts:
+                        column = block.columns[block.parts.index(part)]
+                        table[there] = design.posterior[:, column]
+                    elif len(context.blocks) == 1:
+                        table[there] = context.decided[part]
             self._tables[part] = table
         return table
 
@@ -161,7 +194,24 @@ class Contexts:
         self._most_blocks = max(self._most_blocks, *counts)
         decided = packed(np.array([context.decided for context in contexts], np.bool_))
         self._decided = np.concatenate([self._decided, decided])
+        if self._width <= _NARROW:
+            self._lay_directly(contexts, len(self._laid.blocks) - 1 - len(contexts))
         self._keys.add(keys)
+
+    def _lay_directly(self, contexts: list[Context], first: int) -> None:
+        """For contexts of one block: the row for each value of all variables, and its code."""
+        values = np.arange(1 << self._width)
+        rows = np.full((len(contexts), len(values)), _NONE, np.int64)
+        codes = np.full(len(contexts), _NONE, np.int32)
+        for place, context in enumerate(contexts):
+            if len(context.blocks) == 1:
+                number = self._laid.blocks[first + place]
+                block, _ = context.blocks[0]
+                choice = sum(((values >> v) & 1) << n for n, v in enumerate(block.variables))
+                rows[place] = self._laid.first_row[number] + block.place[choice]
+                codes[place] = self._laid.first_code[number]
+        self._direct = np.concatenate([self._direct, rows])
+        self._code = np.append(self._code, codes)
 
     def _lay(self, blocks: list[tuple[Block, Design]]) -> None:
         """Lay channels after those that are there."""
@@ -232,14 +282,19 @@ def _find_rows(
     first_variable: NDArray[np.int64],
     variables: NDArray[np.int64],
     first_place: NDArray[np.int64],
-    places: NDArray[np.int64],
+    places_of: NDArray[np.int64],
     first_row: NDArray[np.int64],
     first_code: NDArray[np.int64],
-    rows: NDArray[np.int64],
     codes: NDArray[np.int32],
-) -> None:
-    """For every block of every window's context: the row to draw from, and its first code."""
-    one = np.uint64(1)
+    rows: NDArray[np.int64],
+    places: NDArray[np.int64],
+) -> int:
+    """For every block of every window's context its first code, and the row to draw from.
+
+    The rows come one after the other, each with the place of its code; how many there are.
+    """
+    one, low = np.uint64(1), np.uint64(63)
+    drawn = 0
     for i in range(len(contexts)):
         begin = blocks[contexts[i]]
         for block in range(begin, blocks[contexts[i] + 1]):
@@ -247,25 +302,62 @@ def _find_rows(
             start = first_variable[block]
             for place in range(start, first_variable[block + 1]):
                 variable = np.uint64(variables[place])
-                bit = (values[i, variable >> np.uint64(6)] >> (variable & np.uint64(63))) & one
+                bit = (values[i, variable >> np.uint64(6)] >> (variable & low)) & one
                 choice |= np.int64(bit) << (place - start)
-            rows[i, block - begin] = first_row[block] + places[first_place[block] + choice]
+            rows[drawn] = first_row[block] + places_of[first_place[block] + choice]
+            places[drawn] = i * codes.shape[1] + block - begin
             codes[i, block - begin] = first_code[block]
+            drawn += 1
+    return drawn
 
 
 @compiled
-def _posterior(
+def _find_rows_at_once(
+    contexts: NDArray[np.int32],
+    values: NDArray[np.uint64],
+    direct: NDArray[np.int64],
+    code: NDArray[np.int32],
+    codes: NDArray[np.int32],
+    rows: NDArray[np.int64],
+    places: NDArray[np.int64],
+) -> int:
+    """The same where every context has at most one block and variables are few."""
+    drawn = 0
+    for i in range(len(contexts)):
+        row = direct[contexts[i], values[i]]
+        rows[drawn] = row
+        places[drawn] = i
+        codes[i, 0] = code[contexts[i]]
+        drawn += row >= 0
+    return drawn
+
+
+@compiled
+def _add(symbols: NDArray[np.int32], places: NDArray[np.int64], codes: NDArray[np.int32]) -> None:
+    """From first codes to codes."""
+    for i in range(len(symbols)):
+        codes[places[i]] += symbols[i]
+
+
+@compiled
+def _weigh(
     contexts: NDArray[np.int32],
     codes: NDArray[np.int32],
     sure: NDArray[np.float64],
     table: NDArray[np.float64],
-    result: NDArray[np.float64],
+    true: bool,
+    likely: NDArray[np.float64],
 ) -> None:
-    """The last code that says something of the part; where none does, it is decided."""
+    """By the last code that says something of the part; where none does, it is decided."""
+    if codes.shape[1] == 1:
+        for i in range(len(contexts)):
+            told = table[codes[i, 0]] if codes[i, 0] >= 0 else sure[contexts[i]]
+            likely[i] *= told if true else 1 - told
+        return
     for i in range(len(contexts)):
-        likely = sure[contexts[i]]
+        told = sure[contexts[i]]
         for block in range(codes.shape[1]):
             code = codes[i, block]
             if code >= 0 and not np.isnan(table[code]):
-                likely = table[code]
-        result[i] = likely
+                told = table[code]
+        likely[i] *= told if true else 1 - told

@@ -266,19 +266,20 @@ class Symbols(Certainty):
     ) -> Shares:
         """`[window][own subject]`: how likely a query is true."""
         question = self.questions[query]
-        told = np.stack(
-            [
-                self.contexts[component].posterior(self._part(component, windows, own), part)
-                for component, part in question.parts
-            ]
-        )
+        likely = np.ones(len(range(self.windows)[windows]) * len(self.slots[own]))
         # Parts of different components are taken as independent.
-        likely = told.prod(axis=0) if question.every else 1 - (1 - told).prod(axis=0)
-        return np.asarray(likely).reshape(len(range(self.windows)[windows]), -1)
+        for component, part in question.parts:
+            drawn = self._part(component, windows, own)
+            self.contexts[component].weigh(drawn, part, likely, true=question.every)
+        if not question.every:
+            likely = 1 - likely
+        return likely.reshape(len(range(self.windows)[windows]), -1)
 
     def _part(self, component: int, windows: slice, own: slice) -> Drawn:
         """What was drawn in some windows for some of the subjects."""
         drawn = self.drawn[component]
+        if windows == own == slice(None):
+            return drawn
         shape = (self.windows, len(self.slots))
         codes = drawn.codes.reshape(*shape, drawn.codes.shape[1])[windows, own]
         return Drawn(

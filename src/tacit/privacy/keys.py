@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from tacit.kernels import compiled
 
 _FREE = -1
+_SEED = np.uint64(0x9E3779B97F4A7C15)
 
 
 class Keys:
@@ -23,7 +24,10 @@ class Keys:
     def numbers(self, keys: NDArray[np.uint64]) -> NDArray[np.int32]:
         """The number of each key; one that is not known yet has -1."""
         found = np.empty(len(keys), np.int32)
-        _find(keys, self.known, self._table, found)
+        if keys.shape[1] == 1:
+            _find_one(keys.reshape(-1), self.known.reshape(-1), self._table, found)
+        else:
+            _find(keys, self.known, self._table, found)
         return found
 
     def add(self, keys: NDArray[np.uint64]) -> None:
@@ -38,14 +42,23 @@ class Keys:
 
 
 @compiled
-def _hash(key: NDArray[np.uint64]) -> np.uint64:
-    mixed = np.uint64(0x9E3779B97F4A7C15)
-    for word in range(len(key)):
-        mixed ^= key[word]
-        mixed *= np.uint64(0xBF58476D1CE4E5B9)
-        mixed ^= mixed >> np.uint64(29)
+def _stir(mixed: np.uint64, word: np.uint64) -> np.uint64:
+    mixed = (mixed ^ word) * np.uint64(0xBF58476D1CE4E5B9)
+    return mixed ^ (mixed >> np.uint64(29))
+
+
+@compiled
+def _settle(mixed: np.uint64) -> np.uint64:
     mixed *= np.uint64(0x94D049BB133111EB)
     return mixed ^ (mixed >> np.uint64(32))
+
+
+@compiled
+def _hash(key: NDArray[np.uint64]) -> np.uint64:
+    mixed = _SEED
+    for word in range(len(key)):
+        mixed = _stir(mixed, key[word])
+    return _settle(mixed)
 
 
 @compiled
@@ -68,6 +81,25 @@ def _find(
         place = _hash(keys[i]) & mask
         number = table[place]
         while number != _FREE and not _same(known[number], keys[i]):
+            place = (place + np.uint64(1)) & mask
+            number = table[place]
+        found[i] = number
+
+
+@compiled
+def _find_one(
+    keys: NDArray[np.uint64],
+    known: NDArray[np.uint64],
+    table: NDArray[np.int32],
+    found: NDArray[np.int32],
+) -> None:
+    """The same for keys of one word."""
+    mask = np.uint64(len(table) - 1)
+    for i in range(len(keys)):
+        key = keys[i]
+        place = _settle(_stir(_SEED, key)) & mask
+        number = table[place]
+        while number != _FREE and known[number] != key:
             place = (place + np.uint64(1)) & mask
             number = table[place]
         found[i] = number

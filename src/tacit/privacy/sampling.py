@@ -180,15 +180,21 @@ def _running_sums(channels: Sequence[Channel]) -> NDArray[np.uint64]:
     return np.concatenate(parts)
 
 
+@compiled
 def _guide(sums: NDArray[np.uint64], shifts: NDArray[np.uint64]) -> NDArray[np.int32]:
     """`[row][first byte]`: the symbol, if it is the same whatever bytes follow."""
-    first = np.arange(256, dtype=np.uint64) << np.uint64(56)
-    last = first | np.uint64(2**56 - 1)
     guide = np.empty((len(sums), 256), dtype=np.int32)
-    for row, (line, shift) in enumerate(zip(sums, shifts, strict=True)):
-        low = np.searchsorted(line, first >> shift, side="right")
-        high = np.searchsorted(line, last >> shift, side="right")
-        guide[row] = np.where(low == high, low, _OPEN)
+    rest = np.uint64(2**56 - 1)
+    for row in range(len(sums)):
+        low = high = 0
+        for byte in range(256):
+            first = np.uint64(byte) << np.uint64(56)
+            while low < sums.shape[1] and sums[row, low] <= first >> shifts[row]:
+                low += 1
+            high = max(high, low)
+            while high < sums.shape[1] and sums[row, high] <= (first | rest) >> shifts[row]:
+                high += 1
+            guide[row, byte] = low if low == high else _OPEN
     return guide
 
 
