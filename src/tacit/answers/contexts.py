@@ -86,6 +86,7 @@ class Contexts:
         self._decided = np.empty((0, self._words), np.uint64)
         self._readings = np.zeros((1, self._words), np.uint64)
         self._tables: dict[int, NDArray[np.float64]] = {}
+        self._known: dict[int, NDArray[np.float64]] = {}
 
     def draw(self, signals: NDArray[np.uint64], values: NDArray[np.uint64]) -> Drawn:
         """Draw the symbols for windows, given as words: `[window and subject][word]`."""
@@ -156,8 +157,12 @@ class Contexts:
 
     def _sure(self, part: int) -> NDArray[np.float64]:
         """By context, whether a part is true where it is decided."""
-        word, bit = divmod(part, 64)
-        return ((self._decided[:, word] >> np.uint64(bit)) & np.uint64(1)).astype(np.float64)
+        sure = self._known.get(part)
+        if sure is None or len(sure) < len(self._decided):
+            word, bit = divmod(part, 64)
+            bits = (self._decided[:, word] >> np.uint64(bit)) & np.uint64(1)
+            sure = self._known[part] = bits.astype(np.float64)
+        return sure
 
     def _table(self, part: int) -> NDArray[np.float64]:
         """By code, the posterior of a part; not a number where another block's code tells it."""

@@ -497,7 +497,10 @@ def _adds_up(odds: Odds) -> str:
     )
     if number == 1:
         return f"One window is enough to make a 50:50 guess as sure as 99:1, or surer. {day}"
-    some = f"A 50:50 guess about what shows in {number:,} windows could become as sure as 99:1, or surer."
+    some = (
+        f"A 50:50 guess about what shows in {number:,} windows could become as sure as 99:1,"
+        " or surer."
+    )
     return f"{some} {day}"
 
 

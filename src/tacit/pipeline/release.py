@@ -246,7 +246,10 @@ class OptimalGuard(Guard):
             return joined
         yes = certainty.posterior(query) >= self._threshold
         full = np.zeros((len(yes), -(-slots // 64) * 64), np.bool_)
-        full[:, certainty.slots] = yes
+        if yes.shape[1] == slots:
+            full[:, :slots] = yes
+        else:
+            full[:, certainty.slots] = yes
         words = np.packbits(full, axis=1, bitorder="little").view("<u8")
         return words.astype(np.uint64, copy=False)
 

@@ -172,12 +172,15 @@ def _stacked(above: NDArray[np.uint64], below: NDArray[np.uint64]) -> NDArray[np
 def _running_sums(channels: Sequence[Channel]) -> NDArray[np.uint64]:
     """`[row][symbol]`: the sum of a row up to and including a symbol; shorter rows are padded."""
     width = max(channel.table.shape[1] for channel in channels)
-    parts = []
+    sums = np.empty((sum(len(channel.table) for channel in channels), width), np.uint64)
+    begin = 0
     for channel in channels:
-        sums = np.cumsum(channel.table, axis=1, dtype=np.uint64)
-        padding = ((0, 0), (0, width - sums.shape[1]))
-        parts.append(np.pad(sums, padding, constant_values=np.uint64(2**channel.bits)))
-    return np.concatenate(parts)
+        rows, symbols = channel.table.shape
+        part = sums[begin : begin + rows]
+        np.cumsum(channel.table, axis=1, dtype=np.uint64, out=part[:, :symbols])
+        part[:, symbols:] = np.uint64(2**channel.bits)
+        begin += rows
+    return sums
 
 
 @compiled

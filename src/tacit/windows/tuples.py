@@ -58,6 +58,8 @@ class Tuples:
     def hand_on(self, first: int, count: int, slots: int) -> dict[str, pl.DataFrame]:
         """Take the rows of `count` windows from `first` on, with the bucket that each lies in."""
         taken: dict[str, pl.DataFrame] = {}
+        if not any(self._kept.values()):
+            return taken
         inside = pl.col("time") < (first + count) * self.size
         bucket = (pl.col("time") // self.size - first) * slots + pl.col("slot")
         for stream, frames in self._kept.items():
