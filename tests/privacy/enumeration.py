@@ -141,7 +141,7 @@ class ScriptedNoise(Noise):
     def watching(self) -> Iterator[None]:
         """Find out whom each draw is for: where the run knows it, and does not say."""
         answer, protect = release.Release.answer, release.OptimalGuard.protect
-        find, look = contexts._find_rows, reading._places
+        look = reading._places
 
         def answering(this: Any, closed: Any, *rest: Any) -> Any:
             self.window = closed.first - FIRST
@@ -151,11 +151,16 @@ class ScriptedNoise(Noise):
             self.slots = np.arange(self.subjects) if own is None else np.flatnonzero(own)
             return protect(this, windows, own)
 
-        def finding(*arguments: Any) -> None:
-            find(*arguments)
-            line, _ = np.nonzero(arguments[-2] >= 0)
-            window, subject = np.divmod(line, len(self.slots))
-            self.places = (self.window + window) * self.subjects + self.slots[subject]
+        def finding(find: Any) -> Any:
+            def spy(*arguments: Any) -> int:
+                drawn: int = find(*arguments)
+                codes, _, places = arguments[-3:]
+                line = places[:drawn] // codes.shape[1]
+                window, subject = np.divmod(line, len(self.slots))
+                self.places = (self.window + window) * self.subjects + self.slots[subject]
+                return drawn
+
+            return spy
 
         def looking(column: NDArray[np.uint64], slots: int) -> Ints:
             here = look(column, slots)
@@ -165,7 +170,8 @@ class ScriptedNoise(Noise):
         with (
             patch.object(release.Release, "answer", answering),
             patch.object(release.OptimalGuard, "protect", protecting),
-            patch.object(contexts, "_find_rows", finding),
+            patch.object(contexts, "_find_rows", finding(contexts._find_rows)),
+            patch.object(contexts, "_find_rows_at_once", finding(contexts._find_rows_at_once)),
             patch.object(reading, "_places", looking),
         ):
             yield

@@ -84,7 +84,7 @@ class Contexts:
         self._codes = 0
         self._rows: dict[int, int] = {}
         self._decided = np.empty((0, self._words), np.uint64)
-        self._readings = np.zeros((1, self._words), np.uint64)
+        self._readings = np.empty((0, self._words), np.uint64)
         self._tables: dict[int, NDArray[np.float64]] = {}
         self._known: dict[int, NDArray[np.float64]] = {}
 
@@ -93,9 +93,8 @@ class Contexts:
         if not self._signals:
             signals = np.zeros((len(values), 1), np.uint64)
         numbers = self._keys.numbers(signals)
-        strange = numbers < 0
-        if strange.any():
-            self._plan(_distinct(signals[strange]))
+        if numbers.min(initial=0) < 0:
+            self._plan(_distinct(signals[numbers < 0]))
             numbers = self._keys.numbers(signals)
         codes = np.full((len(numbers), self._most_blocks), _NONE, np.int32)
         rows = np.empty(codes.size, np.int64)
@@ -137,10 +136,8 @@ class Contexts:
 
     def words(self, drawn: Drawn) -> NDArray[np.uint64]:
         """The answers of all parts, `[window and subject][word]`, lowest bit first."""
-        words = self._decided[drawn.contexts]
-        for block in range(drawn.codes.shape[1]):
-            # Code -1 is the last row, which says nothing.
-            words |= self._readings[drawn.codes[:, block]]
+        words = np.empty((len(drawn.contexts), self._words), np.uint64)
+        _gather(drawn.contexts, drawn.codes, self._decided, self._readings, words)
         return words
 
     def weigh(
@@ -235,9 +232,8 @@ class Contexts:
         )
         laid.places = np.concatenate([laid.places, *(block.place for block, _ in blocks)])
         self._codes += sum(widths)
-        # The last reading says nothing, and stays the last.
         readings = [self._read(block, design) for block, design in blocks]
-        self._readings = np.concatenate([self._readings[:-1], *readings, self._readings[-1:]])
+        self._readings = np.concatenate([self._readings, *readings])
 
     def _first_rows(self, designs: list[Design]) -> NDArray[np.int64]:
         """Where the rows of channels begin in the sampler; a channel is laid there once."""
@@ -335,6 +331,24 @@ def _find_rows_at_once(
         codes[i, 0] = code[contexts[i]]
         drawn += row >= 0
     return drawn
+
+
+@compiled
+def _gather(
+    contexts: NDArray[np.int32],
+    codes: NDArray[np.int32],
+    decided: NDArray[np.uint64],
+    readings: NDArray[np.uint64],
+    words: NDArray[np.uint64],
+) -> None:
+    """What is decided, and what the symbols are read as."""
+    for i in range(len(contexts)):
+        for word in range(words.shape[1]):
+            found = decided[contexts[i], word]
+            for block in range(codes.shape[1]):
+                if codes[i, block] >= 0:
+                    found |= readings[codes[i, block], word]
+            words[i, word] = found
 
 
 @compiled

@@ -6,7 +6,7 @@ Nothing that depends on private events leaves but through `Noise`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from tacit.answers.certainty import ByPolicy, Certainty, Exact, Shares
 from tacit.answers.contexts import Contexts, Drawn
 from tacit.answers.decoding import Decoded, decoding_program
+from tacit.kernels import compiled
 from tacit.patterns.booleans import to_columns
 from tacit.patterns.tree import Name, Pattern
 from tacit.pipeline.asking import Asking
@@ -170,10 +171,17 @@ class OptimalGuard(Guard):
         self._questions = scheme.exposure.questions
         self._literal = scheme.literal
         self._threshold = scheme.threshold
-        self._columns = [
-            asked.column(query) if not question.parts else -1
-            for query, question in zip(queries, self._questions, strict=True)
+        parts = [question.parts for question in self._questions]
+        self._exact = [query for query, found in enumerate(parts) if not found]
+        self._exact_columns = [asked.column(queries[query]) for query in self._exact]
+        self._several = [query for query, found in enumerate(parts) if len(found) > 1]
+        self._single: list[tuple[list[int], list[int]]] = [
+            ([], []) for _ in scheme.exposure.components
         ]
+        for query, found in enumerate(parts):
+            if len(found) == 1:
+                self._single[found[0][0]][0].append(query)
+                self._single[found[0][0]][1].append(found[0][1])
         self._contexts = [
             Contexts(optimal, noise, None if scheme.literal else scheme.threshold, planned)
             for optimal, planned in zip(scheme.optimals, scheme.planned, strict=True)
@@ -191,27 +199,40 @@ class OptimalGuard(Guard):
         """Draw for every component, then put the queries together from their parts."""
         slots = np.arange(windows.slots) if own is None else np.flatnonzero(own)
         drawn, parts = [], []
-        for contexts, signals, variables in zip(
-            self._contexts, self._signals, self._variables, strict=True
-        ):
-            found = contexts.draw(
-                _by_subject(windows, signals, slots, own),
-                _by_subject(windows, variables, slots, own),
-            )
+        inputs = self._inputs(windows, slots, own)
+        for contexts, (signals, variables) in zip(self._contexts, inputs, strict=True):
+            found = contexts.draw(signals, variables)
             drawn.append(found)
             parts.append(self._answers(contexts, found, windows, slots, own))
         shape = (len(windows.bits), len(self._questions), windows.bits.shape[2])
         certainty = Symbols(self._contexts, drawn, self._questions, len(windows.bits), slots)
         result = np.empty(shape, np.uint64)
-        for query, question in enumerate(self._questions):
-            if not question.parts:
-                result[:, query] = windows.bits[:, self._columns[query]]
-            elif len(question.parts) == 1:
-                component, part = question.parts[0]
-                result[:, query] = parts[component][:, part]
-            else:
-                result[:, query] = self._combined(question, parts, certainty, query, windows.slots)
+        result[:, self._exact] = windows.bits[:, self._exact_columns]
+        for component, (queries, numbers) in enumerate(self._single):
+            result[:, queries] = parts[component][:, numbers]
+        for query in self._several:
+            question = self._questions[query]
+            result[:, query] = self._combined(question, parts, certainty, query, windows.slots)
         return result, certainty
+
+    def _inputs(
+        self, windows: Windows, slots: NDArray[np.int64], own: NDArray[np.bool_] | None
+    ) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.uint64]]]:
+        """For each component its signals and variables, as words by window and subject."""
+        columns = [*self._signals, *self._variables]
+        if sum(map(len, columns)) > 64:
+            for pair in zip(self._signals, self._variables, strict=True):
+                signals, variables = (_by_subject(windows, one, slots, own) for one in pair)
+                yield signals, variables
+            return
+        # One turn of the bits for all components; each then takes its own.
+        whole = _by_subject(windows, [n for one in columns for n in one], slots, own)
+        begins = np.cumsum([0, *map(len, columns)])
+        found = [
+            (whole >> np.uint64(begin)) & np.uint64((1 << len(one)) - 1)
+            for begin, one in zip(begins, columns, strict=False)
+        ]
+        yield from zip(found[: len(self._signals)], found[len(self._signals) :], strict=True)
 
     def _answers(
         self,
@@ -244,14 +265,10 @@ class OptimalGuard(Guard):
             combine = np.bitwise_and if question.every else np.bitwise_or
             joined: Columns = combine.reduce(columns)
             return joined
-        yes = certainty.posterior(query) >= self._threshold
-        full = np.zeros((len(yes), -(-slots // 64) * 64), np.bool_)
-        if yes.shape[1] == slots:
-            full[:, :slots] = yes
-        else:
-            full[:, certainty.slots] = yes
-        words = np.packbits(full, axis=1, bitorder="little").view("<u8")
-        return words.astype(np.uint64, copy=False)
+        likely = certainty.posterior(query)
+        claims = np.zeros((len(likely), -(-slots // 64)), np.uint64)
+        _claim(likely, self._threshold, certainty.slots, claims)
+        return claims
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -346,6 +363,21 @@ def _guard(
             reading = Reading(spec, patterns, scheme.elements.policy.private)
         return FlipGuard(scheme, queries, asked, noise, reading)
     return Open(queries, asked)
+
+
+@compiled
+def _claim(
+    likely: NDArray[np.float64],
+    threshold: float,
+    slots: NDArray[np.int64],
+    claims: NDArray[np.uint64],
+) -> None:
+    """Set the bits of the subjects for whom a query is likely enough."""
+    for window in range(len(likely)):
+        for i in range(len(slots)):
+            slot = np.uint64(slots[i])
+            yes = np.uint64(likely[window, i] >= threshold)
+            claims[window, slot >> np.uint64(6)] |= yes << (slot & np.uint64(63))
 
 
 def _by_subject(

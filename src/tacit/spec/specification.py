@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from decimal import Decimal
 from functools import cached_property
 from pathlib import Path
@@ -213,6 +214,15 @@ class Specification(Settings):
 
         text = json.dumps(canonical(self), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
+
+    def model_copy(
+        self, *, update: Mapping[str, Any] | None = None, deep: bool = False
+    ) -> Specification:
+        """A copy with some fields replaced; what was worked out from the old ones is forgotten."""
+        copy = super().model_copy(update=update, deep=deep)
+        for name in vars(copy).keys() - Specification.model_fields.keys():
+            del copy.__dict__[name]
+        return copy
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Specification):
