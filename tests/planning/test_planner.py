@@ -94,9 +94,7 @@ def test_a_quality_that_no_epsilon_reaches_names_the_obstacle() -> None:
     spec = loads(SPEC.replace('"OR(b, c)"', '"OR(b, c)", quality: 0.9'))
     statistics = statistics_of(spec, history())
     assert least_epsilon(spec, statistics, [None, 0.9, None], "uniform").factor is not None
-    found = least_epsilon(
-        spec, statistics, [0.999999, 0.9, None], "uniform", most=Fraction(1, 10)
-    )
+    found = least_epsilon(spec, statistics, [0.999999, 0.9, None], "uniform", most=Fraction(1, 10))
     assert found.factor is None
     assert found.obstacle == "first"
     assert found.plan is None
