@@ -1,1 +1,1 @@
-"""Data to try things on: generated taxi trips."""
+"""How well it works: data sets, baselines, experiments and figures."""
