@@ -232,8 +232,11 @@ class Contexts:
         )
         laid.places = np.concatenate([laid.places, *(block.place for block, _ in blocks)])
         self._codes += sum(widths)
-        readings = [self._read(block, design) for block, design in blocks]
-        self._readings = np.concatenate([self._readings, *readings])
+        readings = np.zeros((sum(widths), self.parts), np.bool_)
+        for (block, design), begin in zip(blocks, _begins(0, widths), strict=True):
+            there = readings[begin : begin + len(design.posterior)]
+            there[:, list(block.parts)] = self._read(block, design)[:, list(block.columns)]
+        self._readings = np.concatenate([self._readings, packed(readings)])
 
     def _first_rows(self, designs: list[Design]) -> NDArray[np.int64]:
         """Where the rows of channels begin in the sampler; a channel is laid there once."""
@@ -244,15 +247,11 @@ class Contexts:
         self._sampler.extend(list(new.values()))
         return np.array([self._rows[id(d.channel)] for d in designs], np.int64)
 
-    def _read(self, block: Block, design: Design) -> NDArray[np.uint64]:
-        """`[symbol][word]`: what each symbol is read as."""
+    def _read(self, block: Block, design: Design) -> Bits:
+        """`[symbol][query of the choice]`: what each symbol is read as."""
         if self._threshold is not None:
-            yes = design.posterior >= self._threshold
-        else:
-            yes = literally(design.channel.table.T.astype(np.float64), block.choice.answers)
-        full = np.zeros((len(yes), self.parts), np.bool_)
-        full[:, list(block.parts)] = yes[:, list(block.columns)]
-        return packed(full)
+            return np.asarray(design.posterior >= self._threshold)
+        return literally(design.channel.table.T.astype(np.float64), block.choice.answers)
 
 
 def packed(bits: Bits) -> NDArray[np.uint64]:

@@ -227,11 +227,9 @@ class OptimalGuard(Guard):
             return
         # One turn of the bits for all components; each then takes its own.
         whole = _by_subject(windows, [n for one in columns for n in one], slots, own)
-        begins = np.cumsum([0, *map(len, columns)])
-        found = [
-            (whole >> np.uint64(begin)) & np.uint64((1 << len(one)) - 1)
-            for begin, one in zip(begins, columns, strict=False)
-        ]
+        found = np.empty((len(columns), len(whole), 1), np.uint64)
+        if columns:
+            _split(whole.reshape(-1), np.array([len(one) for one in columns]), found)
         yield from zip(found[: len(self._signals)], found[len(self._signals) :], strict=True)
 
     def _answers(
@@ -363,6 +361,18 @@ def _guard(
             reading = Reading(spec, patterns, scheme.elements.policy.private)
         return FlipGuard(scheme, queries, asked, noise, reading)
     return Open(queries, asked)
+
+
+@compiled
+def _split(whole: NDArray[np.uint64], widths: NDArray[np.int64], found: NDArray[np.uint64]) -> None:
+    """Words cut into numbers of so many bits each, from the lowest on."""
+    begin = np.uint64(0)
+    for part in range(len(widths)):
+        width = np.uint64(widths[part])
+        mask = ~np.uint64(0) if width == 64 else (np.uint64(1) << width) - np.uint64(1)
+        for i in range(len(whole)):
+            found[part, i, 0] = (whole[i] >> begin) & mask
+        begin += width
 
 
 @compiled
