@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from tacit.errors import PlanError, SinkError
 from tacit.planning.quality import Confusion, micro_alpha
-from tacit.planning.schemes import ElementScheme, OptimalScheme, Scheme, scheme_from_dict
+from tacit.planning.schemes import ElementScheme, Scheme, scheme_from_dict
 from tacit.privacy.exponentials import written
 from tacit.privacy.policies import Policies, Policy
 from tacit.spec.canon import canonical
@@ -293,14 +293,3 @@ def element_shares(schemes: Sequence[Scheme]) -> list[dict[str, Fraction]]:
     return [
         scheme.elements.epsilons if isinstance(scheme, ElementScheme) else {} for scheme in schemes
     ]
-
-
-def channels_made(schemes: Sequence[Scheme]) -> int:
-    """How many channels a plan holds."""
-    total = 0
-    for scheme in schemes:
-        if isinstance(scheme, ElementScheme):
-            total += len(scheme.elements.channels)
-        elif isinstance(scheme, OptimalScheme):
-            total += sum(len(c.blocks) for planned in scheme.planned for c in planned.values())
-    return total
