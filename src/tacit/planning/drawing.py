@@ -64,6 +64,7 @@ class Drawing:
         self.stakes = self._outlook.stakes(caution)
         most = max(_LEAST_CONTEXTS, MOST_CONTEXTS // max(1, len(self.exposure.components)))
         self._met = [_met(optimal, most) for optimal in self.optimals()]
+        self._spreads: dict[float, list[Spread | None]] = {}
 
     def optimals(self) -> list[Optimal]:
         """The mechanism of each component."""
@@ -90,6 +91,11 @@ class Drawing:
 
         A query that touches nothing private has None.
         """
+        if caution not in self._spreads:
+            self._spreads[caution] = self._looked(caution)
+        return self._spreads[caution]
+
+    def _looked(self, caution: float) -> list[Spread | None]:
         parts = [
             _spreads(len(stakes), met, stakes)
             for met, stakes in zip(self._met, self._outlook.stakes(caution), strict=True)

@@ -192,8 +192,9 @@ def _optimal(
     alpha = micro_alpha(alphas)
     caution, threshold = 0.5, 0.5
     fine = _shared(statistics, alphas, share)
+    drawing = Drawing(statistics, fine, literal=literal)
     if statistics.windows:
-        caution, threshold = _best_caution(Drawing(statistics, fine, literal=literal), alpha)
+        caution, threshold = _best_caution(drawing, alpha)
     final = Drawing(statistics, fine, literal=literal, caution=caution)
     planned = tuple(
         {
@@ -205,7 +206,7 @@ def _optimal(
     scheme = OptimalScheme(
         fine, final.exposure, statistics.priors, tuple(final.stakes), threshold, literal, planned
     )
-    return scheme, final.confusion(caution, threshold)
+    return scheme, drawing.confusion(caution, threshold)
 
 
 def _shared(statistics: Statistics, alphas: Sequence[float], share: Fraction) -> Policy:

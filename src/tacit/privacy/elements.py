@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
@@ -68,7 +69,7 @@ class Elements:
     @classmethod
     def flipped(cls, policy: Policy, epsilons: Mapping[str, Exact]) -> Elements:
         """Elements with so much epsilon each."""
-        return cls(policy, {name: Channel.flip(share) for name, share in epsilons.items()})
+        return cls(policy, {name: _flip(exact(share)) for name, share in epsilons.items()})
 
     @property
     def epsilons(self) -> dict[str, Fraction]:
@@ -151,3 +152,9 @@ def _read(plain: Mapping[str, Any]) -> PrivatePattern:
     if isinstance(names, str) or not all(isinstance(name, str) for name in (plain["name"], *names)):
         raise TypeError("names are text")
     return PrivatePattern(plain["name"], frozenset(names), exact(Fraction(str(plain["epsilon"]))))
+
+
+@lru_cache(256)
+def _flip(epsilon: Fraction) -> Channel:
+    """The audited flip of an epsilon; elements often share theirs."""
+    return Channel.flip(epsilon)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -28,6 +29,8 @@ LARGEST = 64
 """More classes than these are not dealt with."""
 _TRACED = 256
 """Among more classes than these, those that need not be told apart are not looked for."""
+_REMEMBERED = 1024
+"""So many mixtures are kept, each of at most as many numbers as there are pairs of classes."""
 _RARE = 1e-12
 """A column that comes more rarely than the likeliest by this factor is left out."""
 _IDLE = 1e-12
@@ -177,15 +180,29 @@ def _mixture(choice: Choice) -> tuple[Floats, Indices]:
     if np.maximum(gains, 0).sum() <= worth_of_silence + _IDLE * scale:
         return silent, place
     near = np.exp(-distances[firsts][:, firsts])
-    columns, worth, used, weights, well = best_mixture(near, gains / scale)
+    mixed = _weighed(near.tobytes(), (gains / scale).tobytes(), len(firsts))
+    if not mixed.any() or _utility(mixed, gains) <= worth_of_silence + _IDLE * scale:
+        return silent, place
+    return mixed[mixed.max(axis=1) > _RARE * mixed.max()], place
+
+
+@lru_cache(_REMEMBERED)
+def _weighed(near: bytes, gains: bytes, classes: int) -> Floats:
+    """The columns of the best mixture, each times its weight.
+
+    A planner asks for the same ones over and over: for both decodings, and once more at the end.
+    """
+    columns, worth, used, weights, well = best_mixture(
+        np.frombuffer(near).reshape(classes, classes).copy(),
+        np.frombuffer(gains).reshape(classes, -1).copy(),
+    )
     if well and np.isfinite(weights).all():
         columns = columns[used]
     else:
         weights = highs(columns, worth)
-    mixed = columns * np.maximum(weights, 0)[:, np.newaxis]
-    if not mixed.any() or _utility(mixed, gains) <= worth_of_silence + _IDLE * scale:
-        return silent, place
-    return mixed[mixed.max(axis=1) > _RARE * mixed.max()], place
+    mixed: Floats = columns * np.maximum(weights, 0)[:, np.newaxis]
+    mixed.flags.writeable = False
+    return mixed
 
 
 def highs(columns: Floats, worth: Floats) -> Floats:
