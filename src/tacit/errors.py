@@ -5,13 +5,18 @@ TacitError
 ├── PatternError            a pattern that cannot be read or used
 ├── SourceError             input that cannot be read at all
 ├── SinkError               answers that cannot be written
-│   └── ClosedPipeError     nobody reads the output any more
+│   ├── ClosedPipeError     nobody reads the output any more
+│   └── UnreachableError    a receiver that does not answer now; it is tried again
 ├── SchemaError             a source lacks a column, or a column has an unfit type
 ├── PrivacyError            numbers that no channel can be made of
 │   ├── AuditError          a channel that gives away more than it may: an internal error
 │   └── RandomnessError     the source of randomness failed, so nothing was drawn
 ├── PlanError               a plan that is missing, damaged or for another specification
-└── StateError              a snapshot that does not belong to this engine
+├── StateError              a snapshot that does not belong to this engine
+└── LedgerError             a ledger that cannot be used
+    ├── LedgerLostError     the database does not answer now; it is tried again
+    ├── FencedError         another engine has taken over this run
+    └── StaleError          others have charged in between; what was drawn must be drawn anew
 
 A message says what was expected, what came, and what to do. It never holds the
 contents of an event: messages reach logs.
@@ -87,6 +92,10 @@ class ClosedPipeError(SinkError):
     """Nobody reads the output any more: a reason to stop quietly."""
 
 
+class UnreachableError(SinkError):
+    """A receiver that does not answer now; what was to be delivered is tried again."""
+
+
 class SchemaError(TacitError):
     """A source lacks a column that the specification names, or the column's type is unfit."""
 
@@ -128,6 +137,22 @@ class PlanError(TacitError):
 
 class StateError(TacitError):
     """A snapshot that does not belong to this specification, or is damaged."""
+
+
+class LedgerError(TacitError):
+    """A ledger that cannot be used: it is damaged, of another version, or cannot be opened."""
+
+
+class LedgerLostError(LedgerError):
+    """The ledger's database does not answer now; what was to be written is tried again."""
+
+
+class FencedError(LedgerError):
+    """Another engine has taken over this run, so this one may release nothing more."""
+
+
+class StaleError(LedgerError):
+    """Others have charged the same accounts in between, so what was drawn is drawn anew."""
 
 
 def nearest(name: str, known: Sequence[str]) -> str:

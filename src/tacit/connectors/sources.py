@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -55,6 +55,13 @@ class Batch:
     """The file that the rows stand in."""
     rejected: tuple[Rejected, ...] = ()
     places: NDArray[np.int64] | None = None
+    token: Any = None
+    """Where to resume the source so that this batch comes first, as plain data fit for JSON.
+
+    None is its beginning, from which rows are counted.
+    """
+    receipt: Any = None
+    """What to acknowledge when this batch and all before it are safe; None where nothing is."""
 
     def place(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """The numbers in the source of these rows of the table."""
@@ -71,6 +78,7 @@ class Batch:
                 table=self.table.slice(start, most),
                 first_row=int(self.place(np.array([start]))[0]),
                 rejected=() if start else self.rejected,
+                receipt=self.receipt if start + most >= self.table.num_rows else None,
                 places=None if self.places is None else self.places[start : start + most],
             )
 
@@ -93,6 +101,17 @@ class Source(ABC):
     """Whether it can be read only once, as a pipe."""
     total: int | None = None
     """Rows or bytes in all, for progress; None where that is not known."""
+    live: bool = False
+    """Whether tuples come as they happen. Such a source has no end and gives empty batches while
+    it is silent, several in a second; nobody waits for it in favour of another."""
+
+    def resume(self, token: Any) -> None:
+        """Begin at a batch's token when it is read next."""
+        if token is not None:
+            raise SourceError(f"{self.name} cannot be resumed in the middle; begin anew")
+
+    def acknowledge(self, receipt: Any) -> None:  # noqa: B027 - files need no word of it
+        """The batch with this receipt and all before it are safe: they need not come again."""
 
     @abstractmethod
     def schema(self) -> pa.Schema:
