@@ -11,6 +11,7 @@ demo: .venv/.ready
 	$(RUN)/tacit demo
 
 test: .venv/.ready
+	@tests/install-services
 	$(RUN)/pytest
 
 check: .venv/.ready

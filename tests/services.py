@@ -1,0 +1,172 @@
+"""Real servers for tests: PostgreSQL and Mosquitto, each in a folder and on a port of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+_PATIENCE: Final = 30.0
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def program(name: str, *places: str) -> str:
+    """The path of a program; the test is skipped where there is none."""
+    candidates = (place for pattern in places for place in sorted(glob.glob(pattern)))
+    found = shutil.which(name) or next(candidates, None)
+    if found is None:
+        pytest.skip(f"{name} is not installed; make test installs it where it may")
+    return found
+
+
+class Postgres:
+    """A PostgreSQL server of one's own, reached through a socket in its folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._postgres = program("postgres", "/usr/lib/postgresql/*/bin/postgres")
+        initdb = program("initdb", "/usr/lib/postgresql/*/bin/initdb")
+        if os.geteuid() == 0:
+            shutil.chown(folder, "postgres", "postgres")
+        self._as_owner([initdb, "-D", f"{folder}/data", "-U", "tacit", "-A", "trust", "--no-sync"])
+        self._server: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """What a ledger in it is called."""
+        return f"postgresql://tacit@/postgres?host={self.folder}"
+
+    def start(self) -> None:
+        """Start it and wait until it answers."""
+        arguments = [self._postgres, "-D", f"{self.folder}/data", "-k", str(self.folder), "-h", ""]
+        self._server = subprocess.Popen(
+            [*self._owner(), *arguments],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd=self.folder,
+            start_new_session=True,
+        )
+        import psycopg
+
+        deadline = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                psycopg.connect(self.url).close()
+                return
+            except psycopg.OperationalError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
+
+    def stop(self, how: signal.Signals = signal.SIGINT) -> None:
+        """Stop it: SIGINT breaks all connections, SIGQUIT is as sudden as a crash."""
+        if self._server is None:
+            return
+        pid = int((self.folder / "data/postmaster.pid").read_text().split()[0])
+        os.kill(pid, how)
+        self._server.wait(_PATIENCE)
+        self._server = None
+
+    def database(self, name: str) -> str:
+        """The URL of a new, empty database."""
+        import psycopg
+
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute(f'CREATE DATABASE "{name}"')  # type: ignore[arg-type]
+        return f"postgresql://tacit@/{name}?host={self.folder}"
+
+    @staticmethod
+    def _owner() -> list[str]:
+        # PostgreSQL refuses to run as root.
+        return ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
+
+    def _as_owner(self, arguments: Sequence[str]) -> None:
+        subprocess.run(
+            [*self._owner(), *arguments], check=True, stdout=subprocess.DEVNULL, cwd=self.folder
+        )
+
+
+@contextlib.contextmanager
+def postgres_server() -> Iterator[Postgres]:
+    """A running PostgreSQL server."""
+    # Not in the folder of pytest: the owner must reach it, and names of sockets are short.
+    folder = Path(tempfile.mkdtemp(prefix="tacit-pg-"))
+    try:
+        server = Postgres(folder)
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class Mosquitto:
+    """A Mosquitto broker; settings are lines of its configuration."""
+
+    def __init__(self, folder: Path, settings: Sequence[str] = ("allow_anonymous true",)) -> None:
+        self.port = free_port()
+        self._program = program("mosquitto", "/usr/sbin/mosquitto")
+        self._configuration = folder / "mosquitto.conf"
+        lines = [
+            "per_listener_settings false",
+            "persistence true",
+            f"persistence_location {folder}/",
+            "autosave_interval 1",
+            "max_inflight_messages 0",
+            "max_queued_messages 0",
+            f"listener {self.port} 127.0.0.1",
+            *([f"user {os.environ.get('USER', 'root')}"] if os.geteuid() == 0 else []),
+            *settings,
+        ]
+        self._configuration.write_text("\n".join(lines) + "\n")
+        self._server: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it and wait until it listens."""
+        self._server = subprocess.Popen(
+            [self._program, "-c", str(self._configuration)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        deadline = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", self.port), 1).close()
+                return
+            except OSError:
+                if time.monotonic() > deadline or self._server.poll() is not None:
+                    raise
+                time.sleep(0.02)
+
+    def stop(self) -> None:
+        """Stop it; what it has acknowledged is kept in its folder."""
+        if self._server is not None:
+            self._server.terminate()
+            self._server.wait(_PATIENCE)
+            self._server = None
+
+    def __enter__(self) -> Mosquitto:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
