@@ -31,9 +31,13 @@ _STEP = re.compile(
 _SPEED = re.compile(r"in [\d.]+ s \([\d,]+ per second\)")
 
 
-def commands() -> dict[str, click.Command]:
-    """Every command by what is typed, the outermost included."""
-    return {"tacit": main} | {f"tacit {name}": command for name, command in main.commands.items()}
+def commands(name: str = "tacit", command: click.Command = main) -> dict[str, click.Command]:
+    """Every command by what is typed, at any depth, the outermost included."""
+    found = {name: command}
+    if isinstance(command, click.Group):
+        for part, inner in command.commands.items():
+            found |= commands(f"{name} {part}", inner)
+    return found
 
 
 def sections(page: str) -> dict[str, str]:
