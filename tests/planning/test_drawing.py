@@ -110,10 +110,10 @@ def test_expected_counts_are_those_of_all_contexts_choices_and_symbols(
     for seed in range(3):
         statistics = history(POLICY, QUERIES, seed)
         assert len(statistics.exposure.components) == (2 if joined == 0 else 1)
-        made = Drawing(statistics, POLICY.scaled(share), literal=threshold is None, caution=0.4)
+        made = Drawing(statistics, POLICY.scaled(share), 0.4)
         epsilons = [p.epsilon for o in made.optimals() for p in o.component.patterns]
         assert sorted(epsilons) == [share, share * Fraction(3, 2)]
-        found = made.confusion(0.4, 0.5 if threshold is None else threshold)
+        found = made.confusion(0.4, threshold)
         expected = spelt_out(statistics, made.optimals(), threshold)
         # Posteriors of several components are rounded into cells, which may cross a threshold.
         loose = 1e-6 if joined else 2.0
@@ -125,8 +125,8 @@ def test_literal_counts_of_several_components_are_exact_for_all_their_cells(
 ) -> None:
     monkeypatch.setattr(components, "MOST_JOINED", 0)
     statistics = history(POLICY, QUERIES, 5)
-    made = Drawing(statistics, POLICY, literal=True)
-    found = made.confusion(0.5, 0.5)
+    made = Drawing(statistics, POLICY)
+    found = made.confusion(0.5, None)
     expected = spelt_out(statistics, made.optimals(), None)
     assert np.array([found.tp, found.fp, found.fn]) == pytest.approx(expected, abs=1e-6)
 
@@ -134,10 +134,7 @@ def test_literal_counts_of_several_components_are_exact_for_all_their_cells(
 def test_a_smaller_share_of_epsilon_is_expected_to_do_worse() -> None:
     statistics = history(POLICY, QUERIES, 1)
     quality = [
-        Drawing(statistics, POLICY.scaled(Fraction(share)), literal=False)
-        .confusion(0.5, 0.5)
-        .total()
-        .quality(0.5)
+        Drawing(statistics, POLICY.scaled(Fraction(share))).confusion(0.5, 0.5).total().quality(0.5)
         for share in ("0.1", "1", "4")
     ]
     assert quality == sorted(quality)
@@ -149,7 +146,7 @@ def test_of_many_contexts_some_stand_for_the_others(monkeypatch: pytest.MonkeyPa
     texts = [f"AND(x, b{n})" for n in range(9)]
     statistics = history(POLICY, texts, 1, rows=400)
     monkeypatch.setattr(drawing, "MOST_CONTEXTS", 60)
-    made = Drawing(statistics, POLICY, literal=False)
+    made = Drawing(statistics, POLICY)
     (met,) = made.contexts()
     contexts = statistics.priors[0].contexts
     assert len(contexts) > len(met) == 60
@@ -167,13 +164,13 @@ def test_a_component_that_history_did_not_show_expects_nothing() -> None:
     bare = Statistics(
         POLICY, POLICY, statistics.exposure, (), 0.0, np.zeros(len(QUERIES)), empty, ()
     )
-    found = Drawing(bare, POLICY, literal=False).confusion(0.5, 0.5)
+    found = Drawing(bare, POLICY).confusion(0.5, 0.5)
     assert found.total().tp == found.total().fp == 0
 
 
 def test_untouched_queries_are_right_as_often_as_they_are_true() -> None:
     statistics = history(POLICY, QUERIES, 1)
-    made = Drawing(statistics, POLICY, literal=False)
+    made = Drawing(statistics, POLICY)
     found = made.confusion(0.5, 0.5)
     assert (found.tp[3], found.fp[3], found.fn[3]) == (3.0, 0.0, 0.0)
     assert made.exact == 3.0

@@ -54,11 +54,8 @@ class Spread(NamedTuple):
 class Drawing:
     """The contexts of a policy's history, to be looked at with any caution."""
 
-    def __init__(
-        self, statistics: Statistics, fine: Policy, *, literal: bool, caution: float = 0.5
-    ) -> None:
+    def __init__(self, statistics: Statistics, fine: Policy, caution: float = 0.5) -> None:
         self.statistics = statistics
-        self.literal = literal
         self.exposure = statistics.exposure.under(fine)
         self._outlook = Outlook(self.exposure, statistics.priors)
         self.stakes = self._outlook.stakes(caution)
@@ -107,14 +104,14 @@ class Drawing:
             for question in self.statistics.exposure.questions
         ]
 
-    def confusion(self, caution: float, threshold: float) -> Confusion[Floats]:
-        """For each query what to expect, if yes is said from a posterior on."""
+    def confusion(self, caution: float, threshold: float | None) -> Confusion[Floats]:
+        """For each query what to expect, if yes is said from a posterior on; None is literally."""
         counts = np.zeros((3, len(self.statistics.positives)))
         for query, spread in enumerate(self.spreads(caution)):
             if spread is None:
                 counts[0, query] = self.statistics.positives[query]
                 continue
-            yes = spread.yes if self.literal else spread.posterior >= threshold
+            yes = spread.yes if threshold is None else spread.posterior >= threshold
             true, false = spread.cells.true, spread.cells.false
             counts[:, query] = true[yes].sum(), false[yes].sum(), true[~yes].sum()
         return Confusion(*counts)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tacit.errors import PlanError
+from tacit.planning.alone import likely_contexts
 from tacit.planning.drawing import Drawing
 from tacit.planning.evidence import Decode, Evidence, best_threshold, cut_cells
 from tacit.planning.objective import ElementObjective
@@ -154,7 +156,8 @@ def _elements(
         _right(part, known, made, decode)
         for part, known in zip(statistics.touched, evidence, strict=True)
     )
-    scheme = ElementScheme(made, statistics.touched, literal, threshold, right)
+    alone = tuple(map(likely_contexts, statistics.touched, evidence))
+    scheme = ElementScheme(made, statistics.touched, literal, threshold, right, alone)
     return scheme, Confusion(*counts)
 
 
@@ -192,10 +195,10 @@ def _optimal(
     alpha = micro_alpha(alphas)
     caution, threshold = 0.5, 0.5
     fine = _shared(statistics, alphas, share)
-    drawing = Drawing(statistics, fine, literal=literal)
+    drawing = _drawing(statistics, fine)
     if statistics.windows:
-        caution, threshold = _best_caution(drawing, alpha)
-    final = Drawing(statistics, fine, literal=literal, caution=caution)
+        caution, threshold = _best_caution(drawing, alpha, literal)
+    final = Drawing(statistics, fine, caution)
     planned = tuple(
         {
             np.packbits(context.signals).tobytes(): optimal.made(context.outline)
@@ -206,7 +209,13 @@ def _optimal(
     scheme = OptimalScheme(
         fine, final.exposure, statistics.priors, tuple(final.stakes), threshold, literal, planned
     )
-    return scheme, drawing.confusion(caution, threshold)
+    return scheme, drawing.confusion(caution, None if literal else threshold)
+
+
+@lru_cache(2)
+def _drawing(statistics: Statistics, fine: Policy) -> Drawing:
+    """Plans for both decodings look at the same contexts."""
+    return Drawing(statistics, fine)
 
 
 def _shared(statistics: Statistics, alphas: Sequence[float], share: Fraction) -> Policy:
@@ -222,7 +231,7 @@ def _shared(statistics: Statistics, alphas: Sequence[float], share: Fraction) ->
     return with_shares(policy, fine, adaptive(policy, objective).epsilons)
 
 
-def _best_caution(drawing: Drawing, alpha: float) -> tuple[float, float]:
+def _best_caution(drawing: Drawing, alpha: float, literal: bool) -> tuple[float, float]:
     """What a false yes should cost channels, and the posterior from which on to say yes.
 
     A few costs are tried. For each the best threshold follows, and the threshold that is best
@@ -234,8 +243,8 @@ def _best_caution(drawing: Drawing, alpha: float) -> tuple[float, float]:
         spreads = drawing.spreads(caution)
         cells = [spread.cells for spread in spreads if spread is not None]
         threshold, quality = cut_cells(cells, alpha, drawing.exact)
-        if drawing.literal:
-            quality = drawing.confusion(caution, 0.5).total().quality(alpha)
+        if literal:
+            quality = drawing.confusion(caution, None).total().quality(alpha)
         tried[caution] = quality, threshold
 
     def best() -> float:
