@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import doctest
 import re
 import shlex
@@ -117,6 +118,25 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
 def test_every_page_can_be_found_from_the_index() -> None:
     linked = {link.partition("#")[0] for link in _LINK.findall((DOCS / "index.md").read_text())}
     assert {page.name for page in DOCS.glob("*.md")} - {"index.md"} <= linked
+
+
+def test_the_tables_of_results_are_those_of_the_files_beside_the_figures() -> None:
+    figure, checked = "", 0
+    for line in (DOCS / "results.md").read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if found := re.match(r"!\[.*\]\(results/([\w-]+)\.svg\)", line):
+            figure = found[1]
+        elif line.startswith("| method | decode |"):
+            epsilons = [float(cell) for cell in cells[2:]]
+            with (DOCS / f"results/{figure}.csv").open() as file:
+                rows = list(csv.DictReader(file))
+            known = {(row["method"], row["decode"], float(row["epsilon"])): row for row in rows}
+        elif len(cells) > 2 and cells[1] in ("literal", "posterior"):
+            for epsilon, cell in zip(epsilons, cells[2:], strict=True):
+                mean = float(known[cells[0], cells[1], epsilon]["mre"])
+                assert abs(mean - float(cell)) <= 0.0005 + 1e-6, f"{figure}: {line}"
+                checked += 1
+    assert checked > 500
 
 
 def dialogue(console: str) -> Iterator[tuple[str, str]]:
