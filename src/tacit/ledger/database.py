@@ -1,0 +1,214 @@
+"""The database of a ledger: a SQLite file or PostgreSQL, its transactions, and what may go wrong.
+
+SQLite writes ahead (WAL) and waits for the disk at every commit; PostgreSQL is told to do so.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from tacit.errors import LedgerError, LedgerLostError
+from tacit.ledger.alchemy import sa
+
+PATIENCE: Final = 30
+"""Seconds to wait for another engine's transaction."""
+_WRITES: Final = "tacit_writes"
+_SUFFIXES: Final = ("-wal", "-journal")
+
+
+class Database:
+    """Where the tables of a ledger are. It is safe to use from several threads."""
+
+    def __init__(self, place: str, *, create: bool = True, read_only: bool = False) -> None:
+        self.read_only = read_only
+        if "://" in place:
+            self._engine, self.name = _postgres(place)
+        else:
+            path = Path(place).expanduser()
+            self.name = str(path)
+            self._engine = _sqlite(path, create=create, read_only=read_only)
+        self.sqlite = self._engine.dialect.name == "sqlite"
+
+    @contextmanager
+    def reading(self) -> Iterator[sa.Connection]:
+        """A transaction that sees one moment of the ledger, and changes nothing."""
+        with self._translated(), self._engine.connect() as connection:
+            if not self.sqlite:
+                connection = connection.execution_options(isolation_level="REPEATABLE READ")
+            with connection.begin():
+                yield connection
+
+    @contextmanager
+    def writing(self) -> Iterator[sa.Connection]:
+        """A transaction that is on the disk when it ends well, and never was if it does not."""
+        if self.read_only:
+            raise LedgerError(f"the ledger {self.name} was opened for reading alone")
+        with self._translated(), self._engine.connect() as connection:
+            connection = connection.execution_options(**{_WRITES: True})
+            with connection.begin():
+                yield connection
+
+    def close(self) -> None:
+        """Let go of all connections."""
+        self._engine.dispose()
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except sa.exc.DBAPIError as error:
+            raise _explained(self.name, error, self.sqlite) from error
+        except sa.exc.TimeoutError as error:
+            raise LedgerLostError(f"the ledger {self.name} has no connection to spare") from error
+        except OverflowError as error:  # as sqlite3 says of a value that is too large for it
+            raise LedgerError(
+                f"the ledger {self.name} cannot hold a value of this size; release fewer windows"
+                " at a time"
+            ) from error
+
+
+def _sqlite(path: Path, *, create: bool, read_only: bool) -> sa.Engine:
+    if not path.is_file():
+        if path.exists():
+            raise LedgerError(f"{path} is not a file; a ledger is a file or postgresql://...")
+        if read_only or not create:
+            raise LedgerError(f"there is no ledger at {path}; tacit run --ledger makes one")
+        if not path.parent.is_dir():
+            raise LedgerError(f"{path.parent} is no folder; create it or choose another place")
+        _make(path)
+    query = {"uri": "true"} | ({"mode": "ro"} if read_only else {})
+    if read_only and _at_rest(path):
+        query["immutable"] = "1"
+    url = sa.URL.create("sqlite", database=path.absolute().as_uri(), query=query)
+    engine = sa.create_engine(url, connect_args={"timeout": PATIENCE}, hide_parameters=True)
+
+    @sa.event.listens_for(engine, "connect")
+    def connect(connection: Any, _: Any) -> None:
+        connection.isolation_level = None  # transactions begin where we say
+        if not read_only:
+            connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+
+    @sa.event.listens_for(engine, "begin")
+    def begin(connection: sa.Connection) -> None:
+        writes = connection.get_execution_options().get(_WRITES)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    return engine
+
+
+def _make(path: Path) -> None:
+    """An empty file for its owner alone: checkpoints hold what is private."""
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+    except OSError as error:
+        raise LedgerError(f"the ledger {path} cannot be created: {error.strerror}") from error
+
+
+def _at_rest(path: Path) -> bool:
+    """Whether nobody is writing and nobody may: then SQLite needs no files beside it."""
+    beside = (path.with_name(path.name + suffix) for suffix in _SUFFIXES)
+    return not os.access(path.parent, os.W_OK) and not any(
+        other.exists() and other.stat().st_size for other in beside
+    )
+
+
+def _postgres(place: str) -> tuple[sa.Engine, str]:
+    kind, _, rest = place.partition("://")
+    if kind not in ("postgresql", "postgres"):
+        raise LedgerError(f"a ledger is a file or postgresql://...; got {kind}://...")
+    try:
+        url = sa.make_url(f"postgresql+psycopg://{rest}")
+        settings = {
+            "connect_timeout": "10",
+            "keepalives_idle": "15",
+            "tcp_user_timeout": "60000",
+            "application_name": "tacit",
+        }
+        given = {key: value for key, value in settings.items() if key not in url.query}
+        engine = sa.create_engine(url, connect_args=given, hide_parameters=True)
+    except ModuleNotFoundError as missing:
+        raise LedgerError(
+            "a ledger in PostgreSQL needs the extra tacit[postgres]: pip install 'tacit[postgres]'"
+        ) from missing
+    except (sa.exc.ArgumentError, ValueError) as error:
+        raise LedgerError(
+            "expected postgresql://user@host/database; the ledger's URL cannot be read"
+        ) from error
+
+    @sa.event.listens_for(engine, "connect")
+    def connect(connection: Any, _: Any) -> None:
+        connection.execute("SET synchronous_commit = on")
+        connection.execute(f"SET lock_timeout = {1000 * PATIENCE:.0f}")
+        connection.commit()
+
+    shown = url.set(drivername="postgresql").render_as_string(hide_password=True)
+    return engine, shown
+
+
+def _explained(name: str, error: sa.exc.DBAPIError, sqlite: bool) -> LedgerError:
+    return (_explained_sqlite if sqlite else _explained_postgres)(name, error)
+
+
+def _explained_sqlite(name: str, error: sa.exc.DBAPIError) -> LedgerError:
+    code = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF
+    said = str(error.orig)
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return LedgerLostError(f"the ledger {name} is held by another process; it is tried again")
+    if code == sqlite3.SQLITE_FULL:
+        return LedgerError(
+            f"the ledger {name} cannot grow: the disk is full. Nothing was released without its"
+            " charge; free some space and start again"
+        )
+    if code == sqlite3.SQLITE_READONLY:
+        return LedgerError(f"the ledger {name} cannot be written: it is read-only; {said}")
+    if code == sqlite3.SQLITE_NOTADB:
+        return LedgerError(f"{name} is not a ledger: it is no SQLite database")
+    if code == sqlite3.SQLITE_CORRUPT:
+        return LedgerError(f"the ledger {name} is damaged ({said}); restore it from a backup")
+    if code == sqlite3.SQLITE_TOOBIG:
+        return LedgerError(
+            f"the ledger {name} cannot hold a value of this size; release fewer windows at a time"
+        )
+    if code == sqlite3.SQLITE_IOERR:
+        return LedgerError(
+            f"the ledger {name} cannot be read or written ({said}). Nothing was released without"
+            " its charge; see that its disk is there and has room, and start again"
+        )
+    if code == sqlite3.SQLITE_CANTOPEN:
+        return LedgerError(f"the ledger {name} cannot be opened; see its permissions: {said}")
+    return LedgerError(f"the ledger {name} cannot be used: {said}")
+
+
+_RETRIED: Final = ("08", "57P0", "55P03", "40", "53300", "53200", "25P03", "57014")
+"""SQLSTATEs of what passes: lost connections, locks, restarts, too many at once."""
+_FINAL: Final = ("authentication failed", "does not exist", "no pg_hba.conf entry")
+
+
+def _explained_postgres(name: str, error: sa.exc.DBAPIError) -> LedgerError:
+    state = getattr(error.orig, "sqlstate", None) or ""
+    said = (str(error.orig).strip().splitlines() or [type(error.orig).__name__])[0]
+    if state == "53100":
+        return LedgerError(
+            f"the ledger {name} cannot grow: its server's disk is full. Nothing was released"
+            " without its charge; free some space and start again"
+        )
+    if state in ("25006", "42501"):
+        return LedgerError(f"the ledger {name} cannot be written: {said}")
+    connecting = isinstance(error, sa.exc.OperationalError) and not state
+    if connecting and any(words in str(error.orig) for words in _FINAL):
+        return LedgerError(f"the ledger {name} cannot be opened: {said}")
+    if connecting or error.connection_invalidated or state.startswith(_RETRIED):
+        return LedgerLostError(f"the ledger {name} does not answer; it is tried again: {said}")
+    return LedgerError(f"the ledger {name} cannot be used: {said}")
+
+
+def now() -> int:
+    """This moment in microseconds since 1970."""
+    return time.time_ns() // 1000

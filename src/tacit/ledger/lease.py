@@ -1,0 +1,336 @@
+"""A lease: one engine's right to release for one run, until another takes the run over.
+
+A commit is one transaction: the answers, their charges, the link of the chain, and the engine's
+checkpoint. What a lease has released is delivered from the ledger, outlet by outlet.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tacit.errors import FencedError, LedgerError
+from tacit.ledger import balances
+from tacit.ledger.accounts import Accounts, Amounts, Key
+from tacit.ledger.alchemy import sa
+from tacit.ledger.chain import CHARGE, DELIVERY, RUN, digest, link, seal
+from tacit.ledger.charges import Account, Charge, merged
+from tacit.ledger.database import Database, now
+from tacit.ledger.packing import pack_ids
+from tacit.ledger.registry import Registry, as_texts
+from tacit.ledger.tables import BODIES, CHARGES, CHECKPOINTS, DELIVERIES, HEAD, RELEASES, RUNS
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Draft:
+    """What is to be released: the answers of consecutive windows, and what they cost."""
+
+    first: int
+    """When the first of the windows starts."""
+    windows: int
+    size: int
+    slide: int
+    fingerprint: str
+    """The specification's."""
+    plan: str
+    """The plan's fingerprint, or another name for how answers were made."""
+    answers: int
+    """How many answers the body holds; each gets an id."""
+    body: bytes
+    charges: Sequence[Charge] = ()
+
+    def __post_init__(self) -> None:
+        if min(self.windows, self.size, self.slide) < 1:
+            raise ValueError("a release has at least one window, of some length")
+        if any(not self.first <= charge.first < self.until for charge in self.charges):
+            raise ValueError("a release may charge for its own windows alone")
+
+    @property
+    def until(self) -> int:
+        """When the window after these starts."""
+        return self.first + self.windows * self.slide
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Waiting:
+    """A release that an outlet has not delivered yet."""
+
+    release: int
+    first_id: int
+    """The id of its first answer; the others follow."""
+    answers: int
+    body: bytes
+    first: int
+    windows: int
+    size: int
+    slide: int
+    fingerprint: str
+    plan: str
+
+
+class Lease:
+    """The right to release for a run. Several threads may use it."""
+
+    def __init__(
+        self, database: Database, registry: Registry, run: str, epoch: int, fingerprint: str
+    ) -> None:
+        self.run = run
+        self.epoch = epoch
+        self.fingerprint = fingerprint
+        """Of the specification that checkpoints are for; set it when that changes."""
+        self._database = database
+        self._registry = registry
+        self._accounts: Accounts | None = None
+
+    def __repr__(self) -> str:
+        return f"<Lease: {self.run}, epoch {self.epoch}>"
+
+    def checkpoint(self) -> bytes | None:
+        """What the run's last commit left for its engine to go on from."""
+        query = sa.select(CHECKPOINTS.c.checkpoint).where(CHECKPOINTS.c.run == self.run)
+        with self._database.reading() as connection:
+            run = self._insist(connection)
+            found: bytes | None = connection.execute(query).scalar()
+        if (None if found is None else digest(found)) != run["checkpoint"]:
+            raise LedgerError(
+                f"the checkpoint of the run '{self.run}' is damaged; restore the ledger from a"
+                " backup"
+            )
+        return found
+
+    def written_for(self) -> str:
+        """The fingerprint that the last checkpoint was for."""
+        with self._database.reading() as connection:
+            return str(self._insist(connection)["fingerprint"])
+
+    def until(self) -> int | None:
+        """When the first window starts that the run has not released."""
+        with self._database.reading() as connection:
+            found: int | None = self._insist(connection)["until"]
+            return found
+
+    def enrol(self, names: pa.Array | pa.ChunkedArray) -> NDArray[np.int64]:
+        """The ledger's ids of subjects, in order; those that it does not know are added."""
+        texts = as_texts(names)
+        ids = self._registry.ids(texts)
+        if (ids < 0).any():
+            with self._database.writing() as connection:
+                self._registry.enrol(connection, texts)
+            with self._database.reading() as connection:
+                self._registry.refresh(connection)
+            ids = self._registry.ids(texts)
+        return ids
+
+    def accounts(self, ids: NDArray[np.int64], private: Sequence[Account]) -> Accounts:
+        """The accounts of these subjects as they stand in the ledger."""
+        self._accounts = Accounts(ids, private, self._balance)
+        return self._accounts
+
+    def _balance(self, key: Key) -> Amounts:
+        with self._database.reading() as connection:
+            return balances.read(connection, key)
+
+    def commit(self, checkpoint: bytes, release: Draft | None = None) -> int | None:
+        """Write a checkpoint and, with it, a release; its number.
+
+        When this returns, both are on the disk. If it fails, neither is, and nothing may be
+        delivered. A commit whose end was not heard of may be repeated with the same release.
+        """
+        if release is None:
+            with self._database.writing() as connection:
+                run = self._insist(connection, lock=True)
+                self._write_checkpoint(connection, run, checkpoint)
+            return None
+        packed = list(merged(release.charges, release.slide))
+        with self._database.writing() as connection:
+            head = connection.execute(sa.select(HEAD).with_for_update()).mappings().one()
+            run = self._insist(connection, lock=True)
+            number = self._repeated(connection, run, release)
+            settled: dict[Key, Amounts] | None = None
+            if number is None:
+                self._insist_next(connection, run, release)
+                number = head["releases"] + 1
+                settled = balances.charge(connection, packed, number)
+                self._append(connection, head, release, packed)
+                moved = {"released": number, "until": release.until}
+                self._write_checkpoint(connection, run, checkpoint, **moved)
+        if self._accounts is not None:
+            if settled is None:
+                self._accounts.forget()
+            else:
+                self._accounts.settle(settled, release.until)
+        return number
+
+    def waiting(self, outlet: str, after: int | None = None) -> Iterator[Waiting]:
+        """What an outlet has not delivered yet, in order; what is no longer kept is left out."""
+        if after is None:
+            after, _ = self.position(outlet)
+        columns = [column for column in RELEASES.c if column.name in Waiting.__slots__]
+        kept = RELEASES.join(BODIES, BODIES.c.release == RELEASES.c.number)
+        query = sa.select(BODIES.c.release, BODIES.c.body, *columns).select_from(kept)
+        query = query.where(RELEASES.c.run == self.run).order_by(RELEASES.c.number).limit(1)
+        while True:
+            with self._database.reading() as connection:
+                self._insist(connection)
+                later = query.where(RELEASES.c.number > after)
+                row = connection.execute(later).mappings().one_or_none()
+            if row is None:
+                return
+            yield Waiting(**row)
+            after = row["release"]
+
+    def delivered(self, outlet: str, release: int, position: Any = None) -> None:
+        """Remember that an outlet has delivered a release, and where it is."""
+        row = {
+            "run": self.run,
+            "outlet": outlet,
+            "release": release,
+            "position": json.dumps(position),
+            "delivered": now(),
+        }
+        row["seal"] = seal(DELIVERY, row)
+        mine = sa.and_(DELIVERIES.c.run == self.run, DELIVERIES.c.outlet == outlet)
+        with self._database.writing() as connection:
+            self._insist(connection)
+            if connection.execute(DELIVERIES.update().where(mine).values(row)).rowcount == 0:
+                connection.execute(DELIVERIES.insert().values(row))
+
+    def position(self, outlet: str) -> tuple[int, Any]:
+        """The last release that an outlet has delivered, and where it was then; 0 if none."""
+        mine = sa.and_(DELIVERIES.c.run == self.run, DELIVERIES.c.outlet == outlet)
+        with self._database.reading() as connection:
+            row = connection.execute(sa.select(DELIVERIES).where(mine)).one_or_none()
+        return (0, None) if row is None else (row.release, json.loads(row.position))
+
+    def drop(self, outlets: Sequence[str], before: int) -> int:
+        """Drop answers that all of these outlets have delivered and that were released before.
+
+        How many releases that were. Their hashes and charges stay.
+        """
+        reached = min((self.position(outlet)[0] for outlet in outlets), default=0)
+        old = sa.and_(
+            RELEASES.c.run == self.run, RELEASES.c.number <= reached, RELEASES.c.committed < before
+        )
+        with self._database.writing() as connection:
+            run = self._insist(connection, lock=True)
+            fresh = sa.and_(old, RELEASES.c.number > run["dropped"])
+            numbers = sa.select(RELEASES.c.number).where(fresh)
+            found = sorted(connection.execute(numbers).scalars())
+            if found:
+                connection.execute(BODIES.delete().where(BODIES.c.release.in_(numbers)))
+                self._write_run(connection, run, dropped=found[-1])
+        return len(found)
+
+    def _insist(self, connection: sa.Connection, *, lock: bool = False) -> Any:
+        """The run's row, if this lease still holds the run."""
+        query = sa.select(RUNS).where(RUNS.c.run == self.run)
+        row = (
+            connection.execute(query.with_for_update() if lock else query).mappings().one_or_none()
+        )
+        if row is None:
+            raise LedgerError(f"the ledger no longer knows the run '{self.run}'")
+        if row["epoch"] != self.epoch:
+            raise FencedError(
+                f"the run '{self.run}' was taken over by another engine; this one releases nothing"
+                " more. Let only one engine work on a run, or give this one another name"
+            )
+        return row
+
+    def _repeated(self, connection: sa.Connection, run: Any, draft: Draft) -> int | None:
+        """The number of this very release, if an earlier attempt got through unheard."""
+        query = sa.select(RELEASES).where(RELEASES.c.number == run["released"])
+        last = connection.execute(query).mappings().one_or_none()
+        same = last is not None and (
+            (last["epoch"], last["first"], last["windows"], last["digest"])
+            == (self.epoch, draft.first, draft.windows, digest(draft.body))
+        )
+        return int(run["released"]) if same else None
+
+    def _insist_next(self, connection: sa.Connection, run: Any, draft: Draft) -> None:
+        """Refuse windows that the run has released before, or that leave some out."""
+        until = run["until"]
+        if until is None or draft.first == until:
+            return
+        if draft.first < until:
+            raise LedgerError(
+                f"the run '{self.run}' has released the window at {draft.first} us before; the"
+                f" next one starts at {until} us. Start again from the ledger's checkpoint"
+            )
+        query = sa.select(RELEASES.c.size, RELEASES.c.slide)
+        last = connection.execute(query.where(RELEASES.c.number == run["released"])).one()
+        if tuple(last) == (draft.size, draft.slide):
+            raise LedgerError(
+                f"the run '{self.run}' must release the window at {until} us next, not the one at"
+                f" {draft.first} us: every window is answered"
+            )
+
+    def _append(
+        self, connection: sa.Connection, head: Any, draft: Draft, charges: Sequence[Charge]
+    ) -> None:
+        """The release with its body and charges, and the head moved on to it."""
+        number = head["releases"] + 1
+        row = {
+            "number": number,
+            "run": self.run,
+            "epoch": self.epoch,
+            "first": draft.first,
+            "windows": draft.windows,
+            "size": draft.size,
+            "slide": draft.slide,
+            "fingerprint": draft.fingerprint,
+            "plan": draft.plan,
+            "first_id": head["answers"],
+            "answers": draft.answers,
+            "committed": now(),
+            "subjects": head["subjects"],
+            "registry": head["registry"],
+            "digest": digest(draft.body),
+        }
+        charged = [_charge_row(number, place, charge) for place, charge in enumerate(charges)]
+        row["hash"] = link(head["hash"], row, [seal(CHARGE, charge) for charge in charged])
+        connection.execute(RELEASES.insert().values(row))
+        connection.execute(BODIES.insert().values(release=number, body=draft.body))
+        if charged:
+            connection.execute(CHARGES.insert(), charged)
+        answers = head["answers"] + draft.answers
+        connection.execute(HEAD.update().values(releases=number, answers=answers, hash=row["hash"]))
+
+    def _write_checkpoint(
+        self, connection: sa.Connection, run: Any, checkpoint: bytes, **changes: Any
+    ) -> None:
+        values = {"checkpoint": checkpoint}
+        if run["checkpoint"] is None:
+            connection.execute(CHECKPOINTS.insert().values(run=self.run, **values))
+        else:
+            mine = CHECKPOINTS.c.run == self.run
+            connection.execute(CHECKPOINTS.update().where(mine).values(values))
+        written = {"checkpoint": digest(checkpoint), "fingerprint": self.fingerprint}
+        self._write_run(connection, run, **written, **changes)
+
+    def _write_run(self, connection: sa.Connection, run: Any, **changes: Any) -> None:
+        row = {**run, **changes}
+        row["seal"] = seal(RUN, row)
+        connection.execute(RUNS.update().where(RUNS.c.run == self.run).values(row))
+
+
+def _charge_row(release: int, place: int, charge: Charge) -> dict[str, Any]:
+    return {
+        "release": release,
+        "place": place,
+        "private": charge.private,
+        "amount": charge.amount,
+        "first": charge.first,
+        "last": charge.last,
+        "windows": charge.windows,
+        "slide": charge.slide,
+        "horizon": charge.horizon,
+        "horizon_start": charge.horizon_start,
+        "limit": charge.limit,
+        "ids": pack_ids(charge.ids),
+    }

@@ -1,0 +1,1 @@
+"""One module for each step, never changed after it was published."""
