@@ -27,7 +27,7 @@ from tacit.answers import contexts
 from tacit.connectors.frames import FrameSource
 from tacit.engines.local import Input, protected
 from tacit.patterns.reference import Tuple
-from tacit.pipeline import reading, release
+from tacit.pipeline import pane_noise, reading, release
 from tacit.planning.plan import Plan
 from tacit.privacy.channels import Channel
 from tacit.privacy.exponentials import exp_below
@@ -141,7 +141,7 @@ class ScriptedNoise(Noise):
     def watching(self) -> Iterator[None]:
         """Find out whom each draw is for: where the run knows it, and does not say."""
         answer, protect = release.Release.answer, release.OptimalGuard.protect
-        look = reading._places
+        look = pane_noise.set_places
 
         def answering(this: Any, closed: Any, *rest: Any) -> Any:
             self.window = closed.first - FIRST
@@ -172,7 +172,7 @@ class ScriptedNoise(Noise):
             patch.object(release.OptimalGuard, "protect", protecting),
             patch.object(contexts, "_find_rows", finding(contexts._find_rows)),
             patch.object(contexts, "_find_rows_at_once", finding(contexts._find_rows_at_once)),
-            patch.object(reading, "_places", looking),
+            patch.object(reading, "set_places", looking),
         ):
             yield
 

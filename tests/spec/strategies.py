@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import string
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
+from decimal import ROUND_CEILING, Decimal
 from typing import Any
 
 from hypothesis import strategies as st
@@ -114,4 +114,6 @@ def _stream(subject: str, time: str) -> Stream:
 
 
 def _limit(epsilon: Decimal, horizon: timedelta) -> Limit:
-    return Limit(amount=epsilon, horizon=horizon)
+    # Windows are charged in whole nano-epsilon.
+    amount = epsilon.quantize(Decimal("1e-9"), ROUND_CEILING)
+    return Limit(amount=amount, horizon=horizon)

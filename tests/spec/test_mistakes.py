@@ -83,7 +83,12 @@ CASES = {
     "an unknown unit": (HEAD.replace("10 min", "10 parsecs"), 2, 17, "us, ms, s, min, h or d"),
     "a negative size": (HEAD.replace("10 min", "-10 min"), 2, 17, "cannot be negative"),
     "a size of zero": (HEAD.replace("10 min", "0 s"), 2, 17, "more than 0"),
-    "sliding windows": (HEAD.replace("10 min", "10 min, slide: 5 min"), 2, 32, "not available"),
+    "a slide that does not fit": (HEAD.replace("10 min", "10 min, slide: 4 min"),
+                                  2, 32, "a multiple of slide"),
+    "a slide beyond the size": (HEAD.replace("10 min", "10 min, slide: 20 min"),
+                                2, 32, "a multiple of slide"),
+    "a slide that is too short": (HEAD.replace("10 min", "10 min, slide: 500 ms"),
+                                  2, 32, "at most 1,000 times"),
     "a start that is none": (HEAD.replace("10 min", "10 min, start: soon"), 2, 32, "ISO 8601"),
     "a start in numbers": (HEAD.replace("10 min", "10 min, start: 12"), 2, 32, "ISO 8601"),
     # Events and areas
@@ -138,6 +143,9 @@ CASES = {
                             5, 38, "got '2 per x'"),
     "a limit below epsilon": (HEAD + "private:\n- {pattern: slow, epsilon: 2, limit: 1 per day}\n",
                               5, 38, "less than the epsilon of one window"),
+    "a limit below what a window is charged": (
+        HEAD + "private:\n- {pattern: slow, epsilon: 0.3333333333, limit: 0.3333333333 per day}\n",
+        5, 49, "counted in whole nano-epsilon, is less than the epsilon of one window"),
     "no private subjects": (HEAD + "private:\n- {pattern: slow, epsilon: 2, subjects: []}\n",
                             5, 41, "at least one subject"),
     "an unregistered subject": (

@@ -219,6 +219,13 @@ def test_sections_without_content_are_empty() -> None:
     assert loads(HEAD + "queries:\npatterns:\nprivate:\nareas:\n") == loads(HEAD)
 
 
+def test_windows_that_slide_are_cut_into_panes() -> None:
+    windows = loads(HEAD.replace("10 min", "10 min, slide: 150 s")).windows
+    assert (windows.panes, windows.pane, windows.unit) == (4, 150_000_000, "occurrence")
+    assert loads(HEAD).windows.panes == 1
+    assert loads(HEAD).windows.unit == "window"
+
+
 def test_sliding_by_the_whole_size_is_tumbling() -> None:
     assert loads(HEAD.replace("10 min", "10 min, slide: 600 s")) == loads(HEAD)
 

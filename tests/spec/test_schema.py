@@ -21,13 +21,15 @@ EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
 VALIDATOR = jsonschema.Draft202012Validator(json_schema())
 
 MEANING = {
-    "a query's name", "an event and a pattern", "two queries with a name", "sliding windows",
+    "a query's name", "an event and a pattern", "two queries with a name",
+    "a slide that does not fit", "a slide beyond the size", "a slide that is too short",
     "an unknown unit", "a size of zero", "a start that is none", "an unknown stream",
     "an unknown area", "an unknown area of two", "a broken condition", "a condition on many rows",
     "a box upside down", "a box off the earth", "no such shape file", "a pattern that is not one",
     "an unknown name", "an unknown name in a query", "a pattern of itself", "a circle",
     "an unknown alias", "a long WITHIN", "private twice", "a limit per nothing",
-    "a limit below epsilon", "no private subjects", "an unregistered subject", "a subject twice",
+    "a limit below epsilon", "a limit below what a window is charged", "no private subjects",
+    "an unregistered subject", "a subject twice",
     "subjects of two kinds", "learning for no time", "no such file", "a keyword as a name",
     "epsilon no number",
 }  # fmt: skip

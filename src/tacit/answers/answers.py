@@ -36,6 +36,18 @@ class Answers:
     """Where these windows and subjects begin among those of the certainty."""
     private: bool = True
     """Whether protected answers may be given away: not if their noise came from a seed."""
+    exhausted: NDArray[np.bool_] | None = None
+    """Whose limit was reached: these answers are from public events and the prior alone.
+
+    None where nobody has a limit.
+    """
+    slide: int = 0
+    """How far apart windows begin, where they overlap; 0 is their size."""
+
+    @property
+    def step(self) -> int:
+        """How far apart windows begin: window n begins at n steps after the epoch."""
+        return self.slide or self.size
 
     @property
     def windows(self) -> int:
@@ -88,6 +100,8 @@ class Answers:
             self.certainty,
             (self.place[0] + windows.start, self.place[1] + slots.start),
             self.private,
+            None if self.exhausted is None else self.exhausted[slots],
+            self.slide,
         )
 
     def ordered(self, slots: NDArray[np.int64]) -> Answers:
@@ -106,6 +120,8 @@ class Answers:
             words.astype(np.uint64, copy=False),
             certainty,
             private=self.private,
+            exhausted=None if self.exhausted is None else self.exhausted[slots],
+            slide=self.slide,
         )
 
     def confidence(self, query: int) -> NDArray[np.float64]:
@@ -119,13 +135,14 @@ class Answers:
     def _rows(self) -> pa.RecordBatch:
         windows, subjects = np.nonzero(self.registered)
         number = len(self.queries)
-        starts = np.repeat((self.first + windows) * self.size, number)
+        starts = np.repeat((self.first + windows) * self.step, number)
         instant = pa.timestamp("us", tz="UTC")
-        protected = self.certainty is not None
         sure = []
-        if protected:
+        if self.certainty is not None:
             confidence = np.stack([self.confidence(query) for query in range(number)], axis=1)
             sure = [pa.array(confidence[windows, :, subjects].ravel().astype(np.float32))]
+            if self.exhausted is not None:
+                sure.append(pa.array(np.repeat(self.exhausted[subjects], number)))
             if not self.private:
                 sure.append(pa.array(np.zeros(len(starts), np.bool_)))
         return pa.RecordBatch.from_arrays(
@@ -140,14 +157,21 @@ class Answers:
                 pa.array(self.detected[windows, :, subjects].ravel()),
                 *sure,
             ],
-            schema=schema(self.subjects.type, protected=protected, private=self.private),
+            schema=self._schema,
+        )
+
+    @property
+    def _schema(self) -> pa.Schema:
+        return schema(
+            self.subjects.type,
+            protected=self.certainty is not None,
+            private=self.private,
+            limited=self.exhausted is not None,
         )
 
     def table(self) -> pa.Table:
         """The answers as an Arrow table, a row for each."""
-        protected = self.certainty is not None
-        columns = schema(self.subjects.type, protected=protected, private=self.private)
-        return pa.Table.from_batches(self.batches(), schema=columns)
+        return pa.Table.from_batches(self.batches(), schema=self._schema)
 
     def counts(self) -> NDArray[np.int64]:
         """How often each query was answered with yes."""
@@ -162,7 +186,7 @@ class Answers:
         """The answers as a Polars frame: a row per window and subject, a column per query."""
         windows, subjects = np.nonzero(self.registered)
         chosen = self.detected[windows, :, subjects]
-        starts = pl.Series("window_start", (self.first + windows) * self.size)
+        starts = pl.Series("window_start", (self.first + windows) * self.step)
         return pl.DataFrame(
             [
                 starts.cast(pl.Datetime("us", "UTC")),
@@ -175,13 +199,18 @@ class Answers:
         )
 
 
-def schema(subject: pa.DataType, *, protected: bool = False, private: bool = True) -> pa.Schema:
+def schema(
+    subject: pa.DataType, *, protected: bool = False, private: bool = True, limited: bool = False
+) -> pa.Schema:
     """The columns of answers, for subjects of this type.
 
-    Protected answers whose noise came from a seed have one more, which says so in every row.
+    Where subjects have limits, protected answers say whose was reached. Those whose noise came
+    from a seed have one column more, which says so in every row.
     """
     named = subject if pa.types.is_integer(subject) else pa.dictionary(pa.int32(), subject)
     sure = [("confidence", pa.float32())] if protected else []
+    if protected and limited:
+        sure.append(("exhausted", pa.bool_()))
     if protected and not private:
         sure.append(("private", pa.bool_()))
     return pa.schema(

@@ -94,7 +94,7 @@ class Contexts:
             signals = np.zeros((len(values), 1), np.uint64)
         numbers = self._keys.numbers(signals)
         if numbers.min(initial=0) < 0:
-            self._plan(_distinct(signals[numbers < 0]))
+            self._plan(distinct(signals[numbers < 0]))
             numbers = self._keys.numbers(signals)
         codes = np.full((len(numbers), self._most_blocks), _NONE, np.int32)
         rows = np.empty(codes.size, np.int64)
@@ -263,7 +263,8 @@ def packed(bits: Bits) -> NDArray[np.uint64]:
     return words.astype(np.uint64, copy=False).reshape(rows, -(-width // 64))
 
 
-def _distinct(keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def distinct(keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Each different row once."""
     if keys.shape[1] == 1:
         return np.unique(keys[:, 0])[:, np.newaxis]
     return np.unique(keys, axis=0)

@@ -37,7 +37,8 @@ class Asking(ABC):
     ) -> tuple[NDArray[np.uint64], Certainty | None]:
         """`bits[window][name][word]`, and how sure they are if they are protected.
 
-        `policies` holds the number of each subject's policy.
+        `policies` holds the number of each subject's policy; that of a subject whose limit is
+        reached counts on from the number of policies.
         """
 
     @property

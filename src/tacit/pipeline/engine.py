@@ -47,7 +47,8 @@ class Engine:
     """Takes tuples in order of arrival and gives the answers of windows as they close.
 
     The registry of subjects is given, or, with `learn` (microseconds), learned from the
-    first stretch of the stream; answers are held back until it is complete.
+    first stretch of the stream; answers are held back until it is complete. One that is
+    `ticking` closes windows by the clock on the wall, which it is told by `tick`.
     """
 
     def __init__(
@@ -57,20 +58,33 @@ class Engine:
         *,
         learn: int = 0,
         refused: Callable[[Refused], None] | None = None,
+        ticking: bool = False,
     ) -> None:
         windows = flow.spec.windows
         self.flow = flow
         self.refused = refused
         words = len(flow.asking.ordered_types)
-        capacity = ring_capacity(windows.size, windows.lateness, len(subjects) or 10_000, words)
-        self.shard = Shard(flow.asking, flow.policies, subjects, windows.size, capacity)
+        pane = windows.pane
+        capacity = ring_capacity(
+            pane, windows.lateness, len(subjects) or 10_000, words, windows.panes
+        )
+        self.shard = Shard(flow.asking, flow.policies, subjects, pane, capacity, windows.panes)
         self.clock = Clock.at_rest(
-            windows.size, windows.lateness, windows.future, windows.start_time, capacity
+            pane,
+            windows.lateness,
+            windows.future,
+            windows.start_time,
+            capacity,
+            ticking=ticking,
         )
         # Shorter, and it would depend on the order of arrival who is learned.
-        whole = -(-max(learn, windows.size + windows.lateness) // windows.size) * windows.size
+        whole = -(-max(learn, windows.size + windows.lateness) // pane) * pane
         self.learning = whole if learn else 0
         self.counts = np.zeros(len(REASONS) + 1, dtype=np.int64)
+        self.laid = 0
+        """How many of the tuples that are being taken are in their windows."""
+        self.most_windows: int | None = None
+        """How many windows are handed on together at most, where that is told."""
         self._held: list[Handed] = []
 
     @property
@@ -82,6 +96,10 @@ class Engine:
         """The events that rows of a stream give."""
         return self.flow.extract(rows, self.subjects, learn=self.learning > 0)
 
+    def columns(self, stream: str) -> tuple[str, ...]:
+        """The columns of a stream that are read."""
+        return self.flow.columns(stream)
+
     def push(self, rows: Rows) -> Iterator[Answers]:
         """Take rows in; the answers of the windows that this closes.
 
@@ -91,19 +109,36 @@ class Engine:
 
     def take(self, arrivals: Arrivals) -> Iterator[Answers]:
         """Take tuples in, in order of arrival; the answers of the windows that this closes."""
-        self.shard.make_room()
-        before = self.clock.refused
+        return map(self.answer, self.hand(arrivals))
+
+    def hand(self, arrivals: Arrivals) -> Iterator[Handed]:
+        """Take tuples in, in order of arrival; the windows that this closes, not yet answered.
+
+        Whenever it gives windows, the state is that after the first `laid` tuples: an engine
+        that is restored from a snapshot of then goes on with the tuples after them.
+        """
+        self.laid = 0
+        yield from self._overdue()
         verdicts = np.empty(len(arrivals), dtype=np.uint8)
-        begin = 0
-        while begin < len(arrivals):
+        while self.laid < len(arrivals):
+            begin, before = self.laid, self.clock.refused
             end = self._judge(arrivals, begin, verdicts)
-            self.shard.lay(arrivals, verdicts, begin, end)
+            self._lay(arrivals, verdicts, begin, end)
+            if self.clock.refused == before:
+                self.counts[TAKEN] += end - begin
+            else:
+                self._refuse(arrivals, verdicts, begin, end)
+            self.laid = end
             yield from self._close(self.clock.closed)
-            begin = end
-        if self.clock.refused == before:
-            self.counts[TAKEN] += len(arrivals)
-        else:
-            self._refuse(arrivals, verdicts)
+
+    def tick(self, now: int) -> Iterator[Handed]:
+        """Tell the time, where windows close by the clock; the windows that this closes."""
+        self.clock.tick(now)
+        yield from self._overdue()
+
+    def answer(self, handed: Handed, exhausted: NDArray[np.bool_] | None = None) -> Answers:
+        """The answers of windows that were handed on; `exhausted` as a shard has it."""
+        return self.shard.answer(handed, exhausted)
 
     def register(self, names: Sequence[str] | Sequence[int]) -> None:
         """Add subjects to the registry; they have answers from the next window on."""
@@ -111,7 +146,15 @@ class Engine:
 
     def finish(self) -> Iterator[Answers]:
         """The end of input: close all windows."""
-        yield from self._close(self.clock.ended)
+        return map(self.answer, self.hand_rest())
+
+    def hand_rest(self) -> Iterator[Handed]:
+        """The end of input: all windows that are still open, not yet answered."""
+        yield from self._overdue()
+        ended = self.clock.ended
+        if self.clock.newest is not None:
+            ended += self.flow.spec.windows.panes - 1  # panes to come complete the last windows
+        yield from self._close(ended)
         yield from self._announce()
 
     def _judge(self, arrivals: Arrivals, begin: int, verdicts: NDArray[np.uint8]) -> int:
@@ -120,35 +163,50 @@ class Engine:
             slots, times, shard.since, begin, self.learning, shard.settled, verdicts
         )
 
-    def _close(self, stop: int) -> Iterator[Answers]:
+    def _lay(self, arrivals: Arrivals, verdicts: NDArray[np.uint8], begin: int, end: int) -> None:
+        self.shard.lay(arrivals, verdicts, begin, end)
+
+    def _shut(self, first: int, stop: int) -> Iterator[Handed]:
+        return self.shard.close(first, stop, self.most_windows)
+
+    def _overdue(self) -> Iterator[Handed]:
+        """Windows that are closed and were not given yet, as after a restore in their midst."""
+        self.shard.make_room()
+        if not self.learning:
+            yield from self._announce()
+        yield from self._close(self.clock.closed)
+
+    def _close(self, stop: int) -> Iterator[Handed]:
         """Hand on the windows before `stop`; the schedule begins with the first that was used."""
         first_window = self.clock.first_window
         if first_window is None or stop <= self.clock.next_window:
             return
         first = max(first_window, self.clock.next_window)
-        self.clock.hand_on(stop)
-        for handed in self.shard.close(first, stop):
+        for handed in self._shut(first, stop):
+            self.clock.hand_on(handed.closed.first + len(handed.closed.words))
             if self.learning:
                 self._held.append(handed)
             else:
-                yield self.shard.answer(handed)
+                yield handed
+        self.clock.hand_on(stop)
         if self.learning and (stop - first_window) * self.clock.size >= self.learning:
             yield from self._announce()
 
-    def _announce(self) -> Iterator[Answers]:
-        """The registry is complete: answer what was held back, for all its subjects."""
+    def _announce(self) -> Iterator[Handed]:
+        """The registry is complete: give what was held back, for all its subjects."""
         if self.learning:
             self.shard.announce()
         self.learning = 0
-        held, self._held = self._held, []
-        for handed in held:
-            yield self.shard.answer(self.shard.widened(handed))
+        while self._held:
+            yield self.shard.widened(self._held.pop(0))
 
-    def _refuse(self, arrivals: Arrivals, verdicts: NDArray[np.uint8]) -> None:
-        self.counts += np.bincount(verdicts, minlength=len(self.counts))
+    def _refuse(
+        self, arrivals: Arrivals, verdicts: NDArray[np.uint8], begin: int, end: int
+    ) -> None:
+        self.counts += np.bincount(verdicts[begin:end], minlength=len(self.counts))
         if self.refused is None:
             return
-        for rows, chosen, places in arrivals.trace(np.flatnonzero(verdicts)):
+        for rows, chosen, places in arrivals.trace(begin + np.flatnonzero(verdicts[begin:end])):
             self.refused(Refused(rows, chosen, arrivals.times[places], verdicts[places]))
 
     def snapshot(self) -> bytes:

@@ -1,8 +1,8 @@
 """Reading queries literally from noisy presence: a noisy window is a window like any other.
 
 Public events stay as they are. Of each private event type that comes out present there is one
-event, real or not, at a time that is drawn for it. It has no attributes, so a condition that
-looks at a private element's attributes counts as met.
+event, real or not, at a time that is drawn for it; where windows slide, one in each pane. It has
+no attributes, so a condition that looks at a private element's attributes counts as met.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ from tacit.patterns.lists import EventLists
 from tacit.patterns.ternary import without_conditions
 from tacit.patterns.tree import Pattern
 from tacit.pipeline.flow import compiled_queries
+from tacit.pipeline.pane_noise import in_windows, set_places
 from tacit.privacy.noise import Noise
 from tacit.spec.specification import Specification
 from tacit.windows.panes import Closed
+from tacit.windows.sliding import either
 
 
 class _Invented(NamedTuple):
@@ -59,11 +61,35 @@ class Reading:
         noise: Noise,
     ) -> NDArray[np.uint64]:
         """`bits[window][query][word]`, from `noisy[window][private type][word]`."""
+        return self._read(closed, rows, noisy, list(self._invented(closed, noisy, noise)))
+
+    def answer_panes(
+        self,
+        closed: Closed,
+        rows: Mapping[str, pl.DataFrame],
+        panes: NDArray[np.uint64],
+        moments: NDArray[np.int64],
+    ) -> NDArray[np.uint64]:
+        """The same for sliding windows, from `panes[pane][private type][word]`.
+
+        Of each type there is one event in every pane in which it came out present, at the
+        moment that was drawn for it there.
+        """
+        assert closed.panes is not None
+        invented = [self._event(place, *in_windows(closed, moments, place)) for place in self.timed]
+        return self._read(closed, rows, either(panes, closed.panes.count), invented)
+
+    def _read(
+        self,
+        closed: Closed,
+        rows: Mapping[str, pl.DataFrame],
+        noisy: NDArray[np.uint64],
+        invented: Sequence[_Invented],
+    ) -> NDArray[np.uint64]:
         slots = closed.words.shape[1]
         columns = to_columns(closed.words, self._types)
         columns[:, self._numbers] = noisy
         seen = replace(closed, words=to_columns(columns, slots), states=None)
-        invented = list(self._invented(closed, noisy, noise))
         ordered, compared = self.queries.matcher.ordered_types, self.queries.compared_types
         if ordered.any():
             timed = [event for event in invented if ordered[event.word] & event.bit]
@@ -78,15 +104,24 @@ class Reading:
     ) -> Iterator[_Invented]:
         """The events of private types whose times matter; all queries see the same."""
         slots = closed.words.shape[1]
-        ordered = self.queries.matcher.ordered_types
-        compared = self.queries.compared_types
-        for place, number in enumerate(self._numbers):
-            word, bit = divmod(number, 64)
-            if (ordered[word] | compared[word]) >> np.uint64(bit) & np.uint64(1):
-                here = _places(noisy[:, place], slots)
-                begin = (closed.first + here // slots) * self._size
-                times = begin + noise.moments(len(here), self._size)
-                yield _Invented(self._streams[place], word, np.uint64(1 << bit), here, times)
+        for place in self.timed:
+            here = set_places(noisy[:, place], slots)
+            begin = (closed.first + here // slots) * self._size
+            yield self._event(place, here, begin + noise.moments(len(here), self._size))
+
+    @property
+    def timed(self) -> list[int]:
+        """The private types whose times matter: their places among all private types."""
+        looked = self.queries.matcher.ordered_types | self.queries.compared_types
+        return [
+            place
+            for place, number in enumerate(self._numbers)
+            if looked[number // 64] >> np.uint64(number % 64) & np.uint64(1)
+        ]
+
+    def _event(self, place: int, here: NDArray[np.int64], times: NDArray[np.int64]) -> _Invented:
+        word, bit = divmod(self._numbers[place], 64)
+        return _Invented(self._streams[place], word, np.uint64(1 << bit), here, times)
 
     def _lists(self, closed: Closed, invented: Sequence[_Invented]) -> dict[str, Any]:
         """Public events at their times, and those that are invented at theirs."""
@@ -146,10 +181,3 @@ class Reading:
         for number in self._numbers:
             mask[number // 64] |= np.uint64(1 << number % 64)
         return mask
-
-
-def _places(column: NDArray[np.uint64], slots: int) -> NDArray[np.int64]:
-    """Where a bit column is set: the window's place times the number of slots, plus the slot."""
-    octets = column.astype("<u8").view(np.uint8)
-    bits = np.unpackbits(octets, axis=1, bitorder="little", count=slots)
-    return np.flatnonzero(bits)

@@ -16,17 +16,21 @@ from numpy.typing import NDArray
 from tacit.answers.certainty import ByPolicy, Certainty, Exact, Shares
 from tacit.answers.contexts import Contexts, Drawn
 from tacit.answers.decoding import Decoded, decoding_program
+from tacit.errors import PrivacyError
 from tacit.kernels import compiled
 from tacit.patterns.booleans import to_columns
 from tacit.patterns.tree import Name, Pattern
 from tacit.pipeline.asking import Asking
 from tacit.pipeline.flow import compiled_queries
+from tacit.pipeline.pane_noise import PaneNoise, lanes_of
 from tacit.pipeline.reading import Reading
+from tacit.pipeline.silence import Silent, SilentComponents, SilentElements
 from tacit.planning.schemes import ElementScheme, OptimalScheme, Scheme
 from tacit.privacy.components import Question
 from tacit.privacy.noise import Noise
 from tacit.spec.specification import Specification
 from tacit.windows.panes import Closed
+from tacit.windows.sliding import either
 
 Columns = NDArray[np.uint64]
 
@@ -89,6 +93,19 @@ class Open(Guard):
         return windows.bits[:, self._columns], Exact()
 
 
+class Silenced(Guard):
+    """For subjects whose limit is reached: all that is shown to a `Silent` is what it asks for."""
+
+    def __init__(self, silent: Silent, asked: Asked) -> None:
+        self._silent = silent
+        self._columns = [asked.column(pattern) for pattern in silent.asks]
+
+    def protect(self, windows: Windows, own: NDArray[np.bool_] | None) -> tuple[Columns, Certainty]:
+        """From public events and the prior alone."""
+        slots = np.arange(windows.slots) if own is None else np.flatnonzero(own)
+        return self._silent.answer(windows.bits[:, self._columns], slots, windows.slots)
+
+
 class FlipGuard(Guard):
     """Flips private elements, each once; queries are answered from what comes out."""
 
@@ -99,14 +116,16 @@ class FlipGuard(Guard):
         asked: Asked,
         noise: Noise,
         reading: Reading | None,
+        panes: PaneNoise | None = None,
     ) -> None:
         self._noise = noise
         self._reading = reading
+        self._panes = panes
         self._queries = len(queries)
         touched = {part.query for part in scheme.touched}
         self._exact = [n for n in range(len(queries)) if n not in touched]
         self._exact_columns = [asked.column(queries[number]) for number in self._exact]
-        self._elements = sorted({name for part in scheme.touched for name in part.elements})
+        self._elements = scheme.flipped
         self._channels = [scheme.elements.channels[name] for name in self._elements]
         self._element_columns = [asked.column(Name(name)) for name in self._elements]
         signals = dict.fromkeys(signal for part in scheme.touched for signal in part.signals)
@@ -130,16 +149,32 @@ class FlipGuard(Guard):
         bits = windows.bits
         result = np.empty((len(bits), self._queries, bits.shape[2]), np.uint64)
         result[:, self._exact] = bits[:, self._exact_columns]
-        noisy = self._flipped(bits, own)
+        noisy, read = self._seen(windows, own)
         columns = [bits[:, self._signal_columns], noisy]
-        if self._reading is not None:
-            read = self._read(self._reading, windows, noisy)
+        if read is not None:
             result[:, self._read_queries] = read
             columns.append(read)
         evidence = np.concatenate(columns, axis=1)
         if self._decided:
             result[:, self._decided] = self._program.run(evidence)
         return result, Decoded(self._decoders, self._numbers, evidence)
+
+    def _seen(
+        self, windows: Windows, own: NDArray[np.bool_] | None
+    ) -> tuple[Columns, Columns | None]:
+        """The noisy elements, and the queries that are read from noisy windows."""
+        reading = self._reading
+        if self._panes is None:
+            noisy = self._flipped(windows.bits, own)
+            read = None if reading is None else self._read(reading, windows, noisy)
+            return noisy, read
+        panes = self._panes.flipped(windows.closed, own)
+        noisy = either(panes, len(panes) - len(windows.bits) + 1)
+        if reading is None:
+            return noisy, None
+        full = self._full(reading, panes)
+        moments = self._panes.moments(windows.closed, full, reading.timed)
+        return noisy, reading.answer_panes(windows.closed, windows.rows, full, moments)
 
     def _flipped(self, bits: Columns, own: NDArray[np.bool_] | None) -> Columns:
         """The private elements' columns, each bit flipped or not, once and for all queries."""
@@ -148,6 +183,7 @@ class FlipGuard(Guard):
         if own is not None:
             words = lanes_of(own)
             lanes = np.ascontiguousarray(np.broadcast_to(words, true[:, 0].shape))
+            true &= words  # the others' events are nobody's business here
         noisy = [
             self._noise.flip(np.ascontiguousarray(true[:, n]), channel, lanes)
             for n, channel in enumerate(self._channels)
@@ -155,11 +191,15 @@ class FlipGuard(Guard):
         return np.stack(noisy, axis=1) if noisy else true
 
     def _read(self, reading: Reading, windows: Windows, noisy: Columns) -> Columns:
-        """The queries read literally; elements that none of them looks at are not there."""
-        shape = (len(noisy), len(reading.private), noisy.shape[2])
-        full = np.zeros(shape, np.uint64)
-        full[:, [reading.private.index(name) for name in self._elements]] = noisy
+        """The queries read literally."""
+        full = self._full(reading, noisy)
         return reading.answer(windows.closed, windows.rows, full, self._noise)
+
+    def _full(self, reading: Reading, noisy: Columns) -> Columns:
+        """All private elements; those that no query looks at are not there."""
+        full = np.zeros((len(noisy), len(reading.private), noisy.shape[2]), np.uint64)
+        full[:, [reading.private.index(name) for name in self._elements]] = noisy
+        return full
 
 
 class OptimalGuard(Guard):
@@ -324,7 +364,13 @@ class Release(Asking):
         queries = tuple(spec.query_patterns.values())
         asked = Asked()
         self.private = noise.private
-        self.guards = [_guard(scheme, spec, queries, asked, noise) for scheme in schemes]
+        self.guards = [
+            _guard(scheme, spec, queries, asked, noise, f"policy{number}")
+            for number, scheme in enumerate(schemes)
+        ]
+        limited = any(private.limit is not None for private in spec.private)
+        self.twins = [_twin(scheme, queries, asked) for scheme in schemes] if limited else []
+        """What answers in place of each guard for subjects whose limit is reached."""
         readings = [guard.reading.queries for guard in self.guards if guard.reading is not None]
         self._asked = compiled_queries(spec, asked.patterns, walk=not readings)
         super().__init__([query.name for query in spec.queries], [self._asked, *readings])
@@ -334,11 +380,13 @@ class Release(Asking):
     ) -> tuple[Columns, Certainty]:
         """The protected answers, each subject's by its own policy."""
         windows = Windows(self._asked.answer(closed, rows), closed, rows)
-        if len(self.guards) == 1:
-            return self.guards[0].protect(windows, None)
-        parts = [
-            guard.protect(windows, policies == number) for number, guard in enumerate(self.guards)
-        ]
+        exhausted = int(policies.max(initial=0)) >= len(self.guards)
+        if exhausted and not self.twins:
+            raise PrivacyError("no private pattern has a limit, so nobody's can be reached")
+        guards = [*self.guards, *self.twins] if exhausted else self.guards
+        if len(guards) == 1:
+            return guards[0].protect(windows, None)
+        parts = [guard.protect(windows, policies == number) for number, guard in enumerate(guards)]
         result = np.zeros_like(parts[0][0])
         for number, (bits, _) in enumerate(parts):
             result |= bits & lanes_of(policies == number)
@@ -351,6 +399,7 @@ def _guard(
     queries: Sequence[Pattern],
     asked: Asked,
     noise: Noise,
+    name: str,
 ) -> Guard:
     if isinstance(scheme, OptimalScheme):
         return OptimalGuard(scheme, queries, asked, noise)
@@ -359,7 +408,28 @@ def _guard(
         if scheme.read_parts:
             patterns = [queries[part.query] for part in scheme.read_parts]
             reading = Reading(spec, patterns, scheme.elements.policy.private)
-        return FlipGuard(scheme, queries, asked, noise, reading)
+        panes = _pane_noise(scheme, spec, noise, name) if spec.windows.panes > 1 else None
+        return FlipGuard(scheme, queries, asked, noise, reading, panes)
+    return Open(queries, asked)
+
+
+def _pane_noise(scheme: ElementScheme, spec: Specification, noise: Noise, name: str) -> PaneNoise:
+    flipped = scheme.flipped
+    return PaneNoise(
+        name,
+        tuple(spec.types[element] for element in flipped),
+        [scheme.elements.channels[element] for element in flipped],
+        len(spec.types),
+        spec.windows.pane,
+        noise,
+    )
+
+
+def _twin(scheme: Scheme, queries: Sequence[Pattern], asked: Asked) -> Guard:
+    if isinstance(scheme, OptimalScheme):
+        return Silenced(SilentComponents(scheme, queries), asked)
+    if isinstance(scheme, ElementScheme):
+        return Silenced(SilentElements(scheme, queries), asked)
     return Open(queries, asked)
 
 
@@ -401,10 +471,3 @@ def _by_subject(
     if own is not None:
         words = words[:, slots]
     return words.reshape(len(words) * len(slots), -(-len(columns) // 64))
-
-
-def lanes_of(own: NDArray[np.bool_]) -> NDArray[np.uint64]:
-    """Subjects as bits of words."""
-    padded = np.zeros(-(-len(own) // 64) * 64, np.bool_)
-    padded[: len(own)] = own
-    return np.packbits(padded, bitorder="little").view("<u8").astype(np.uint64, copy=False)

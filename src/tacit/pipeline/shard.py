@@ -23,6 +23,7 @@ from tacit.pipeline.asking import Asking
 from tacit.privacy.policies import Policies
 from tacit.windows.clock import NEVER, NONE, TAKEN
 from tacit.windows.panes import Closed, Panes
+from tacit.windows.sliding import Sliding
 from tacit.windows.tuples import Tuples
 
 Part = TypeVar("Part")
@@ -99,15 +100,19 @@ class Shard:
         subjects: Subjects,
         size: int,
         capacity: int,
+        panes: int = 1,
     ) -> None:
         self.asking = asking
         self.policies = policies
         self.subjects = subjects
         self.size = size
+        """How far apart windows begin: a pane's size, and a window's where that is one pane."""
+        self.sliding = Sliding(panes, size) if panes > 1 else None
         self.since = np.full(len(subjects), NONE, dtype=np.int64)
         self.settled = True
         """Whether all subjects are registered for the whole schedule."""
-        self.panes = Panes(size, capacity, len(subjects), asking.ordered_types, asking.automaton)
+        walked = asking.automaton if self.sliding is None else None
+        self.panes = Panes(size, capacity, len(subjects), asking.ordered_types, walked)
         self.tuples = Tuples(size, asking.attributes, asking.compared_types)
         self._numbers = np.empty(0, np.int32)
         """The number of each subject's policy, as far as they were needed."""
@@ -154,11 +159,17 @@ class Shard:
                 rows.stream, rows.table, chosen, slots[places], times[places], masks[places]
             )
 
-    def close(self, first: int, stop: int) -> Iterator[Handed]:
-        """Hand on the windows from `first` up to `stop`, as many at a time as are cheap."""
+    def close(self, first: int, stop: int, most: int | None = None) -> Iterator[Handed]:
+        """Hand on the windows from `first` up to `stop`, as many at a time as are cheap.
+
+        Not more than `most` at a time, where that is told. Where windows slide, these are
+        panes: one window is closed with each.
+        """
         columns = 64 * len(self.panes.ordered_types) + len(self.asking.names)
         affordable = max(1, _COLUMN_BYTES // max(1, columns * -(-self.panes.slots // 8)))
-        step = min(self.panes.capacity, affordable)
+        step = min(self.panes.capacity, affordable, most or affordable)
+        if self.sliding is not None:
+            step = max(1, step // self.sliding.panes)  # each event will be in so many windows
         for begin in range(first, stop, step):
             count = min(step, stop - begin)
             closed = self.panes.hand_on(begin, count)
@@ -173,20 +184,34 @@ class Shard:
         initial = np.uint64(0) if walk is None else walk.initial[0]
         return handed.widened(self.since.copy(), initial)
 
-    def answer(self, handed: Handed) -> Answers:
-        """The answers of windows that were handed on."""
+    def answer(self, handed: Handed, exhausted: NDArray[np.bool_] | None = None) -> Answers:
+        """The answers of windows that were handed on.
+
+        `exhausted` says, where subjects have limits, whose is reached in all these windows:
+        they are answered from public events and the prior alone. It must not depend on what
+        anybody sent.
+        """
         if len(self._numbers) != len(self.subjects):
             self._numbers = self.policies.of(self.subjects)
-        bits, certainty = self.asking.answer(handed.closed, handed.rows, self._numbers)
+        numbers = self._numbers
+        if exhausted is not None and exhausted.any():
+            numbers = np.where(exhausted, numbers + np.int32(len(self.policies)), numbers)
+        closed, rows, panes = handed.closed, handed.rows, 1
+        if self.sliding is not None:
+            panes = self.sliding.panes
+            closed, rows = self.sliding.windows(closed, rows)
+        bits, certainty = self.asking.answer(closed, rows, numbers)
         answers = Answers(
             self.asking.names,
-            self.size,
-            handed.closed.first,
+            panes * self.size,
+            closed.first,
             self.subjects.names,
             handed.since,
             bits,
             certainty,
             private=self.asking.private,
+            exhausted=exhausted,
+            slide=self.size,
         )
         return answers if self.order is None else answers.ordered(self.order)
 
@@ -197,7 +222,12 @@ class Shard:
             arrays["order"] = self.order
         arrays |= {f"subjects.{name}": part for name, part in self.subjects.state().items()}
         arrays |= {f"panes.{name}": part for name, part in self.panes.state().items()}
-        return arrays, self.tuples.state()
+        frames = self.tuples.state()
+        if self.sliding is not None:
+            kept, rows = self.sliding.state()
+            arrays |= {f"sliding.{name}": part for name, part in kept.items()}
+            frames |= {f"sliding.{stream}": frame for stream, frame in rows.items()}
+        return arrays, frames
 
     def restore(
         self, arrays: Mapping[str, NDArray[np.generic]], frames: Mapping[str, pl.DataFrame]
@@ -210,6 +240,8 @@ class Shard:
         self._numbers = np.empty(0, np.int32)
         self.panes.restore(below("panes.", arrays))
         self.tuples.restore(frames)
+        if self.sliding is not None:
+            self.sliding.restore(below("sliding.", arrays), below("sliding.", frames))
 
 
 def below(prefix: str, parts: Mapping[str, Part]) -> dict[str, Part]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 import numpy as np
@@ -10,11 +11,14 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tacit.answers.answers import Answers
+from tacit.patterns.booleans import to_columns
 from tacit.patterns.tree import Name
 from tacit.pipeline.asking import Asking
 from tacit.pipeline.flow import compiled_queries
+from tacit.pipeline.pane_noise import draw_moments
 from tacit.pipeline.reading import Reading
 from tacit.pipeline.release import Asked
+from tacit.planning.sightings import Sightings
 from tacit.planning.survey import Statistics, Survey
 from tacit.planning.tallies import Tally
 from tacit.privacy.noise import Noise
@@ -22,7 +26,8 @@ from tacit.privacy.policies import Policies
 from tacit.privacy.randomness import SeededSource
 from tacit.privacy.touched import Touched
 from tacit.spec.specification import Specification
-from tacit.windows.panes import Closed
+from tacit.windows.panes import Closed, Paned
+from tacit.windows.sliding import either
 
 _ROUNDS: Final = 4
 """How often ordered queries are read from windows whose private elements are drawn by lot."""
@@ -51,6 +56,11 @@ class Surveying(Asking):
                 self._trials.append(trial)
                 first += trial.width
         self._asked = compiled_queries(spec, asked.patterns, walk=not self._trials)
+        self._sights = [_Sights(spec, survey.policy.private) for survey in self.surveys]
+        if spec.windows.panes == 1:
+            self._sights = []
+        for sights in self._sights:
+            first = sights.lay_out(first)
         readings = [trial.reading.queries for trial in self._trials]
         super().__init__([str(number) for number in range(first)], [self._asked, *readings])
 
@@ -64,6 +74,7 @@ class Surveying(Asking):
         bits = [self._asked.answer(closed, rows)]
         for trial in self._trials:
             bits += trial.answer(closed, rows, self._noise)
+        bits += [sights.answer(closed) for sights in self._sights]
         return np.concatenate(bits, axis=1), None
 
     def count(self, answers: Answers, policies: NDArray[np.int32]) -> None:
@@ -75,6 +86,8 @@ class Surveying(Asking):
             for trial in self._trials:
                 if trial.policy == number:
                     trial.count(answers.bits, chosen)
+            if self._sights:
+                self._sights[number].count(answers.bits, chosen)
 
     def statistics(self) -> list[Statistics]:
         """What was counted, for each policy."""
@@ -86,7 +99,9 @@ class Surveying(Asking):
                 if trial.policy == number
                 for part, table in trial.tables()
             }
-            found.append(survey.statistics([read.get(part.query) for part in survey.touched]))
+            sightings = self._sights[number].sightings() if self._sights else None
+            readings = [read.get(part.query) for part in survey.touched]
+            found.append(survey.statistics(readings, sightings))
         return found
 
 
@@ -106,6 +121,9 @@ class _Trial:
         private = {name for part in parts for name in part.elements}
         self.reading = Reading(spec, [part.pattern for part in parts], private)
         self._elements = self.reading.private
+        self._pane = spec.windows.pane
+        self._types = len(spec.types)
+        self._numbers = [spec.types[name] for name in self._elements]
         a_round = len(self._elements) + len(parts)
         self.width = _ROUNDS * a_round
         self._tallies = []
@@ -127,6 +145,8 @@ class _Trial:
         self, closed: Closed, rows: Mapping[str, pl.DataFrame], noise: Noise
     ) -> list[NDArray[np.uint64]]:
         """For each round the elements that were drawn, and what is read."""
+        if closed.panes is not None:
+            return self._answer_panes(closed, closed.panes, rows, noise)
         windows, slots, _ = closed.words.shape
         words = -(-slots // 64)
         found = []
@@ -134,6 +154,25 @@ class _Trial:
             flat = noise.source.words(windows * len(self._elements) * words)
             coins = flat.reshape(windows, len(self._elements), words)
             found += [coins, self.reading.answer(closed, rows, coins, noise)]
+        return found
+
+    def _answer_panes(
+        self, closed: Closed, paned: Paned, rows: Mapping[str, pl.DataFrame], noise: Noise
+    ) -> list[NDArray[np.uint64]]:
+        """The same for sliding windows, with one in four of the bits of panes flipped.
+
+        Where a window shows an element, it matters in which panes. Noise that is neither much
+        weaker nor much stronger than a plan's tells that well enough.
+        """
+        true = to_columns(paned.words, self._types)[:, self._numbers]
+        slots, timed = paned.words.shape[1], self.reading.timed
+        found = []
+        for _ in range(_ROUNDS):
+            one, other = (noise.source.words(true.size).reshape(true.shape) for _ in range(2))
+            panes = true ^ (one & other)
+            moments = draw_moments(panes, timed, paned.first, slots, self._pane, noise)
+            read = self.reading.answer_panes(closed, rows, panes, moments)
+            found += [either(panes, paned.count), read]
         return found
 
     def count(self, bits: NDArray[np.uint64], chosen: NDArray[np.bool_]) -> None:
@@ -148,6 +187,50 @@ class _Trial:
             (part, _mean_answer(part, rounds))
             for part, rounds in zip(self.parts, self._tallies, strict=True)
         ]
+
+
+class _Sights:
+    """In how many panes of each window private elements are, counted in bit columns."""
+
+    def __init__(self, spec: Specification, private: AbstractSet[str]) -> None:
+        self._panes = spec.windows.panes
+        self._types = {name: spec.types[name] for name in sorted(private)}
+        self._all = len(spec.types)
+        self._tallies: dict[str, Tally] = {}
+
+    def lay_out(self, first: int) -> int:
+        """Begin with this column; the column after the last."""
+        width = self._panes.bit_length()
+        for number, name in enumerate(self._types):
+            begin = first + number * width
+            self._tallies[name] = Tally(range(begin, begin + width))
+        return first + len(self._types) * width
+
+    def answer(self, closed: Closed) -> NDArray[np.uint64]:
+        """For each element the bits of the number of its panes, lowest first."""
+        assert closed.panes is not None
+        columns = to_columns(closed.panes.words, self._all)[:, list(self._types.values())]
+        windows, width = closed.panes.windows, self._panes.bit_length()
+        sums = np.zeros((windows, len(self._types), width, columns.shape[2]), np.uint64)
+        for pane in range(self._panes):
+            carry = columns[pane : pane + windows]
+            for bit in range(width):
+                carry, sums[:, :, bit] = sums[:, :, bit] & carry, sums[:, :, bit] ^ carry
+        return sums.reshape(windows, -1, columns.shape[2])
+
+    def count(self, bits: NDArray[np.uint64], chosen: NDArray[np.bool_]) -> None:
+        """Count windows."""
+        for tally in self._tallies.values():
+            tally.add(bits, chosen)
+
+    def sightings(self) -> Sightings:
+        """What was counted."""
+        windows = {}
+        for name, tally in self._tallies.items():
+            rows, counts = tally.rows()
+            windows[name] = np.zeros(self._panes + 1)
+            windows[name][rows @ (1 << np.arange(rows.shape[1]))] = counts
+        return Sightings.counted(self._panes, windows)
 
 
 def _mean_answer(part: Touched, rounds: list[Tally]) -> NDArray[np.float64]:

@@ -98,7 +98,7 @@ class Drawing:
             for met, stakes in zip(self._met, self._outlook.stakes(caution), strict=True)
         ]
         return [
-            self._combined([parts[c][p] for c, p in question.parts], question)
+            self.combined([parts[c][p] for c, p in question.parts], question)
             if question.parts
             else None
             for question in self.statistics.exposure.questions
@@ -117,7 +117,7 @@ class Drawing:
         return Confusion(*counts)
 
     @staticmethod
-    def _combined(parts: Sequence[Spread], question: Question) -> Spread:
+    def combined(parts: Sequence[Spread], question: Question) -> Spread:
         """A query over several components, whose contexts are taken as independent."""
         if len(parts) == 1:
             return parts[0]

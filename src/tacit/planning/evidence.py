@@ -3,6 +3,9 @@
 With m private elements, a number x below 2**m says which of them are there: bit i stands for
 element i. The flips turn the true x into a noisy y. Their chance depends on z = x XOR y alone:
 it is the product of f_i over the bits that are set in z and of 1 - f_i over the others.
+
+Where windows slide, noise is not alike for what is there and what is not (`sightings`). Flips
+are then given as pairs, `[element]`: the chance of a false alarm, and that of a miss.
 """
 
 from __future__ import annotations
@@ -106,7 +109,10 @@ class Evidence:
         """The windows to expect right, wrong and missed, in closed form."""
         if decode == "posterior":
             return self.cells(flips).confusion(threshold)
-        fp, tp = (float(told @ noise(flips)) for told in self._told)
+        if flips.ndim == 2:
+            fp, tp = (self.read() * chances(flips)).sum(axis=(1, 2)).tolist()
+        else:
+            fp, tp = (float(told @ noise(flips)) for told in self._told)
         return Confusion(tp, fp, max(0.0, self.there - tp))
 
     def posterior(self, flips: Floats) -> Floats:
@@ -127,7 +133,7 @@ class Evidence:
         if decode == "posterior" or self.literal.ndim == 2:
             posterior = self.posterior(flips)
             return np.stack([1 - posterior, posterior], axis=-1)
-        joint = self._expected[..., None] * _chances(flips)
+        joint = self._expected[..., None] * chances(flips)
         yes = (joint * self.literal).sum(axis=2)
         no = joint.sum(axis=2) - yes
         right = np.stack([no[:, 0], yes[:, 1]], axis=-1)
@@ -155,19 +161,23 @@ class Evidence:
         """`[truth][z]`: in how many windows a noise of z would make the literal answer yes."""
         return self._told
 
+    def read(self) -> Floats:
+        """`[truth][x][y]`: the windows of x in which y would make the literal answer yes."""
+        if self.literal.ndim == 2:
+            read: Floats = np.einsum("ctx,cy->txy", self.counts, self.literal)
+        else:
+            read = np.einsum("ctx,ctxy->txy", self.counts, self.literal)
+        return read
+
     @property
     def expected(self) -> Floats:
         """`[context][truth][x]`: history's windows and those that the base rates stand for."""
         return self._expected
 
     def _by_noise(self) -> Floats:
-        """Since chances depend on x XOR y, what is read for each of them is all that counts."""
-        if self.literal.ndim == 2:
-            read: Floats = np.einsum("ctx,cy->txy", self.counts, self.literal)
-        else:
-            read = np.einsum("ctx,ctxy->txy", self.counts, self.literal)
+        """Where chances depend on x XOR y, what is read for each of them is all that counts."""
         x = np.arange(self.counts.shape[2])
-        told: Floats = read[:, x, x[:, None] ^ x].sum(axis=2)
+        told: Floats = self.read()[:, x, x[:, None] ^ x].sum(axis=2)
         return told
 
     def _base(self) -> Floats:
@@ -199,6 +209,8 @@ def noise(flips: Floats) -> Floats:
 
 def through(windows: Floats, flips: Floats) -> Floats:
     """What becomes of `[..., x]` once the bits of x are flipped: `[..., y]`."""
+    if flips.ndim == 2:
+        return np.asarray(windows @ chances(flips))
     for place, flip in enumerate(flips):
         halves = windows.reshape(*windows.shape[:-1], -1, 2, 2**place)
         windows = ((1 - flip) * halves + flip * halves[..., ::-1, :]).reshape(windows.shape)
@@ -212,10 +224,15 @@ def ratio(part: Floats, whole: Floats, empty: float | Floats) -> Floats:
     return shares
 
 
-def _chances(flips: Floats) -> Floats:
+def chances(flips: Floats) -> Floats:
     """`[x][y]`: the chance that x becomes y."""
-    x = np.arange(2 ** len(flips))
-    return noise(flips)[x[:, None] ^ x]
+    if flips.ndim == 1:
+        x = np.arange(2 ** len(flips))
+        return noise(flips)[x[:, None] ^ x]
+    table = np.ones((1, 1))
+    for alarm, miss in flips:
+        table = np.kron([[1 - alarm, alarm], [miss, 1 - miss]], table)
+    return table
 
 
 def best_threshold(

@@ -17,6 +17,7 @@ from tacit.kernels import compiled
 from tacit.planning.evidence import Decode, Evidence, Floats
 from tacit.planning.quality import Confusion, micro_alpha
 from tacit.planning.sampled import SampledEvidence
+from tacit.planning.sightings import Sightings
 
 MASKS = 1 << 16
 """Noises that all sampled queries together are looked at under, in a search."""
@@ -51,6 +52,7 @@ class ElementObjective:
     `evidence` is that of the queries that touch private elements. The others are answered
     exactly: `exact` is how many of their windows are true, and they count in `alphas` too.
     With `decode="posterior"`, yes is said from `threshold` on, whatever the epsilons.
+    Where windows slide, `sightings` say what flips of panes do to windows.
     """
 
     def __init__(
@@ -61,11 +63,13 @@ class ElementObjective:
         exact: float = 0.0,
         decode: Decode = "literal",
         threshold: float = 0.5,
+        sightings: Sightings | None = None,
     ) -> None:
         if not 0 < threshold <= 1:
             raise PlanError(f"a threshold is more than 0 and at most 1; got {threshold:g}")
         self.decode: Decode = decode
         self.threshold = threshold
+        self.sightings = sightings
         self.alpha = micro_alpha(alphas)
         self.names = sorted({name for known in evidence for name in known.elements})
         self.numbers = {name: number for number, name in enumerate(self.names)}
@@ -95,15 +99,21 @@ class ElementObjective:
         found = self.exact + tp
         return Confusion(found, fp, max(0.0, self.there - found)).quality(self.alpha)
 
+    def flips(self, epsilons: Iterable[tuple[str, float]]) -> Floats:
+        """`[element]`: the chance of a false alarm and of a miss with such an epsilon."""
+        pairs = []
+        for name, epsilon in epsilons:
+            flip = flip_probability(epsilon)
+            found = (flip, flip) if self.sightings is None else self.sightings.pair(name, flip)
+            pairs.append(found)
+        return np.array(pairs, np.float64).reshape(-1, 2)
+
     def _numbers(self, known: Evidence | SampledEvidence) -> Whole:
         return np.array([self.numbers[name] for name in known.elements], np.int64)
 
     def _laid_out(self, tabled: Sequence[Evidence]) -> _Tables:
         members = [self._numbers(known) for known in tabled]
-        numbers = [
-            known.told.ravel() if self.decode == "literal" else _weighed(known, self.threshold)
-            for known in tabled
-        ]
+        numbers = [self._table(known) for known in tabled]
         touched = np.concatenate([np.zeros(0, np.int64), *members])
         queries = np.repeat(np.arange(len(members)), [len(part) for part in members])
         order = np.argsort(touched, kind="stable")
@@ -115,6 +125,11 @@ class ElementObjective:
             queries[order].astype(np.int64),
             np.searchsorted(touched[order], np.arange(len(self.names) + 1)),
         )
+
+    def _table(self, known: Evidence) -> Floats:
+        if self.decode == "posterior":
+            return _weighed(known, self.threshold)
+        return (known.told if self.sightings is None else known.read()).ravel()
 
 
 def _weighed(known: Evidence, threshold: float) -> Floats:
@@ -136,7 +151,7 @@ class ElementStanding:
 
     def __init__(self, objective: ElementObjective, epsilons: Mapping[str, float]) -> None:
         self._objective = objective
-        self._flips = np.array([flip_probability(epsilons[name]) for name in objective.names])
+        self._flips = objective.flips((name, epsilons[name]) for name in objective.names)
         queries = len(objective.tables.bounds) - 1
         self._claims = np.zeros((queries + len(objective.outlines), 2))
         self._seen = np.zeros(queries, np.int64)
@@ -163,9 +178,9 @@ class ElementStanding:
     def _changed(self, changes: Mapping[str, float], *, keep: bool) -> tuple[float, float]:
         """What right and wrong claims gain; with `keep`, the changes are made."""
         numbers = self._objective.numbers
-        known = [(numbers[name], epsilon) for name, epsilon in changes.items() if name in numbers]
-        elements = np.array([number for number, _ in known], np.int64)
-        flips = np.array([flip_probability(epsilon) for _, epsilon in known])
+        known = [(name, epsilon) for name, epsilon in changes.items() if name in numbers]
+        elements = np.array([numbers[name] for name, _ in known], np.int64)
+        flips = self._objective.flips(known)
         before = self._flips[elements]
         self._flips[elements] = flips
         self._round += 1
@@ -183,6 +198,7 @@ class ElementStanding:
             self._seen,
             self._round,
             self._objective.decode == "literal",
+            self._objective.sightings is not None,
             keep,
         )
         if self._objective.outlines:
@@ -195,11 +211,12 @@ class ElementStanding:
     def _outlined(self, elements: Iterable[int], *, keep: bool) -> tuple[float, float]:
         """The same for queries that are sampled."""
         objective = self._objective
+        flips = self._flips if objective.sightings is not None else self._flips[:, 0]
         first = len(objective.tables.bounds) - 1
         more_right, more_wrong = 0.0, 0.0
         for place in sorted({q for element in elements for q in objective.outlined[element]}):
             right, wrong = objective.outlines[place].claims(
-                self._flips[objective.members[place]], objective.decode, objective.threshold
+                flips[objective.members[place]], objective.decode, objective.threshold
             )
             had = self._claims[first + place]
             more_right, more_wrong = more_right + right - had[0], more_wrong + wrong - had[1]
@@ -222,6 +239,7 @@ def _reckon(
     seen: Whole,
     this_round: int,
     literal: bool,
+    sliding: bool,
     keep: bool,
 ) -> tuple[float, float]:
     """What right and wrong claims gain, over all queries that touch one of the elements."""
@@ -235,7 +253,9 @@ def _reckon(
             seen[query] = this_round
             own = members[bounds[query] : bounds[query + 1]]
             table = numbers[places[query] : places[query + 1]]
-            if literal:
+            if literal and sliding:
+                right, wrong = _read_pairs(own, flips, table)
+            elif literal:
                 right, wrong = _read(own, flips, table, work[0])
             else:
                 right, wrong = _judged(own, flips, table, work)
@@ -254,14 +274,35 @@ def _read(own: Whole, flips: Floats, told: Floats, chances: Floats) -> tuple[flo
     chances[0] = 1.0
     for element in own:
         for z in range(size):
-            chances[size + z] = chances[z] * flips[element]
-            chances[z] *= 1 - flips[element]
+            chances[size + z] = chances[z] * flips[element, 0]
+            chances[z] *= 1 - flips[element, 0]
         size *= 2
     right, wrong = 0.0, 0.0
     for z in range(size):
         wrong += chances[z] * told[z]
         right += chances[z] * told[size + z]
     return right, wrong
+
+
+@compiled
+def _read_pairs(own: Whole, flips: Floats, read: Floats) -> tuple[float, float]:
+    """The same where misses and false alarms are not alike: by true and noisy presence."""
+    size = 1 << len(own)
+    claims = np.zeros(2)
+    place = 0
+    for truth in range(2):
+        for x in range(size):
+            for y in range(size):
+                chance = read[place]
+                place += 1
+                if chance == 0.0:
+                    continue
+                for bit in range(len(own)):
+                    there, shown = x >> bit & 1, y >> bit & 1
+                    changed = flips[own[bit], there]
+                    chance *= changed if there != shown else 1 - changed
+                claims[truth] += chance
+    return claims[1], claims[0]
 
 
 @compiled
@@ -275,12 +316,16 @@ def _judged(own: Whole, flips: Floats, table: Floats, work: Floats) -> tuple[flo
                 work[part, x] = table[begin + part * size + x]
             half = 1
             for element in own:
-                flip = flips[element]
+                alarm, miss = flips[element, 0], flips[element, 1]
                 for low in range(size):
                     if not low & half:
                         a, b = work[part, low], work[part, low | half]
-                        work[part, low] = a + flip * (b - a)
-                        work[part, low | half] = b + flip * (a - b)
+                        if alarm == miss:
+                            work[part, low] = a + alarm * (b - a)
+                            work[part, low | half] = b + alarm * (a - b)
+                        else:
+                            work[part, low] = (1 - alarm) * a + miss * b
+                            work[part, low | half] = alarm * a + (1 - miss) * b
                 half *= 2
         for y in range(size):
             if work[0, y] >= 0:

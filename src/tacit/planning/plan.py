@@ -26,12 +26,11 @@ from tacit.errors import PlanError, SinkError
 from tacit.planning.quality import Confusion, micro_alpha
 from tacit.planning.schemes import ElementScheme, Scheme, scheme_from_dict
 from tacit.privacy.exponentials import written
-from tacit.privacy.policies import Policies, Policy
+from tacit.privacy.policies import Policies, Policy, declared_patterns
 from tacit.spec.canon import canonical
-from tacit.spec.specification import Specification
+from tacit.spec.specification import Private, Specification
 
 FORMAT: Final = 1
-UNIT: Final = "for one subject, one private pattern and one window"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +99,8 @@ class Plan:
     expected: Expected | None = None
     share: Fraction = Fraction(1)
     """The share of every private pattern's epsilon that is spent."""
+    past: Expected | None = None
+    """What to expect for subjects whose limit is reached, where there are limits."""
     written: Mapping[str, Any] | None = None
     """The specification as it is written in a plan, where it was read from there."""
 
@@ -121,8 +122,19 @@ class Plan:
 
     @property
     def policies(self) -> tuple[Policy, ...]:
-        """The policies with the epsilons that are spent."""
+        """The policies with the epsilons that are spent on a unit: a window, or an occurrence."""
         return tuple(policy.scaled(self.share) for policy in Policies(self.spec).policies)
+
+    def spent_per_window(self, private: Private) -> Fraction:
+        """What each released window costs one of the specification's private patterns.
+
+        Where windows slide, `uniform` and `adaptive` draw for each pane, and one pane ends with
+        each window. `optimal` draws for each window, so that all windows that an occurrence may
+        change cost its epsilon together.
+        """
+        pattern = declared_patterns(self.spec)[self.spec.private.index(private)]
+        windows = pattern.windows(self.spec.windows.panes) if self.mechanism == "optimal" else 1
+        return pattern.epsilon * self.share / windows
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, fit for JSON."""
@@ -135,6 +147,7 @@ class Plan:
             "share": written(self.share),
             "windows": self.windows,
             "expected": None if self.expected is None else self.expected.to_dict(),
+            "past": None if self.past is None else self.past.to_dict(),
             "schemes": [scheme.to_dict() for scheme in self.schemes],
         }
 
@@ -243,7 +256,7 @@ _DAMAGED: Final = (
 
 def _read(plain: Mapping[str, Any], spec: Specification, written: Mapping[str, Any] | None) -> Plan:
     share = Fraction(plain["share"])
-    expected = plain["expected"]
+    expected, past = plain["expected"], plain.get("past")
     policies = [policy.scaled(share) for policy in Policies(spec).policies]
     queries = tuple(spec.query_patterns.values())
     if not 0 < share <= 1 or len(policies) != len(plain["schemes"]):
@@ -253,12 +266,13 @@ def _read(plain: Mapping[str, Any], spec: Specification, written: Mapping[str, A
         str(plain["mechanism"]),
         str(plain["decode"]),
         tuple(
-            scheme_from_dict(scheme, policy, queries)
+            scheme_from_dict(scheme, policy, queries, spec.windows.panes)
             for scheme, policy in zip(plain["schemes"], policies, strict=True)
         ),
         int(plain["windows"]),
         None if expected is None else Expected.from_dict(expected),
         share,
+        None if past is None else Expected.from_dict(past),
         written,
     )
 
@@ -276,7 +290,7 @@ def _outlined(written: Mapping[str, Any]) -> Specification:
             "mechanism": written["mechanism"],
             "decode": written["decode"],
             "streams": written["streams"],
-            "windows": {"size": written["windows"]["size"]},
+            "windows": _spans(written["windows"]),
             "events": {name: {"stream": event["stream"]} for name, event in written["events"]},
             "patterns": written["patterns"],
             "private": [
@@ -286,6 +300,33 @@ def _outlined(written: Mapping[str, Any]) -> Specification:
             "queries": written["queries"],
         }
     )
+
+
+def _spans(written: Mapping[str, Any]) -> dict[str, Any]:
+    """The size of windows and how far apart they begin."""
+    return {name: written[name] for name in ("size", "slide") if written.get(name) is not None}
+
+
+def unit(spec: Specification) -> str:
+    """What every epsilon of a specification is for."""
+    return f"for one subject, one private pattern and one {spec.windows.unit}"
+
+
+def overlapping(plan: Plan) -> list[str]:
+    """Where windows slide, what is drawn how often, and what that spends; else nothing."""
+    panes = plan.spec.windows.panes
+    if panes == 1:
+        return []
+    if plan.mechanism != "optimal":
+        return [
+            f"A window has {panes} panes. Noise is drawn once for each pane, and an occurrence"
+            " changes each element in one."
+        ]
+    return [
+        f"An occurrence of {pattern.name} may change {pattern.windows(panes)} windows: in each of"
+        f" them epsilon {written(plan.spent_per_window(private))} is spent."
+        for private, pattern in zip(plan.spec.private, declared_patterns(plan.spec), strict=True)
+    ]
 
 
 def element_shares(schemes: Sequence[Scheme]) -> list[dict[str, Fraction]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -12,18 +13,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.errors import PlanError
-from tacit.planning.alone import likely_contexts
+from tacit.planning.alone import expected_alone, likely_contexts
 from tacit.planning.drawing import Drawing
 from tacit.planning.evidence import Decode, Evidence, best_threshold, cut_cells
 from tacit.planning.objective import ElementObjective
 from tacit.planning.plan import Expected, Plan
 from tacit.planning.quality import Confusion, micro_alpha
 from tacit.planning.schemes import ElementScheme, OpenScheme, OptimalScheme, Scheme
+from tacit.planning.sightings import Sightings
 from tacit.planning.survey import Found, Statistics, without_history
 from tacit.privacy.adaptive import adaptive
 from tacit.privacy.elements import Elements
 from tacit.privacy.policies import Policies, Policy
-from tacit.privacy.refinement import with_shares
+from tacit.privacy.refinement import under, with_shares
 from tacit.privacy.touched import Touched, touched
 from tacit.privacy.uniform import uniform
 from tacit.spec.specification import Specification
@@ -36,6 +38,7 @@ _CAUTIONS: Final = (0.15, 0.3, 0.45, 0.6)
 _FOLLOWED: Final = 3
 _SHOWN: Final = 0.2
 """Shares are moved for a gain in quality of at least this part of its sampling error."""
+_COUNTS: Final = ("tp", "fp", "fn")
 _KEPT: Final = 1000
 """The channels of so many contexts of a component are written into a plan."""
 
@@ -59,19 +62,39 @@ def make_plan(
         return max(plans, key=lambda plan: plan.expected.quality if plan.expected else 0.0)
     alphas = tuple(query.alpha for query in spec.queries)
     literal = decode == "literal"
-    made = [_scheme(chosen, part, alphas, literal, share) for part in statistics]
-    counts = [np.sum([getattr(c, part) for _, c in made], axis=0) for part in ("tp", "fp", "fn")]
-    names = tuple(query.name for query in spec.queries)
+    panes = spec.windows.panes
+    made = [_scheme(chosen, part, alphas, literal, share, panes) for part in statistics]
     windows = int(sum(part.windows for part in statistics))
+    limited = {private.name for private in spec.private if private.limit is not None}
+    past = [_past(limited, *both) for both in zip(statistics, made, strict=True)]
     return Plan(
         spec,
         chosen,
         decode,
         tuple(scheme for scheme, _ in made),
         windows,
-        Expected(names, alphas, Confusion(*counts)) if windows else None,
+        _expected(spec, [confusion for _, confusion in made]) if windows else None,
         share,
+        _expected(spec, past) if windows and limited else None,
     )
+
+
+def _expected(spec: Specification, confusions: Sequence[Confusion[Floats]]) -> Expected:
+    """What to expect of all policies together."""
+    names = tuple(query.name for query in spec.queries)
+    counts = [np.sum([getattr(c, part) for c in confusions], axis=0) for part in _COUNTS]
+    return Expected(names, tuple(query.alpha for query in spec.queries), Confusion(*counts))
+
+
+def _past(
+    limited: AbstractSet[str], statistics: Statistics, made: tuple[Scheme, Confusion[Floats]]
+) -> Confusion[Floats]:
+    """What to expect of a policy's windows once limits are reached, as far as it has any."""
+    scheme, confusion = made
+    names = {pattern.name for pattern in statistics.policy.patterns}
+    if isinstance(scheme, OpenScheme) or not statistics.windows or limited.isdisjoint(names):
+        return confusion
+    return expected_alone(statistics, scheme)
 
 
 def plan_without_history(
@@ -101,7 +124,8 @@ def plan_without_history(
             "the mechanism adaptive weighs elements by the quality that they give, which only "
             "history shows: make a plan with tacit plan SPEC --history SOURCE -o PLAN"
         )
-    statistics = [without_history(policy, queries, rates or {}) for policy in policies]
+    panes = spec.windows.panes
+    statistics = [without_history(policy, queries, rates or {}, panes) for policy in policies]
     return make_plan(spec, statistics, chosen, decode)
 
 
@@ -111,12 +135,13 @@ def _scheme(
     alphas: Sequence[float],
     literal: bool,
     share: Fraction,
+    panes: int,
 ) -> tuple[Scheme, Confusion[Floats]]:
     if not statistics.touched:
         positives = statistics.positives
         return OpenScheme(), Confusion(positives, 0 * positives, 0 * positives)
     if mechanism == "optimal":
-        return _optimal(statistics, alphas, literal, share)
+        return _optimal(statistics, alphas, literal, share, panes)
     return _elements(mechanism, statistics, alphas, literal, share)
 
 
@@ -134,26 +159,32 @@ def _elements(
     exact = float(statistics.exact.sum())
     decode: Decode = "literal" if literal else "posterior"
     made = uniform(policy)
-    threshold = _threshold(evidence, made, alphas, exact) if statistics.windows else 0.5
+    sightings = statistics.sightings
+    threshold = _threshold(evidence, made, alphas, exact, sightings) if statistics.windows else 0.5
     if mechanism == "adaptive":
         objective = ElementObjective(
-            evidence, alphas, exact=exact, decode=decode, threshold=threshold
+            evidence,
+            alphas,
+            exact=exact,
+            decode=decode,
+            threshold=threshold,
+            sightings=sightings,
         )
         moved = adaptive(policy, objective)
         # A gain that history can hardly show is as likely none on other windows.
         least = _SHOWN / max(1.0, float(statistics.positives.sum())) ** 0.5
         if objective.value(_floats(moved)) > objective.value(_floats(made)) + least:
             made = moved
-            threshold = _threshold(evidence, made, alphas, exact)
+            threshold = _threshold(evidence, made, alphas, exact, sightings)
     confusions = [
-        known.confusion(made.flips(known.elements), decode, threshold) for known in evidence
+        known.confusion(_flips(made, known, sightings), decode, threshold) for known in evidence
     ]
     counts = np.zeros((3, len(statistics.positives)))
     counts[0] = statistics.exact
     for query, found in zip(touched, confusions, strict=True):
         counts[:, query] += found.tp, found.fp, found.fn
     right = tuple(
-        _right(part, known, made, decode)
+        _right(part, known, _flips(made, known, sightings), decode)
         for part, known in zip(statistics.touched, evidence, strict=True)
     )
     alone = tuple(map(likely_contexts, statistics.touched, evidence))
@@ -166,16 +197,25 @@ def _floats(made: Elements) -> dict[str, float]:
 
 
 def _threshold(
-    evidence: Sequence[Found], made: Elements, alphas: Sequence[float], exact: float
+    evidence: Sequence[Found],
+    made: Elements,
+    alphas: Sequence[float],
+    exact: float,
+    sightings: Sightings | None = None,
 ) -> float:
-    pairs = [(known, made.flips(known.elements)) for known in evidence]
+    pairs = [(known, _flips(made, known, sightings)) for known in evidence]
     # The answers are read with it, so it must not be 0: that would say yes to all.
     return max(best_threshold(pairs, alphas, exact)[0], 1e-9)
 
 
-def _right(part: Touched, known: Found, made: Elements, decode: Decode) -> Floats:
-    """`[context][presence or literal answer][answer]`: how likely an answer is right."""
+def _flips(made: Elements, known: Found, sightings: Sightings | None) -> Floats:
+    """What noise does to the elements of a query in a window."""
     flips = made.flips(known.elements)
+    return flips if sightings is None else sightings.noise(known.elements, flips)
+
+
+def _right(part: Touched, known: Found, flips: Floats, decode: Decode) -> Floats:
+    """`[context][presence or literal answer][answer]`: how likely an answer is right."""
     if isinstance(known, Evidence):
         right = known.confidence(flips, decode).copy()
     else:
@@ -189,12 +229,12 @@ def _right(part: Touched, known: Found, made: Elements, decode: Decode) -> Float
 
 
 def _optimal(
-    statistics: Statistics, alphas: Sequence[float], literal: bool, share: Fraction
+    statistics: Statistics, alphas: Sequence[float], literal: bool, share: Fraction, panes: int
 ) -> tuple[OptimalScheme, Confusion[Floats]]:
     """The caution with the best expected quality, and the channels of history's contexts."""
     alpha = micro_alpha(alphas)
     caution, threshold = 0.5, 0.5
-    fine = _shared(statistics, alphas, share)
+    fine = _shared(statistics, alphas, share, panes)
     drawing = _drawing(statistics, fine)
     if statistics.windows:
         caution, threshold = _best_caution(drawing, alpha, literal)
@@ -218,9 +258,13 @@ def _drawing(statistics: Statistics, fine: Policy) -> Drawing:
     return Drawing(statistics, fine)
 
 
-def _shared(statistics: Statistics, alphas: Sequence[float], share: Fraction) -> Policy:
-    """The policy that answers are drawn for; single elements have the shares of adaptive."""
-    policy, fine = statistics.policy.scaled(share), statistics.fine.scaled(share)
+def _shared(statistics: Statistics, alphas: Sequence[float], share: Fraction, panes: int) -> Policy:
+    """The policy that answers are drawn for; single elements have the shares of adaptive.
+
+    Where windows slide, its epsilons are what a single window may give away.
+    """
+    policy = statistics.policy.scaled(share).per_window(panes)
+    fine = under(statistics.fine, statistics.policy, policy)
     if statistics.fine == statistics.policy or not statistics.windows:
         return fine
     evidence, exact = statistics.evidence, float(statistics.exact.sum())

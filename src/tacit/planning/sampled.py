@@ -140,10 +140,13 @@ class SampledEvidence:
         seen = np.zeros(4 * cells)
         generator = np.random.Generator(np.random.SFC64(self.seed))
         block = max(1, _BLOCK // max(1, len(groups)))
+        bounds = flips.astype(np.float32)
+        if bounds.ndim == 2:
+            bounds = np.where(self.present[self._chosen], bounds[:, 1], bounds[:, 0])
         for begin in range(0, self.draws, block):
             times = min(block, self.draws - begin)
             shape = (times, *self.present[self._chosen].shape)
-            flipped = generator.random(shape, np.float32) < flips.astype(np.float32)
+            flipped = generator.random(shape, np.float32) < bounds
             noisy = (flipped ^ self.present[self._chosen]).reshape(-1, len(self.elements))
             answers = self.read(noisy, np.tile(contexts, times))
             seen += np.bincount(
@@ -182,6 +185,11 @@ class Outline:
 
     def claims(self, flips: Floats, decode: Decode, threshold: float) -> tuple[float, float]:
         """How many windows to expect claimed rightly and wrongly."""
+        if flips.ndim == 2:
+            # A picture of flips that are alike for what is there and what is not: their mean.
+            present, counts = self.evidence.present, self.evidence.counts
+            rates = (counts @ present + 0.5) / (counts.sum() + 1)
+            flips = (1 - rates) * flips[:, 0] + rates * flips[:, 1]
         seen = _heard(flips, self.masks, self.chances, self.yes)
         if decode == "literal":
             fp, tp = seen.sum(axis=0).tolist()

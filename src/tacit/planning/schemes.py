@@ -51,6 +51,13 @@ class ElementScheme:
 
     A wide query has its literal answer in place of presence.
     """
+    alone: tuple[NDArray[np.float64], ...]
+    """For each touched query `[context]`: how likely it is true by public events alone."""
+
+    @property
+    def flipped(self) -> list[str]:
+        """The private elements that some query looks at; no others are flipped."""
+        return sorted({name for part in self.touched for name in part.elements})
 
     @property
     def read_parts(self) -> tuple[Touched, ...]:
@@ -77,6 +84,19 @@ class ElementScheme:
         unread = None if self.literal and read else yes
         return Decoder(part.query, (*part.signals, *noisy), cells, unread)
 
+    @property
+    def silent_threshold(self) -> float:
+        """From which probability on yes is said where nothing private is looked at."""
+        return 0.5 if self.literal else self.threshold
+
+    def silent_decoders(self) -> list[Decoder]:
+        """How each touched query is answered from public events and the prior alone."""
+        least = self.silent_threshold
+        return [
+            Decoder(part.query, part.signals, np.stack([1 - p, p], axis=-1), p >= least)
+            for part, p in zip(self.touched, self.alone, strict=True)
+        ]
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data, fit for JSON."""
         return {
@@ -87,6 +107,10 @@ class ElementScheme:
             "right": {
                 str(part.query): right.tolist()
                 for part, right in zip(self.touched, self.right, strict=True)
+            },
+            "alone": {
+                str(part.query): likely.tolist()
+                for part, likely in zip(self.touched, self.alone, strict=True)
             },
         }
 
@@ -118,6 +142,11 @@ class OptimalScheme:
             )
         )
 
+    @property
+    def silent_threshold(self) -> float:
+        """From which probability on yes is said where nothing private is looked at."""
+        return 0.5 if self.literal else self.threshold
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data, fit for JSON."""
         return {
@@ -142,9 +171,9 @@ Scheme: TypeAlias = OpenScheme | ElementScheme | OptimalScheme
 
 
 def scheme_from_dict(
-    plain: Mapping[str, Any], policy: Policy, queries: Sequence[Pattern]
+    plain: Mapping[str, Any], policy: Policy, queries: Sequence[Pattern], panes: int = 1
 ) -> Scheme:
-    """The scheme that was written, for the policy that the specification says.
+    """The scheme that was written, for the policy and the panes that the specification says.
 
     What is protected comes from the specification, not from what was written: channels are
     audited against the neighbours and the epsilons that it asks for.
@@ -156,7 +185,7 @@ def scheme_from_dict(
             case "elements":
                 scheme = _elements(plain, policy, queries)
             case "optimal":
-                scheme = _optimal(plain, policy, queries)
+                scheme = _optimal(plain, policy.per_window(panes), queries)
             case _:
                 raise PlanError("the plan was made by another version; make it anew")
     except (KeyError, TypeError, ValueError, IndexError) as error:
@@ -182,7 +211,21 @@ def _elements(plain: Mapping[str, Any], policy: Policy, queries: Sequence[Patter
         bool(plain["literal"]),
         float(plain["threshold"]),
         right,
+        tuple(_alone(part, plain.get("alone")) for part in parts),
     )
+
+
+def _alone(part: Touched, tables: Mapping[str, Any] | None) -> NDArray[np.float64]:
+    """How likely a query is by public events alone; plans did not always say.
+
+    What is decided comes from the specification: a plan can only say how likely the rest is.
+    """
+    likely = np.full(len(part.decided), 0.5)
+    if tables is not None:
+        likely = np.array(tables[str(part.query)], np.float64)
+        if likely.shape != part.decided.shape or not ((likely >= 0) & (likely <= 1)).all():
+            raise PlanError("the plan's tables do not fit the specification; make it anew")
+    return np.where(part.decided < 0, likely, part.decided)
 
 
 def _optimal(plain: Mapping[str, Any], policy: Policy, queries: Sequence[Pattern]) -> Scheme:

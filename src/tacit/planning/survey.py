@@ -13,6 +13,7 @@ from tacit.patterns.residuals import boolean_form
 from tacit.patterns.tree import And, Name, Not, Or, Pattern, elements
 from tacit.planning.evidence import Evidence
 from tacit.planning.sampled import SampledEvidence
+from tacit.planning.sightings import Sightings
 from tacit.planning.tallies import Tally
 from tacit.privacy.components import Component, Exposure, exposure
 from tacit.privacy.policies import Policy
@@ -43,6 +44,8 @@ class Statistics:
     """For each component."""
     evidence: tuple[Found, ...]
     """For each touched query, the windows in which private events may change it."""
+    sightings: Sightings | None = None
+    """How private elements are spread over the panes of windows, where these slide."""
 
     @property
     def exact(self) -> NDArray[np.float64]:
@@ -54,11 +57,12 @@ class Statistics:
 
 
 def without_history(
-    policy: Policy, queries: Sequence[Pattern], rates: Mapping[str, float]
+    policy: Policy, queries: Sequence[Pattern], rates: Mapping[str, float], panes: int = 1
 ) -> Statistics:
     """Statistics by hand: how likely each event type is in a window; a half where nothing is said.
 
-    They say nothing about public events, so nothing about what quality to expect.
+    They say nothing about public events, so nothing about what quality to expect. A window has
+    so many `panes`, all alike.
     """
     fine = refined(policy, queries)
     found = exposure(fine, queries)
@@ -82,6 +86,9 @@ def without_history(
             for component in found.components
         ),
         tuple(_by_hand(part, [rate(Name(name)) for name in part.elements]) for part in parts),
+        None
+        if panes == 1
+        else Sightings.by_rates(panes, {name: rate(Name(name)) for name in policy.private}),
     )
 
 
@@ -166,7 +173,11 @@ class Survey:
         for tally in (*self._components, *self._parts, *self._queries):
             tally.add(bits, chosen)
 
-    def statistics(self, readings: Sequence[NDArray[np.float64] | None]) -> Statistics:
+    def statistics(
+        self,
+        readings: Sequence[NDArray[np.float64] | None],
+        sightings: Sightings | None = None,
+    ) -> Statistics:
         """All that was counted; `readings` holds literal answers of ordered queries, if any."""
         positives = []
         windows = 0.0
@@ -191,6 +202,7 @@ class Survey:
                     self.touched, self._public, self._parts, readings, strict=True
                 )
             ),
+            sightings,
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
@@ -28,7 +28,16 @@ class PrivatePattern:
     name: str
     elements: frozenset[str]
     epsilon: Fraction
-    """For each subject and window."""
+    """For each subject and window; where windows slide, for each subject and occurrence."""
+
+    def windows(self, panes: int) -> int:
+        """How many windows of so many panes one occurrence may change.
+
+        An occurrence has an event of each element, all of them inside one window. A single event
+        is in `panes` windows. The first and the last of several may be a whole window apart, and
+        each window that holds either is changed.
+        """
+        return 2 * panes - 1 if len(self.elements) > 1 else panes
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +60,26 @@ class Policy:
             )
         )
 
+    def per_window(self, panes: int) -> Policy:
+        """The same patterns, each with what one window of so many panes may give away.
+
+        All windows that an occurrence may change then give away its epsilon together.
+        """
+        return Policy(
+            tuple(
+                replace(pattern, epsilon=pattern.epsilon / pattern.windows(panes))
+                for pattern in self.patterns
+            )
+        )
+
+
+def declared_patterns(spec: Specification) -> list[PrivatePattern]:
+    """The private patterns of a specification, in its order."""
+    return [
+        PrivatePattern(private.name, frozenset(elements(resolved)), Fraction(private.epsilon))
+        for private, resolved in zip(spec.private, spec.private_patterns, strict=True)
+    ]
+
 
 class Policies:
     """The policies of a specification: number 0 is that of all subjects that no one names.
@@ -59,10 +88,7 @@ class Policies:
     """
 
     def __init__(self, spec: Specification) -> None:
-        patterns = [
-            PrivatePattern(private.name, frozenset(elements(resolved)), Fraction(private.epsilon))
-            for private, resolved in zip(spec.private, spec.private_patterns, strict=True)
-        ]
+        patterns = declared_patterns(spec)
         having = [
             None if private.subjects is None else frozenset(map(str, private.subjects))
             for private in spec.private

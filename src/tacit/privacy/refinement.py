@@ -8,6 +8,7 @@ that add up to at most the pattern's.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Final
 
@@ -40,6 +41,22 @@ def refined(policy: Policy, queries: Sequence[Pattern]) -> Policy:
     names = sorted({name for pattern in large for name in pattern.elements})
     kept = tuple(pattern for pattern in policy.patterns if pattern not in large)
     return Policy((*kept, *(_single(name, shares[name]) for name in names)))
+
+
+def under(fine: Policy, policy: Policy, now: Policy) -> Policy:
+    """A refined policy where the private patterns of `policy` have the epsilons of `now`."""
+    if fine == policy:
+        return now
+    kept = dict(zip(policy.patterns, now.patterns, strict=True))
+    shares = uniform_shares(now)
+    return Policy(
+        tuple(
+            kept[pattern]
+            if pattern in kept
+            else replace(pattern, epsilon=shares[next(iter(pattern.elements))])
+            for pattern in fine.patterns
+        )
+    )
 
 
 def single_elements(policy: Policy, fine: Policy) -> dict[str, Fraction]:

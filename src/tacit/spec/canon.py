@@ -21,6 +21,8 @@ def canonical(spec: Specification) -> dict[str, Any]:
     """
     plain: dict[str, Any] = spec.model_dump()
     plain["events"] = list(plain["events"].items())
+    if spec.windows.close == "events":
+        del plain["windows"]["close"]  # as before there was a choice
     if spec.windows.start is not None:
         plain["windows"]["start"] = spec.windows.start.isoformat()
     for private, written in zip(spec.private, plain["private"], strict=True):

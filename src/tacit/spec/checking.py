@@ -195,10 +195,12 @@ def _check_private(draft: Draft, hints: Hints) -> Iterator[Finding]:
             yield Finding(("private", place, "pattern"), message)
         others.append(private)
         limit, epsilon = private.limit, private.epsilon
-        if limit is not None and epsilon is not None and limit.amount < epsilon:
+        if limit is not None and epsilon is not None and not limit.windows(epsilon):
+            counted = "" if limit.amount < epsilon else ", counted in whole nano-epsilon,"
             message = (
-                f"the limit of {limit} is less than the epsilon of one window "
-                f"({epsilon}); raise the limit or lower epsilon"
+                f"the limit of {limit}{counted} is less than the epsilon of one window "
+                f"({epsilon}), so that no window could ever tell of private events; raise the "
+                "limit or lower epsilon"
             )
             yield Finding(("private", place, "limit"), message)
         for row, subject in enumerate(private.subjects or ()):

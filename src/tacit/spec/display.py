@@ -22,7 +22,8 @@ def summary(spec: Specification) -> str:
         count(len(spec.events), "event type"),
         count(len(spec.private), "private pattern"),
         count(len(spec.queries), "query", "queries"),
-        f"windows of {format_duration(spec.windows.size)}",
+        f"windows of {format_duration(spec.windows.size)}"
+        + ("" if spec.windows.slide is None else f" every {format_duration(spec.windows.slide)}"),
         spec.mechanism,
     ]
     return ", ".join(counts)
@@ -31,13 +32,17 @@ def summary(spec: Specification) -> str:
 def table(spec: Specification) -> str:
     """An HTML table; long lists are cut short."""
     windows = spec.windows
-    schedule = f"{format_duration(windows.size)}, lateness {format_duration(windows.lateness)}"
+    slide = "" if windows.slide is None else f" every {format_duration(windows.slide)}"
+    late = format_duration(windows.lateness)
+    schedule = f"{format_duration(windows.size)}{slide}, lateness {late}"
     rows = [
         ("windows", "", schedule),
         *_cut("stream", ((name, f"{s.subject}, {s.time}") for name, s in spec.streams.items())),
         *_cut("event", ((name, _event(spec, name)) for name in spec.events)),
         *_cut("pattern", ((name, repr(tree)) for name, tree in spec.patterns.items())),
-        *_cut("private", ((p.name, f"epsilon {p.epsilon} per window") for p in spec.private)),
+        *_cut(
+            "private", ((p.name, f"epsilon {p.epsilon} per {windows.unit}") for p in spec.private)
+        ),
         *_cut("query", ((q.name, f"{q.pattern!r} for {q.consumer}") for q in spec.queries)),
     ]
     body = "".join(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from decimal import Decimal
+from fractions import Fraction
+from math import ceil, floor
 from typing import Annotated, Any
 
 from pydantic import (
@@ -19,6 +21,7 @@ from tacit.config import Config, Number, Span, describe
 from tacit.durations import format_duration, parse_duration
 
 _LEAST, _MOST = Decimal("1e-9"), Decimal("1e6")
+_NANO = 10**9
 
 
 def _read_decimal(value: Any) -> Decimal:
@@ -84,6 +87,16 @@ class Limit(Config):
             raise ValueError(
                 f"expected a limit such as '20 per day' or '5 per 12 h'; got {describe(value)}"
             ) from error
+
+    def windows(self, epsilon: Decimal | Fraction) -> int:
+        """How many windows it allows in each horizon, if each costs so much.
+
+        Costs are counted in whole nano-epsilon and rounded up, limits down.
+
+        >>> Limit.model_validate("20 per day").windows(Decimal("1.5"))
+        13
+        """
+        return floor(self.amount * _NANO) // ceil(Fraction(epsilon) * _NANO)
 
     @model_serializer
     def _write(self) -> str:

@@ -2,6 +2,9 @@
 
 The rules are per tuple in order of arrival, so they do not depend on how the input was cut
 into batches. The watermark a tuple meets is that of the tuples before it.
+
+Where windows close by the clock on the wall, the watermark is told (`Clock.tick`), and no tuple
+moves it. The schedule then begins with the window of the first time that was told.
 """
 
 from __future__ import annotations
@@ -50,7 +53,7 @@ class Clock:
     `state` is plain data: the largest time taken, the first window of the schedule, the first
     window that has not been handed on, and how many tuples were refused. `capacity` is how
     many windows may be held at once; where a tuple lies past that, judging stops until older
-    windows are handed on.
+    windows are handed on; one that ticks refuses such a tuple as too far in the future.
     """
 
     size: int
@@ -59,15 +62,32 @@ class Clock:
     start: int | None
     capacity: int
     state: NDArray[np.int64]
+    ticking: bool = False
+    """Whether it goes by the clock on the wall."""
 
     @classmethod
     def at_rest(
-        cls, size: int, lateness: int, future: int, start: int | None, capacity: int
+        cls,
+        size: int,
+        lateness: int,
+        future: int,
+        start: int | None,
+        capacity: int,
+        *,
+        ticking: bool = False,
     ) -> Clock:
         """A clock that has not seen anything."""
         first = NONE if start is None else start // size
         state = np.array([NONE, first, first, 0], dtype=np.int64)
-        return cls(size, lateness, future, start, capacity, state)
+        return cls(size, lateness, future, start, capacity, state, ticking)
+
+    def tick(self, now: int) -> None:
+        """It is so late; a clock that is set back does not open windows again."""
+        if not self.ticking:
+            raise AssertionError("only a clock on the wall can tick")
+        if self.state[_LEAST] == NONE:
+            self.state[_LEAST] = self.state[_NEXT] = now // self.size
+        self.state[_NEWEST] = max(int(self.state[_NEWEST]), now)
 
     @property
     def newest(self) -> int | None:
@@ -122,6 +142,8 @@ class Clock:
         positive, a subject that is new becomes registered by a tuple that is taken and lies
         less than that long after the beginning of the first window.
         """
+        if self.ticking and self.newest is None:
+            raise AssertionError("a clock on the wall must tick before it judges")
         return _judge(
             slots,
             times,
@@ -132,7 +154,8 @@ class Clock:
             self.lateness,
             self.future,
             self.capacity,
-            self.start is not None,
+            self.start is not None or self.ticking,
+            self.ticking,
             settled,
             self.state,
             verdicts,
@@ -165,20 +188,27 @@ def _judge(
     future: int,
     capacity: int,
     started: bool,
+    ticking: bool,
     settled: bool,
     state: NDArray[np.int64],
     verdicts: NDArray[np.uint8],
 ) -> int:
     newest, least, next_window = state[0], state[1], state[2]
     schedule_from = least * size if least != NONE else np.int64(NONE)
-    open_from = (newest - lateness) // size * size if newest != NONE else np.int64(NONE)
+    # What was handed on stays closed: at an end of input that is more than what is late.
+    handed = next_window * size if next_window != NONE else np.int64(NONE)
+    open_from = np.int64(NONE)
+    if newest != NONE:
+        open_from = max((newest - lateness) // size * size, handed)
     held_to = (next_window + capacity) * size if next_window != NONE else np.int64(NONE)
     # Between these two a tuple changes nothing but `newest`; most tuples lie there, and a run
     # of them is judged at once.
     quiet_from = quiet_to = np.int64(0)
     if newest != NONE:
         quiet_from = max(open_from, schedule_from)
-        quiet_to = min(held_to, open_from + size + lateness, newest + future + 1)
+        quiet_to = min(held_to, newest + future + 1)
+        if not ticking:
+            quiet_to = min(quiet_to, open_from + size + lateness)
     run_to = begin
     refused = 0
     stop = len(times)
@@ -189,13 +219,15 @@ def _judge(
             run_to = min(i + _RUN, len(times))
             earliest, latest, least_slot = _span(times[i:run_to], slots[i:run_to])
             if least_slot >= 0 and quiet_from <= earliest and latest < quiet_to:
-                newest = max(newest, latest)
+                if not ticking:
+                    newest = max(newest, latest)
                 verdicts[i:run_to] = TAKEN
                 i = run_to - 1
                 continue
         slot, time = slots[i], times[i]
         if slot >= 0 and quiet_from <= time < quiet_to and (settled or since[slot] == NONE):
-            newest = max(newest, time)
+            if not ticking:
+                newest = max(newest, time)
             verdicts[i] = TAKEN
             continue
         if slot < 0:
@@ -215,7 +247,7 @@ def _judge(
             refused += 1
             continue
         seen = newest if newest != NONE else schedule_from
-        if seen != NONE and time - seen > future:
+        if (seen != NONE and time - seen > future) or (ticking and time >= held_to):
             verdicts[i] = FUTURE
             refused += 1
             continue
@@ -227,12 +259,15 @@ def _judge(
                 refused += 1
                 continue
             since[slot] = NONE
+        if ticking:
+            verdicts[i] = TAKEN
+            continue
         if newest == NONE and not started:
             least, next_window = time // size, (time - lateness) // size
-            held_to = (next_window + capacity) * size
+            handed, held_to = next_window * size, (next_window + capacity) * size
         least = min(least, time // size)
         newest = max(newest, time)
-        open_from = (newest - lateness) // size * size
+        open_from = max((newest - lateness) // size * size, handed)
         schedule_from = least * size
         if time >= held_to:
             stop = i  # the tuple has moved the clock; it is judged again when there is room

@@ -11,7 +11,9 @@ order and walked again.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,17 +33,23 @@ _MOST_WINDOWS = 256
 _MOST_BYTES = 16 << 30
 
 
-def ring_capacity(size: int, lateness: int, subjects: int, words: int) -> int:
-    """How many windows a ring holds: all that may be open, and more while memory is cheap."""
+def ring_capacity(size: int, lateness: int, subjects: int, words: int, panes: int = 1) -> int:
+    """How many windows a ring holds: all that may be open, and more while memory is cheap.
+
+    Where windows slide, these are panes, and `panes` of them make a window.
+    """
     needed = -(-lateness // size) + 2
     a_window = max(1, subjects * words * 8)
-    if needed * a_window > _MOST_BYTES:
+    held = needed + 2 * (panes - 1)
+    if held * a_window > _MOST_BYTES:
+        kind, advice = "windows", "make the lateness shorter or the windows longer"
+        if panes > 1:
+            kind, advice = "panes", "make the lateness shorter or the slide longer"
         raise SpecificationError(
             [
                 Mistake(
-                    f"windows: with this lateness {needed:,} windows of {subjects:,} subjects are "
-                    f"open at a time, which takes {needed * a_window / 1e9:,.0f} GB; make the "
-                    "lateness shorter or the windows longer"
+                    f"windows: with this lateness {held:,} {kind} of {subjects:,} subjects are "
+                    f"open at a time, which takes {held * a_window / 1e9:,.0f} GB; {advice}"
                 )
             ]
         )
@@ -55,6 +63,7 @@ class Closed:
     `states` are those of the automaton `[window][slot]`, where there is one. `lists` holds
     the windows for which it does not tell, or else all that have such events; `keys` says
     which: the window's place in this block times the number of slots, plus the slot.
+    Sliding windows come with the panes that they were put together from (`sliding`).
     """
 
     first: int
@@ -62,6 +71,31 @@ class Closed:
     keys: NDArray[np.int64]
     lists: EventLists
     states: NDArray[np.uint64] | None = None
+    panes: Paned | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Paned:
+    """The panes of sliding windows that follow each other.
+
+    Window i has the panes from i on. All but the last `windows` panes were part of windows
+    before these, or lie before the schedule.
+    """
+
+    count: int
+    """How many panes a window has."""
+    first: int
+    words: NDArray[np.uint64]
+    """Presence, `[pane][slot][word]`."""
+    before: Mapping[str, NDArray[Any]]
+    """What was drawn for the panes that were part of earlier windows."""
+    after: dict[str, NDArray[Any]]
+    """Who draws for panes writes here what later windows need to know of it."""
+
+    @property
+    def windows(self) -> int:
+        """How many windows these are."""
+        return len(self.words) - self.count + 1
 
 
 class Panes:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from contextlib import suppress
 from datetime import UTC, date, datetime, time, timedelta
-from typing import Annotated, Any
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, ValidationInfo, WithJsonSchema, field_validator
 
 from tacit.config import Config, Duration, Span, describe
-from tacit.durations import MICROSECONDS
+from tacit.durations import MICROSECONDS, format_duration
 
 
 def _read_moment(value: Any) -> datetime | None:
@@ -39,29 +39,59 @@ Moment = Annotated[
 """A moment: ISO 8601 in a specification, UTC inside."""
 
 
+MOST_PANES: Final = 1000
+"""A tuple may lie in so many windows."""
+
+
 class Windows(Config):
-    """Tumbling windows in event time, aligned to the epoch in UTC, half-open."""
+    """Windows in event time, aligned to the epoch in UTC, half-open; tumbling or sliding.
+
+    A sliding window is cut into panes as long as its slide.
+    """
 
     size: Span
     """How long a window is."""
     slide: Span | None = None
-    """How far apart windows begin; only the size itself (tumbling windows) in this version."""
+    """How far apart windows begin, where they overlap: the size is a multiple of it."""
     lateness: Duration = 0
     """How long the tuples of a window are waited for after its end, in event time."""
     future: Duration = MICROSECONDS["d"]
     """How far ahead of the largest time seen a tuple may be before it is refused."""
     start: Moment | None = None
     """The first window is the one that holds this time; by default that of the earliest tuple."""
+    close: Literal["events", "clock"] = "events"
+    """What closes windows: event time, or the clock on the wall, which no tuple can move."""
 
     @field_validator("slide")
     @classmethod
-    def _check_slide(cls, slide: int | None, info: ValidationInfo) -> None:
+    def _check_slide(cls, slide: int | None, info: ValidationInfo) -> int | None:
         size: int | None = info.data.get("size")
-        if None not in (size, slide) and slide != size:
+        if size is None or slide is None or slide == size:
+            return None
+        if size % slide or size // slide > MOST_PANES:
             raise ValueError(
-                "sliding windows are not available in this version; leave slide out, "
-                "or make it the size"
+                f"windows of {format_duration(size)} cannot begin every {format_duration(slide)}: "
+                f"the size must be a multiple of slide, and at most {MOST_PANES:,} times as long"
             )
+        return slide
+
+    @property
+    def pane(self) -> int:
+        """How far apart windows begin; a pane is as long."""
+        return self.slide or self.size
+
+    @property
+    def panes(self) -> int:
+        """How many panes a window has: 1 where windows do not overlap."""
+        return self.size // self.pane
+
+    @property
+    def unit(self) -> str:
+        """What an epsilon is for: all that happens in a window, or one occurrence of a pattern.
+
+        An occurrence has one event of each of the pattern's elements, all inside one window.
+        """
+        return "window" if self.panes == 1 else "occurrence"
 
     @property
     def start_time(self) -> int | None:

@@ -1,0 +1,232 @@
+"""Answers as few bytes, for the ledger, and back: bits, confidences, and who they are about.
+
+A release is packed once and unpacked for every delivery, so both work on whole columns.
+Subjects are kept by their numbers in the ledger. A query's confidences are mostly drawn from few
+values, which are kept once.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tacit.answers.answers import Answers, schema
+from tacit.errors import LedgerError
+from tacit.kernels import compiled
+
+_FORMAT: Final = 1
+_HEAD: Final = struct.Struct("<4sQI")
+_MAGIC: Final = b"TAns"
+_FEW: Final = 256
+_CODEC: Final = "zstd"
+
+Names = Callable[[NDArray[np.int64]], pa.Array]
+"""The names of subjects as texts, given their numbers in the ledger."""
+
+
+def pack(
+    parts: Sequence[Answers], ids: Sequence[NDArray[np.int64]], consumers: Mapping[str, str]
+) -> bytes:
+    """Answers of windows that follow each other, with the subjects' numbers for each part.
+
+    `consumers` says who asked each query: when answers are delivered, nobody may know any more.
+    """
+    arrays: list[NDArray[Any]] = []
+    blocks = []
+    for part, numbers in zip(parts, ids, strict=True):
+        block: dict[str, Any] = {
+            "start": part.first * part.step,
+            "step": part.step,
+            "size": part.size,
+            "windows": part.windows,
+            "sure": part.certainty is not None,
+        }
+        arrays.append(np.diff(numbers, prepend=np.int64(0)))
+        registered = part.registered
+        block["some"] = not registered.all()
+        if block["some"]:
+            arrays.append(np.packbits(registered, axis=1))
+        arrays.append(part.bits)
+        if part.certainty is not None:
+            block["few"] = [_pack_confidence(part, n, arrays) for n in range(len(part.queries))]
+        if part.exhausted is not None:
+            arrays.append(np.packbits(part.exhausted))
+        blocks.append(block)
+    head = {
+        "format": _FORMAT,
+        "queries": list(parts[0].queries),
+        "consumers": {query: consumers[query] for query in parts[0].queries},
+        "numbers": pa.types.is_integer(parts[0].subjects.type),
+        "private": parts[0].private,
+        "limited": parts[0].exhausted is not None,
+        "blocks": blocks,
+        "arrays": [(array.dtype.str, array.shape) for array in arrays],
+    }
+    return _written(head, arrays)
+
+
+def _pack_confidence(part: Answers, query: int, arrays: list[NDArray[Any]]) -> bool:
+    """Add a query's confidences; whether they are numbers of few values, which come first."""
+    sure = part.confidence(query).astype(np.float32)
+    codes = np.empty(sure.shape, np.uint8)
+    values = np.empty(_FEW, np.uint32)
+    found = _number(sure.reshape(-1).view(np.uint32), values, codes.reshape(-1))
+    if found < 0:
+        arrays.append(sure)
+        return False
+    arrays += [values[:found].view(np.float32), codes]
+    return True
+
+
+def _written(head: Mapping[str, Any], arrays: Sequence[NDArray[Any]]) -> bytes:
+    text = json.dumps(head, separators=(",", ":")).encode()
+    body = b"".join([text, *(np.ascontiguousarray(array).tobytes() for array in arrays)])
+    packed = pa.compress(body, codec=_CODEC, asbytes=True)
+    return _HEAD.pack(_MAGIC, len(body), len(text)) + bytes(packed)
+
+
+def unpack(body: bytes, first_id: int, names: Names) -> tuple[pa.Table, dict[str, str]]:
+    """The answers as rows, in order of window, subject and query, and who asked each query.
+
+    The ids of answers count up from the first.
+    """
+    try:
+        head, arrays = _read(body)
+    except (ValueError, KeyError, OSError, struct.error, pa.ArrowException) as error:
+        raise LedgerError(
+            "the answers of a release cannot be read: the ledger is damaged, or was written by"
+            " another version"
+        ) from error
+    tables = []
+    flow = iter(arrays)
+    for block in head["blocks"]:
+        table = _rows(head, block, flow, names, first_id)
+        first_id += table.num_rows
+        tables.append(table)
+    return pa.concat_tables(tables), head["consumers"]
+
+
+def _read(body: bytes) -> tuple[dict[str, Any], list[NDArray[Any]]]:
+    magic, whole, text = _HEAD.unpack_from(body)
+    if magic != _MAGIC:
+        raise ValueError("magic")
+    packed = pa.py_buffer(body)[_HEAD.size :]
+    plain = np.frombuffer(pa.decompress(packed, whole, codec=_CODEC), np.uint8)
+    head = json.loads(plain[:text].tobytes())
+    if head["format"] != _FORMAT:
+        raise ValueError("format")
+    arrays, begin = [], text
+    for kind, shape in head["arrays"]:
+        size = int(np.dtype(kind).itemsize * np.prod(shape, dtype=np.int64))
+        part = plain[begin : begin + size]
+        # The bytes lie anywhere; numbers must lie where the processor wants them.
+        arrays.append(np.frombuffer(part.tobytes(), kind).reshape(shape))
+        begin += size
+    return head, arrays
+
+
+def _rows(
+    head: Mapping[str, Any],
+    block: Mapping[str, Any],
+    arrays: Iterator[NDArray[Any]],
+    names: Names,
+    first_id: int,
+) -> pa.Table:
+    ids = np.cumsum(next(arrays))
+    windows, queries = block["windows"], len(head["queries"])
+    shape = (windows, len(ids), queries)
+    some = None
+    if block["some"]:
+        packed = next(arrays)
+        some = np.unpackbits(packed, axis=1, count=len(ids)).view(np.bool_)
+    octets = next(arrays).astype("<u8", copy=False).view(np.uint8)
+    bits = np.unpackbits(octets, axis=-1, bitorder="little", count=len(ids))
+    columns: list[NDArray[Any]] = [np.ascontiguousarray(bits.transpose(0, 2, 1)).view(np.bool_)]
+    if block["sure"]:
+        sure = np.empty(shape, np.float32)
+        for query, few in enumerate(block["few"]):
+            values = next(arrays)
+            sure[:, :, query] = values[next(arrays)] if few else values
+        columns.append(sure)
+    if head["limited"]:
+        exhausted = np.unpackbits(next(arrays), count=len(ids)).view(np.bool_)
+        columns.append(np.broadcast_to(exhausted[np.newaxis, :, np.newaxis], shape))
+    if block["sure"] and not head["private"]:
+        columns.append(np.zeros(shape, np.bool_))
+    starts = block["start"] + block["step"] * np.arange(windows)
+    start = np.broadcast_to(starts[:, np.newaxis, np.newaxis], shape)
+    place = np.broadcast_to(np.arange(len(ids), dtype=np.int32)[:, np.newaxis], shape)
+    asked = np.broadcast_to(np.arange(queries, dtype=np.int32), shape)
+    flat = [_flat(column, some) for column in (start, place, asked, *columns)]
+    return _table(head, block, names(ids), first_id, flat)
+
+
+def _flat(column: NDArray[Any], some: NDArray[np.bool_] | None) -> NDArray[Any]:
+    """A value for each answer: of all subjects, or of those who are registered."""
+    return column.reshape(-1) if some is None else column[some].reshape(-1)
+
+
+def _table(
+    head: Mapping[str, Any],
+    block: Mapping[str, Any],
+    subjects: pa.Array,
+    first_id: int,
+    flat: Sequence[NDArray[Any]],
+) -> pa.Table:
+    start, place, query, *columns = flat
+    if head["numbers"]:
+        subjects = subjects.cast(pa.int64())
+    columns_of = schema(
+        subjects.type,
+        protected=block["sure"],
+        private=head["private"],
+        limited=head["limited"],
+    )
+    instant = columns_of.field("window_start").type
+    if pa.types.is_integer(subjects.type):
+        who = subjects.take(pa.array(place))
+    else:
+        who = pa.DictionaryArray.from_arrays(pa.array(place), subjects)
+    asked = pa.DictionaryArray.from_arrays(pa.array(query), pa.array(head["queries"], pa.string()))
+    return pa.Table.from_arrays(
+        [
+            pa.array(np.arange(first_id, first_id + len(start))),
+            pa.array(start).cast(instant),
+            pa.array(start + block["size"]).cast(instant),
+            who,
+            asked,
+            *(pa.array(column) for column in columns),
+        ],
+        schema=columns_of.insert(0, pa.field("id", pa.int64())),
+    )
+
+
+@compiled
+def _number(given: NDArray[np.uint32], values: NDArray[np.uint32], codes: NDArray[np.uint8]) -> int:
+    """Number the values that are given, in order of appearance; -1 if they are too many."""
+    low = np.uint64(1023)
+    table = np.full(1024, -1, np.int32)
+    found = 0
+    last, code = np.uint32(0), np.int32(-1)
+    for i in range(len(given)):
+        value = given[i]
+        if code < 0 or value != last:
+            place = (np.uint64(value) * np.uint64(2654435769) >> np.uint64(22)) & low
+            while table[place] >= 0 and values[table[place]] != value:
+                place = (place + np.uint64(1)) & low
+            if table[place] < 0:
+                if found == len(values):
+                    return -1
+                table[place] = found
+                values[found] = value
+                found += 1
+            code = table[place]
+            last = value
+        codes[i] = code
+    return found

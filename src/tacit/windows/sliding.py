@@ -1,0 +1,256 @@
+"""Sliding windows, put together from panes when they are answered.
+
+Tuples are laid into panes as if these were tumbling windows. Whenever a pane is closed, so is
+the window that ends with it: the pane and the k - 1 before it. Those are kept here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from tacit.errors import StateError
+from tacit.kernels import compiled
+from tacit.patterns.lists import EventLists
+from tacit.windows.panes import Closed, Paned
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """The panes before a place in the schedule: one less than a window has."""
+
+    end: int
+    """The number of the pane after them."""
+    words: NDArray[np.uint64]
+    keys: NDArray[np.int64]
+    """As in `Closed`: the pane's place times the number of slots, plus the slot."""
+    lists: EventLists
+    rows: Mapping[str, pl.DataFrame] = field(default_factory=dict)
+    drawn: dict[str, NDArray[Any]] = field(default_factory=dict)
+    """What was drawn for them. It is drawn once: every window that has the pane sees the same."""
+
+    def widened(self, slots: int) -> Earlier:
+        """The same for more subjects, who sent nothing in these panes."""
+        panes, before, words = self.words.shape
+        if slots == before:
+            return self
+        silent = np.zeros((panes, slots - before, words), np.uint64)
+        keys = self.keys + self.keys // max(1, before) * (slots - before)
+        wider = np.concatenate([self.words, silent], axis=1)
+        return Earlier(self.end, wider, keys, self.lists, self.rows, self.drawn)
+
+
+class Sliding:
+    """Puts windows of `panes` panes together; all panes come to it once and in order.
+
+    Only the panes that were put together last may come again, as long as nothing was released:
+    what was drawn for them then is forgotten.
+    """
+
+    def __init__(self, panes: int, size: int) -> None:
+        self.panes = panes
+        self.size = size
+        """How long a pane is."""
+        self._before: Earlier | None = None
+        """The panes before those that came last."""
+        self._after: Earlier | None = None
+        """The latest panes."""
+
+    def windows(
+        self, closed: Closed, rows: Mapping[str, pl.DataFrame]
+    ) -> tuple[Closed, dict[str, pl.DataFrame]]:
+        """The windows that end with these panes, and the rows of their tuples."""
+        count, slots = closed.words.shape[:2]
+        before = self._until(closed).widened(slots)
+        first = closed.first - self.panes + 1
+        words = np.concatenate([before.words, closed.words])
+        keys = np.concatenate([before.keys, closed.keys + (self.panes - 1) * slots])
+        lists = _joined(before.lists, closed.lists)
+        frames = _together(before.rows, rows)
+        after: dict[str, NDArray[Any]] = {}
+        self._before = before
+        self._after = Earlier(
+            closed.first + count,
+            words[count:].copy(),
+            *_from(keys, lists, count * slots),
+            self._later(frames, first + count),
+            after,
+        )
+        window_keys, window_lists = self._lists(keys, lists, count, slots)
+        paned = Paned(self.panes, first, words, before.drawn, after)
+        made = Closed(first, either(words, self.panes), window_keys, window_lists, panes=paned)
+        return made, self._rows(frames, first, count, slots)
+
+    def _until(self, closed: Closed) -> Earlier:
+        """The panes before these."""
+        for kept in (self._after, self._before):
+            if kept is not None and kept.end == closed.first:
+                return kept
+        if self._after is not None:
+            raise StateError(
+                f"panes must come in order: expected number {self._after.end}, got {closed.first}"
+            )
+        # Nothing lies before the schedule.
+        _, slots, width = closed.words.shape
+        nothing = np.empty(0, np.int64)
+        return Earlier(
+            closed.first,
+            np.zeros((self.panes - 1, slots, width), np.uint64),
+            nothing,
+            EventLists(np.zeros(1, np.int64), nothing, np.empty((0, width), np.uint64)),
+        )
+
+    def _lists(
+        self, keys: NDArray[np.int64], lists: EventLists, count: int, slots: int
+    ) -> tuple[NDArray[np.int64], EventLists]:
+        """The ordered events of each window: those of its panes, one after the other."""
+        ends = _count(keys, lists.starts, count, slots, self.panes)
+        sizes = np.diff(ends, prepend=0)
+        times = np.empty(ends[-1] if len(ends) else 0, np.int64)
+        masks = np.empty((len(times), lists.masks.shape[1]), np.uint64)
+        _fill(keys, lists.starts, lists.times, lists.masks, count, slots, self.panes,
+              ends - sizes, times, masks)  # fmt: skip
+        filled = np.flatnonzero(sizes)
+        return filled, EventLists(np.append(0, ends[filled]), times, masks)
+
+    def _rows(
+        self, frames: Mapping[str, pl.DataFrame], first: int, count: int, slots: int
+    ) -> dict[str, pl.DataFrame]:
+        """The rows of each window, with the bucket that they lie in: a row is in several."""
+        pane = (pl.col("time") // self.size - first).cast(pl.Int64)
+        found = {}
+        for stream, frame in frames.items():
+            parts = [
+                frame.with_columns((pane - back).alias("bucket"))
+                .filter(pl.col("bucket").is_between(0, count - 1))
+                .with_columns(pl.col("bucket") * slots + pl.col("slot"))
+                for back in range(self.panes)
+            ]
+            windows = pl.concat(parts)
+            if len(windows):
+                found[stream] = windows
+        return found
+
+    def _later(self, frames: Mapping[str, pl.DataFrame], pane: int) -> dict[str, pl.DataFrame]:
+        """The rows from a pane on."""
+        later = pl.col("time") >= pane * self.size
+        kept = {stream: frame.filter(later) for stream, frame in frames.items()}
+        return {stream: frame for stream, frame in kept.items() if len(frame)}
+
+    def state(self) -> tuple[dict[str, NDArray[np.generic]], dict[str, pl.DataFrame]]:
+        """The panes that later windows need and what was drawn for them, as arrays and frames."""
+        kept = self._after
+        if kept is None:
+            return {}, {}
+        arrays: dict[str, NDArray[np.generic]] = {
+            "end": np.array(kept.end),
+            "words": kept.words,
+            "keys": kept.keys,
+            "starts": kept.lists.starts,
+            "times": kept.lists.times,
+            "masks": kept.lists.masks,
+        }
+        arrays |= {f"drawn.{name}": part for name, part in kept.drawn.items()}
+        return arrays, dict(kept.rows)
+
+    def restore(
+        self, arrays: Mapping[str, NDArray[Any]], frames: Mapping[str, pl.DataFrame]
+    ) -> None:
+        """Take up a state that `state` gave."""
+        self._before = self._after = None
+        if not arrays:
+            return
+        lists = EventLists(arrays["starts"], arrays["times"], arrays["masks"])
+        drawn = {
+            name.removeprefix("drawn."): part
+            for name, part in arrays.items()
+            if name.startswith("drawn.")
+        }
+        end = int(arrays["end"])
+        self._after = Earlier(end, arrays["words"], arrays["keys"], lists, dict(frames), drawn)
+
+
+def either(words: NDArray[np.uint64], panes: int) -> NDArray[np.uint64]:
+    """Window by window what is set in any of its panes: `[window]...` from `[pane]...`."""
+    span = 1
+    while 2 * span <= panes:
+        words, span = words[:-span] | words[span:], 2 * span
+    return words[: len(words) - (panes - span)] | words[panes - span :]
+
+
+def _joined(one: EventLists, other: EventLists) -> EventLists:
+    return EventLists(
+        np.concatenate([one.starts, one.starts[-1] + other.starts[1:]]),
+        np.concatenate([one.times, other.times]),
+        np.concatenate([one.masks, other.masks]),
+    )
+
+
+def _from(
+    keys: NDArray[np.int64], lists: EventLists, least: int
+) -> tuple[NDArray[np.int64], EventLists]:
+    """The lists whose keys are at least so large, counted from there."""
+    begin = int(np.searchsorted(keys, least))
+    at = lists.starts[begin]
+    starts, times = lists.starts[begin:] - at, lists.times[at:].copy()
+    return keys[begin:] - least, EventLists(starts, times, lists.masks[at:].copy())
+
+
+def _together(
+    one: Mapping[str, pl.DataFrame], other: Mapping[str, pl.DataFrame]
+) -> dict[str, pl.DataFrame]:
+    """The frames of both, stream by stream."""
+    found = {}
+    for stream in dict.fromkeys([*one, *other]):
+        parts = [part[stream] for part in (one, other) if stream in part]
+        found[stream] = pl.concat([part.drop("bucket", strict=False) for part in parts])
+    return found
+
+
+@compiled
+def _count(
+    keys: NDArray[np.int64], starts: NDArray[np.int64], count: int, slots: int, panes: int
+) -> NDArray[np.int64]:
+    """Where the events of each window and slot end, all of them one after the other."""
+    ends = np.zeros(count * slots, np.int64)
+    for number in range(len(keys)):
+        pane, slot = keys[number] // slots, keys[number] % slots
+        length = starts[number + 1] - starts[number]
+        for window in range(max(0, pane - panes + 1), min(count, pane + 1)):
+            ends[window * slots + slot] += length
+    total = np.int64(0)
+    for place in range(len(ends)):
+        total += ends[place]
+        ends[place] = total
+    return ends
+
+
+@compiled
+def _fill(
+    keys: NDArray[np.int64],
+    starts: NDArray[np.int64],
+    times: NDArray[np.int64],
+    masks: NDArray[np.uint64],
+    count: int,
+    slots: int,
+    panes: int,
+    places: NDArray[np.int64],
+    to_times: NDArray[np.int64],
+    to_masks: NDArray[np.uint64],
+) -> None:
+    """Put the events of panes into all their windows; panes come in order, so events do."""
+    for number in range(len(keys)):
+        pane, slot = keys[number] // slots, keys[number] % slots
+        begin, end = starts[number], starts[number + 1]
+        for window in range(max(0, pane - panes + 1), min(count, pane + 1)):
+            place = places[window * slots + slot]
+            places[window * slots + slot] += end - begin
+            for i in range(begin, end):
+                to_times[place + i - begin] = times[i]
+                for word in range(masks.shape[1]):
+                    to_masks[place + i - begin, word] = masks[i, word]
