@@ -33,18 +33,23 @@ class DeadLetters:
     """Writes refused tuples as JSON lines, readable by their owner alone, and counts them.
 
     The file appears with the first letter, or at once with `always`; letters of an
-    earlier run under the same name are removed. Without a path they are only counted.
+    earlier run under the same name are removed, unless they are to be kept. Without a path
+    they are only counted.
     """
 
-    def __init__(self, path: Path | None = None, *, always: bool = False) -> None:
+    def __init__(
+        self, path: Path | None = None, *, always: bool = False, keep: bool = False
+    ) -> None:
         self.path = path
+        self._how = os.O_APPEND if keep else os.O_TRUNC
         self.counts: Counter[tuple[str, str]] = Counter()
         """How many tuples were refused, by stream and reason."""
         self._file: IO[bytes] | None = None
         if path is not None:
             if path.exists() and not path.is_file():
                 raise SinkError(f"{path} is there and is not a regular file; choose another name")
-            path.unlink(missing_ok=True)
+            if not keep:
+                path.unlink(missing_ok=True)
             if always:
                 self._open(path)
 
@@ -126,7 +131,7 @@ class DeadLetters:
 
     def _open(self, path: Path) -> IO[bytes]:
         try:
-            number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            number = os.open(path, os.O_WRONLY | os.O_CREAT | self._how, 0o600)
         except OSError as error:
             raise SinkError(
                 f"{path} cannot be written: {os.strerror(error.errno or 0)}; choose another place"

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -19,7 +20,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 from numpy.typing import NDArray
 
-from tacit.connectors.pieces import LONGEST_LINE, Pieces
+from tacit.connectors.pieces import LONGEST_LINE, Piece, Pieces
 from tacit.connectors.sources import (
     Batch,
     EmptySourceError,
@@ -46,6 +47,7 @@ class CsvSource(Source):
         self._pieces = Pieces(path, self.name)
         self.total = self._pieces.size()
         self._kinds: dict[str, pa.DataType] | None = None
+        self._begin: dict[str, int] | None = None
 
     def schema(self) -> pa.Schema:
         """The header's names; int64, float64, bool or text by what the first block holds."""
@@ -56,25 +58,23 @@ class CsvSource(Source):
         earlier = {field.name: field.type for field in schema}
         self._kinds = {name: earlier.get(name, kind) for name, kind in self._known().items()}
 
+    def resume(self, token: Any) -> None:
+        """Begin at a record when it is read next."""
+        self._begin = token
+
     def read(self, columns: Sequence[str], keys: Sequence[str]) -> Iterator[Batch]:
         """Parse block by block."""
         known = self._known()
-        parser = _Parser(list(known), {name: known[name] for name in columns}, keys)
-        for block in _without_header(_blocks(self._pieces)):
-            rejected = list(block.rejected)
-            table = parser.parse(block, rejected).combine_chunks()
-            batch = (table.to_batches() or [pa.RecordBatch.from_pylist([], table.schema)])[0]
-            places = block.places(rejected)
-            first = int(places[0]) if len(places) else block.line
-            counting = len(places) == 0 or int(places[-1]) - first == len(places) - 1
-            yield Batch(
-                encode_keys(batch, keys),
-                first,
-                block.position,
-                self.name,
-                tuple(sorted(rejected, key=lambda line: line.place)),
-                None if counting else places,
-            )
+        parser = Parser(list(known), {name: known[name] for name in columns}, keys)
+        begin, self._begin = self._begin, None
+        if begin is None:
+            blocks = _without_header(_blocks(self._pieces, self.name))
+        else:
+            blocks = _blocks(self._pieces.since(begin["offset"]), self.name, begin["line"])
+        for number, block in enumerate(blocks):
+            if number and self._pieces.seekable:
+                begin = {"offset": block.offset, "line": block.line}
+            yield replace(parser.batch(block), source=self.name, token=begin)
 
     def _known(self) -> dict[str, pa.DataType]:
         if self._kinds is None:
@@ -82,7 +82,7 @@ class CsvSource(Source):
         return self._kinds
 
 
-class _Block(NamedTuple):
+class Block(NamedTuple):
     """Whole records: where each begins, how many fields it has and on which line it stands."""
 
     data: bytes
@@ -91,6 +91,8 @@ class _Block(NamedTuple):
     lines: NDArray[np.int64]
     line: int
     position: int
+    offset: int
+    """Where it begins in a file that is not compressed."""
     rejected: tuple[Rejected, ...] = ()
 
     def record(self, number: int) -> bytes:
@@ -121,7 +123,7 @@ class _Block(NamedTuple):
         )
 
 
-class _Parser:
+class Parser:
     """Turns blocks of records into tables of these columns."""
 
     def __init__(
@@ -132,7 +134,24 @@ class _Parser:
         self._keys = keys
         self._late = [name for name, kind in kinds.items() if pa.types.is_null(kind)]
 
-    def parse(self, block: _Block, rejected: list[Rejected]) -> pa.Table:
+    def batch(self, block: Block) -> Batch:
+        """The rows of a block; the file's name is for the caller to say."""
+        rejected = list(block.rejected)
+        table = self.parse(block, rejected).combine_chunks()
+        batch = (table.to_batches() or [pa.RecordBatch.from_pylist([], table.schema)])[0]
+        places = block.places(rejected)
+        first = int(places[0]) if len(places) else block.line
+        counting = len(places) == 0 or int(places[-1]) - first == len(places) - 1
+        return Batch(
+            encode_keys(batch, self._keys),
+            first,
+            block.position,
+            "",
+            tuple(sorted(rejected, key=lambda line: line.place)),
+            None if counting else places,
+        )
+
+    def parse(self, block: Block, rejected: list[Rejected]) -> pa.Table:
         """The records with the right number of fields; the others are added to `rejected`."""
         keep = block.fields == len(self._names)
         for number in np.flatnonzero(~keep):
@@ -160,7 +179,7 @@ class _Parser:
         return table
 
 
-def _decodable(block: _Block, keep: NDArray[np.bool_], rejected: list[Rejected]) -> bytes:
+def _decodable(block: Block, keep: NDArray[np.bool_], rejected: list[Rejected]) -> bytes:
     """The records to keep, without those that are no UTF-8 text."""
     if not _is_utf8(block.only(keep)):
         for number in np.flatnonzero(keep):
@@ -214,55 +233,66 @@ def _infer_kinds(data: bytes, names: list[str], wanted: list[str]) -> dict[str, 
 
 
 def _infer(pieces: Pieces) -> dict[str, pa.DataType]:
-    """The names in the header, and the types of what the first block holds."""
-    block = next((block for block in _blocks(pieces) if len(block.starts)), None)
+    block = next((block for block in _blocks(pieces, pieces.name) if len(block.starts)), None)
     if block is None:
         raise EmptySourceError(f"{pieces.name} is empty: a CSV file begins with a header")
+    return infer(pieces.name, block)
+
+
+def infer(source: str, block: Block) -> dict[str, pa.DataType]:
+    """The names in the header, and the types of what the first block holds besides."""
     if not _is_utf8(block.data) or b"\0" in block.data:
         raise SourceError(
-            f"{pieces.name} is not UTF-8 text; convert it, for example with iconv -t UTF-8"
+            f"{source} is not UTF-8 text; convert it, for example with iconv -t UTF-8"
         )
-    names = next(csv.reader(io.StringIO(block.record(0).decode(), newline="")))
-    check_names(pieces.name, names)
+    names = header(block)
+    check_names(source, names)
     keep = block.fields == len(names)
     keep[0] = False
     return _infer_kinds(block.only(keep), names, names)
 
 
-def _without_header(blocks: Iterator[_Block]) -> Iterator[_Block]:
+def header(block: Block) -> list[str]:
+    """The names in a file's first record."""
+    return next(csv.reader(io.StringIO(block.record(0).decode(), newline="")))
+
+
+def headless(block: Block) -> Block:
+    """A block without its first record."""
+    return block._replace(starts=block.starts[1:], fields=block.fields[1:], lines=block.lines[1:])
+
+
+def _without_header(blocks: Iterator[Block]) -> Iterator[Block]:
     for block in blocks:
         if len(block.starts):
-            yield block._replace(
-                starts=block.starts[1:], fields=block.fields[1:], lines=block.lines[1:]
-            )
+            yield headless(block)
             break
         yield block
     yield from blocks
 
 
-def _blocks(pieces: Pieces) -> Iterator[_Block]:
+def _blocks(pieces: Iterable[Piece], name: str, line: int = 1) -> Iterator[Block]:
     """Cut pieces at the ends of records."""
     rest = b""
-    line = 1
     position = 0
     for data, position in pieces:
         rest += data
-        rest, line = yield from _whole_records(rest, line, position, last=False)
+        blocks, rest, line = records(rest, line, position, last=False)
+        yield from blocks
         if len(rest) > LONGEST_LINE:
-            raise SourceError(f"{pieces.name} has a line of more than {LONGEST_LINE >> 20} MiB")
-    yield from _whole_records(rest, line, position, last=True)
+            raise SourceError(f"{name} has a line of more than {LONGEST_LINE >> 20} MiB")
+    yield from records(rest, line, position, last=True)[0]
 
 
-def _whole_records(
-    data: bytes, line: int, position: int, *, last: bool
-) -> Generator[_Block, None, tuple[bytes, int]]:
-    """Yield the whole records in `data`; return what is left over, and its line."""
+def records(data: bytes, line: int, position: int, *, last: bool) -> tuple[list[Block], bytes, int]:
+    """The whole records in `data`, which ends at `position`; what is left over, and its line."""
+    blocks = []
     while data:
         most = data.count(b"\n") + data.count(b"\r") + 1
-        records = np.empty((3, most), np.int64)
-        found, used, after, stray = scan(np.frombuffer(data, np.uint8), line, last, records)
-        starts, fields, lines = records[:, :found]
-        block = _Block(data[:used], starts, fields, lines, line, position)
+        places = np.empty((3, most), np.int64)
+        found, used, after, stray = scan(np.frombuffer(data, np.uint8), line, last, places)
+        starts, fields, lines = places[:, :found]
+        block = Block(data[:used], starts, fields, lines, line, position, position - len(data))
         data, line = data[used:], after
         if stray:
             bad, _, data = data.partition(b"\n")
@@ -270,10 +300,10 @@ def _whole_records(
             block = block._replace(rejected=(lost,))
             line += 1
         if found or stray:
-            yield block
+            blocks.append(block)
         if not stray:
             break
-    return data, line
+    return blocks, data, line
 
 
 @compiled

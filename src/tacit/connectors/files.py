@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -33,14 +34,18 @@ SUFFIXES = (*_FORMATS, *(suffix + codec for suffix in _PACKED for codec in CODEC
 
 
 def open_source(name: str | os.PathLike[str]) -> Source:
-    """A source by suffix; `-` is JSON lines on standard input; `*` and folders are many files."""
+    """A source by suffix; `-` is JSON lines on standard input; `*` and folders are many files.
+
+    `mqtt://`, `mqtts://` and `kafka://` are brokers.
+    """
     text = os.fspath(name)
     if text == "-":
         return JsonLinesSource(0, STANDARD_INPUT)
-    if not text or "://" in text:
-        raise SourceError(
-            f"'{text}' is no source: expected a path, or - for JSON lines on standard input"
-        )
+    scheme, separator, _ = text.partition("://")
+    if separator:
+        return _open_broker(scheme.lower(), text)
+    if not text:
+        raise SourceError("expected a path, a URL, or - for JSON lines on standard input")
     path = Path(text)
     if path.is_dir():
         found = [part for part in path.iterdir() if part.is_file() and _suffix(part)]
@@ -48,6 +53,21 @@ def open_source(name: str | os.PathLike[str]) -> Source:
     if not path.exists() and glob.has_magic(text):
         return _one_or_many(text, [Path(part) for part in glob.glob(text, recursive=True)])
     return _open_file(path)
+
+
+def _open_broker(scheme: str, url: str) -> Source:
+    if scheme in ("mqtt", "mqtts"):
+        from tacit.connectors.mqtt import open_mqtt_source
+
+        return open_mqtt_source(url)
+    if scheme == "kafka":
+        from tacit.connectors.kafka import open_kafka_source
+
+        return open_kafka_source(url)
+    raise SourceError(
+        f"'{scheme}://' is no source: expected a path, mqtt://, mqtts:// or kafka://, or - for "
+        "JSON lines on standard input"
+    )
 
 
 class ManySource(Source):
@@ -63,6 +83,7 @@ class ManySource(Source):
         known = [total for total in totals if total is not None]
         self.total = sum(known) if len(known) == len(totals) else None
         self._schema: pa.Schema | None = None
+        self._begin: dict[str, Any] | None = None
 
     def schema(self) -> pa.Schema:
         """The columns of the first file that holds anything."""
@@ -77,10 +98,26 @@ class ManySource(Source):
                 raise EmptySourceError(f"{self.name}: all of its files are empty")
         return self._schema
 
+    def resume(self, token: Any) -> None:
+        """Begin in the middle of one of the files when it is read next."""
+        if token is not None and token["file"] not in [source.name for source in self._sources]:
+            raise SourceError(
+                f"{self.name} does not hold {token['file']} any more, which was being read; "
+                "give it back"
+            )
+        self._begin = token
+
     def read(self, columns: Sequence[str], keys: Sequence[str]) -> Iterator[Batch]:
         """The rows of each file in turn, with the types of the first; empty files are passed."""
         before = 0
+        begin, self._begin = self._begin, None
         for source in self._sources:
+            if begin is not None:
+                if source.name != begin["file"]:
+                    before += source.total or 0
+                    continue
+                source.resume(begin["at"])
+                begin = None
             try:
                 source.adopt(self.schema())
                 check_columns(source.name, columns, source.schema().names)
@@ -90,7 +127,8 @@ class ManySource(Source):
             for batch in source.batches(columns, keys):
                 position = before + batch.position
                 table = _agree(batch.table, self.schema(), source.name)
-                yield replace(batch, table=table, position=position)
+                token = {"file": source.name, "at": batch.token}
+                yield replace(batch, table=table, position=position, token=token)
             before = position if source.total is None else before + source.total
 
 

@@ -7,7 +7,8 @@ lines at fault are found; they are rejected with their numbers, all others are k
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from tacit.connectors.pieces import LONGEST_LINE, Pieces
+from tacit.connectors.pieces import LONGEST_LINE, Piece, Pieces
 from tacit.connectors.sources import (
     Batch,
     EmptySourceError,
@@ -47,6 +48,7 @@ class JsonLinesSource(Source):
         self._pieces = Pieces(place, self.name)
         self.total = self._pieces.size()
         self._kinds: dict[str, pl.DataType] | None = None
+        self._begin: dict[str, int] | None = None
 
     def schema(self) -> pa.Schema:
         """The keys of the first objects; a type that holds all of a key's values."""
@@ -58,32 +60,44 @@ class JsonLinesSource(Source):
         earlier = pl.DataFrame(schema.empty_table()).schema
         self._kinds = {name: earlier.get(name, kind) for name, kind in self._known().items()}
 
+    def resume(self, token: Any) -> None:
+        """Begin at a line when it is read next."""
+        self._begin = token
+
     def read(self, columns: Sequence[str], keys: Sequence[str]) -> Iterator[Batch]:
         """Parse block by block; missing keys are null, other keys are passed over."""
-        parser = _Parser({name: self._known()[name] for name in columns}, keys)
-        line = 1
-        for block, position in _blocks(self._pieces):
-            frame, places, rejected = parser.parse(block, line)
-            table = frame.select(columns).rechunk().to_arrow()
-            for batch in table.to_batches() or [pa.RecordBatch.from_pylist([], table.schema)]:
-                encoded = encode_keys(batch, keys)
-                yield Batch(encoded, line, position, self.name, tuple(rejected), places)
+        parser = Parser({name: self._known()[name] for name in columns}, keys)
+        begin, self._begin = self._begin, None
+        pieces = self._pieces if begin is None else self._pieces.since(begin["offset"])
+        line = 1 if begin is None else begin["line"]
+        for block, position, after in blocks(pieces, self.name):
+            batch = parser.batch(block, line, columns)
+            yield replace(batch, position=position, source=self.name, token=begin)
             line += block.count(b"\n")
+            begin = {"offset": after, "line": line} if self._pieces.seekable else None
 
     def _known(self) -> dict[str, pl.DataType]:
         if self._kinds is None:
-            self._kinds = _infer(self.name, self._pieces.head())
+            self._kinds = infer(self.name, self._pieces.head())
         return self._kinds
 
 
-class _Parser:
+class Parser:
     """Turns blocks of lines into frames of these columns."""
 
     def __init__(self, kinds: dict[str, pl.DataType], keys: Sequence[str]) -> None:
         text = pl.String()
         self._late = [name for name, kind in kinds.items() if kind == pl.Null]
-        self._kinds = {name: text if kind == pl.Null else kind for name, kind in kinds.items()}
+        self.kinds = {name: text if kind == pl.Null else kind for name, kind in kinds.items()}
         self._whole = [n for n, kind in kinds.items() if kind == pl.Int64 and n not in keys]
+        self._keys = keys
+
+    def batch(self, block: bytes, line: int, columns: Sequence[str]) -> Batch:
+        """The rows of a block that begins with this line; its place is for the caller to say."""
+        frame, places, rejected = self.parse(block, line)
+        table = frame.select(columns).rechunk().to_arrow()
+        batch, *_ = table.to_batches() or [pa.RecordBatch.from_pylist([], table.schema)]
+        return Batch(encode_keys(batch, self._keys), line, 0, "", tuple(rejected), places)
 
     def parse(
         self, block: bytes, first: int
@@ -92,7 +106,7 @@ class _Parser:
         frame = self._strict(block)
         count = block.count(b"\n") + (not block.endswith(b"\n"))
         if frame is not None and frame.height == count:
-            return self._typed(frame), None, []
+            return self.typed(frame), None, []
         lines = [
             _Line(first + number, text)
             for number, text in enumerate(block.split(b"\n"))
@@ -103,11 +117,11 @@ class _Parser:
             frame = self._salvage(lines, rejected)
         bad = {line.place for line in rejected}
         places = np.array([line.number for line in lines if line.number not in bad], np.int64)
-        return self._typed(frame), places, rejected
+        return self.typed(frame), places, rejected
 
     def _strict(self, block: bytes) -> pl.DataFrame | None:
         try:
-            return pl.read_ndjson(block, schema=self._kinds)
+            return pl.read_ndjson(block, schema=self.kinds)
         except pl.exceptions.PolarsError:
             return None
 
@@ -115,9 +129,9 @@ class _Parser:
         """Read with null for what does not fit, and fractions in columns of whole numbers."""
         wide: dict[str, pl.DataType] = dict.fromkeys(self._whole, pl.Float64())
         try:
-            frame = pl.read_ndjson(block, schema=self._kinds, ignore_errors=True)
+            frame = pl.read_ndjson(block, schema=self.kinds, ignore_errors=True)
             if self._whole:
-                wider = pl.read_ndjson(block, schema=self._kinds | wide, ignore_errors=True)
+                wider = pl.read_ndjson(block, schema=self.kinds | wide, ignore_errors=True)
                 better = [n for n in wide if wider[n].null_count() < frame[n].null_count()]
                 frame = frame.with_columns(wider[name] for name in better)
             return frame
@@ -155,13 +169,13 @@ class _Parser:
             raise AssertionError("lines that are JSON objects could not be parsed again")
         return frame
 
-    def _typed(self, frame: pl.DataFrame) -> pl.DataFrame:
+    def typed(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Give columns that were empty at the beginning the type of what they hold now."""
         return frame.with_columns(_retyped(frame[name]) for name in self._late)
 
 
-def _blocks(pieces: Pieces) -> Iterator[tuple[bytes, int]]:
-    """Cut pieces at the ends of lines."""
+def blocks(pieces: Iterable[Piece], name: str) -> Iterator[tuple[bytes, int, int]]:
+    """Cut pieces at the ends of lines: bytes, how far the file is read, and where they end."""
     rest = b""
     position = 0
     for piece in pieces:
@@ -170,14 +184,15 @@ def _blocks(pieces: Pieces) -> Iterator[tuple[bytes, int]]:
         end = data.rfind(b"\n") + 1
         rest = data[end:]
         if len(rest) > LONGEST_LINE:
-            raise SourceError(f"{pieces.name} has a line of more than {LONGEST_LINE >> 20} MiB")
+            raise SourceError(f"{name} has a line of more than {LONGEST_LINE >> 20} MiB")
         if end:
-            yield data[:end], position
+            yield data[:end], position, position - len(rest)
     if rest:
-        yield rest, position
+        yield rest, position, position
 
 
-def _infer(source: str, head: bytes) -> dict[str, pl.DataType]:
+def infer(source: str, head: bytes) -> dict[str, pl.DataType]:
+    """The keys of the objects on the first lines, each with a type that holds its values."""
     lines = [text for text in head.split(b"\n", _SAMPLE)[:_SAMPLE] if text and not text.isspace()]
     if not lines:
         raise EmptySourceError(

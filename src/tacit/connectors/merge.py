@@ -45,18 +45,24 @@ class Merged:
     """Which of the origins each tuple is from; None where there is only one."""
     row: NDArray[np.int64] | None = None
     """The row of each tuple within its origin; None where they count from 0."""
+    progress: NDArray[np.int64] | None = None
+    """How far its source was at each tuple; None where there is only one source."""
 
 
-def merge(sources: Sequence[Iterator[Timed]], future: int) -> Iterator[Merged]:
+def merge(
+    sources: Sequence[Iterator[Timed]], future: int, begin: Sequence[int] | None = None
+) -> Iterator[Merged]:
     """Take tuples from all sources in order of progress, in chunks as large as can be.
 
-    Holds one batch of each source. A single source passes through untouched.
+    Holds one batch of each source. A single source passes through untouched. `begin` is how
+    far each source was before, where they are not read from their beginnings.
     """
     if len(sources) == 1:
         for timed in sources[0]:
             yield Merged(timed.times, timed.columns, (timed.origin,))
         return
-    heads = [_Head(source, future) for source in sources]
+    befores = [NO_TIME] * len(sources) if begin is None else begin
+    heads = [_Head(source, future, last) for source, last in zip(sources, befores, strict=True)]
     while True:
         for head in heads:
             head.fill()
@@ -81,14 +87,14 @@ class _Part:
 class _Head:
     """What has been read of a source and not yet been taken."""
 
-    def __init__(self, source: Iterator[Timed], future: int) -> None:
+    def __init__(self, source: Iterator[Timed], future: int, last: int) -> None:
         self._source = source
         self._future = future
         self._ended = False
         self.timed: Timed | None = None
         self.progress: NDArray[np.int64] = np.empty(0, np.int64)
         self.start = 0
-        self.last: int = NO_TIME
+        self.last = last
 
     @property
     def left(self) -> int:
@@ -121,15 +127,23 @@ def _interleave(parts: list[_Part]) -> Merged:
     if len(parts) == 1:
         timed, cut = parts[0].timed, parts[0].rows
         columns = tuple(column[cut] for column in timed.columns)
-        return Merged(timed.times[cut], columns, origins, None, rows[0])
+        return Merged(timed.times[cut], columns, origins, None, rows[0], parts[0].progress)
     # a stable sort merges sorted runs in one pass and keeps the sources' order in ties
-    order = np.argsort(np.concatenate([part.progress for part in parts]), kind="stable")
+    progress = np.concatenate([part.progress for part in parts])
+    order = np.argsort(progress, kind="stable")
     part_numbers = np.repeat(np.arange(len(parts), dtype=np.int32), [len(row) for row in rows])
     times, *others = (
         np.concatenate([array[part.rows] for part, array in zip(parts, arrays, strict=True)])[order]
         for arrays in zip(*((part.timed.times, *part.timed.columns) for part in parts), strict=True)
     )
-    return Merged(times, tuple(others), origins, part_numbers[order], np.concatenate(rows)[order])
+    return Merged(
+        times,
+        tuple(others),
+        origins,
+        part_numbers[order],
+        np.concatenate(rows)[order],
+        progress[order],
+    )
 
 
 @compiled

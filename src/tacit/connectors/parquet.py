@@ -16,7 +16,7 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import polars as pl
 import pyarrow as pa
@@ -59,20 +59,27 @@ class ParquetSource(Source):
             self._texts = {field.name for field in stored if is_text(field.type)}
             frame = pl.scan_parquet(path, glob=False).collect_schema().to_frame()
             self._schema = frame.to_arrow().schema
+        self._begin = 0
 
     def schema(self) -> pa.Schema:
         """The columns that the file says it has."""
         return self._schema
 
+    def resume(self, token: Any) -> None:
+        """Begin at a row when it is read next."""
+        self._begin = 0 if token is None else int(token["row"])
+        if self._begin > sum(self._groups):
+            raise SourceError(f"{self.name} is shorter than it was: it is another file")
+
     def read(self, columns: Sequence[str], keys: Sequence[str]) -> Iterator[Batch]:
         """Decode these columns, row group by row group."""
         names = [name for name in columns if name in keys and name in self._texts]
         others = [name for name in columns if name not in names]
-        row = 0
+        row, self._begin = self._begin, 0
         with (
             _reading(self.name),
-            closing(self._plain(others)) as numbers,
-            closing(self._dictionaries(names)) as texts,
+            closing(self._plain(others, row)) as numbers,
+            closing(self._dictionaries(names, row)) as texts,
         ):
             streams = [numbers] * bool(others) + [texts] * bool(names)
             for parts in _side_by_side(streams):
@@ -82,26 +89,37 @@ class ParquetSource(Source):
                     for field, column in zip(part.schema, part.columns, strict=True)
                 }
                 table = pa.RecordBatch.from_pydict({name: found[name] for name in columns})
-                yield Batch(table, row + 1, row + table.num_rows, self.name)
+                token = {"row": row} if row else None
+                yield Batch(table, row + 1, row + table.num_rows, self.name, token=token)
                 row += table.num_rows
 
-    def _plain(self, columns: list[str]) -> Ahead:
+    def _plain(self, columns: list[str], begin: int) -> Ahead:
         scan = pl.scan_parquet(self.path, glob=False).select(columns)
         mean = sum(self._groups) // max(1, len(self._groups))
         if mean < _USUAL[0] or max(self._groups) > _USUAL[1]:
             chunk = MOST_ROWS if mean < _SMALL_GROUP else None
-            frames = scan.collect_batches(chunk_size=chunk, maintain_order=True)
+            rest = scan.slice(begin) if begin else scan
+            frames = rest.collect_batches(chunk_size=chunk, maintain_order=True)
             return prefetch((batch for frame in frames for batch in _record_batches(frame)), 2)
         edges = pairwise(accumulate(self._groups, initial=0))
-        groups = (scan.slice(begin, end - begin) for begin, end in edges)
+        rests = ((max(start, begin), end) for start, end in edges if end > begin)
+        groups = (scan.slice(start, end - start) for start, end in rests)
         return parallel(_collected, groups, _THREADS)
 
-    def _dictionaries(self, columns: list[str]) -> Ahead:
-        return prefetch(self._decoded(columns), 2)
+    def _dictionaries(self, columns: list[str], begin: int) -> Ahead:
+        return prefetch(self._decoded(columns, begin), 2)
 
-    def _decoded(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    def _decoded(self, columns: list[str], begin: int) -> Iterator[pa.RecordBatch]:
+        ends = list(accumulate(self._groups))
+        groups = [number for number, end in enumerate(ends) if end > begin]
+        skip = begin - (ends[groups[0]] - self._groups[groups[0]]) if groups else 0
         with pq.ParquetFile(self.path, read_dictionary=columns, pre_buffer=False) as file:
-            yield from file.iter_batches(MOST_ROWS, columns=columns, use_threads=False)
+            for batch in file.iter_batches(
+                MOST_ROWS, row_groups=groups, columns=columns, use_threads=False
+            ):
+                if skip < batch.num_rows:
+                    yield batch.slice(skip)
+                skip = max(0, skip - batch.num_rows)
 
 
 def _collected(group: pl.LazyFrame) -> pa.RecordBatch:

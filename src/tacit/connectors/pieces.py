@@ -21,8 +21,8 @@ LONGEST_LINE = 1 << 26
 CODECS = {".gz": "gzip", ".zst": "zstd"}
 _WAIT = 0.5
 """Seconds that a slow pipe may hold back what it has already brought."""
-_BOM = b"\xef\xbb\xbf"
-_FOREIGN = (b"\xff\xfe", b"\xfe\xff")
+BOM = b"\xef\xbb\xbf"
+FOREIGN = (b"\xff\xfe", b"\xfe\xff")
 
 
 class Piece(NamedTuple):
@@ -46,6 +46,23 @@ class Pieces:
         """How many bytes are stored; None for a pipe."""
         with reading(self.name):
             return None if isinstance(self._place, int) else self._place.stat().st_size
+
+    @property
+    def seekable(self) -> bool:
+        """Whether it can be read from an offset on."""
+        return isinstance(self._place, Path) and self._place.suffix.lower() not in CODECS
+
+    def since(self, offset: int) -> Iterator[Piece]:
+        """The bytes of a file from an offset on."""
+        if not isinstance(self._place, Path) or not self.seekable:
+            raise SourceError(f"{self.name} cannot be resumed in the middle; begin anew")
+        with reading(self.name):
+            if self._place.stat().st_size < offset:
+                raise SourceError(
+                    f"{self.name} is shorter than it was: it was cut short, or is another file. "
+                    "Give it back as it was"
+                )
+            yield from _stored(self._place, offset)
 
     def head(self) -> bytes:
         """The beginning, with one whole line that is not blank if there is any; stays unread."""
@@ -77,9 +94,9 @@ class Pieces:
     def _open(self) -> Iterator[Piece]:
         first = True
         for piece in self._raw():
-            if first and piece.data.startswith(_FOREIGN):
+            if first and piece.data.startswith(FOREIGN):
                 raise SourceError(f"{self.name} is UTF-16 text; convert it to UTF-8")
-            yield piece._replace(data=piece.data.removeprefix(_BOM)) if first else piece
+            yield piece._replace(data=piece.data.removeprefix(BOM)) if first else piece
             first = False
 
     def _raw(self) -> Iterator[Piece]:
@@ -90,9 +107,10 @@ class Pieces:
                 yield from _stored(self._place)
 
 
-def _stored(path: Path) -> Iterator[Piece]:
+def _stored(path: Path, offset: int = 0) -> Iterator[Piece]:
     codec = CODECS.get(path.suffix.lower())
     with pa.OSFile(str(path)) as file:
+        file.seek(offset)
         stream = pa.CompressedInputStream(file, codec) if codec else file
         with closing(stream):
             while data := stream.read(PIECE):

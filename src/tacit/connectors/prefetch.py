@@ -6,10 +6,10 @@ import contextlib
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -54,7 +54,13 @@ def prefetch(items: Iterator[T], ahead: int) -> Generator[T, None, None]:
         thread.join(PATIENCE)
 
 
-def _fill(items: Iterator[T], waiting: queue.Queue[T | _End], stop: threading.Event) -> None:
+class _Putting(Protocol):
+    """Where a thread puts what it has read."""
+
+    def put(self, item: Any) -> None: ...
+
+
+def _fill(items: Iterator[T], waiting: _Putting, stop: threading.Event) -> None:
     end = _End(None)
     try:
         for item in items:
@@ -90,3 +96,59 @@ def parallel(work: Callable[[T], R], items: Iterable[T], threads: int) -> Genera
         finally:
             for future in running:
                 future.cancel()
+
+
+def mingle(
+    flows: Sequence[Iterator[T]], ahead: int, patience: float
+) -> Generator[tuple[int, T] | None, None, None]:
+    """Yield what several iterators give, as it comes, each with the number of its iterator.
+
+    Where nothing comes for `patience` seconds, None. Each is read in a thread of its own, all
+    together up to `ahead` items before they are asked for; one that stalls holds up nobody. An
+    exception in one of them is raised here. Closing this iterator early stops the threads.
+    """
+    waiting: queue.Queue[tuple[int, T | _End]] = queue.Queue(ahead)
+    stop = threading.Event()
+    threads = [
+        threading.Thread(
+            target=_fill,
+            args=(flow, _Labelled(waiting, number), stop),
+            name=f"tacit-mingle-{number}",
+            daemon=True,
+        )
+        for number, flow in enumerate(flows)
+    ]
+    for thread in threads:
+        thread.start()
+    left = len(threads)
+    try:
+        while left:
+            try:
+                number, item = waiting.get(timeout=patience)
+            except queue.Empty:
+                yield None
+                continue
+            if isinstance(item, _End):
+                if item.error is not None:
+                    raise item.error
+                left -= 1
+            else:
+                yield number, item
+    finally:
+        stop.set()
+        with contextlib.suppress(queue.Empty):
+            while True:  # as above
+                waiting.get_nowait()
+        for thread in threads:
+            thread.join(PATIENCE / len(threads))
+
+
+class _Labelled:
+    """The end of a queue that one of several iterators puts its items into."""
+
+    def __init__(self, waiting: queue.Queue[Any], number: int) -> None:
+        self._waiting = waiting
+        self._number = number
+
+    def put(self, item: Any) -> None:
+        self._waiting.put((self._number, item))

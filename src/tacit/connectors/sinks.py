@@ -115,7 +115,7 @@ class FileSink(Sink):
             os.fchmod(self._file.fileno(), _usual_mode(self._target))
             self._file.close()
             os.replace(self._temporary, self._target)
-            _sync_folder(self._target.parent)
+            sync_folder(self._target.parent)
         self._file = None
 
     def abort(self) -> None:
@@ -209,7 +209,8 @@ def _usual_mode(target: Path) -> int:
     return 0o666 & ~mask
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Put the names in a folder on the disk."""
     number = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(number)

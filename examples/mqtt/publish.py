@@ -1,0 +1,52 @@
+"""Publish the positions of ten taxis: python publish.py [--seconds 120]."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import time
+from pathlib import Path
+
+from paho.mqtt.client import Client, MQTTv5
+from paho.mqtt.enums import CallbackAPIVersion
+
+HERE = Path(__file__).parent
+
+
+def connect(user: str, port: int) -> Client:
+    """A connection as this user, who may publish."""
+    client = Client(CallbackAPIVersion.VERSION2, protocol=MQTTv5)
+    client.username_pw_set(user, (HERE / f"{user}.secret").read_text().strip())
+    client.connect("localhost", port)
+    client.loop_start()
+    return client
+
+
+def main() -> None:
+    """Drive about, each taxi for itself; some stop at the hospital."""
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("--seconds", type=float, default=120)
+    arguments.add_argument("--port", type=int, default=1883)
+    given = arguments.parse_args()
+    client = connect("taxis", given.port)
+    speeds = {f"taxi-{number:02}": 40.0 for number in range(1, 11)}
+    end = time.time() + given.seconds
+    while time.time() < end:
+        for taxi, speed in speeds.items():
+            speeds[taxi] = min(max(speed + random.uniform(-15, 15), 0), 80)
+            row = {
+                "ts": time.time(),
+                "lon": round(random.uniform(116.36, 116.42), 5),
+                "lat": round(random.uniform(39.88, 39.94), 5),
+                "speed": round(speeds[taxi], 1),
+            }
+            # Quality of service 1: what the broker has acknowledged reaches the engine.
+            client.publish(f"taxis/{taxi}/position", json.dumps(row), qos=1)
+        time.sleep(0.5)
+    client.disconnect()
+    client.loop_stop()
+
+
+if __name__ == "__main__":
+    main()

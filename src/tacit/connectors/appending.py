@@ -1,0 +1,205 @@
+"""Answers added to the end of one file, so that each stands there once, whatever happens.
+
+The position of a delivery is the length of the file after it. What stands beyond the position
+that is remembered was written by a delivery that a crash cut off: it is cut off too, and comes
+again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import io
+import logging
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import polars as pl
+import pyarrow as pa
+
+from tacit.connectors.outlets import Outlet, Parcel
+from tacit.connectors.sinks import sync_folder
+from tacit.connectors.writers import TextWriter
+from tacit.errors import SinkError, UnreachableError
+
+_ROWS: Final = 1 << 18
+"""Rows that are turned into text at a time."""
+_SEAL: Final = 1 << 12
+"""Bytes before a position by which the file is known again."""
+_PASSING: Final = (
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EIO,
+    errno.ESTALE,
+    errno.ETIMEDOUT,
+    errno.ENOTCONN,
+    errno.EROFS,
+    errno.EAGAIN,
+)
+"""Failures that may pass without the operator's changing the set-up."""
+
+log = logging.getLogger(__name__)
+
+
+class AppendingOutlet(Outlet):
+    """A file of lines, CSV or JSON, that each release is added to.
+
+    The file belongs to this outlet: it is locked while it is open. A file that is moved away
+    between two releases is followed by a new one.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        lines: Callable[[pa.Table], bytes],
+        header: Callable[[pa.Schema], bytes] | None = None,
+        codec: str | None = None,
+    ) -> None:
+        self.name = os.path.abspath(path)
+        self._path = Path(self.name)
+        self._lines = lines
+        self._header = header
+        self._codec = codec
+        self._file: io.FileIO | None = None
+        self._position: dict[str, Any] | None = None
+
+    def recover(self, position: Any) -> None:
+        """Begin where the last remembered delivery ended."""
+        self._position = position
+        with failing(self.name):
+            self._reopen()
+
+    def deliver(self, parcel: Parcel) -> dict[str, Any]:
+        """Put the answers behind those of the release before, and on the disk."""
+        columns = list(parcel.table.schema.names)
+        with failing(self.name):
+            file = self._reopen()
+            offset = self._end(file, parcel.table)
+            file.truncate(offset)
+            file.seek(offset)
+            for text in self._texts(parcel.table, header=offset == 0):
+                _write(file, text)
+            os.fsync(file.fileno())
+            end = file.tell()
+            self._position = {"offset": end, "seal": _seal(file, end), "columns": columns}
+        return self._position
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _reopen(self) -> io.FileIO:
+        """The file under the name, which may be another than before."""
+        if self._file is not None and _same(self._file, self._path):
+            return self._file
+        self.close()
+        fresh = not self._path.exists()
+        file = io.FileIO(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666), "r+")
+        self._file = file
+        _lock(file, self.name)
+        if fresh:
+            sync_folder(self._path.parent)
+        return file
+
+    def _end(self, file: io.FileIO, table: pa.Table) -> int:
+        """Where the deliveries before end: 0 in a file that none of them is in."""
+        last = self._position
+        if last is not None and _seal(file, last["offset"]) == last["seal"]:
+            if self._header is not None and last["columns"] != table.schema.names:
+                raise SinkError(
+                    f"{self.name} has the columns {', '.join(last['columns'])}; answers now have "
+                    f"{', '.join(table.schema.names)}. Move it away, and a new file is begun"
+                )
+            return int(last["offset"])
+        if not self._begins(file, table):
+            what = "holds something else" if last is None else "was changed by others"
+            raise SinkError(
+                f"{self.name} is there and {what}; choose another name, or move it away, and a new "
+                "file is begun"
+            )
+        if last is not None:
+            log.warning("%s was moved away or emptied; a new file is begun", self.name)
+        return 0
+
+    def _begins(self, file: io.FileIO, table: pa.Table) -> bool:
+        """Whether all that the file holds can be a delivery of these answers to a new file."""
+        left = os.fstat(file.fileno()).st_size
+        file.seek(0)
+        for text in self._texts(table, header=True) if left else ():
+            found = file.read(min(left, len(text)))
+            if found != text[: len(found)]:
+                return False
+            left -= len(found)
+            if not left:
+                break
+        return True
+
+    def _texts(self, table: pa.Table, *, header: bool) -> Iterator[bytes]:
+        text = io.BytesIO()
+        writer = TextWriter(
+            text, table.schema, self._lines, self._header if header else None, self._codec
+        )
+        for start in range(0, table.num_rows, _ROWS):
+            writer.write(table.slice(start, _ROWS))
+            yield text.getvalue()
+            text.seek(0)
+            text.truncate()
+        if text.tell():
+            yield text.getvalue()
+
+
+@contextlib.contextmanager
+def failing(name: str) -> Iterator[None]:
+    """Say of a failed write what to do; what may pass by itself is to be tried again."""
+    try:
+        yield
+    except OSError as error:
+        raise explained(name, error) from error
+    except (pa.ArrowException, pl.exceptions.PolarsError) as error:
+        raise SinkError(f"{name} cannot be written: {type(error).__name__}") from error
+
+
+def explained(name: str, error: OSError) -> SinkError:
+    """What a failed write means for a delivery."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return UnreachableError(f"{name}: the disk is full; free some space. It is tried again")
+    what = os.strerror(error.errno) if error.errno else type(error).__name__
+    if error.errno in _PASSING:
+        return UnreachableError(f"{name} cannot be written now: {what}. It is tried again")
+    if error.errno == errno.ENOENT:
+        return SinkError(f"{name}: its folder does not exist; create it or choose another place")
+    return SinkError(f"{name} cannot be written: {what}; choose another place")
+
+
+def _write(file: io.FileIO, text: bytes) -> None:
+    rest = memoryview(text)
+    while rest:
+        rest = rest[file.write(rest) or 0 :]
+
+
+def _lock(file: io.FileIO, name: str) -> None:
+    try:
+        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise UnreachableError(
+            f"another process delivers to {name}; stop it. It is tried again"
+        ) from error
+
+
+def _same(file: io.FileIO, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _seal(file: io.FileIO, offset: int) -> str:
+    """A digest of the bytes that end there, or of what there is of them."""
+    start = max(0, offset - _SEAL)
+    return hashlib.sha256(os.pread(file.fileno(), offset - start, start)).hexdigest()

@@ -1,0 +1,183 @@
+"""What a Kafka URL says: where the brokers are, which topics, and how.
+
+Whatever else the client must know, such as how to authenticate, stands in a file of its
+settings: nothing secret is ever part of a URL.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Final, Literal, cast
+from urllib.parse import parse_qsl, unquote
+
+from tacit.connectors.payloads import Coding, Kind, read_coding, read_kinds
+from tacit.errors import SinkError, SourceError, TacitError, nearest
+
+_URL = re.compile(r"kafka://([^/?]*)(?:/([^?]*))?(?:\?(.*))?", re.DOTALL)
+_SERVER = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\[\]:@,]+)(?::\d{1,5})?")
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_NAMED = re.compile(r"\{(\w+)\}")
+_INWARD: Final = ("group", "payload", "columns", "sample", "key", "from", "config")
+_OUTWARD: Final = ("id", "config")
+_PLACES: Final = ("consumer", "query")
+DEFAULT_TOPIC: Final = "tacit-answers-{consumer}"
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Brokers, and what the client must know besides to be let in."""
+
+    servers: str
+    settings: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def hidden(self, message: str) -> str:
+        """A message of the client without anything that stands in the file of settings."""
+        for value in sorted(filter(None, self.settings.values()), key=len, reverse=True):
+            message = message.replace(value, "...")
+        return message.strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Inward:
+    """Which topics are read, and what is made of their messages."""
+
+    topics: Sequence[str]
+    group: str = "tacit"
+    payload: Coding = "json"
+    columns: Mapping[str, Kind] | None = None
+    sample: str | None = None
+    """A file whose columns are those of payloads."""
+    key: str | None = None
+    """The column that messages' keys become."""
+    start: Literal["beginning", "end"] = "beginning"
+    """Where a group begins that has never read a topic."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outward:
+    """Which topics answers go to, and under which name the client delivers them."""
+
+    topic: str
+    identity: str
+
+    def topic_of(self, consumer: str, query: str) -> str:
+        """The topic for a consumer's query."""
+        topic = self.topic.format(consumer=consumer, query=query)
+        if not _TOPIC.fullmatch(topic):
+            raise SinkError(
+                f"'{topic}' is no name of a topic: letters, digits, '.', '_' and '-' only. Write "
+                "the topic without the part that is at fault, or rename the query or consumer"
+            )
+        return topic
+
+
+def read_inward(url: str) -> tuple[Address, Inward]:
+    """The brokers and the topics of a source's URL."""
+    parts = _Parts(url, _INWARD, SourceError)
+    topics = parts.path.split(",") if parts.path else []
+    wrong = [topic for topic in topics if not _TOPIC.fullmatch(topic)]
+    if not topics or wrong:
+        raise SourceError(f"{parts.place}: expected topics, as in {parts.place}/gps or /gps,doors")
+    start = parts.options.get("from", "beginning")
+    if start not in ("beginning", "end"):
+        raise SourceError(f"{parts.place}: from is beginning or end, not '{start}'")
+    inward = Inward(
+        topics=topics,
+        group=parts.options.get("group", "tacit"),
+        payload=parts.coding(),
+        columns=parts.columns(),
+        sample=parts.options.get("sample"),
+        key=parts.options.get("key"),
+        start=cast("Literal['beginning', 'end']", start),
+    )
+    if inward.columns is not None and inward.sample is not None:
+        raise SourceError(f"{parts.place}: give columns= or sample=, not both")
+    return parts.address(), inward
+
+
+def read_outward(url: str) -> tuple[Address, Outward]:
+    """The brokers and the topics of an outlet's URL."""
+    parts = _Parts(url, _OUTWARD, SinkError)
+    topic = parts.path or DEFAULT_TOPIC
+    for name in _NAMED.findall(topic):
+        if name not in _PLACES:
+            hint = nearest(name, _PLACES) or f" Known are {', '.join(_PLACES)}."
+            raise SinkError(f"{parts.place}: there is no place '{{{name}}}' in a topic.{hint}")
+    if not _TOPIC.fullmatch(_NAMED.sub("x", topic)):
+        raise SinkError(f"{parts.place}: '{topic}' is no name of a topic")
+    if "{consumer}" not in topic:
+        # Without it nobody could say in the broker who may read what.
+        raise SinkError(f"{parts.place}: the topic needs {{consumer}}, as in {DEFAULT_TOPIC}")
+    made = sha256(f"{parts.place}/{topic}".encode()).hexdigest()[:16]
+    return parts.address(), Outward(topic, parts.options.get("id") or f"tacit-{made}")
+
+
+class _Parts:
+    """A URL taken apart; mistakes in it are errors of this kind."""
+
+    def __init__(self, url: str, known: Sequence[str], wrong: type[TacitError]) -> None:
+        self._wrong = wrong
+        found = _URL.fullmatch(url)
+        servers = found[1].split(",") if found else []
+        if found is None or not all(_SERVER.fullmatch(server) for server in servers):
+            # The URL is not shown: what cannot be taken apart may hold a password.
+            raise wrong(
+                "expected a URL such as kafka://host:9092/topic, without a user or password: these "
+                "stand in a file of settings, config=FILE"
+            )
+        self.servers = ",".join(
+            server if re.search(r":\d+$", server) else f"{server}:9092" for server in servers
+        )
+        self.place = f"kafka://{self.servers}"
+        self.path = unquote(found[2] or "")
+        pairs = parse_qsl((found[3] or "").replace("+", "%2B"), keep_blank_values=True)
+        self.options = dict(pairs)
+        if len(self.options) < len(pairs):
+            raise wrong(f"{self.place}: an option stands twice in the URL")
+        for name in self.options:
+            if name not in known:
+                hint = nearest(name, known) or f" Known are {', '.join(known)}."
+                raise wrong(f"{self.place}: there is no option '{name}'.{hint}")
+
+    def address(self) -> Address:
+        """The brokers, with what the file of settings says."""
+        path = self.options.get("config")
+        return Address(self.servers, {} if path is None else self._settings(path))
+
+    def coding(self) -> Coding:
+        """How payloads are written."""
+        try:
+            return read_coding(self.options.get("payload", "json"))
+        except ValueError as error:
+            raise self._wrong(f"{self.place}: {error}") from None
+
+    def columns(self) -> dict[str, Kind] | None:
+        """The columns with their types, if they are given."""
+        text = self.options.get("columns")
+        try:
+            return None if text is None else read_kinds(text)
+        except ValueError as error:
+            raise self._wrong(f"{self.place}: {error}") from None
+
+    def _settings(self, path: str) -> dict[str, str]:
+        """Lines such as `sasl.mechanism=PLAIN`."""
+        try:
+            lines = Path(path).read_text().splitlines()
+        except (OSError, UnicodeDecodeError):
+            raise self._wrong(
+                f"{self.place}: settings cannot be read from {path}; check the path and who may "
+                "read it"
+            ) from None
+        settings = {}
+        for number, line in enumerate(lines, 1):
+            name, sign, value = line.partition("=")
+            if not line.strip() or line.lstrip().startswith(("#", "!")):
+                continue
+            if not sign:
+                raise self._wrong(f"{path}:{number}: expected a setting such as name=value")
+            settings[name.strip()] = value.strip()
+        return settings

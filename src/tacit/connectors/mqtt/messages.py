@@ -1,0 +1,139 @@
+"""Messages as the source knows them: their identity, their rows, and a batch's token."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tacit.connectors.mqtt.address import Inward
+from tacit.connectors.payloads import PayloadParser
+from tacit.connectors.sources import Rejected, encode_keys
+from tacit.errors import SourceError, nearest
+
+TOPIC = "topic"
+SUBJECT = "subject"
+_NONE: NDArray[np.int64] = np.empty(0, np.int64)
+
+
+class Message(NamedTuple):
+    """A message as it came."""
+
+    place: int
+    """How many messages had come in this run with this one."""
+    identity: int
+    """Its number and its checksum: the same when it is sent again. 0 where it never is."""
+    again: bool
+    """Whether the broker may have sent it before."""
+    topic: str
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """Which messages a batch is made of, and the last one before it."""
+
+    after: int = 0
+    messages: NDArray[np.int64] = field(default_factory=_NONE.copy)
+    rows: NDArray[np.int64] = field(default_factory=_NONE.copy)
+    """How many rows each of them gives."""
+
+    def plain(self) -> dict[str, Any]:
+        """As it is kept in a checkpoint."""
+        rows = None if (self.rows == 1).all() else _packed(self.rows)
+        return {"after": self.after, "messages": _packed(self.messages), "rows": rows}
+
+    @classmethod
+    def read(cls, plain: Any) -> Token:
+        """A token from a checkpoint."""
+        try:
+            messages = _unpacked(plain["messages"])
+            rows = plain["rows"]
+            counts = np.ones(len(messages), np.int64) if rows is None else _unpacked(rows)
+            if len(counts) != len(messages):
+                raise ValueError("as many counts as messages")
+            return cls(int(plain["after"]), messages, counts)
+        except (KeyError, TypeError, ValueError) as error:
+            raise SourceError("a checkpoint holds a position that is not one of MQTT") from error
+
+
+def columns_of(inward: Inward, fields: Mapping[str, pl.DataType]) -> dict[str, pl.DataType]:
+    """All columns that messages with these fields have, and their types."""
+    columns = dict(fields)
+    if inward.subject is not None:
+        if inward.subject not in fields:
+            raise SourceError(
+                f"subject={inward.subject}, but payloads have no such field."
+                f"{nearest(inward.subject, list(fields))}"
+            )
+        columns[SUBJECT] = fields[inward.subject]
+    return columns | dict.fromkeys((*inward.levels, TOPIC), pl.String())
+
+
+class Rows:
+    """Turns messages into rows of these columns."""
+
+    def __init__(
+        self,
+        inward: Inward,
+        fields: Mapping[str, pl.DataType],
+        columns: Sequence[str],
+        keys: Sequence[str],
+    ) -> None:
+        self._levels = {name: level for name, level in inward.levels.items() if name in columns}
+        self._columns = list(columns)
+        self._keys = keys
+        self._alias = {} if inward.subject is None else {SUBJECT: inward.subject}
+        own = (TOPIC, *inward.levels)
+        wanted = [self._alias.get(name, name) for name in columns if name not in own]
+        named = [self._alias.get(name, name) for name in keys]
+        self._parser = PayloadParser({name: fields[name] for name in wanted}, named, inward.payload)
+        self._hidden = inward.payload == "cbor"
+
+    def read(
+        self, messages: Sequence[Message]
+    ) -> tuple[pa.RecordBatch, NDArray[np.int64], list[Rejected]]:
+        """The rows, which message each is from, and the messages that could not be read."""
+        parsed = self._parser.parse([message.payload for message in messages])
+        frame = parsed.frame.with_columns(self._own(messages, parsed.origin))
+        frame = frame.with_columns(
+            frame[name].rename(column) for column, name in self._alias.items() if name in frame
+        )
+        table = frame.select(self._columns).rechunk().to_arrow()
+        batches = table.to_batches() or [pa.RecordBatch.from_pylist([], table.schema)]
+        bad = [
+            Rejected(messages[number].place, reason, self._shown(messages[number].payload))
+            for number, reason in parsed.rejected
+        ]
+        return encode_keys(batches[0], self._keys), parsed.origin, bad
+
+    def _own(self, messages: Sequence[Message], origin: NDArray[np.int64]) -> list[pl.Series]:
+        """The topic of every row and its levels, each topic taken apart once."""
+        if TOPIC not in self._columns and not self._levels:
+            return []
+        coded = pa.array([message.topic for message in messages], pa.string()).dictionary_encode()
+        topics = pl.Series(TOPIC, coded.dictionary, pl.String)
+        codes = coded.indices.to_numpy()[origin]
+        levels = topics.str.split("/")
+        parts = {
+            name: levels.list.get(level - 1, null_on_oob=True)
+            for name, level in self._levels.items()
+        }
+        return [part.gather(codes).rename(name) for name, part in {TOPIC: topics, **parts}.items()]
+
+    def _shown(self, payload: bytes) -> str:
+        return payload.hex() if self._hidden else payload.decode(errors="replace")
+
+
+def _packed(numbers: NDArray[np.int64]) -> str:
+    return base64.b64encode(numbers.astype("<i8").tobytes()).decode()
+
+
+def _unpacked(text: str) -> NDArray[np.int64]:
+    return np.frombuffer(base64.b64decode(text, validate=True), "<i8").astype(np.int64)

@@ -1,0 +1,61 @@
+"""Answers in a folder: a file for each release, there as a whole or not at all."""
+
+from __future__ import annotations
+
+import filecmp
+import os
+from pathlib import Path
+
+from tacit.connectors.appending import explained, failing
+from tacit.connectors.outlets import Outlet, Parcel
+from tacit.connectors.sinks import FileSink
+from tacit.connectors.writers import SUFFIXES
+from tacit.errors import SinkError
+
+
+class PartsOutlet(Outlet):
+    """A folder in which each release becomes a file, named by the release's number.
+
+    A release that is delivered again finds its file and leaves it as it is.
+    """
+
+    def __init__(self, folder: Path, suffix: str = ".parquet") -> None:
+        self._folder = Path(os.path.abspath(folder))
+        self._suffix = suffix
+        self.name = str(self._folder / f"*{suffix}")
+
+    def recover(self, position: None) -> None:  # noqa: ARG002 - the names tell what is there
+        """Make the folder, and remove what deliveries that were cut off have left."""
+        with failing(self.name):
+            self._folder.mkdir(exist_ok=True)
+            for left in self._folder.glob(f".{'[0-9]' * 12}{self._suffix}.*.partial"):
+                left.unlink(missing_ok=True)
+
+    def deliver(self, parcel: Parcel) -> None:
+        """Write the release's file and put it on the disk before it gets its name."""
+        name = f"{parcel.release:012d}{self._suffix}"
+        target = self._folder / name
+        if target.exists():
+            again = self._folder / f".{name}.again.partial"
+            self._write(again, parcel)
+            same = filecmp.cmp(again, target, shallow=False)
+            again.unlink()
+            if not same:
+                raise SinkError(
+                    f"{target} is there and holds other answers, perhaps of another ledger; choose "
+                    "another folder, or move it away"
+                )
+            return
+        self._write(target, parcel)
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def _write(self, path: Path, parcel: Parcel) -> None:
+        try:
+            with FileSink(path, SUFFIXES[self._suffix]) as sink:
+                sink.write(parcel.table)
+        except SinkError as error:
+            if isinstance(error.__cause__, OSError):
+                raise explained(str(path), error.__cause__) from error
+            raise

@@ -1,0 +1,454 @@
+"""What every source and every outlet must do, checked against the real thing.
+
+A connector's tests subclass `SourceChecks` with a fixture `feed`, or `OutletChecks` with a
+fixture `receiver`: the other end of the connector, as `Feed` and `Receiver` describe it.
+"""
+
+# ruff: noqa: D102 - the name of a test says what it is about
+from __future__ import annotations
+
+import contextlib
+import json
+import multiprocessing
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tacit.connectors.outlets import Outlet, Parcel
+from tacit.connectors.sources import Batch, Rejected, Source
+from tacit.errors import SinkError, UnreachableError
+
+PATIENCE = 30.0
+SUBJECTS = ("plain", 'quo"ted', "new\nline", "a,b", "Ärger 😀", "")
+CONSUMERS = {"jam": "city", "rush": "city", "visit": "clinic"}
+
+
+class Feed(ABC):
+    """The other end of a source: who brings the tuples.
+
+    A tuple is {"subject": text, "at": milliseconds since the epoch, "n": whole number}.
+    """
+
+    partitions = 1
+    """How many sequences it has, each of which keeps its order."""
+    acknowledges = False
+    """Whether it brings again, after a restart without a token, what was not acknowledged."""
+    secrets: Sequence[str] = ()
+    """What the source knows and must not tell."""
+
+    @abstractmethod
+    def open(self) -> Source:
+        """The source, as a run opens it; also by another process, to which this is sent."""
+
+    @abstractmethod
+    def send(self, rows: Sequence[dict[str, Any]], partition: int = 0) -> None:
+        """Bring these tuples."""
+
+    @abstractmethod
+    def send_raw(self, payload: bytes) -> None:
+        """Bring something that is no tuple, in the first sequence."""
+
+
+class SourceChecks:
+    """The list of checks for sources that live."""
+
+    def test_tuples_arrive_whole_and_each_sequence_keeps_its_order(self, feed: Feed) -> None:
+        sent = [tuples(1000 * part, 300) for part in range(feed.partitions)]
+        for start in range(0, 300, 100):
+            for part, rows in enumerate(sent):
+                feed.send(rows[start : start + 100], part)
+        found = Reading(feed.open()).take(300 * feed.partitions)
+        assert sorted(found, key=lambda row: row["n"]) == [row for rows in sent for row in rows]
+        for part in range(feed.partitions):
+            numbers = [row["n"] for row in found if row["n"] // 1000 == part]
+            assert numbers == sorted(numbers)
+
+    def test_tuples_that_come_while_it_reads_arrive(self, feed: Feed) -> None:
+        feed.send(tuples(0, 5))
+        reading = Reading(feed.open())
+        assert numbers(reading.take(5, close=False)) == list(range(5))
+        feed.send(tuples(5, 5))
+        assert numbers(reading.take(5)) == list(range(5, 10))
+
+    def test_in_silence_empty_batches_come_several_times_a_second(self, feed: Feed) -> None:
+        feed.send(tuples(0, 5))
+        reading = Reading(feed.open())
+        reading.take(5, close=False)
+        reading.silence()
+        begin = time.monotonic()
+        batches = [reading.next() for _ in range(4)]
+        assert time.monotonic() - begin < 4 * 0.5
+        assert all(batch.table.num_rows == 0 for batch in batches)
+        assert len({batch.table.schema for batch in batches}) == 1
+        reading.close()
+
+    def test_it_ends_soon_when_nobody_reads_any_more(self, feed: Feed) -> None:
+        feed.send(tuples(0, 5))
+        reading = Reading(feed.open())
+        reading.take(5, close=False)
+        begin = time.monotonic()
+        reading.close()
+        assert time.monotonic() - begin < 5
+
+    def test_what_cannot_be_read_is_rejected_with_a_reason_and_the_rest_goes_on(
+        self, feed: Feed
+    ) -> None:
+        feed.send(tuples(0, 3))
+        for payload in BROKEN:
+            feed.send_raw(payload)
+        feed.send(tuples(3, 3))
+        reading = Reading(feed.open())
+        assert numbers(reading.take(6)) == list(range(6))
+        assert len(reading.rejected) == len(BROKEN)
+        assert all(line.reason and line.place >= 0 for line in reading.rejected)
+
+    @pytest.mark.parametrize("seed", [0, 1, 2])
+    def test_resumed_at_a_token_it_brings_exactly_the_rest(self, feed: Feed, seed: int) -> None:
+        for round_ in range(4):
+            for part in range(feed.partitions):
+                feed.send(tuples(1000 * part + 50 * round_, 50), part)
+        total = 200 * feed.partitions
+        first = Reading(feed.open())
+        first.take(total, close=False)
+        taken = (total * (2 * seed + 1)) // 7
+        token, rows = first.place(taken)
+        first.close()
+        feed.send(tuples(200, 10))
+        source = feed.open()
+        source.resume(json.loads(json.dumps(token)))
+        again = Reading(source).take(total + 10 - taken + rows)[rows:]
+        whole = [*first.rows, *tuples(200, 10)]
+        assert sorted(numbers(again)) == sorted(numbers(whole[taken:]))
+        for part in range(feed.partitions):
+            kept = [row["n"] for row in again if row["n"] // 1000 == part]
+            assert kept == sorted(kept)
+
+    def test_what_was_not_acknowledged_comes_again_and_the_other_does_not(self, feed: Feed) -> None:
+        if not feed.acknowledges:
+            pytest.skip("nothing is acknowledged to it")
+        feed.send(tuples(0, 20))
+        first = Reading(feed.open())
+        first.take(20, close=False)
+        first.close()
+        second = Reading(feed.open())
+        assert numbers(second.take(20, close=False)) == list(range(20))
+        second.acknowledge()
+        second.silence()
+        second.acknowledge()
+        second.close()
+        feed.send(tuples(20, 10))
+        assert numbers(Reading(feed.open()).take(10)) == list(range(20, 30))
+
+    def test_a_slow_reader_holds_it_back_and_memory_stays_bounded(self, feed: Feed) -> None:
+        padding = {"padding": "x" * 2000}
+        for start in range(0, 40_000, 4000):
+            feed.send(
+                [row | padding for row in tuples(start, 4000)], start // 4000 % feed.partitions
+            )
+        context = multiprocessing.get_context("spawn")
+        with context.Pool(1) as pool:
+            grown, count = pool.apply(read_slowly, (feed,))
+        assert count == 40_000
+        assert grown < 64 << 20, f"{grown >> 20} MiB were held of 80"
+
+    def test_a_source_keeps_its_name_and_tells_no_secret(self, feed: Feed) -> None:
+        feed.send(tuples(0, 1))
+        source, again = feed.open(), feed.open()
+        assert source.name == again.name
+        shown = f"{source.name} {source!r}"
+        assert not [secret for secret in feed.secrets if secret in shown]
+
+
+BROKEN = (b"no payload at all", b"\xff\xfe\x00", b"17")
+COLUMNS = ("subject", "at", "n")
+
+
+class Reading:
+    """Reads a source as the engine does, and remembers where each row can be resumed."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.rows: list[dict[str, Any]] = []
+        self.rejected: list[Rejected] = []
+        self._places: list[tuple[Any, int]] = []
+        self._token: Any = None
+        self._since = 0
+        self._receipt: Any = None
+        self._flow = source.batches(COLUMNS, ["subject"])
+
+    def next(self) -> Batch:
+        """The next batch."""
+        batch = next(self._flow)
+        self.rejected += batch.rejected
+        if batch.token != self._token:
+            self._token, self._since = batch.token, 0
+        self._places += [(self._token, self._since + row) for row in range(batch.table.num_rows)]
+        self._since += batch.table.num_rows
+        self.rows += batch.table.to_pylist()
+        if batch.receipt is not None:
+            self._receipt = batch.receipt
+        return batch
+
+    def take(self, count: int, *, close: bool = True) -> list[dict[str, Any]]:
+        """The next so many rows; none may come after them."""
+        before, deadline = len(self.rows), time.monotonic() + PATIENCE
+        while len(self.rows) - before < count:
+            assert time.monotonic() < deadline, f"{len(self.rows) - before} of {count} rows came"
+            self.next()
+        if close:
+            self.silence()
+            self.close()
+        return self.rows[before:]
+
+    def silence(self) -> None:
+        """Wait until nothing more comes."""
+        silent = 0
+        while silent < 5:
+            silent = 0 if self.next().table.num_rows else silent + 1
+
+    def place(self, row: int) -> tuple[Any, int]:
+        """The token at which this row is resumed, and how many rows come before it there."""
+        return self._places[row]
+
+    def acknowledge(self) -> None:
+        """All that was read is safe."""
+        if self._receipt is not None:
+            self.source.acknowledge(json.loads(json.dumps(self._receipt)))
+
+    def close(self) -> None:
+        """Read no more."""
+        self._flow.close()  # type: ignore[attr-defined]
+
+
+def read_slowly(feed: Feed) -> tuple[int, int]:
+    """How much memory grows while nobody takes what comes, and how many rows come then."""
+    import psutil
+
+    flow: Iterator[Batch] = feed.open().batches(COLUMNS, ["subject"])
+    count = 0
+    while not count:
+        count += next(flow).table.num_rows
+    before = psutil.Process().memory_info().rss
+    most = 0
+    with closing(flow):  # type: ignore[type-var]
+        for _ in range(10):
+            time.sleep(0.2)
+            most = max(most, psutil.Process().memory_info().rss - before)
+        deadline = time.monotonic() + PATIENCE
+        while count < 40_000 and time.monotonic() < deadline:
+            count += next(flow).table.num_rows
+            most = max(most, psutil.Process().memory_info().rss - before)
+    return most, count
+
+
+def tuples(first: int, count: int) -> list[dict[str, Any]]:
+    """Some tuples, a second apart."""
+    return [
+        {"subject": f"s{n % 7}", "at": 1_200_000_000_000 + 1000 * n, "n": n}
+        for n in range(first, first + count)
+    ]
+
+
+def numbers(rows: Sequence[dict[str, Any]]) -> list[int]:
+    """Which tuples these are."""
+    return [row["n"] for row in rows]
+
+
+class Receiver(ABC):
+    """The other end of an outlet: where a consumer finds the answers."""
+
+    exactly_once = True
+    """Whether a parcel that is delivered again after a crash must not be seen twice."""
+    secrets: Sequence[str] = ()
+    """What the outlet knows and must not tell."""
+
+    @abstractmethod
+    def open(self) -> Outlet:
+        """The outlet to this receiver, as a run opens it."""
+
+    @abstractmethod
+    def received(self) -> list[dict[str, Any]]:
+        """All answers that a consumer sees by now, in order: times as ISO 8601 text."""
+
+    @abstractmethod
+    def away(self) -> AbstractContextManager[None]:
+        """While this lasts, the receiver takes nothing."""
+
+
+class OutletChecks:
+    """The list of checks for outlets."""
+
+    def test_a_consumer_sees_every_answer_in_the_order_of_releases(
+        self, receiver: Receiver
+    ) -> None:
+        parcels = [parcel(1), parcel(2, 1), parcel(5, 40)]
+        with receiver.open() as outlet:
+            outlet.recover(None)
+            for each in parcels:
+                outlet.deliver(each)
+        assert_same(receiver.received(), answers(*parcels))
+
+    def test_deliveries_go_on_after_a_restart(self, receiver: Receiver) -> None:
+        parcels = [parcel(release) for release in range(1, 6)]
+        position = None
+        for each in parcels:
+            with receiver.open() as outlet:
+                outlet.recover(position)
+                position = remembered(outlet.deliver(each))
+        assert_same(receiver.received(), answers(*parcels))
+
+    @pytest.mark.parametrize("done", [0, 1, 2])
+    def test_what_was_delivered_but_not_remembered_is_not_seen_twice(
+        self, receiver: Receiver, done: int
+    ) -> None:
+        parcels = [parcel(release) for release in range(1, 5)]
+        positions: list[Any] = [None]
+        with receiver.open() as outlet:
+            outlet.recover(None)
+            positions.extend(remembered(outlet.deliver(each)) for each in parcels[:3])
+        with receiver.open() as outlet:
+            outlet.recover(positions[done])
+            for each in parcels[done:]:
+                outlet.deliver(each)
+        assert_once(receiver, *parcels)
+
+    def test_a_parcel_that_failed_arrives_when_the_receiver_is_back(
+        self, receiver: Receiver
+    ) -> None:
+        with receiver.open() as outlet:
+            outlet.recover(None)
+            position = remembered(outlet.deliver(parcel(1)))
+            with receiver.away(), pytest.raises(UnreachableError):
+                outlet.deliver(parcel(2))
+            position = deliver_in_time(outlet, parcel(2))
+        with receiver.open() as outlet:
+            outlet.recover(position)
+            outlet.deliver(parcel(3))
+        assert_once(receiver, parcel(1), parcel(2), parcel(3))
+
+    def test_a_restart_finds_a_receiver_that_is_away_and_goes_on_when_it_is_back(
+        self, receiver: Receiver
+    ) -> None:
+        with receiver.open() as outlet:
+            outlet.recover(None)
+            position = remembered(outlet.deliver(parcel(1)))
+        with receiver.away(), receiver.open() as outlet, pytest.raises(UnreachableError):
+            begin_with(outlet, position, parcel(2))
+        with receiver.open() as outlet:
+            recover_in_time(outlet, position)
+            deliver_in_time(outlet, parcel(2))
+        assert_once(receiver, parcel(1), parcel(2))
+
+    def test_an_outlet_that_was_replaced_adds_nothing_more(self, receiver: Receiver) -> None:
+        first, second = receiver.open(), receiver.open()
+        first.recover(None)
+        position = remembered(first.deliver(parcel(1)))
+        with contextlib.suppress(UnreachableError):
+            second.recover(position)
+            position = remembered(second.deliver(parcel(2)))
+            second.deliver(parcel(3))
+        with contextlib.suppress(SinkError):
+            first.deliver(parcel(2))
+        first.close()
+        second.close()
+        with receiver.open() as outlet:
+            outlet.recover(position)
+            for release in (2, 3, 4):
+                outlet.deliver(parcel(release))
+        assert_once(receiver, *map(parcel, (1, 2, 3, 4)))
+
+    def test_a_large_parcel_arrives_whole(self, receiver: Receiver) -> None:
+        large = parcel(1, 20_000)
+        with receiver.open() as outlet:
+            outlet.recover(None)
+            outlet.deliver(large)
+        assert_same(receiver.received(), answers(large))
+
+    def test_an_outlet_keeps_its_name_and_tells_no_secret(self, receiver: Receiver) -> None:
+        with receiver.open() as outlet, receiver.open() as again:
+            assert outlet.name == again.name
+            shown = f"{outlet.name} {outlet!r} {vars(outlet).get('url', '')}"
+        assert not [secret for secret in receiver.secrets if secret in shown]
+
+
+def parcel(release: int, rows: int = 12) -> Parcel:
+    """Some answers of this release, the same whenever they are asked for; ids never repeat."""
+    start = datetime(2008, 2, 2, 13, 30, tzinfo=UTC) + timedelta(minutes=release)
+    kind = pa.timestamp("us", "UTC")
+    queries = list(CONSUMERS)
+    table = pa.table(
+        {
+            "id": pa.array([1_000_000 * release + row for row in range(rows)], pa.int64()),
+            "window_start": pa.array([start] * rows, kind),
+            "window_end": pa.array([start + timedelta(seconds=59.5)] * rows, kind),
+            "subject": pa.array([SUBJECTS[row % 6] for row in range(rows)]).dictionary_encode(),
+            "query": pa.array([queries[row % 3] for row in range(rows)]).dictionary_encode(),
+            "detected": pa.array([row % 2 == 0 for row in range(rows)]),
+            "confidence": pa.array([row % 100 / 128 for row in range(rows)], pa.float32()),
+        }
+    )
+    return Parcel(release, table, CONSUMERS)
+
+
+def answers(*parcels: Parcel) -> list[dict[str, Any]]:
+    """What a consumer must see of them."""
+    rows = [row for each in parcels for row in each.table.to_pylist()]
+    for row in rows:
+        row["window_start"] = row["window_start"].strftime("%Y-%m-%dT%H:%M:%SZ")
+        row["window_end"] = row["window_end"].strftime("%Y-%m-%dT%H:%M:%S.500Z")
+    return rows
+
+
+def assert_same(found: list[dict[str, Any]], wanted: list[dict[str, Any]]) -> None:
+    """All rows, in this order; a difference is shown by ids, since rows are many."""
+    assert [row["id"] for row in found] == [row["id"] for row in wanted]
+    assert found == wanted
+
+
+def assert_once(receiver: Receiver, *parcels: Parcel) -> None:
+    """Every answer of these is seen, once where that is promised, else the same each time."""
+    found, wanted = receiver.received(), answers(*parcels)
+    if not receiver.exactly_once:
+        seen: dict[int, dict[str, Any]] = {}
+        for row in found:
+            assert seen.setdefault(row["id"], row) == row
+        found = list(seen.values())
+    assert_same(found, wanted)
+
+
+def remembered(position: Any) -> Any:
+    """A position as a ledger gives it back."""
+    return json.loads(json.dumps(position))
+
+
+def deliver_in_time(outlet: Outlet, what: Parcel) -> Any:
+    """Try a delivery until it succeeds, as the engine does."""
+    return remembered(_in_time(lambda: outlet.deliver(what)))
+
+
+def begin_with(outlet: Outlet, position: Any, first: Parcel) -> None:
+    """What a run does first."""
+    outlet.recover(position)
+    outlet.deliver(first)
+
+
+def recover_in_time(outlet: Outlet, position: Any) -> None:
+    """Try to recover until it succeeds."""
+    _in_time(lambda: outlet.recover(position))
+
+
+def _in_time(attempt: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return attempt()
+        except UnreachableError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)

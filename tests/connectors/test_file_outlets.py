@@ -1,0 +1,310 @@
+"""Outlets to files, folders and standard output."""
+
+# ruff: noqa: D102 - what they do is said where the checks are
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tacit.connectors.files import open_source
+from tacit.connectors.opening import open_outlet
+from tacit.connectors.outlets import Outlet, Parcel
+from tacit.errors import ClosedPipeError, SinkError, UnreachableError
+from tests.connectors.checks import (
+    OutletChecks,
+    Receiver,
+    answers,
+    assert_same,
+    begin_with,
+    parcel,
+    remembered,
+)
+
+
+class FileReceiver(Receiver):
+    """A file or a folder, read as a consumer would."""
+
+    def __init__(self, name: str, patch: pytest.MonkeyPatch) -> None:
+        self.name = name
+        self._patch = patch
+
+    def open(self) -> Outlet:
+        return open_outlet(self.name)
+
+    def received(self) -> list[dict[str, Any]]:
+        return rows(self.name)
+
+    @contextlib.contextmanager
+    def away(self) -> Iterator[None]:
+        """The disk is full: what was written does not get there."""
+
+        def full(_: int) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        with self._patch.context() as patch:
+            patch.setattr(os, "fsync", full)
+            yield
+
+
+def rows(name: str) -> list[dict[str, Any]]:
+    """All rows of a file or folder, with times as text and subjects that are never null."""
+    found = [row for batch in open_source(name).batches() for row in batch.table.to_pylist()]
+    for row in found:
+        row["subject"] = row["subject"] or ""
+        for column in ("window_start", "window_end"):
+            if isinstance(row[column], datetime):
+                text = row[column].isoformat().replace("+00:00", "Z")
+                row[column] = text.replace("500000Z", "500Z")
+    return found
+
+
+FILES = ["a.jsonl", "a.ndjson", "a.csv", "a.jsonl.gz", "a.csv.zst"]
+FOLDERS = ["parts/", "parts/*.csv", "parts/*.jsonl.zst", "parts/*.arrow"]
+
+
+class TestFiles(OutletChecks):
+    """Every kind of file and folder passes the list of checks."""
+
+    @pytest.fixture(params=[*FILES, *FOLDERS])
+    def receiver(
+        self, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> Receiver:
+        return FileReceiver(f"{tmp_path}/{request.param}", monkeypatch)
+
+
+KILLED = """
+import sys
+from tacit.connectors.opening import open_outlet
+from tests.connectors.checks import parcel
+with open_outlet(sys.argv[1]) as outlet:
+    outlet.recover(None)
+    print("ready", flush=True)
+    for release in range(1, 2000):
+        outlet.deliver(parcel(release, 600))
+"""
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "parts/"])
+def test_after_a_kill_at_any_moment_each_answer_stands_there_once(
+    name: str, tmp_path: Path
+) -> None:
+    target = f"{tmp_path}/{name}"
+    process = subprocess.Popen(
+        [sys.executable, "-c", KILLED, target], stdout=subprocess.PIPE, cwd=os.getcwd()
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    time.sleep(0.25)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    with open_outlet(target) as outlet:
+        outlet.recover(None)
+        for release in (1, 2, 3):
+            outlet.deliver(parcel(release, 600))
+    wanted = answers(*(parcel(release, 600) for release in (1, 2, 3)))
+    assert_same(rows(target)[: len(wanted)], wanted)
+    left = rows(target)[len(wanted) :]
+    assert not (left and name != "parts/"), "what came after the position must be cut off"
+    assert not [found for found in os.listdir(tmp_path) if found.startswith(".")]
+
+
+@pytest.mark.parametrize("torn", [b'{"id":2000000,"window_st', b'{"id":2000000}\n' * 9000 + b'{"i'])
+def test_a_torn_line_is_cut_off_before_the_next_delivery(torn: bytes, tmp_path: Path) -> None:
+    target = tmp_path / "a.jsonl"
+    with open_outlet(target) as outlet:
+        outlet.recover(None)
+        position = remembered(outlet.deliver(parcel(1)))
+    with target.open("ab") as file:
+        file.write(torn)
+    with open_outlet(target) as outlet:
+        outlet.recover(position)
+        outlet.deliver(parcel(2))
+    assert_same(rows(str(target)), answers(parcel(1), parcel(2)))
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv"])
+def test_a_file_that_others_have_changed_is_left_alone(name: str, tmp_path: Path) -> None:
+    target = tmp_path / name
+    with open_outlet(target) as outlet:
+        outlet.recover(None)
+        position = remembered(outlet.deliver(parcel(1, 500)))
+    whole = target.read_bytes()
+    for damaged in (whole[:-40], whole[:-9] + b"something", b"all other content\n" * 9000):
+        target.write_bytes(damaged)
+        with open_outlet(target) as outlet, pytest.raises(SinkError, match="changed by others"):
+            begin_with(outlet, position, parcel(2))
+        assert target.read_bytes() == damaged
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "parts/"])
+def test_what_was_there_before_the_first_delivery_is_not_overwritten(
+    name: str, tmp_path: Path
+) -> None:
+    target = f"{tmp_path}/{name}"
+    with open_outlet(target) as outlet:
+        outlet.recover(None)
+        outlet.deliver(parcel(1, 30))
+    before = rows(target)
+    other = Parcel(1, parcel(1, 31).table.slice(1), {})
+    with open_outlet(target) as outlet, pytest.raises(SinkError, match="choose another"):
+        begin_with(outlet, None, other)
+    assert_same(rows(target), before)
+
+
+@pytest.mark.parametrize("how", ["while it runs", "between runs"])
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv"])
+def test_a_file_that_was_moved_away_is_followed_by_a_new_one(
+    name: str, how: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    target, old = tmp_path / name, tmp_path / f"old-{name}"
+    outlet = open_outlet(target)
+    outlet.recover(None)
+    position = remembered(outlet.deliver(parcel(1)))
+    target.rename(old)
+    if how == "between runs":
+        outlet.close()
+        outlet = open_outlet(target)
+        outlet.recover(position)
+    outlet.deliver(parcel(2))
+    outlet.close()
+    # The delivery to the new file was not remembered: it comes again.
+    with open_outlet(target) as outlet:
+        outlet.recover(position)
+        outlet.deliver(parcel(2))
+        outlet.deliver(parcel(3))
+    assert_same(rows(str(old)), answers(parcel(1)))
+    assert_same(rows(str(target)), answers(parcel(2), parcel(3)))
+    assert "a new file is begun" in caplog.text
+
+
+def test_csv_refuses_answers_with_other_columns(tmp_path: Path) -> None:
+    target = tmp_path / "a.csv"
+    table = parcel(2).table
+    wider = Parcel(2, table.append_column("exhausted", table["detected"]), {})
+    with open_outlet(target) as outlet:
+        outlet.recover(None)
+        outlet.deliver(parcel(1))
+        with pytest.raises(SinkError, match=r"exhausted\. Move it away"):
+            outlet.deliver(wider)
+    assert_same(rows(str(target)), answers(parcel(1)))
+
+
+def test_two_processes_cannot_deliver_to_one_file(tmp_path: Path) -> None:
+    target = tmp_path / "a.jsonl"
+    with open_outlet(target) as first, open_outlet(target) as second:
+        first.recover(None)
+        with pytest.raises(UnreachableError, match="another process"):
+            second.recover(None)
+        first.close()
+        second.recover(None)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small disk")
+@pytest.mark.parametrize("name", ["a.jsonl", "parts/*.csv"])
+def test_a_disk_that_is_really_full_is_waited_for(name: str, tmp_path: Path) -> None:
+    command = ["mount", "-t", "tmpfs", "-o", "size=640k", "tacit-test", str(tmp_path)]
+    if subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("a small disk cannot be mounted here")
+    try:
+        target = f"{tmp_path}/{name}"
+        with open_outlet(target) as outlet:
+            outlet.recover(None)
+            (tmp_path / "ballast").write_bytes(bytes(450_000))
+            outlet.deliver(parcel(1, 200))
+            with pytest.raises(UnreachableError, match="disk is full"):
+                outlet.deliver(parcel(2, 3000))
+            (tmp_path / "ballast").unlink()
+            outlet.deliver(parcel(2, 3000))
+        assert_same(rows(target), answers(parcel(1, 200), parcel(2, 3000)))
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+def test_the_groups_of_a_part_tell_nothing_but_its_size(tmp_path: Path) -> None:
+    whole = parcel(1, 3000).table
+    pieces = [whole.slice(0, 7), whole.slice(7, 1500), whole.slice(1507)]
+    for number, table in enumerate((whole, pa.concat_tables(pieces)), start=1):
+        with open_outlet(f"{tmp_path}/{number}/") as outlet:
+            outlet.recover(None)
+            outlet.deliver(Parcel(1, table, {}))
+    one, two = (tmp_path / f"{number}/000000000001.parquet" for number in (1, 2))
+    assert pq.ParquetFile(one).num_row_groups == pq.ParquetFile(two).num_row_groups == 1
+    assert one.read_bytes() == two.read_bytes()
+
+
+def test_a_cut_off_part_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts/.000000000007.parquet.x1y2.partial").write_bytes(b"half")
+    (tmp_path / "parts/.other.partial").write_bytes(b"not ours")
+    with open_outlet(f"{tmp_path}/parts/") as outlet:
+        outlet.recover(None)
+        outlet.deliver(parcel(7))
+    assert sorted(os.listdir(tmp_path / "parts")) == [".other.partial", "000000000007.parquet"]
+
+
+def test_standard_output_gets_json_lines(capfd: pytest.CaptureFixture[str]) -> None:
+    with open_outlet("-") as outlet:
+        assert outlet.name == "-"
+        outlet.recover(None)
+        assert outlet.deliver(parcel(1)) is None
+        outlet.deliver(parcel(2))
+    found = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert_same(found, answers(parcel(1), parcel(2)))
+
+
+def test_standard_output_that_nobody_reads_ends_the_run_quietly() -> None:
+    code = """
+import os, sys
+from tacit.connectors.opening import open_outlet
+from tacit.errors import ClosedPipeError
+from tests.connectors.checks import parcel
+outlet = open_outlet("-")
+sys.stdin.readline()
+try:
+    outlet.deliver(parcel(1))
+except ClosedPipeError:
+    os._exit(7)
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    process.stdout.close()
+    process.communicate(b"\n")
+    assert process.returncode == 7
+    assert issubclass(ClosedPipeError, SinkError)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("a.parquet", "a .parquet file cannot be added to; .* folder such as a/"),
+        ("a.arrow", "a .arrow file cannot be added to"),
+        ("a.txt", "no kind of file"),
+        ("missing/a.jsonl", "folder does not exist"),
+        ("http://somewhere/a", "'http://' is no outlet"),
+    ],
+)
+def test_a_name_that_is_no_outlet_is_explained(name: str, says: str, tmp_path: Path) -> None:
+    with pytest.raises(SinkError, match=says):
+        open_outlet(name if "://" in name else f"{tmp_path}/{name}")
+
+
+def test_a_folder_that_cannot_be_made_is_explained(tmp_path: Path) -> None:
+    with open_outlet(f"{tmp_path}/no/parts/") as outlet, pytest.raises(SinkError, match="create"):
+        outlet.recover(None)

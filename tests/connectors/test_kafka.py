@@ -1,0 +1,491 @@
+"""Kafka: the shared list of checks and what is Kafka's own, by the standard client.
+
+The broker is that of `tests.connectors.broker`; no Kafka server is to be had. Where the mock
+broker of the client library knows enough, it must agree.
+"""
+
+# ruff: noqa: D102 - what they do is said where the checks are
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import cbor2
+import pytest
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
+
+from tacit.connectors.kafka import outlet
+from tacit.connectors.opening import open_input, open_outlet
+from tacit.connectors.outlets import Outlet, Parcel
+from tacit.connectors.sources import Source
+from tacit.errors import SinkError, SourceError, TacitError, UnreachableError
+from tests.connectors.checks import (
+    Feed,
+    OutletChecks,
+    Reading,
+    Receiver,
+    SourceChecks,
+    answers,
+    assert_same,
+    begin_with,
+    numbers,
+    parcel,
+    tuples,
+)
+
+MOCK = """
+import sys
+from confluent_kafka import Producer
+server = Producer({"test.mock.num.brokers": 1, "log_level": 0})
+brokers = server.list_topics(timeout=10).brokers.values()
+print(",".join(f"{broker.host}:{broker.port}" for broker in brokers), flush=True)
+sys.stdin.read()
+"""
+LOGIN = "tacit:open sesame"
+
+
+class Broker:
+    """A broker in a process of its own."""
+
+    def __init__(self, *arguments: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self._process.stdout is not None
+        self.servers = self._process.stdout.readline().strip()
+
+    @contextlib.contextmanager
+    def away(self) -> Iterator[None]:
+        """It is there, and does not answer."""
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
+
+    def stop(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    """One that knows transactions, and asks for a password."""
+    broker = Broker("-m", "tests.connectors.broker", LOGIN)
+    yield broker
+    broker.stop()
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """The settings of a client that is let in."""
+    path = tmp_path / "kafka.properties"
+    user, _, password = LOGIN.partition(":")
+    path.write_text(
+        "# how to be let in\n"
+        "security.protocol=SASL_PLAINTEXT\n"
+        "sasl.mechanism=PLAIN\n"
+        f"sasl.username={user}\n"
+        f"sasl.password={password}\n"
+        "reconnect.backoff.max.ms=500\n"
+        "socket.timeout.ms=2000\n"
+    )
+    return path
+
+
+class KafkaFeed(Feed):
+    """A topic that messages are produced to."""
+
+    partitions = 3
+    acknowledges = True
+    secrets = ("open sesame",)
+
+    def __init__(self, servers: str, config: Path) -> None:
+        self.servers = servers
+        self.topic = f"t{uuid.uuid4().hex}"
+        self.config = config
+        self.options = "columns=subject:text,at:integer,n:integer"
+
+    def open(self) -> Source:
+        place = f"kafka://{self.servers}/{self.topic}?group=g-{self.topic}"
+        return open_input(f"{place}&config={self.config}&{self.options}")
+
+    def send(self, rows: Sequence[dict[str, Any]], partition: int = 0) -> None:
+        messages = [(json.dumps(row).encode(), None, row["at"]) for row in rows]
+        self.produce(messages, partition)
+
+    def send_raw(self, payload: bytes) -> None:
+        self.produce([(payload, None, 1_200_000_000_000)])
+
+    def produce(
+        self, messages: Sequence[tuple[bytes | None, str | None, int]], partition: int = 0
+    ) -> None:
+        producer = Producer(settings(self.servers, self.config))
+        for value, key, stamp in messages:
+            producer.produce(self.topic, value, key, partition=partition, timestamp=stamp)
+        assert producer.flush(20) == 0
+
+
+class KafkaReceiver(Receiver):
+    """Topics that are read by a consumer of what is committed."""
+
+    secrets = ("open sesame",)
+
+    def __init__(self, broker: Broker, config: Path) -> None:
+        self.broker = broker
+        self.config = config
+        self.prefix = f"t{uuid.uuid4().hex}"
+
+    def open(self) -> Outlet:
+        topic = f"{self.prefix}-{{consumer}}-{{query}}"
+        return open_outlet(f"kafka://{self.broker.servers}/{topic}?config={self.config}")
+
+    def received(self) -> list[dict[str, Any]]:
+        found = [row for _, row in self.messages()]
+        return sorted(found, key=lambda row: row["id"])
+
+    def messages(self) -> list[tuple[Message, dict[str, Any]]]:
+        """All that is committed, each partition in its order."""
+        own = settings(self.broker.servers, self.config)
+        consumer = Consumer({**own, "group.id": "reader", "enable.partition.eof": True})
+        with contextlib.closing(consumer):
+            known = consumer.list_topics(timeout=10).topics
+            places = [
+                TopicPartition(name, number, 0)
+                for name, topic in known.items()
+                if name.startswith(self.prefix)
+                for number in topic.partitions
+            ]
+            consumer.assign(places)
+            found, ended = [], 0
+            while ended < len(places):
+                for message in consumer.consume(1000, 0.2):
+                    ended += message.error() is not None
+                    if message.error() is None:
+                        found.append((message, json.loads(message.value() or b"")))
+        for place in places:
+            ids = [row["id"] for message, row in found if _place(message) == place]
+            assert ids == sorted(ids)
+        return found
+
+    def away(self) -> contextlib.AbstractContextManager[None]:
+        return self.broker.away()
+
+
+def _place(message: Message) -> TopicPartition:
+    return TopicPartition(message.topic() or "", message.partition() or 0)
+
+
+def settings(servers: str, config: Path) -> dict[str, Any]:
+    """What a client of the tests' own needs."""
+    lines = [line.partition("=") for line in config.read_text().splitlines() if "=" in line]
+    known = {name: value for name, _, value in lines if name != "group.instance.id"}
+    return {"bootstrap.servers": servers, "log_level": 0, **known}
+
+
+@pytest.fixture
+def feed(broker: Broker, config: Path) -> KafkaFeed:
+    return KafkaFeed(broker.servers, config)
+
+
+@pytest.fixture
+def receiver(broker: Broker, config: Path, monkeypatch: pytest.MonkeyPatch) -> KafkaReceiver:
+    monkeypatch.setattr(outlet, "_PATIENCE", 3.0)
+    return KafkaReceiver(broker, config)
+
+
+class TestKafkaSource(SourceChecks):
+    """Topics that are read pass the list of checks."""
+
+
+class TestKafkaOutlet(OutletChecks):
+    """Topics that are written to pass the list of checks."""
+
+
+def test_partitions_that_are_read_one_after_the_other_are_merged_by_time(feed: KafkaFeed) -> None:
+    for part in range(3):
+        feed.send([row for row in tuples(0, 3000) if row["n"] % 3 == part], part)
+    found = Reading(feed.open()).take(3000)
+    assert numbers(found) == list(range(3000))
+
+
+def test_what_a_transaction_gave_up_is_not_read(feed: KafkaFeed) -> None:
+    producer = Producer({**settings(feed.servers, feed.config), "transactional.id": feed.topic})
+    producer.init_transactions(10)
+    for number, row in enumerate(tuples(0, 4)):
+        producer.begin_transaction()
+        producer.produce(feed.topic, json.dumps(row), partition=0)
+        producer.flush(10)
+        (producer.abort_transaction if number % 2 else producer.commit_transaction)(10)
+    assert numbers(Reading(feed.open()).take(2)) == [0, 2]
+
+
+def test_the_key_can_be_a_column(feed: KafkaFeed) -> None:
+    feed.options = "columns=at:integer,n:integer&key=subject"
+    at = 1_200_000_000_000
+    feed.produce([(b'{"at": %d, "n": 0}' % at, "taxi 1", at), (b'{"n": 1}', None, at)])
+    assert Reading(feed.open()).take(2) == [
+        {"subject": "taxi 1", "at": at, "n": 0},
+        {"subject": None, "at": None, "n": 1},
+    ]
+
+
+def test_cbor_is_read_like_json(feed: KafkaFeed) -> None:
+    feed.options += "&payload=cbor"
+    feed.produce([(cbor2.dumps(row), None, row["at"]) for row in tuples(0, 5)])
+    feed.produce([(b"\xff", None, 0), (None, None, 0)])
+    reading = Reading(feed.open())
+    assert reading.take(5) == tuples(0, 5)
+    assert [line.raw for line in reading.rejected] == ["ff", ""]
+
+
+def test_columns_that_nobody_names_are_those_of_the_newest_messages(feed: KafkaFeed) -> None:
+    feed.options = "payload=json"
+    with pytest.raises(SourceError, match="holds no message; name them with columns="):
+        feed.open().schema()
+    feed.send([row | {"door": True} for row in tuples(0, 3)])
+    feed.send([row | {"speed": 0.5} for row in tuples(3, 3)], 1)
+    source = feed.open()
+    assert {field.name: str(field.type) for field in source.schema()} == {
+        "subject": "large_string",
+        "at": "int64",
+        "n": "int64",
+        "door": "bool",
+        "speed": "double",
+    }
+    assert len(Reading(source).take(6)) == 6
+
+
+def test_columns_can_be_those_of_a_file(feed: KafkaFeed, tmp_path: Path) -> None:
+    (tmp_path / "sample.jsonl").write_text(json.dumps(tuples(0, 1)[0]))
+    feed.options = f"sample={tmp_path}/sample.jsonl"
+    feed.send(tuples(0, 3))
+    assert Reading(feed.open()).take(3) == tuples(0, 3)
+
+
+def test_a_group_that_begins_at_the_end_reads_only_what_comes(feed: KafkaFeed) -> None:
+    feed.options += "&from=end"
+    feed.send(tuples(0, 5))
+    reading = Reading(feed.open())
+    while len((token := reading.next().token)["offsets"].get(feed.topic, ())) < 3:
+        pass
+    reading.close()
+    feed.send(tuples(5, 5))
+    source = feed.open()
+    source.resume(token)
+    assert numbers(Reading(source).take(5)) == [5, 6, 7, 8, 9]
+
+
+def test_another_engine_of_the_same_group_takes_over(feed: KafkaFeed) -> None:
+    feed.send(tuples(0, 5))
+    first = Reading(feed.open())
+    first.take(5, close=False)
+    second = Reading(feed.open())
+    second.take(5, close=False)
+    with pytest.raises(SourceError, match="another engine of the same group"):
+        first.take(1)
+    second.close()
+
+
+def test_partitions_move_between_the_members_of_a_group(feed: KafkaFeed) -> None:
+    with feed.config.open("a") as file:
+        file.write("group.instance.id=\nheartbeat.interval.ms=200\nsession.timeout.ms=6000\n")
+    for part in range(3):
+        feed.send(tuples(1000 * part, 20), part)
+    first = Reading(feed.open())
+    first.take(60, close=False)
+    first.acknowledge()
+    second = Reading(feed.open())
+    read_both(first, second, until=lambda: second_has_some(feed, second))
+    for part in range(3):
+        feed.send(tuples(1000 * part + 500, 20), part)
+    fresh = {1000 * part + 500 + n for part in range(3) for n in range(20)}
+    read_both(first, second, until=lambda: fresh <= {*numbers(first.rows), *numbers(second.rows)})
+    read_both(first, second, until=None)
+    both = [row["n"] for row in [*first.rows, *second.rows] if row["n"] in fresh]
+    assert sorted(both) == sorted(fresh)
+    first.close()
+    second.close()
+
+
+def second_has_some(feed: KafkaFeed, second: Reading) -> bool:
+    """Send tuples to all partitions until the second member reads one."""
+    for part in range(3):
+        feed.send(tuples(1000 * part + 100, 1), part)
+    return bool(second.rows)
+
+
+def read_both(first: Reading, second: Reading, until: Callable[[], bool] | None) -> None:
+    for _ in range(200 if until else 10):
+        first.next()
+        second.next()
+        first.acknowledge()
+        second.acknowledge()
+        if until and until():
+            return
+    assert until is None, "it did not come to that"
+
+
+def test_every_message_has_its_release_and_its_subject(receiver: KafkaReceiver) -> None:
+    with receiver.open() as sink:
+        sink.recover(None)
+        sink.deliver(parcel(7))
+    for message, row in receiver.messages():
+        assert dict(message.headers() or []) == {"release": b"7"}
+        assert (message.key() or b"").decode() == row["subject"]
+        consumer = "clinic" if row["query"] == "visit" else "city"
+        assert message.topic() == f"{receiver.prefix}-{consumer}-{row['query']}"
+
+
+KILLED = """
+import os, signal, sys
+from confluent_kafka import Producer
+from tacit.connectors.kafka import outlet
+from tacit.connectors.opening import open_outlet
+from tests.connectors.checks import parcel
+
+class Dying(Producer):
+    def commit_transaction(self, timeout):
+        self.flush(10)
+        if sys.argv[2] == "after":
+            super().commit_transaction(timeout)
+        if self.dies:
+            os.kill(os.getpid(), signal.SIGKILL)
+        super().commit_transaction(timeout)
+
+outlet.Producer = Dying
+Dying.dies = False
+sink = open_outlet(sys.argv[1])
+sink.recover(None)
+if sys.argv[2] != "after":
+    sink.deliver(parcel(1))
+Dying.dies = True
+sink.deliver(parcel(2))
+"""
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_crash_at_the_commit_leaves_each_answer_once(receiver: KafkaReceiver, when: str) -> None:
+    topic = f"{receiver.prefix}-{{consumer}}-{{query}}"
+    url = f"kafka://{receiver.broker.servers}/{topic}?config={receiver.config}"
+    done = subprocess.run([sys.executable, "-c", KILLED, url, when], capture_output=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    before = [] if when == "after" else [parcel(1)]
+    assert_same(receiver.received(), answers(*before, *([parcel(2)] if when == "after" else [])))
+    with receiver.open() as sink:
+        sink.recover({"release": 1} if before else None)
+        sink.deliver(parcel(2))
+        sink.deliver(parcel(3))
+    assert_same(receiver.received(), answers(*before, parcel(2), parcel(3)))
+
+
+def test_answers_of_another_ledger_are_not_taken_for_delivered(receiver: KafkaReceiver) -> None:
+    with receiver.open() as sink:
+        sink.recover(None)
+        sink.deliver(parcel(3))
+    before = receiver.received()
+    for other in (parcel(3, 13), parcel(2)):
+        with receiver.open() as sink, pytest.raises(SinkError, match="of another ledger"):
+            begin_with(sink, None, other)
+    assert_same(receiver.received(), before)
+
+
+def test_who_knows_no_password_is_told_so_without_the_password(
+    receiver: KafkaReceiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    receiver.config.write_text(
+        receiver.config.read_text().replace("open sesame", "open barley")
+        + "socket.timeout.ms=1000\n"
+    )
+    with receiver.open() as sink, pytest.raises(UnreachableError, match="_AUTHENTICATION") as found:
+        sink.recover(None)
+    assert "barley" not in f"{found.value}{caplog.text}"
+
+
+def test_settings_that_the_client_refuses_are_explained_without_their_values(
+    feed: KafkaFeed, receiver: KafkaReceiver
+) -> None:
+    feed.send(tuples(0, 1))
+    receiver.config.write_text(receiver.config.read_text() + "sasl.mechanism=open barley\n")
+    with receiver.open() as sink, pytest.raises(SinkError, match="mechanism") as found:
+        sink.recover(None)
+    with pytest.raises(SourceError, match="mechanism") as also:
+        Reading(feed.open()).next()
+    assert "barley" not in f"{found.value}{also.value}"
+
+
+def test_the_mock_broker_of_the_client_library_agrees(tmp_path: Path) -> None:
+    mock = Broker("-c", MOCK)
+    config = tmp_path / "kafka.properties"
+    config.write_text("log_level=0\n")
+    try:
+        feed = KafkaFeed(mock.servers, config)
+        feed.send(tuples(0, 50))
+        feed.send_raw(b"no payload")
+        feed.send(tuples(50, 50), 1)
+        reading = Reading(feed.open())
+        assert numbers(reading.take(100)) == list(range(100))
+        assert len(reading.rejected) == 1
+        receiver = KafkaReceiver(mock, config)
+        with receiver.open() as sink:
+            sink.recover(None)
+            sink.deliver(parcel(1))
+            sink.deliver(parcel(2))
+        assert_same(receiver.received(), answers(parcel(1), parcel(2)))
+    finally:
+        mock.stop()
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("kafka://user:secret@host/gps", "stand in a file of settings"),
+        ("kafka://host", "expected topics"),
+        ("kafka://host/a b", "expected topics"),
+        ("kafka://host/gps?grup=x", "Did you mean 'group'"),
+        ("kafka://host/gps?payload=xml", "json or cbor, not 'xml'"),
+        ("kafka://host/gps?columns=ts", "written name:type"),
+        ("kafka://host/gps?from=now", "beginning or end"),
+        ("kafka://host/gps?columns=a:text&sample=b.csv", "not both"),
+        ("kafka://host/gps?group=a&group=b", "stands twice"),
+        ("kafka://host/gps?config=missing.properties", "cannot be read from missing.properties"),
+    ],
+)
+def test_a_mistake_in_a_source_is_explained(url: str, says: str) -> None:
+    with pytest.raises(SourceError, match=says) as found:
+        open_input(url)
+    assert "secret" not in str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("kafka://host/answers", "needs {consumer}"),
+        ("kafka://host/{consumer}-{qery}", "Did you mean 'query'"),
+        ("kafka://host/{consumer}/x", "no name of a topic"),
+        ("kafka://host/{consumer}?group=x", "no option 'group'"),
+    ],
+)
+def test_a_mistake_in_an_outlet_is_explained(url: str, says: str) -> None:
+    with pytest.raises(SinkError, match=says):
+        open_outlet(url)
+
+
+def test_a_consumer_whose_name_is_no_topic_is_explained(receiver: KafkaReceiver) -> None:
+    strange = Parcel(1, parcel(1).table, {"jam": "city hall", "rush": "a", "visit": "b"})
+    with receiver.open() as sink, pytest.raises(SinkError, match="letters, digits"):
+        begin_with(sink, None, strange)
+
+
+def test_without_the_client_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tacit.connectors.kafka.find_spec", lambda _: None)
+    for attempt in (open_input, open_outlet):
+        with pytest.raises(TacitError, match=r"pip install 'tacit\[kafka\]'"):
+            attempt("kafka://host/gps-{consumer}")
