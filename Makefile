@@ -1,11 +1,11 @@
-# make demo | test | check | bench | lock
+# make demo | test | soak | check | bench | lock
 # Everything is set up in .venv from requirements.lock; uv is put into .uv if the machine has none.
 
 PYTHON ?= python3
 UV := $(shell command -v uv 2>/dev/null || echo .uv/bin/uv)
 RUN := .venv/bin
 
-.PHONY: demo test check bench lock clean
+.PHONY: demo test soak check bench lock clean
 
 demo: .venv/.ready
 	$(RUN)/tacit demo
@@ -13,6 +13,10 @@ demo: .venv/.ready
 test: .venv/.ready
 	@tests/install-services
 	$(RUN)/pytest
+
+soak: .venv/.ready
+	@tests/install-services
+	$(RUN)/pytest -n0 -s tests/soak/crashes.py
 
 check: .venv/.ready
 	$(RUN)/ruff check .

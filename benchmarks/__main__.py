@@ -10,7 +10,19 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from benchmarks import flink, jobs, memory, protected, quality, report, sampling, startup
+from benchmarks import (
+    charging,
+    durable,
+    flink,
+    jobs,
+    memory,
+    mqtt,
+    protected,
+    quality,
+    report,
+    sampling,
+    startup,
+)
 from benchmarks.data import Scale
 from benchmarks.jobs import Setting
 from benchmarks.report import Finding, Skipped
@@ -26,6 +38,9 @@ JOBS: dict[str, Callable[[Setting], Iterator[Finding | Skipped]]] = {
     "protected": protected.run,
     "planning": protected.planning,
     "quality": quality.quality,
+    "charging": charging.charging,
+    "durable": durable.durable,
+    "mqtt": mqtt.mqtt,
     "flink": flink.flink,
 }
 RESULTS = Path(__file__).with_name("results")

@@ -89,7 +89,7 @@ class Postgres:
         import psycopg
 
         with psycopg.connect(self.url, autocommit=True) as connection:
-            connection.execute(f'CREATE DATABASE "{name}"')  # type: ignore[arg-type]
+            connection.execute(f'CREATE DATABASE "{name}"')
         return f"postgresql://tacit@/{name}?host={self.folder}"
 
     @staticmethod

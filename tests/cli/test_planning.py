@@ -261,3 +261,22 @@ def test_a_plan_that_cannot_be_written_leaves_nothing(spec: Path, history: Path)
     shown = tacit("plan", spec, "--history", history, "-o", missing)
     assert shown.exit_code == 5
     assert sorted(path.name for path in spec.parent.iterdir()) == ["history.csv", "spec.yaml"]
+
+
+def test_what_happens_past_a_limit_is_told(spec: Path, history: Path) -> None:
+    """How many windows it allows, and what to expect of the prior alone."""
+    limited = SPEC.replace("epsilon: 2", "epsilon: 2, limit: 20 per day")
+    assert limited != SPEC
+    assert "limit" not in tacit("plan", spec, "--history", history).stdout
+    spec.write_text(limited)
+    told = json.loads(tacit("plan", spec, "--history", history, "--json").stdout)
+    (limit,) = told["limits"]
+    windows = 86400 * 10**6 // load(spec).windows.size
+    assert (limit["windows"], limit["of"]) == (10, windows)
+    assert told["past"]["queries"][0]["quality"] < told["queries"][0]["quality"]
+    shown = tacit("plan", spec, "--history", history).stdout
+    words = " ".join(shown.split())
+    assert f"20 per day: enough for 10 of {windows:,} windows." in words
+    _, _, past = shown.partition("Once limits are reached")
+    line = next(line for line in past.splitlines() if line.startswith("  both"))
+    assert line.split()[3] == f"{told['past']['queries'][0]['quality']:.3f}"

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import cast
 
-import click
 import pytest
 
-from tacit.cli.main import main
 from tests.cli.meetings import tacit
 
-DOCS = Path(__file__).parent.parent.parent / "docs"
-REPRODUCE = cast("click.Group", main.commands["reproduce"])
 QUICK = ("--datasets", "1", "--epsilon", "3")
 
 
@@ -138,11 +132,3 @@ def test_processes_are_started_from_the_command_line(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert len((tmp_path / "results.jsonl").read_text().splitlines()) == 2
-
-
-@pytest.mark.parametrize("name", sorted(REPRODUCE.commands))
-def test_the_reference_has_every_option_of_an_experiment(name: str) -> None:
-    section = (DOCS / "cli.md").read_text().split("## `tacit reproduce`")[1].split("\n## ")[0]
-    for option in REPRODUCE.commands[name].params:
-        assert re.search(rf"`{option.opts[0]}[ `]", section), f"{option.opts[0]} is not told"
-    assert f"tacit reproduce {name} [OPTIONS]" in section

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
-from itertools import product
+from itertools import permutations, product
 from math import prod
 
 import numpy as np
@@ -21,6 +21,7 @@ from tacit.privacy.exponentials import exp_below, joint_epsilon, log_above
 from tacit.privacy.optimal import Context
 from tacit.spec.reading import loads
 from tacit.spec.specification import Specification
+from tacit.windows.schedule import Windows
 
 MECHANISMS = ("uniform", "adaptive", "optimal")
 ONE = {"both": "AND(a, c)", "either": "OR(a, b)", "ordered": "SEQ(a, b, c)"}
@@ -207,6 +208,27 @@ def test_a_scheme_for_other_private_patterns_does_not_fit() -> None:
     report = audit(replace(wanted, schemes=(OpenScheme(),)))
     assert not report.passed
     assert "NOT protect" in str(report)
+
+
+@pytest.mark.parametrize("slide", ["1 min", "30 s"])
+def test_a_private_pattern_in_single_elements_is_audited_as_a_whole(slide: str) -> None:
+    """Too many ordered queries for one channel: elements are protected one by one."""
+    queries = {f"{one}{two}": f"SEQ({one}, {two})" for one, two in permutations("abcde", 2)}
+    spec = written({"AND(a, b, c, d, e)": "30"}, queries)
+    windows = Windows.model_validate({"size": "1 min", "slide": slide})
+    spec = spec.model_copy(update={"windows": windows})
+    made = make(spec, history(), mechanism="optimal")
+    (scheme,) = made.schemes
+    assert isinstance(scheme, OptimalScheme)
+    assert len(scheme.fine.patterns) == 5
+    report = audit(made)
+    assert report.passed
+    whole, element = told(report, "AND(a, b, c, d, e)")
+    assert whole is not None
+    assert element is not None
+    assert 0 < element <= whole <= 30
+    more = replace(scheme, fine=scheme.fine.scaled(Fraction(2)))
+    assert not audit(replace(made, schemes=(more,))).passed
 
 
 def test_a_private_pattern_that_nobody_asks_about_gives_nothing_away() -> None:

@@ -347,8 +347,8 @@ def test_the_plain_data_keep_their_keys() -> None:
     """Programs rely on them; exact numbers are text."""
     told: dict[str, Any] = explain(load(TAXI)).to_dict()
     assert sorted(told) == [
-        "decode", "guarantee", "mechanism", "not_promised", "policies", "private", "promised",
-        "unit", "window",
+        "decode", "guarantee", "mechanism", "not_promised", "panes", "policies", "private",
+        "promised", "unit", "window",
     ]  # fmt: skip
     assert told["private"][0] == {
         "name": "hospital_visit",
@@ -357,6 +357,7 @@ def test_the_plain_data_keep_their_keys() -> None:
         "subjects": None,
         "epsilon": "2",
         "limit": None,
+        "allowed": None,
         "per_element": None,
         "odds": {
             "even": "89",
@@ -365,6 +366,7 @@ def test_the_plain_data_keep_their_keys() -> None:
             "windows_in_a_day": 144,
             "epsilon_in_a_day": "288",
         },
+        "windows": 1,
     }
     policy = told["policies"][0]
     assert sorted(policy) == [
@@ -381,3 +383,52 @@ def test_the_plain_data_keep_their_keys() -> None:
         "splits": [],
         "joins": [["hospital_visit", "break"]],
     }
+
+
+LIMITED = """
+streams: {gps: {subject: taxi, time: at}}
+windows: {size: 10 min%s}
+events: {clinic: {stream: gps}, slow: {stream: gps}}
+private: [{pattern: clinic, epsilon: 1, limit: %s}]
+queries: [{name: jam, consumer: city, pattern: "AND(slow, clinic)"}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("slide", "limit", "allowed", "text"),
+    [
+        ("", "20 per day", (20, 144), "20 per day: enough for 20 of 144 windows."),
+        (", slide: 5 min", "20.9 per day", (41, 288), "enough for 41 of 288 windows."),
+        ("", "1 per 12 h", (1, 72), "enough for 1 of 72 windows."),
+        ("", "144 per day", (144, 144), "enough for every window, so it is never reached."),
+        ("", "1 per minute", (1, 1), "enough for every window, so it is never reached."),
+    ],
+)
+def test_a_limit_is_told_in_windows(
+    slide: str, limit: str, allowed: tuple[int, int], text: str
+) -> None:
+    told = explain(loads(LIMITED % (slide, limit)))
+    assert told.private[0].allowed == allowed
+    assert text in " ".join(str(told).split())
+    assert told.to_dict()["private"][0]["allowed"] == list(allowed)
+
+
+@pytest.mark.parametrize("mechanism", ["uniform", "optimal"])
+def test_where_windows_slide_the_unit_is_an_occurrence(mechanism: str) -> None:
+    text = LIMITED.replace("pattern: clinic, epsilon", 'pattern: "SEQ(clinic, slow)", epsilon')
+    told = explain(loads(text % (", slide: 2 min", "20 per day") + f"mechanism: {mechanism}\n"))
+    page = " ".join(str(told).split())
+    assert told.to_dict()["unit"] == "one subject, one private pattern, one occurrence"
+    assert "epsilon 1 for one subject, one private pattern, one occurrence" in page
+    assert "10 min long, one every 2 min: 5 panes each" in page
+    assert "A 50:50 guess about one occurrence of SEQ(clinic, slow)" in page
+    assert "one event of each of P's element event types" in page
+    assert "one window." not in page.split("What is promised")[0]
+    each_window = "One occurrence may change 9 windows: 1/9 for each of them."
+    assert (each_window in page) == (mechanism == "optimal")
+    assert ("In every pane, once" in page) == (mechanism == "uniform")
+    odds = told.private[0].odds
+    assert odds.windows_in_a_day == 720
+    assert odds.epsilon_in_a_day == (80 if mechanism == "optimal" else 720)
+    # A ninth is charged in whole billionths, rounded up.
+    assert told.private[0].allowed == (179 if mechanism == "optimal" else 20, 720)

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from tacit.cli.reporting import UNPROTECTED, Summary, Tally, watching
 from tacit.connectors.deadletters import DeadLetters
-from tacit.connectors.files import open_source
+from tacit.connectors.opening import open_input
 from tacit.connectors.sinks import open_sink
 from tacit.connectors.sources import Source
 from tacit.durations import parse_duration
@@ -61,24 +61,24 @@ def write_answers(run: Detection, sink: str, *, protected: bool = False) -> Summ
     return Summary.of(run, tally, protected=protected)
 
 
-def opened(spec: Specification, sources: Sequence[str]) -> list[Input]:
+def opened(spec: Specification, sources: Sequence[str], *, follow: bool = False) -> list[Input]:
     """The sources as they are written on the command line, each for its stream."""
-    return assign(spec, [_named(text, spec) for text in sources])
+    return assign(spec, [_named(text, spec, follow=follow) for text in sources])
 
 
 def letters_beside(sink: str, letters: Path | None) -> Path | None:
     """Where dead letters go: where it says, or beside the sink."""
-    if letters is None and sink != "-" and Path(sink).name:
+    if letters is None and sink != "-" and "://" not in sink and Path(sink).name:
         return Path(sink).with_suffix(".dead-letters.jsonl")
     return letters
 
 
-def _named(text: str, spec: Specification) -> tuple[str | None, Source]:
+def _named(text: str, spec: Specification, *, follow: bool) -> tuple[str | None, Source]:
     """`stream=source`, where what stands before the sign can be a stream's name."""
     stream, sign, source = text.partition("=")
     if sign and (stream in spec.streams or stream.isidentifier()) and not Path(text).exists():
-        return stream, open_source(source)
-    return None, open_source(text)
+        return stream, open_input(source, follow=follow)
+    return None, open_input(text, follow=follow)
 
 
 def registered(spec: Specification, subjects: Path | None, learn: str | None) -> Specification:

@@ -12,6 +12,8 @@ import click
 from tacit.errors import (
     AuditError,
     ClosedPipeError,
+    FencedError,
+    LedgerError,
     PlanError,
     SchemaError,
     SinkError,
@@ -27,6 +29,8 @@ CODES: tuple[tuple[type[TacitError], int], ...] = (
     (SinkError, 5),
     (PlanError, 6),
     (AuditError, 7),
+    (FencedError, 9),
+    (LedgerError, 8),
     (TacitError, 1),
 )
 EXIT_CODES = """\b
@@ -39,6 +43,8 @@ Exit codes:
   5    answers that cannot be written
   6    no plan, or a plan that does not fit
   7    something gives away more than it may
+  8    a ledger that cannot be used, or was changed
+  9    another engine has taken over the run
   130  interrupted
   141  the reader of standard output went away"""
 

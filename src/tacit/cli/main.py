@@ -6,6 +6,7 @@ Commands import what they need when they run, so that `tacit --help` stays quick
 from __future__ import annotations
 
 import json
+import string
 import sys
 from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
@@ -195,6 +196,15 @@ def detect(
     " takes the qualities that queries declare.",
 )
 @_file("--plot", metavar="PICTURE", help="Draw quality against epsilon, as .svg or .png.")
+@click.option(
+    "--watch", is_flag=True, help="Plan again whenever the specification or its history changes."
+)
+@click.option(
+    "--signal",
+    "target",
+    metavar="PID|FILE",
+    help="After each plan, tell the run in this process to reload; FILE holds its number.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
 def plan(
     spec: Path,
@@ -205,6 +215,8 @@ def plan(
     prior: Path | None,
     quality: str | None,
     plot: Path | None,
+    watch: bool,
+    target: str | None,
     as_json: bool,
 ) -> None:
     """Plan from history: the best quality for an epsilon, or the least epsilon for a quality.
@@ -217,11 +229,18 @@ def plan(
       tacit plan taxi.yaml --history january.parquet -o plan.json
       tacit plan taxi.yaml --history january.parquet --quality 0.9
       tacit plan home.yaml --history doors=doors.csv --history power=power.csv --plot curve.svg
+      tacit plan taxi.yaml --history january.parquet -o plan.json --watch --signal taxi.pid
     """
     from tacit.cli.outcomes import Wish
-    from tacit.cli.planning import run_planning
+    from tacit.cli.planning import run_planning, watch_planning
 
-    run_planning(spec, history, prior, Wish(mechanism, decode, quality, out, plot), as_json)
+    wish = Wish(mechanism, decode, quality, out, plot)
+    if watch:
+        watch_planning(spec, history, prior, wish, as_json, target)
+    elif target is not None:
+        raise click.UsageError("--signal needs --watch")
+    else:
+        run_planning(spec, history, prior, wish, as_json)
 
 
 @main.command()
@@ -239,6 +258,50 @@ def plan(
     metavar="NUMBER",
     help="Noise that can be made again, for tests: the answers are NOT PRIVATE.",
 )
+@click.option(
+    "--ledger",
+    "ledger_place",
+    metavar="LEDGER",
+    help="Where what is spent is charged, and how far the run is: a file, or postgresql://...",
+)
+@click.option(
+    "--no-ledger",
+    is_flag=True,
+    help="Charge nothing, though private patterns have limits: NOBODY COUNTS what is spent.",
+)
+@click.option(
+    "--name",
+    metavar="RUN",
+    help="What the run is called in the ledger; by default as the specification's file.",
+)
+@click.option(
+    "--follow", is_flag=True, help="Go on reading files as they grow, until told to stop."
+)
+@click.option(
+    "--retain",
+    metavar="DURATION",
+    default="7 d",
+    show_default=True,
+    help="How long the ledger keeps answers that have arrived.",
+)
+@click.option(
+    "--metrics",
+    metavar="[HOST:]PORT",
+    help="Serve metrics for Prometheus; to this machine alone unless a HOST is named.",
+)
+@click.option(
+    "--log",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="How to log on standard error.",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    help="Log what is at least so grave; by default info for live sources, else warning.",
+)
+@_file("--pid-file", help="Keep the number of the process in this file while it runs.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def run(
     spec: Path,
@@ -250,24 +313,52 @@ def run(
     subjects: Path | None,
     learn: str | None,
     seed: int | None,
+    ledger_place: str | None,
+    no_ledger: bool,
+    name: str | None,
+    follow: bool,
+    retain: str,
+    metrics: str | None,
+    log: str,
+    log_level: str | None,
+    pid_file: Path | None,
     as_json: bool,
 ) -> None:
     """Answer queries, protected as the specification says, each answer with its confidence.
 
-    A SOURCE is what it is for detect. Every mechanism but uniform needs a plan. A run over the
-    same windows again draws new noise and spends epsilon again. The summary on standard error is
-    for the operator alone.
+    A SOURCE is what it is for detect. Every mechanism but uniform needs a plan. The summary on
+    standard error is for the operator alone.
+
+    With a ledger every window is released and charged once: a run that was stopped or killed goes
+    on where it was, and answers that have not arrived are delivered again, with the same ids.
+    SIGTERM stops it cleanly; SIGHUP makes it read the specification and the plan again, which then
+    hold from the next window on. Without a ledger, a run over the same windows again draws new
+    noise and spends epsilon again.
 
     \b
     Examples:
-      tacit run taxi.yaml february.parquet --plan plan.json --to answers.parquet
-      tacit run taxi.yaml february.parquet --mechanism uniform --to answers.csv
+      tacit run taxi.yaml february.parquet --plan plan.json --ledger spent.db --to answers.jsonl
+      tacit run taxi.yaml february.parquet --mechanism uniform --no-ledger --to answers.csv
       zcat february.jsonl.gz | tacit run taxi.yaml - --plan plan.json > answers.jsonl
     """
-    from tacit.cli.running import run_protected
+    from tacit.cli.operating import Operating
+    from tacit.cli.running import Keeping, run_protected
 
+    keeping = Keeping.of(spec, ledger_place, no_ledger, name, follow, retain)
+    operating = Operating.of(metrics, log, log_level, pid_file, ledger_place)
     run_protected(
-        spec, sources, plan_file, sink, mechanism, dead_letters, subjects, learn, seed, as_json
+        spec,
+        sources,
+        plan_file,
+        sink,
+        mechanism,
+        dead_letters,
+        subjects,
+        learn,
+        seed,
+        as_json,
+        keeping,
+        operating,
     )
 
 
@@ -295,6 +386,50 @@ def audit(plan_file: Path, spec: Path | None, as_json: bool) -> None:
 
 
 @main.command()
+@click.argument("spec", type=click.Path(path_type=Path))
+@click.argument("sources", metavar="[SOURCE...]", nargs=-1)
+@_file("--plan", "plan_file", metavar="PLAN", help="The plan that the run is to go by.")
+@click.option("--ledger", "ledger_place", metavar="LEDGER", help="The ledger that is to be used.")
+@click.option("--to", "sink", metavar="SINK", help="Where answers are to go.")
+@click.option("--name", metavar="RUN", help="What the run is called in the ledger.")
+@_SUBJECTS
+@_DEAD_LETTERS
+@click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
+def doctor(
+    spec: Path,
+    sources: tuple[str, ...],
+    plan_file: Path | None,
+    ledger_place: str | None,
+    sink: str | None,
+    name: str | None,
+    subjects: Path | None,
+    dead_letters: Path | None,
+    as_json: bool,
+) -> None:
+    """Check a set-up before it runs: give what tacit run is to be given.
+
+    The specification, the plan and its audit, sources and brokers, the ledger's last link and the
+    run's checkpoint, the registry, the sink, room on the disk, the clock, who may read which file,
+    and what must be installed. Nothing is changed, and no run that is under way is disturbed.
+    Ends with 1 if anything is wrong; warnings are no reason not to run.
+
+    \b
+    Examples:
+      tacit doctor taxi.yaml
+      tacit doctor taxi.yaml february.parquet --plan plan.json --ledger spent.db --to answers.jsonl
+      tacit doctor taxi.yaml 'mqtt://broker/taxis/{taxi}?columns=ts:time,speed:number' --ledger l.db
+    """
+    from tacit.cli.detecting import letters_beside
+    from tacit.cli.doctor import run_doctor
+    from tacit.insight.doctor import Setup
+
+    letters = dead_letters if sink is None else letters_beside(sink, dead_letters)
+    run_doctor(
+        Setup(spec, sources, plan_file, ledger_place, name, sink, subjects, letters), as_json
+    )
+
+
+@main.command()
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), default="demo-output",
               show_default=True, help="The folder that everything is written to.")  # fmt: skip
 @click.option("--taxis", type=click.IntRange(1, 100_000), default=500, show_default=True,
@@ -316,6 +451,106 @@ def demo(out: Path, taxis: int, days: float, seed: int) -> None:
     from tacit.cli.showing import show
 
     show(out, taxis, days, seed)
+
+
+@main.group()
+def ledger() -> None:
+    """What was released, what it cost, and whether anyone changed it since.
+
+    A LEDGER is a file, or postgresql://USER@HOST/DATABASE. None of these commands changes it, and
+    a run may go on meanwhile.
+
+    \b
+    Examples:
+      tacit ledger show taxi.ledger
+      tacit ledger show taxi.ledger --subject 4711
+      tacit ledger verify postgresql://tacit@localhost/tacit
+    """
+
+
+_SUBJECT = click.option("--subject", metavar="SUBJECT", help="Only this subject.")
+_PRIVATE = click.option("--private", metavar="PATTERN", help="Only this private pattern.")
+
+
+def _read_anchors(
+    _context: click.Context, _param: click.Parameter, given: tuple[str, ...]
+) -> dict[int, str]:
+    """Numbers of releases and their hashes."""
+    anchors = {}
+    for text in given:
+        number, _, noted = text.partition(":")
+        if not number.isdecimal() or len(noted) != 64 or set(noted.lower()) - set(string.hexdigits):
+            raise click.BadParameter(f"expected NUMBER:HASH, as verify prints it; got {text!r}")
+        anchors[int(number)] = noted.lower()
+    return anchors
+
+
+@ledger.command("show")
+@click.argument("place", metavar="LEDGER")
+@_SUBJECT
+@_PRIVATE
+@click.option("--json", "as_json", is_flag=True, help="Report as JSON, amounts in nano-epsilon.")
+def show_ledger(place: str, subject: str | None, private: str | None, as_json: bool) -> None:
+    """Say who was charged what and when, what is left, and what the next horizon allows.
+
+    \b
+    Examples:
+      tacit ledger show taxi.ledger
+      tacit ledger show taxi.ledger --subject 4711 --private hospital_visit
+    """
+    from tacit.cli.ledgers import run_show
+
+    run_show(place, subject, private, as_json)
+
+
+@ledger.command("export")
+@click.argument("place", metavar="LEDGER")
+@click.option(
+    "--to",
+    "target",
+    metavar="FILE",
+    required=True,
+    help="Where charges go: .parquet, .csv, .jsonl or .arrow; - is JSON lines on standard output.",
+)
+@_SUBJECT
+@_PRIVATE
+def export_ledger(place: str, target: str, subject: str | None, private: str | None) -> None:
+    """Write charges as rows: one for each window, subject and private pattern.
+
+    \b
+    Examples:
+      tacit ledger export taxi.ledger --to charges.parquet
+      tacit ledger export taxi.ledger --subject 4711 --to charges.csv
+    """
+    from tacit.cli.ledgers import run_export
+
+    run_export(place, target, subject, private)
+
+
+@ledger.command("verify")
+@click.argument("place", metavar="LEDGER")
+@click.option(
+    "--anchor",
+    "anchors",
+    metavar="NUMBER:HASH",
+    multiple=True,
+    callback=_read_anchors,
+    help="A release and the hash that verify printed for it once; may be given several times.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
+def verify_ledger(place: str, anchors: dict[int, str], as_json: bool) -> None:
+    """Reckon the whole ledger anew, and name the first link that is broken.
+
+    The chain of releases and their charges, the answers that are kept, the registry of subjects,
+    and that balances are the sum of charges. Ends with 8 if anything was changed.
+
+    \b
+    Example:
+      tacit ledger verify taxi.ledger
+    """
+    from tacit.cli.ledgers import run_verify
+
+    run_verify(place, anchors, as_json)
 
 
 _EPSILONS = Decimal("0.001"), Decimal(50)

@@ -12,9 +12,10 @@ import click
 
 from tacit.counting import count
 from tacit.insight.curve import Curve
+from tacit.insight.explain import allowed_windows, past_limit
 from tacit.insight.tabular import aligned
 from tacit.patterns.tree import elements
-from tacit.planning.plan import UNIT, Expected, Plan, element_shares
+from tacit.planning.plan import Expected, Plan, element_shares, overlapping, unit
 from tacit.planning.planner import Least
 from tacit.privacy.exponentials import written
 from tacit.spec.specification import Specification
@@ -88,9 +89,14 @@ class Outcome:
                 {"private": private.name, "epsilon": written(Fraction(private.epsilon)), **spent}
                 for private, spent in zip(self.spec.private, self._spent(), strict=True)
             ],
-            "unit": UNIT,
+            "unit": unit(self.spec),
             "queries": [] if expected is None else self._queries(expected),
             "all": None if expected is None else _overall(expected),
+            "limits": [
+                {"private": name, "limit": limit, "windows": allowed, "of": windows}
+                for name, limit, allowed, windows in self._limits()
+            ],
+            "past": None if plan is None or plan.past is None else self._past_dict(plan.past),
             "conventions": CONVENTIONS,
             "elements": [
                 {name: written(share) for name, share in shares.items()}
@@ -118,6 +124,21 @@ class Outcome:
             "obstacle": least.obstacle,
         }
 
+    def _limits(self) -> list[tuple[str, str, int, int]]:
+        """Of each limit the private pattern, how many windows it allows, and how many there are."""
+        share = self.plan.share if self.plan else Fraction(1)
+        chosen = self.plan.mechanism if self.plan else None
+        private = range(len(self.spec.private))
+        found = [allowed_windows(self.spec, n, share, chosen) for n in private]
+        return [
+            (private.name, str(private.limit), *allowed)
+            for private, allowed in zip(self.spec.private, found, strict=True)
+            if allowed is not None
+        ]
+
+    def _past_dict(self, past: Expected) -> dict[str, Any]:
+        return {"queries": self._queries(past), "all": _overall(past)}
+
     def _queries(self, expected: Expected) -> list[dict[str, Any]]:
         needed = self._needed()
         exact = self._exact()
@@ -141,7 +162,7 @@ class Outcome:
             parts += [*self._table(self.expected), fill(CONVENTIONS, 100)]
         else:
             parts.append("Without history there is no telling what quality to expect.")
-        parts += ["", *self._epsilons()]
+        parts += ["", *self._epsilons(), *self._past()]
         if self.curve is not None:
             parts += ["", str(self.curve), f"Drawn into {self.wish.plot}."]
         return "\n".join([*parts, "", *self._last()])
@@ -177,15 +198,29 @@ class Outcome:
         rows: list[tuple[str, ...]] = [("private pattern", "granted", key)]
         for declared, spent in zip(private, self._spent(), strict=True):
             rows.append((declared.name, written(Fraction(declared.epsilon)), spent[key] or "none"))
-        lines = [f"Epsilon, {UNIT}:", *aligned(rows)] if private else []
+        lines = [f"Epsilon, {unit(self.spec)}:", *aligned(rows)] if private else []
         for number, shares in enumerate(element_shares(self.plan.schemes) if self.plan else ()):
             if shares:
                 whose = "" if number == 0 else f" (policy {number + 1})"
+                drawn = "window" if self.spec.windows.panes == 1 else "pane"
                 lines += [
-                    f"Epsilon per element{whose}, for one subject, one element and one window:"
+                    f"Epsilon per element{whose}, for one subject, one element and one {drawn}:"
                 ]
                 lines += aligned([(name, written(share)) for name, share in shares.items()])
-        return lines
+        return lines + (overlapping(self.plan) if self.plan and private else [])
+
+    def _past(self) -> list[str]:
+        """What limits allow, and what to expect once they are reached."""
+        lines = []
+        for name, limit, allowed, windows in self._limits():
+            lines += fill(f"Limit of {name}, {limit}: {past_limit(allowed, windows)}", 100).split(
+                "\n"
+            )
+        reached = any(allowed < windows for _, _, allowed, windows in self._limits())
+        if self.plan is not None and self.plan.past is not None and reached:
+            lines += ["Once limits are reached, until they begin anew:", ""]
+            lines += self._table(self.plan.past)[:-1]
+        return ["", *lines] if lines else []
 
     def _last(self) -> list[str]:
         """What was written, or why nothing was, and what to do."""

@@ -13,6 +13,7 @@ import yaml
 from tacit.cli.detecting import opened, spare
 from tacit.cli.outcomes import Outcome, Wish, required
 from tacit.cli.reporting import watching, working
+from tacit.cli.watching import Call, stamps, watch
 from tacit.engines.local import survey
 from tacit.errors import PlanError, SourceError, nearest
 from tacit.insight.curve import check_picture, curve
@@ -51,6 +52,24 @@ def run_planning(
     click.echo(json.dumps(outcome.as_dict(), indent=2) if as_json else outcome)
     if not outcome.succeeded:
         sys.exit(1)
+
+
+def watch_planning(
+    spec_file: Path,
+    history: tuple[str, ...],
+    prior: Path | None,
+    wish: Wish,
+    as_json: bool,
+    target: str | None,
+) -> None:
+    """Plan now and whenever something changes; tell the run in the process `target`."""
+    if wish.out is None:
+        raise click.UsageError("--watch needs -o PLAN: a place where new plans go")
+    watch(
+        lambda: run_planning(spec_file, history, prior, wish, as_json),
+        lambda: stamps(spec_file, history, prior),
+        None if target is None else Call(target),
+    )
 
 
 def _surveyed(spec: Specification, history: Sequence[str], wish: Wish) -> list[Statistics]:

@@ -47,8 +47,8 @@ class Tally:
         """Count these answers too."""
         self.windows += part.windows
         self.answers += len(part)
-        self.first = part.first * part.size if self.first is None else self.first
-        self.last = (part.first + part.windows) * part.size
+        self.first = part.first * part.step if self.first is None else self.first
+        self.last = (part.first + part.windows - 1) * part.step + part.size
         for query, found in zip(part.queries, part.counts().tolist(), strict=True):
             self.detected[query] = self.detected.get(query, 0) + found
 

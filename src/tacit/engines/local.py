@@ -55,7 +55,9 @@ class Input:
 class Detection:
     """A run over sources: iterate over it for the answers as windows close.
 
-    They are true and unprotected, unless something else is made of windows by `asking`.
+    They are true and unprotected, unless something else is made of windows by `asking`. When
+    everything is checked, `snapshot` is asked for the state of an engine to go on from; where it
+    has none, a new one is begun.
     """
 
     def __init__(
@@ -66,16 +68,37 @@ class Detection:
         asking: Asking | None = None,
         dead_letters: DeadLetters | None = None,
         progress: Callable[[Source, int], None] | None = None,
+        snapshot: Callable[[], bytes | None] | None = None,
+        engine: Callable[..., Engine] = Engine,
     ) -> None:
         _check_fed(spec, inputs)
         self.spec = spec
         self.inputs = _with_content(inputs)
         self.dead_letters = dead_letters or DeadLetters()
+        self.unreadable = 0
+        """Lines that could not be read."""
         self._progress = progress
         self.flow = Flow(spec, asking)
         self.flow.check([(input_.stream, input_.source.schema()) for input_ in self.inputs])
-        registry, learn = self._registry()
-        self.engine = Engine(self.flow, registry, learn=learn, refused=self._refused)
+        self.engine = self._engine(snapshot() if snapshot is not None else None, engine)
+
+    def _engine(self, snapshot: bytes | None, make: Callable[..., Engine]) -> Engine:
+        """A new engine, or one that goes on from a snapshot.
+
+        Subjects that were added to a list since then have answers from the next window on.
+        """
+        # History and files are replayed: they go by event time, however late it is.
+        live = all(input_.source.live for input_ in self.inputs)
+        ticking = live and self.spec.windows.close == "clock"
+        if snapshot is None:
+            registry, learn = self._registry()
+            return make(self.flow, registry, learn=learn, refused=self._refused, ticking=ticking)
+        engine = make(self.flow, Subjects("text"), refused=self._refused, ticking=ticking)
+        engine.restore(snapshot)
+        listed = self._listed()
+        if listed:
+            engine.register(listed)
+        return engine
 
     @property
     def schema(self) -> pa.Schema:
@@ -101,16 +124,22 @@ class Detection:
         return prefetch(self._extract(input_), 0 if self.engine.learning else _AHEAD)
 
     def _extract(self, input_: Input) -> Iterator[Timed]:
-        for batch in self._batches(input_):
+        for batch in self.batches(input_):
             rows = Rows(input_.stream, batch.table, batch.source, batch.first_row, batch.places)
             events = self.engine.extract(rows)
             yield Timed(events.times, (events.slots, events.masks), rows)
 
-    def _batches(self, input_: Input) -> Iterator[Batch]:
+    def batches(self, input_: Input, known: int = 0) -> Iterator[Batch]:
+        """A source's rows; lines that cannot be read are dead letters.
+
+        What was rejected among the first `known` rows was reported before.
+        """
         stream = self.spec.streams[input_.stream]
-        columns = self.flow.columns(input_.stream)
+        columns = self.engine.columns(input_.stream)
         for batch in input_.source.batches(columns, [stream.subject]):
-            if batch.rejected:
+            known -= batch.table.num_rows
+            if batch.rejected and known < 0:
+                self.unreadable += len(batch.rejected)
                 self.dead_letters.lines(input_.stream, batch.source, batch.rejected)
             yield batch
             if self._progress is not None:
@@ -134,20 +163,23 @@ class Detection:
         Where nothing is said, subjects are learned from the whole input if it can be read
         twice, else from the first windows.
         """
-        given = self.spec.subjects
-        listed: Sequence[str | int] = ()
-        if isinstance(given, SubjectFile):
-            listed = given.read(self.spec.folder)
-        elif isinstance(given, tuple):
-            listed = given
+        given, listed = self.spec.subjects, self._listed()
         subjects = Subjects(self._kind(listed))
-        if given is None and not any(input_.source.once for input_ in self.inputs):
+        passing = any(input_.source.once or input_.source.live for input_ in self.inputs)
+        if given is None and not passing:
             # In order of name, since the order of arrival is nobody's business.
             return _sorted(self._all_subjects(subjects)), 0
         if given is None or isinstance(given, Learned):
             return subjects, given.learn if given else _STRETCH * self.spec.windows.size
         subjects.add(listed)
         return subjects, 0
+
+    def _listed(self) -> Sequence[Any]:
+        """The subjects that the specification lists, all names or all numbers."""
+        given = self.spec.subjects
+        if isinstance(given, SubjectFile):
+            return given.read(self.spec.folder)
+        return given if isinstance(given, tuple) else ()
 
     def _all_subjects(self, subjects: Subjects) -> Subjects:
         """Whoever occurs in the input."""
@@ -191,6 +223,8 @@ def protected(
     noise: Noise | None = None,
     dead_letters: DeadLetters | None = None,
     progress: Callable[[Source, int], None] | None = None,
+    snapshot: Callable[[], bytes | None] | None = None,
+    engine: Callable[..., Engine] = Engine,
 ) -> Detection:
     """A run over sources whose answers are protected by a plan for this specification.
 
@@ -199,7 +233,15 @@ def protected(
     """
     plan.insist(spec)
     release = Release(spec, plan.schemes, noise or Noise())
-    run = Detection(spec, inputs, asking=release, dead_letters=dead_letters, progress=progress)
+    run = Detection(
+        spec,
+        inputs,
+        asking=release,
+        dead_letters=dead_letters,
+        progress=progress,
+        snapshot=snapshot,
+        engine=engine,
+    )
     strangers = run.flow.policies.strangers(run.engine.subjects)
     if strangers and isinstance(spec.subjects, tuple | SubjectFile):
         raise SpecificationError(

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.counting import count
+from tacit.errors import AuditError
 from tacit.insight.tabular import aligned, plain
 from tacit.patterns.tree import Pattern
 from tacit.planning.plan import Plan
@@ -28,9 +29,9 @@ from tacit.privacy.components import Component, exposure
 from tacit.privacy.exponentials import joint_epsilon, product_within, written
 from tacit.privacy.optimal import Block, Context
 from tacit.privacy.policies import Policy, PrivatePattern
+from tacit.privacy.refinement import insist
 from tacit.privacy.touched import touched
 
-UNIT: Final = "one subject, one private pattern, one window"
 NEW_CONTEXTS: Final = (
     "Contexts that are not in the plan are made when a run meets them. Each of their channels is"
     " audited before it is used."
@@ -44,7 +45,10 @@ Ratio: TypeAlias = Fraction | None
 
 @dataclass(frozen=True, slots=True)
 class PatternAudit:
-    """What all channels together give away about a private pattern in one window."""
+    """What all channels together give away about a private pattern.
+
+    In one window; where windows slide, about one occurrence, in all windows that it is in.
+    """
 
     name: str
     asked: Fraction
@@ -56,6 +60,8 @@ class PatternAudit:
     element: Fraction | None
     """The true epsilon if one of its elements may change."""
     passed: bool
+    draws: int = 1
+    """So many windows that an occurrence may change are drawn for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +106,18 @@ class Report:
     share: Fraction
     """The share of every epsilon that the plan spends."""
     policies: tuple[PolicyAudit, ...]
+    panes: int = 1
+    """How many panes a window has; more than 1 where windows slide."""
 
     @property
     def passed(self) -> bool:
         """Whether nothing gives away more than it may."""
         return all(policy.passed for policy in self.policies)
+
+    @property
+    def unit(self) -> str:
+        """What an epsilon of a private pattern is for."""
+        return _unit("one private pattern", "window" if self.panes == 1 else "occurrence")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, fit for JSON; exact numbers are text, so that none is cut short."""
@@ -113,12 +126,12 @@ class Report:
             {**told_policy, "passed": policy.passed}
             for told_policy, policy in zip(told["policies"], self.policies, strict=True)
         ]
-        return {"passed": self.passed, "unit": UNIT, **told}
+        return {"passed": self.passed, "unit": self.unit, **told}
 
     def __str__(self) -> str:
         lines = [_verdict(self), f"Made for the specification {self.fingerprint}."]
         for number, policy in enumerate(self.policies, 1):
-            lines += ["", *_told(policy, number if len(self.policies) > 1 else None)]
+            lines += ["", *_told(self, policy, number if len(self.policies) > 1 else None)]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -128,7 +141,7 @@ class Report:
             for policy in self.policies
             for pattern in policy.patterns
         )
-        caption = f"<caption>{escape(_verdict(self))} Epsilon for {UNIT}.</caption>"
+        caption = f"<caption>{escape(_verdict(self))} Epsilon for {self.unit}.</caption>"
         return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
@@ -141,16 +154,21 @@ def audit(plan: Plan) -> Report:
         decode=plan.decode,
         share=plan.share,
         policies=tuple(
-            _policy(policy, scheme, queries, plan.share)
+            _policy(policy, scheme, queries, plan.share, plan.spec.windows.panes)
             for policy, scheme in zip(plan.policies, plan.schemes, strict=True)
         ),
+        panes=plan.spec.windows.panes,
     )
 
 
 def _policy(
-    policy: Policy, scheme: Scheme, queries: Sequence[Pattern], share: Fraction
+    policy: Policy, scheme: Scheme, queries: Sequence[Pattern], share: Fraction, panes: int
 ) -> PolicyAudit:
-    """What a scheme gives away, by the widest ratios of each pattern and of each element."""
+    """What a scheme gives away, by the widest ratios of each pattern and of each element.
+
+    Where windows slide, panes are drawn for once. Draws for windows that share panes multiply.
+    """
+    drawn = policy
     match scheme:
         case ElementScheme():
             kind: Literal["exact", "elements", "optimal"] = "elements"
@@ -158,26 +176,41 @@ def _policy(
             channels = tuple(_flips(scheme))
         case OptimalScheme():
             kind = "optimal"
-            fits = scheme.exposure == exposure(policy, queries)
+            drawn = policy.per_window(panes)
+            fits = _refines(scheme.fine, drawn)
+            fits = fits and scheme.exposure == exposure(scheme.fine, queries)
             channels = tuple(_drawn(scheme))
         case OpenScheme():
             kind, fits, channels = "exact", not touched(policy, queries), ()
     patterns = []
-    for pattern in policy.patterns:
-        whole = _widest(scheme, pattern, pattern.elements) if fits else None
-        alone = [
-            _widest(scheme, pattern, frozenset({e})) if fits else None for e in pattern.elements
-        ]
-        patterns.append(_pattern(pattern, pattern.epsilon / share, whole, _largest(alone)))
+    windows = panes if kind == "optimal" else 1
+    for pattern, own in zip(policy.patterns, drawn.patterns, strict=True):
+        draws = pattern.windows(windows)
+        whole = _widest(scheme, own.elements) if fits else None
+        alone = [_widest(scheme, frozenset({e})) if fits else None for e in own.elements]
+        ratios = _times(whole, draws), _times(_largest(alone), windows)
+        patterns.append(_pattern(pattern, pattern.epsilon / share, *ratios, draws))
     return PolicyAudit(kind, fits, tuple(patterns), channels)
 
 
-def _pattern(pattern: PrivatePattern, asked: Fraction, whole: Ratio, alone: Ratio) -> PatternAudit:
+def _times(ratio: Ratio, draws: int) -> Ratio:
+    return None if ratio is None else ratio**draws
+
+
+def _pattern(
+    pattern: PrivatePattern, asked: Fraction, whole: Ratio, alone: Ratio, draws: int
+) -> PatternAudit:
     passed = whole is not None and product_within([whole], pattern.epsilon)
     # A table is rounded towards more privacy, a logarithm upwards: the least bound counts.
     most = pattern.epsilon if passed else None
     return PatternAudit(
-        pattern.name, asked, pattern.epsilon, _epsilon(whole, most), _epsilon(alone, most), passed
+        pattern.name,
+        asked,
+        pattern.epsilon,
+        _epsilon(whole, most),
+        _epsilon(alone, most),
+        passed,
+        draws,
     )
 
 
@@ -189,16 +222,27 @@ def _epsilon(ratio: Ratio, most: Fraction | None) -> Fraction | None:
     return true if most is None else min(true, most)
 
 
-def _widest(scheme: Scheme, pattern: PrivatePattern, changing: frozenset[str]) -> Ratio:
+def _refines(fine: Policy, policy: Policy) -> bool:
+    """Whether a policy is another one, or that with some patterns in single elements."""
+    try:
+        insist(policy, fine)
+    except (AuditError, KeyError):
+        return False
+    return fine.private == policy.private
+
+
+def _widest(scheme: Scheme, changing: frozenset[str]) -> Ratio:
     """How far windows can be told apart in which only these elements of a pattern differ."""
     if isinstance(scheme, ElementScheme):
         flips = [_flip(scheme.elements.channels[name]) for name in sorted(changing)]
         return _product(flips)
     if isinstance(scheme, OptimalScheme):
-        for component, planned in zip(scheme.exposure.components, scheme.planned, strict=True):
-            if pattern in component.patterns:
-                changed = _changed(component, changing)
-                return _largest(_context(context, changed) for context in planned.values())
+        # Components draw independently; those that the elements do not touch tell nothing.
+        return _product(
+            _largest(_context(context, changed) for context in planned.values())
+            for component, planned in zip(scheme.exposure.components, scheme.planned, strict=True)
+            if (changed := _changed(component, changing))
+        )
     return Fraction(1)
 
 
@@ -299,23 +343,34 @@ def _above(number: float) -> float:
     return number * (1 + 1e-11)
 
 
-def _told(policy: PolicyAudit, number: int | None) -> list[str]:
+def _unit(what: str, span: str) -> str:
+    return f"one subject, {what}, one {span}"
+
+
+def _told(report: Report, policy: PolicyAudit, number: int | None) -> list[str]:
     lines = [] if number is None else [f"Policy {number}"]
     if not policy.fits:
         lines.append("It does NOT protect what the specification says.")
     if policy.kind == "exact":
         return [*lines, "No answer depends on anything private: all of them are exact."]
-    lines.append(f"Private patterns: epsilon for {UNIT}")
+    lines.append(f"Private patterns: epsilon for {report.unit}")
     lines += aligned([_HEAD, *map(_row, policy.patterns)])
-    return [*lines, "", *_channel_lines(policy)]
-
-
-def _channel_lines(policy: PolicyAudit) -> list[str]:
-    flips = policy.kind == "elements"
-    unit = "one element" if flips else "all answers about its private patterns"
-    lines = [
-        f"{count(len(policy.channels), 'channel')}: epsilon for one subject, {unit}, one window"
+    lines += [
+        f"An occurrence of {pattern.name} may change {pattern.draws} windows, each with a draw of"
+        f" its own: {written(pattern.granted / pattern.draws)} for each."
+        for pattern in policy.patterns
+        if pattern.draws > 1
     ]
+    return [*lines, "", *_channel_lines(policy, report.panes)]
+
+
+def _channel_lines(policy: PolicyAudit, panes: int) -> list[str]:
+    flips = policy.kind == "elements"
+    unit = _unit(
+        "one element" if flips else "all answers about its private patterns",
+        "pane" if flips and panes > 1 else "window",
+    )
+    lines = [f"{count(len(policy.channels), 'channel')}: epsilon for {unit}"]
     # What gives away most comes first, and what has no limit before it.
     ordered = sorted(policy.channels, key=lambda c: (c.passed, -(c.true or 0), c.where))
     rows = [

@@ -61,6 +61,8 @@ class Curve:
     windows: int
     """How many windows of history it was made from."""
     points: tuple[Point, ...]
+    per: str = "window"
+    """What an epsilon is for; where windows slide, an occurrence."""
 
     @property
     def declared(self) -> Fraction:
@@ -111,9 +113,9 @@ class Curve:
     def unit(self) -> str:
         """What the epsilon is that stands beside a quality."""
         if len(set(self.private.values())) == 1:
-            return "epsilon (for one subject, one private pattern, one window)"
+            return f"epsilon (for one subject, one private pattern, one {self.per})"
         widest = next(name for name, own in self.private.items() if own == self.declared)
-        return f"epsilon of {widest} (one subject, one window; the others in proportion)"
+        return f"epsilon of {widest} (one subject, one {self.per}; the others in proportion)"
 
     def save(self, path: str | PathLike[str]) -> None:
         """Draw it into an SVG or PNG file."""
@@ -176,7 +178,7 @@ def curve(
             points.append(Point(mechanism, epsilon, expected.quality, each))
             if progress is not None:
                 progress(len(points), len(places) * len(MECHANISMS))
-    return Curve(private, decode or spec.decode, windows, tuple(points))
+    return Curve(private, decode or spec.decode, windows, tuple(points), spec.windows.unit)
 
 
 def check_picture(path: str | PathLike[str]) -> None:

@@ -21,11 +21,12 @@ from tacit.patterns.ternary import without_conditions
 from tacit.patterns.tree import Not, Pattern, Repeat, Seq, Within, elements, walk
 from tacit.privacy.components import exposure
 from tacit.privacy.exponentials import Exact, exact, exp_below, log_above, written
-from tacit.privacy.policies import Policies, Policy
+from tacit.privacy.policies import Policies, Policy, declared_patterns
 from tacit.privacy.uniform import uniform_shares
 from tacit.spec.specification import Query, Specification
 
 UNIT: Final = "one subject, one private pattern, one window"
+UNIT_SLIDING: Final = "one subject, one private pattern, one occurrence"
 GUARANTEE: Final = "docs/guarantee.md"
 PROMISED: Final = (
     "Neighbours. Two inputs are neighbours with respect to private pattern P if they agree on"
@@ -35,11 +36,20 @@ PROMISED: Final = (
     " to P and every set of outcomes R: Pr[all answers to all consumers in R] <= exp(epsilon) *"
     " Pr'[the same]. The unit is one subject, one private pattern, one window.",
 )
+PROMISED_SLIDING: Final = (
+    "Neighbours. Two inputs are neighbours with respect to private pattern P if they agree on"
+    " everything except one occurrence of P, which one of them has: one event of each of P's"
+    " element event types, all of one subject and inside one window.",
+    "Guarantee. For every private pattern P with budget epsilon, for all neighbours with respect"
+    " to P and every set of outcomes R: Pr[all answers to all consumers in R] <= exp(epsilon) *"
+    " Pr'[the same]. The unit is one subject, one private pattern, one occurrence.",
+)
 NOT_PROMISED: Final = {
     "events": "Public events are used as they are. One that goes with a private pattern gives it"
     " away, whatever epsilon is. The odds above are those of someone who knows all public events.",
     "sums": "Windows add up, and so do private patterns and subjects: n windows may give away n"
-    " times as much. Nothing counts this yet.",
+    " times as much. A ledger counts it for each subject and private pattern; it ends nothing but"
+    " where there is a limit.",
     "arrival": "When tuples arrive, and so when answers come and whose tuples are late, is not "
     "hidden; a private event's time moves that too.",
     "policies": "Which subject protects which pattern with which epsilon is regarded as known.",
@@ -72,15 +82,19 @@ class Odds:
     epsilon_in_a_day: Fraction
 
     @classmethod
-    def of(cls, epsilon: Fraction, window: int) -> Odds:
-        """The odds of an epsilon for each window of so many microseconds."""
+    def of(cls, epsilon: Fraction, window: int, cost: Fraction | None = None) -> Odds:
+        """The odds of an epsilon for each window of so many microseconds.
+
+        Where windows slide, they begin so far apart, epsilon is that of an occurrence, and each
+        window has a cost.
+        """
         daily = -(-MICROSECONDS["d"] // window)
         return cls(
             even=at_most(Fraction(1, 2), epsilon),
             rare=at_most(Fraction(1, 100), epsilon, places=1),
             windows_to_99=windows_until_sure(epsilon),
             windows_in_a_day=daily,
-            epsilon_in_a_day=daily * epsilon,
+            epsilon_in_a_day=daily * (epsilon if cost is None else cost),
         )
 
 
@@ -94,11 +108,15 @@ class PrivateMeaning:
     subjects: tuple[Subject, ...] | None
     """None is all subjects."""
     epsilon: Fraction
-    """For one subject, one private pattern, one window."""
+    """For one subject, one private pattern, one window; where windows slide, one occurrence."""
     limit: str | None
+    allowed: tuple[int, int] | None
+    """How many windows the limit allows in its stretch of time, and how many there are."""
     per_element: Fraction | None
     """The largest share of any of its elements under `uniform`; None for other mechanisms."""
     odds: Odds
+    windows: int = 1
+    """How many windows one occurrence may change, where windows slide."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,15 +169,30 @@ class Explanation:
     """How long a window is, in microseconds."""
     private: tuple[PrivateMeaning, ...]
     policies: tuple[PolicyMeaning, ...]
+    panes: int = 1
+    """How many panes a window has; more than 1 where windows slide."""
+
+    @property
+    def unit(self) -> str:
+        """What every epsilon is for."""
+        return UNIT if self.panes == 1 else UNIT_SLIDING
+
+    @property
+    def promised(self) -> tuple[str, ...]:
+        """Who are neighbours, and what is guaranteed."""
+        return PROMISED if self.panes == 1 else PROMISED_SLIDING
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, fit for JSON; exact numbers are text, so that none is cut short.
 
-        - `mechanism`, `decode`, `window` (as `10 min`), `unit` (of every epsilon)
+        - `mechanism`, `decode`, `window` (as `10 min`), `panes` (of a window; 1 unless windows
+          slide), `unit` (of every epsilon)
         - `private`: for each declaration `name`, `pattern`, `elements`, `subjects` (null for
-          all), `epsilon`, `limit`, `per_element` (null unless uniform), and `odds`: `even` and
-          `rare` (what 50 and 1 in 100 become at most), `windows_to_99`, `windows_in_a_day`,
-          `epsilon_in_a_day`
+          all), `epsilon`, `limit`, `allowed` (windows that the limit allows, and how many there
+          are in its stretch of time; null without one), `per_element` (null unless uniform),
+          and `odds`: `even` and `rare` (what 50 and 1 in 100 become at most),
+          `windows_to_99`, `windows_in_a_day`, `epsilon_in_a_day`; and `windows` (that one
+          occurrence may change)
         - `policies`: for each group of subjects `subjects` (null for those no one names),
           `private`, `shared` (event type: private patterns), `components`, `untouched`, and
           `queries`: `name`, `consumer`, `pattern`, `touched_by` (private pattern: event types),
@@ -170,8 +203,8 @@ class Explanation:
         """
         told: dict[str, Any] = _plain(asdict(self))
         told["window"] = format_duration(self.window)
-        told["unit"] = UNIT
-        told["promised"], told["not_promised"] = list(PROMISED), dict(NOT_PROMISED)
+        told["unit"] = self.unit
+        told["promised"], told["not_promised"] = list(self.promised), dict(NOT_PROMISED)
         told["guarantee"] = GUARANTEE
         return told
 
@@ -260,6 +293,7 @@ def explain(spec: Specification) -> Explanation:
             for own, subjects in groups.items()
             if subjects != ()
         ),
+        panes=spec.windows.panes,
     )
 
 
@@ -290,16 +324,45 @@ def _private(
     names = elements(pattern)
     # An element that another pattern of some subjects shares may have less there.
     own = [share[name] for numbers, share in shares.items() if number in numbers for name in names]
+    windows = declared_patterns(spec)[number].windows(spec.windows.panes)
+    epsilon = Fraction(declared.epsilon)
     return PrivateMeaning(
         name=declared.name,
         pattern=repr(pattern),
         elements=names,
         subjects=declared.subjects,
-        epsilon=Fraction(declared.epsilon),
+        epsilon=epsilon,
         limit=None if declared.limit is None else str(declared.limit),
+        allowed=allowed_windows(spec, number),
         per_element=max(own, default=None),
-        odds=Odds.of(Fraction(declared.epsilon), spec.windows.size),
+        odds=Odds.of(epsilon, spec.windows.pane, epsilon * _part(spec, number, spec.mechanism)),
+        windows=windows,
     )
+
+
+def _part(spec: Specification, number: int, mechanism: str) -> Fraction:
+    """The part of a private pattern's epsilon that each window costs."""
+    windows = declared_patterns(spec)[number].windows(spec.windows.panes)
+    return Fraction(1, windows if mechanism == "optimal" else 1)
+
+
+def allowed_windows(
+    spec: Specification,
+    number: int,
+    share: Fraction = Fraction(1),
+    mechanism: str | None = None,
+) -> tuple[int, int] | None:
+    """How many windows a private pattern's limit allows, and how many its stretch of time has.
+
+    None where it has no limit. `share` is the share of its epsilon that a plan spends, with the
+    `mechanism` of the specification or another.
+    """
+    declared = spec.private[number]
+    if declared.limit is None:
+        return None
+    windows = -(-declared.limit.horizon // spec.windows.pane)
+    cost = Fraction(declared.epsilon) * share * _part(spec, number, mechanism or spec.mechanism)
+    return declared.limit.windows(cost), windows
 
 
 def _policy(
@@ -421,8 +484,9 @@ _READ: Final = {
 def _sections(told: Explanation) -> Iterator[Section]:
     """All that is said, for text and for HTML."""
     if told.private:
-        yield "How it is protected", [(f"Every epsilon is for {UNIT}.", _general_rows(told))]
-        yield "Private patterns", [(_shown(p.name), _private_rows(p)) for p in told.private]
+        yield "How it is protected", [(f"Every epsilon is for {told.unit}.", _general_rows(told))]
+        entries = [(_shown(p.name), _private_rows(told, p)) for p in told.private]
+        yield "Private patterns", entries
     else:
         yield "Private patterns", [("Nothing is declared private: all answers are exact.", [])]
     for policy in told.policies:
@@ -430,17 +494,22 @@ def _sections(told: Explanation) -> Iterator[Section]:
         entries += _queries(told, policy)
         yield f"Queries about {_whom(policy, told)}", entries
     if told.private:
-        yield "What is promised", [(line, []) for line in PROMISED]
+        yield "What is promised", [(line, []) for line in told.promised]
         link = f"More, with proofs: {GUARANTEE}"
         yield "What is not promised", [("", [*NOT_PROMISED.items()]), (link, [])]
 
 
 def _general_rows(told: Explanation) -> Rows:
     read = "" if told.mechanism == "optimal" else f" {_READ[told.decode]}"
+    long, noise = f"{format_duration(told.window)} long", "In every window"
+    if told.panes > 1:
+        long += f", one every {format_duration(told.window // told.panes)}: {told.panes} panes each"
+        if told.mechanism != "optimal":
+            noise = "In every pane, once for all windows that have it"
     return [
-        ("windows", f"{format_duration(told.window)} long"),
+        ("windows", long),
         ("mechanism", _HOW[told.mechanism] + read),
-        ("noise", "In every window, whether or not something private occurred."),
+        ("noise", f"{noise}, whether or not something private occurred."),
     ]
 
 
@@ -464,41 +533,62 @@ def _queries(told: Explanation, policy: PolicyMeaning) -> list[tuple[str, Rows]]
     return entries or [("None are declared.", [])]
 
 
-def _private_rows(private: PrivateMeaning) -> Rows:
-    odds = private.odds
+def _private_rows(told: Explanation, private: PrivateMeaning) -> Rows:
+    odds, sliding = private.odds, told.panes > 1
+    hidden = "whether, how often, when, with which attributes"
+    about = f"{_shown(private.name)} in one window"
+    if sliding:
+        hidden = "one event of each inside a window: whether, when, with which attributes"
+        about = f"one occurrence of {_shown(private.name)}"
     rows = [
         ("pattern", _shown(private.pattern)),
-        ("hides", f"{_listed(private.elements)}: whether, how often, when, with which attributes"),
+        ("hides", f"{_listed(private.elements)}: {hidden}"),
         ("for", _people(private.subjects)),
-        ("epsilon", f"{written(private.epsilon)} for {UNIT}"),
+        ("epsilon", f"{written(private.epsilon)} for {told.unit}"),
         (
             "means",
-            f"A 50:50 guess about {_shown(private.name)} in one window {_become(odds.even)},"
+            f"A 50:50 guess about {about} {_become(odds.even)},"
             " either way, whatever all answers together say.",
         ),
         ("", f"If it is rare, 1 in 100 can become at most {odds.rare} in 100."),
     ]
     if private.per_element is not None:
         share = at_most(Fraction(1, 2), private.per_element)
-        text = f"{written(private.per_element)} for one subject, one element, one window."
+        pane = "pane" if sliding else "window"
+        text = f"{written(private.per_element)} for one subject, one element, one {pane}."
         alone = f"A 50:50 guess about one element alone {_become(share)}."
         rows.append(("per element", f"{text} {alone}"))
-    rows.append(("adds up", _adds_up(odds)))
-    if private.limit is not None:
-        rows.append(("limit", f"{private.limit}: kept, but nothing counts it in this version."))
+    if sliding and told.mechanism == "optimal":
+        each = written(private.epsilon / private.windows)
+        text = f"One occurrence may change {private.windows} windows: {each} for each of them."
+        rows.append(("per window", text))
+    rows.append(("adds up", _adds_up(odds, "occurrence" if sliding else "window")))
+    if private.limit is not None and private.allowed is not None:
+        rows.append(("limit", f"{private.limit}: {past_limit(*private.allowed)}"))
     return rows
 
 
-def _adds_up(odds: Odds) -> str:
+def past_limit(allowed: int, windows: int) -> str:
+    """What a limit means, in a run that keeps a ledger."""
+    if allowed >= windows:
+        return "enough for every window, so it is never reached."
+    return (
+        f"enough for {allowed:,} of {count(windows, 'window')}. In the others what private events"
+        " could change is answered from public events and the prior alone, and marked"
+        " `exhausted`. A run counts it in its ledger."
+    )
+
+
+def _adds_up(odds: Odds, unit: str) -> str:
     number = odds.windows_to_99
     day = (
         f"A day has {count(odds.windows_in_a_day, 'window')}: for one subject and one private"
         f" pattern epsilon {written(odds.epsilon_in_a_day)} together."
     )
     if number == 1:
-        return f"One window is enough to make a 50:50 guess as sure as 99:1, or surer. {day}"
+        return f"One {unit} is enough to make a 50:50 guess as sure as 99:1, or surer. {day}"
     some = (
-        f"A 50:50 guess about what shows in {number:,} windows could become as sure as 99:1,"
+        f"A 50:50 guess about what shows in {number:,} {unit}s could become as sure as 99:1,"
         " or surer."
     )
     return f"{some} {day}"

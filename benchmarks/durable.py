@@ -1,0 +1,90 @@
+"""A run with a ledger against the same run without one, both to a local file of JSON lines."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from decimal import Decimal
+from functools import partial
+from itertools import count
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benchmarks import data, ours
+from benchmarks.jobs import Setting, UnequalError
+from benchmarks.measuring import race
+from benchmarks.report import Finding
+from tacit.connectors.files import open_source
+from tacit.connectors.opening import open_outlet
+from tacit.connectors.sinks import open_sink
+from tacit.engines.durable import Durable
+from tacit.engines.local import Input, protected
+from tacit.ledger.ledger import Ledger
+from tacit.planning.plan import Plan
+from tacit.planning.planner import plan_without_history
+from tacit.spec.specification import Private, Specification
+
+_TARGET = 0.6
+_NOTE = "Parquet in, JSON lines out; SQLite, write-ahead, full sync; ledger and file on one disk"
+
+
+def durable(setting: Setting) -> Iterator[Finding]:
+    """Three queries, one private pattern: the share of the speed that a ledger leaves."""
+    scale = setting.scale
+    plain = ours.specification("AND", data.draw_queries(3, scale.kinds), scale)
+    private = (Private(pattern="AND(k0, k1, k2)", epsilon=Decimal(1)),)
+    spec = plain.model_copy(update={"private": private}).checked()
+    plan = plan_without_history(spec, "uniform")
+    with tempfile.TemporaryDirectory(dir=setting.folder) as name:
+        folder = Path(name)
+        source = folder / "events.parquet"
+        pq.write_table(data.events(scale), source, row_group_size=data.ROW_GROUP)
+        runs = {
+            "without a ledger": partial(_without, spec, plan, source, folder),
+            "with a ledger": partial(_with, spec, plan, source, folder, count()),
+        }
+        outcomes = race(runs, setting.rounds, lambda _, answers: answers)
+    if len({outcome.result for outcome in outcomes.values()}) != 1:
+        raise UnequalError("a ledger changes how many answers there are")
+    seconds = {name: outcome.spent for name, outcome in outcomes.items()}
+    one, other = seconds.values()
+    yield Finding(
+        f"Released from a ledger, {scale.subjects:,} subjects, minutes",
+        "of the speed without",
+        one.elapsed / other.elapsed,
+        one.processor / other.processor,
+        _TARGET,
+        seconds=seconds,
+        note=_NOTE,
+    )
+
+
+def _inputs(source: Path) -> list[Input]:
+    return [Input("events", open_source(source))]
+
+
+def _without(spec: Specification, plan: Plan, source: Path, folder: Path) -> int:
+    run, answers = protected(spec, _inputs(source), plan), 0
+    with open_sink(folder / "without.jsonl", run.schema) as sink:
+        for part in run:
+            for batch in part.batches():
+                sink.write(pa.Table.from_batches([batch]))
+            answers += len(part)
+    return answers
+
+
+def _with(
+    spec: Specification, plan: Plan, source: Path, folder: Path, numbers: Iterator[int]
+) -> int:
+    fresh = folder / f"run-{next(numbers)}"
+    fresh.mkdir()
+    with (
+        Ledger.open(str(fresh / "spent.db")) as ledger,
+        open_outlet(fresh / "answers.jsonl") as outlet,
+    ):
+        outcome = Durable(spec, _inputs(source), plan, ledger, [outlet], run="bench").run()
+    shutil.rmtree(fresh)
+    return outcome.answers

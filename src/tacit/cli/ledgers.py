@@ -1,0 +1,202 @@
+"""`tacit ledger`: what a ledger says, its charges as rows, and whether it was changed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from tacit.cli.reporting import iso, working
+from tacit.counting import count
+from tacit.durations import format_duration
+from tacit.insight.tabular import aligned
+from tacit.ledger.charges import NANO
+from tacit.ledger.ledger import Ledger
+from tacit.ledger.rows import SCHEMA, charges
+from tacit.ledger.statement import Entry, Horizon, Statement, statement
+from tacit.ledger.verifying import Verdict, verify
+
+FAILED = 8
+_UNIT = "Epsilon counts for one subject and one private pattern; windows add up."
+_SHOWN = 7
+"""Horizons of a private pattern that are shown as text."""
+_ENTRIES = 20
+"""Charges that are shown as text."""
+_FAULTS = 20
+"""Faults that are shown as text."""
+
+
+def run_show(place: str, subject: str | None, private: str | None, as_json: bool) -> None:
+    """Say what a ledger holds."""
+    with Ledger.open(place, read_only=True) as ledger, working("Reading the ledger"):
+        told = statement(ledger, subject=subject, private=private)
+        name = ledger.name
+    if as_json:
+        click.echo(json.dumps(_plain(told), indent=2))
+    else:
+        click.echo("\n".join(_told(name, told)))
+
+
+def run_export(place: str, target: str, subject: str | None, private: str | None) -> None:
+    """Write all charges to a file."""
+    from tacit.connectors.sinks import open_sink
+
+    rows = 0
+    with Ledger.open(place, read_only=True) as ledger, open_sink(target, SCHEMA) as sink:
+        for table in charges(ledger, subject=subject, private=private):
+            sink.write(table)
+            rows += table.num_rows
+    click.echo(f"{count(rows, 'charge')} written to {sink.name}", err=True)
+
+
+def run_verify(place: str, anchors: Mapping[int, str], as_json: bool) -> None:
+    """Reckon a ledger anew; ends with 8 if anything is not as it was written."""
+    with Ledger.open(place, read_only=True) as ledger, working("Reckoning the ledger anew"):
+        verdict = verify(ledger, anchors)
+        name = ledger.name
+    if as_json:
+        click.echo(json.dumps({"passed": verdict.passed} | asdict(verdict), indent=2))
+    else:
+        click.echo("\n".join(_judged(name, verdict)))
+    if not verdict.passed:
+        sys.exit(FAILED)
+
+
+def epsilon(amount: int) -> str:
+    """An amount of nano-epsilon as people write it.
+
+    >>> epsilon(20_000_000_000), epsilon(1), epsilon(2_500_000_000)
+    ('20', '0.000000001', '2.5')
+    """
+    whole, rest = divmod(amount, NANO)
+    return f"{whole}.{rest:09}".rstrip("0").rstrip(".")
+
+
+def _told(name: str, told: Statement) -> Iterator[str]:
+    yield (
+        f"Ledger {name} ({told.ledger}), since {iso(told.created)}:"
+        f" {count(told.releases, 'release')}, {count(told.answers, 'answer')},"
+        f" {count(told.subjects, 'subject')}."
+    )
+    if told.subject is None:
+        yield from _runs(told)
+    else:
+        yield f"Subject {told.subject}:"
+    if told.horizons:
+        yield from ("", _UNIT, *_horizons(told))
+    else:
+        yield "Nothing was charged."
+    if told.entries:
+        yield from ("", "Charges:", *_entries(told.entries))
+    if told.releases:
+        yield from ("", f"Release {told.releases} has the hash {told.hash}")
+
+
+def _runs(told: Statement) -> Iterator[str]:
+    rows = [("run", "releases", "windows", "answers", "released until")]
+    for run in told.runs:
+        until = "" if run.until is None else iso(run.until)
+        rows.append((run.run, f"{run.releases:,}", f"{run.windows:,}", f"{run.answers:,}", until))
+    if told.runs:
+        yield from aligned(rows)
+
+
+def _horizons(told: Statement) -> Iterator[str]:
+    """The last horizons of each private pattern, and what the next one allows."""
+    patterns: dict[tuple[str, int], list[Horizon]] = {}
+    for horizon in told.horizons:
+        patterns.setdefault((horizon.private, horizon.length), []).append(horizon)
+    for (private, length), horizons in patterns.items():
+        last = horizons[-1]
+        limit = "no limit"
+        if last.limit is not None:
+            limit = f"at most {epsilon(last.limit)} in a horizon of {format_duration(length)}"
+        yield from ("", f"{private}: {epsilon(last.amount)} for a window, {limit}")
+        yield from aligned([_headings(told), *(_row(told, one) for one in horizons[-_SHOWN:])])
+        if len(horizons) > _SHOWN:
+            yield f"  and {len(horizons) - _SHOWN:,} before; --json shows all"
+        yield f"  {_next(told, last)}"
+
+
+def _headings(told: Statement) -> tuple[str, ...]:
+    if told.subject is not None:
+        return ("horizon from", "spent", "left", "exhausted")
+    return ("horizon from", "subjects", "most spent", "least left", "exhausted")
+
+
+def _row(told: Statement, horizon: Horizon) -> tuple[str, ...]:
+    left = "no limit" if horizon.left is None else epsilon(horizon.left)
+    if told.subject is not None:
+        exhausted = "yes" if horizon.exhausted else "no"
+        return (iso(horizon.start), epsilon(horizon.spent), left, exhausted)
+    numbers = (f"{horizon.subjects:,}", epsilon(horizon.spent), left, f"{horizon.exhausted:,}")
+    return (iso(horizon.start), *numbers)
+
+
+def _next(told: Statement, last: Horizon) -> str:
+    if last.limit is None or last.allowed is None:
+        return "Every window can be paid for."
+    who = "The subject" if told.subject is not None else "Whoever is exhausted"
+    allows = f"{epsilon(last.limit)} again, enough for {count(last.allowed, 'window')}"
+    if not last.exhausted:
+        return f"The next horizon, from {iso(last.end)} on, allows {allows}."
+    return (
+        f"{who} is answered from public events and the prior alone until {iso(last.end)};"
+        f" then there is {allows}."
+    )
+
+
+def _entries(entries: tuple[Entry, ...]) -> Iterator[str]:
+    rows = [("private pattern", "first window", "windows", "each", "release", "released at")]
+    rows += [
+        (
+            entry.private,
+            iso(entry.first),
+            f"{entry.windows:,}",
+            epsilon(entry.amount),
+            f"{entry.release:,}",
+            iso(entry.committed),
+        )
+        for entry in entries[-_ENTRIES:]
+    ]
+    yield from aligned(rows)
+    if len(entries) > _ENTRIES:
+        yield f"  and {len(entries) - _ENTRIES:,} before; --json shows all, export writes all"
+
+
+def _plain(told: Statement) -> dict[str, Any]:
+    """For JSON: times as text, amounts in nano-epsilon."""
+    plain = asdict(told) | {"created": iso(told.created)}
+    for run in plain["runs"]:
+        run["until"] = None if run["until"] is None else iso(run["until"])
+    plain["horizons"] = [
+        asdict(one)
+        | {"start": iso(one.start), "end": iso(one.end), "left": one.left, "allowed": one.allowed}
+        for one in told.horizons
+    ]
+    for entry in plain["entries"]:
+        entry |= {"committed": iso(entry["committed"]), "first": iso(entry["first"])}
+    return plain
+
+
+def _judged(name: str, verdict: Verdict) -> Iterator[str]:
+    looked = (
+        f"{count(verdict.releases, 'release')}, {count(verdict.charges, 'charge')},"
+        f" {count(verdict.bodies, 'release')} with answers kept,"
+        f" {count(verdict.balances, 'balance')}, {count(verdict.subjects, 'subject')}"
+    )
+    if verdict.passed:
+        yield f"The ledger {name} is as it was written: {looked}."
+        if verdict.releases:
+            yield f"Release {verdict.releases} has the hash {verdict.hash}; note it elsewhere,"
+            yield f"and --anchor {verdict.releases}:{verdict.hash} tells later whether it stands."
+        return
+    yield f"The ledger {name} was CHANGED ({looked} read):"
+    for fault in verdict.faults[:_FAULTS]:
+        yield f"  {fault}"
+    if len(verdict.faults) > _FAULTS:
+        yield f"  and {len(verdict.faults) - _FAULTS:,} more; --json shows all"

@@ -1,0 +1,112 @@
+"""The line that shows on a terminal how a live run goes, for the operator alone."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+from tacit.counting import count
+from tacit.engines.status import Status
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+_STRETCH: Final = 10.0
+"""The seconds over which the rate is taken."""
+_SLOW: Final = 0.5
+"""Seconds of a commit from which on it is told."""
+_REFRESHES: Final = 2
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass
+class StatusLine:
+    """Words for a status at a moment; it remembers a little, for the rate."""
+
+    status: Status
+    now: Callable[[], float] = time.time
+    _seen: deque[tuple[float, int]] = field(default_factory=deque)
+
+    def __str__(self) -> str:
+        status, public = self.status, self.status.public
+        parts = [f"{self._rate():,.0f} tuples/s"]
+        if status.newest is not None:
+            lag = self.now() - status.newest / 1e6
+            parts.append(f"lag {_span(lag)}" if lag >= 0 else f"{_span(-lag)} ahead of the clock")
+        parts.append(f"{count(status.open_windows, 'window')} open")
+        parts.append(f"{count(public.windows, 'window')} released")
+        for number, what in ((status.late, "late"), (status.refused, "refused")):
+            parts.append(f"{number:,} {what}")
+        if public.undelivered:
+            parts.append(f"{count(public.undelivered, 'release')} undelivered")
+        if public.exhausted:
+            parts.append(f"{count(public.exhausted, 'subject')} exhausted")
+        if status.commit_seconds >= _SLOW:
+            parts.append(f"commits take {_span(status.commit_seconds)}")
+        if public.next_close is not None:
+            parts.append(f"next close {_moment(public.next_close)}")
+        return " · ".join(parts)
+
+    def __rich__(self) -> Text:
+        from rich.text import Text
+
+        return Text(str(self), no_wrap=True, overflow="ellipsis")
+
+    def _rate(self) -> float:
+        """Tuples in a second, over the last stretch."""
+        now, seen = self.now(), self._seen
+        seen.append((now, self.status.tuples))
+        while len(seen) > 2 and seen[1][0] <= now - _STRETCH:
+            seen.popleft()
+        began, before = seen[0]
+        return (self.status.tuples - before) / (now - began) if now > began else 0.0
+
+
+@contextmanager
+def shown(status: Status) -> Iterator[None]:
+    """Show the line while a run lasts, on a terminal only; what is logged stands above it."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+    from rich.live import Live
+
+    line = StatusLine(status)
+    with Live(
+        get_renderable=lambda: line.__rich__(),
+        console=Console(stderr=True),
+        refresh_per_second=_REFRESHES,
+        transient=True,
+        redirect_stdout=False,
+    ):
+        yield
+
+
+def _span(seconds: float) -> str:
+    """A stretch of time in its two largest units, roughly.
+
+    >>> _span(0.25), _span(75), _span(90_061)
+    ('0.2 s', '1 min 15 s', '1 d 1 h')
+    """
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    whole = int(seconds)
+    for unit, length, less, part in (("d", 86400, "h", 3600), ("h", 3600, "min", 60)):
+        if whole >= length:
+            return f"{whole // length} {unit} {whole % length // part} {less}"
+    return f"{whole // 60} min {whole % 60} s"
+
+
+def _moment(microseconds: int) -> str:
+    try:
+        moment = _EPOCH + timedelta(microseconds=microseconds)
+    except OverflowError:
+        return "never"
+    today = moment.date() == datetime.now(UTC).date()
+    return f"{moment:%H:%M:%S}Z" if today else f"{moment:%Y-%m-%d %H:%M:%S}Z"

@@ -1,0 +1,119 @@
+"""What windows cost whom: an engine's subjects and the accounts that they have in a ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from tacit.engines.terms import Terms
+from tacit.ledger.accounts import Accounts
+from tacit.ledger.charges import Account, Charge
+from tacit.ledger.lease import Lease
+from tacit.pipeline.engine import Engine
+from tacit.pipeline.shard import Handed
+from tacit.spec.specification import Private
+from tacit.windows.clock import NEVER
+
+
+@dataclass(frozen=True, slots=True)
+class Bill:
+    """Who is exhausted in some windows, by slot, and what they cost the others."""
+
+    exhausted: NDArray[np.bool_] | None
+    """None where nobody has a limit."""
+    charges: Sequence[Charge]
+
+
+class Accountant:
+    """Keeps the accounts of an engine's subjects, as they stand in the ledger."""
+
+    def __init__(self, engine: Engine, terms: Terms, lease: Lease) -> None:
+        self._engine = engine
+        self._plan = terms.plan
+        self._lease = lease
+        self._private = terms.spec.private
+        self.limited = any(private.limit is not None for private in self._private)
+        # Where panes are drawn, each is paid for with the window that ends with it, also by a
+        # newcomer, whose first window comes when all of its panes are drawn.
+        drawn = terms.plan.mechanism != "optimal"
+        self._ahead = terms.spec.windows.panes - 1 if drawn else 0
+        self._slots: NDArray[np.int64] = np.empty(0, np.int64)
+        """The slots of subjects that are registered, in the order of the accounts."""
+        self._ids: NDArray[np.int64] = np.empty(0, np.int64)
+        self._registered: tuple[int, int] | None = None
+        self._accounts: Accounts | None = None
+
+    def forget(self) -> None:
+        """Others have charged: read the accounts anew."""
+        self._registered = self._accounts = None
+
+    def ids(self) -> NDArray[np.int64]:
+        """The ledger's number of the subject in each slot; -1 of one that is not registered."""
+        self._open()
+        return self._ids
+
+    def bill(self, handed: Handed) -> Bill:
+        """Reckon windows in that were handed on together: the same subjects are exhausted in all.
+
+        What they cost is spent, as far as the windows after them are concerned.
+        """
+        accounts = self._open()
+        starts = self._windows(handed)
+        charges: list[Charge] = []
+        exhausted = np.zeros(len(self._slots), np.bool_)
+        if self.limited:
+            if len(starts) > 1:
+                raise AssertionError("where there are limits, windows are handed on one by one")
+            exhausted = accounts.exhausted(starts[0])
+        since = handed.since[self._slots]
+        for start in starts:
+            last = start // starts.step + self._ahead
+            charges += accounts.charges(start, exhausted, since <= last)
+        if not self.limited:
+            return Bill(None, charges)
+        spread = np.zeros(len(handed.since), np.bool_)
+        spread[self._slots] = exhausted
+        return Bill(spread, charges)
+
+    def _share(self, private: Private) -> Fraction:
+        """The share of a private pattern's epsilon that a window costs."""
+        return self._plan.spent_per_window(private) / Fraction(private.epsilon)
+
+    def _windows(self, handed: Handed) -> range:
+        """When the windows start that end with what was handed on."""
+        windows, closed = self._engine.flow.spec.windows, handed.closed
+        first = (closed.first - windows.panes + 1) * windows.pane
+        return range(first, first + len(closed.words) * windows.pane, windows.pane)
+
+    def _open(self) -> Accounts:
+        """The accounts of all subjects that are registered by now."""
+        shard = self._engine.shard
+        known = shard.since < NEVER
+        registered = (len(known), int(known.sum()))
+        if self._accounts is None or registered != self._registered:
+            self._registered = registered
+            self._slots = np.flatnonzero(known)
+            enrolled = self._lease.enrol(shard.subjects.names.take(self._slots))
+            self._ids = np.full(len(known), -1, np.int64)
+            self._ids[self._slots] = enrolled
+            texts = shard.subjects.names.take(self._slots).cast(pa.large_string())
+            private = [
+                Account.of(private, _having(private, texts), self._share(private))
+                for private in self._private
+            ]
+            self._accounts = self._lease.accounts(enrolled, private)
+        return self._accounts
+
+
+def _having(private: Private, texts: pa.Array) -> NDArray[np.bool_]:
+    """Which subjects keep a pattern private."""
+    if private.subjects is None:
+        return np.ones(len(texts), np.bool_)
+    named = pa.array(map(str, private.subjects), pa.large_string())
+    return np.asarray(pc.is_in(texts, value_set=named))

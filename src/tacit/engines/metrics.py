@@ -1,0 +1,170 @@
+"""Figures of a run for Prometheus: nothing in them depends on a private event.
+
+Whoever can reach the address reads them, so they are made of `Public` alone. Left out for that
+reason, though an operator would like them: tuples, their rate and their lag, late and refused
+ones (which tuples came is what is private), the memory of the process and the seconds of a
+commit (both grow with the events that open windows keep), and the number of releases (how many
+windows are released at once depends on how tuples were batched). The status line has the first of
+them, for the operator alone; the machine's own monitoring has the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from tacit.engines.status import Public
+from tacit.errors import TacitError
+
+if TYPE_CHECKING:
+    from threading import Thread
+    from wsgiref.simple_server import WSGIServer
+
+    from prometheus_client.core import Metric
+
+LOCAL: Final = "127.0.0.1"
+NANO: Final = 1_000_000_000
+_MISSING: Final = "--metrics needs the extra tacit[metrics]: pip install 'tacit[metrics]'"
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where figures can be scraped."""
+
+    port: int
+    host: str = LOCAL
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """Read `[HOST:]PORT`; a host in figures with colons stands in brackets.
+
+        >>> Address.parse("9464")
+        Address(port=9464, host='127.0.0.1')
+        >>> Address.parse("[::1]:9464").host
+        '::1'
+        """
+        host, colon, port = text.rpartition(":")
+        host = host.removeprefix("[").removesuffix("]")
+        if not (port.isascii() and port.isdigit()) or int(port) > 65535 or (colon and not host):
+            raise ValueError(f"expected [HOST:]PORT, such as 9464 or 0.0.0.0:9464; got {text!r}")
+        return cls(int(port), host or LOCAL)
+
+    def __str__(self) -> str:
+        return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}/metrics"
+
+
+class Figures:
+    """The metrics of a run, made anew for each scrape; a collector for prometheus-client.
+
+    Two of them read this machine's clock: when the run began, which is the operator's doing, and
+    when it last released, which consumers see as their answers arrive.
+    """
+
+    def __init__(self, public: Public, began: float) -> None:
+        self._public = public
+        self._began = began
+
+    def collect(self) -> Iterable[Metric]:
+        """All of them."""
+        public = self._public
+        yield _gauge("start_timestamp_seconds", "When the run was begun or resumed.", self._began)
+        yield _gauge("subjects", "Subjects that have answers.", public.subjects)
+        yield _counter("windows_released", "Windows released since then.", public.windows)
+        yield _gauge(
+            "released_until_timestamp_seconds",
+            "Event time: the end of the last window that was released.",
+            _seconds(public.until),
+        )
+        yield _gauge(
+            "next_close_timestamp_seconds",
+            "Event time at which the next window closes.",
+            _seconds(public.next_close),
+        )
+        yield _gauge(
+            "last_release_timestamp_seconds",
+            "When the last release was made.",
+            public.released_at,
+        )
+        yield _charged(public)
+        yield _gauge(
+            "subjects_exhausted",
+            "Subjects that had reached a limit in the last window that was released.",
+            public.exhausted,
+        )
+        yield _gauge(
+            "releases_undelivered",
+            "Releases that have not arrived at every outlet.",
+            public.undelivered,
+        )
+        yield _counter("delivery_retries", "Deliveries that were tried again.", public.retries)
+        yield _counter("reloads", "New specifications that were taken up.", public.reloads)
+        yield _counter(
+            "reloads_refused",
+            "New specifications that were refused, the old one being kept.",
+            public.reloads_refused,
+        )
+
+
+def _charged(public: Public) -> Metric:
+    from prometheus_client.core import CounterMetricFamily
+
+    family = CounterMetricFamily(
+        "tacit_charged_epsilon",
+        "Epsilon charged since then, summed over subjects and windows, by private pattern.",
+        labels=["private"],
+    )
+    for private, amount in sorted(dict(public.charged).items()):
+        family.add_metric([private], amount / NANO)
+    return family
+
+
+def _counter(name: str, help_: str, value: float) -> Metric:
+    from prometheus_client.core import CounterMetricFamily
+
+    return CounterMetricFamily(f"tacit_{name}", help_, value=value)
+
+
+def _gauge(name: str, help_: str, value: float | None) -> Metric:
+    """A gauge; it has no sample where there is no value yet."""
+    from prometheus_client.core import GaugeMetricFamily
+
+    return GaugeMetricFamily(f"tacit_{name}", help_, value=value)
+
+
+def _seconds(microseconds: int | None) -> float | None:
+    return None if microseconds is None else microseconds / 1_000_000
+
+
+class Metrics:
+    """Serves a run's figures until it is closed."""
+
+    def __init__(self, address: Address, public: Public, began: float) -> None:
+        try:
+            from prometheus_client import CollectorRegistry, start_http_server
+        except ImportError as error:
+            raise TacitError(_MISSING) from error
+        registry = CollectorRegistry()  # not the usual one: that has the process's memory
+        registry.register(Figures(public, began))
+        try:
+            served = start_http_server(address.port, address.host, registry)
+        except (OSError, OverflowError) as error:
+            raise TacitError(
+                f"metrics cannot be served at {address}: {error.__class__.__name__}; is the port"
+                " taken by another? Choose another with --metrics [HOST:]PORT"
+            ) from error
+        self._server: WSGIServer = served[0]
+        self._thread: Thread = served[1]
+        self.address = Address(int(self._server.server_port), address.host)
+
+    def close(self) -> None:
+        """Stop serving."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def __enter__(self) -> Metrics:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()

@@ -1,0 +1,359 @@
+"""An engine whose terms can change while it runs: from one window on, none lost, none twice.
+
+There is one clock, so tuples are judged as by one engine whatever its terms. Windows before a
+boundary, the first window that no tuple has reached, are those of the old terms; from there on
+they are those of the new ones. Until the last of the old windows is closed there are two shards,
+and each tuple is laid into the one that has its window.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tacit.answers.answers import Answers
+from tacit.counting import count
+from tacit.engines.terms import Terms
+from tacit.errors import Mistake, SpecificationError, StateError
+from tacit.events.interning import UNKNOWN
+from tacit.events.subjects import Subjects
+from tacit.pipeline.arrivals import Arrivals, Rows
+from tacit.pipeline.engine import Engine, Refused
+from tacit.pipeline.flow import Flow
+from tacit.pipeline.shard import Handed, Shard
+from tacit.privacy.noise import Noise
+from tacit.privacy.policies import Policies
+from tacit.spec.specification import Specification
+from tacit.spec.subjects import SubjectFile
+from tacit.windows.clock import NEVER, NONE, TAKEN
+
+_FORMAT: Final = 1
+_ANOTHERS: Final = np.uint8(255)
+"""In place of a verdict: the tuple was taken, but into the other's windows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heir:
+    """Who has the windows from `boundary` on; of its engine only flow and shard are used."""
+
+    terms: Terms
+    engine: Engine
+    boundary: int
+
+
+class Succession(Engine):
+    """An engine that can be given new terms.
+
+    What is offered is taken up at the next `turn`, for which nothing must be on its way between
+    `extract` and `hand`: whoever runs it stops reading where `due`, turns it, and reads on, since
+    other columns may be wanted.
+    """
+
+    def __init__(
+        self,
+        terms: Terms,
+        flow: Flow,
+        subjects: Subjects,
+        *,
+        noise: Noise,
+        learn: int = 0,
+        refused: Callable[[Refused], None] | None = None,
+        ticking: bool = False,
+    ) -> None:
+        terms.check()
+        super().__init__(flow, subjects, learn=learn, refused=refused, ticking=ticking)
+        self.terms = terms
+        self.consumers = terms.consumers
+        """Who asked each query, of all that were ever asked: answers may still be on their way."""
+        self.heir: Heir | None = None
+        self._noise = noise
+        self._offered: Terms | None = None
+        self._reached = int(NONE)
+        """The largest time of a tuple that was taken, where the clock does not know it."""
+
+    # Taking up new terms
+
+    def offer(self, terms: Terms) -> None:
+        """New terms, to be taken up as soon as may be; raises where they cannot be."""
+        self.check(terms)
+        self._offered = terms
+
+    @property
+    def due(self) -> bool:
+        """Whether `turn` would do anything."""
+        waiting = self.heir is None and self._offered is not None and not self.learning
+        return self.crossing or waiting
+
+    def turn(self) -> None:
+        """Take the next step: give up the old terms, or begin to take up the new ones."""
+        if not self.due:
+            return
+        if self.heir is not None:
+            self._settle(self.heir)
+        elif self._offered is not None:
+            terms, self._offered = self._offered, None
+            self._begin(terms)
+
+    @property
+    def crossing(self) -> bool:
+        """Whether the last window of the old terms has been handed on, and the old terms not yet
+        given up: what is handed on next is under other terms.
+        """
+        return self.heir is not None and self.clock.next_window >= self.heir.boundary
+
+    @property
+    def latest(self) -> Terms:
+        """The terms that were given last."""
+        return self._offered or (self.terms if self.heir is None else self.heir.terms)
+
+    def terms_of(self, handed: Handed) -> Terms:
+        """The terms by which these windows are answered."""
+        return self.terms if self.heir is None or self._old(handed) else self.heir.terms
+
+    def columns(self, stream: str) -> tuple[str, ...]:
+        """The columns of a stream that are read."""
+        flows = [self.flow, *([] if self.heir is None else [self.heir.engine.flow])]
+        return tuple(dict.fromkeys(name for flow in flows for name in flow.columns(stream)))
+
+    def check_sources(self, terms: Terms, schemas: Sequence[tuple[str, pa.Schema]]) -> Flow:
+        """What the terms ask for; raises SchemaError where these sources do not have it."""
+        flow = terms.flow(self._noise)
+        flow.check(schemas)
+        return flow
+
+    def _begin(self, terms: Terms) -> None:
+        boundary = self._boundary()
+        if terms.digest != self.terms.digest:
+            heir = Heir(terms, Engine(terms.flow(self._noise), self.subjects), boundary)
+            shard = heir.engine.shard
+            shard.since, shard.settled = self.shard.since.copy(), self.shard.settled
+            shard.order = self.shard.order
+            self._take_over(heir)
+        self._enrol(_listed(terms.spec), boundary)
+        if self.heir is not None and self.crossing:  # no window of the old terms is open
+            self._settle(self.heir)
+
+    def _enrol(self, names: pa.Array | None, since: int) -> None:
+        """Register whoever is listed and is not registered yet."""
+        if names is None:
+            return
+        slots = self.subjects.slots(names)
+        strangers = names.filter(pa.array(slots == UNKNOWN))
+        if len(strangers):
+            self._register(strangers.to_pylist(), since)
+        # Others were heard of too late to be learned.
+        late = slots[slots >= 0][self.shard.since[slots[slots >= 0]] == NEVER]
+        for shard in self._shards if len(late) else ():
+            shard.since[late] = since
+            if shard.order is not None:
+                shard.order = np.append(shard.order, late)
+
+    @property
+    def _shards(self) -> list[Shard]:
+        return [self.shard, *([] if self.heir is None else [self.heir.engine.shard])]
+
+    def _take_over(self, heir: Heir) -> None:
+        self.heir = heir
+        self.consumers = {**self.consumers, **heir.terms.consumers}
+        held = min(self.shard.panes.capacity, heir.engine.shard.panes.capacity)
+        self.clock = replace(self.clock, capacity=held)
+
+    def _settle(self, heir: Heir) -> None:
+        self.terms, self.heir = heir.terms, None
+        self.flow, self.shard = heir.engine.flow, heir.engine.shard
+        self.clock = replace(self.clock, capacity=self.shard.panes.capacity)
+
+    def _boundary(self) -> int:
+        """The first window that no tuple has reached."""
+        clock = self.clock
+        reached = clock.ended if self._reached == NONE else self._reached // clock.size + 1
+        return max(clock.ended, reached)
+
+    def check(self, terms: Terms) -> None:
+        """Refuse what cannot change while windows are open, and a plan that does not fit."""
+        spec, ours, mistakes = terms.spec, self.terms.spec, []
+        if spec.windows != ours.windows:
+            mistakes.append("windows cannot be changed while it runs; begin another run for that")
+        elif spec.windows.panes > 1 and terms.digest != self.terms.digest:
+            mistakes.append(
+                "while windows slide the specification cannot be changed: windows before and"
+                " after the change share panes, whose events would be given away twice; begin"
+                " another run for that"
+            )
+        if spec.streams != ours.streams:
+            mistakes.append("streams cannot be changed while it runs; begin another run for that")
+        if _limited(spec) != _limited(ours):
+            mistakes.append(
+                "while it runs, limits can be changed, but neither the first added nor the last"
+                " taken away: answers would have other columns; begin another run for that"
+            )
+        mistakes += [
+            f"the query {query.name} belongs to another consumer now; give it another name, since"
+            " answers to the former one may be on their way"
+            for query in spec.queries
+            if self.consumers.get(query.name, query.consumer) != query.consumer
+        ]
+        mistakes += self._wrong_registry(spec)
+        if mistakes:
+            raise SpecificationError([Mistake(message) for message in mistakes])
+        terms.check()
+
+    def _wrong_registry(self, spec: Specification) -> Iterator[str]:
+        names = _listed(spec)
+        if names is None:
+            return
+        if self.subjects.kind == "int" and not pa.types.is_integer(names.type):
+            yield "subjects must be whole numbers, as they were; begin another run for that"
+            return
+        slots = self.subjects.slots(names)
+        here = np.count_nonzero(self.shard.since[slots[slots >= 0]] < NEVER)
+        gone = int(np.count_nonzero(self.shard.since < NEVER) - here)
+        if gone:
+            yield (
+                f"{count(gone, 'subject')} would lose their answers: while it runs, subjects can"
+                " only be added to the registry; begin another run for that"
+            )
+        whole = Subjects(self.subjects.kind)
+        whole.add(names)
+        if strangers := Policies(spec).strangers(whole):
+            yield (
+                f"private patterns name {count(len(strangers), 'subject')} not in the registry;"
+                " write the names as the registry has them"
+            )
+
+    # What an engine does, for both
+
+    def extract(self, rows: Rows) -> Arrivals:
+        """The events that rows of a stream give; with an heir, also those by the new terms."""
+        arrivals, heir = super().extract(rows), self.heir
+        if heir is None:
+            return arrivals
+        masks = heir.engine.flow.extractors[rows.stream].masks(rows.table)
+        return replace(arrivals, masks=np.concatenate([arrivals.masks, masks], axis=1))
+
+    def answer(self, handed: Handed, exhausted: NDArray[np.bool_] | None = None) -> Answers:
+        """The answers of windows that were handed on, by the terms that they are under."""
+        if self.heir is None or self._old(handed):
+            return super().answer(handed, exhausted)
+        return self.heir.engine.answer(handed, exhausted)
+
+    def register(self, names: Sequence[str] | Sequence[int]) -> None:
+        """Add subjects to the registry; they have answers from the next window on."""
+        self._register(names, self.clock.ended)
+
+    def _register(self, names: Sequence[str] | Sequence[int], since: int) -> None:
+        self.shard.register(names, since)
+        if self.heir is not None:
+            shard = self.heir.engine.shard
+            shard.make_room(since)  # the registry is the same
+            shard.order = self.shard.order
+
+    def _old(self, handed: Handed) -> bool:
+        return self.heir is None or handed.closed.first < self.heir.boundary
+
+    def _lay(self, arrivals: Arrivals, verdicts: NDArray[np.uint8], begin: int, end: int) -> None:
+        if self.clock.ticking:  # tuples may be ahead of the clock on the wall
+            taken = arrivals.times[begin:end][verdicts[begin:end] == TAKEN]
+            self._reached = int(taken.max(initial=self._reached))
+        if self.heir is None:
+            super()._lay(arrivals, verdicts, begin, end)
+            return
+        words = len(self.flow.asking.ordered_types)
+        heirs = arrivals.times >= self.heir.boundary * self.clock.size
+        for shard, masks, others in (
+            (self.shard, arrivals.masks[:, :words], heirs),
+            (self.heir.engine.shard, arrivals.masks[:, words:], ~heirs),
+        ):
+            own = replace(arrivals, masks=np.ascontiguousarray(masks))
+            shard.lay(own, np.where(others, _ANOTHERS, verdicts), begin, end)
+
+    def _shut(self, first: int, stop: int) -> Iterator[Handed]:
+        if self.heir is None:
+            yield from super()._shut(first, stop)
+            return
+        boundary = self.heir.boundary
+        yield from self.shard.close(first, min(stop, boundary), self.most_windows)
+        new = self.heir.engine.shard
+        yield from new.close(max(first, boundary), stop, self.most_windows)
+
+    # State
+
+    def snapshot(self) -> bytes:
+        """The whole state as bytes, the terms included: they may be gone when it is restored."""
+        parts = [self.terms.packed, super().snapshot()]
+        if self.heir is not None:
+            parts += [self.heir.terms.packed, self.heir.engine.snapshot()]
+        head = {
+            "succession": _FORMAT,
+            "boundary": None if self.heir is None else self.heir.boundary,
+            "reached": self._reached,
+            "consumers": self.consumers,
+            "sizes": [len(part) for part in parts],
+        }
+        return b"".join([json.dumps(head).encode(), b"\n", *parts])
+
+    def restore(self, snapshot: bytes) -> None:
+        """Take up a state, under the terms that it was made with.
+
+        If these are not the ones that this engine was made with, those are offered to it.
+        """
+        head, parts = _unpacked(snapshot)
+        wanted, noise = self.terms, self._noise
+        given, *heirs = [wanted.or_unpacked(packed) for packed in parts[::2]]
+        if given is not wanted:
+            super().__init__(
+                given.flow(noise),
+                Subjects(self.subjects.kind),
+                refused=self.refused,
+                ticking=self.clock.ticking,
+            )
+            self.terms = given
+        super().restore(parts[1])
+        self._reached, self.heir, self._offered = int(head["reached"]), None, None
+        self.consumers = head["consumers"]
+        for terms in heirs:
+            engine = Engine(terms.flow(noise), Subjects(self.subjects.kind))
+            engine.restore(parts[3])
+            engine.shard.subjects = self.subjects
+            self._take_over(Heir(terms, engine, int(head["boundary"])))
+        if self.latest is not wanted:
+            self.offer(wanted)
+
+
+def _limited(spec: Specification) -> bool:
+    return any(private.limit is not None for private in spec.private)
+
+
+def _listed(spec: Specification) -> pa.Array | None:
+    """The registry that a specification lists, if it does."""
+    given = spec.subjects
+    listed: Sequence[str | int]
+    if isinstance(given, SubjectFile):
+        listed = given.read(spec.folder)
+    elif isinstance(given, tuple):
+        listed = given
+    else:
+        return None
+    whole = all(isinstance(name, int) for name in listed)
+    return pa.array(listed, pa.int64() if whole else pa.large_string())
+
+
+def _unpacked(snapshot: bytes) -> tuple[dict[str, Any], list[bytes]]:
+    line, _, rest = snapshot.partition(b"\n")
+    try:
+        head = json.loads(line)
+        if head["succession"] != _FORMAT or sum(head["sizes"]) != len(rest):
+            raise ValueError
+    except (ValueError, KeyError, TypeError) as error:
+        raise StateError(
+            "this is not a checkpoint of an engine, or it is damaged, or of another version"
+        ) from error
+    ends = np.cumsum([0, *head["sizes"]]).tolist()
+    return head, [rest[begin:end] for begin, end in pairwise(ends)]

@@ -1,0 +1,105 @@
+"""Terms: what is asked and what is protected, as one thing that a run can change to another."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from tacit.errors import StateError, TacitError
+from tacit.events.areas import Area
+from tacit.pipeline.flow import Flow
+from tacit.pipeline.release import Release
+from tacit.planning.plan import Plan
+from tacit.privacy.noise import Noise
+from tacit.spec.reading import loads
+from tacit.spec.specification import Specification
+from tacit.spec.writing import to_yaml
+
+
+@dataclass(frozen=True, eq=False)
+class Terms:
+    """A specification, and the plan by which its answers are protected."""
+
+    spec: Specification
+    plan: Plan
+
+    def check(self) -> None:
+        """Raise PlanError where they do not fit together."""
+        self.plan.insist(self.spec)
+
+    def flow(self, noise: Noise) -> Flow:
+        """What they ask to be done with tuples."""
+        return Flow(self.spec, Release(self.spec, self.plan.schemes, noise))
+
+    @property
+    def consumers(self) -> dict[str, str]:
+        """Who asks each query."""
+        return {query.name: query.consumer for query in self.spec.queries}
+
+    @cached_property
+    def plan_digest(self) -> str:
+        """The plan's own fingerprint."""
+        text = json.dumps(self.plan.to_dict(), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    @cached_property
+    def packed(self) -> bytes:
+        """All of it as bytes that need no file beside them; the registry is left out."""
+        plain = {
+            "fingerprint": self.spec.fingerprint,
+            "specification": to_yaml(_without_files(self.spec)),
+            "plan": self.plan.to_dict(),
+        }
+        return zlib.compress(json.dumps(plain, sort_keys=True).encode())
+
+    @cached_property
+    def digest(self) -> str:
+        """The same for the same terms."""
+        return hashlib.sha256(zlib.decompress(self.packed)).hexdigest()
+
+    def or_unpacked(self, packed: bytes) -> Terms:
+        """These terms, if that is what was packed; else those that were."""
+        if packed == self.packed:
+            return self
+        terms = Terms.unpacked(packed)
+        return self if terms.digest == self.digest else terms
+
+    @classmethod
+    def unpacked(cls, packed: bytes) -> Terms:
+        """What `packed` gave; the fingerprint is that of the specification as it was written."""
+        try:
+            plain = json.loads(zlib.decompress(packed))
+            spec = _named(loads(plain["specification"]), plain["fingerprint"])
+            planned = _named(spec.model_copy(), plain["plan"]["fingerprint"])
+            terms = cls(spec, Plan.from_dict(plain["plan"], planned))
+        except (ValueError, KeyError, TypeError, zlib.error, TacitError) as error:
+            raise StateError(
+                "the checkpoint holds a specification and a plan that cannot be read any more: it"
+                " is damaged, or was made by another version"
+            ) from error
+        # Made once more they would differ in spelling, as GeoJSON files are written out.
+        vars(terms)["packed"] = packed
+        return terms
+
+
+def _without_files(spec: Specification) -> Specification:
+    """The same with GeoJSON files written out, and without the registry: a state has that."""
+    areas = {name: _written_out(area, spec) for name, area in spec.areas.items()}
+    return spec.model_copy(update={"areas": areas, "subjects": None})
+
+
+def _written_out(area: Area, spec: Specification) -> Area:
+    if not isinstance(area.geojson, str):
+        return area
+    held: dict[str, Any] = json.loads((spec.folder / area.geojson).read_text("utf-8"))
+    return Area(geojson=held)
+
+
+def _named(spec: Specification, fingerprint: str) -> Specification:
+    """The specification under the fingerprint that it had with its files and its registry."""
+    vars(spec)["fingerprint"] = fingerprint
+    return spec

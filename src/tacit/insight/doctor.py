@@ -1,0 +1,324 @@
+"""Check a set-up before it runs: nothing of it is changed, and no run that is under way is touched.
+
+What is found goes to the operator. It tells of files, brokers and counts of subjects, never of
+events.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tacit.connectors.opening import open_input, open_outlet
+from tacit.connectors.probing import probe
+from tacit.connectors.sources import EmptySourceError, Source
+from tacit.connectors.writers import SUFFIXES
+from tacit.counting import count
+from tacit.engines.checkpoints import Checkpoint
+from tacit.engines.local import assign
+from tacit.errors import LedgerError, SinkError
+from tacit.events.subjects import Subjects
+from tacit.insight.audit import audit
+from tacit.insight.findings import Findings
+from tacit.insight.surroundings import (
+    is_remote,
+    look_at_clock,
+    look_at_doors,
+    look_at_extras,
+    look_at_room,
+    needed_modules,
+)
+from tacit.pipeline.flow import Flow
+from tacit.planning.plan import Plan
+from tacit.planning.planner import plan_without_history
+from tacit.privacy.policies import Policies
+from tacit.spec.reading import load
+from tacit.spec.specification import Specification
+from tacit.spec.subjects import Learned, SubjectFile
+
+if TYPE_CHECKING:  # it needs an extra
+    from tacit.ledger.glance import Glance
+
+_BROKERS = ("mqtt://", "mqtts://", "kafka://")
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What is to be run, as the command line of `tacit run` has it."""
+
+    spec: Path
+    sources: tuple[str, ...] = ()
+    plan: Path | None = None
+    ledger: str | None = None
+    run: str | None = None
+    """What the run is called in the ledger; by default as the specification's file."""
+    sink: str | None = None
+    subjects: Path | None = None
+    dead_letters: Path | None = None
+
+
+def examine(setup: Setup) -> Findings:
+    """Look at all of it; what is wrong with one part keeps no other from being looked at."""
+    findings = Findings()
+    spec = _specification(findings, setup)
+    bare = [text.partition("=")[2] if _names_stream(text) else text for text in setup.sources]
+    missing = look_at_extras(findings, needed_modules(bare, setup.sink, setup.ledger))
+    if spec is not None:
+        _plan(findings, setup, spec)
+    subjects = None if spec is None else _registry(findings, setup, spec)
+    live = _sources(findings, setup, spec, missing)
+    found = _ledger(findings, setup, spec, missing)
+    _sink(findings, setup, missing)
+    if subjects is None and found is not None:
+        subjects = found.subjects or None
+    look_at_room(findings, spec, subjects, setup.sink, setup.ledger)
+    committed, ahead = (None, None) if found is None else (found.committed, found.ahead)
+    look_at_clock(findings, spec, live=live, committed=committed, ahead=ahead)
+    files = [Path(text) for text in bare if text != "-" and "://" not in text]
+    ledger = [] if setup.ledger is None or "://" in setup.ledger else [Path(setup.ledger)]
+    letters = [] if setup.dead_letters is None else [setup.dead_letters]
+    plans = [] if setup.plan is None else [setup.plan]
+    look_at_doors(findings, [*files, *ledger, *letters, *plans], [setup.spec, *plans])
+    return findings
+
+
+def _specification(findings: Findings, setup: Setup) -> Specification | None:
+    with findings.judging("specification"):
+        spec = load(setup.spec)
+        findings.ok("specification", f"{setup.spec} is right: {spec}")
+        if not spec.queries:
+            findings.warn("specification", "nothing is asked, so there will be no answers")
+        if not spec.private:
+            findings.warn("specification", "nothing is private, so all answers are true")
+        limited = next((one for one in spec.private if one.limit is not None), None)
+        if limited is not None and setup.ledger is None:
+            findings.wrong(
+                "specification",
+                f"{limited.name} has a limit ({limited.limit}), which only a ledger can count:"
+                " name one with --ledger",
+            )
+        return spec
+    return None
+
+
+def _plan(findings: Findings, setup: Setup, spec: Specification) -> None:
+    with findings.judging("plan"):
+        if setup.plan is None:
+            made = plan_without_history(spec)
+            findings.ok("plan", f"none is needed: {made.mechanism} does without")
+            return
+        plan = Plan.load(setup.plan, spec)
+        report = audit(plan)
+        if not report.passed:
+            findings.wrong(
+                "plan",
+                f"{setup.plan} gives away more than it may (tacit audit says where); make it anew"
+                " with tacit plan",
+            )
+            return
+        past = f"{count(plan.windows, 'window')} of history" if plan.windows else "no history"
+        findings.ok("plan", f"{setup.plan} fits and passes its audit: {plan.mechanism}, {past}")
+
+
+def _registry(findings: Findings, setup: Setup, spec: Specification) -> int | None:
+    """How many subjects there are, as far as that is known before the run."""
+    given = spec.subjects
+    if setup.subjects is not None:
+        given = SubjectFile(file=str(setup.subjects.absolute()))
+    if given is None or isinstance(given, Learned):
+        findings.ok("registry", "learned from what comes in, then announced: see docs/operators.md")
+        return None
+    with findings.judging("registry"):
+        listed = given.read(spec.folder) if isinstance(given, SubjectFile) else given
+        subjects = Subjects("int" if isinstance(listed[0], int) else "text")
+        subjects.add(list(listed))
+        strangers = Policies(spec).strangers(subjects)
+        if strangers:
+            findings.wrong(
+                "registry",
+                f"private patterns name {count(len(strangers), 'subject')} that it does not have,"
+                f" such as '{strangers[0]}': they would be unprotected under their right names",
+            )
+        else:
+            findings.ok("registry", count(len(subjects), "subject"))
+        return len(subjects)
+    return None
+
+
+def _names_stream(text: str) -> bool:
+    stream, sign, _ = text.partition("=")
+    return bool(sign) and stream.isidentifier() and not Path(text).exists()
+
+
+def _sources(
+    findings: Findings, setup: Setup, spec: Specification | None, missing: Sequence[str]
+) -> bool:
+    """Whether any of them has no end."""
+    live, fed = False, set[str]()
+    flow = None if spec is None else Flow(spec)
+    for text in setup.sources:
+        stream, _, place = text.partition("=") if _names_stream(text) else ("", "", text)
+        lives = place.startswith(_BROKERS)
+        live |= lives
+        if spec is not None:
+            fed.add(stream or next(iter(spec.streams)))
+        if lives and missing:
+            continue
+        with findings.judging("source"):
+            source = open_input(place)
+            if spec is not None and flow is not None:
+                (input_,) = assign(spec, [(stream or None, source)])
+                _one_source(findings, place, source, flow, input_.stream)
+        if lives:
+            with findings.judging("source"):
+                findings.ok("source", probe(place, source=True))
+    if spec is not None and setup.sources:
+        for stream in spec.streams.keys() - fed:
+            findings.wrong("source", f"no source is given for {stream}: write {stream}=SOURCE")
+    if spec is not None and spec.windows.close == "clock" and setup.sources and not live:
+        findings.wrong(
+            "source",
+            "windows close by the clock (windows.close: clock), but these are files; read a source"
+            " that lives, or write close: events",
+        )
+    return live
+
+
+def _one_source(findings: Findings, place: str, source: Source, flow: Flow, stream: str) -> None:
+    """Whether it can be read, and has the columns that are wanted."""
+    if place == "-":
+        findings.ok("source", "standard input: it is looked at when it comes")
+        return
+    if source.live and "columns=" not in place and "sample=" not in place:
+        findings.warn(
+            "source",
+            f"{source.name}: its columns will be guessed from the first messages; name them with"
+            " columns=ts:time,speed:number or with sample=FILE",
+        )
+        return
+    try:
+        schema = source.schema()
+    except EmptySourceError:
+        findings.warn("source", f"{source.name} is empty")
+        return
+    flow.check([(stream, schema)])
+    findings.ok("source", f"{source.name} can be read, and has all columns of {stream}")
+
+
+def _ledger(
+    findings: Findings, setup: Setup, spec: Specification | None, missing: Sequence[str]
+) -> Glance | None:
+    """What it says of itself, if it is there and can be read."""
+    if setup.ledger is None:
+        if spec is not None and spec.private:
+            findings.warn("ledger", "there is none: nobody counts what is spent; see --ledger")
+        return None
+    if {"sqlalchemy", "alembic", "psycopg"}.intersection(missing):
+        return None
+    from tacit.ledger.glance import glance
+
+    name = setup.run or setup.spec.stem
+    with findings.judging("ledger"):
+        _place(findings, setup.ledger)
+        found = glance(setup.ledger, name)
+        if found is None:
+            findings.ok("ledger", "none is there yet: the first run lays it")
+            return None
+        if not found.sound:
+            findings.wrong(
+                "ledger",
+                "its last link is broken: it was changed since it was written. Run tacit ledger"
+                " verify, and restore a backup",
+            )
+        else:
+            told = f"{count(found.releases, 'release')}, {count(found.subjects, 'subject')}"
+            findings.ok("ledger", f"{found.name} can be read, and its last link holds: {told}")
+        if found.run is not None:
+            _run(findings, name, found.run.checkpoint, found.run.sound, spec)
+        return found
+    return None
+
+
+def _place(findings: Findings, place: str) -> None:
+    """Whether a ledger in a file can be written there."""
+    if "://" in place:
+        return
+    path = Path(place).expanduser().absolute()
+    if not path.parent.is_dir():
+        raise LedgerError(f"{path.parent} is no folder; create it or choose another place")
+    closed = [one for one in (path.parent, path) if one.exists() and not os.access(one, os.W_OK)]
+    if closed:
+        raise LedgerError(f"{closed[0]} cannot be written, but a ledger must be; change its owner")
+    if is_remote(path.parent):
+        findings.warn(
+            "ledger",
+            f"{path} lies on another machine's disk, where locks may not hold; put it on a disk of"
+            " this one, or use postgresql://",
+        )
+
+
+def _run(
+    findings: Findings,
+    name: str,
+    checkpoint: bytes | None,
+    sound: bool,
+    spec: Specification | None,
+) -> None:
+    """Whether a run can go on from where it was."""
+    if not sound:
+        findings.wrong(
+            "run", f"the state of '{name}' in the ledger was changed; restore a backup of it"
+        )
+        return
+    if checkpoint is None:
+        findings.ok("run", f"'{name}' has begun, and has nothing to go on from yet")
+        return
+    kept = Checkpoint.from_bytes(checkpoint)
+    if spec is None or kept.fingerprint == spec.fingerprint:
+        findings.ok("run", f"'{name}' goes on where it was")
+        return
+    findings.warn(
+        "run",
+        f"'{name}' was last run with another specification, or another registry: it goes on where"
+        " it was only if windows and streams are the same. To begin anew give it another --name",
+    )
+
+
+def _sink(findings: Findings, setup: Setup, missing: Sequence[str]) -> None:
+    if setup.sink is None:
+        return
+    with findings.judging("sink"):
+        if setup.sink.startswith(_BROKERS):
+            if {"paho", "cbor2", "confluent_kafka"}.intersection(missing):
+                return
+            if setup.ledger is None:
+                raise SinkError(
+                    "answers go to a broker from a ledger alone: name one with --ledger"
+                )
+            open_outlet(setup.sink).close()
+            findings.ok("sink", probe(setup.sink, source=False))
+            return
+        if setup.ledger is not None:
+            open_outlet(setup.sink).close()
+        elif setup.sink != "-" and not setup.sink.lower().endswith(tuple(SUFFIXES)):
+            raise SinkError(f"{setup.sink}: expected a name ending in {', '.join(SUFFIXES)}, or -")
+        if setup.sink == "-":
+            findings.ok("sink", "standard output, as JSON lines")
+            return
+        findings.ok("sink", f"{_writable(Path(setup.sink))} can be written")
+
+
+def _writable(path: Path) -> Path:
+    """The file or folder itself; raises SinkError where it cannot be written."""
+    # A folder of parts may be written folder/*.csv, and is made if only it is missing.
+    target = path.parent if path.name.startswith("*") else path
+    folder = target.absolute().parent
+    if not folder.is_dir():
+        raise SinkError(f"{path}: its folder does not exist; create it or choose another place")
+    for place in (folder, target):
+        if place.exists() and not os.access(place, os.W_OK):
+            raise SinkError(f"{place} cannot be written; change its owner or choose another place")
+    return path

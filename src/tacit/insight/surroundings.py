@@ -1,0 +1,220 @@
+"""What a run needs of the machine that it runs on: extras, room, a clock, and closed doors."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import stat
+import time
+from collections.abc import Iterable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from tacit.counting import count
+from tacit.durations import MICROSECONDS
+from tacit.insight.findings import Findings
+from tacit.spec.specification import Specification
+
+_EXTRAS: Final = {
+    "sqlalchemy": "ledger",
+    "alembic": "ledger",
+    "psycopg": "postgres",
+    "paho": "mqtt",
+    "cbor2": "mqtt",
+    "confluent_kafka": "kafka",
+}
+_BYTES: Final = {".jsonl": 190, ".ndjson": 190, ".csv": 110, ".parquet": 4, ".arrow": 30}
+"""About what an answer takes in a file of this kind."""
+_PACKED: Final = 10
+"""Compressed text is about so many times smaller."""
+_KEPT: Final = 2
+"""Bytes that an answer takes in a ledger at most, as long as it is kept there."""
+_DAYS: Final = 7
+"""A ledger keeps answers that have arrived for so long, if nothing else is said."""
+_SLACK: Final = 2.0
+"""Seconds that two clocks may differ by before it is worth a word."""
+_FIRST_YEAR: Final = 2025
+_UNSYNCHRONISED: Final = 5
+_REMOTE: Final = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs")
+
+
+def needed_modules(sources: Iterable[str], sink: str | None, ledger: str | None) -> list[str]:
+    """The modules that these connectors and this ledger need."""
+    needed: dict[str, None] = {}
+    if ledger is not None:
+        needed |= dict.fromkeys(("sqlalchemy", "alembic"))
+        if "://" in ledger:
+            needed["psycopg"] = None
+    for place in (*sources, *([sink] if sink else [])):
+        if place.startswith(("mqtt://", "mqtts://")):
+            needed["paho"] = None
+        if place.startswith("kafka://"):
+            needed["confluent_kafka"] = None
+        if "payload=cbor" in place:
+            needed["cbor2"] = None
+    return list(needed)
+
+
+def look_at_extras(findings: Findings, modules: Sequence[str]) -> list[str]:
+    """Find out which modules are missing."""
+    missing = [name for name in modules if find_spec(name) is None]
+    for extra in dict.fromkeys(_EXTRAS[name] for name in missing):
+        findings.wrong("extras", f"needs the extra tacit[{extra}]: pip install 'tacit[{extra}]'")
+    if modules and not missing:
+        findings.ok("extras", f"{', '.join(modules)}: installed")
+    return missing
+
+
+def look_at_clock(
+    findings: Findings,
+    spec: Specification | None,
+    *,
+    live: bool,
+    committed: int | None,
+    ahead: float | None,
+) -> None:
+    """Whether the time can be right; `committed` is when a ledger was last written."""
+    now = time.time()
+    before = len(findings.all)
+    if time.gmtime(now).tm_year < _FIRST_YEAR:
+        findings.wrong("clock", f"it is not {time.gmtime(now).tm_year}; set the clock")
+    if committed is not None and committed / 1e6 > now + _SLACK:
+        late = committed / 1e6 - now
+        findings.wrong(
+            "clock",
+            f"it stands {late:,.0f} s before the ledger's last release: one of the two clocks was"
+            " wrong; set this one right",
+        )
+    if ahead is not None and abs(ahead) > _SLACK:
+        findings.warn(
+            "clock",
+            f"the database's is {abs(ahead):,.1f} s {'ahead of' if ahead > 0 else 'behind'} ours;"
+            " keep both by NTP",
+        )
+    by_clock = spec is not None and spec.windows.close == "clock"
+    if (by_clock or live) and _drifts():
+        findings.warn("clock", "nothing keeps it right (it is not synchronised); use NTP")
+    if len(findings.all) == before:
+        findings.ok("clock", f"plausible. {_zone(now)}")
+
+
+def _drifts() -> bool:
+    """Whether the kernel says that nobody keeps its clock."""
+    try:
+        ask = ctypes.CDLL(None).adjtimex
+    except (AttributeError, OSError):
+        return False  # no Linux: it cannot be asked
+    # All zeros: nothing is to be changed, only told.
+    return int(ask(ctypes.create_string_buffer(512))) == _UNSYNCHRONISED
+
+
+def _zone(now: float) -> str:
+    offset = time.localtime(now).tm_gmtoff
+    if not offset:
+        return "Windows and limits go by UTC, and so does this machine."
+    sign, minutes = ("+" if offset > 0 else "-"), abs(offset) // 60
+    return (
+        f"Windows and limits go by UTC; local time is UTC{sign}{minutes // 60}:{minutes % 60:02},"
+        " so a day of theirs does not begin at midnight here."
+    )
+
+
+def look_at_doors(findings: Findings, secrets: Sequence[Path], guarded: Sequence[Path]) -> None:
+    """Whether others on this machine can read what is secret, or change what is protected."""
+    before = len(findings.all)
+    for path in _there(secrets):
+        if path.stat().st_mode & (stat.S_IROTH | stat.S_IWOTH):
+            findings.warn(
+                "permissions",
+                f"everyone on this machine can read {path}, which tells of private events:"
+                f" chmod o-rwx {path}",
+            )
+    for path in _there(guarded):
+        if path.stat().st_mode & stat.S_IWOTH:
+            findings.warn(
+                "permissions",
+                f"everyone on this machine can change {path}, which says what is protected:"
+                f" chmod o-w {path}",
+            )
+    if len(findings.all) == before and (secrets or guarded):
+        findings.ok("permissions", "files are closed to others, as far as they need to be")
+
+
+def _there(paths: Sequence[Path]) -> list[Path]:
+    return [path for path in dict.fromkeys(paths) if path.exists()]
+
+
+def look_at_room(
+    findings: Findings,
+    spec: Specification | None,
+    subjects: int | None,
+    sink: str | None,
+    ledger: str | None,
+) -> None:
+    """Whether a day's answers have room on the disk."""
+    if spec is None or subjects is None:
+        return
+    windows = MICROSECONDS["d"] // spec.windows.pane
+    answers = windows * subjects * len(spec.queries)
+    wanted: dict[Path, int] = {}
+    if sink is not None and sink != "-" and "://" not in sink:
+        folder = _existing(Path(sink))
+        wanted[folder] = answers * _size(sink)
+    if ledger is not None and "://" not in ledger:
+        folder = _existing(Path(ledger).expanduser().absolute().parent)
+        wanted[folder] = wanted.get(folder, 0) + answers * _KEPT * _DAYS
+    for folder, size in wanted.items():
+        free = shutil.disk_usage(folder).free
+        told = (
+            f"{folder}: {_written(free)} are free; {count(answers, 'answer')} a day take about"
+            f" {_written(size)}"
+        )
+        if free < size:
+            findings.wrong("disk", f"{told}; make room, or choose another place")
+        elif free < _DAYS * size:
+            findings.warn("disk", f"{told}; that is not enough for a week")
+        else:
+            findings.ok("disk", told)
+
+
+def _size(sink: str) -> int:
+    """About how many bytes an answer takes there."""
+    name = sink.lower()
+    kind = next((kind for kind in _BYTES if kind in name), ".parquet")
+    packed = name.endswith((".gz", ".zst"))
+    return max(1, _BYTES[kind] // (_PACKED if packed else 1))
+
+
+def _existing(folder: Path) -> Path:
+    """The nearest folder above that is there."""
+    found = folder.absolute()
+    while not found.is_dir():
+        found = found.parent
+    return found
+
+
+def _written(size: int) -> str:
+    number = float(size)
+    for unit in ("B", "kB", "MB", "GB"):
+        if number < 1000:
+            return f"{number:,.0f} {unit}"
+        number /= 1000
+    return f"{number:,.1f} TB"
+
+
+def is_remote(path: Path) -> bool:
+    """Whether a path lies on a disk of another machine, as far as this one tells."""
+    try:
+        mounts = Path("/proc/mounts").read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return False
+    own = os.path.realpath(path)
+    best = ("", "")
+    for line in mounts:
+        _, place, kind, *_ = line.split()
+        inside = own == place or own.startswith(place.rstrip("/") + "/")
+        if inside and len(place) >= len(best[0]):
+            best = place, kind
+    return best[1] in _REMOTE

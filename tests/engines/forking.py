@@ -1,0 +1,111 @@
+"""Runs the command line in forks of a process that has everything imported, to start at once.
+
+Used as `python -m tests.engines.forking`: reads a JSON line `[output, argument, ...]`, forks, and
+answers with the child's number; the child writes to the file `output` and ends as the command
+does. `["wait", pid]` answers with how a child ended.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def _child(output: str, arguments: list[str]) -> None:
+    from tacit.cli.main import main
+
+    descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    main(arguments)
+
+
+def _import_everything() -> None:
+    """What a run takes most of its start for; nothing that has threads is used."""
+    import alembic.context
+    import pandas as pd
+    import psycopg  # noqa: F401
+    from paho.mqtt import client  # noqa: F401
+
+    import tacit.cli.releasing
+    import tacit.ledger.verifying
+    from tacit.events.subjects import Subjects
+
+    del alembic, pd, tacit
+    Subjects("text").add(["a kernel makes the compiler load what it needs"])
+
+
+def serve() -> None:
+    """Answer requests until standard input ends."""
+    _import_everything()
+    for line in sys.stdin:
+        first, *rest = json.loads(line)
+        if first == "wait":
+            _, status = os.waitpid(rest[0], 0)
+            print(os.waitstatus_to_exitcode(status), flush=True)
+            continue
+        pid = os.fork()
+        if not pid:
+            try:
+                _child(first, rest)
+            except SystemExit as end:
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(end.code if isinstance(end.code, int) else 1)
+            except BaseException:
+                import traceback
+
+                traceback.print_exc()
+            os._exit(70)
+        print(pid, flush=True)
+
+
+class Forks:
+    """A server of forks."""
+
+    def __init__(self) -> None:
+        self._server = subprocess.Popen(
+            [sys.executable, "-m", "tests.engines.forking"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).parents[2],
+        )
+
+    def start(self, output: Path, *arguments: object) -> int:
+        """Start `tacit` with these arguments; the number of its process."""
+        return int(self._ask([str(output), *map(str, arguments)]))
+
+    def wait(self, pid: int) -> int:
+        """How a process ended: its exit code, or minus the signal that killed it."""
+        return int(self._ask(["wait", pid]))
+
+    def _ask(self, request: list[Any]) -> str:
+        stdin, stdout = self._server.stdin, self._server.stdout
+        if stdin is None or stdout is None:
+            raise AssertionError
+        stdin.write(json.dumps(request) + "\n")
+        stdin.flush()
+        return stdout.readline()
+
+    def close(self) -> None:
+        """No more forks."""
+        if self._server.stdin is not None:
+            self._server.stdin.close()
+        if self._server.stdout is not None:
+            self._server.stdout.close()
+        self._server.wait(30)
+
+    def __enter__(self) -> Forks:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+if __name__ == "__main__":
+    serve()

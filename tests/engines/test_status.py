@@ -1,0 +1,52 @@
+"""What is known of a run, and which of it is for the operator alone."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tacit.engines.status import Public, Status
+from tacit.windows.clock import LATE, NO_SUBJECT, REASONS, TAKEN, Clock
+
+
+class Engine:
+    """A clock that has seen some tuples, and how they were judged."""
+
+    def __init__(self) -> None:
+        self.clock = Clock.at_rest(10, 12, 1000, None, 8)
+        self.counts = np.zeros(len(REASONS) + 1, np.int64)
+
+    def take(self, *times: int) -> None:
+        """Judge tuples of one subject."""
+        verdicts = np.empty(len(times), np.uint8)
+        slots, since = np.zeros(len(times), np.int32), np.full(1, np.iinfo(np.int64).min)
+        self.clock.judge(slots, np.array(times), since, 0, 0, True, verdicts)
+        self.counts += np.bincount(verdicts, minlength=len(self.counts))
+
+
+def test_a_status_says_how_far_an_engine_is() -> None:
+    engine, status = Engine(), Status()
+    engine.take(5, 30, 45, 33)
+    engine.take(7)
+    engine.counts[NO_SUBJECT] += 2
+    status.look(engine, unreadable=3)
+    assert engine.counts[[TAKEN, LATE]].tolist() == [4, 1]
+    assert (status.tuples, status.late, status.refused) == (10, 1, 5)
+    assert status.newest == 45
+    assert status.open_windows == 2  # those of 30 and 40
+
+
+def test_before_the_first_tuple_nothing_is_open() -> None:
+    status = Status()
+    status.look(Engine())
+    assert (status.tuples, status.newest, status.open_windows) == (0, None, 0)
+
+
+def test_releases_add_up_while_the_schedule_goes_on() -> None:
+    public = Public()
+    public.release(2, 20, 42, subjects=5, exhausted=1, charged={"visit": 10, "stay": 1})
+    public.release(1, 30, 52, subjects=6, charged={"visit": 5})
+    assert public.windows == 3
+    assert (public.until, public.next_close) == (30, 52)
+    assert (public.subjects, public.exhausted) == (6, 0)
+    assert public.charged == {"visit": 15, "stay": 1}
+    assert public.released_at is not None

@@ -1,0 +1,466 @@
+"""New terms while a run is under way: from one window on, none lost, none answered twice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tacit.answers.answers import Answers
+from tacit.engines.succession import Succession
+from tacit.engines.terms import Terms
+from tacit.errors import PlanError, SpecificationError, StateError
+from tacit.events.subjects import Subjects
+from tacit.pipeline.arrivals import Rows
+from tacit.pipeline.engine import Refused
+from tacit.planning.planner import plan_without_history
+from tacit.privacy.noise import Noise
+from tacit.privacy.randomness import SeededSource
+from tacit.spec.reading import load, loads
+from tacit.spec.specification import Specification
+
+HEAD = """
+version: 1
+streams: {s: {subject: who, time: at, unit: us}}
+windows: {size: 10 us, lateness: 12 us, future: 1 s}
+"""
+OLD = (
+    HEAD
+    + """
+events:
+  a: {stream: s, where: "kind = 0"}
+  b: {stream: s, where: "kind = 1"}
+queries:
+  - {name: both, consumer: x, pattern: "AND(a, b)"}
+  - {name: rising, consumer: x, pattern: "SEQ(a x, b y) WHERE y.value > x.value"}
+"""
+)
+NEW = (
+    HEAD
+    + """
+events:
+  c: {stream: s, where: "kind = 2"}
+  b: {stream: s, where: "kind = 1"}
+  a: {stream: s, where: "kind = 0"}
+queries:
+  - {name: order, consumer: y, pattern: "SEQ(c, b, a)"}
+  - {name: both, consumer: x, pattern: "AND(a, c)"}
+"""
+)
+WHO = (1, 2, 3)
+
+Row = tuple[int, int, int, float]
+Answer = tuple[int, int, str]
+
+
+def terms(text: str = OLD) -> Terms:
+    """A specification that keeps nothing private, so that answers are true."""
+    spec = loads(text)
+    return Terms(spec, plan_without_history(spec, "uniform"))
+
+
+def registry(names: Sequence[int] = WHO) -> Subjects:
+    """These subjects."""
+    subjects = Subjects("int")
+    subjects.add(list(names))
+    return subjects
+
+
+def rows(some: Sequence[Row]) -> Rows:
+    """Raw tuples as a batch."""
+    who, at, kind, value = zip(*some, strict=True) if some else ((), (), (), ())
+    table = pa.record_batch(
+        {
+            "who": pa.array(who, pa.int64()),
+            "at": pa.array(at, pa.int64()),
+            "kind": pa.array(kind, pa.int8()),
+            "value": pa.array(value, pa.float64()),
+        }
+    )
+    return Rows("s", table)
+
+
+class Run:
+    """An engine that is fed, reloaded, killed and resumed."""
+
+    def __init__(self, given: Terms, learn: int = 0, *, ticking: bool = False) -> None:
+        self.learn, self.ticking = learn, ticking
+        self.answers: dict[Answer, bool] = {}
+        self.refused: list[tuple[int, int]] = []
+        self.engine = self.made(given)
+
+    def made(self, given: Terms) -> Succession:
+        """A fresh engine."""
+        noise = Noise(SeededSource(1))
+        return Succession(
+            given,
+            given.flow(noise),
+            registry(() if self.learn else WHO),
+            noise=noise,
+            learn=self.learn,
+            refused=self.note,
+            ticking=self.ticking,
+        )
+
+    def note(self, refused: Refused) -> None:
+        """Remember what was refused."""
+        times, reasons = refused.times.tolist(), refused.reasons.tolist()
+        self.refused += list(zip(times, reasons, strict=True))
+
+    def take(self, some: Sequence[Row]) -> None:
+        """Feed it a batch; steps of a reload are taken as soon as they are due."""
+        self.keep(self.engine.take(self.engine.extract(rows(some))))
+        while self.engine.due:
+            self.engine.turn()
+
+    def finish(self) -> dict[Answer, bool]:
+        """Close all windows."""
+        self.keep(self.engine.finish())
+        return self.answers
+
+    def keep(self, answers: object) -> None:
+        """Remember answers; none may come twice."""
+        for part in answers:  # type: ignore[attr-defined]
+            assert isinstance(part, Answers)
+            table = part.table()
+            starts = table["window_start"].cast(pa.int64()).to_pylist()
+            for start, row in zip(starts, table.to_pylist(), strict=True):
+                key = start, row["subject"], row["query"]
+                assert key not in self.answers
+                self.answers[key] = row["detected"]
+
+    def offer(self, given: Terms) -> None:
+        """Reload."""
+        self.engine.offer(given)
+        while self.engine.due:
+            self.engine.turn()
+
+    def crash(self, given: Terms) -> None:
+        """Lose the process, and go on from its last checkpoint in another."""
+        snapshot = self.engine.snapshot()
+        self.engine = self.made(given)
+        self.engine.restore(snapshot)
+        while self.engine.due:
+            self.engine.turn()
+
+
+def alone(given: Terms, all_rows: Sequence[Row]) -> tuple[dict[Answer, bool], Run]:
+    """The answers of a run that is never reloaded."""
+    run = Run(given)
+    run.take(all_rows)
+    return run.finish(), run
+
+
+tuples = st.lists(
+    st.tuples(
+        st.sampled_from((1, 2, 3, 9)),  # 9 is not registered
+        st.integers(0, 90),
+        st.integers(0, 2),
+        st.sampled_from((0.0, 1.0, 2.0)),
+    ),
+    max_size=40,
+).map(lambda some: sorted(some, key=lambda row: row[1] // 15))
+"""Roughly in order: some are late, some open windows lie before the newest."""
+cuts = st.lists(st.integers(0, 40), max_size=6)
+
+
+@settings(max_examples=150, deadline=None)
+@given(tuples, cuts, st.integers(0, 40), st.integers(0, 40))
+def test_windows_before_the_boundary_are_the_old_ones_and_from_there_on_the_new_ones(
+    some: list[Row], where: list[int], reload_at: int, crash_at: int
+) -> None:
+    """Whatever the batches are, wherever it is reloaded, and wherever the process is lost."""
+    old, new = terms(OLD), terms(NEW)
+    run = Run(old)
+    boundary = None
+    stops = sorted({0, len(some), *(min(n, len(some)) for n in (*where, reload_at, crash_at))})
+    for begin, end in zip(stops, [*stops[1:], len(some)], strict=True):
+        if begin == min(reload_at, len(some)):
+            boundary = run.engine.clock.ended * 10 if run.engine.clock.newest is not None else None
+            run.offer(new)
+        if begin == min(crash_at, len(some)):
+            run.crash(run.engine.latest)
+        run.take(some[begin:end])
+    before, plain = alone(old, some)
+    after, _ = alone(new, some)
+    expected = {key: yes for key, yes in before.items() if boundary and key[0] < boundary}
+    expected |= {key: yes for key, yes in after.items() if not boundary or key[0] >= boundary}
+    assert run.finish() == expected
+    assert run.refused == plain.refused
+    assert run.engine.counts.tolist() == plain.engine.counts.tolist()
+
+
+FLOW = [(1, t, t % 3, float(t % 2)) for t in range(0, 100, 2)]
+
+
+def test_while_old_windows_are_open_both_terms_are_used_then_the_old_ones_are_given_up() -> None:
+    run = Run(terms(OLD))
+    run.take(FLOW[:20])  # up to 38: the windows of 20 and 30 are open
+    new = terms(NEW)
+    run.offer(new)
+    assert run.engine.heir is not None
+    assert run.engine.heir.boundary == 4
+    assert run.engine.columns("s") == ("who", "at", "kind", "value")
+    run.take(FLOW[20:26])  # up to 50: the window of 30 is still open
+    assert run.engine.heir is not None
+    run.take(FLOW[26:])
+    assert run.engine.heir is None
+    assert run.engine.terms is new
+    assert run.engine.columns("s") == ("who", "at", "kind")
+
+
+def test_each_window_is_answered_under_the_terms_that_it_belongs_to() -> None:
+    run = Run(terms(OLD))
+    old, new = run.engine.terms, terms(NEW)
+    run.take(FLOW[:20])
+    run.engine.offer(new)
+    run.engine.turn()
+    engine = run.engine
+    for handed in engine.hand(engine.extract(rows(FLOW[20:]))):
+        mine = engine.terms_of(handed)
+        assert mine is (old if handed.closed.first < 4 else new)
+        assert list(engine.answer(handed).queries) == [query.name for query in mine.spec.queries]
+
+
+def test_a_reload_before_the_first_tuple_takes_effect_at_once() -> None:
+    run, new = Run(terms(OLD)), terms(NEW)
+    run.offer(new)
+    assert run.engine.terms is new
+    assert run.engine.heir is None
+
+
+def test_terms_that_come_while_others_are_taken_up_wait_for_their_turn() -> None:
+    """The last of them counts; those in between are never used."""
+    third = terms(NEW.replace("SEQ(c, b, a)", "SEQ(a, c)"))
+    run = Run(terms(OLD))
+    run.take(FLOW[:20])
+    run.offer(terms(NEW))
+    run.offer(terms(NEW.replace("SEQ(c, b, a)", "SEQ(b, c)")))
+    run.offer(third)
+    run.crash(third)
+    run.take(FLOW[20:32])  # up to 62: the windows before 50 are closed
+    run.take(FLOW[32:])
+    answers = run.finish()
+    assert run.engine.terms.digest == third.digest
+    after, _ = alone(third, FLOW)
+    assert {key: answers[key] for key in after if key[0] >= 70} == {
+        key: yes for key, yes in after.items() if key[0] >= 70
+    }
+    assert len({start for start, _, _ in answers}) == 10
+
+
+def test_a_specification_that_changed_while_nothing_ran_is_taken_up_at_the_next_start() -> None:
+    run = Run(terms(OLD))
+    run.take(FLOW[:20])
+    run.crash(terms(NEW))
+    assert run.engine.heir is not None
+    run.take(FLOW[20:])
+    before, _ = alone(terms(OLD), FLOW)
+    after, _ = alone(terms(NEW), FLOW)
+    assert run.finish() == {k: v for k, v in before.items() if k[0] < 40} | {
+        k: v for k, v in after.items() if k[0] >= 40
+    }
+
+
+def test_another_plan_for_the_same_specification_is_taken_up_as_well() -> None:
+    private = OLD + "private: [{pattern: 'AND(a, b)', epsilon: 1}]\n"
+    spec = loads(private)
+    one = Terms(spec, plan_without_history(spec, "uniform"))
+    other = Terms(spec, plan_without_history(spec, "optimal", None, {"a": 0.5, "b": 0.5}))
+    assert one.digest != other.digest
+    run = Run(one)
+    run.take(FLOW[:20])
+    run.offer(other)
+    run.take(FLOW[20:])
+    assert run.engine.terms is other
+    assert {start for start, _, _ in run.finish()} == set(range(0, 100, 10))
+
+
+def test_who_asked_a_query_is_known_as_long_as_its_answers_may_be_on_their_way() -> None:
+    run = Run(terms(OLD))
+    run.take(FLOW[:20])
+    run.offer(terms(NEW))
+    run.take(FLOW[20:])
+    assert run.engine.terms.consumers == {"order": "y", "both": "x"}
+    run.crash(run.engine.latest)
+    assert run.engine.consumers == {"order": "y", "both": "x", "rising": "x"}
+
+
+def test_while_subjects_are_learned_new_terms_wait() -> None:
+    run = Run(terms(OLD), learn=30)
+    run.take(FLOW[:10])
+    run.offer(terms(NEW))
+    assert run.engine.heir is None
+    run.take(FLOW[10:30])
+    run.take(FLOW[30:])
+    assert run.engine.terms.spec.queries[0].name == "order"
+    learned = {who for _, who, _ in run.finish()}
+    assert learned == {1}
+
+
+def test_subjects_that_are_added_have_answers_from_the_boundary_on() -> None:
+    run = Run(terms(OLD))
+    run.take(FLOW[:20])
+    run.offer(terms(NEW + "subjects: [1, 2, 3, 4]\n"))
+    run.crash(run.engine.latest)
+    run.take([(4, 39, 2, 0.0), *FLOW[20:], (4, 98, 2, 0.0)])
+    answers = run.finish()
+    assert {start for start, who, _ in answers if who == 4} == set(range(40, 100, 10))
+    assert run.refused == [(39, 3)]
+
+
+def test_terms_that_have_not_changed_are_not_taken_up_again(tmp_path: Path) -> None:
+    """But whoever was added to the file of subjects is registered, and has nothing but answers."""
+    (tmp_path / "who.txt").write_text("1\n2\n3\n")
+    (tmp_path / "spec.yaml").write_text(OLD + "subjects: {file: who.txt}\n")
+    spec = load(tmp_path / "spec.yaml")
+    run = Run(Terms(spec, plan_without_history(spec, "uniform")))
+    run.take(FLOW[:20])
+    (tmp_path / "who.txt").write_text("1\n2\n3\n4\n")
+    run.offer(Terms(spec, plan_without_history(spec, "uniform")))
+    assert run.engine.heir is None
+    run.take(FLOW[20:])
+    answers = run.finish()
+    assert {start for start, who, _ in answers if who == 4} == set(range(40, 100, 10))
+    assert {k: v for k, v in answers.items() if k[1] < 4} == alone(terms(OLD), FLOW)[0]
+
+
+def test_numbers_that_are_listed_are_found_in_a_registry_of_names() -> None:
+    given = terms(NEW + "subjects: [1, 2, 3]\n")
+    noise = Noise(SeededSource(1))
+    names = Subjects("text")
+    names.add(["1", "2"])
+    engine = Succession(terms(OLD), terms(OLD).flow(noise), names, noise=noise)
+    engine.offer(given)
+    engine.turn()
+    assert engine.terms is given
+    assert engine.subjects.names.to_pylist() == ["1", "2", "3"]
+
+
+def test_whoever_was_heard_of_too_late_to_be_learned_can_be_listed() -> None:
+    run = Run(terms(OLD), learn=30)
+    run.take([*FLOW[:20], (7, 40, 0, 0.0), *FLOW[20:30]])
+    run.take([])
+    run.offer(terms(NEW + "subjects: [1, 7]\n"))
+    assert run.engine.heir is not None
+    boundary = run.engine.heir.boundary * 10
+    run.crash(run.engine.latest)
+    run.take(FLOW[30:])
+    answers = run.finish()
+    assert {start for start, who, _ in answers if who == 7} == set(range(boundary, 100, 10))
+    assert {start for start, who, _ in answers if who == 1} == set(range(0, 100, 10))
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        (NEW.replace("size: 10 us", "size: 20 us"), "windows cannot be changed"),
+        (NEW.replace("lateness: 12 us", "lateness: 1 us"), "windows cannot be changed"),
+        (NEW.replace("who, time", "whom, time"), "streams cannot be changed"),
+        (NEW.replace("consumer: x", "consumer: z"), "both belongs to another consumer"),
+        (NEW + "subjects: [1, 2]\n", "1 subject would lose their answers"),
+        (NEW + "subjects: [one, two, three]\n", "whole numbers, as they were"),
+    ],
+)
+def test_what_cannot_change_while_it_runs_is_refused_and_the_old_terms_stay(
+    text: str, complaint: str
+) -> None:
+    run = Run(terms(OLD))
+    run.take(FLOW[:20])
+    with pytest.raises(SpecificationError, match=complaint):
+        run.offer(terms(text))
+    assert not run.engine.due
+    run.take(FLOW[20:])
+    assert run.finish() == alone(terms(OLD), FLOW)[0]
+
+
+def test_every_obstacle_is_told_at_once() -> None:
+    run = Run(terms(OLD))
+    changed = NEW.replace("10 us", "20 us").replace("who, time", "whom, time")
+    with pytest.raises(SpecificationError) as error:
+        run.offer(terms(changed))
+    assert len(error.value.mistakes) == 2
+
+
+def test_a_plan_for_another_specification_is_refused() -> None:
+    run = Run(terms(OLD))
+    with pytest.raises(PlanError, match="another specification"):
+        run.offer(Terms(loads(NEW), plan_without_history(loads(OLD), "uniform")))
+
+
+def test_sliding_windows_cannot_change_their_terms() -> None:
+    """Windows of both would share panes, and so give their events away twice."""
+    sliding = HEAD.replace("size: 10 us", "size: 10 us, slide: 5 us")
+    run = Run(terms(OLD.replace(HEAD, sliding)))
+    with pytest.raises(SpecificationError, match="slide"):
+        run.offer(terms(NEW.replace(HEAD, sliding)))
+    run.offer(terms(OLD.replace(HEAD, sliding)))  # nothing has changed
+    assert run.engine.heir is None
+
+
+def test_windows_that_close_by_the_clock_change_after_the_last_that_a_tuple_has_reached() -> None:
+    """A tuple may be ahead of the clock; what it is to the new terms was not looked at."""
+    ticking = HEAD.replace("size: 10 us", "size: 10 us, close: clock")
+    run = Run(terms(OLD.replace(HEAD, ticking)), ticking=True)
+    engine = run.engine
+    list(engine.tick(5))
+    run.take([(1, 5, 0, 0.0), (1, 27, 2, 0.0)])
+    run.offer(terms(NEW.replace(HEAD, ticking)))
+    assert engine.heir is not None
+    assert engine.heir.boundary == 3
+    run.crash(engine.latest)
+    assert run.engine.heir is not None
+    seen = [run.engine.terms_of(handed).spec.queries[0].name for handed in run.engine.tick(52)]
+    assert seen == ["both", "order"]
+
+
+def test_terms_are_kept_with_their_files_and_come_back_under_their_fingerprint(
+    tmp_path: Path,
+) -> None:
+    """The files may have changed when they are wanted."""
+    square = {"type": "Polygon", "coordinates": [[[0, 0], [2, 0], [2, 2], [0, 2], [0, 0]]]}
+    (tmp_path / "square.geojson").write_text(json.dumps(square))
+    (tmp_path / "who.txt").write_text("1\n2\n")
+    (tmp_path / "spec.yaml").write_text(
+        """
+version: 1
+streams: {s: {subject: who, time: at}}
+windows: {size: 1 min}
+areas: {square: {geojson: square.geojson}}
+events: {inside: {stream: s, inside: square}}
+private: [{pattern: inside, epsilon: 0.5, limit: 20 per day}]
+queries: [{name: q, consumer: c, pattern: inside}]
+subjects: {file: who.txt}
+"""
+    )
+    spec = load(tmp_path / "spec.yaml")
+    kept = Terms(spec, plan_without_history(spec, "uniform"))
+    packed = kept.packed
+    (tmp_path / "square.geojson").unlink()
+    (tmp_path / "who.txt").unlink()
+    found = Terms.unpacked(packed)
+    assert found.spec.fingerprint == kept.spec.fingerprint
+    assert found.digest == kept.digest
+    assert found.packed == packed
+    assert found.plan.to_dict()["schemes"] == kept.plan.to_dict()["schemes"]
+    found.flow(Noise())
+    inside = found.spec.areas["square"].shape(Path())
+    assert inside.contains(np.array([1.0, 3.0]), np.array([1.0, 3.0])).tolist() == [True, False]
+
+
+@pytest.mark.parametrize("damaged", [b"", b"nonsense", b'{"succession": 1, "sizes": [4]}\nabc'])
+def test_a_damaged_checkpoint_is_refused(damaged: bytes) -> None:
+    with pytest.raises(StateError, match="not a checkpoint"):
+        Run(terms(OLD)).engine.restore(damaged)
+
+
+def test_specifications_in_tests_differ_in_the_order_of_their_events() -> None:
+    """Else bits of one could pass for those of the other."""
+    specs: list[Specification] = [loads(OLD), loads(NEW)]
+    assert list(specs[0].events) != list(specs[1].events)

@@ -1,0 +1,570 @@
+"""`tacit doctor`: every part of a set-up, when it is right and when it is not."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import shutil
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from tacit.insight import surroundings
+from tacit.insight.doctor import Setup, examine
+from tacit.insight.findings import Findings
+from tacit.insight.surroundings import is_remote
+from tacit.ledger import glance as glancing
+from tacit.ledger.glance import glance
+from tacit.ledger.ledger import Ledger
+from tests.cli.meetings import SPEC, tacit, tuples
+from tests.services import Mosquitto, Postgres, free_port
+
+LIMITED = SPEC.replace("epsilon: 2", "epsilon: 2, limit: 200 per day")
+REGISTERED = "subjects: [u0, u1, u2]\n"
+COLUMNS = "columns=at:time,kind:text"
+
+
+@pytest.fixture(autouse=True)
+def closed_doors() -> Iterator[None]:
+    """New files are closed to others, as in a good set-up."""
+    before = os.umask(0o077)
+    yield
+    os.umask(before)
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Path:
+    """A specification in a file, with a limit."""
+    return written(tmp_path, LIMITED)
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "spec.yaml"
+    path.write_text(text)
+    return path
+
+
+@pytest.fixture
+def sent(tmp_path: Path) -> Path:
+    """Tuples in a file."""
+    return tuples(tmp_path / "sent.csv", seed=2)
+
+
+@pytest.fixture
+def whole(spec: Path, sent: Path, tmp_path: Path) -> Setup:
+    """A set-up with everything, after a first run."""
+    plan, ledger, out = (tmp_path / name for name in ("plan.json", "l.db", "answers.jsonl"))
+    history = tuples(tmp_path / "history.csv", seed=1)
+    for command in (
+        ("plan", spec, "--history", history, "-o", plan),
+        ("run", spec, sent, "--plan", plan, "--ledger", ledger, "--to", out),
+    ):
+        done = tacit(*command)
+        assert done.exit_code == 0, done.output
+    return Setup(spec, (str(sent),), plan, str(ledger), sink=str(out))
+
+
+def told(findings: Findings, about: str) -> list[tuple[str, str]]:
+    return [(one.grade, one.says) for one in findings.all if one.about == about]
+
+
+def only(findings: Findings, about: str, grade: str) -> str:
+    """What is said about something; there is one finding, of this grade."""
+    ((found, says),) = told(findings, about)
+    assert found == grade, says
+    return says
+
+
+def changed(setup: Setup, **fields: Any) -> Setup:
+    return Setup(**{**vars(setup), **fields})
+
+
+def test_a_good_set_up_passes_and_is_left_as_it_was(whole: Setup) -> None:
+    assert whole.ledger is not None
+    before = Path(whole.ledger).read_bytes()
+    found = examine(whole)
+    assert found.passed, str(found)
+    assert [one.about for one in found.all] == [
+        "specification", "extras", "plan", "registry", "source", "ledger", "run", "sink", "disk",
+        "clock", "permissions",
+    ]  # fmt: skip
+    assert {one.grade for one in found.all} == {"ok"}
+    assert str(found).endswith("\n\nAll is well.")
+    assert Path(whole.ledger).read_bytes() == before
+    assert "1 release" in only(found, "ledger", "ok") or "releases" in only(found, "ledger", "ok")
+    assert "'spec' goes on" in only(found, "run", "ok")
+
+
+def test_the_command_says_the_same_and_ends_accordingly(whole: Setup, tmp_path: Path) -> None:
+    given = [whole.spec, *whole.sources, "--plan", whole.plan, "--ledger", whole.ledger, "--to"]
+    good = tacit("doctor", *given, whole.sink)  # type: ignore[arg-type]
+    assert good.exit_code == 0, good.output
+    assert "All is well." in good.stdout
+    bad = tacit("doctor", *given, tmp_path / "nowhere/x.jsonl", "--json")  # type: ignore[arg-type]
+    assert bad.exit_code == 1
+    report = json.loads(bad.stdout)
+    assert (report["passed"], report["wrong"], report["warnings"]) == (False, 1, 0)
+    (wrong,) = [one for one in report["findings"] if one["grade"] == "wrong"]
+    assert wrong["about"] == "sink"
+    assert "its folder does not exist" in wrong["says"]
+
+
+def test_text_is_wrapped_and_says_how_many_are_wrong(tmp_path: Path) -> None:
+    text = str(examine(Setup(written(tmp_path, SPEC), sink=str(tmp_path / "x.xyz"))))
+    assert max(map(len, text.splitlines())) <= 100
+    assert text.splitlines()[-1] == "2 wrong, 1 warning."
+
+
+# The specification
+
+
+def test_every_mistake_is_told_and_the_rest_is_looked_at_all_the_same(tmp_path: Path) -> None:
+    spec = written(tmp_path, SPEC.replace("epsilon: 2", "epsilon: -2").replace("OR(a", "OR(aa"))
+    found = examine(Setup(spec, ("nope.csv",), ledger=str(tmp_path / "l.db"), sink="-"))
+    assert len(told(found, "specification")) == 2
+    assert all("spec.yaml:" in says for _, says in told(found, "specification"))
+    assert "does not exist" in only(found, "source", "wrong")
+    only(found, "ledger", "ok")
+    only(found, "sink", "ok")
+
+
+def test_a_limit_needs_a_ledger(spec: Path) -> None:
+    found = examine(Setup(spec))
+    assert ("wrong", "visit has a limit (200 per day), which only a ledger can count: name one with"
+            " --ledger") in told(found, "specification")  # fmt: skip
+
+
+def test_a_specification_that_asks_or_hides_nothing_is_worth_a_word(tmp_path: Path) -> None:
+    text = SPEC.partition("private:")[0]
+    found = examine(Setup(written(tmp_path, text)))
+    assert [grade for grade, _ in told(found, "specification")] == ["ok", "warning", "warning"]
+
+
+# The plan
+
+
+def test_a_plan_for_another_specification_is_wrong(whole: Setup) -> None:
+    whole.spec.write_text(LIMITED.replace("epsilon: 2", "epsilon: 1"))
+    assert "another specification" in only(examine(whole), "plan", "wrong")
+
+
+def test_a_plan_that_gives_away_too_much_is_wrong(whole: Setup) -> None:
+    assert whole.plan is not None
+    plain = json.loads(whole.plan.read_text())
+    for context in plain["schemes"][0]["components"][0]["contexts"]:
+        for table in context["tables"]:
+            total = sum(int(entry) for entry in table[0])
+            for row in table:
+                row[:] = ["0"] * (len(row) - 1) + [str(total)]
+            table[0][:] = [str(total)] + ["0"] * (len(table[0]) - 1)
+    whole.plan.write_text(json.dumps(plain))
+    only(examine(whole), "plan", "wrong")
+
+
+def test_a_plan_is_needed_unless_the_mechanism_does_without(tmp_path: Path) -> None:
+    assert "needs history" in only(examine(Setup(written(tmp_path, SPEC))), "plan", "wrong")
+    uniform = written(tmp_path, SPEC + "mechanism: uniform\n")
+    assert "none is needed" in only(examine(Setup(uniform)), "plan", "ok")
+
+
+# The registry
+
+
+def test_a_registry_is_counted(tmp_path: Path) -> None:
+    found = examine(Setup(written(tmp_path, SPEC + REGISTERED)))
+    assert only(found, "registry", "ok") == "3 subjects"
+    names = tmp_path / "names.txt"
+    names.write_text("u0\nu1\n")
+    found = examine(Setup(written(tmp_path, SPEC), subjects=names))
+    assert only(found, "registry", "ok") == "2 subjects"
+
+
+@pytest.mark.parametrize("content", ["", None])
+def test_a_registry_that_cannot_be_read_is_wrong(tmp_path: Path, content: str | None) -> None:
+    names = tmp_path / "names.txt"
+    if content is not None:
+        names.write_text(content)
+    only(examine(Setup(written(tmp_path, SPEC), subjects=names)), "registry", "wrong")
+
+
+def test_somebody_who_is_named_and_not_registered_is_found(tmp_path: Path) -> None:
+    text = SPEC.replace("epsilon: 2", "epsilon: 2, subjects: [u7, u0]")
+    names = tmp_path / "names.txt"
+    names.write_text("u0\nu1\n")
+    found = examine(Setup(written(tmp_path, text), subjects=names))
+    assert "such as 'u7'" in only(found, "registry", "wrong")
+
+
+# Sources
+
+
+def test_a_source_must_have_the_columns(tmp_path: Path) -> None:
+    (tmp_path / "sent.csv").write_text("who,at\nu1,2026-01-01T00:00:00Z\n")
+    found = examine(Setup(written(tmp_path, SPEC), (str(tmp_path / "sent.csv"),)))
+    assert "no column 'kind'" in only(found, "source", "wrong")
+
+
+def test_an_empty_source_and_standard_input_are_no_mistake(tmp_path: Path) -> None:
+    (tmp_path / "sent.csv").write_text("")
+    spec = written(tmp_path, SPEC)
+    assert "is empty" in only(
+        examine(Setup(spec, (str(tmp_path / "sent.csv"),))), "source", "warning"
+    )
+    assert "standard input" in only(examine(Setup(spec, ("-",))), "source", "ok")
+
+
+def test_every_stream_needs_a_source(tmp_path: Path, sent: Path) -> None:
+    text = SPEC.replace("streams: {", "streams: {t: {subject: who, time: at}, ")
+    spec = written(tmp_path, text)
+    found = examine(Setup(spec, (f"s={sent}",)))
+    assert told(found, "source")[0][0] == "ok"
+    assert told(found, "source")[1] == ("wrong", "no source is given for t: write t=SOURCE")
+    found = examine(Setup(spec, (f"s={sent}", f"u={sent}", f"t={sent}")))
+    assert [grade for grade, _ in told(found, "source")] == ["ok", "wrong", "ok"]
+
+
+def test_files_do_not_go_by_the_clock(tmp_path: Path, sent: Path) -> None:
+    spec = written(tmp_path, SPEC.replace("1 min}", "1 min, close: clock}"))
+    found = examine(Setup(spec, (str(sent),)))
+    assert "close by the clock" in told(found, "source")[1][1]
+
+
+# Brokers
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mosquitto]:
+    """A broker with a password, where anna may subscribe to taxis/# and to nothing else."""
+    found = sorted(Path("/usr/lib").glob("*/mosquitto_dynamic_security.so"))
+    if not found:
+        pytest.skip("this Mosquitto cannot refuse subscriptions")
+    folder = tmp_path_factory.mktemp("mosquitto")
+    rights = folder / "rights.json"
+    rights.write_text(json.dumps(_rights("anna", "secret", "taxis/#")))
+    settings = ("allow_anonymous false", f"plugin {found[0]}", f"plugin_opt_config_file {rights}")
+    with Mosquitto(folder, settings) as running:
+        yield running
+
+
+def _rights(user: str, password: str, topics: str) -> dict[str, Any]:
+    """What Mosquitto's plugin for rights keeps."""
+    salt = b"twelve bytes"
+    hashed = hashlib.pbkdf2_hmac("sha512", password.encode(), salt, 101)
+    known = {
+        "username": user,
+        "password": base64.b64encode(hashed).decode(),
+        "salt": base64.b64encode(salt).decode(),
+        "iterations": 101,
+        "roles": [{"rolename": "reader"}],
+    }
+    reading = {"acltype": "subscribePattern", "topic": topics, "allow": True}
+    return {
+        "defaultACLAccess": {"subscribe": False},
+        "clients": [known],
+        "roles": [{"rolename": "reader", "acls": [reading]}],
+    }
+
+
+def test_a_broker_is_asked_whether_it_lets_us_in(
+    tmp_path: Path, broker: Mosquitto, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = written(tmp_path, SPEC)
+    place = f"mqtt://anna@127.0.0.1:{broker.port}"
+    source = f"{place}/taxis/{{who}}?{COLUMNS}"
+    monkeypatch.setenv("TACIT_MQTT_PASSWORD", "secret")
+    found = examine(
+        Setup(spec, (source,), ledger=str(tmp_path / "l.db"), sink=f"{place}/tacit/{{consumer}}")
+    )
+    assert [grade for grade, _ in told(found, "source")] == ["ok", "ok"]
+    assert "takes the subscription to taxis/+" in told(found, "source")[1][1]
+    assert "answers" in only(found, "sink", "ok")
+    refused = examine(Setup(spec, (f"{place}/doors/{{who}}?{COLUMNS}",)))
+    assert "refuses the subscription to doors/+" in told(refused, "source")[1][1]
+    assert "secret" not in str(found) + str(refused)
+    monkeypatch.setenv("TACIT_MQTT_PASSWORD", "guessed")
+    refused = examine(Setup(spec, (source,)))
+    assert "does not let us in" in told(refused, "source")[1][1]
+    assert "guessed" not in str(refused)
+
+
+def test_the_session_of_a_run_is_not_taken_over(
+    tmp_path: Path, broker: Mosquitto, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from paho.mqtt.client import Client, MQTTv5
+    from paho.mqtt.enums import CallbackAPIVersion
+
+    from tacit.connectors.mqtt.address import read_inward
+
+    monkeypatch.setenv("TACIT_MQTT_PASSWORD", "secret")
+    url = f"mqtt://anna@127.0.0.1:{broker.port}/taxis/{{who}}?{COLUMNS}"
+    address, _ = read_inward(url)
+    lost: list[Any] = []
+    client = Client(CallbackAPIVersion.VERSION2, client_id=address.client, protocol=MQTTv5)
+    client.username_pw_set("anna", "secret")
+    client.on_disconnect = lambda *given: lost.append(given)
+    client.connect("127.0.0.1", broker.port)
+    client.loop_start()
+    try:
+        while not client.is_connected():
+            time.sleep(0.01)
+        assert told(examine(Setup(written(tmp_path, SPEC), (url,))), "source")[1][0] == "ok"
+        time.sleep(0.3)
+        assert client.is_connected()
+        assert not lost
+    finally:
+        client.disconnect()
+        client.loop_stop()
+
+
+def test_a_broker_that_is_not_there_and_columns_that_are_not_told(tmp_path: Path) -> None:
+    found = examine(Setup(written(tmp_path, SPEC), (f"mqtt://127.0.0.1:{free_port()}/a/b",)))
+    (guessed, away) = told(found, "source")
+    assert (guessed[0], away[0]) == ("warning", "wrong")
+    assert "columns will be guessed" in guessed[1]
+    assert "does not answer (Connection refused)" in away[1]
+
+
+def test_a_topic_of_kafka_must_be_there(tmp_path: Path) -> None:
+    """Against the client library's own broker, which speaks the protocol for real."""
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": "mock", "test.mock.num.brokers": 1, "log_level": 0})
+    brokers = producer.list_topics(timeout=10).brokers
+    host = next(iter(brokers.values()))
+    producer.produce("gps", b"{}")
+    assert producer.flush(10) == 0
+    spec, place = written(tmp_path, SPEC), f"kafka://{host.host}:{host.port}"
+    columns = "columns=who:text,at:time,kind:text"
+    good = examine(Setup(spec, (f"{place}/gps?{columns}",)))
+    assert told(good, "source")[1] == ("ok", f"{place} answers, and has gps")
+    bad = examine(Setup(spec, (f"{place}/gps,doors?{columns}",)))
+    assert "has no topic doors" in told(bad, "source")[1][1]
+
+
+def test_answers_go_to_a_broker_from_a_ledger_alone(tmp_path: Path) -> None:
+    found = examine(Setup(written(tmp_path, SPEC), sink="mqtt://127.0.0.1/tacit/{consumer}"))
+    assert "from a ledger alone" in only(found, "sink", "wrong")
+
+
+# The ledger
+
+
+def test_where_nobody_counts_it_is_told(tmp_path: Path) -> None:
+    only(examine(Setup(written(tmp_path, SPEC))), "ledger", "warning")
+
+
+def tampered(place: str, statement: str) -> None:
+    with sqlite3.connect(place) as connection:
+        assert connection.execute(statement).rowcount
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE tacit_releases SET answers = answers + 1",
+        "UPDATE tacit_charges SET amount = amount - 1",
+        "DELETE FROM tacit_charges WHERE place = 0",
+        "UPDATE tacit_head SET releases = releases + 1",
+    ],
+)
+def test_a_broken_link_is_found(whole: Setup, statement: str) -> None:
+    assert whole.ledger is not None
+    tampered(whole.ledger, statement)
+    assert "its last link is broken" in only(examine(whole), "ledger", "wrong")
+
+
+@pytest.mark.parametrize(
+    ("statement", "says"),
+    [
+        ("UPDATE tacit_checkpoints SET checkpoint = x'00'", "was changed"),
+        ("UPDATE tacit_runs SET until = until + 1", "was changed"),
+    ],
+)
+def test_a_run_that_was_changed_is_found(whole: Setup, statement: str, says: str) -> None:
+    assert whole.ledger is not None
+    tampered(whole.ledger, statement)
+    assert says in only(examine(whole), "run", "wrong")
+
+
+def test_a_run_of_another_specification_is_worth_a_word(whole: Setup) -> None:
+    whole.spec.write_text(LIMITED.replace("200 per day", "300 per day"))
+    assert "another specification" in only(examine(whole), "run", "warning")
+    assert told(examine(changed(whole, run="another")), "run") == []
+
+
+@pytest.mark.parametrize(
+    ("prepare", "says"),
+    [
+        (lambda path: path.write_bytes(b"something else" * 100), "no SQLite database"),
+        (lambda path: path.mkdir(), "is not a file"),
+        (lambda path: sqlite3.connect(path).execute("CREATE TABLE other (x)"), "not a ledger"),
+    ],
+)
+def test_what_is_no_ledger_is_found(
+    tmp_path: Path, prepare: Callable[[Path], Any], says: str
+) -> None:
+    path = tmp_path / "l.db"
+    prepare(path)
+    found = examine(Setup(written(tmp_path, SPEC), ledger=str(path)))
+    assert says in only(found, "ledger", "wrong")
+
+
+def test_a_ledger_of_a_newer_version_is_found(whole: Setup) -> None:
+    assert whole.ledger is not None
+    tampered(whole.ledger, "UPDATE tacit_version SET version_num = '9999'")
+    assert "newer Tacit" in only(examine(whole), "ledger", "wrong")
+
+
+def test_a_ledger_needs_a_folder_that_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = written(tmp_path, SPEC)
+    found = examine(Setup(spec, ledger=str(tmp_path / "nowhere/l.db")))
+    assert "is no folder" in only(found, "ledger", "wrong")
+    monkeypatch.setattr(os, "access", lambda *_: False)  # root may write everywhere
+    found = examine(Setup(spec, ledger=str(tmp_path / "l.db"), sink=str(tmp_path / "a.jsonl")))
+    assert "cannot be written" in only(found, "ledger", "wrong")
+    assert "cannot be written" in only(found, "sink", "wrong")
+
+
+def test_a_ledger_on_another_machine_s_disk_is_worth_a_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not is_remote(tmp_path)
+    mounts = f"/dev/sda / ext4 rw 0 0\nserver:/x {tmp_path} nfs4 rw 0 0\n"
+    read = Path.read_text
+    monkeypatch.setattr(
+        Path, "read_text", lambda p, *a: mounts if str(p) == "/proc/mounts" else read(p, *a)
+    )
+    found = examine(Setup(written(tmp_path, SPEC), ledger=str(tmp_path / "l.db")))
+    assert [grade for grade, _ in told(found, "ledger")] == ["warning", "ok"]
+    assert is_remote(tmp_path / "below")
+    assert not is_remote(tmp_path.parent)
+
+
+def test_a_ledger_in_postgresql(
+    tmp_path: Path, postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before it is laid, after, when it was changed, with a clock ahead, and when it is away."""
+    place = postgres.database("doctor")
+    setup = Setup(written(tmp_path, SPEC), ledger=place)
+    assert "first run lays it" in only(examine(setup), "ledger", "ok")
+    with Ledger.open(place) as ledger:
+        ledger.take_over("spec", "0" * 64)
+    found = examine(setup)
+    assert "its last link holds: 0 releases" in only(found, "ledger", "ok")
+    assert "nothing to go on from" in only(found, "run", "ok")
+    only(found, "clock", "ok")
+    seen = glance(place, "spec")
+    assert seen is not None
+    assert seen.ahead is not None
+    assert abs(seen.ahead) < 1
+    with psycopg.connect(place) as connection:
+        epoch = connection.execute("SELECT epoch FROM tacit_runs").fetchone()
+        assert epoch == (1,)  # nobody was fenced
+        connection.execute("UPDATE tacit_head SET releases = 7")
+    assert "broken" in only(examine(setup), "ledger", "wrong")
+    monkeypatch.setattr(glancing, "_ahead", lambda _: -31.5)
+    assert "31.5 s behind" in only(examine(setup), "clock", "warning")
+    away = Setup(setup.spec, ledger=f"postgresql://tacit@127.0.0.1:{free_port()}/x")
+    assert "does not answer" in only(examine(away), "ledger", "wrong")
+
+
+# The sink, the disk, the clock, doors and extras
+
+
+@pytest.mark.parametrize(
+    ("name", "ledger", "grade"),
+    [
+        ("-", None, "ok"),
+        ("answers.parquet", None, "ok"),
+        ("answers.parquet", "l.db", "wrong"),  # it cannot be added to
+        ("answers/", "l.db", "ok"),
+        ("answers/*.csv", "l.db", "ok"),
+        ("answers.txt", None, "wrong"),
+    ],
+)
+def test_a_sink_is_of_a_kind_that_can_be_written(
+    tmp_path: Path, name: str, ledger: str | None, grade: str
+) -> None:
+    sink = name if name == "-" else f"{tmp_path}/{name}"
+    place = None if ledger is None else str(tmp_path / ledger)
+    only(examine(Setup(written(tmp_path, SPEC), ledger=place, sink=sink)), "sink", grade)
+    assert not (tmp_path / "answers").exists()
+
+
+@pytest.mark.parametrize(("days", "grade"), [(0.5, "wrong"), (3, "warning"), (100, "ok")])
+def test_there_must_be_room_for_a_day_s_answers(
+    tmp_path: Path, days: float, grade: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1,440 windows of 3 subjects and 3 queries, at 190 bytes a line."""
+    need = 1440 * 3 * 3 * 190
+    usage = shutil.disk_usage(tmp_path)._replace(free=int(need * days))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    found = examine(Setup(written(tmp_path, SPEC + REGISTERED), sink=str(tmp_path / "a.jsonl")))
+    assert "12,960 answers a day take about 2 MB" in only(found, "disk", grade)
+
+
+def test_a_clock_that_went_back_is_found(whole: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now - 3600)
+    says = only(examine(whole), "clock", "wrong")
+    assert "before the ledger's last release" in says
+    monkeypatch.setattr(time, "time", lambda: 0.0)
+    assert "it is not 1970" in told(examine(whole), "clock")[0][1]
+
+
+def test_a_clock_that_nobody_keeps_matters_where_windows_go_by_it(
+    tmp_path: Path, sent: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(surroundings, "_drifts", lambda: True)
+    only(examine(Setup(written(tmp_path, SPEC), (str(sent),))), "clock", "ok")
+    spec = written(tmp_path, SPEC.replace("1 min}", "1 min, close: clock}"))
+    assert "NTP" in only(examine(Setup(spec)), "clock", "warning")
+
+
+def test_another_time_zone_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Kolkata")
+    time.tzset()
+    try:
+        assert "UTC+5:30" in only(examine(Setup(written(tmp_path, SPEC))), "clock", "ok")
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_open_doors_are_found(whole: Setup) -> None:
+    assert whole.ledger is not None
+    assert whole.plan is not None
+    Path(whole.ledger).chmod(0o644)
+    Path(whole.sources[0]).chmod(0o640)
+    whole.plan.chmod(0o602)
+    found = told(examine(whole), "permissions")
+    assert [grade for grade, _ in found] == ["warning"] * 3
+    assert f"chmod o-rwx {whole.ledger}" in found[0][1]
+    assert f"chmod o-rwx {whole.plan}" in found[1][1]
+    assert f"chmod o-w {whole.plan}" in found[2][1]
+
+
+def test_what_is_not_installed_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(surroundings, "find_spec", lambda _: None)
+    source = f"mqtt://127.0.0.1/a/{{who}}?{COLUMNS}&payload=cbor"
+    setup = Setup(
+        written(tmp_path, SPEC), (source,), ledger="postgresql://x@y/z", sink="kafka://127.0.0.1"
+    )
+    found = examine(setup)
+    assert [says for _, says in told(found, "extras")] == [
+        f"needs the extra tacit[{extra}]: pip install 'tacit[{extra}]'"
+        for extra in ("ledger", "postgres", "mqtt", "kafka")
+    ]
+    assert told(found, "source") == told(found, "ledger") == told(found, "sink") == []

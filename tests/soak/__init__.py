@@ -1,0 +1,1 @@
+"""Tests that take long: `make soak` runs them, `make test` does not."""
