@@ -429,11 +429,11 @@ def failing(error: Exception, times: int, *, after: bool) -> Callable[[Lease], N
     def alter(lease: Lease) -> None:
         whole, left = lease.commit, iter(range(times))
 
-        def commit(checkpoint: bytes, release: Any = None) -> int | None:
-            fails = release is not None and next(left, None) is not None
+        def commit(checkpoint: bytes, *releases: Any) -> int | None:
+            fails = bool(releases) and next(left, None) is not None
             if fails and not after:
                 raise error
-            number = whole(checkpoint, release)
+            number = whole(checkpoint, *releases)
             if fails:
                 raise error
             return number
@@ -477,11 +477,11 @@ def test_two_engines_on_one_run_release_no_window_twice(house: House) -> None:
     def taken_over(lease: Lease) -> None:
         whole, calls = lease.commit, iter(range(100))
 
-        def commit(checkpoint: bytes, release: Any = None) -> int | None:
+        def commit(checkpoint: bytes, *releases: Any) -> int | None:
             if next(calls) == 2:
                 other = open_outlet(house.folder / "other.jsonl")
                 inner.append(house.run(source, outlet=other))
-            return whole(checkpoint, release)
+            return whole(checkpoint, *releases)
 
         lease.commit = commit  # type: ignore[method-assign]
 
@@ -526,7 +526,7 @@ def test_a_receiver_that_does_not_answer_is_tried_again(
     outlet = Elsewhere(absent=4)
     with caplog.at_level(logging.WARNING, "tacit.delivery"):
         outcome = house.run(source, outlet=outlet)
-    assert len(outlet.parcels) == outcome.releases
+    assert len(outlet.parcels) == outcome.windows
     ids = [number for parcel in outlet.parcels for number in parcel.table["id"].to_pylist()]
     assert ids == released(house.place)["id"].to_list()
     assert outlet.parcels[0].consumers == {"exact": "care", "guarded": "city"}
@@ -552,18 +552,18 @@ def test_a_slow_receiver_slows_the_source(house: House, monkeypatch: pytest.Monk
 
     def later(run: Durable) -> None:
         def watch() -> None:
-            while not run.outcome.releases:
+            while not run.outcome.windows:
                 time.sleep(0.01)
             time.sleep(0.5)
-            seen.append(run.outcome.releases)
+            seen.append(run.outcome.windows)
             outlet.open.set()
 
         threading.Thread(target=watch).start()
 
     outcome = house.run(source, outlet=outlet, prepare=later)
     assert seen[0] <= 3
-    assert outcome.releases > 3
-    assert len(outlet.parcels) == outcome.releases
+    assert outcome.windows > 3
+    assert len(outlet.parcels) == outcome.windows
 
 
 def test_a_run_that_is_told_to_stop_does_not_wait_for_ever_for_a_receiver(
@@ -643,9 +643,9 @@ def test_only_what_is_safe_is_acknowledged(house: House) -> None:
     def watched(lease: Lease) -> None:
         whole = lease.commit
 
-        def commit(checkpoint: bytes, release: Any = None) -> int | None:
+        def commit(checkpoint: bytes, *releases: Any) -> int | None:
             before = list(source.acknowledged)
-            number = whole(checkpoint, release)
+            number = whole(checkpoint, *releases)
             assert source.acknowledged == before
             seen.append((len(seen), before))
             return number

@@ -96,7 +96,7 @@ class Charged(Told):
         begun = "went on" if outcome.resumed else "was begun"
         lines = [
             f"The run '{self.name}' in the ledger {self.ledger} {begun}:"
-            f" {count(outcome.windows, 'window')} in {count(outcome.releases, 'release')}, charged"
+            f" {count(outcome.windows, 'window')}, charged"
             f" epsilon {amounts or 0}, summed over subjects and windows."
         ]
         if outcome.finished and outcome.resumed and not outcome.windows:

@@ -64,10 +64,10 @@ class Delivery:
         for course in self._courses:
             course.start()
 
-    def released(self, number: int, windows: int) -> None:
-        """One more release, of so many windows, waits in the ledger."""
+    def released(self, number: int) -> None:
+        """One more release waits in the ledger."""
         for course in self._courses:
-            course.released(number, windows)
+            course.released(number)
 
     @property
     def retries(self) -> int:
@@ -77,7 +77,7 @@ class Delivery:
     @property
     def waiting(self) -> int:
         """Windows released by this run that an outlet has not delivered; the most that any has."""
-        return max((course.windows for course in self._courses), default=0)
+        return max((course.left for course in self._courses), default=0)
 
     def check(self) -> None:
         """Raise what has stopped an outlet, if anything has."""
@@ -114,21 +114,21 @@ class _Course(threading.Thread):
         self._names = names
         self._changed = threading.Condition()
         self._stopping = threading.Event()
-        self._left: deque[tuple[int, int]] = deque()
-        """The releases that wait, each with its windows; not those of before."""
+        self._left: deque[int] = deque()
+        """The releases that wait; not those of before."""
         self._idle = False
         self.retries = 0
         self.error: BaseException | None = None
 
     @property
-    def windows(self) -> int:
+    def left(self) -> int:
         with self._changed:
-            return sum(windows for _, windows in self._left)
+            return len(self._left)
 
-    def released(self, number: int, windows: int) -> None:
+    def released(self, number: int) -> None:
         with self._changed:
             self._idle = False
-            self._left.append((number, windows))
+            self._left.append(number)
             self._changed.notify_all()
 
     def stop(self) -> None:
@@ -179,7 +179,7 @@ class _Course(threading.Thread):
         # Tried again by itself: what has arrived must not be delivered again.
         self._insist(self._lease.delivered, self._outlet.name, number, position)
         with self._changed:
-            while self._left and self._left[0][0] <= number:
+            while self._left and self._left[0] <= number:
                 self._left.popleft()
             self._changed.notify_all()
 

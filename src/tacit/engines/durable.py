@@ -39,7 +39,6 @@ from tacit.engines.succession import Succession
 from tacit.engines.terms import Terms
 from tacit.errors import LedgerLostError, SourceError, StaleError
 from tacit.events.subjects import Subjects
-from tacit.ledger.charges import Charge
 from tacit.ledger.lease import Draft, Lease
 from tacit.ledger.ledger import Ledger
 from tacit.pipeline.engine import Engine
@@ -80,7 +79,6 @@ class Outcome:
     resumed: bool = False
     finished: bool = False
     """Whether its input came to an end; else it was told to stop."""
-    releases: int = 0
     windows: int = 0
     answers: int = 0
     charged: dict[str, int] = field(default_factory=dict)
@@ -197,6 +195,8 @@ class Durable:
         self, terms: Terms, noise: Noise, flow: Flow, subjects: Subjects, **options: Any
     ) -> Engine:
         self.engine = Succession(terms, flow, subjects, noise=noise, **options)
+        # Each window is a release: which windows close together depends on private events too.
+        self.engine.most_windows = 1
         return self.engine
 
     def _take_all(self) -> bool:
@@ -249,9 +249,6 @@ class Durable:
         self._accountants = {
             one: self._accountants.get(one) or Accountant(engine, one, self._lease) for one in terms
         }
-        # Who is exhausted may change from one window to the next.
-        limited = any(accountant.limited for accountant in self._accountants.values())
-        engine.most_windows = 1 if limited else None
 
     def _take(self, taken: Taken) -> None:
         self._hold(self.engine.hand(taken.arrivals), taken)
@@ -307,12 +304,12 @@ class Durable:
         self._await_room()
         self._drop_old()
 
-    def _write(self, draft: Draft | None = None) -> int | None:
-        """A checkpoint and a release, on the disk."""
+    def _write(self, *drafts: Draft) -> int | None:
+        """A checkpoint and releases, on the disk; the number of the last of them."""
         began = time.monotonic()
         fingerprint, state = self.detection.spec.fingerprint, self.engine.snapshot()
         checkpoint = Checkpoint(fingerprint, self._intake.positions, state).to_bytes()
-        number = self._insist(self._lease.commit, checkpoint, draft)
+        number = self._insist(self._lease.commit, checkpoint, *drafts)
         cost = time.monotonic() - began
         # One that took unusually long says little of the next.
         self._cost, self._last_cost = min(cost, self._last_cost), cost
@@ -328,17 +325,18 @@ class Durable:
                 self.engine.answer(handed, bill.exhausted)
                 for handed, bill in zip(self._handed, bills, strict=True)
             ]
-            charges = [charge for bill in bills for charge in bill.charges]
-            draft = self._draft(answers, charges, terms)
+            drafts = [
+                self._draft(part, bill, terms) for part, bill in zip(answers, bills, strict=True)
+            ]
             try:
-                number = self._write(draft)
+                last = self._write(*drafts)
             except StaleError:
                 accountant.forget()
                 continue
             self._handed, self._volume = [], 0
-            self._count(answers, bills, draft)
-            if number is not None:
-                self._delivery.released(number, draft.windows)
+            for number, (part, bill, draft) in enumerate(zip(answers, bills, drafts, strict=True)):
+                self._count(part, bill, draft)
+                self._delivery.released((last or 0) - len(drafts) + 1 + number)
             return
 
     def _bills(self, accountant: Accountant) -> list[Bill]:
@@ -348,25 +346,22 @@ class Durable:
             accountant.forget()  # some of it may be reckoned in
             raise
 
-    def _draft(self, answers: Sequence[Answers], charges: Sequence[Charge], terms: Terms) -> Draft:
-        first = answers[0]
+    def _draft(self, answers: Answers, bill: Bill, terms: Terms) -> Draft:
         ids, order = self._accountants[terms].ids(), self.engine.shard.order
-        chosen = ids if order is None else ids[order]
         return Draft(
-            first=first.first * first.step,
-            windows=sum(part.windows for part in answers),
-            size=first.size,
-            slide=first.step,
+            first=answers.first * answers.step,
+            windows=answers.windows,
+            size=answers.size,
+            slide=answers.step,
             fingerprint=terms.spec.fingerprint,
             plan=terms.plan_digest,
-            answers=sum(len(part) for part in answers),
-            body=pack(answers, [chosen] * len(answers), terms.consumers),
-            charges=charges,
+            answers=len(answers),
+            body=pack([answers], [ids if order is None else ids[order]], terms.consumers),
+            charges=bill.charges,
         )
 
-    def _count(self, answers: Sequence[Answers], bills: Sequence[Bill], draft: Draft) -> None:
+    def _count(self, answers: Answers, bill: Bill, draft: Draft) -> None:
         outcome = self.outcome
-        outcome.releases += 1
         outcome.windows += draft.windows
         outcome.answers += draft.answers
         charged: dict[str, int] = {}
@@ -375,12 +370,10 @@ class Durable:
             charged[charge.private] = charged.get(charge.private, 0) + amount
         for private, amount in charged.items():
             outcome.charged[private] = outcome.charged.get(private, 0) + amount
-        for bill in bills:
-            outcome.exhausted += 0 if bill.exhausted is None else int(bill.exhausted.sum())
+        outcome.exhausted += 0 if bill.exhausted is None else int(bill.exhausted.sum())
         if self._released is not None:
-            for part in answers:
-                self._released(part)
-        self._publish(answers[-1], draft, charged)
+            self._released(answers)
+        self._publish(answers, draft, charged)
 
     def _publish(self, last: Answers, draft: Draft, charged: Mapping[str, int]) -> None:
         windows = self.detection.spec.windows

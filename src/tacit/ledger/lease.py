@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -136,35 +137,37 @@ class Lease:
         with self._database.reading() as connection:
             return balances.read(connection, key)
 
-    def commit(self, checkpoint: bytes, release: Draft | None = None) -> int | None:
-        """Write a checkpoint and, with it, a release; its number.
+    def commit(self, checkpoint: bytes, *releases: Draft) -> int | None:
+        """Write a checkpoint and, with it, releases that follow each other; the last one's number.
 
-        When this returns, both are on the disk. If it fails, neither is, and nothing may be
-        delivered. A commit whose end was not heard of may be repeated with the same release.
+        When this returns, all of it is on the disk. If it fails, nothing is, and nothing may be
+        delivered. A commit whose end was not heard of may be repeated with the same releases.
         """
-        if release is None:
+        if not releases:
             with self._database.writing() as connection:
                 run = self._insist(connection, lock=True)
                 self._write_checkpoint(connection, run, checkpoint)
             return None
-        packed = list(merged(release.charges, release.slide))
+        packed = [list(merged(release.charges, release.slide)) for release in releases]
+        settled: dict[Key, Amounts] | None = None
         with self._database.writing() as connection:
-            head = connection.execute(sa.select(HEAD).with_for_update()).mappings().one()
+            head: Any = connection.execute(sa.select(HEAD).with_for_update()).mappings().one()
             run = self._insist(connection, lock=True)
-            number = self._repeated(connection, run, release)
-            settled: dict[Key, Amounts] | None = None
+            number = self._repeated(connection, run, releases[-1])
             if number is None:
-                self._insist_next(connection, run, release)
-                number = head["releases"] + 1
-                settled = balances.charge(connection, packed, number)
-                self._append(connection, head, release, packed)
-                moved = {"released": number, "until": release.until}
+                settled = {}
+                self._insist_next(connection, run, releases)
+                for release, charges in zip(releases, packed, strict=True):
+                    number = head["releases"] + 1
+                    settled |= balances.charge(connection, charges, number)
+                    head = self._append(connection, head, release, charges)
+                moved = {"released": number, "until": releases[-1].until}
                 self._write_checkpoint(connection, run, checkpoint, **moved)
         if self._accounts is not None:
             if settled is None:
                 self._accounts.forget()
             else:
-                self._accounts.settle(settled, release.until)
+                self._accounts.settle(settled, releases[-1].until)
         return number
 
     def waiting(self, outlet: str, after: int | None = None) -> Iterator[Waiting]:
@@ -252,9 +255,13 @@ class Lease:
         )
         return int(run["released"]) if same else None
 
-    def _insist_next(self, connection: sa.Connection, run: Any, draft: Draft) -> None:
+    def _insist_next(self, connection: sa.Connection, run: Any, drafts: Sequence[Draft]) -> None:
         """Refuse windows that the run has released before, or that leave some out."""
-        until = run["until"]
+        if any(one.until != other.first for one, other in pairwise(drafts)):
+            raise LedgerError(
+                "releases of one commit must follow each other: every window is answered"
+            )
+        until, draft = run["until"], drafts[0]
         if until is None or draft.first == until:
             return
         if draft.first < until:
@@ -272,8 +279,8 @@ class Lease:
 
     def _append(
         self, connection: sa.Connection, head: Any, draft: Draft, charges: Sequence[Charge]
-    ) -> None:
-        """The release with its body and charges, and the head moved on to it."""
+    ) -> dict[str, Any]:
+        """The release with its body and charges; the head, moved on to it."""
         number = head["releases"] + 1
         row = {
             "number": number,
@@ -299,7 +306,9 @@ class Lease:
         if charged:
             connection.execute(CHARGES.insert(), charged)
         answers = head["answers"] + draft.answers
-        connection.execute(HEAD.update().values(releases=number, answers=answers, hash=row["hash"]))
+        moved = {"releases": number, "answers": answers, "hash": row["hash"]}
+        connection.execute(HEAD.update().values(moved))
+        return {**head, **moved}
 
     def _write_checkpoint(
         self, connection: sa.Connection, run: Any, checkpoint: bytes, **changes: Any
