@@ -311,7 +311,7 @@ class OutletChecks:
         positions: list[Any] = [None]
         with receiver.open() as outlet:
             outlet.recover(None)
-            positions.extend(remembered(outlet.deliver(each)) for each in parcels[:3])
+            positions.extend(remembered(outlet.deliver(each)) for each in parcels[: done + 1])
         with receiver.open() as outlet:
             outlet.recover(positions[done])
             for each in parcels[done:]:

@@ -254,6 +254,14 @@ def test_a_plan_that_gives_windows_more_than_their_part_is_refused() -> None:
         Plan.from_dict(tumbling, specification(5))
 
 
+@pytest.mark.parametrize(("made", "called"), [("uniform", "optimal"), ("optimal", "adaptive")])
+def test_a_plan_under_the_name_of_another_mechanism_is_refused(made: str, called: str) -> None:
+    """A window would be charged as if it were another's."""
+    written = plan(5, made, "posterior").to_dict() | {"mechanism": called}
+    with pytest.raises(PlanError):
+        Plan.from_dict(written, specification(5))
+
+
 def test_what_a_window_costs() -> None:
     spec = specification(5)
     both, single, wide = spec.private

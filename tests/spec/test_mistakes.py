@@ -137,6 +137,9 @@ CASES = {
                              5, 28, "between 0.000000001 and 1000000"),
     "private twice": (HEAD + "private:\n- {pattern: slow, epsilon: 1}\n"
                       "- {pattern: slow, epsilon: 2}\n", 6, 13, "declared private twice"),
+    "private twice by text": (HEAD + "private:\n- {pattern: slow, epsilon: 1, subjects: [7]}\n"
+                              '- {pattern: slow, epsilon: 2, subjects: ["7"]}\n',
+                              6, 13, "declared private twice"),
     "a limit without time": (HEAD + "private:\n- {pattern: slow, epsilon: 1, limit: 20}\n",
                              5, 38, "such as '20 per day'"),
     "a limit per nothing": (HEAD + "private:\n- {pattern: slow, epsilon: 1, limit: 2 per x}\n",

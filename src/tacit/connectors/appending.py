@@ -116,8 +116,15 @@ class AppendingOutlet(Outlet):
                     f"{self.name} has the columns {', '.join(last['columns'])}; answers now have "
                     f"{', '.join(table.schema.names)}. Move it away, and a new file is begun"
                 )
-            return int(last["offset"])
-        if not self._begins(file, table):
+            offset = int(last["offset"])
+            if not self._goes_on(file, offset, table):
+                raise SinkError(
+                    f"{self.name} holds answers that the ledger does not know: was an older ledger "
+                    "restored? What is released now is noise drawn again. Move the file away, and "
+                    "a new one is begun"
+                )
+            return offset
+        if not self._goes_on(file, 0, table):
             what = "holds something else" if last is None else "was changed by others"
             raise SinkError(
                 f"{self.name} is there and {what}; choose another name, or move it away, and a new "
@@ -127,18 +134,16 @@ class AppendingOutlet(Outlet):
             log.warning("%s was moved away or emptied; a new file is begun", self.name)
         return 0
 
-    def _begins(self, file: io.FileIO, table: pa.Table) -> bool:
-        """Whether all that the file holds can be a delivery of these answers to a new file."""
-        left = os.fstat(file.fileno()).st_size
-        file.seek(0)
-        for text in self._texts(table, header=True) if left else ():
-            found = file.read(min(left, len(text)))
-            if found != text[: len(found)]:
-                return False
-            left -= len(found)
-            if not left:
-                break
-        return True
+    def _goes_on(self, file: io.FileIO, offset: int, table: pa.Table) -> bool:
+        """Whether what stands there can be a delivery of these answers that was cut off."""
+        file.seek(offset)
+        for text in self._texts(table, header=offset == 0):
+            found = file.read(len(text))
+            if found != text:
+                # Where the power failed there may be zeros in place of what was written.
+                written = found.rstrip(b"\0")
+                return text.startswith(written) and not file.read().strip(b"\0")
+        return not file.read(1)
 
     def _texts(self, table: pa.Table, *, header: bool) -> Iterator[bytes]:
         text = io.BytesIO()

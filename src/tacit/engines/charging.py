@@ -41,8 +41,7 @@ class Accountant:
         self.limited = any(private.limit is not None for private in self._private)
         # Where panes are drawn, each is paid for with the window that ends with it, also by a
         # newcomer, whose first window comes when all of its panes are drawn.
-        drawn = terms.plan.mechanism != "optimal"
-        self._ahead = terms.spec.windows.panes - 1 if drawn else 0
+        self._ahead = terms.spec.windows.panes - 1 if terms.plan.draws_panes else 0
         self._slots: NDArray[np.int64] = np.empty(0, np.int64)
         """The slots of subjects that are registered, in the order of the accounts."""
         self._ids: NDArray[np.int64] = np.empty(0, np.int64)

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from tacit.errors import PlanError, SinkError
 from tacit.planning.quality import Confusion, micro_alpha
-from tacit.planning.schemes import ElementScheme, Scheme, scheme_from_dict
+from tacit.planning.schemes import ElementScheme, OptimalScheme, Scheme, scheme_from_dict
 from tacit.privacy.exponentials import written
 from tacit.privacy.policies import Policies, Policy, declared_patterns
 from tacit.spec.canon import canonical
@@ -133,8 +133,13 @@ class Plan:
         change cost its epsilon together.
         """
         pattern = declared_patterns(self.spec)[self.spec.private.index(private)]
-        windows = pattern.windows(self.spec.windows.panes) if self.mechanism == "optimal" else 1
+        windows = 1 if self.draws_panes else pattern.windows(self.spec.windows.panes)
         return pattern.epsilon * self.share / windows
+
+    @property
+    def draws_panes(self) -> bool:
+        """Whether noise is drawn for panes, by any of its schemes; else it is for windows."""
+        return any(isinstance(scheme, ElementScheme) for scheme in self.schemes)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, fit for JSON."""
@@ -261,14 +266,19 @@ def _read(plain: Mapping[str, Any], spec: Specification, written: Mapping[str, A
     queries = tuple(spec.query_patterns.values())
     if not 0 < share <= 1 or len(policies) != len(plain["schemes"]):
         raise ValueError("share or schemes")
+    mechanism = str(plain["mechanism"])
+    schemes = tuple(
+        scheme_from_dict(scheme, policy, queries, spec.windows.panes)
+        for scheme, policy in zip(plain["schemes"], policies, strict=True)
+    )
+    drawn = ElementScheme if mechanism == "optimal" else OptimalScheme
+    if any(isinstance(scheme, drawn) for scheme in schemes):
+        raise ValueError("mechanism and schemes")
     return Plan(
         spec,
-        str(plain["mechanism"]),
+        mechanism,
         str(plain["decode"]),
-        tuple(
-            scheme_from_dict(scheme, policy, queries, spec.windows.panes)
-            for scheme, policy in zip(plain["schemes"], policies, strict=True)
-        ),
+        schemes,
         int(plain["windows"]),
         None if expected is None else Expected.from_dict(expected),
         share,

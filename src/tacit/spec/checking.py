@@ -217,7 +217,8 @@ def _overlap(one: Private, other: Private) -> bool:
         return False
     if one.subjects is None or other.subjects is None:
         return True
-    return not set(one.subjects).isdisjoint(other.subjects)
+    # A number and its text are the same subject wherever subjects are texts.
+    return not set(map(str, one.subjects)).isdisjoint(map(str, other.subjects))
 
 
 def _check_queries(draft: Draft) -> Iterator[Finding]:

@@ -104,7 +104,7 @@ class KafkaSource(Source):
         while not reader.backlog.reached(ends):
             # No place to resume at is given: the one there was still holds, with its rows.
             yield Batch(nothing, 1, 0, self.name)
-            reader.fetch(consumer, pausing=False)
+            reader.fetch(consumer, ends)
         batch = rows.batch(reader.backlog.take_until(ends), self.name, token["rows"])
         if batch.table.num_rows > int(token["rows"]):
             raise SourceError(f"{self.name}: the topics are not those that were read before")
@@ -198,17 +198,19 @@ class _Reader:
         self._complained = 0.0
         self._fatal: KafkaError | None = None
 
-    def fetch(self, consumer: Consumer, *, pausing: bool = True) -> None:
-        """Take in what comes within a moment; partitions of which much waits are paused."""
+    def fetch(self, consumer: Consumer, ends: Offsets | None = None) -> None:
+        """Take in what comes within a moment; partitions of which much waits are paused.
+
+        Those that are awaited up to `ends` are not, until they have come so far.
+        """
         deadline = time.monotonic() + _PULSE
         room = True
         while room and (left := deadline - time.monotonic()) > 0:
             self._add(consumer.consume(_FETCHED, left))
             if self._fatal is not None:
                 self._fail(self._fatal)
-            if pausing:
-                self._pause(consumer)
-                room = not self._paused
+            self._pause(consumer, ends or {})
+            room = not self._paused
 
     def _add(self, messages: Sequence[Fetched]) -> None:
         now = time.monotonic()
@@ -256,9 +258,10 @@ class _Reader:
             self._complained = time.monotonic()
             log.warning("%s does not answer now (%s); going on trying", self._name, error.name())
 
-    def _pause(self, consumer: Consumer) -> None:
+    def _pause(self, consumer: Consumer, ends: Offsets) -> None:
         full, room = self.backlog.crowded()
-        fresh = set(full) - self._paused
+        awaited = {place for place, end in ends.items() if not self.backlog.reached({place: end})}
+        fresh = set(full) - self._paused - awaited
         again = self._paused & set(room)
         if fresh:
             consumer.pause([TopicPartition(*partition) for partition in fresh])
