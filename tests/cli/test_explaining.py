@@ -24,7 +24,7 @@ def test_json_is_printed_for_programs(capsys: pytest.CaptureFixture[str]) -> Non
     run_explain(TAXI, as_json=True)
     told = json.loads(capsys.readouterr().out)
     assert told == explain(load(TAXI)).to_dict()
-    assert told["private"][0]["limit"] == "20 per day"
+    assert told["private"][0]["limit"] == "150 per day"
 
 
 def test_mistakes_in_a_specification_are_raised(tmp_path: Path) -> None:

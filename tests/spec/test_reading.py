@@ -22,7 +22,7 @@ def test_the_example_is_read_with_all_its_parts() -> None:
     assert spec.windows.size == 600_000_000
     assert spec.types["at_hospital"] == 0
     assert spec.private[0].epsilon == Decimal("1.0")
-    assert str(spec.private[0].limit) == "20 per day"
+    assert str(spec.private[0].limit) == "150 per day"
     assert spec.query_patterns["clinic_trips"] == parse_pattern("SEQ(at_hospital, parked)")
     assert spec.private_patterns[1] == parse_pattern("out_of_town")
     assert spec.check() == []

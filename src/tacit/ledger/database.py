@@ -94,6 +94,8 @@ def _sqlite(path: Path, *, create: bool, read_only: bool) -> sa.Engine:
         if not read_only:
             connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
+        # A checkpoint holds raw events: what is replaced must not stay in free pages.
+        connection.execute("PRAGMA secure_delete = ON")
 
     @sa.event.listens_for(engine, "begin")
     def begin(connection: sa.Connection) -> None:
