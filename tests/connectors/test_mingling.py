@@ -24,7 +24,7 @@ def test_one_that_stalls_holds_up_nobody() -> None:
         yield "late"
 
     found: list[tuple[int, str] | None] = []
-    for item in mingle([iter(["a", "b"]), stalled()], 2, 0.05):
+    for item in mingle([iter(["a", "b"]), stalled()], 2, lambda: 0.05):
         found.append(item)
         if item is None:
             go.set()
@@ -39,7 +39,7 @@ def test_an_exception_in_one_is_raised_for_all() -> None:
         raise OSError("gone")
 
     with pytest.raises(OSError, match="gone"):
-        list(mingle([failing(), iter([2])], 2, 1.0))
+        list(mingle([failing(), iter([2])], 2, lambda: 1.0))
 
 
 def test_a_slow_reader_holds_back_the_iterators() -> None:
@@ -51,7 +51,7 @@ def test_a_slow_reader_holds_back_the_iterators() -> None:
             given.append(number)
             yield number
 
-    flow = mingle([counting(), counting()], 3, 1.0)
+    flow = mingle([counting(), counting()], 3, lambda: 1.0)
     next(flow)
     time.sleep(0.1)
     assert len(given) <= 3 + 1 + 2
@@ -103,3 +103,24 @@ def test_a_merge_that_goes_on_from_the_middle_keeps_the_order(
         )
     ]
     assert rest == order[stop:]
+
+
+def test_how_long_silence_lasts_is_asked_before_each_wait() -> None:
+    """So that whoever waits for a certain moment is woken then; one that is past is no mistake."""
+    end = threading.Event()
+
+    def stalled() -> Iterator[str]:
+        end.wait(10)
+        yield "late"
+
+    waits = iter([0.1, -1.0, 0.3, 5.0])
+    began, told = time.monotonic(), []
+    for item in mingle([stalled()], 1, lambda: next(waits)):
+        told.append(time.monotonic() - began)
+        if item is not None:
+            break
+        if len(told) == 3:
+            end.set()
+    assert 0.1 <= told[0] <= told[1] < told[2]
+    assert told[2] >= 0.4
+    assert told[3] < 4

@@ -136,6 +136,8 @@ class AppendingOutlet(Outlet):
 
     def _goes_on(self, file: io.FileIO, offset: int, table: pa.Table) -> bool:
         """Whether what stands there can be a delivery of these answers that was cut off."""
+        if os.fstat(file.fileno()).st_size <= offset:
+            return True
         file.seek(offset)
         for text in self._texts(table, header=offset == 0):
             found = file.read(len(text))

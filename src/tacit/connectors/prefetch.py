@@ -99,11 +99,11 @@ def parallel(work: Callable[[T], R], items: Iterable[T], threads: int) -> Genera
 
 
 def mingle(
-    flows: Sequence[Iterator[T]], ahead: int, patience: float
+    flows: Sequence[Iterator[T]], ahead: int, patience: Callable[[], float]
 ) -> Generator[tuple[int, T] | None, None, None]:
     """Yield what several iterators give, as it comes, each with the number of its iterator.
 
-    Where nothing comes for `patience` seconds, None. Each is read in a thread of its own, all
+    Where nothing comes for `patience()` seconds, None; it is asked before each wait. Each is read in a thread of its own, all
     together up to `ahead` items before they are asked for; one that stalls holds up nobody. An
     exception in one of them is raised here. Closing this iterator early stops the threads.
     """
@@ -124,7 +124,7 @@ def mingle(
     try:
         while left:
             try:
-                number, item = waiting.get(timeout=patience)
+                number, item = waiting.get(timeout=max(0.0, patience()))
             except queue.Empty:
                 yield None
                 continue
