@@ -30,12 +30,15 @@ from tacit.errors import (
     SinkError,
     SourceError,
     StaleError,
+    StateError,
     UnreachableError,
 )
 from tacit.ledger.alchemy import sa
 from tacit.ledger.lease import Lease
 from tacit.ledger.ledger import Ledger
 from tacit.planning.planner import plan_without_history
+from tacit.privacy.noise import Noise
+from tacit.privacy.randomness import SeededSource
 from tacit.spec.reading import load
 from tacit.spec.specification import Specification
 from tests.engines.crashes import (
@@ -747,6 +750,45 @@ def test_no_tuple_closes_a_window_before_the_clock_does(tmp_path: Path) -> None:
     outcome = house.run(source, prepare=later, now=lambda: 1_700_000_050.0)
     assert outcome.windows == 0
     assert source.acknowledged == [0]
+
+
+def test_a_run_keeps_to_its_kind_of_noise(house: House) -> None:
+    """With a seed answers can be made again, so they are not private; both must not be mixed."""
+    source = filled(house.folder / "input", files=1, rows=300)
+    house.run(source, noise=Noise(SeededSource(1)))
+    with pytest.raises(StateError, match=r"begun with --seed.* another run with --name"):
+        house.run(source)
+    house.run(source, noise=Noise(SeededSource(2)))
+
+
+def test_a_run_that_is_private_cannot_go_on_with_a_seed(house: House) -> None:
+    source = filled(house.folder / "input", files=1, rows=300)
+    house.run(source)
+    with pytest.raises(StateError, match=r"begun without --seed.* Go on without it"):
+        house.run(source, noise=Noise(SeededSource(1)))
+    house.run(source)
+
+
+@pytest.mark.parametrize(("named", "warned"), [("[p1, p2]", False), ("[p1, q2, q3]", True)])
+def test_a_mistyped_name_is_warned_of_when_subjects_were_learned(
+    named: str, warned: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """How many, and no names."""
+    text = SPEC.replace("epsilon: 1.0", f"epsilon: 1.0, subjects: {named}")
+    text = text.replace("{file: subjects.txt}", "{learn: 1 min}")
+    house = House(tmp_path, text)
+    source = Live(frames(4))
+
+    def until_all_is_safe(run: Durable) -> None:
+        def check() -> None:
+            if source.acknowledged and source.acknowledged[-1] == 3:
+                run.stop()
+
+        source.silent = check
+
+    house.run(source, prepare=until_all_is_safe)
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert [("2 subjects" in line, "q2" in line) for line in said] == [(True, False)] * warned
 
 
 def test_files_cannot_be_closed_by_the_clock(tmp_path: Path) -> None:

@@ -44,7 +44,13 @@ def test_figures_are_scraped_as_they_are_at_that_moment() -> None:
     with Metrics(Address(0), public, began=1000.0) as metrics:
         assert samples(scraped(metrics))["tacit_windows_released_total"] == 0
         public.release(
-            2, 20_000_000, 42_000_000, subjects=5, exhausted=1, charged={"visit": 1_500_000_000}
+            2,
+            20_000_000,
+            42_000_000,
+            slide=10_000_000,
+            subjects=5,
+            exhausted=1,
+            charged={"visit": 1_500_000_000},
         )
         public.undelivered, public.retries, public.reloads = 1, 2, 3
         found = samples(scraped(metrics))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 
 from tacit.engines.status import Public, Status
@@ -43,10 +45,18 @@ def test_before_the_first_tuple_nothing_is_open() -> None:
 
 def test_releases_add_up_while_the_schedule_goes_on() -> None:
     public = Public()
-    public.release(2, 20, 42, subjects=5, exhausted=1, charged={"visit": 10, "stay": 1})
-    public.release(1, 30, 52, subjects=6, charged={"visit": 5})
+    public.release(2, 20, 42, slide=10, subjects=5, exhausted=1, charged={"visit": 10, "stay": 1})
+    public.release(1, 30, 52, slide=10, subjects=6, charged={"visit": 5})
     assert public.windows == 3
     assert (public.until, public.next_close) == (30, 52)
     assert (public.subjects, public.exhausted) == (6, 0)
     assert public.charged == {"visit": 15, "stay": 1}
+
+
+def test_when_the_last_release_was_made_is_told_in_whole_windows() -> None:
+    """To the millisecond it would follow how long the release took, and so what came."""
+    public, began = Public(), time.time()
+    public.release(1, 30, 52, slide=3_600_000_000, subjects=6)
     assert public.released_at is not None
+    assert public.released_at % 3600 == 0
+    assert began - 3600 < public.released_at <= time.time()

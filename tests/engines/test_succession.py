@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -357,6 +358,39 @@ def test_whoever_was_heard_of_too_late_to_be_learned_can_be_listed() -> None:
     assert {start for start, who, _ in answers if who == 1} == set(range(0, 100, 10))
 
 
+@pytest.mark.parametrize("heard", [(), (7,), (8,), (8, 7)])
+@pytest.mark.parametrize("stopped", [False, True])
+def test_whoever_is_added_comes_in_the_order_of_the_list_heard_of_or_not(
+    heard: tuple[int, ...], stopped: bool
+) -> None:
+    """The order of rows would tell who had sent something, though it was refused."""
+    run = Run(terms(OLD), learn=30)
+    run.take([*FLOW[:20], *[(who, 40, 0, 0.0) for who in heard], *FLOW[20:30]])
+    run.take([])
+    later = terms(NEW + "subjects: [1, 7, 9, 8]\n")
+    if stopped:
+        run.crash(later)
+        run.engine.register([1, 7, 9, 8, 7])
+    else:
+        run.offer(later)
+    closed = run.engine.take(run.engine.extract(rows(FLOW[30:])))
+    last = list(closed)[-1].table().filter(pc.field("query") == "order")
+    assert last["subject"].to_pylist()[-4:] == [1, 7, 9, 8]
+
+
+def test_how_many_private_patterns_name_in_vain_is_known_when_subjects_are_learned() -> None:
+    """Whoever was heard of too late is not registered either; a list was checked before."""
+    private = "private: [{pattern: a, epsilon: 1, subjects: [1, 7, 71]}]\n"
+    text = OLD + private
+    run = Run(terms(text), learn=30)
+    run.take([*FLOW[:20], (7, 40, 0, 0.0), *FLOW[20:30]])
+    run.take([])
+    assert run.engine.strangers == 2
+    run.offer(terms(text + "subjects: [1, 7, 71]\n"))
+    assert run.engine.strangers == 0
+    assert Run(terms(OLD)).engine.strangers == 0
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
@@ -404,20 +438,27 @@ def test_sliding_windows_cannot_change_their_terms() -> None:
     assert run.engine.heir is None
 
 
-def test_windows_that_close_by_the_clock_change_after_the_last_that_a_tuple_has_reached() -> None:
-    """A tuple may be ahead of the clock; what it is to the new terms was not looked at."""
-    ticking = HEAD.replace("size: 10 us", "size: 10 us, close: clock")
+@pytest.mark.parametrize("ahead", [None, 6, 17, 27, 29, 30, 500])
+@pytest.mark.parametrize(
+    ("future", "boundary"), [("", 2), (", future: 24 us", 3), (", future: 1 d", 256)]
+)
+def test_windows_that_close_by_the_clock_change_where_no_tuple_can_have_reached(
+    ahead: int | None, future: str, boundary: int
+) -> None:
+    """The clock alone decides it: not how far ahead of it somebody's tuple is."""
+    ticking = HEAD.replace(", future: 1 s", f", close: clock{future}")
     run = Run(terms(OLD.replace(HEAD, ticking)), ticking=True)
     engine = run.engine
     list(engine.tick(5))
-    run.take([(1, 5, 0, 0.0), (1, 27, 2, 0.0)])
+    run.take([(1, 5, 0, 0.0), *([] if ahead is None else [(1, ahead, 2, 0.0)])])
     run.offer(terms(NEW.replace(HEAD, ticking)))
     assert engine.heir is not None
-    assert engine.heir.boundary == 3
+    assert engine.heir.boundary == boundary
     run.crash(engine.latest)
     assert run.engine.heir is not None
-    seen = [run.engine.terms_of(handed).spec.queries[0].name for handed in run.engine.tick(52)]
-    assert seen == ["both", "order"]
+    handed = run.engine.tick(10 * boundary + 22)
+    seen = [run.engine.terms_of(part).spec.queries[0].name for part in handed]
+    assert (seen[0], seen[-1]) == ("both", "order")
 
 
 def test_terms_are_kept_with_their_files_and_come_back_under_their_fingerprint(

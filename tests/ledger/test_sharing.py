@@ -93,15 +93,15 @@ def test_no_interleaving_overspends_or_releases_twice(
     assert DAY > 60 * MINUTE  # one horizon holds all of it
 
 
-@pytest.mark.parametrize("released", [None, draft(0)], ids=["checkpoint", "release"])
+@pytest.mark.parametrize("released", [(), (draft(0),)], ids=["checkpoint", "release"])
 def test_a_commit_that_meets_a_take_over_in_the_middle_is_fenced(
-    ledger: Ledger, released: Draft | None
+    ledger: Ledger, released: tuple[Draft, ...]
 ) -> None:
     lease = ledger.take_over("run", "a")
     with ThreadPoolExecutor(1) as other:
         with ledger.database.writing() as connection:
             connection.execute(RUNS.update().values(epoch=RUNS.c.epoch + 1))
-            late = other.submit(lease.commit, b"late", released)
+            late = other.submit(lease.commit, b"late", *released)
             with pytest.raises(TimeoutError):
                 late.result(0.5)
         with pytest.raises(FencedError):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pickle
+import re
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 
+from tacit.durations import parse_duration
 from tacit.patterns.tree import Not, Or, Seq
 from tacit.spec.nodes import read_nodes
 from tacit.spec.reading import load, loads
@@ -36,6 +38,28 @@ def test_the_example_reads_back_as_the_same(tmp_path: Path) -> None:
     assert "  station: {circle: [116.42, 39.9, 300 m]}\n" in text
     assert "windows: {size: 10 min, lateness: 30 s, future: 6 h}" in text
     assert max(map(len, text.splitlines())) <= 100
+
+
+@pytest.mark.parametrize(
+    ("windows", "future"),
+    [
+        ("size: 10 min, lateness: 30 s, close: clock", "10 min"),
+        ("size: 10 min, slide: 5 min, lateness: 6 min, close: clock", "6 min"),
+        ("size: 10 min, slide: 5 min, close: clock", "5 min"),
+        ("size: 10 min, close: clock, future: 1 d", "1 d"),
+        ("size: 10 min, close: clock, future: 0 s", "0 s"),
+        ("size: 10 min, lateness: 30 s", "1 d"),
+    ],
+)
+def test_how_far_ahead_tuples_may_be_by_the_clock_is_a_window_or_the_lateness_unless_it_is_said(
+    windows: str, future: str
+) -> None:
+    """What was said is kept when it is written, a day too."""
+    spec = loads(re.sub(r"windows: .*", f"windows: {{{windows}}}", HEAD))
+    assert spec.windows.future == parse_duration(future)
+    again = loads(to_yaml(spec))
+    assert again == spec
+    assert again.windows.future == spec.windows.future
 
 
 def test_long_lists_and_texts_are_broken_into_lines() -> None:

@@ -109,3 +109,54 @@ def test_what_an_end_of_input_closed_stays_closed() -> None:
     clock.hand_on(clock.ended)
     assert judged(clock, [13, 11, 21, 19], settled=False) == [LATE, LATE, TAKEN, LATE]
     assert judged(clock, [15, 22]) == [LATE, TAKEN]
+
+
+def caught(clock: Clock, now: int) -> None:
+    """Tell the time after an outage."""
+    clock.tick(now, catching_up=True)
+    clock.hand_on(clock.closed)
+
+
+def test_after_an_outage_windows_stay_open_as_far_as_they_can_be_held() -> None:
+    """Those of now must be held as well, with a window of room for tuples that are ahead."""
+    clock = ticking()
+    clock.tick(25)
+    caught(clock, 44)
+    assert clock.closed == 2
+    assert judged(clock, [19, 20, 44, 59, 60]) == [BEFORE_START, TAKEN, TAKEN, TAKEN, FUTURE]
+    caught(clock, 1003)
+    assert clock.closed == 98
+    assert judged(clock, [979, 980, 1003, 1018, 1019]) == [LATE, TAKEN, TAKEN, TAKEN, FUTURE]
+    clock.tick(1003)
+    assert clock.closed == 99
+    assert judged(clock, [980, 990]) == [LATE, TAKEN]
+
+
+@given(
+    st.integers(1, 30), st.integers(0, 90), st.integers(0, 200), st.integers(0, 40),
+    st.integers(0, 500), st.integers(0, 3000),
+)  # fmt: skip
+def test_no_outage_is_so_long_that_tuples_of_now_are_refused(
+    size: int, lateness: int, future: int, spare: int, stopped: int, outage: int
+) -> None:
+    """Nor closes it, while it is caught up with, what would be open without it."""
+    capacity = -(-lateness // size) + 2 + spare
+    clock = Clock.at_rest(size, lateness, future, None, capacity, ticking=True)
+    clock.tick(stopped)
+    clock.hand_on(clock.closed)
+    now, before = stopped + outage, clock.closed
+    caught(clock, now)
+    assert before <= clock.closed <= max(before, (now - lateness) // size)
+    ahead = now + min(future, size + spare * size // 2)
+    assert judged(clock, [now, ahead]) == [TAKEN, TAKEN]
+    needless = clock.closed > before and clock.closed + capacity > ahead // size + 1
+    assert not needless
+
+
+def test_a_clock_tells_when_the_next_window_closes() -> None:
+    clock = ticking()
+    clock.tick(25)
+    assert clock.next_close == 34
+    clock.tick(34)
+    clock.hand_on(clock.closed)
+    assert clock.next_close == 44

@@ -37,6 +37,8 @@ For each, Polars looks at what the file says about all of them; and one that is 
 should be read in pieces.
 """
 _THREADS = min(4, os.cpu_count() or 1)
+_MOST_WAITING = 4
+"""Row groups that may wait to be used, if they are small."""
 
 
 class ParquetSource(Source):
@@ -104,7 +106,8 @@ class ParquetSource(Source):
         edges = pairwise(accumulate(self._groups, initial=0))
         rests = ((max(start, begin), end) for start, end in edges if end > begin)
         groups = (scan.slice(start, end - start) for start, end in rests)
-        return parallel(_collected, groups, _THREADS)
+        waiting = min(_MOST_WAITING, _USUAL[1] // max(self._groups))
+        return parallel(_collected, groups, _THREADS, waiting)
 
     def _dictionaries(self, columns: list[str], begin: int) -> Ahead:
         return prefetch(self._decoded(columns, begin), 2)

@@ -77,10 +77,13 @@ def _fill(items: Iterator[T], waiting: _Putting, stop: threading.Event) -> None:
             waiting.put(end)
 
 
-def parallel(work: Callable[[T], R], items: Iterable[T], threads: int) -> Generator[R, None, None]:
+def parallel(
+    work: Callable[[T], R], items: Iterable[T], threads: int, waiting: int = 0
+) -> Generator[R, None, None]:
     """What `work` gives for each item, in order, worked out by several threads.
 
-    They are at most `threads` items ahead of what was asked for. The first exception is
+    They are at most `threads` items ahead of what was asked for, and `waiting` more, so that
+    threads need not idle while a result is used. The first exception is
     raised here, after the results before it. Closing this iterator early waits for what is
     being worked on, and leaves the rest.
     """
@@ -89,7 +92,7 @@ def parallel(work: Callable[[T], R], items: Iterable[T], threads: int) -> Genera
         try:
             for item in items:
                 running.append(pool.submit(work, item))
-                if len(running) >= threads:
+                if len(running) >= threads + waiting:
                     yield running.popleft().result()
             while running:
                 yield running.popleft().result()
@@ -103,9 +106,10 @@ def mingle(
 ) -> Generator[tuple[int, T] | None, None, None]:
     """Yield what several iterators give, as it comes, each with the number of its iterator.
 
-    Where nothing comes for `patience()` seconds, None; it is asked before each wait. Each is read in a thread of its own, all
-    together up to `ahead` items before they are asked for; one that stalls holds up nobody. An
-    exception in one of them is raised here. Closing this iterator early stops the threads.
+    Where nothing comes for `patience()` seconds, None; it is asked before each wait. Each is
+    read in a thread of its own, all together up to `ahead` items before they are asked for; one
+    that stalls holds up nobody. An exception in one of them is raised here. Closing this iterator
+    early stops the threads.
     """
     waiting: queue.Queue[tuple[int, T | _End]] = queue.Queue(ahead)
     stop = threading.Event()

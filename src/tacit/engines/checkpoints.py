@@ -12,7 +12,7 @@ import pyarrow as pa
 from tacit.engines.intake import Positions
 from tacit.errors import StateError
 
-_FORMAT: Final = 1
+_FORMAT: Final = 2
 _HEAD: Final = struct.Struct("<4sIQ")
 _MAGIC: Final = b"TChk"
 _CODEC: Final = pa.Codec("zstd", 1)
@@ -26,6 +26,8 @@ class Checkpoint:
     """The specification's."""
     positions: Positions
     snapshot: bytes
+    private: bool
+    """Whether the noise of this run may be released as private: not where it has a seed."""
 
     def to_bytes(self) -> bytes:
         """All of it; the snapshot compressed."""
@@ -33,6 +35,7 @@ class Checkpoint:
             "format": _FORMAT,
             "fingerprint": self.fingerprint,
             "positions": self.positions,
+            "private": self.private,
         }
         text = json.dumps(plain, sort_keys=True).encode()
         head = _HEAD.pack(_MAGIC, len(text), len(self.snapshot))
@@ -48,7 +51,7 @@ class Checkpoint:
             if magic != _MAGIC or plain["format"] != _FORMAT:
                 raise ValueError("format")
             snapshot = _CODEC.decompress(given[end:], size, asbytes=True)
-            return cls(plain["fingerprint"], plain["positions"], snapshot)
+            return cls(plain["fingerprint"], plain["positions"], snapshot, plain["private"])
         except (ValueError, KeyError, OSError, struct.error, pa.ArrowException) as error:
             raise StateError(
                 "the ledger's checkpoint of this run cannot be read: it is damaged, or was written"

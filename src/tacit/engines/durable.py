@@ -31,13 +31,13 @@ from tacit.counting import count
 from tacit.engines.charging import Accountant, Bill
 from tacit.engines.checkpoints import Checkpoint
 from tacit.engines.delivery import Delivery, Directory
-from tacit.engines.intake import Intake, Positions, Taken
+from tacit.engines.intake import PULSE, Intake, Positions, Taken
 from tacit.engines.local import Input, protected
 from tacit.engines.reloading import Columns, Reloads, written
 from tacit.engines.status import Status
 from tacit.engines.succession import Succession
 from tacit.engines.terms import Terms
-from tacit.errors import LedgerLostError, SourceError, StaleError
+from tacit.errors import LedgerLostError, SourceError, StaleError, StateError
 from tacit.events.subjects import Subjects
 from tacit.ledger.lease import Draft, Lease
 from tacit.ledger.ledger import Ledger
@@ -60,12 +60,21 @@ _FIRST, _LONGEST = 0.05, 5.0
 """Seconds between attempts to reach the ledger."""
 _AT_ONCE: Final = 3
 """The same for releases from files."""
-_CATCHING_UP, _QUIET = 30.0, 2.0
-"""Seconds after a restart for tuples that waited meanwhile, and of silence that ends them."""
+_CATCHING_UP: Final = 5.0
+"""Seconds after a restart for tuples that waited meanwhile, whatever comes."""
 _WATCH: Final = 2.0
 """Seconds without a commit after which it is seen whether the run is still one's own."""
 _SWEEP: Final = 60.0
 """Seconds between looks for answers that need no longer be kept."""
+
+_SEEDED: Final = (
+    "this run was begun with --seed, so its answers are not private, and it cannot go on with noise"
+    " that is: begin another run with --name, or go on with --seed"
+)
+_UNSEEDED: Final = (
+    "this run was begun without --seed: with one its answers would no longer be private. Go on"
+    " without it, or begin another run with --name"
+)
 
 log = logging.getLogger("tacit.ledger")
 P = ParamSpec("P")
@@ -139,7 +148,7 @@ class Durable:
             noise=noise,
             dead_letters=dead_letters,
             progress=progress,
-            snapshot=lambda: self._take_over(spec),
+            snapshot=lambda: self._take_over(spec, private=noise.private),
             engine=partial(self._succession, Terms(spec, plan), noise),
         )
         self._reloads = Reloads(self.detection, self.engine, self.status.public, reread)
@@ -152,7 +161,11 @@ class Durable:
         self._committed = time.monotonic()
         self._cost = self._last_cost = 0.0
         """Seconds of a commit, and of the last one."""
-        self._dropped = self._began = self._heard = self._looked = self._committed
+        self._dropped = self._looked = self._committed
+        self._caught_up = 0.0
+        """When tuples that waited while the run was down have had their time."""
+        self._private = noise.private
+        self._learning = bool(self.engine.learning)
         self._sliding = spec.windows.panes > 1
         """Whether windows are released one block at a time: their panes were drawn before."""
 
@@ -171,6 +184,9 @@ class Durable:
         """Go on until the input ends or `stop` is called."""
         with closing(self._delivery):
             self._delivery.start()
+            self._reloads.tell_strangers()
+            if self.outcome.resumed:
+                self._caught_up = time.monotonic() + _CATCHING_UP
             log.info("the run %s %s", self._name, "goes on" if self.outcome.resumed else "begins")
             self.outcome.finished = self._take_all()
             if self.outcome.finished:
@@ -180,13 +196,15 @@ class Durable:
             self._deliver_rest()
         return self.outcome
 
-    def _take_over(self, spec: Specification) -> bytes | None:
+    def _take_over(self, spec: Specification, *, private: bool) -> bytes | None:
         """Become the one engine of this run; the state that the last one left, if there is any."""
         self._lease = self._ledger.take_over(self._name, spec.fingerprint)
         kept = self._lease.checkpoint()
         if kept is None:
             return None
         checkpoint = Checkpoint.from_bytes(kept)
+        if checkpoint.private != private:
+            raise StateError(_SEEDED if private else _UNSEEDED)
         self.outcome.resumed = True
         self._positions = checkpoint.positions
         return checkpoint.snapshot
@@ -212,18 +230,15 @@ class Durable:
     def _take_some(self) -> bool:
         """Take what comes until sources are to be read anew; whether it came to an end."""
         reading = self._reloads.columns
-        with closing(self._intake.flow()) as flow:
-            if self.engine.clock.ticking and not self.outcome.resumed:
-                self._tick()
+        with closing(self._intake.flow(self._patience)) as flow:
+            self._tick()
             for taken in flow:
-                if taken is not None and len(taken.arrivals):
-                    self._heard = time.monotonic()
-                    self._dirty = True
+                self._tick()  # before tuples are taken: how many came is not to delay a release
                 if taken is not None:
+                    self._dirty |= len(taken.arrivals) > 0
                     self._take(taken)
-                if self.engine.clock.ticking and not self._catching_up():
-                    self._tick()
                 self._settle()
+                self._announce()
                 self._reloads.offer(reading)
                 if self._stopping.is_set() or self._must_read_anew(reading):
                     return False
@@ -255,13 +270,30 @@ class Durable:
         self._intake.advance(taken, len(taken.arrivals))
 
     def _tick(self) -> None:
-        self._hold(self.engine.tick(int(self._now() * 1_000_000)))
+        """Where windows close by the clock, release those that it closes, at once."""
+        if not self.engine.clock.ticking:
+            return
+        # Windows stay open for tuples that waited while the run was down, for a fixed time: if
+        # what comes decided it, private tuples would decide which others are late.
+        catching_up = time.monotonic() < self._caught_up
+        self._hold(self.engine.tick(int(self._now() * 1_000_000), catching_up=catching_up))
+        if self._handed:
+            self._settle()
 
-    def _catching_up(self) -> bool:
-        """Whether tuples still come in that waited while the run was down: theirs stay open."""
-        now = time.monotonic()
-        within = now - self._began < _CATCHING_UP
-        return self.outcome.resumed and within and now - self._heard < _QUIET
+    def _announce(self) -> None:
+        """Where subjects were learned, check what is known of them as soon as they are."""
+        if self._learning and not self.engine.learning:
+            self._learning = False
+            self._reloads.tell_strangers()
+
+    def _patience(self) -> float:
+        """Seconds until something is to be done, whether or not tuples come."""
+        if not self.engine.clock.ticking:
+            return PULSE
+        left = self._caught_up - time.monotonic()
+        if left <= 0:
+            left = self.engine.clock.next_close / 1_000_000 - self._now()
+        return min(PULSE, left)
 
     def _hold(self, closing_now: Iterable[Handed], taken: Taken | None = None) -> None:
         """Keep windows as they close until they are released, which must be soon for many."""
@@ -308,7 +340,8 @@ class Durable:
         """A checkpoint and releases, on the disk; the number of the last of them."""
         began = time.monotonic()
         fingerprint, state = self.detection.spec.fingerprint, self.engine.snapshot()
-        checkpoint = Checkpoint(fingerprint, self._intake.positions, state).to_bytes()
+        positions = self._intake.positions
+        checkpoint = Checkpoint(fingerprint, positions, state, self._private).to_bytes()
         number = self._insist(self._lease.commit, checkpoint, *drafts)
         cost = time.monotonic() - began
         # One that took unusually long says little of the next.
@@ -382,6 +415,7 @@ class Durable:
             draft.windows,
             until,
             until + draft.slide + windows.lateness,
+            slide=draft.slide,
             subjects=int(last.registered[-1].sum()),
             exhausted=0 if last.exhausted is None else int(last.exhausted.sum()),
             charged=charged,

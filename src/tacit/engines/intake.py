@@ -6,7 +6,7 @@ whenever they are read. Sources that bring tuples as they happen are taken as th
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypedDict
 
@@ -22,7 +22,7 @@ from tacit.pipeline.arrivals import Arrivals, Rows
 
 _AHEAD: Final = 2
 PULSE: Final = 0.2
-"""Seconds after which silence is told."""
+"""Seconds after which silence is told at the latest."""
 
 
 class Position(TypedDict):
@@ -131,12 +131,14 @@ class Intake:
                 if self._known.get(origin.place) == origin.receipt:
                     del self._receipts[origin.place]
 
-    def flow(self) -> Generator[Taken | None, None, None]:
-        """Tuples as they come; None where a source that lives is silent."""
+    def flow(
+        self, patience: Callable[[], float] = lambda: PULSE
+    ) -> Generator[Taken | None, None, None]:
+        """Tuples as they come; None where sources that live are silent for `patience()` seconds."""
         for input_, key in zip(self._inputs, self._keys, strict=True):
             if key in self.positions:
                 input_.source.resume(self.positions[key]["token"])
-        yield from self._mingled() if self.live else self._merged()
+        yield from self._mingled(patience) if self.live else self._merged()
 
     def _merged(self) -> Iterator[Taken]:
         engine = self._run.engine
@@ -148,9 +150,9 @@ class Intake:
         begin = [self._progress(key) for key in self._keys]
         return map(Taken.of, merge(flows, self._run.spec.windows.future, begin))
 
-    def _mingled(self) -> Iterator[Taken | None]:
+    def _mingled(self, patience: Callable[[], float]) -> Iterator[Taken | None]:
         flows = [self._read(place) for place in range(len(self._inputs))]
-        for item in mingle(flows, _AHEAD * len(flows), PULSE):
+        for item in mingle(flows, _AHEAD * len(flows), patience):
             if item is None:
                 yield None
                 continue

@@ -58,7 +58,7 @@ class Figures:
     """The metrics of a run, made anew for each scrape; a collector for prometheus-client.
 
     Two of them read this machine's clock: when the run began, which is the operator's doing, and
-    when it last released, which consumers see as their answers arrive.
+    when it last released, to a window's accuracy, which consumers see as their answers arrive.
     """
 
     def __init__(self, public: Public, began: float) -> None:
@@ -83,7 +83,7 @@ class Figures:
         )
         yield _gauge(
             "last_release_timestamp_seconds",
-            "When the last release was made.",
+            "When the last release was made, rounded down to whole windows.",
             public.released_at,
         )
         yield _charged(public)

@@ -45,7 +45,8 @@ class Public:
     next_close: int | None = None
     """The event time at which the next window closes, in microseconds."""
     released_at: float | None = None
-    """When the last release was made, in seconds by this machine's clock."""
+    """When the last release was made by this machine's clock, in seconds, rounded down to whole
+    windows: when exactly depends on how long it took, and so on what came."""
     charged: dict[str, int] = field(default_factory=dict)
     """What was charged to all subjects together, by private pattern, in nano-epsilon."""
     exhausted: int = 0
@@ -65,18 +66,20 @@ class Public:
         until: int,
         next_close: int,
         *,
+        slide: int,
         subjects: int,
         exhausted: int = 0,
         charged: Mapping[str, int] | None = None,
     ) -> None:
-        """Some windows were released, the last of which ends at `until`.
+        """Some windows were released, the last of which ends at `until`; one begins each `slide`.
 
         `charged` is what was charged for them in nano-epsilon, summed over subjects.
         """
         self.windows += windows
         self.until, self.next_close = until, next_close
         self.subjects, self.exhausted = subjects, exhausted
-        self.released_at = time.time()
+        now = int(time.time() * 1_000_000)
+        self.released_at = (now - now % slide) / 1_000_000
         for private, amount in (charged or {}).items():
             self.charged[private] = self.charged.get(private, 0) + amount
 

@@ -1,9 +1,10 @@
 """An engine whose terms can change while it runs: from one window on, none lost, none twice.
 
 There is one clock, so tuples are judged as by one engine whatever its terms. Windows before a
-boundary, the first window that no tuple has reached, are those of the old terms; from there on
-they are those of the new ones. Until the last of the old windows is closed there are two shards,
-and each tuple is laid into the one that has its window.
+boundary, the first window that no tuple has reached (or, where windows close by the clock, can
+have reached), are those of the old terms; from there on they are those of the new ones. Until
+the last of the old windows is closed there are two shards, and each tuple is laid into the one
+that has its window.
 """
 
 from __future__ import annotations
@@ -22,17 +23,16 @@ from tacit.answers.answers import Answers
 from tacit.counting import count
 from tacit.engines.terms import Terms
 from tacit.errors import Mistake, SpecificationError, StateError
-from tacit.events.interning import UNKNOWN
 from tacit.events.subjects import Subjects
 from tacit.pipeline.arrivals import Arrivals, Rows
 from tacit.pipeline.engine import Engine, Refused
 from tacit.pipeline.flow import Flow
-from tacit.pipeline.shard import Handed, Shard
+from tacit.pipeline.shard import Handed
 from tacit.privacy.noise import Noise
 from tacit.privacy.policies import Policies
 from tacit.spec.specification import Specification
 from tacit.spec.subjects import SubjectFile
-from tacit.windows.clock import NEVER, NONE, TAKEN
+from tacit.windows.clock import NEVER
 
 _FORMAT: Final = 1
 _ANOTHERS: Final = np.uint8(255)
@@ -75,8 +75,6 @@ class Succession(Engine):
         self.heir: Heir | None = None
         self._noise = noise
         self._offered: Terms | None = None
-        self._reached = int(NONE)
-        """The largest time of a tuple that was taken, where the clock does not know it."""
 
     # Taking up new terms
 
@@ -142,22 +140,8 @@ class Succession(Engine):
 
     def _enrol(self, names: pa.Array | None, since: int) -> None:
         """Register whoever is listed and is not registered yet."""
-        if names is None:
-            return
-        slots = self.subjects.slots(names)
-        strangers = names.filter(pa.array(slots == UNKNOWN))
-        if len(strangers):
-            self._register(strangers.to_pylist(), since)
-        # Others were heard of too late to be learned.
-        late = slots[slots >= 0][self.shard.since[slots[slots >= 0]] == NEVER]
-        for shard in self._shards if len(late) else ():
-            shard.since[late] = since
-            if shard.order is not None:
-                shard.order = np.append(shard.order, late)
-
-    @property
-    def _shards(self) -> list[Shard]:
-        return [self.shard, *([] if self.heir is None else [self.heir.engine.shard])]
+        if names is not None and len(names):
+            self._register(names.to_pylist(), since)
 
     def _take_over(self, heir: Heir) -> None:
         self.heir = heir
@@ -171,10 +155,18 @@ class Succession(Engine):
         self.clock = replace(self.clock, capacity=self.shard.panes.capacity)
 
     def _boundary(self) -> int:
-        """The first window that no tuple has reached."""
-        clock = self.clock
-        reached = clock.ended if self._reached == NONE else self._reached // clock.size + 1
-        return max(clock.ended, reached)
+        """The first window that no tuple has reached; by the clock, that none can have reached."""
+        return self.clock.reachable if self.clock.ticking else self.clock.ended
+
+    @property
+    def strangers(self) -> int:
+        """How many subjects private patterns name that a registry which was learned has not."""
+        spec = self.latest.spec
+        if _listed(spec) is not None or not any(private.subjects for private in spec.private):
+            return 0  # a list was checked
+        since, whole = self.shard.since, Subjects(self.subjects.kind)
+        whole.add(self.subjects.names[: len(since)].filter(pa.array(since < NEVER)))
+        return len(Policies(spec).strangers(whole))
 
     def check(self, terms: Terms) -> None:
         """Refuse what cannot change while windows are open, and a plan that does not fit."""
@@ -252,16 +244,13 @@ class Succession(Engine):
         self.shard.register(names, since)
         if self.heir is not None:
             shard = self.heir.engine.shard
-            shard.make_room(since)  # the registry is the same
-            shard.order = self.shard.order
+            shard.make_room()
+            shard.since, shard.order = self.shard.since.copy(), self.shard.order
 
     def _old(self, handed: Handed) -> bool:
         return self.heir is None or handed.closed.first < self.heir.boundary
 
     def _lay(self, arrivals: Arrivals, verdicts: NDArray[np.uint8], begin: int, end: int) -> None:
-        if self.clock.ticking:  # tuples may be ahead of the clock on the wall
-            taken = arrivals.times[begin:end][verdicts[begin:end] == TAKEN]
-            self._reached = int(taken.max(initial=self._reached))
         if self.heir is None:
             super()._lay(arrivals, verdicts, begin, end)
             return
@@ -293,7 +282,6 @@ class Succession(Engine):
         head = {
             "succession": _FORMAT,
             "boundary": None if self.heir is None else self.heir.boundary,
-            "reached": self._reached,
             "consumers": self.consumers,
             "sizes": [len(part) for part in parts],
         }
@@ -316,7 +304,7 @@ class Succession(Engine):
             )
             self.terms = given
         super().restore(parts[1])
-        self._reached, self.heir, self._offered = int(head["reached"]), None, None
+        self.heir, self._offered = None, None
         self.consumers = head["consumers"]
         for terms in heirs:
             engine = Engine(terms.flow(noise), Subjects(self.subjects.kind))

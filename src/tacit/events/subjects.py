@@ -75,14 +75,18 @@ class Subjects:
     def add(self, names: Column | Sequence[int] | Sequence[str]) -> int:
         """Register names, those known already left alone; the first new slot."""
         first = len(self)
+        self.enrol(names)
+        return first
+
+    def enrol(self, names: Column | Sequence[int] | Sequence[str]) -> Numbers:
+        """Register names, those known already left alone; the slot of each."""
         if not isinstance(names, pa.Array | pa.ChunkedArray | pl.Series):
             if self.kind == "text":
                 names = [name if name is None else str(name) for name in names]
             names = pa.array(names, pa.int64() if self.kind == "int" else pa.large_string())
         if (self.slots(names) == NO_SUBJECT).any():
             raise ValueError("a subject's name must not be empty or null")
-        self.learn(names)
-        return first
+        return self.learn(names)
 
     def state(self) -> dict[str, NDArray[Any]]:
         """All there is to know, as plain arrays."""

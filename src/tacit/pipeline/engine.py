@@ -28,7 +28,7 @@ from tacit.pipeline.shard import Handed, Shard, below
 from tacit.windows.clock import REASONS, TAKEN, Clock
 from tacit.windows.panes import ring_capacity
 
-_FORMAT: Final = 2
+_FORMAT: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +131,12 @@ class Engine:
             self.laid = end
             yield from self._close(self.clock.closed)
 
-    def tick(self, now: int) -> Iterator[Handed]:
-        """Tell the time, where windows close by the clock; the windows that this closes."""
-        self.clock.tick(now)
+    def tick(self, now: int, *, catching_up: bool = False) -> Iterator[Handed]:
+        """Tell the time, where windows close by the clock; the windows that this closes.
+
+        While `catching_up`, as after an outage, these are only as many as must be.
+        """
+        self.clock.tick(now, catching_up=catching_up)
         yield from self._overdue()
 
     def answer(self, handed: Handed, exhausted: NDArray[np.bool_] | None = None) -> Answers:

@@ -120,12 +120,17 @@ class Shard:
         """The slots of subjects in the order of answers, where that is not the slots' own."""
 
     def register(self, names: Sequence[str] | Sequence[int], since: int) -> None:
-        """Give more subjects a slot; they have answers from the window `since` on."""
-        before = len(self.subjects)
-        self.subjects.add(names)
-        self.make_room(since)
+        """Register more subjects; they have answers from the window `since` on, in this order.
+
+        Whether one of them was heard of before, too late to be learned, changes nothing.
+        """
+        slots = self.subjects.enrol(names)
+        self.make_room()
+        slots = slots[np.sort(np.unique(slots, return_index=True)[1])]
+        new = slots[self.since[slots] == NEVER]
+        self.since[new] = since
         if self.order is not None:
-            self.order = np.append(self.order, np.arange(before, len(self.subjects)))
+            self.order = np.append(self.order, new)
 
     def announce(self) -> None:
         """Subjects were learned: answer from now on in order of name, and only the registered.

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from tacit.config import Number
+from tacit.durations import format_duration
 from tacit.spec.nodes import INTEGER, NUMBER
 from tacit.spec.specification import Specification
 
@@ -27,6 +28,8 @@ def to_yaml(spec: Specification) -> str:
     """
     plain = spec.model_dump(exclude_defaults=True)
     plain.update(version=spec.version, mechanism=spec.mechanism)
+    if spec.windows.close == "clock":  # where the default is another
+        plain["windows"]["future"] = format_duration(spec.windows.future)
     for private, written in zip(spec.private, plain.get("private", ()), strict=True):
         written["epsilon"] = private.epsilon
     return "\n".join(_write(name, plain[name]) for name in _ORDER if name in plain)

@@ -4,7 +4,8 @@ The rules are per tuple in order of arrival, so they do not depend on how the in
 into batches. The watermark a tuple meets is that of the tuples before it.
 
 Where windows close by the clock on the wall, the watermark is told (`Clock.tick`), and no tuple
-moves it. The schedule then begins with the window of the first time that was told.
+moves it. The schedule then begins with the window of the first time that was told. After an
+outage the watermark may stay where it was for a while, as far as windows can be held.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _REACH: Final = 1 << 61
 """Times further than this from the epoch cannot be reckoned with."""
 
 # Places in the clock's state.
-_NEWEST, _LEAST, _NEXT, _REFUSED = 0, 1, 2, 3
+_NEWEST, _LEAST, _NEXT, _REFUSED, _MARK = 0, 1, 2, 3, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +52,10 @@ class Clock:
     """Judges tuples in order of arrival.
 
     `state` is plain data: the largest time taken, the first window of the schedule, the first
-    window that has not been handed on, and how many tuples were refused. `capacity` is how
-    many windows may be held at once; where a tuple lies past that, judging stops until older
-    windows are handed on; one that ticks refuses such a tuple as too far in the future.
+    window that has not been handed on, how many tuples were refused, and, where it ticks, the
+    time by which windows are closed. `capacity` is how many windows may be held at once; where a
+    tuple lies past that, judging stops until older windows are handed on; one that ticks refuses
+    such a tuple as too far in the future.
     """
 
     size: int
@@ -78,16 +80,30 @@ class Clock:
     ) -> Clock:
         """A clock that has not seen anything."""
         first = NONE if start is None else start // size
-        state = np.array([NONE, first, first, 0], dtype=np.int64)
+        state = np.array([NONE, first, first, 0, NONE], dtype=np.int64)
         return cls(size, lateness, future, start, capacity, state, ticking)
 
-    def tick(self, now: int) -> None:
-        """It is so late; a clock that is set back does not open windows again."""
+    def tick(self, now: int, *, catching_up: bool = False) -> None:
+        """It is so late; a clock that is set back does not open windows again.
+
+        While `catching_up` no window is closed that can be held beside those of now.
+        """
         if not self.ticking:
             raise AssertionError("only a clock on the wall can tick")
         if self.state[_LEAST] == NONE:
             self.state[_LEAST] = self.state[_NEXT] = now // self.size
-        self.state[_NEWEST] = max(int(self.state[_NEWEST]), now)
+        newest = self.state[_NEWEST] = max(int(self.state[_NEWEST]), now)
+        mark = self._least_mark(int(newest)) if catching_up else int(newest)
+        self.state[_MARK] = max(int(self.state[_MARK]), mark)
+
+    def _least_mark(self, now: int) -> int:
+        """How far windows must be closed so that those of now can be held, and some ahead.
+
+        Of what can be held beyond the lateness, half is for tuples that are ahead.
+        """
+        spare = (self.capacity - -(-self.lateness // self.size) - 2) * self.size
+        ahead = min(self.future, self.size + spare // 2)
+        return ((now + ahead) // self.size + 1 - self.capacity) * self.size + self.lateness
 
     @property
     def newest(self) -> int | None:
@@ -112,8 +128,21 @@ class Clock:
     @property
     def closed(self) -> int:
         """The first window that is still open: all before it are closed."""
-        newest = self.newest
-        return self.next_window if newest is None else (newest - self.lateness) // self.size
+        mark = int(self.state[_MARK if self.ticking else _NEWEST])
+        return self.next_window if mark == NONE else (mark - self.lateness) // self.size
+
+    @property
+    def next_close(self) -> int:
+        """The time at which the next window is closed; meaningless before the first tuple."""
+        return (self.next_window + 1) * self.size + self.lateness
+
+    @property
+    def reachable(self) -> int:
+        """The first window that no tuple can have reached, where it ticks: no tuple decides it."""
+        if self.newest is None:
+            return self.next_window
+        ahead = (self.newest + self.future) // self.size + 1
+        return max(self.ended, min(self.next_window + self.capacity, ahead))
 
     @property
     def ended(self) -> int:
@@ -199,7 +228,8 @@ def _judge(
     handed = next_window * size if next_window != NONE else np.int64(NONE)
     open_from = np.int64(NONE)
     if newest != NONE:
-        open_from = max((newest - lateness) // size * size, handed)
+        mark = state[4] if ticking else newest
+        open_from = max((mark - lateness) // size * size, handed)
     held_to = (next_window + capacity) * size if next_window != NONE else np.int64(NONE)
     # Between these two a tuple changes nothing but `newest`; most tuples lie there, and a run
     # of them is judged at once.

@@ -6,7 +6,13 @@ from contextlib import suppress
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BeforeValidator, ValidationInfo, WithJsonSchema, field_validator
+from pydantic import (
+    BeforeValidator,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 
 from tacit.config import Config, Duration, Span, describe
 from tacit.durations import MICROSECONDS, format_duration
@@ -56,7 +62,11 @@ class Windows(Config):
     lateness: Duration = 0
     """How long the tuples of a window are waited for after its end, in event time."""
     future: Duration = MICROSECONDS["d"]
-    """How far ahead of the largest time seen a tuple may be before it is refused."""
+    """How far ahead of the largest time seen a tuple may be before it is refused.
+
+    Where windows close by the clock, ahead of the clock, and if nothing is said, as far as the
+    lateness or one window, whichever is longer.
+    """
     start: Moment | None = None
     """The first window is the one that holds this time; by default that of the earliest tuple."""
     close: Literal["events", "clock"] = "events"
@@ -74,6 +84,13 @@ class Windows(Config):
                 f"the size must be a multiple of slide, and at most {MOST_PANES:,} times as long"
             )
         return slide
+
+    @model_validator(mode="after")
+    def _choose_future(self) -> Windows:
+        if self.close == "clock" and "future" not in self.model_fields_set:
+            # A new specification holds from the first window on that no tuple can have reached.
+            vars(self)["future"] = max(self.lateness, self.pane)
+        return self
 
     @property
     def pane(self) -> int:
