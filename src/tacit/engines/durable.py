@@ -58,7 +58,7 @@ _GRACE: Final = 10.0
 """Seconds for what is under way when a run is told to stop."""
 _FIRST, _LONGEST = 0.05, 5.0
 """Seconds between attempts to reach the ledger."""
-_AT_ONCE: Final = 3
+_AT_ONCE: Final = 8
 """The same for releases from files."""
 _CATCHING_UP: Final = 5.0
 """Seconds after a restart for tuples that waited meanwhile, whatever comes."""

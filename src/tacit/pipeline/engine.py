@@ -118,7 +118,9 @@ class Engine:
         that is restored from a snapshot of then goes on with the tuples after them.
         """
         self.laid = 0
-        yield from self._overdue()
+        self.shard.make_room()
+        if self._held or self.clock.due:
+            yield from self._overdue()
         verdicts = np.empty(len(arrivals), dtype=np.uint8)
         while self.laid < len(arrivals):
             begin, before = self.laid, self.clock.refused
@@ -129,7 +131,8 @@ class Engine:
             else:
                 self._refuse(arrivals, verdicts, begin, end)
             self.laid = end
-            yield from self._close(self.clock.closed)
+            if self.clock.due:
+                yield from self._close(self.clock.closed)
 
     def tick(self, now: int, *, catching_up: bool = False) -> Iterator[Handed]:
         """Tell the time, where windows close by the clock; the windows that this closes.

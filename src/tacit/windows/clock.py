@@ -132,6 +132,13 @@ class Clock:
         return self.next_window if mark == NONE else (mark - self.lateness) // self.size
 
     @property
+    def due(self) -> bool:
+        """Whether windows are closed that have not been handed on."""
+        state = self.state.tolist()  # asked for each batch: at once, not number by number
+        mark = state[_MARK if self.ticking else _NEWEST]
+        return bool(mark != NONE and (mark - self.lateness) // self.size > state[_NEXT])
+
+    @property
     def next_close(self) -> int:
         """The time at which the next window is closed; meaningless before the first tuple."""
         return (self.next_window + 1) * self.size + self.lateness
