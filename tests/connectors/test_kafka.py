@@ -485,7 +485,7 @@ def test_a_consumer_whose_name_is_no_topic_is_explained(receiver: KafkaReceiver)
 
 
 def test_without_the_client_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tacit.connectors.kafka.find_spec", lambda _: None)
+    monkeypatch.setattr("tacit.connectors.urls.find_spec", lambda _: None)
     for attempt in (open_input, open_outlet):
         with pytest.raises(TacitError, match=r"pip install 'tacit\[kafka\]'"):
             attempt("kafka://host/gps-{consumer}")

@@ -69,6 +69,20 @@ def read_kinds(text: str) -> dict[str, Kind]:
     return kinds
 
 
+def told_kinds(
+    columns: Mapping[str, Kind] | None, sample: str | None
+) -> dict[str, pl.DataType] | None:
+    """The types of columns that are named, or those of a file; None where neither is given."""
+    if columns is not None:
+        return {name: KINDS[kind] for name, kind in columns.items()}
+    if sample is None:
+        return None
+    from tacit.connectors.files import open_source
+
+    frame = pl.DataFrame(open_source(sample).schema().empty_table())
+    return {name: plain_kind(kind) for name, kind in frame.schema.items()}
+
+
 def plain_kind(kind: pl.DataType) -> pl.DataType:
     """The type in which a column of a file can come in payloads."""
     if kind.is_integer():

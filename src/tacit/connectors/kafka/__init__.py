@@ -6,20 +6,19 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
 from tacit.connectors.kafka.address import read_inward, read_outward
 from tacit.connectors.outlets import Outlet
 from tacit.connectors.sources import Source
-from tacit.errors import SinkError, SourceError, TacitError
+from tacit.connectors.urls import need
+from tacit.errors import SinkError, SourceError
 
 
 def open_kafka_source(url: str) -> Source:
     """The tuples in some topics; connects when it is first read."""
-    _need("confluent_kafka", SourceError)
+    need("confluent_kafka", "kafka", SourceError)
     address, inward = read_inward(url)
     if inward.payload == "cbor":
-        _need("cbor2", SourceError)
+        need("cbor2", "kafka", SourceError)
     from tacit.connectors.kafka.source import KafkaSource
 
     return KafkaSource(address, inward)
@@ -27,13 +26,8 @@ def open_kafka_source(url: str) -> Source:
 
 def open_kafka_outlet(url: str) -> Outlet:
     """Topics that answers are delivered to, each release once; connects when it recovers."""
-    _need("confluent_kafka", SinkError)
+    need("confluent_kafka", "kafka", SinkError)
     address, outward = read_outward(url)
     from tacit.connectors.kafka.outlet import KafkaOutlet
 
     return KafkaOutlet(address, outward)
-
-
-def _need(module: str, kind: type[TacitError]) -> None:
-    if find_spec(module) is None:
-        raise kind("Kafka needs the extra tacit[kafka]: pip install 'tacit[kafka]'")

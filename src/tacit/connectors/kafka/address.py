@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import Final, Literal, cast
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import unquote
 
-from tacit.connectors.payloads import Coding, Kind, read_coding, read_kinds
+from tacit.connectors.payloads import Coding, Kind
+from tacit.connectors.urls import Options
 from tacit.errors import SinkError, SourceError, TacitError, nearest
 
 _URL = re.compile(r"kafka://([^/?]*)(?:/([^?]*))?(?:\?(.*))?", re.DOTALL)
@@ -116,11 +117,10 @@ def read_outward(url: str) -> tuple[Address, Outward]:
     return parts.address(), Outward(topic, parts.options.get("id") or f"tacit-{made}")
 
 
-class _Parts:
+class _Parts(Options):
     """A URL taken apart; mistakes in it are errors of this kind."""
 
     def __init__(self, url: str, known: Sequence[str], wrong: type[TacitError]) -> None:
-        self._wrong = wrong
         found = _URL.fullmatch(url)
         servers = found[1].split(",") if found else []
         if found is None or not all(_SERVER.fullmatch(server) for server in servers):
@@ -132,43 +132,20 @@ class _Parts:
         self.servers = ",".join(
             server if re.search(r":\d+$", server) else f"{server}:9092" for server in servers
         )
-        self.place = f"kafka://{self.servers}"
         self.path = unquote(found[2] or "")
-        pairs = parse_qsl((found[3] or "").replace("+", "%2B"), keep_blank_values=True)
-        self.options = dict(pairs)
-        if len(self.options) < len(pairs):
-            raise wrong(f"{self.place}: an option stands twice in the URL")
-        for name in self.options:
-            if name not in known:
-                hint = nearest(name, known) or f" Known are {', '.join(known)}."
-                raise wrong(f"{self.place}: there is no option '{name}'.{hint}")
+        super().__init__(found[3] or "", known, f"kafka://{self.servers}", wrong)
 
     def address(self) -> Address:
         """The brokers, with what the file of settings says."""
         path = self.options.get("config")
         return Address(self.servers, {} if path is None else self._settings(path))
 
-    def coding(self) -> Coding:
-        """How payloads are written."""
-        try:
-            return read_coding(self.options.get("payload", "json"))
-        except ValueError as error:
-            raise self._wrong(f"{self.place}: {error}") from None
-
-    def columns(self) -> dict[str, Kind] | None:
-        """The columns with their types, if they are given."""
-        text = self.options.get("columns")
-        try:
-            return None if text is None else read_kinds(text)
-        except ValueError as error:
-            raise self._wrong(f"{self.place}: {error}") from None
-
     def _settings(self, path: str) -> dict[str, str]:
         """Lines such as `sasl.mechanism=PLAIN`."""
         try:
             lines = Path(path).read_text().splitlines()
         except (OSError, UnicodeDecodeError):
-            raise self._wrong(
+            raise self.wrong(
                 f"{self.place}: settings cannot be read from {path}; check the path and who may "
                 "read it"
             ) from None
@@ -178,6 +155,6 @@ class _Parts:
             if not line.strip() or line.lstrip().startswith(("#", "!")):
                 continue
             if not sign:
-                raise self._wrong(f"{path}:{number}: expected a setting such as name=value")
+                raise self.wrong(f"{path}:{number}: expected a setting such as name=value")
             settings[name.strip()] = value.strip()
         return settings

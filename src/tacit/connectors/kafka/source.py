@@ -23,7 +23,7 @@ from confluent_kafka import Message as Fetched
 
 from tacit.connectors.kafka.address import Address, Inward
 from tacit.connectors.kafka.backlog import Backlog, Gathered, Messages, Offsets, Partition
-from tacit.connectors.payloads import KINDS, PayloadParser, infer_kinds, plain_kind
+from tacit.connectors.payloads import PayloadParser, infer_kinds, told_kinds
 from tacit.connectors.sources import Batch, Rejected, Source, encode_keys
 from tacit.errors import SourceError
 
@@ -147,13 +147,9 @@ class KafkaSource(Source):
         return self._fields
 
     def _found(self) -> dict[str, pl.DataType]:
-        if self._inward.columns is not None:
-            return {name: KINDS[kind] for name, kind in self._inward.columns.items()}
-        if self._inward.sample is not None:
-            from tacit.connectors.files import open_source
-
-            frame = pl.DataFrame(open_source(self._inward.sample).schema().empty_table())
-            return {name: plain_kind(kind) for name, kind in frame.schema.items()}
+        told = told_kinds(self._inward.columns, self._inward.sample)
+        if told is not None:
+            return told
         payloads = self._newest()
         found = infer_kinds(payloads, self._inward.payload)
         if not found:

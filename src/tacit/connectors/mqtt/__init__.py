@@ -6,20 +6,19 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
 from tacit.connectors.mqtt.address import read_inward, read_outward
 from tacit.connectors.outlets import Outlet
 from tacit.connectors.sources import Source
-from tacit.errors import SinkError, SourceError, TacitError
+from tacit.connectors.urls import need
+from tacit.errors import SinkError, SourceError
 
 
 def open_mqtt_source(url: str) -> Source:
     """The tuples that are published under a topic filter; connects when it is first read."""
-    _need("paho", SourceError)
+    need("paho", "mqtt", SourceError)
     address, inward = read_inward(url)
     if inward.payload == "cbor":
-        _need("cbor2", SourceError)
+        need("cbor2", "mqtt", SourceError)
     from tacit.connectors.mqtt.source import MqttSource
 
     return MqttSource(address, inward)
@@ -27,15 +26,10 @@ def open_mqtt_source(url: str) -> Source:
 
 def open_mqtt_outlet(url: str) -> Outlet:
     """A topic for each consumer and query that answers are published to."""
-    _need("paho", SinkError)
+    need("paho", "mqtt", SinkError)
     address, outward = read_outward(url)
     if outward.payload == "cbor":
-        _need("cbor2", SinkError)
+        need("cbor2", "mqtt", SinkError)
     from tacit.connectors.mqtt.outlet import MqttOutlet
 
     return MqttOutlet(address, outward)
-
-
-def _need(module: str, kind: type[TacitError]) -> None:
-    if find_spec(module) is None:
-        raise kind("MQTT needs the extra tacit[mqtt]: pip install 'tacit[mqtt]'")

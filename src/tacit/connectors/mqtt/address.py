@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import unquote
 
-from tacit.connectors.payloads import Coding, Kind, read_coding, read_kinds
+from tacit.connectors.payloads import Coding, Kind
+from tacit.connectors.urls import Options
 from tacit.durations import parse_duration
 from tacit.errors import SinkError, SourceError, TacitError, nearest
 
@@ -105,7 +106,7 @@ def read_inward(url: str) -> tuple[Address, Inward]:
         payload=parts.coding(),
         levels=levels | _subject_level(parts, topics),
         subject=_subject_field(parts),
-        columns=_columns(parts),
+        columns=parts.columns(),
         sample=parts.options.get("sample"),
         qos=parts.number("qos", 1, range(2)),
         receive=parts.number("receive", 65_535, range(1, 65_536)),
@@ -132,7 +133,7 @@ def read_outward(url: str) -> tuple[Address, Outward]:
     return parts.address(), outward
 
 
-class _Parts:
+class _Parts(Options):
     """A URL taken apart; mistakes in it are errors of this kind."""
 
     def __init__(self, url: str, known: Sequence[str], wrong: type[TacitError]) -> None:
@@ -153,19 +154,11 @@ class _Parts:
         self.user = unquote(user) if user else None
         self.host = authority[2].strip("[]")
         self.port = int(authority[3] or _PORTS[self.scheme])
-        self.place = f"{self.scheme}://{authority[2]}:{self.port}"
+        place = f"{self.scheme}://{authority[2]}:{self.port}"
         if not 0 < self.port < 65_536:
-            raise wrong(f"{self.place}: a port is between 1 and 65535")
+            raise wrong(f"{place}: a port is between 1 and 65535")
         self.path = unquote(found[3] or "")
-        # In a topic filter and in a column a plus stands for itself.
-        pairs = parse_qsl((found[4] or "").replace("+", "%2B"), keep_blank_values=True)
-        self.options = dict(pairs)
-        if len(self.options) < len(pairs):
-            raise wrong(f"{self.place}: an option stands twice in the URL")
-        for name in self.options:
-            if name not in known:
-                hint = nearest(name, known) or f" Known are {', '.join(known)}."
-                raise wrong(f"{self.place}: there is no option '{name}'.{hint}")
+        super().__init__(found[4] or "", known, place, wrong)
 
     def address(self, client: str = "") -> Address:
         """The broker, as who connects."""
@@ -178,13 +171,6 @@ class _Parts:
             self._tls(),
             self.seconds("keepalive", 30, 0xFFFF),
         )
-
-    def coding(self) -> Coding:
-        """How payloads are written."""
-        try:
-            return read_coding(self.options.get("payload", "json"))
-        except ValueError as error:
-            raise self.wrong(f"{self.place}: {error}") from None
 
     def choice(self, name: str, values: Sequence[str]) -> str:
         """An option that is one of these, the first where it is not given."""
@@ -303,16 +289,6 @@ def _subject_level(parts: _Parts, topics: str) -> dict[str, int]:
 def _subject_field(parts: _Parts) -> str | None:
     given = parts.options.get("subject", "")
     return None if not given or given.startswith("topic:") else given
-
-
-def _columns(parts: _Parts) -> dict[str, Kind] | None:
-    text = parts.options.get("columns")
-    if text is None:
-        return None
-    try:
-        return read_kinds(text)
-    except ValueError as error:
-        raise SourceError(f"{parts.place}: {error}") from None
 
 
 def _check_topic(outward: Outward, place: str) -> None:

@@ -20,7 +20,7 @@ from tacit.connectors.mqtt.address import Address, Inward
 from tacit.connectors.mqtt.link import log
 from tacit.connectors.mqtt.messages import Message, Rows, Token, columns_of
 from tacit.connectors.mqtt.session import MOST, Session
-from tacit.connectors.payloads import KINDS, infer_kinds, plain_kind
+from tacit.connectors.payloads import infer_kinds, told_kinds
 from tacit.connectors.sources import Batch, Rejected, Source
 from tacit.errors import SourceError
 
@@ -84,13 +84,9 @@ class MqttSource(Source):
         return self._fields
 
     def _found(self) -> dict[str, pl.DataType]:
-        if self._inward.columns is not None:
-            return {name: KINDS[kind] for name, kind in self._inward.columns.items()}
-        if self._inward.sample is not None:
-            from tacit.connectors.files import open_source
-
-            frame = pl.DataFrame(open_source(self._inward.sample).schema().empty_table())
-            return {name: plain_kind(kind) for name, kind in frame.schema.items()}
+        told = told_kinds(self._inward.columns, self._inward.sample)
+        if told is not None:
+            return told
         session = self._opened()
         payloads = [message.payload for message in session.peek(_FIRST)]
         found = infer_kinds(payloads, self._inward.payload)
