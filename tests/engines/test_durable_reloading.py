@@ -23,7 +23,8 @@ from tacit.engines.local import Input, detect
 from tacit.engines.terms import Terms
 from tacit.ledger.alchemy import sa
 from tacit.ledger.ledger import Ledger
-from tacit.ledger.tables import RELEASES
+from tacit.ledger.tables import CHARGES, RELEASES
+from tacit.ledger.verifying import verify
 from tacit.planning.planner import plan_without_history
 from tacit.spec.reading import load
 from tests.engines.crashes import (
@@ -142,12 +143,10 @@ def specs(tmp_path: Path) -> tuple[Path, Path]:
     return old, new
 
 
-def test_a_live_run_goes_by_the_new_terms_from_the_next_window_on(
-    tmp_path: Path, specs: tuple[Path, Path]
-) -> None:
-    """It is told in the middle of a window; sources are read anew for a column that is new."""
-    old, new = specs
-    frames, place, outlet = flow(8), str(tmp_path / "spent.db"), Kept()
+def reloaded(
+    batches: list[pl.DataFrame], old: Path, new: Path, ledger: Ledger, outlet: Outlet
+) -> tuple[Durable, Live]:
+    """A live run that is told of new terms after its seventh batch, to its end."""
     first = terms(old)
     run: Durable
 
@@ -157,19 +156,24 @@ def test_a_live_run_goes_by_the_new_terms_from_the_next_window_on(
             run.reload()
             time.sleep(0.3)
 
-    source = Live(frames, between)
+    source = Live(batches, between)
+    inputs = [Input("home", source)]
+    run = Durable(
+        first.spec, inputs, first.plan, ledger, [outlet], run="home", reread=lambda: terms(new)
+    )
+    run.run()
+    return run, source
+
+
+def test_a_live_run_goes_by_the_new_terms_from_the_next_window_on(
+    tmp_path: Path, specs: tuple[Path, Path]
+) -> None:
+    """It is told in the middle of a window; sources are read anew for a column that is new."""
+    old, new = specs
+    frames, place, outlet = flow(8), str(tmp_path / "spent.db"), Kept()
     with Ledger.open(place) as ledger:
-        run = Durable(
-            first.spec,
-            [Input("home", source)],
-            first.plan,
-            ledger,
-            [outlet],
-            run="home",
-            reread=lambda: terms(new),
-        )
-        outcome = run.run()
-    assert outcome.finished
+        run, source = reloaded(frames, old, new, ledger, outlet)
+    assert run.outcome.finished
     assert (run.status.public.reloads, run.status.public.reloads_refused) == (1, 0)
     assert [("level" in columns) for columns in source.opened] == [False, True]
     answers = released(place)
@@ -190,33 +194,37 @@ def test_windows_of_old_and_new_terms_that_close_at_once_are_released_apart(
     old, new = specs
     frames, place = flow(8), str(tmp_path / "spent.db")
     batches = [*frames[:7], pl.concat(frames[7:])]
-    first = terms(old)
-    run: Durable
-
-    def between(number: int) -> None:
-        if number == 7 and len(source.opened) == 1:
-            time.sleep(0.3)
-            run.reload()
-            time.sleep(0.3)
-
-    source = Live(batches, between)
     with Ledger.open(place) as ledger:
-        run = Durable(
-            first.spec,
-            [Input("home", source)],
-            first.plan,
-            ledger,
-            [Kept()],
-            run="home",
-            reread=lambda: terms(new),
-        )
-        run.run()
+        reloaded(batches, old, new, ledger, Kept())
         query = sa.select(RELEASES.c.fingerprint, RELEASES.c.plan).order_by(RELEASES.c.number)
         with ledger.database.reading() as connection:
             made = [tuple(row) for row in connection.execute(query)]
     assert check(released(place), old, new, pl.concat(frames)) is not None
-    wanted = [(one.spec.fingerprint, one.plan_digest) for one in (first, terms(new))]
+    wanted = [(one.spec.fingerprint, one.plan_digest) for one in (terms(old), terms(new))]
     assert list(dict.fromkeys(made)) == wanted
+
+
+def test_windows_that_slide_go_on_too_and_those_that_look_at_nothing_private_cost_nothing(
+    tmp_path: Path, specs: tuple[Path, Path]
+) -> None:
+    """Windows of three panes: two panes after the change are not drawn, and not charged."""
+    for path in specs:
+        path.write_text(path.read_text().replace("size: 1 min", "size: 1 min, slide: 20 s"))
+    old, new = specs
+    frames, place = flow(8), str(tmp_path / "spent.db")
+    with Ledger.open(place) as ledger:
+        reloaded(frames, old, new, ledger, Kept())
+        with ledger.database.reading() as connection:
+            numbers = connection.execute(
+                sa.select(RELEASES.c.number, RELEASES.c.first).order_by(RELEASES.c.number)
+            ).all()
+            charged = set(connection.execute(sa.select(CHARGES.c.release)).scalars())
+        assert verify(ledger).passed
+    boundary = check(released(place), old, new, pl.concat(frames))
+    assert boundary is not None
+    starts = [first for number, first in numbers if number not in charged]
+    begin = int(boundary.timestamp() * 1_000_000)
+    assert starts == [begin, begin + 20_000_000]
 
 
 @pytest.mark.parametrize(
@@ -298,15 +306,17 @@ def test_a_broker_is_asked_anew_for_what_was_on_its_way(forks: Forks, tmp_path: 
         columns = "who:text,at:integer,kind:integer,level:integer"
         url = f"mqtt://127.0.0.1:{broker.port}/home/+?client=engine&columns={columns}"
         open_session(broker.port, "engine", "home/+")
-        publisher = Publisher(broker.port, frames, 0.1)
-        publisher.start()
+        before, after = (Publisher(broker.port, some, 0.1) for some in (frames[:12], frames[12:]))
+        before.start()
         arguments = ["run", spec, url, "--ledger", ledger, "--to", answers]
         pid = forks.start(tmp_path / "log", *arguments)
         while not _size(answers):
             time.sleep(0.01)
         spec.write_text(OTHER)
         os.kill(pid, signal.SIGHUP)
-        publisher.finish()
+        before.finish()
+        after.start()
+        after.finish()
         deadline = time.monotonic() + 60
         while released_until(ledger) < 1_700_000_040 + 60 * 11:
             assert time.monotonic() < deadline, (tmp_path / "log").read_text()

@@ -428,16 +428,6 @@ def test_a_plan_for_another_specification_is_refused() -> None:
         run.offer(Terms(loads(NEW), plan_without_history(loads(OLD), "uniform")))
 
 
-def test_sliding_windows_cannot_change_their_terms() -> None:
-    """Windows of both would share panes, and so give their events away twice."""
-    sliding = HEAD.replace("size: 10 us", "size: 10 us, slide: 5 us")
-    run = Run(terms(OLD.replace(HEAD, sliding)))
-    with pytest.raises(SpecificationError, match="slide"):
-        run.offer(terms(NEW.replace(HEAD, sliding)))
-    run.offer(terms(OLD.replace(HEAD, sliding)))  # nothing has changed
-    assert run.engine.heir is None
-
-
 @pytest.mark.parametrize("ahead", [None, 6, 17, 27, 29, 30, 500])
 @pytest.mark.parametrize(
     ("future", "boundary"), [("", 2), (", future: 24 us", 3), (", future: 1 d", 256)]

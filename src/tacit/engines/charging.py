@@ -57,16 +57,17 @@ class Accountant:
         self._open()
         return self._ids
 
-    def bill(self, handed: Handed) -> Bill:
+    def bill(self, handed: Handed, *, blind: bool = False) -> Bill:
         """Reckon windows in that were handed on together: the same subjects are exhausted in all.
 
-        What they cost is spent, as far as the windows after them are concerned.
+        What they cost is spent, as far as the windows after them are concerned. Nothing, where
+        they are answered `blind`.
         """
         accounts = self._open()
         starts = self._windows(handed)
         charges: list[Charge] = []
-        exhausted = np.zeros(len(self._slots), np.bool_)
-        if self.limited:
+        exhausted = np.full(len(self._slots), blind)
+        if self.limited and not blind:
             if len(starts) > 1:
                 raise AssertionError("where there are limits, windows are handed on one by one")
             exhausted = accounts.exhausted(starts[0])

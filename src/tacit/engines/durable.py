@@ -374,7 +374,9 @@ class Durable:
 
     def _bills(self, accountant: Accountant) -> list[Bill]:
         try:
-            return [accountant.bill(handed) for handed in self._handed]
+            return [
+                accountant.bill(handed, blind=self.engine.blind(handed)) for handed in self._handed
+            ]
         except LedgerLostError:
             accountant.forget()  # some of it may be reckoned in
             raise

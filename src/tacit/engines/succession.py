@@ -5,6 +5,12 @@ boundary, the first window that no tuple has reached (or, where windows close by
 have reached), are those of the old terms; from there on they are those of the new ones. Until
 the last of the old windows is closed there are two shards, and each tuple is laid into the one
 that has its window.
+
+Where windows slide, the last of the old ones and the first of the new ones share panes, and
+their tuples are laid into both. Private events are looked at by one of the two only: by the new
+terms from k panes after the last that the old terms looked at, for windows of k panes. So no
+occurrence inside one window is told by both, and what each of them spends on it is all that is
+spent. Until then the new terms answer from public events and the prior alone.
 """
 
 from __future__ import annotations
@@ -24,17 +30,18 @@ from tacit.counting import count
 from tacit.engines.terms import Terms
 from tacit.errors import Mistake, SpecificationError, StateError
 from tacit.events.subjects import Subjects
+from tacit.patterns.tree import elements
 from tacit.pipeline.arrivals import Arrivals, Rows
 from tacit.pipeline.engine import Engine, Refused
 from tacit.pipeline.flow import Flow
-from tacit.pipeline.shard import Handed
+from tacit.pipeline.shard import Handed, Shard
 from tacit.privacy.noise import Noise
 from tacit.privacy.policies import Policies
-from tacit.spec.specification import Specification
+from tacit.spec.specification import Private, Specification
 from tacit.spec.subjects import SubjectFile
-from tacit.windows.clock import NEVER
+from tacit.windows.clock import NEVER, NONE
 
-_FORMAT: Final = 1
+_FORMAT: Final = 2
 _ANOTHERS: Final = np.uint8(255)
 """In place of a verdict: the tuple was taken, but into the other's windows."""
 
@@ -46,6 +53,24 @@ class Heir:
     terms: Terms
     engine: Engine
     boundary: int
+
+    @property
+    def begin(self) -> int:
+        """The first pane of its first window."""
+        return self.boundary - self.terms.spec.windows.panes + 1
+
+    @property
+    def sighted(self) -> int:
+        """The first of its windows for which private events are looked at."""
+        between = self.terms.spec.windows.panes - 1
+        # Where panes are drawn, that is only the window's last; else it is all of its panes.
+        return self.boundary + (between if self.terms.plan.draws_panes else 2 * between)
+
+    def pass_over(self, handed: Handed) -> None:
+        """Keep what its first windows share with some of the last of the old terms."""
+        first, stop = handed.closed.first, handed.closed.first + len(handed.closed.words)
+        for early in self.engine.shard.close(max(first, self.begin), stop):
+            self.engine.shard.pass_over(early)
 
 
 class Succession(Engine):
@@ -73,6 +98,8 @@ class Succession(Engine):
         self.consumers = terms.consumers
         """Who asked each query, of all that were ever asked: answers may still be on their way."""
         self.heir: Heir | None = None
+        self._sighted = NONE
+        """The first window for which the terms in use look at private events."""
         self._noise = noise
         self._offered: Terms | None = None
 
@@ -115,6 +142,10 @@ class Succession(Engine):
         """The terms by which these windows are answered."""
         return self.terms if self.heir is None or self._old(handed) else self.heir.terms
 
+    def blind(self, handed: Handed) -> bool:
+        """Whether these windows are answered from public events and the prior alone."""
+        return handed.closed.first < self._sighted_of(handed)
+
     def columns(self, stream: str) -> tuple[str, ...]:
         """The columns of a stream that are read."""
         flows = [self.flow, *([] if self.heir is None else [self.heir.engine.flow])]
@@ -127,14 +158,15 @@ class Succession(Engine):
         return flow
 
     def _begin(self, terms: Terms) -> None:
-        boundary = self._boundary()
+        begin = self._unreached()
         if terms.digest != self.terms.digest:
+            boundary = begin + terms.spec.windows.panes - 1
             heir = Heir(terms, Engine(terms.flow(self._noise), self.subjects), boundary)
             shard = heir.engine.shard
             shard.since, shard.settled = self.shard.since.copy(), self.shard.settled
             shard.order = self.shard.order
             self._take_over(heir)
-        self._enrol(_listed(terms.spec), boundary)
+        self._enrol(_listed(terms.spec), begin)
         if self.heir is not None and self.crossing:  # no window of the old terms is open
             self._settle(self.heir)
 
@@ -150,12 +182,12 @@ class Succession(Engine):
         self.clock = replace(self.clock, capacity=held)
 
     def _settle(self, heir: Heir) -> None:
-        self.terms, self.heir = heir.terms, None
+        self.terms, self.heir, self._sighted = heir.terms, None, heir.sighted
         self.flow, self.shard = heir.engine.flow, heir.engine.shard
         self.clock = replace(self.clock, capacity=self.shard.panes.capacity)
 
-    def _boundary(self) -> int:
-        """The first window that no tuple has reached; by the clock, that none can have reached."""
+    def _unreached(self) -> int:
+        """The first pane that no tuple has reached; by the clock, that none can have reached."""
         return self.clock.reachable if self.clock.ticking else self.clock.ended
 
     @property
@@ -173,12 +205,12 @@ class Succession(Engine):
         spec, ours, mistakes = terms.spec, self.terms.spec, []
         if spec.windows != ours.windows:
             mistakes.append("windows cannot be changed while it runs; begin another run for that")
-        elif spec.windows.panes > 1 and terms.digest != self.terms.digest:
-            mistakes.append(
-                "while windows slide the specification cannot be changed: windows before and"
-                " after the change share panes, whose events would be given away twice; begin"
-                " another run for that"
-            )
+        elif spec.windows.panes > 1:
+            mistakes += [
+                f"while windows slide, {name} cannot become public: windows of before and after"
+                " share its events; begin another run for that"
+                for name in _given_up(ours, spec)
+            ]
         if spec.streams != ours.streams:
             mistakes.append("streams cannot be changed while it runs; begin another run for that")
         if _limited(spec) != _limited(ours):
@@ -232,9 +264,9 @@ class Succession(Engine):
 
     def answer(self, handed: Handed, exhausted: NDArray[np.bool_] | None = None) -> Answers:
         """The answers of windows that were handed on, by the terms that they are under."""
-        if self.heir is None or self._old(handed):
-            return super().answer(handed, exhausted)
-        return self.heir.engine.answer(handed, exhausted)
+        old = self.heir is None or self._old(handed)
+        shard = self.shard if self.heir is None or old else self.heir.engine.shard
+        return shard.answer(handed, exhausted, blind=self.blind(handed))
 
     def register(self, names: Sequence[str] | Sequence[int]) -> None:
         """Add subjects to the registry; they have answers from the next window on."""
@@ -250,27 +282,40 @@ class Succession(Engine):
     def _old(self, handed: Handed) -> bool:
         return self.heir is None or handed.closed.first < self.heir.boundary
 
+    def _sighted_of(self, handed: Handed) -> int:
+        return self._sighted if self.heir is None or self._old(handed) else self.heir.sighted
+
     def _lay(self, arrivals: Arrivals, verdicts: NDArray[np.uint8], begin: int, end: int) -> None:
         if self.heir is None:
             super()._lay(arrivals, verdicts, begin, end)
             return
-        words = len(self.flow.asking.ordered_types)
-        heirs = arrivals.times >= self.heir.boundary * self.clock.size
+        words, size = len(self.flow.asking.ordered_types), self.clock.size
         for shard, masks, others in (
-            (self.shard, arrivals.masks[:, :words], heirs),
-            (self.heir.engine.shard, arrivals.masks[:, words:], ~heirs),
+            (self.shard, arrivals.masks[:, :words], arrivals.times >= self.heir.boundary * size),
+            (
+                self.heir.engine.shard,
+                arrivals.masks[:, words:],
+                arrivals.times < self.heir.begin * size,
+            ),
         ):
             own = replace(arrivals, masks=np.ascontiguousarray(masks))
             shard.lay(own, np.where(others, _ANOTHERS, verdicts), begin, end)
 
     def _shut(self, first: int, stop: int) -> Iterator[Handed]:
-        if self.heir is None:
-            yield from super()._shut(first, stop)
-            return
-        boundary = self.heir.boundary
-        yield from self.shard.close(first, min(stop, boundary), self.most_windows)
-        new = self.heir.engine.shard
-        yield from new.close(max(first, boundary), stop, self.most_windows)
+        heir = self.heir
+        middle = stop if heir is None else min(stop, max(first, heir.boundary))
+        for handed in self._cut(self.shard, first, middle, self._sighted):
+            if heir is not None:
+                heir.pass_over(handed)
+            yield handed
+        if heir is not None:
+            yield from self._cut(heir.engine.shard, middle, stop, heir.sighted)
+
+    def _cut(self, shard: Shard, first: int, stop: int, sighted: int) -> Iterator[Handed]:
+        """Close windows; those that are blind and others are not handed on together."""
+        middle = min(stop, max(first, sighted))
+        yield from shard.close(first, middle, self.most_windows)
+        yield from shard.close(middle, stop, self.most_windows)
 
     # State
 
@@ -282,6 +327,7 @@ class Succession(Engine):
         head = {
             "succession": _FORMAT,
             "boundary": None if self.heir is None else self.heir.boundary,
+            "sighted": self._sighted,
             "consumers": self.consumers,
             "sizes": [len(part) for part in parts],
         }
@@ -306,6 +352,7 @@ class Succession(Engine):
         super().restore(parts[1])
         self.heir, self._offered = None, None
         self.consumers = head["consumers"]
+        self._sighted = int(head["sighted"])
         for terms in heirs:
             engine = Engine(terms.flow(noise), Subjects(self.subjects.kind))
             engine.restore(parts[3])
@@ -317,6 +364,30 @@ class Succession(Engine):
 
 def _limited(spec: Specification) -> bool:
     return any(private.limit is not None for private in spec.private)
+
+
+def _given_up(before: Specification, after: Specification) -> list[str]:
+    """Event types that somebody keeps private before, and not after."""
+    keeping: dict[str, list[frozenset[str] | None]] = {}
+    for private, pattern in zip(after.private, after.private_patterns, strict=True):
+        for name in elements(pattern):
+            keeping.setdefault(name, []).append(_named(private))
+    lost = []
+    for private, pattern in zip(before.private, before.private_patterns, strict=True):
+        before_ones = _named(private)
+        for name in elements(pattern):
+            groups = keeping.get(name, [])
+            if None in groups:
+                continue
+            kept = frozenset().union(*(group for group in groups if group is not None))
+            if before_ones is None or before_ones - kept:
+                lost.append(name)
+    return sorted(set(lost))
+
+
+def _named(private: Private) -> frozenset[str] | None:
+    """Who keeps a pattern private; None if all do."""
+    return None if private.subjects is None else frozenset(map(str, private.subjects))
 
 
 def _listed(spec: Specification) -> pa.Array | None:

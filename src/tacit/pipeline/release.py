@@ -369,8 +369,11 @@ class Release(Asking):
             for number, scheme in enumerate(schemes)
         ]
         limited = any(private.limit is not None for private in spec.private)
-        self.twins = [_twin(scheme, queries, asked) for scheme in schemes] if limited else []
-        """What answers in place of each guard for subjects whose limit is reached."""
+        twins = limited or spec.windows.panes > 1
+        self.twins = [_twin(scheme, queries, asked) for scheme in schemes] if twins else []
+        """What answers in place of each guard where private events are not looked at: for
+        subjects whose limit is reached, and for all for a while after the terms have changed.
+        """
         readings = [guard.reading.queries for guard in self.guards if guard.reading is not None]
         self._asked = compiled_queries(spec, asked.patterns, walk=not readings)
         super().__init__([query.name for query in spec.queries], [self._asked, *readings])
