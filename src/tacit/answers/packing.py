@@ -71,6 +71,18 @@ def pack(
     return _written(head, arrays)
 
 
+def join(bodies: Sequence[bytes]) -> bytes:
+    """The answers to the same queries about several groups of subjects, as one."""
+    heads, arrays = zip(*map(_read, bodies), strict=True)
+    whole = [array for part in arrays for array in part]
+    head = {
+        **heads[0],
+        "blocks": [block for one in heads for block in one["blocks"]],
+        "arrays": [(array.dtype.str, array.shape) for array in whole],
+    }
+    return _written(head, whole)
+
+
 def _pack_confidence(part: Answers, query: int, arrays: list[NDArray[Any]]) -> bool:
     """Add a query's confidences; whether they are numbers of few values, which come first."""
     sure = part.confidence(query).astype(np.float32)

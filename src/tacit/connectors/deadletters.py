@@ -51,7 +51,14 @@ class DeadLetters:
             if not keep:
                 path.unlink(missing_ok=True)
             if always:
-                self._open(path)
+                self._open()
+
+    @classmethod
+    def into(cls, file: IO[bytes]) -> DeadLetters:
+        """Dead letters that are written to an open file."""
+        letters = cls()
+        letters._file = file
+        return letters
 
     def lines(self, stream: str, source: str, rejected: Sequence[Rejected]) -> None:
         """Add lines that could not be read."""
@@ -82,7 +89,7 @@ class DeadLetters:
         if not len(chosen):
             return
         self.counts[rows.stream, reason] += len(chosen)
-        if self.path is None:
+        if self._nowhere:
             return
         frame = pl.DataFrame(pa.Table.from_batches([rows.table]))[chosen]
         columns = {
@@ -109,7 +116,7 @@ class DeadLetters:
         self.close()
 
     def _write(self, letters: pl.DataFrame, stream: str, source: str) -> None:
-        if self.path is None or not letters.height:
+        if self._nowhere or not letters.height:
             return
         missing = [
             pl.lit(None, kind).alias(name)
@@ -120,7 +127,7 @@ class DeadLetters:
             stream=pl.lit(stream), source=pl.lit(source)
         )
         try:
-            file = self._file or self._open(self.path)
+            file = self._file or self._open()
             whole.select(list(_SCHEMA)).write_ndjson(file)
             file.flush()
         except (OSError, pl.exceptions.PolarsError) as error:
@@ -129,7 +136,13 @@ class DeadLetters:
                 "another place"
             ) from error
 
-    def _open(self, path: Path) -> IO[bytes]:
+    @property
+    def _nowhere(self) -> bool:
+        return self.path is None and self._file is None
+
+    def _open(self) -> IO[bytes]:
+        path = self.path
+        assert path is not None, "letters that are only counted are not written"
         try:
             number = os.open(path, os.O_WRONLY | os.O_CREAT | self._how, 0o600)
         except OSError as error:

@@ -1,7 +1,8 @@
 """Several sources as one: an order of arrival that does not depend on how they are batched.
 
 A source's *progress* at a tuple is the largest event time it has shown so far; a time
-further ahead of the progress before it than `future` does not count, nor does NO_TIME.
+further ahead of the progress before it than `future` does not count, nor does NO_TIME, nor the
+time of a tuple that names no subject. So the watermark that a tuple meets is its own source's.
 Tuples are taken in order of progress, and where that is equal, in order of the sources;
 within a source they keep their order.
 """
@@ -32,6 +33,13 @@ class Timed:
     times: NDArray[np.int64]
     columns: tuple[Array, ...]
     origin: Any
+    counts: NDArray[np.bool_] | None = None
+    """Which of the tuples count for the progress; None: all of them."""
+
+    def progress(self, before: int, future: int) -> NDArray[np.int64]:
+        """How far the source is at each tuple."""
+        times = self.times if self.counts is None else np.where(self.counts, self.times, NO_TIME)
+        return running_progress(times, before, future)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +115,7 @@ class _Head:
             self.timed = next(self._source, None)
             self._ended = self.timed is None
             if self.timed is not None:
-                self.progress = running_progress(self.timed.times, self.last, self._future)
+                self.progress = self.timed.progress(self.last, self._future)
                 self.start = 0
                 self.last = int(self.progress[-1]) if len(self.progress) else self.last
 

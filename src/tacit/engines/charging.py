@@ -17,6 +17,7 @@ from tacit.ledger.charges import Account, Charge
 from tacit.ledger.lease import Lease
 from tacit.pipeline.engine import Engine
 from tacit.pipeline.shard import Handed
+from tacit.planning.plan import Plan
 from tacit.spec.specification import Private
 from tacit.windows.clock import NEVER
 
@@ -81,10 +82,6 @@ class Accountant:
         spread[self._slots] = exhausted
         return Bill(spread, charges)
 
-    def _share(self, private: Private) -> Fraction:
-        """The share of a private pattern's epsilon that a window costs."""
-        return self._plan.spent_per_window(private) / Fraction(private.epsilon)
-
     def _windows(self, handed: Handed) -> range:
         """When the windows start that end with what was handed on."""
         windows, closed = self._engine.flow.spec.windows, handed.closed
@@ -104,14 +101,19 @@ class Accountant:
             self._ids[self._slots] = enrolled
             texts = shard.subjects.names.take(self._slots).cast(pa.large_string())
             private = [
-                Account.of(private, _having(private, texts), self._share(private))
+                Account.of(private, having(private, texts), share_of(self._plan, private))
                 for private in self._private
             ]
             self._accounts = self._lease.accounts(enrolled, private)
         return self._accounts
 
 
-def _having(private: Private, texts: pa.Array) -> NDArray[np.bool_]:
+def share_of(plan: Plan, private: Private) -> Fraction:
+    """The share of a private pattern's epsilon that a window costs."""
+    return plan.spent_per_window(private) / Fraction(private.epsilon)
+
+
+def having(private: Private, texts: pa.Array) -> NDArray[np.bool_]:
     """Which subjects keep a pattern private."""
     if private.subjects is None:
         return np.ones(len(texts), np.bool_)

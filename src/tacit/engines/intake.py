@@ -6,19 +6,20 @@ whenever they are read. Sources that bring tuples as they happen are taken as th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypedDict
+from typing import Any, Final, Protocol, TypedDict
 
 import numpy as np
 
 from tacit.connectors.merge import Merged, Timed, merge
 from tacit.connectors.prefetch import mingle, prefetch
 from tacit.connectors.sources import Batch, Source
-from tacit.engines.local import Detection, Input
+from tacit.engines.local import Input
 from tacit.errors import SourceError
 from tacit.events.times import NO_TIME
 from tacit.pipeline.arrivals import Arrivals, Rows
+from tacit.spec.specification import Specification
 
 _AHEAD: Final = 2
 PULSE: Final = 0.2
@@ -86,10 +87,40 @@ class Taken:
             yield origin, rows, None if progress is None or last < 0 else int(progress[last])
 
 
+class Extracting(Protocol):
+    """What an intake asks of an engine."""
+
+    @property
+    def learning(self) -> int:
+        """Whether subjects are learned from what is extracted."""
+
+    def extract(self, rows: Rows) -> Arrivals:
+        """The events that rows give."""
+
+
+class Feeding(Protocol):
+    """What an intake asks of whoever it is for."""
+
+    @property
+    def spec(self) -> Specification:
+        """What is asked."""
+
+    @property
+    def inputs(self) -> Sequence[Input]:
+        """Where tuples come from."""
+
+    @property
+    def engine(self) -> Extracting:
+        """What makes events of them."""
+
+    def batches(self, input_: Input, known: int = 0) -> Iterator[Batch]:
+        """A source's rows, of which so many were known before."""
+
+
 class Intake:
     """The sources of a run, from where they were left."""
 
-    def __init__(self, run: Detection, positions: Mapping[str, Position]) -> None:
+    def __init__(self, run: Feeding, positions: Mapping[str, Position]) -> None:
         self._run = run
         self._inputs = run.inputs
         self._keys = [f"{input_.stream}={input_.source.name}" for input_ in run.inputs]
@@ -168,7 +199,7 @@ class Intake:
 
     def _extracted(self, origin: _Origin) -> Timed:
         events = self._run.engine.extract(origin.rows)
-        return Timed(events.times, (events.slots, events.masks), origin)
+        return Timed(events.times, (events.slots, events.masks), origin, counts=events.slots >= 0)
 
     def _read(self, place: int) -> Iterator[_Origin]:
         """The batches of a source without the rows that were taken before."""

@@ -25,7 +25,16 @@ from tacit.ledger.charges import Account, Charge, merged
 from tacit.ledger.database import Database, now
 from tacit.ledger.packing import pack_ids
 from tacit.ledger.registry import Registry, as_texts
-from tacit.ledger.tables import BODIES, CHARGES, CHECKPOINTS, DELIVERIES, HEAD, RELEASES, RUNS
+from tacit.ledger.tables import (
+    BALANCES,
+    BODIES,
+    CHARGES,
+    CHECKPOINTS,
+    DELIVERIES,
+    HEAD,
+    RELEASES,
+    RUNS,
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -132,6 +141,14 @@ class Lease:
         """The accounts of these subjects as they stand in the ledger."""
         self._accounts = Accounts(ids, private, self._balance)
         return self._accounts
+
+    def spent(self, private: Sequence[str]) -> dict[Key, Amounts]:
+        """All balances of some private patterns, by ledger id."""
+        columns = BALANCES.c["private", "horizon", "horizon_start"]
+        query = sa.select(*columns).where(BALANCES.c.private.in_(private))
+        with self._database.reading() as connection:
+            keys = [(name, horizon, start) for name, horizon, start in connection.execute(query)]
+            return {key: balances.read(connection, key) for key in keys}
 
     def _balance(self, key: Key) -> Amounts:
         with self._database.reading() as connection:

@@ -1,0 +1,66 @@
+"""Who is in which shard: a hash of the subject's name, the same wherever it is reckoned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tacit.events.columns import text_bytes
+from tacit.events.subjects import Subjects
+from tacit.kernels import compiled
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A registry divided into a fixed number of shards."""
+
+    subjects: Subjects
+    shards: int
+
+    @cached_property
+    def shard(self) -> NDArray[np.int32]:
+        """The number of each subject's shard, by slot."""
+        text, ends = text_bytes(self.subjects.names.cast(pa.large_string()))
+        return _hashed(text, ends, self.shards)
+
+    @cached_property
+    def place(self) -> NDArray[np.int32]:
+        """Each subject's slot within its shard."""
+        return _places(self.shard, self.shards)
+
+    @cached_property
+    def peopled(self) -> tuple[int, ...]:
+        """The shards that have any subjects, in order."""
+        return tuple(np.unique(self.shard).tolist())
+
+    def members(self, shard: int) -> NDArray[np.int64]:
+        """The slots of a shard's subjects, in the order of their places."""
+        return np.flatnonzero(self.shard == shard)
+
+
+@compiled
+def _hashed(text: NDArray[np.uint8], ends: NDArray[np.int64], shards: int) -> NDArray[np.int32]:
+    """FNV-1a of each name, its bits mixed once more: those of short names differ too little."""
+    found = np.empty(len(ends) - 1, np.int32)
+    for i in range(len(found)):
+        key = np.uint64(14695981039346656037)
+        for at in range(ends[i], ends[i + 1]):
+            key = (key ^ np.uint64(text[at])) * np.uint64(1099511628211)
+        key = (key ^ (key >> np.uint64(33))) * np.uint64(0xFF51AFD7ED558CCD)
+        key ^= key >> np.uint64(33)
+        found[i] = key % np.uint64(shards)
+    return found
+
+
+@compiled
+def _places(shard: NDArray[np.int32], shards: int) -> NDArray[np.int32]:
+    counts = np.zeros(shards, np.int32)
+    places = np.empty(len(shard), np.int32)
+    for i in range(len(shard)):
+        places[i] = counts[shard[i]]
+        counts[shard[i]] += 1
+    return places

@@ -1,0 +1,129 @@
+"""Pieces: what a reader sends to a shard. Some tuples, and how far their partition is."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+_HEAD: Final = struct.Struct("<iiqqqqIHBBBB")
+_WIDTHS: Final = (np.uint8, np.uint16, np.uint32, np.uint64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Piece:
+    """Tuples of one shard, all of them taken, in their partition's order of arrival."""
+
+    partition: int
+    stream: int
+    """The number of the stream among the specification's."""
+    least: int
+    """The first window that the partition has used; NONE if it has used none."""
+    closed: int
+    """The partition's first open window, these tuples included."""
+    ended: int
+    """The window after the partition's newest; NONE if it has used none."""
+    idle: bool
+    """Whether the others need not wait for the partition now."""
+    finished: bool
+    """Whether nothing more comes from it."""
+    slots: NDArray[np.int32]
+    """Places within the shard."""
+    times: NDArray[np.int64]
+    masks: NDArray[np.uint64]
+    attributes: pa.RecordBatch | None = None
+    """The columns that conditions compare, a row for each tuple."""
+
+    def without_tuples(self) -> Piece:
+        """How far the partition is, alone."""
+        return replace(
+            self,
+            slots=self.slots[:0],
+            times=self.times[:0],
+            masks=self.masks[:0],
+            attributes=None,
+        )
+
+    def to_bytes(self) -> bytes:
+        """As few bytes as go without packing."""
+        count, words = self.masks.shape
+        base = int(self.times.min()) if count else 0
+        offsets = _narrow((self.times - base).view(np.uint64))
+        slots = _narrow(self.slots.view(np.uint32))
+        masks = _narrow(self.masks)
+        head = _HEAD.pack(
+            self.partition,
+            self.stream,
+            self.least,
+            self.closed,
+            self.ended,
+            base,
+            count,
+            words,
+            self.idle,
+            self.finished,
+            _code(offsets) | _code(slots) << 2 | _code(masks) << 4,
+            self.attributes is not None,
+        )
+        parts = [head, offsets.tobytes(), slots.tobytes(), masks.tobytes()]
+        if self.attributes is not None:
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, self.attributes.schema) as writer:
+                writer.write_batch(self.attributes)
+            parts.append(sink.getvalue().to_pybytes())
+        return b"".join(parts)
+
+    @staticmethod
+    def partition_of(given: bytes) -> int:
+        """The partition that a piece is from."""
+        partition: int = _HEAD.unpack_from(given)[0]
+        return partition
+
+    @classmethod
+    def from_bytes(cls, given: bytes) -> Piece:
+        """What `to_bytes` gave."""
+        partition, stream, least, closed, ended, *rest = _HEAD.unpack_from(given)
+        base, count, words, idle, finished, codes, compared = rest
+        at = _HEAD.size
+        columns = []
+        for code, number in (
+            (codes & 3, count),
+            (codes >> 2 & 3, count),
+            (codes >> 4, count * words),
+        ):
+            width = np.dtype(_WIDTHS[code])
+            columns.append(np.frombuffer(given, width, number, at))
+            at += number * width.itemsize
+        attributes = None
+        if compared:
+            with pa.ipc.open_stream(pa.py_buffer(given)[at:]) as reader:
+                attributes = reader.read_next_batch()
+        offsets, slots, masks = columns
+        return cls(
+            partition,
+            stream,
+            least,
+            closed,
+            ended,
+            bool(idle),
+            bool(finished),
+            slots.astype(np.int32),
+            offsets.astype(np.int64) + base,
+            masks.astype(np.uint64).reshape(count, words),
+            attributes,
+        )
+
+
+def _narrow(numbers: NDArray[Any]) -> NDArray[Any]:
+    """The same numbers in the narrowest type that holds them."""
+    largest = int(numbers.max(initial=0))
+    width = next(width for width in _WIDTHS if largest <= np.iinfo(width).max)
+    return numbers.astype(width)
+
+
+def _code(numbers: NDArray[Any]) -> int:
+    return _WIDTHS.index(numbers.dtype.type)

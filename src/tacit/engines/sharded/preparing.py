@@ -1,0 +1,96 @@
+"""Make a job of what an operator gives: everything is checked before anything starts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from tacit.connectors.opening import open_input
+from tacit.engines.local import Detection, assign, protected
+from tacit.engines.sharded.job import Job, Partition
+from tacit.engines.terms import Terms
+from tacit.errors import Mistake, SourceError, SpecificationError, StateError
+from tacit.ledger.lease import Lease
+
+SHARDS: Final = 16
+
+
+def prepare(
+    terms: Terms,
+    sources: Sequence[tuple[str | None, str]],
+    lease: Lease,
+    *,
+    follow: bool = False,
+    shards: int = SHARDS,
+    true: bool = False,
+    idle: int = 60_000_000,
+) -> Job:
+    """The job that answers these terms from these sources.
+
+    Each source is a partition. Subjects are those of the registry; where none is given, files
+    are read once for them. With `true`, answers are true and unprotected.
+    """
+    spec = terms.spec
+    if spec.windows.close == "clock":
+        raise SpecificationError(
+            [
+                Mistake(
+                    "windows that close by the clock are for an engine on one machine; here they"
+                    " close by event time: take out `close: clock`"
+                )
+            ]
+        )
+    opened = [(stream, open_input(name, follow=follow)) for stream, name in sources]
+    for _, source in opened:
+        if source.once or source.name.startswith(("mqtt://", "mqtts://")):
+            raise SourceError(
+                f"{source.name} cannot be read again from where a checkpoint was made; give files,"
+                " a folder or Kafka, or run it on one machine with tacit run"
+            )
+    inputs = assign(spec, opened)
+    run = Detection(spec, inputs) if true else protected(spec, inputs, terms.plan)
+    if run.engine.learning:
+        raise SpecificationError(
+            [
+                Mistake(
+                    "sources that go on for ever do not tell who there is: list the subjects, as in"
+                    " `subjects: {file: subjects.txt}`"
+                )
+            ]
+        )
+    subjects = run.engine.subjects
+    partitions = [
+        Partition(input_.stream, name, follow)
+        for input_, (_, name) in zip(assign(spec, opened), sources, strict=True)
+        if input_ in run.inputs
+    ]
+    return Job(
+        terms,
+        subjects,
+        lease.enrol(subjects.names) if len(subjects) else np.empty(0, np.int64),
+        tuple(partitions),
+        shards,
+        not true,
+        idle,
+        {} if true else lease.spent([one.name for one in spec.private if one.limit is not None]),
+    )
+
+
+def insist_same(job: Job, before: Job) -> None:
+    """Refuse to go on with a job as another one."""
+    wrong = []
+    if job.terms.digest != before.terms.digest:
+        wrong.append("the specification or the plan")
+    if job.partitions != before.partitions:
+        wrong.append("the sources")
+    if job.shards != before.shards:
+        wrong.append("the number of shards")
+    if not job.subjects.names.equals(before.subjects.names):
+        wrong.append("the registry")
+    if wrong:
+        raise StateError(
+            f"this job was begun with other terms: {', '.join(wrong)} changed since. Give them as"
+            " they were, or another --name for a new job"
+        )

@@ -1,0 +1,251 @@
+"""A reader: one partition's tuples, judged in their own order and divided among the shards.
+
+Several sources on one machine are merged in the order of their progress, so that the watermark
+that a tuple meets there is its own source's. A reader that knows only its own source therefore
+judges as that one does: which tuples are late does not depend on how many readers there are.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tacit.connectors.deadletters import DeadLetters
+from tacit.connectors.opening import open_input
+from tacit.connectors.sources import Batch
+from tacit.engines.intake import Intake, Positions, Taken
+from tacit.engines.local import Input
+from tacit.engines.sharded.job import Job
+from tacit.engines.sharded.pieces import Piece
+from tacit.events.subjects import Subjects
+from tacit.kernels import compiled
+from tacit.pipeline.arrivals import Arrivals, Rows
+from tacit.windows.clock import NONE, REASONS, TAKEN, Clock
+
+PULSE: Final = 0.05
+"""Seconds that a reader waits for tuples before others have their turn."""
+_NOTHING: Final = np.empty(0, np.int64)
+
+
+@dataclass
+class Step:
+    """What came of a turn."""
+
+    pieces: list[tuple[int, bytes]] = field(default_factory=list)
+    """For each shard, in order."""
+    letters: bytes = b""
+    """Dead letters, a JSON line for each."""
+    wait: float = 0.0
+    """Seconds until the next turn is worth it."""
+    done: bool = False
+    """Whether there will be no other."""
+
+
+class Reader:
+    """Reads one partition, a batch at each turn."""
+
+    learning = 0
+
+    def __init__(self, job: Job, number: int, state: bytes | None = None) -> None:
+        partition = job.partitions[number]
+        self.spec = job.terms.spec
+        self._job = job
+        self._number = number
+        self._input = Input(partition.stream, open_input(partition.source, follow=partition.follow))
+        windows = self.spec.windows
+        self._clock = Clock.at_rest(
+            windows.pane, windows.lateness, windows.future, windows.start_time, job.capacity
+        )
+        self._since = np.full(len(job.subjects), NONE, np.int64)
+        self._done = self._idle = False
+        positions: Positions = {}
+        if state is not None:
+            kept = pickle.loads(state)
+            positions, self._done, self._idle = kept["positions"], kept["done"], kept["idle"]
+            self._clock = replace(self._clock, state=kept["clock"])
+        self._letters = io.BytesIO()
+        self._dead_letters = DeadLetters.into(self._letters)
+        self._intake = Intake(self, positions)
+        self._flow = self._intake.flow(lambda: PULSE)
+        self._heard = time.monotonic()
+
+    # What an intake asks of a run
+
+    @property
+    def inputs(self) -> Sequence[Input]:
+        """The partition alone."""
+        return [self._input]
+
+    @property
+    def engine(self) -> Reader:
+        """It extracts by itself."""
+        return self
+
+    @property
+    def subjects(self) -> Subjects:
+        """The whole registry."""
+        return self._job.subjects
+
+    def extract(self, rows: Rows) -> Arrivals:
+        """The events that rows give."""
+        return self._job.flow.extract(rows, self._job.subjects, learn=False)
+
+    def batches(self, input_: Input, known: int = 0) -> Iterator[Batch]:
+        """The partition's rows; lines that cannot be read are dead letters."""
+        stream = self.spec.streams[input_.stream]
+        columns = self._job.flow.columns(input_.stream)
+        for batch in input_.source.batches(columns, [stream.subject]):
+            known -= batch.table.num_rows
+            if batch.rejected and known < 0:
+                self._dead_letters.lines(input_.stream, batch.source, batch.rejected)
+            yield batch
+
+    # Turns
+
+    @property
+    def closed(self) -> int:
+        """The first open window; NONE before the first tuple."""
+        return self._clock.closed if self._clock.newest is not None else NONE
+
+    @property
+    def waited_for(self) -> bool:
+        """Whether others have to wait for it."""
+        return not (self._done or self._idle)
+
+    def step(self) -> Step:
+        """Take what comes next."""
+        if self._done:
+            return Step(done=True)
+        step = Step()
+        try:
+            taken = next(self._flow)
+        except StopIteration:
+            self._done = step.done = True
+            step.pieces = list(self._told())
+            return step
+        if taken is None or not len(taken.arrivals):
+            silent = time.monotonic() - self._heard > self._job.idle / 1_000_000
+            if silent and not self._idle:
+                self._idle = True
+                step.pieces = list(self._told())
+            step.wait = PULSE
+        else:
+            self._heard, self._idle = time.monotonic(), False
+            step.pieces = list(self._divide(taken))
+        step.letters = self._letters.getvalue()
+        self._letters.seek(0)
+        self._letters.truncate()
+        return step
+
+    def state(self) -> bytes:
+        """Where it is, to go on from in any process."""
+        kept = {
+            "positions": self._intake.positions,
+            "clock": self._clock.state,
+            "done": self._done,
+            "idle": self._idle,
+        }
+        return pickle.dumps(kept)
+
+    def _divide(self, taken: Taken) -> Iterator[tuple[int, bytes]]:
+        """The tuples that are taken, in pieces; a piece is not longer than windows are held."""
+        arrivals, clock = taken.arrivals, self._clock
+        verdicts = np.empty(len(arrivals), np.uint8)
+        begin = 0
+        while begin < len(arrivals):
+            end = clock.judge(arrivals.slots, arrivals.times, self._since, begin, 0, True, verdicts)
+            clock.hand_on(clock.closed)
+            self._refuse(arrivals, begin, np.flatnonzero(verdicts[begin:end]), verdicts)
+            yield from self._cut(arrivals, verdicts, begin, end)
+            begin = end
+        self._intake.advance(taken, len(arrivals))
+
+    def _cut(
+        self, arrivals: Arrivals, verdicts: NDArray[np.uint8], begin: int, end: int
+    ) -> Iterator[tuple[int, bytes]]:
+        layout = self._job.layout
+        starts, rows = _scattered(arrivals.slots, verdicts, begin, end, layout.shard, layout.shards)
+        stream = self._input.stream
+        compared = self._job.flow.asking.attributes.get(stream, ())
+        for shard in layout.peopled:
+            own = rows[starts[shard] : starts[shard + 1]]
+            attributes = None
+            if compared and len(own):
+                origin, chosen, _ = next(arrivals.trace(own))
+                attributes = origin.table.select(list(compared)).take(pa.array(chosen))
+            yield shard, self._piece(arrivals, own, attributes)
+
+    def _told(self) -> Iterator[tuple[int, bytes]]:
+        """Word for every shard that has no tuples with it."""
+        words = self._job.words
+        nothing = Arrivals(np.empty(0, np.int32), _NOTHING, np.empty((0, words), np.uint64), ())
+        for shard in self._job.layout.peopled:
+            yield shard, self._piece(nothing, _NOTHING, None)
+
+    def _piece(
+        self, arrivals: Arrivals, own: NDArray[np.int64], attributes: pa.RecordBatch | None
+    ) -> bytes:
+        clock, least = self._clock, self._clock.first_window
+        seen = clock.newest is not None
+        return Piece(
+            self._number,
+            list(self.spec.streams).index(self._input.stream),
+            least if least is not None and seen else NONE,
+            clock.closed if seen else NONE,
+            clock.ended if seen else NONE,
+            self._idle,
+            self._done,
+            self._job.layout.place[arrivals.slots[own]],
+            arrivals.times[own],
+            arrivals.masks[own],
+            attributes,
+        ).to_bytes()
+
+    def _refuse(
+        self,
+        arrivals: Arrivals,
+        begin: int,
+        chosen: NDArray[np.int64],
+        verdicts: NDArray[np.uint8],
+    ) -> None:
+        subject = self.spec.streams[self._input.stream].subject
+        for rows, lines, places in arrivals.trace(begin + chosen):
+            for reason in np.unique(verdicts[places]):
+                own = verdicts[places] == reason
+                self._dead_letters.rows(
+                    rows, lines[own], REASONS[int(reason)], arrivals.times[places[own]], subject
+                )
+
+
+@compiled
+def _scattered(
+    slots: NDArray[np.int32],
+    verdicts: NDArray[np.uint8],
+    begin: int,
+    end: int,
+    shard: NDArray[np.int32],
+    shards: int,
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where each shard's tuples begin among the second, which are their places, in order."""
+    starts = np.zeros(shards + 1, np.int64)
+    for i in range(begin, end):
+        if verdicts[i] == TAKEN:
+            starts[shard[slots[i]] + 1] += 1
+    for number in range(shards):
+        starts[number + 1] += starts[number]
+    at = starts[:-1].copy()
+    rows = np.empty(starts[-1], np.int64)
+    for i in range(begin, end):
+        if verdicts[i] == TAKEN:
+            own = shard[slots[i]]
+            rows[at[own]] = i
+            at[own] += 1
+    return starts, rows

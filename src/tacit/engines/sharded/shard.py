@@ -1,0 +1,232 @@
+"""A shard: the open windows of some subjects, closed when every partition has passed them.
+
+Pieces of a partition are laid in their order, and those that lie too far ahead wait. The one
+that is furthest behind never does, so that all come to their turn.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tacit.answers.packing import pack
+from tacit.engines.charging import having, share_of
+from tacit.engines.sharded.job import Job
+from tacit.engines.sharded.pieces import Piece
+from tacit.events.subjects import Subjects
+from tacit.ledger.accounts import Accounts, Amounts, Key
+from tacit.ledger.charges import Account
+from tacit.pipeline.arrivals import Arrivals, Rows
+from tacit.pipeline.shard import Handed
+from tacit.pipeline.shard import Shard as Windows
+from tacit.windows.clock import LATE, NONE, TAKEN
+
+_CODEC: Final = pa.Codec("zstd", 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """The answers of one window for a shard's subjects."""
+
+    window: int
+    """Its number, by the pane that it ends with."""
+    first: int
+    """The first window of the schedule."""
+    exhausted: NDArray[np.bool_] | None
+    """Whose limit is reached, in the order of the shard's subjects; None where nobody has one."""
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """Tuples that came after others had given up waiting for their partition."""
+
+    partition: int
+    subjects: pa.Array
+    times: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class _Opening:
+    """What a shard's subjects had spent before the job."""
+
+    spent: dict[Key, Amounts]
+
+    def __call__(self, key: Key) -> Amounts:
+        return self.spent.get(key, np.zeros(0, np.int64)).copy()
+
+
+class Shard:
+    """Takes pieces, and gives the answers of windows as they close."""
+
+    def __init__(self, job: Job, number: int, state: bytes | None = None) -> None:
+        self._job = job
+        windows = job.terms.spec.windows
+        self._size, self._panes = windows.pane, windows.panes
+        self._streams = list(job.terms.spec.streams)
+        members = job.layout.members(number)
+        self._ids = job.ids[members]
+        subjects = Subjects(job.subjects.kind)
+        subjects.add(job.subjects.names.take(pa.array(members)))
+        flow = job.flow
+        self._windows = Windows(
+            flow.asking, flow.policies, subjects, self._size, 2 * job.capacity, self._panes
+        )
+        self._accounts = _accounts(job, members, subjects)
+        start = windows.start_time
+        self._first = NONE if start is None else start // self._size
+        self._next = NONE
+        self._progress: dict[int, Piece] = {}
+        """The last piece of each partition that was laid, without its tuples."""
+        self._waiting: dict[int, deque[bytes]] = {}
+        self.finished = False
+        """Whether all partitions are finished and all windows closed."""
+        if state is not None:
+            self._restore(state)
+
+    def take(self, given: bytes) -> Iterator[Told | Late]:
+        """Take a piece; the answers of the windows that it closes."""
+        self._waiting.setdefault(Piece.partition_of(given), deque()).append(given)
+        if len(self._progress.keys() | self._waiting.keys()) < len(self._job.partitions):
+            return  # where the schedule begins is not known yet
+        while True:
+            yield from self._lay_what_fits()
+            stop = self._closable()
+            if stop <= self._next:
+                break
+            yield from self._close(stop)
+        done = all(piece.finished for piece in self._progress.values())
+        self.finished = done and not any(self._waiting.values())
+
+    def state(self) -> bytes:
+        """All of it but what the job says."""
+        arrays, frames = self._windows.state()
+        kept = {
+            "arrays": {
+                name: part for name, part in arrays.items() if not name.startswith("subjects.")
+            },
+            "frames": frames,
+            "first": self._first,
+            "next": self._next,
+            "progress": {number: piece.to_bytes() for number, piece in self._progress.items()},
+            "waiting": self._waiting,
+            "accounts": self._accounts,
+            "finished": self.finished,
+        }
+        plain = pickle.dumps(kept, protocol=5)
+        return len(plain).to_bytes(8, "little") + bytes(_CODEC.compress(plain, asbytes=True))
+
+    def _lay_what_fits(self) -> Iterator[Late]:
+        """Lay the pieces that the windows which are held have room for."""
+        end = (self._lowest() + self._windows.panes.capacity) * self._size
+        for partition, waiting in self._waiting.items():
+            while waiting:
+                piece = Piece.from_bytes(waiting[0])
+                if piece.times.max(initial=NONE) >= end:
+                    break
+                waiting.popleft()
+                yield from self._lay(piece)
+                self._progress[partition] = piece.without_tuples()
+
+    def _lay(self, piece: Piece) -> Iterator[Late]:
+        if not len(piece.times):
+            return
+        open_from = NONE if self._next == NONE else self._next * self._size
+        late = piece.times < open_from
+        verdicts = np.where(late, np.uint8(LATE), np.uint8(TAKEN))
+        rows: tuple[Rows, ...] = ()
+        if piece.attributes is not None:
+            rows = (Rows(self._streams[piece.stream], piece.attributes),)
+        arrivals = Arrivals(piece.slots, piece.times, piece.masks, rows)
+        self._windows.lay(arrivals, verdicts, 0, len(arrivals))
+        if late.any():
+            names = self._windows.subjects.names.take(pa.array(piece.slots[late]))
+            yield Late(piece.partition, names, piece.times[late])
+
+    def _lowest(self) -> int:
+        """The first window that a tuple may still be laid into."""
+        if self._next != NONE:
+            return self._next
+        pieces = [*self._progress.values()]
+        pieces += [Piece.from_bytes(one[0]) for one in self._waiting.values() if one]
+        floors = [min(piece.least, piece.closed) for piece in pieces if piece.least != NONE]
+        return min(floors, default=0)
+
+    def _closable(self) -> int:
+        """The first window that cannot be closed yet; where the schedule begins is settled."""
+        pieces = list(self._progress.values())
+        waited_for = [piece.closed for piece in pieces if not (piece.finished or piece.idle)]
+        if len(pieces) < len(self._job.partitions):
+            return self._next
+        if waited_for:
+            stop = min(waited_for)
+        elif all(piece.finished for piece in pieces):
+            stop = max(piece.ended for piece in pieces)
+            stop += 0 if stop == NONE else self._panes - 1  # panes to come complete the last ones
+        else:
+            return self._next
+        if self._next == NONE:
+            used = [piece.least for piece in pieces if piece.least != NONE]
+            if not used or stop <= (first := min(used)):
+                return NONE
+            self._first = self._next = first
+        return stop
+
+    def _close(self, stop: int) -> Iterator[Told]:
+        """Close windows up to one, as many as are held at a time."""
+        held = self._windows.panes.capacity
+        begin, self._next = self._next, min(stop, self._next + held)
+        for handed in self._windows.close(begin, self._next, 1):
+            yield self._answered(handed)
+
+    def _answered(self, handed: Handed) -> Told:
+        exhausted = None
+        if self._accounts is not None:
+            start = (handed.closed.first - self._panes + 1) * self._size
+            exhausted = self._accounts.exhausted(start)
+            self._accounts.charges(start, exhausted)
+        answers = self._windows.answer(handed, exhausted)
+        body = pack([answers], [self._ids], self._job.terms.consumers)
+        return Told(handed.closed.first, self._first, exhausted, body)
+
+    def _restore(self, state: bytes) -> None:
+        size = int.from_bytes(state[:8], "little")
+        plain = _CODEC.decompress(state[8:], size, asbytes=True)
+        kept: dict[str, Any] = pickle.loads(plain)
+        subjects = self._windows.subjects
+        named = {f"subjects.{name}": part for name, part in subjects.state().items()}
+        self._windows.restore({**kept["arrays"], **named}, kept["frames"])
+        self._first, self._next = kept["first"], kept["next"]
+        self._progress = {
+            number: Piece.from_bytes(piece) for number, piece in kept["progress"].items()
+        }
+        self._waiting, self._accounts = kept["waiting"], kept["accounts"]
+        self.finished = kept["finished"]
+
+
+def _accounts(job: Job, members: NDArray[np.int64], subjects: Subjects) -> Accounts | None:
+    """The accounts of a shard's subjects, if any private pattern has a limit.
+
+    What they spend follows the schedule, so every shard can tell by itself who is exhausted.
+    """
+    private = job.terms.spec.private
+    if not job.protected or all(one.limit is None for one in private):
+        return None
+    texts = subjects.names.cast(pa.large_string())
+    accounts = [
+        Account.of(one, having(one, texts), share_of(job.terms.plan, one)) for one in private
+    ]
+    ids = job.ids[members]
+    spent = {}
+    for key, amounts in job.opening.items():
+        known = ids < len(amounts)
+        spent[key] = np.zeros(len(ids), np.int64)
+        spent[key][known] = amounts[ids[known]]
+    return Accounts(np.arange(len(members)), accounts, _Opening(spent))

@@ -1,0 +1,234 @@
+"""What shards tell becomes releases: each window once, charged, whatever is told twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import polars as pl
+import pytest
+
+from tacit.answers.packing import unpack
+from tacit.engines.delivery import Directory
+from tacit.engines.sharded.collector import Collector
+from tacit.engines.sharded.job import Job
+from tacit.engines.sharded.lines import Line
+from tacit.engines.sharded.preparing import insist_same, prepare
+from tacit.engines.terms import Terms
+from tacit.errors import SourceError, SpecificationError, StateError
+from tacit.ledger.alchemy import sa
+from tacit.ledger.charges import NANO
+from tacit.ledger.lease import Lease
+from tacit.ledger.ledger import Ledger
+from tacit.ledger.packing import unpack_ids
+from tacit.ledger.tables import CHARGES
+from tacit.ledger.verifying import verify
+from tacit.planning.planner import plan_without_history
+from tacit.spec.reading import loads
+from tests.engines.sharded.simulated import Simulation
+from tests.engines.sharded.test_sharded import SPEC, written
+
+PRIVATE = SPEC + "private:\n  - {pattern: door, epsilon: 0.5, limit: 3 per 10 min}\n"
+SLIDING = PRIVATE.replace("size: 60 s", "size: 60 s, slide: 20 s").replace("3 per", "30 per")
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    """A ledger in a file."""
+    with Ledger.open(str(tmp_path / "spent.db")) as opened:
+        yield opened
+
+
+def prepared(folder: Path, lease: Lease, text: str = PRIVATE) -> Job:
+    """A job of three files, written to a folder and read from there."""
+    spec = loads(text)
+    files = written(folder, 5, 3, 500)
+    terms = Terms(spec, plan_without_history(spec, "uniform"))
+    job = prepare(terms, [(stream, str(path)) for stream, path in files], lease, shards=4)
+    job.write(folder / "job")
+    return Job.read(folder / "job")
+
+
+def released(ledger: Ledger, lease: Lease) -> pl.DataFrame:
+    """All answers in the ledger, in order."""
+    names = Directory(ledger)
+    tables = [unpack(one.body, one.first_id, names)[0] for one in lease.waiting("nobody")]
+    return pl.concat([pl.DataFrame(table) for table in tables])
+
+
+@pytest.mark.parametrize("text", [PRIVATE, SLIDING], ids=["tumbling", "sliding"])
+def test_each_window_is_released_once_with_its_charges(
+    tmp_path: Path, ledger: Ledger, text: str
+) -> None:
+    """The collector is lost again and again, and told everything anew."""
+    lease = ledger.take_over("job", "f")
+    job = prepared(tmp_path, lease, text)
+    lines = Simulation(job, Random(1), loss=0.1).run()
+    random, numbers = Random(2), []
+    at = 0
+    while True:
+        lease = ledger.take_over("job", "f")
+        collector = Collector(job, lease, lambda number, _: numbers.append(number))
+        collector.take(lines[:at])
+        collector.release()
+        if at == len(lines):
+            break
+        at = min(len(lines), at + random.randint(1, 40))
+    assert collector.finished
+    assert verify(ledger).passed
+    answers = released(ledger, lease)
+    windows = answers["window_start"].unique().sort()
+    assert numbers == list(range(1, len(windows) + 1))
+    people = len(job.subjects)
+    assert answers.height == len(windows) * people * 6
+    assert answers["id"].to_list() == list(range(answers.height))
+    paying = answers.filter(~pl.col("exhausted")).select("window_start", "subject").n_unique()
+    assert charged(ledger) == paying * NANO // 2
+
+
+def charged(ledger: Ledger) -> int:
+    """All charges in a ledger, in nano-epsilon."""
+    columns = CHARGES.c["ids", "amount", "windows"]
+    with ledger.database.reading() as connection:
+        rows = connection.execute(sa.select(*columns)).all()
+    return sum(int(unpack_ids(ids).sum()) * amount * windows for ids, amount, windows in rows)
+
+
+def test_a_limit_is_reached_in_all_shards_from_the_same_window_on(
+    tmp_path: Path, ledger: Ledger
+) -> None:
+    """Six windows of half an epsilon make three; a new horizon begins every ten minutes."""
+    lease = ledger.take_over("job", "f")
+    job = prepared(tmp_path, lease)
+    collector = Collector(job, lease)
+    collector.take(Simulation(job, Random(3)).run())
+    collector.release()
+    answers = released(ledger, lease)
+    by_window = answers.group_by("window_start").agg(
+        pl.col("exhausted").all().alias("all"), pl.col("exhausted").any().alias("any")
+    )
+    assert by_window.filter(pl.col("all") != pl.col("any")).is_empty()
+    by_horizon = (
+        by_window.with_columns(pl.col("window_start").dt.truncate("10m").alias("horizon"))
+        .group_by("horizon")
+        .agg((~pl.col("all")).sum().alias("paid"), pl.len().alias("windows"))
+    )
+    assert by_horizon["paid"].max() == 6
+    assert by_horizon.filter(pl.col("paid") != pl.min_horizontal("windows", 6)).is_empty()
+
+
+def test_what_was_spent_before_counts_and_what_others_spend_meanwhile_stops_the_job(
+    tmp_path: Path, ledger: Ledger
+) -> None:
+    first = ledger.take_over("first", "f")
+    job = prepared(tmp_path, first)
+    lines = Simulation(job, Random(3)).run()
+    half = [line for line in lines if not line.finished and line.window <= lines[0].first + 3]
+    early = Collector(job, first)
+    early.take(half)
+    assert early.release() == 4
+    second = ledger.take_over("second", "f")
+    knowing = prepare(
+        job.terms, [(one.stream, one.source) for one in job.partitions], second, shards=3
+    )
+    assert knowing.opening
+    collector = Collector(knowing, second)
+    collector.take(Simulation(knowing, Random(4)).run())
+    assert collector.release()
+    early.take(lines)
+    with pytest.raises(StateError, match="others have charged"):
+        early.release()
+    assert verify(ledger).passed
+
+
+def test_panes_are_not_drawn_again_for_windows_after_those_released(
+    tmp_path: Path, ledger: Ledger
+) -> None:
+    """A job that is started from too old a state tells other noise for what was released."""
+    lease = ledger.take_over("job", "f")
+    job = prepared(tmp_path, lease, SLIDING)
+    lines, others = (Simulation(job, Random(seed)).run() for seed in (1, 1))
+    first = lines[0].first
+    early = Collector(job, lease)
+    early.take([line for line in lines if not line.finished and line.window < first + 5])
+    early.release()
+    again = Collector(job, ledger.take_over("job", "f"))
+    again.take(lines)  # the same once more is fine
+    later = Collector(job, ledger.take_over("job", "f"))
+    with pytest.raises(StateError, match="older than what it has released"):
+        later.take(others)
+
+
+def test_noise_that_is_drawn_again_for_a_released_window_is_never_heard_of(
+    tmp_path: Path, ledger: Ledger
+) -> None:
+    lease = ledger.take_over("job", "f")
+    job = prepared(tmp_path, lease)
+    lines, others = (Simulation(job, Random(seed)).run() for seed in (1, 1))
+    early = Collector(job, lease)
+    early.take([line for line in lines if not line.finished and line.window < lines[0].first + 5])
+    early.release()
+    before = released(ledger, lease)
+    later = Collector(job, ledger.take_over("job", "f"))
+    later.take(others)
+    later.release()
+    after = released(ledger, ledger.take_over("job", "f"))
+    assert after.head(before.height).equals(before)
+    assert after["window_start"].n_unique() == len({line.window for line in lines if line.body})
+
+
+def test_lines_go_to_text_and_back() -> None:
+    for exhausted in (None, np.array([True, False] * 5 + [True]), np.zeros(0, np.bool_)):
+        line = Line(3, -7, -9, exhausted, b"\x00\xffbody")
+        again = Line.read(line.written() + "\n")
+        assert (again.shard, again.window, again.first, again.body) == (3, -7, -9, line.body)
+        if again.exhausted is None or exhausted is None:
+            assert again.exhausted is exhausted
+        else:
+            assert np.array_equal(again.exhausted, exhausted)
+    assert Line.read("4 finished\n").finished
+    with pytest.raises(StateError, match="damaged"):
+        Line.read("4 5 6")
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"shards": 5}, "the number of shards"),
+        ({"partitions": ()}, "the sources"),
+    ],
+)
+def test_a_job_cannot_go_on_as_another_one(
+    tmp_path: Path, ledger: Ledger, change: dict[str, object], told: str
+) -> None:
+    job = prepared(tmp_path, ledger.take_over("job", "f"))
+    insist_same(job, job)
+    with pytest.raises(StateError, match=told):
+        insist_same(replace(job, **change), job)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "source", "wrong", "told"),
+    [
+        (PRIVATE.replace("lateness: 25 s", "lateness: 25 s, close: clock"), None,
+         SpecificationError, "close by the clock"),
+        (PRIVATE, "-", SourceError, "read again"),
+        (PRIVATE, "mqtt://localhost/home/+", SourceError, "read again"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_distributed_is_refused(
+    tmp_path: Path,
+    ledger: Ledger,
+    text: str,
+    source: str | None,
+    wrong: type[Exception],
+    told: str,
+) -> None:
+    spec = loads(text)
+    terms = Terms(spec, plan_without_history(spec, "uniform"))
+    given = source or str(written(tmp_path, 1, 1, 10)[0][1])
+    with pytest.raises(wrong, match=told):
+        prepare(terms, [(None, given)], ledger.take_over("job", "f"))

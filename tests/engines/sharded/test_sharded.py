@@ -1,0 +1,240 @@
+"""The engine in pieces gives what the engine on one machine gives, whatever is lost on the way."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from tacit.answers.packing import unpack
+from tacit.connectors.deadletters import DeadLetters
+from tacit.connectors.files import open_source
+from tacit.connectors.sources import Batch, Source
+from tacit.engines.local import Detection, assign
+from tacit.engines.sharded.job import Job, Partition
+from tacit.engines.sharded.layout import Layout
+from tacit.engines.sharded.lines import Line
+from tacit.engines.sharded.reader import Reader
+from tacit.engines.sharded.shard import Late, Shard, Told
+from tacit.engines.terms import Terms
+from tacit.events.subjects import Subjects
+from tacit.planning.planner import plan_without_history
+from tacit.spec.reading import loads
+from tacit.spec.specification import Specification
+from tests.engines.sharded.simulated import Simulation, made
+
+SPEC = """
+version: 1
+streams: {home: {subject: who, time: at, unit: s}}
+windows: {size: 60 s, lateness: 25 s}
+events:
+  door: {stream: home, where: "kind = 0"}
+  stove: {stream: home, where: "kind = 1"}
+  bed: {stream: home, where: "kind = 2"}
+  loud: {stream: home, where: "level > 6"}
+queries:
+  - {name: both, consumer: care, pattern: "AND(door, stove)"}
+  - {name: order, consumer: care, pattern: "SEQ(door, stove, bed)"}
+  - {name: nested, consumer: city, pattern: "OR(SEQ(door, NOT stove, bed), AND(loud, bed))"}
+  - {name: soon, consumer: city, pattern: "SEQ(door, bed) WITHIN 10 s"}
+  - {name: thrice, consumer: city, pattern: "SEQ(stove{3,})"}
+  - {name: rising, consumer: city, pattern: "SEQ(door x, stove y) WHERE y.level > x.level"}
+"""
+SLIDING = SPEC.replace("size: 60 s", "size: 60 s, slide: 20 s")
+KEY = ["window_start", "subject", "query"]
+
+
+def written(folder: Path, seed: int, files: int, rows: int) -> list[tuple[str, Path]]:
+    """Files of the same stretch of time, each out of order, with late, unfit and future tuples."""
+    random = np.random.default_rng(seed)
+    found = []
+    for number in range(files):
+        times = 1_700_000_000 + np.sort(random.integers(100 * number, 900, rows))
+        times += random.integers(-30, 31, rows)
+        times[random.random(rows) < 0.01] += 500_000
+        frame = pl.DataFrame(
+            {
+                "who": [f"p{n}" if n else None for n in random.integers(0, 30, rows)],
+                "at": times,
+                "kind": random.integers(0, 4, rows),
+                "level": random.integers(0, 10, rows),
+            }
+        )
+        path = folder / f"{seed}-{number}.{('parquet', 'csv', 'jsonl')[number % 3]}"
+        if path.suffix == ".parquet":
+            frame.write_parquet(path)
+        elif path.suffix == ".csv":
+            frame.write_csv(path)
+        else:
+            frame.write_ndjson(path)
+        found.append(("home", path))
+    return found
+
+
+def alone(spec: Specification, files: list[tuple[str, Path]]) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The answers and the dead letters of a run on one machine."""
+    letters = io.BytesIO()
+    inputs = assign(spec, [(stream, open_source(path)) for stream, path in files])
+    run = Detection(spec, inputs, dead_letters=DeadLetters.into(letters))
+    answers = pl.concat([pl.DataFrame(part.table()) for part in run])
+    return plain(answers), lettered(letters.getvalue())
+
+
+def plain(answers: pl.DataFrame) -> pl.DataFrame:
+    """Answers in one order and of one type."""
+    columns = [pl.col(name).cast(pl.String) for name in ("subject", "query")]
+    return answers.with_columns(columns).select([*KEY, "detected"]).sort(KEY)
+
+
+def lettered(lines: bytes) -> pl.DataFrame:
+    """Dead letters in one order."""
+    return (
+        pl.read_ndjson(lines, infer_schema_length=None).sort(pl.all()) if lines else pl.DataFrame()
+    )
+
+
+def told(job: Job, lines: list[Line]) -> pl.DataFrame:
+    """What shards told, each window once for each shard."""
+    bodies = {(line.window, line.shard): line.body for line in lines if not line.finished}
+    assert len(bodies) == sum(not line.finished for line in lines)
+    names = job.subjects.names.cast(pa.large_string())
+    tables = [unpack(body, 0, lambda ids: names.take(pa.array(ids)))[0] for body in bodies.values()]
+    return plain(pl.concat([pl.DataFrame(table) for table in tables]))
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("text", [SPEC, SLIDING], ids=["tumbling", "sliding"])
+def test_true_answers_and_dead_letters_are_those_of_one_machine(
+    tmp_path: Path, text: str, seed: int
+) -> None:
+    spec, random = loads(text), Random(seed)
+    files = written(tmp_path, seed, 1 + seed % 3, 600)
+    expected, refused = alone(spec, files)
+    job = made(spec, files, 1 + seed)
+    run = Simulation(job, random, loss=0.15)
+    found = told(job, run.run())
+    assert found.equals(expected)
+    assert lettered(b"".join(run.letters)).equals(refused)
+    assert run.losses
+    assert not run.late
+
+
+class Slow(Source):
+    """A source that goes on for ever and has said what it has to say."""
+
+    live = True
+    ahead = 0
+
+    def __init__(self, name: str, frames: list[pl.DataFrame]) -> None:
+        self.name = name
+        self.frames = frames
+        self._begin = 0
+
+    def schema(self) -> pa.Schema:
+        """That of all frames."""
+        return self.frames[0].to_arrow().schema
+
+    def resume(self, token: object) -> None:
+        """Begin with the frame of this number."""
+        self._begin = int(str(token)) if token else 0
+
+    def read(self, columns: Sequence[str], keys: Sequence[str]) -> Iterator[Batch]:
+        """Frame by frame, and then nothing but silence."""
+        number = self._begin
+        while True:
+            frame = self.frames[number] if number < len(self.frames) else self.frames[0][:0]
+            table = frame.to_arrow().combine_chunks().select(list(columns)).to_batches(1 << 20)
+            if table:
+                yield Batch(table[0], 1, number, self.name, token=number)
+            number = min(number + 1, len(self.frames))
+            empty = pa.RecordBatch.from_pylist([], frame.to_arrow().select(list(columns)).schema)
+            yield Batch(empty, 1, number, self.name, token=number)
+            time.sleep(0.01)
+
+
+def at(*seconds: int) -> pl.DataFrame:
+    """A tuple at each of these seconds."""
+    return pl.DataFrame(
+        {
+            "who": ["p1"] * len(seconds),
+            "at": [1_700_000_000 + s for s in seconds],
+            "kind": [0] * len(seconds),
+            "level": [0] * len(seconds),
+        }
+    )
+
+
+def test_a_partition_that_falls_silent_is_waited_for_only_so_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Then others' windows close; what it brings for them later is late, and nobody else's is."""
+    sources = {
+        "busy": Slow("busy", [at(0, 70, 130, 190, 250, 400)]),
+        "quiet": Slow("quiet", [at(0), at(61, 380)]),
+    }
+    monkeypatch.setattr("tacit.engines.sharded.reader.open_input", lambda name, **_: sources[name])
+    spec = loads(SPEC + "subjects: [p1, p2, p3]\n")
+    subjects = Subjects("text")
+    subjects.add(["p1", "p2", "p3"])
+    terms = Terms(spec, plan_without_history(spec, "uniform"))
+    partitions = (Partition("home", "busy"), Partition("home", "quiet"))
+    job = Job(terms, subjects, np.arange(3), partitions, 1, False, 200_000)
+    busy, quiet = Reader(job, 0), Reader(job, 1)
+    shard = Shard(job, 0)
+
+    def stepped(reader: Reader) -> list[Told | Late]:
+        return [told for _, piece in reader.step().pieces for told in shard.take(piece)]
+
+    def until(reader: Reader, wanted: type) -> list[Told | Late]:
+        deadline = time.monotonic() + 20
+        while True:
+            assert time.monotonic() < deadline
+            found = stepped(reader)
+            if any(isinstance(one, wanted) for one in found):
+                return found
+
+    held = sources["quiet"].frames.pop()
+    assert stepped(busy) == []
+    assert stepped(quiet) == []
+    begin = time.monotonic()
+    closed = until(quiet, Told)  # it says that it is idle
+    assert time.monotonic() - begin > 0.15
+    assert len(closed) == 6
+    sources["quiet"].frames.append(held)
+    late = until(quiet, Late)
+    assert [told.times.tolist() for told in late if isinstance(told, Late)] == [
+        [1_700_000_061_000_000]
+    ]
+
+
+def test_shards_of_subjects_who_never_send_have_their_answers_too(tmp_path: Path) -> None:
+    names = [f"p{n}" for n in range(40)]
+    spec = loads(f"{SPEC}subjects: [{', '.join(names)}]\n")
+    files = written(tmp_path, 8, 2, 60)
+    job = made(spec, files, 32)
+    assert len(job.layout.peopled) < 32
+    found = told(job, Simulation(job, Random(1)).run())
+    assert found.equals(alone(spec, files)[0])
+    assert found["subject"].n_unique() == 40
+
+
+def test_who_is_in_which_shard_is_the_same_everywhere_and_even() -> None:
+    subjects = Subjects("text")
+    subjects.add([f"subject-{n}" for n in range(16_000)])
+    layout = Layout(subjects, 16)
+    sizes = np.bincount(layout.shard, minlength=16)
+    assert sizes.min() > 850
+    assert sizes.max() < 1150
+    assert layout.shard[:8].tolist() == [11, 9, 15, 8, 14, 14, 8, 5]
+    numbers = Subjects("int")
+    numbers.add([7, 8])
+    texts = Subjects("text")
+    texts.add(["7", "8"])
+    assert Layout(numbers, 64).shard.tolist() == Layout(texts, 64).shard.tolist()
