@@ -1,5 +1,6 @@
 # make demo | test | soak | check | bench | lock
 # Everything is set up in .venv from requirements.lock; uv is put into .uv if the machine has none.
+# PyFlink wants older packages than the rest, so what runs on Flink has its own: .flink.
 
 PYTHON ?= python3
 UV := $(shell command -v uv 2>/dev/null || echo .uv/bin/uv)
@@ -10,9 +11,10 @@ RUN := .venv/bin
 demo: .venv/.ready
 	$(RUN)/tacit demo
 
-test: .venv/.ready
+test: .venv/.ready .flink/.ready
 	@tests/install-services
 	$(RUN)/pytest
+	.flink/bin/pytest -q -o addopts= -W ignore tests/flink
 
 soak: .venv/.ready
 	@tests/install-services
@@ -30,9 +32,11 @@ bench: .venv/.ready
 lock: | $(UV)
 	$(UV) pip compile pyproject.toml --group dev --group bench --universal --python-version 3.11 \
 	  --generate-hashes --no-header --no-annotate --quiet --output-file requirements.lock
+	$(UV) pip compile pyproject.toml --extra flink --group flink --universal --python-version 3.11 \
+	  --generate-hashes --no-header --no-annotate --quiet --output-file requirements-flink.lock
 
 clean:
-	rm -rf .venv .uv
+	rm -rf .venv .uv .flink
 
 .uv/bin/uv:
 	$(PYTHON) -m venv .uv
@@ -42,4 +46,10 @@ clean:
 	$(UV) venv --quiet --clear --no-project --python "$$($(PYTHON) -c 'import sys; print(sys.executable)')" .venv
 	$(UV) pip sync --quiet --compile-bytecode --python .venv --require-hashes requirements.lock
 	$(UV) pip install --quiet --python .venv --no-deps --no-build-isolation --editable .
+	touch $@
+
+.flink/.ready: requirements-flink.lock pyproject.toml | $(UV)
+	$(UV) venv --quiet --clear --no-project --python "$$($(PYTHON) -c 'import sys; print(sys.executable)')" .flink
+	$(UV) pip sync --quiet --compile-bytecode --python .flink --require-hashes requirements-flink.lock
+	$(UV) pip install --quiet --python .flink --no-deps --no-build-isolation --editable .
 	touch $@

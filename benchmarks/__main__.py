@@ -12,6 +12,7 @@ from rich.console import Console
 
 from benchmarks import (
     charging,
+    distributed,
     durable,
     flink,
     jobs,
@@ -42,6 +43,7 @@ JOBS: dict[str, Callable[[Setting], Iterator[Finding | Skipped]]] = {
     "durable": durable.durable,
     "mqtt": mqtt.mqtt,
     "flink": flink.flink,
+    "distributed": distributed.distributed,
 }
 RESULTS = Path(__file__).with_name("results")
 
@@ -62,7 +64,7 @@ def setting(folder: Path, *, quick: bool) -> Setting:
     "--folder",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path(tempfile.gettempdir()) / "tacit-benchmarks",
-    help="Where generated files and Flink are kept for the next time.",
+    help="Where generated files, Flink and Spark are kept for the next time.",
 )
 def main(quick: bool, only: tuple[str, ...], path: Path | None, strict: bool, folder: Path) -> None:
     """Compare the engine with rivals in the same run, answers checked equal."""

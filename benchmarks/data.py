@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -18,6 +19,8 @@ DISORDER = 5_000_000
 START = 1_700_000_040_000_000
 """The beginning of a window."""
 ROW_GROUP = 1 << 20
+_FEW = 20
+"""One in so many events, the first ones, is enough to warm up with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +121,44 @@ def long_parquet(scale: Scale, folder: Path) -> Path:
                 writer.write_batch(batch)
         part.rename(path)
     return path
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Folders with the same events as CSV, divided among the same number of files."""
+
+    named: Path
+    """With a header."""
+    bare: Path
+    """Without one."""
+    few: Path
+    """The first of them, without one, to warm up with."""
+
+
+def parts(scale: Scale, folder: Path, files: int) -> Parts:
+    """The events as CSV, made once: all of a subject in one file, as brokers divide them.
+
+    Times are whole milliseconds, and no two of a subject are the same: what orders by
+    milliseconds has no ties to break.
+    """
+    made = folder / f"csv-{scale.events}-{scale.subjects}-{files}"
+    found = Parts(*(made / name for name in ("named", "bare", "few")))
+    if not made.exists():
+        frame = (
+            pl.DataFrame(events(scale))
+            .with_columns(pl.col("time").dt.epoch("ms"))
+            .unique(["subject", "time"], keep="first", maintain_order=True)
+        )
+        part = made.with_suffix(".part")
+        for each in (found.named, found.bare, found.few):
+            (part / each.name).mkdir(parents=True, exist_ok=True)
+        for number in range(files):
+            chosen, name = frame.filter(pl.col("subject") % files == number), f"{number}.csv"
+            chosen.write_csv(part / "named" / name)
+            chosen.write_csv(part / "bare" / name, include_header=False)
+            chosen.head(len(chosen) // _FEW).write_csv(part / "few" / name, include_header=False)
+        part.rename(made)
+    return found
 
 
 def draw_queries(number: int, kinds: int = 20, seed: int = 2) -> list[tuple[int, int, int]]:

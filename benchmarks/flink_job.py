@@ -1,14 +1,15 @@
-"""One ordered query in Flink: SEQ(a, b, c) per subject and window, by MATCH_RECOGNIZE.
+"""Queries in Flink SQL: presence of kinds per subject and window, or one ordered query.
 
 Runs in a Python environment of its own, which has PyFlink and nothing of ours. It reads
-events as CSV, writes the subjects and windows in which the pattern is found as CSV, and
-prints the seconds, elapsed and of processor time, that the job itself took.
+events from CSV files, writes the subjects and windows in which something is found as CSV,
+and prints the seconds, elapsed and of processor time, that the job itself took.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+from pathlib import Path
 
 import psutil
 from pyflink.table import EnvironmentSettings, TableEnvironment
@@ -22,17 +23,17 @@ CREATE TABLE {name} (
 ) WITH ('connector' = 'filesystem', 'path' = '{path}', 'format' = 'csv')
 """
 
+# What was found, as bits of a number: the least there is to write.
 SINK = """
-CREATE TABLE {name} (subject INT, win BIGINT)
+CREATE TABLE {name} (subject INT, win BIGINT, found BIGINT)
 WITH ('connector' = 'filesystem', 'path' = '{path}', 'format' = 'csv')
 """
 
 # Only the three event types reach the matcher, and what may stand between two elements is
 # anything but the next one: so there is one way to match, and little state. The window is a
 # part of the key, which makes windows tumble; distinct rows are left to the reader.
-QUERY = """
-INSERT INTO {sink}
-SELECT subject, win FROM (SELECT * FROM {source} WHERE kind IN ({a}, {b}, {c}))
+ORDER = """
+SELECT subject, win, 1 FROM (SELECT * FROM {source} WHERE kind IN ({a}, {b}, {c}))
 MATCH_RECOGNIZE (
   PARTITION BY subject, win
   ORDER BY moment
@@ -49,44 +50,92 @@ MATCH_RECOGNIZE (
 ) AS matched
 """
 
+# There is no or of bits in Flink's SQL. A stream gathers kinds in a bitmap, which is a third
+# cheaper than a maximum for each; a batch cannot compile that. It has no need of a window
+# either: the number of the window is as good a key as any.
+STREAMED = """
+SELECT subject, TIMESTAMPDIFF(SECOND, TIMESTAMP '1970-01-01 00:00:00', window_start) / {seconds},
+  {found}
+FROM (
+  SELECT subject, window_start, BITMAP_BUILD_AGG(kind) AS kinds
+  FROM TABLE(TUMBLE(TABLE {source}, DESCRIPTOR(moment), INTERVAL '{seconds}' SECOND))
+  GROUP BY subject, window_start, window_end
+)
+"""
+IN_BITMAP = "BITMAP_CARDINALITY(BITMAP_AND(kinds, BITMAP_BUILD(ARRAY[{a}, {b}, {c}]))) = 3"
+BATCHED = """
+SELECT subject, win, {found}
+FROM (SELECT subject, win, {each} FROM {source} GROUP BY subject, win)
+"""
+IN_COLUMNS = "k{a} + k{b} + k{c} = 3"
+COLUMN = "MAX(CASE WHEN kind = {kind} THEN 1 ELSE 0 END) AS k{kind}"
+
 
 def main() -> None:
     """Run the job in the mode that was asked for, after a small one that warms up."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("events")
-    parser.add_argument("small", help="some of the events, to warm up with")
-    parser.add_argument("found")
-    parser.add_argument("--elements", type=int, nargs=3, required=True)
+    parser.add_argument("ask", choices=["presence", "order"])
+    parser.add_argument("mode", choices=["batch", "streaming"])
+    parser.add_argument("events", type=Path, help="a folder of files")
+    parser.add_argument("few", type=Path, help="some of the events, to warm up with")
+    parser.add_argument("found", type=Path)
+    parser.add_argument("--queries", nargs="+", required=True, help="three kinds each: 1,2,3")
     parser.add_argument("--size", type=int, required=True, help="of a window, in milliseconds")
     parser.add_argument("--lateness", type=int, required=True, help="in seconds")
     parser.add_argument("--parallelism", type=int, required=True)
-    parser.add_argument("--mode", choices=["batch", "streaming"], required=True)
     asked = parser.parse_args()
 
     batch = asked.mode == "batch"
     settings = EnvironmentSettings.in_batch_mode if batch else EnvironmentSettings.in_streaming_mode
     tables = TableEnvironment.create(settings())
     tables.get_config().set("parallelism.default", str(asked.parallelism))
-    _match(tables, asked, "small", asked.small, f"{asked.found}.warm")
+    tables.get_config().set("pipeline.object-reuse", "true")
+    tables.get_config().set("table.local-time-zone", "UTC")
+    _run(tables, asked, "few", asked.few, asked.found.with_name(f"{asked.found.name}.warm"))
     begun, worked = time.perf_counter(), _processor_time()
-    _match(tables, asked, "events", asked.events, asked.found)
+    _run(tables, asked, "events", asked.events, asked.found)
     print(time.perf_counter() - begun, _processor_time() - worked)
 
 
-def _match(
-    tables: TableEnvironment, asked: argparse.Namespace, name: str, events: str, found: str
+def _run(
+    tables: TableEnvironment, asked: argparse.Namespace, name: str, events: Path, found: Path
 ) -> None:
-    """Read events, match, and write where the pattern was found; back when it is done."""
-    sink = f"{name}_found"
-    tables.execute_sql(
-        SOURCE.format(name=name, path=events, size=asked.size, lateness=asked.lateness)
-    )
-    tables.execute_sql(SINK.format(name=sink, path=found))
-    a, b, c = asked.elements
+    """Read events, ask, and write what is found; back when it is done."""
+    # In a stream each file has a watermark of its own: a reader that took one after the other
+    # would have all of the second one late.
+    paths = [events] if asked.mode == "batch" else sorted(events.iterdir())
+    for number, path in enumerate(paths):
+        source = {"name": f"{name}_{number}", "path": path}
+        tables.execute_sql(SOURCE.format(**source, size=asked.size, lateness=asked.lateness))
+    every = " UNION ALL ".join(f"SELECT * FROM {name}_{number}" for number in range(len(paths)))
+    tables.execute_sql(f"CREATE VIEW {name} AS {every}")
+    tables.execute_sql(SINK.format(name=f"{name}_found", path=found))
+    ask = _presence if asked.ask == "presence" else _order
+    tables.execute_sql(f"INSERT INTO {name}_found {ask(name, asked)}").wait()
+
+
+def _order(source: str, asked: argparse.Namespace) -> str:
     # Matches that cannot be completed any more are forgotten; a batch ends by itself.
     within = "" if asked.mode == "batch" else f" WITHIN INTERVAL '{asked.size // 1000}' SECOND"
-    query = QUERY.format(source=name, sink=sink, a=a, b=b, c=c, within=within)
-    tables.execute_sql(query).wait()
+    return ORDER.format(source=source, within=within, **_kinds(asked.queries[0]))
+
+
+def _presence(source: str, asked: argparse.Namespace) -> str:
+    queries = [_kinds(query) for query in asked.queries]
+    holds = IN_COLUMNS if asked.mode == "batch" else IN_BITMAP
+    found = " + ".join(
+        f"CASE WHEN {holds.format(**kinds)} THEN {1 << number} ELSE 0 END"
+        for number, kinds in enumerate(queries)
+    )
+    if asked.mode == "streaming":
+        return STREAMED.format(source=source, found=found, seconds=asked.size // 1000)
+    kinds = sorted({kind for query in queries for kind in query.values()}, key=int)
+    each = ", ".join(COLUMN.format(kind=kind) for kind in kinds)
+    return BATCHED.format(source=source, found=found, each=each)
+
+
+def _kinds(query: str) -> dict[str, str]:
+    return dict(zip("abc", query.split(","), strict=True))
 
 
 def _processor_time() -> float:

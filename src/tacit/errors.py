@@ -13,6 +13,7 @@ TacitError
 │   └── RandomnessError     the source of randomness failed, so nothing was drawn
 ├── PlanError               a plan that is missing, damaged or for another specification
 ├── StateError              a snapshot that does not belong to this engine
+├── EngineError             an engine that cannot be started, reached or carry on
 └── LedgerError             a ledger that cannot be used
     ├── LedgerLostError     the database does not answer now; it is tried again
     ├── FencedError         another engine has taken over this run
@@ -137,6 +138,10 @@ class PlanError(TacitError):
 
 class StateError(TacitError):
     """A snapshot that does not belong to this specification, or is damaged."""
+
+
+class EngineError(TacitError):
+    """An engine that cannot be started, reached or carry on: the message says what to install."""
 
 
 class LedgerError(TacitError):

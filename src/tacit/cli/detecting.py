@@ -14,7 +14,6 @@ from tacit.cli.reporting import UNPROTECTED, Summary, Tally, watching
 from tacit.connectors.deadletters import DeadLetters
 from tacit.connectors.opening import open_input
 from tacit.connectors.sinks import open_sink
-from tacit.connectors.sources import Source
 from tacit.durations import parse_duration
 from tacit.engines.local import Detection, Input, assign
 from tacit.errors import SinkError
@@ -63,7 +62,8 @@ def write_answers(run: Detection, sink: str, *, protected: bool = False) -> Summ
 
 def opened(spec: Specification, sources: Sequence[str], *, follow: bool = False) -> list[Input]:
     """The sources as they are written on the command line, each for its stream."""
-    return assign(spec, [_named(text, spec, follow=follow) for text in sources])
+    given = [named(text, spec) for text in sources]
+    return assign(spec, [(stream, open_input(name, follow=follow)) for stream, name in given])
 
 
 def letters_beside(sink: str, letters: Path | None) -> Path | None:
@@ -73,12 +73,12 @@ def letters_beside(sink: str, letters: Path | None) -> Path | None:
     return letters
 
 
-def _named(text: str, spec: Specification, *, follow: bool) -> tuple[str | None, Source]:
+def named(text: str, spec: Specification) -> tuple[str | None, str]:
     """`stream=source`, where what stands before the sign can be a stream's name."""
     stream, sign, source = text.partition("=")
     if sign and (stream in spec.streams or stream.isidentifier()) and not Path(text).exists():
-        return stream, open_input(source, follow=follow)
-    return None, open_input(text, follow=follow)
+        return stream, source
+    return None, text
 
 
 def registered(spec: Specification, subjects: Path | None, learn: str | None) -> Specification:

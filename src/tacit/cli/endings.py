@@ -12,6 +12,7 @@ import click
 from tacit.errors import (
     AuditError,
     ClosedPipeError,
+    EngineError,
     FencedError,
     LedgerError,
     PlanError,
@@ -31,6 +32,7 @@ CODES: tuple[tuple[type[TacitError], int], ...] = (
     (AuditError, 7),
     (FencedError, 9),
     (LedgerError, 8),
+    (EngineError, 10),
     (TacitError, 1),
 )
 EXIT_CODES = """\b
@@ -45,6 +47,7 @@ Exit codes:
   7    something gives away more than it may
   8    a ledger that cannot be used, or was changed
   9    another engine has taken over the run
+  10   an engine that cannot be started, reached or carry on
   130  interrupted
   141  the reader of standard output went away"""
 

@@ -275,7 +275,9 @@ def plan(
     help="What the run is called in the ledger; by default as the specification's file.",
 )
 @click.option(
-    "--follow", is_flag=True, help="Go on reading files as they grow, until told to stop."
+    "--follow",
+    is_flag=True,
+    help="Go on reading files as they grow, and folders as files are added, until told to stop.",
 )
 @click.option(
     "--retain",
@@ -360,6 +362,159 @@ def run(
         keeping,
         operating,
     )
+
+
+@main.command()
+@click.argument("spec", type=click.Path(path_type=Path))
+@click.argument("sources", metavar="SOURCE...", nargs=-1, required=True)
+@_file("--plan", "plan_file", metavar="PLAN", help="A plan for this specification, by tacit plan.")
+@click.option(
+    "--to",
+    "sink",
+    metavar="SINK",
+    required=True,
+    help="Where answers go: a folder such as answers/, a .jsonl or .csv file, or kafka://...",
+)
+@click.option(
+    "--engine",
+    type=click.Choice(["flink"]),
+    default="flink",
+    show_default=True,
+    help="The engine that carries the job.",
+)
+@click.option(
+    "--parallelism",
+    type=click.IntRange(min=1, max=128),
+    default=1,
+    show_default=True,
+    metavar="NUMBER",
+    help="How many tasks work side by side.",
+)
+@click.option(
+    "--cluster",
+    metavar="HOST:PORT",
+    help="The REST address of a cluster; by default Flink runs inside this command.",
+)
+@click.option(
+    "--folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="FOLDER",
+    help="Where the job keeps its files; every machine must reach it under the same name."
+    " By default NAME.job.",
+)
+@click.option(
+    "--ledger",
+    "ledger_place",
+    metavar="LEDGER",
+    help="Where what is spent is charged: a file, or postgresql://...; by default in the folder.",
+)
+@click.option(
+    "--name",
+    metavar="NAME",
+    help="What the job and its run in the ledger are called; by default as the specification.",
+)
+@_MECHANISM
+@_SUBJECTS
+@click.option("--follow", is_flag=True, help="Go on reading files and folders as they grow.")
+@click.option(
+    "--idle",
+    default="60 s",
+    show_default=True,
+    metavar="DURATION",
+    help="Without a tuple for so long, a source is no longer waited for by the others.",
+)
+@click.option(
+    "--shards",
+    type=click.IntRange(min=1, max=4096),
+    default=16,
+    show_default=True,
+    metavar="NUMBER",
+    help="Into how many parts subjects are divided, once and for all.",
+)
+@click.option(
+    "--python",
+    metavar="PROGRAM",
+    help="The Python with Tacit on the cluster's machines; by default as this one is called.",
+)
+@click.option(
+    "--repeats",
+    is_flag=True,
+    help="Accept a sink where the last release may show twice after a crash, with the same ids.",
+)
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A setting of Flink's own, such as execution.checkpointing.interval=5s.",
+)
+@click.option(
+    "--log",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="How to log on standard error.",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    help="Log what is at least so grave; by default info.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+def submit(
+    spec: Path,
+    sources: tuple[str, ...],
+    plan_file: Path | None,
+    sink: str,
+    engine: str,  # noqa: ARG001 - there is only one yet
+    parallelism: int,
+    cluster: str | None,
+    folder: Path | None,
+    ledger_place: str | None,
+    name: str | None,
+    mechanism: str | None,
+    subjects: Path | None,
+    follow: bool,
+    idle: str,
+    shards: int,
+    python: str | None,
+    repeats: bool,
+    settings: tuple[str, ...],
+    log: str,
+    log_level: str | None,
+    as_json: bool,
+) -> None:
+    """Answer queries on Apache Flink: the same answers as run gives, from many machines.
+
+    Each SOURCE is read by itself, in its own order. Every window is released and charged once,
+    whatever is killed on the way; give the same command again to go on. SIGTERM or Ctrl-C stops
+    the job with a savepoint, from which it goes on, also with another parallelism. Needs the extra
+    tacit[flink] and Java 17.
+
+    \b
+    Examples:
+      tacit submit taxi.yaml north.parquet south.parquet --plan plan.json --to answers/
+      tacit submit taxi.yaml trips/ --plan plan.json --to answers/ --cluster flink:8081 \\
+          --parallelism 8 --folder /mnt/shared/taxi.job --ledger postgresql://ledger/tacit
+    """
+    from tacit.cli.operating import Operating
+    from tacit.cli.submitting import Wanted, run_submission
+
+    wanted = Wanted(
+        name,
+        folder,
+        ledger_place,
+        parallelism,
+        cluster,
+        python,
+        shards,
+        follow,
+        idle,
+        repeats,
+        settings,
+    )
+    operating = Operating.of(None, log, log_level, None, None)
+    run_submission(spec, sources, plan_file, sink, mechanism, subjects, wanted, operating, as_json)
 
 
 @main.command()

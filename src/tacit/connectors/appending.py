@@ -52,6 +52,8 @@ class AppendingOutlet(Outlet):
     between two releases is followed by a new one.
     """
 
+    once = True
+
     def __init__(
         self,
         path: Path,

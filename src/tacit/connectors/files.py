@@ -48,11 +48,11 @@ def open_source(name: str | os.PathLike[str]) -> Source:
         raise SourceError("expected a path, a URL, or - for JSON lines on standard input")
     path = Path(text)
     if path.is_dir():
-        found = [part for part in path.iterdir() if part.is_file() and _suffix(part)]
+        found = [part for part in path.iterdir() if part.is_file() and kind_of(part)]
         return _one_or_many(text, found)
     if not path.exists() and glob.has_magic(text):
         return _one_or_many(text, [Path(part) for part in glob.glob(text, recursive=True)])
-    return _open_file(path)
+    return open_file(path)
 
 
 def _open_broker(scheme: str, url: str) -> Source:
@@ -118,18 +118,25 @@ class ManySource(Source):
                     continue
                 source.resume(begin["at"])
                 begin = None
-            try:
-                source.adopt(self.schema())
-                check_columns(source.name, columns, source.schema().names)
-            except EmptySourceError:
-                continue
             position = before
-            for batch in source.batches(columns, keys):
+            for batch in read_alike(source, self.schema(), columns, keys):
                 position = before + batch.position
-                table = _agree(batch.table, self.schema(), source.name)
                 token = {"file": source.name, "at": batch.token}
-                yield replace(batch, table=table, position=position, token=token)
+                yield replace(batch, position=position, token=token)
             before = position if source.total is None else before + source.total
+
+
+def read_alike(
+    source: Source, schema: pa.Schema, columns: Sequence[str], keys: Sequence[str]
+) -> Iterator[Batch]:
+    """The rows of one of several files, with the types of the first; none of an empty one."""
+    try:
+        source.adopt(schema)
+        check_columns(source.name, columns, source.schema().names)
+    except EmptySourceError:
+        return
+    for batch in source.batches(columns, keys):
+        yield replace(batch, table=_agree(batch.table, schema, source.name))
 
 
 def _agree(table: pa.RecordBatch, schema: pa.Schema, name: str) -> pa.RecordBatch:
@@ -157,17 +164,18 @@ def _widened(kind: pa.DataType, first: pa.DataType) -> bool:
 def _one_or_many(name: str, paths: list[Path]) -> Source:
     if not paths:
         raise SourceError(f"{name} holds no file to read; expected {', '.join(SUFFIXES)}")
-    kinds = {_suffix(path).partition(".")[2].partition(".")[0] for path in paths}
+    kinds = {kind_of(path) for path in paths}
     if len(kinds) > 1:
         raise SourceError(
             f"{name} holds files of several kinds ({', '.join(sorted(kinds))}); "
             "name one kind, for example with *.parquet"
         )
-    sources = [_open_file(path) for path in sorted(paths)]
+    sources = [open_file(path) for path in sorted(paths)]
     return sources[0] if len(sources) == 1 else ManySource(name, sources)
 
 
-def _open_file(path: Path) -> Source:
+def open_file(path: Path) -> Source:
+    """A file as a source, by its suffix."""
     suffix = _suffix(path)
     if not suffix:
         raise SourceError(
@@ -179,6 +187,11 @@ def _open_file(path: Path) -> Source:
     for codec in CODECS:
         suffix = suffix.removesuffix(codec)
     return _FORMATS[suffix](path)
+
+
+def kind_of(path: Path) -> str:
+    """What kind of file it is, however it is packed; nothing where it is none that can be read."""
+    return _suffix(path).removeprefix(".").partition(".")[0]
 
 
 def _suffix(path: Path) -> str:

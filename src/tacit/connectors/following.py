@@ -318,7 +318,9 @@ def _head(place: Path | int) -> bytes:
 def _lines(path: Path) -> _Lines:
     suffix = path.suffix.lower()
     if suffix not in (".jsonl", ".ndjson", ".csv"):
-        raise SourceError(f"{path} cannot be followed; expected a .jsonl, .ndjson or .csv file")
+        raise SourceError(
+            f"{path} cannot be followed; expected a .jsonl, .ndjson or .csv file, or a folder"
+        )
     if not path.is_file():
         raise SourceError(f"{path} is no file that can be followed; check the path")
     return _Csv() if suffix == ".csv" else _JsonLines()

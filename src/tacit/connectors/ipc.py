@@ -24,7 +24,7 @@ class ArrowSource(Source):
             self._schema = reader.schema
             check_names(self.name, self._schema.names)
             if isinstance(reader, pa.RecordBatchFileReader) and reader.num_record_batches:
-                self.total = reader.count_rows()
+                self.total = self._count(reader)
 
     def schema(self) -> pa.Schema:
         """The columns that the file says it has."""
@@ -38,6 +38,13 @@ class ArrowSource(Source):
                 batch = encode_keys(table.select(columns), keys)
                 yield Batch(batch, row + 1, row + batch.num_rows, self.name)
                 row += batch.num_rows
+
+    def _count(self, reader: pa.RecordBatchFileReader) -> int:
+        """How many rows the file says it has; an older Arrow does not tell, and one column does."""
+        if hasattr(reader, "count_rows"):
+            return int(reader.count_rows())
+        with self._opened(self._schema.names[:1]) as narrow:
+            return sum(batch.num_rows for batch in _batches(narrow))
 
     @contextmanager
     def _opened(

@@ -49,13 +49,21 @@ class StandardOutlet(Outlet):
 
 
 def open_input(name: str | os.PathLike[str], *, follow: bool = False) -> Source:
-    """A source by its name, as `open_source` has it; with `follow` a file is read as it grows."""
-    text = os.fspath(name)
-    if follow and text != "-" and "://" not in text:  # these end only when they are closed
-        from tacit.connectors.following import FollowSource
+    """A source by its name, as `open_source` has it.
 
-        return FollowSource(Path(text))
-    return open_source(text)
+    With `follow` a file is read as it grows, and a folder as files are added to it.
+    """
+    text = os.fspath(name)
+    if not follow or text == "-" or "://" in text:  # these end only when they are closed
+        return open_source(text)
+    path = Path(text)
+    if path.is_dir():
+        from tacit.connectors.growing import GrowingSource
+
+        return GrowingSource(path)
+    from tacit.connectors.following import FollowSource
+
+    return FollowSource(path)
 
 
 def open_outlet(name: str | os.PathLike[str]) -> Outlet:

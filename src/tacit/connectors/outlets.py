@@ -37,6 +37,8 @@ class Outlet(ABC):
 
     name: str
     """The same for the same place in every run: deliveries are remembered under it."""
+    once: bool = False
+    """Whether a release is seen there once, whatever happens on the way."""
 
     def recover(self, position: Any) -> None:  # noqa: B027 - most have nothing to undo
         """Before the first parcel: undo what was delivered after this position.

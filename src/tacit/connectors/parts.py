@@ -19,6 +19,8 @@ class PartsOutlet(Outlet):
     A release that is delivered again finds its file and leaves it as it is.
     """
 
+    once = True
+
     def __init__(self, folder: Path, suffix: str = ".parquet") -> None:
         self._folder = Path(os.path.abspath(folder))
         self._suffix = suffix

@@ -50,8 +50,7 @@ def validity(array: pa.Array) -> tuple[NDArray[np.uint8], int]:
 
 def text_bytes(array: pa.Array) -> tuple[NDArray[np.uint8], NDArray[Any]]:
     """The bytes of an array of texts, and the offsets where each begins and ends."""
-    if not (pa.types.is_string(array.type) or pa.types.is_large_string(array.type)):
-        array = array.cast(pa.large_string())
+    array = plain(array)
     _, offsets, text = array.buffers()
     if len(array) == 0 or offsets is None:
         return NO_BITS, frozen(np.zeros(len(array) + 1, np.int64))
@@ -68,5 +67,7 @@ def decoded(array: pa.Array) -> pa.Array:
 
 
 def plain(array: pa.Array) -> pa.Array:
-    """Texts in the layout that Arrow's own functions all know."""
-    return array.cast(pa.large_string()) if pa.types.is_string_view(array.type) else array
+    """Texts in the layout that Arrow's own functions all know, by Polars: Arrow 16 cannot."""
+    if not pa.types.is_string_view(array.type):
+        return array
+    return pl.Series(array).to_arrow(compat_level=pl.CompatLevel.oldest())

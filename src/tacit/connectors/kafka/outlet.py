@@ -61,6 +61,8 @@ class _Link(NamedTuple):
 class KafkaOutlet(Outlet):
     """Topics in which each answer is a message; the subject is its key."""
 
+    once = True
+
     def __init__(self, address: Address, outward: Outward) -> None:
         self.name = f"kafka://{address.servers}/{outward.topic}"
         self._address = address

@@ -1,0 +1,275 @@
+"""On the engine of a cluster: ours on Flink against Flink SQL, MATCH_RECOGNIZE and Spark.
+
+All on this machine, with as many tasks as cores, from the same files. They are CSV: Flink
+reads Parquet only with a jar that its Python package lacks. Rivals answer without privacy,
+write what they find to files, and take no checkpoints but those that Spark insists on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from benchmarks import data, flink, foreign, ours, protected
+from benchmarks.data import START, WINDOW, Scale
+from benchmarks.foreign import Done, UnavailableError
+from benchmarks.jobs import Setting, UnequalError
+from benchmarks.measuring import Spent, timed
+from benchmarks.ours import Queries
+from benchmarks.report import OURS, Finding, Skipped, against
+from tacit.connectors.files import open_source
+from tacit.connectors.sinks import open_sink
+from tacit.engines import local
+from tacit.engines.local import Detection, Input
+from tacit.planning.planner import plan_without_history
+from tacit.spec.specification import Private, Specification
+from tacit.spec.subjects import SubjectFile
+from tacit.spec.writing import to_yaml
+
+_FILES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Queries over events in files."""
+
+    operator: str
+    queries: Queries
+    scale: Scale
+    parts: data.Parts
+
+    @property
+    def name(self) -> str:
+        """What is measured."""
+        number = "one query" if len(self.queries) == 1 else f"{len(self.queries)} queries"
+        return f"{self.operator}, {number}, {self.scale.events:,} events, {_FILES} files of CSV"
+
+    @property
+    def files(self) -> list[Path]:
+        """What our side reads."""
+        return sorted(self.parts.named.iterdir())
+
+    @property
+    def spec(self) -> Specification:
+        """The queries, and private patterns, which only our side minds."""
+        plain = ours.specification(self.operator, self.queries, self.scale, unit="ms")
+        private = tuple(Private(pattern=text, epsilon=Decimal(1)) for text in protected.PRIVATE)
+        return plain.model_copy(update={"private": private}).checked()
+
+
+@dataclass(frozen=True, slots=True)
+class Rival:
+    """Who does the same job, and how many times as fast we mean to be."""
+
+    name: str
+    target: float
+    ways: Callable[[Job, Setting], Iterator[tuple[str, Done]]]
+    """Each way of doing it, by name; the best counts."""
+
+
+def distributed(setting: Setting) -> Iterator[Finding | Skipped]:
+    """20 AND queries, one SEQ, and what state costs."""
+    scale, ordered = setting.scale, Scale(setting.flink, flink.SUBJECTS)
+    for operator, queries, size, rivals in (
+        ("AND", data.draw_queries(20, scale.kinds), scale, [FLINK_SQL, SPARK]),
+        ("SEQ", flink.QUERIES, ordered, [MATCH_RECOGNIZE]),
+    ):
+        job = Job(operator, queries, size, data.parts(size, setting.folder, _FILES))
+        yield from _compare(job, rivals, setting)
+    yield from cluster_state(setting)
+
+
+def ours_on_flink(files: Sequence[Path], spec: Specification, setting: Setting) -> Done:
+    """`tacit submit` inside one process, with the true answers of another run to compare.
+
+    What counts is the protected run, with ledger, checkpoints and delivery, from when all tasks
+    run until the last window is released.
+    """
+    with tempfile.TemporaryDirectory(dir=setting.folder) as name:
+        folder = Path(name)
+        begun = time.perf_counter()
+        told = _on_flink(files, spec, folder)
+        whole = time.perf_counter() - begun
+        scale = Scale(setting.scale.events, len(_subjects(spec)))
+        true = pl.read_parquet(folder / "true" / "*.parquet")
+        detected = _dense(true, scale, spec)
+    return Done(Spent(told["elapsed"], told["processor"]), whole - told["elapsed"], detected)
+
+
+def cluster_state(setting: Setting) -> Iterator[Finding | Skipped]:
+    """State and checkpoints for a million subjects, and the cost of 100 times as many."""
+    job, told = "10,000 to 1,000,000 subjects on Flink", {}
+    events = setting.scale.events // 4
+    try:
+        for subjects in (10_000, 1_000_000):
+            scale = Scale(events, subjects)
+            parts = data.parts(scale, setting.folder, _FILES)
+            few = Job("AND", data.draw_queries(20, scale.kinds), scale, parts)
+            with tempfile.TemporaryDirectory(dir=setting.folder) as name:
+                told[subjects] = _on_flink(few.files, few.spec, Path(name), "--only-timed")
+    except UnavailableError as error:
+        yield Skipped(job, str(error))
+        return
+    small, large = told[10_000], told[1_000_000]
+    spent = {
+        f"{subjects:,} subjects": Spent(one["elapsed"], one["processor"])
+        for subjects, one in told.items()
+    }
+    yield Finding(
+        job,
+        f"times the cost, for {events:,} events and 100 times the answers",
+        large["elapsed"] / small["elapsed"],
+        large["processor"] / small["processor"],
+        seconds=spent,
+        note=f"a checkpoint has {large['state'] / 1e6:.0f} MB for a million subjects and takes"
+        f" {large['checkpoint']:.2f} s on average; {small['state'] / 1e6:.1f} MB and"
+        f" {small['checkpoint']:.2f} s for 10,000",
+    )
+
+
+def _on_flink(
+    files: Sequence[Path], spec: Specification, folder: Path, *words: str
+) -> dict[str, float]:
+    """Run our job in the environment that has PyFlink; what it says of itself."""
+    python = Path(sys.prefix).with_name(".flink") / "bin" / "python"
+    if not python.exists():
+        raise UnavailableError("there is no .flink here: make .flink/.ready makes it")
+    (folder / "subjects.txt").write_text("".join(f"{name}\n" for name in _subjects(spec)))
+    listed = spec.model_copy(update={"subjects": SubjectFile(file="subjects.txt")})
+    (folder / "spec.yaml").write_text(to_yaml(listed))
+    command = [str(python), str(Path(__file__).with_name("flink_ours.py")), *words]
+    command += [str(folder / "spec.yaml"), str(folder), *map(str, files)]
+    command += ["--parallelism", str(os.cpu_count())]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"flink_ours.py failed: {done.stderr[-2000:]}")
+    told: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return told
+
+
+def _subjects(spec: Specification) -> tuple[str | int, ...]:
+    listed = spec.subjects
+    if not isinstance(listed, tuple):
+        raise TypeError("subjects are listed here")
+    return listed
+
+
+def _dense(answers: pl.DataFrame, scale: Scale, spec: Specification) -> NDArray[np.bool_]:
+    """`[window][subject][query]` of rows."""
+    detected = np.zeros((scale.windows, scale.subjects, len(spec.queries)), np.bool_)
+    numbers = {query.name: number for number, query in enumerate(spec.queries)}
+    claimed = answers.filter(pl.col("detected"))
+    windows = claimed["window_start"].cast(pl.Int64).to_numpy() // WINDOW - START // WINDOW
+    asked = claimed["query"].cast(pl.String).replace_strict(numbers, return_dtype=pl.Int64)
+    detected[windows, claimed["subject"].to_numpy(), asked.to_numpy()] = True
+    return detected
+
+
+def _compare(job: Job, rivals: Sequence[Rival], setting: Setting) -> Iterator[Finding | Skipped]:
+    """Each once, after warming up; nobody may give other answers than the local engine."""
+    expected = true_answers(job)
+    alone = _alone(job, setting)
+    met: dict[Rival, dict[str, Done]] = {}
+    for rival in rivals:
+        try:
+            ways = rival.ways(job, setting)
+            met[rival] = {way: _agreed(way, done, expected) for way, done in ways}
+        except UnavailableError as error:
+            yield Skipped(f"{job.name}, {rival.name}", str(error))
+    if met:
+        every = {way: done for found in met.values() for way, done in found.items()}
+        note = f"{int(expected.sum()):,} of {expected.size:,} detected, the same for all"
+        yield against(f"{job.name}, one process", _seconds(alone, every), None, note=note)
+    on_flink = f"{job.name}, on Flink"
+    try:
+        mine = _agreed(OURS, ours_on_flink(job.files, job.spec, setting), expected)
+    except UnavailableError as error:
+        yield Skipped(on_flink, str(error))
+        return
+    for rival, found in met.items():
+        note = _started({OURS: mine} | found)
+        yield against(on_flink, _seconds(mine.spent, found), rival.target, note=note)
+    yield Finding(
+        on_flink,
+        "of the speed in one process",
+        alone.elapsed / mine.spent.elapsed,
+        alone.processor / mine.spent.processor,
+        seconds={"one process": alone, "on Flink": mine.spent},
+        note="by processor time: what is left per core",
+    )
+
+
+def true_answers(job: Job) -> NDArray[np.bool_]:
+    """What the local engine detects."""
+    return ours.dense(Detection(job.spec, _inputs(job)), job.scale, len(job.queries))
+
+
+def _agreed(way: str, done: Done, expected: NDArray[np.bool_]) -> Done:
+    """The same, if its answers are the expected ones."""
+    differ = int((done.detected != expected).sum())
+    if differ:
+        raise UnequalError(f"{way} differs from the local engine in {differ} answers")
+    return done
+
+
+def _seconds(mine: Spent, ways: Mapping[str, Done]) -> dict[str, Spent]:
+    return {OURS: mine} | {way: done.spent for way, done in ways.items()}
+
+
+def _started(ways: Mapping[str, Done]) -> str:
+    starts = ", ".join(f"{way} {done.start:.1f} s" for way, done in ways.items())
+    return f"not counted: the start and a small job to warm up ({starts})"
+
+
+def _inputs(job: Job) -> list[Input]:
+    return [Input("events", open_source(path)) for path in job.files]
+
+
+def _alone(job: Job, setting: Setting) -> Spent:
+    """`tacit run` without a ledger, once to warm up and once to measure."""
+    spec = job.spec
+    plan = plan_without_history(spec, "uniform")
+
+    def release() -> None:
+        run = local.protected(spec, _inputs(job), plan)
+        with open_sink(setting.folder / "alone.parquet", run.schema) as sink:
+            for part in run:
+                for batch in part.batches():
+                    sink.write(pa.Table.from_batches([batch]))
+
+    release()
+    return timed(release)[1]
+
+
+def _flink(ask: str, name: str, job: Job, setting: Setting) -> Iterator[tuple[str, Done]]:
+    python = flink.environment(setting)
+    for mode in flink.MODES:
+        done = foreign.run(python, "flink_job.py", (ask, mode), job.parts, job.queries, job.scale)
+        yield f"{name}, {mode}", done
+
+
+def _spark(job: Job, setting: Setting) -> Iterator[tuple[str, Done]]:
+    python = foreign.java_environment(setting.folder / "spark", "pyspark>=4", "psutil")
+    # An hour after the last window.
+    closing = START // 1000 + (job.scale.windows + 60) * (WINDOW // 1000)
+    words = ("--closing", str(closing))
+    yield "Spark", foreign.run(python, "spark_job.py", words, job.parts, job.queries, job.scale)
+
+
+FLINK_SQL = Rival("Flink SQL", 3, partial(_flink, "presence", "Flink SQL"))
+MATCH_RECOGNIZE = Rival("MATCH_RECOGNIZE", 10, partial(_flink, "order", "MATCH_RECOGNIZE"))
+SPARK = Rival("Spark", 1, _spark)

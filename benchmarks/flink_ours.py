@@ -1,0 +1,112 @@
+"""Our own job on Flink, embedded: runs where `tacit[flink]` is installed, and times itself.
+
+The first run gives true answers, to be compared; the second is protected, and is what counts.
+Time is taken from when all tasks run, their Python workers included, until every window is in the
+ledger and delivered.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import threading
+import time
+from pathlib import Path
+
+import psutil
+
+from tacit.engines.flink.run import FlinkRun
+from tacit.engines.flink.submitting import Options, submitted
+from tacit.engines.terms import Terms
+from tacit.planning.planner import plan_without_history
+from tacit.spec.reading import load
+
+
+class Watch(threading.Thread):
+    """Notes when all tasks of a job run, and how its checkpoints go."""
+
+    def __init__(self, run: FlinkRun) -> None:
+        super().__init__(daemon=True)
+        self._run = run
+        self._over = threading.Event()
+        self.begun = 0.0
+        self.processor = 0.0
+        self.size = 0
+        self.checkpoint = 0.0
+
+    def run(self) -> None:
+        """Look until it is over."""
+        while not self._over.wait(0.05):
+            placed = self._run.placed
+            if placed is None:
+                continue
+            try:
+                if not self.begun and placed.cluster.all_running(placed.job):
+                    self.begun, self.processor = time.perf_counter(), used()
+                seen = placed.cluster.checkpoints(placed.job)
+                self.size = max(self.size, seen.size)
+                self.checkpoint = max(self.checkpoint, seen.mean_duration)
+            except Exception:
+                continue
+
+    def stop(self) -> None:
+        """It is over."""
+        self._over.set()
+        self.join()
+
+
+def used() -> float:
+    """Seconds of processor time of this process and all that it has started."""
+    whole = psutil.Process()
+    total = 0.0
+    for process in [whole, *whole.children(recursive=True)]:
+        try:
+            times = process.cpu_times()
+        except psutil.Error:
+            continue
+        total += times.user + times.system
+    return total
+
+
+def main() -> None:
+    """Run twice, and print what the second run took as JSON."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("spec", type=Path)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("files", nargs="+")
+    parser.add_argument("--parallelism", type=int, required=True)
+    parser.add_argument("--shards", type=int, default=16)
+    parser.add_argument("--only-timed", action="store_true")
+    given = parser.parse_args()
+    spec = load(given.spec)
+    terms = Terms(spec, plan_without_history(spec, "uniform"))
+    sources = [(None, name) for name in given.files]
+    told: dict[str, float] = {}
+    for true in (True, False):
+        if true and given.only_timed:
+            continue
+        name = "true" if true else "protected"
+        options = Options(
+            name,
+            given.folder / f"{name}.job",
+            parallelism=given.parallelism,
+            shards=given.shards,
+            settings={"execution.checkpointing.interval": "1 s"},
+        )
+        place = f"{given.folder / name}/"
+        with submitted(terms, sources, [place], options, true=true) as run:
+            watch = Watch(run)
+            watch.start()
+            run.run()
+            watch.stop()
+            told = {
+                "elapsed": run.released_at - watch.begun,
+                "processor": used() - watch.processor,
+                "state": watch.size,
+                "checkpoint": watch.checkpoint,
+            }
+    print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""Rivals in Python environments of their own, run by scripts that time themselves."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from benchmarks.data import LATENESS, START, WINDOW, Parts, Scale
+from benchmarks.measuring import Spent
+from benchmarks.ours import Queries
+
+
+class UnavailableError(Exception):
+    """Something cannot be had here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A job that was done elsewhere."""
+
+    spent: Spent
+    """What the job itself took."""
+    start: float
+    """The seconds of everything else: the start, a small job to warm up, the end."""
+    detected: NDArray[np.bool_]
+    """`[window][subject][query]`: the answers."""
+
+
+def java_environment(folder: Path, *packages: str) -> Path:
+    """The Python of an environment with these packages alone, made once; they need Java."""
+    if shutil.which("java") is None:
+        raise UnavailableError(f"no Java on this machine; {packages[0]} needs Java 17")
+    python, ready = folder / "bin" / "python", folder / "ready"
+    if ready.exists():
+        return python
+    base = getattr(sys, "_base_executable", sys.executable)
+    uv = shutil.which("uv") or Path(sys.prefix).parent / ".uv" / "bin" / "uv"
+    if Path(uv).exists():
+        steps = [
+            [str(uv), "venv", "--quiet", "--clear", "--python", base, str(folder)],
+            [str(uv), "pip", "install", "--quiet", "--python", str(python), *packages],
+        ]
+    else:
+        steps = [
+            [base, "-m", "venv", "--clear", str(folder)],
+            [str(python), "-m", "pip", "install", "--quiet", *packages],
+        ]
+    for step in steps:
+        if subprocess.run(step, capture_output=True).returncode:
+            raise UnavailableError(f"{packages[0]} cannot be installed from the package index here")
+    ready.touch()
+    return python
+
+
+def run(
+    python: Path, script: str, words: tuple[str, ...], parts: Parts, queries: Queries, scale: Scale
+) -> Done:
+    """Run a script over the events; it warms up, and says what the job itself took."""
+    command = [str(python), str(Path(__file__).with_name(script)), *words]
+    with tempfile.TemporaryDirectory(dir=parts.bare.parent) as folder:
+        found = Path(folder) / "found"
+        command += [str(parts.bare), str(parts.few), str(found)]
+        command += ["--queries", *(",".join(map(str, query)) for query in queries)]
+        command += ["--size", str(WINDOW // 1000), "--lateness", str(LATENESS // 1_000_000)]
+        command += ["--parallelism", str(os.cpu_count())]
+        begun = time.perf_counter()
+        done = subprocess.run(command, capture_output=True, text=True)
+        whole = time.perf_counter() - begun
+        if done.returncode:
+            raise RuntimeError(f"{script} failed: {done.stderr[-2000:]}")
+        elapsed, processor = map(float, done.stdout.split()[-2:])
+        return Done(Spent(elapsed, processor), whole - elapsed, _dense(found, scale, len(queries)))
+
+
+def _dense(found: Path, scale: Scale, queries: int) -> NDArray[np.bool_]:
+    """What was found, from files with a subject, a window and a number whose bits are queries."""
+    detected = np.zeros((scale.windows, scale.subjects, queries), dtype=np.bool_)
+    for part in found.iterdir():
+        if part.is_file() and part.stat().st_size and not part.name.startswith((".", "_")):
+            rows = pl.read_csv(part, has_header=False).to_numpy()
+            subjects, windows, bits = rows.T
+            told = bits[:, np.newaxis] >> np.arange(queries) & 1
+            detected[windows - START // WINDOW, subjects] |= told.astype(np.bool_)
+    return detected

@@ -1,0 +1,173 @@
+"""A folder that files are added to while it is read: one after the other, in order of name.
+
+A file counts when it stands there under its final name: whoever writes it renames it into
+place, each under a later name than the ones before.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from tacit.connectors.files import kind_of, open_file, read_alike
+from tacit.connectors.pieces import reading
+from tacit.connectors.sources import Batch, EmptySourceError, Source, encode_keys
+from tacit.errors import SourceError
+
+_PULSE: Final = 0.1
+"""Seconds between two looks at a folder that does not grow."""
+_REST: Final = 10
+"""So many times as long as a look took, none is taken: a large folder is looked at less often."""
+_UNFINISHED: Final = (".", "_")
+"""How names begin while files are written; other endings, as .tmp, are of no kind anyway."""
+
+log = logging.getLogger(__name__)
+
+
+class GrowingSource(Source):
+    """A folder of files of one kind that others add files to."""
+
+    live = True
+    ahead = 0  # each file is read ahead by itself
+
+    def __init__(self, path: Path) -> None:
+        self.name = str(path)
+        self._path = path
+        self._kind: str | None = None
+        self._schema: pa.Schema | None = None
+        self._begin: dict[str, Any] | None = None
+
+    def schema(self) -> pa.Schema:
+        """The columns of the first file that holds anything; waits until there is one."""
+        if self._schema is None:
+            folder = _Folder(self._path)
+            while self._schema is None:
+                name = folder.following()
+                if name is None:
+                    log.debug("waiting for the first file in %s", self.name)
+                    time.sleep(_PULSE)
+                    continue
+                with suppress(EmptySourceError):
+                    self._schema = self._open(name).schema()
+        return self._schema
+
+    def resume(self, token: Any) -> None:
+        """Begin in a file, or after one, when it is read next."""
+        self._begin = token
+
+    def read(self, columns: Sequence[str], keys: Sequence[str]) -> Iterator[Batch]:
+        """The rows of each file in turn; an empty batch whenever no file came for a moment."""
+        taken = 0
+        for batch in self._arriving(columns, keys):
+            taken += batch.table.num_rows
+            yield replace(batch, position=taken)
+
+    def _arriving(self, columns: Sequence[str], keys: Sequence[str]) -> Iterator[Batch]:
+        schema = pa.schema([self.schema().field(name) for name in columns])
+        empty = encode_keys(pa.RecordBatch.from_pylist([], schema), keys)
+        begin, self._begin = self._begin, None
+        folder = _Folder(self._path, begin)
+        if begin is not None and "file" in begin:
+            yield from self._rest(begin, columns, keys)
+        while True:
+            name = folder.following()
+            if name is not None:
+                yield from self._rows(self._open(name), columns, keys)
+            else:
+                token = {"after": folder.last} if folder.last else None
+                yield Batch(empty, 1, 0, self.name, token=token)
+                time.sleep(_PULSE)
+
+    def _rest(
+        self, begin: dict[str, Any], columns: Sequence[str], keys: Sequence[str]
+    ) -> Iterator[Batch]:
+        """The rows of the file that was being read."""
+        path = self._path / begin["file"]
+        if not path.is_file() or path.stat().st_size != begin["size"]:
+            raise SourceError(
+                f"{path} was being read, and is gone or is another file now; give it back as it was"
+            )
+        source = self._open(begin["file"])
+        source.resume(begin["at"])
+        yield from self._rows(source, columns, keys)
+
+    def _rows(self, source: Source, columns: Sequence[str], keys: Sequence[str]) -> Iterator[Batch]:
+        path = Path(source.name)
+        with reading(source.name):
+            size = path.stat().st_size
+        for batch in read_alike(source, self.schema(), columns, keys):
+            token = {"file": path.name, "size": size, "at": batch.token}
+            yield replace(batch, token=token)
+
+    def _open(self, name: str) -> Source:
+        path = self._path / name
+        self._kind = self._kind or kind_of(path)
+        if kind_of(path) != self._kind:
+            raise SourceError(
+                f"{path} is of another kind than the files before it, which are .{self._kind}; "
+                "follow a folder for each kind"
+            )
+        return open_file(path)
+
+
+class _Folder:
+    """Which files were taken, and which come next."""
+
+    def __init__(self, path: Path, begin: dict[str, Any] | None = None) -> None:
+        self.last: str = "" if begin is None else begin.get("file") or begin["after"]
+        """The name that was taken last."""
+        self._path = path
+        self._known: set[str] = set()
+        self._known = {name for name in self._names() if name <= self.last}
+        self._waiting: deque[str] = deque()
+        self._due = 0.0
+
+    def following(self) -> str | None:
+        """The name of the next file, if it is there."""
+        if time.monotonic() >= self._due:
+            self._look()
+        if not self._waiting:
+            return None
+        self.last = self._waiting.popleft()
+        self._known.add(self.last)
+        return self.last
+
+    def _look(self) -> None:
+        began = time.monotonic()
+        found = self._names()
+        newest = max(found, default="")
+        if newest > self.last:
+            # Files that come while a folder is listed may be missed, also if a later one is not.
+            # What came before the newest is there by now, and is found by listing it again.
+            found = self._names()
+        self._waiting = deque(sorted(name for name in found if self.last < name <= newest))
+        self._known &= found
+        for name in sorted(name for name in found if name <= self.last and name not in self._known):
+            self._known.add(name)
+            log.warning(
+                "%s came after %s was taken, and is not read: names must come in their order",
+                self._path / name,
+                self.last,
+            )
+        self._due = time.monotonic() + _REST * (time.monotonic() - began)
+
+    def _names(self) -> set[str]:
+        """The files that count."""
+        with reading(str(self._path)), os.scandir(self._path) as entries:
+            return {one.name for one in entries if one.name in self._known or _counts(one)}
+
+
+def _counts(entry: os.DirEntry[str]) -> bool:
+    """Whether it is a file of a known kind under its final name."""
+    if entry.name.startswith(_UNFINISHED):
+        return False
+    return bool(kind_of(Path(entry.name))) and entry.is_file()

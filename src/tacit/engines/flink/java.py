@@ -1,0 +1,100 @@
+"""What Flink needs on this machine: a Java that it runs on, and its Python package."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tacit.errors import EngineError
+
+FLINK: Final = "2.3"
+_OLDEST: Final = 17
+_NEWEST: Final = 21
+_WHAT_TO_DO: Final = (
+    "install Java 17 or 21 (Debian and Ubuntu: apt-get install openjdk-17-jre-headless; macOS:"
+    " brew install openjdk@17), and set JAVA_HOME where it is not the first on PATH"
+)
+_VERSION: Final = re.compile(r'version "(?:1\.)?(?P<major>\d+)')
+
+
+@dataclass(frozen=True, slots=True)
+class Java:
+    """A Java of this machine."""
+
+    program: Path
+    version: int
+
+
+def need_java() -> Java:
+    """The Java that Flink would start with, if Flink runs on it; an error otherwise."""
+    program = _program()
+    version = _version_of(program)
+    if not _OLDEST <= version <= _NEWEST:
+        age = "too old" if version < _OLDEST else "too new"
+        raise EngineError(
+            f"{program} is Java {version}, which is {age} for Flink {FLINK}: {_WHAT_TO_DO}"
+        )
+    return Java(program, version)
+
+
+def need_flink() -> str:
+    """The version of the installed package, if Tacit works with it; an error otherwise."""
+    version = installed_flink()
+    if minor(version) != FLINK:
+        raise EngineError(
+            f"the installed package apache-flink is {version}, but Tacit needs {FLINK}: install"
+            " tacit[flink] into an environment of its own"
+        )
+    return version
+
+
+def installed_flink() -> str:
+    """The version of the package apache-flink here; an error if it is not installed."""
+    try:
+        return importlib.metadata.version("apache-flink")
+    except importlib.metadata.PackageNotFoundError as error:
+        raise EngineError(
+            "the engine flink needs the package apache-flink, which is not installed: install"
+            " tacit[flink], into an environment of its own since it wants older packages"
+        ) from error
+
+
+def minor(version: str) -> str:
+    """The part of a version that must agree.
+
+    >>> minor("2.3.1")
+    '2.3'
+    """
+    return ".".join(version.split(".")[:2])
+
+
+def _program() -> Path:
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        program = Path(home, "bin", "java")
+        if not os.access(program, os.X_OK):
+            raise EngineError(f"JAVA_HOME is {home}, but there is no bin/java in it: {_WHAT_TO_DO}")
+        return program
+    found = shutil.which("java")
+    if found is None:
+        raise EngineError(f"Flink needs Java, and there is none here: {_WHAT_TO_DO}")
+    return Path(found)
+
+
+def _version_of(program: Path) -> int:
+    try:
+        run = subprocess.run(
+            [program, "-version"], capture_output=True, text=True, timeout=30, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise EngineError(f"{program} cannot be run: {_WHAT_TO_DO}") from error
+    found = _VERSION.search(run.stderr + run.stdout)
+    if found is None:
+        raise EngineError(f"{program} does not say which Java it is: {_WHAT_TO_DO}")
+    return int(found["major"])

@@ -1,0 +1,214 @@
+"""The job as Flink runs it: readers and shards as keyed functions, told lines into files.
+
+    partitions (a line for each, in files that are watched)
+        --by partition-->  readers   state: positions and clock
+        --by shard------>  shards    state: open windows
+        --> staged files, which appear when a checkpoint is complete
+
+Readers drive themselves by timers, so that checkpoints come between two batches. Nothing here
+knows what privacy is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+from pyflink.common import Duration, Types, WatermarkStrategy
+from pyflink.common.serialization import Encoder
+from pyflink.datastream import (
+    KeyedProcessFunction,
+    RuntimeContext,
+    StreamExecutionEnvironment,
+)
+from pyflink.datastream.connectors.file_system import (
+    FileSink,
+    FileSource,
+    RollingPolicy,
+    StreamFormat,
+)
+from pyflink.datastream.state import ValueStateDescriptor
+
+from tacit.engines.flink.folders import Folders
+from tacit.engines.flink.progress import Progress
+from tacit.engines.sharded.job import Job
+from tacit.engines.sharded.lines import LETTERS, Line, letter
+from tacit.engines.sharded.reader import Reader
+from tacit.engines.sharded.shard import Late, Shard
+from tacit.windows.clock import LATE, REASONS
+
+_PIECE: Final = Types.TUPLE([Types.INT(), Types.PRIMITIVE_ARRAY(Types.BYTE())])
+_SOON: Final = 1
+_HELD_BACK: Final = 20
+"""Milliseconds until a reader that is ahead of the others looks again."""
+
+
+def build(
+    env: StreamExecutionEnvironment, folders: Folders, partitions: list[int], shards: list[int]
+) -> None:
+    """Lay the job out; `partitions` and `shards` are the keys that they are known by to Flink."""
+    source = (
+        FileSource.for_record_stream_format(
+            StreamFormat.text_line_format(), folders.partitions.as_uri()
+        )
+        .monitor_continuously(Duration.of_millis(500))
+        .build()
+    )
+    begun = env.from_source(source, WatermarkStrategy.no_watermarks(), "partitions")
+    begun.set_parallelism(1).uid("partitions")
+    root = os.fspath(folders.root)
+    read = (
+        begun.key_by(_Key(partitions), key_type=Types.INT())
+        .process(_Reading(root), output_type=_PIECE)
+        .name("readers")
+        .uid("readers")
+    )
+    told = (
+        read.key_by(_Key(shards), key_type=Types.INT())
+        .process(_Closing(root), output_type=Types.STRING())
+        .name("shards")
+        .uid("shards")
+    )
+    sink = (
+        FileSink.for_row_format(folders.staged.as_uri(), Encoder.simple_string_encoder())
+        .with_rolling_policy(RollingPolicy.on_checkpoint_rolling_policy())
+        .build()
+    )
+    told.sink_to(sink).name("staged").uid("staged")
+
+
+@lru_cache(maxsize=4)
+def _job(root: str) -> Job:
+    """Read once in each process."""
+    return Job.read(Folders(Path(root)).job)
+
+
+class _Key:
+    """The key that a partition or a shard has in Flink, chosen so that they spread evenly."""
+
+    def __init__(self, keys: list[int]) -> None:
+        self._keys = keys
+
+    def __call__(self, element: Any) -> int:
+        number = element[0] if isinstance(element, tuple) else int(element)
+        return self._keys[number]
+
+
+class _Held:
+    """A state that is made into bytes when Flink asks for them, not at every change."""
+
+    def __init__(self, state: Callable[[], bytes]) -> None:
+        self._state = state
+
+    def __reduce__(self) -> tuple[type[bytes], tuple[bytes]]:
+        return bytes, (self._state(),)
+
+
+class _Reading(KeyedProcessFunction):  # type: ignore[misc]
+    """One reader for each partition of this task."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        """Begin, or go on after a failure: readers are made when they are needed."""
+        described = ValueStateDescriptor("reader", Types.PICKLED_BYTE_ARRAY())
+        self._state = runtime_context.get_state(described)
+        self._readers: dict[int, Reader] = {}
+        self._progress = Progress(Folders(Path(self._root)).progress)
+
+    def process_element(self, value: str, ctx: KeyedProcessFunction.Context) -> None:
+        """A partition is to be read, from where it was left.
+
+        It is said at every start and after every failure: a timer that is set while a checkpoint
+        is made is not in it, so a reader could wait for it for ever.
+        """
+        number, state, due = self._state.value() or (int(value), None, None)
+        if due is not None:
+            ctx.timer_service().delete_processing_time_timer(due)
+        self._keep(ctx, number, state, _SOON)
+
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[Any]:
+        """Read the next batch."""
+        key = ctx.get_current_key()
+        number, state, due = self._state.value()
+        if timestamp != due:
+            return
+        if key not in self._readers:
+            self._readers[key] = Reader(_job(self._root), number, state)
+        reader = self._readers[key]
+        self._tell(number, reader)
+        if self._progress.too_far_ahead(number, reader.closed, _job(self._root).capacity):
+            self._keep(ctx, number, _Held(reader.state), _HELD_BACK)
+            return
+        step = reader.step()
+        yield from step.pieces
+        if step.letters:
+            yield _job(self._root).layout.peopled[0], LETTERS + step.letters
+        self._tell(number, reader)
+        wait = None if step.done else max(_SOON, int(step.wait * 1000))
+        self._keep(ctx, number, _Held(reader.state), wait)
+
+    def _tell(self, number: int, reader: Reader) -> None:
+        self._progress.tell(number, reader.closed if reader.waited_for else None)
+
+    def _keep(
+        self, ctx: KeyedProcessFunction.Context, number: int, state: Any, wait: int | None
+    ) -> None:
+        """Keep a partition's state and, unless it is done, come back in so many milliseconds."""
+        due = None
+        if wait is not None:
+            due = ctx.timer_service().current_processing_time() + wait
+            ctx.timer_service().register_processing_time_timer(due)
+        self._state.update((number, state, due))
+
+
+class _Closing(KeyedProcessFunction):  # type: ignore[misc]
+    """The shards of this task."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        """Begin, or go on after a failure: shards are made when they are needed."""
+        described = ValueStateDescriptor("shard", Types.PICKLED_BYTE_ARRAY())
+        self._state = runtime_context.get_state(described)
+        self._shards: dict[int, Shard] = {}
+
+    def process_element(
+        self, value: tuple[int, bytes], _: KeyedProcessFunction.Context
+    ) -> Iterator[Any]:
+        """A piece of a partition."""
+        number, piece = value[0], bytes(value[1])
+        if piece.startswith(LETTERS):
+            yield from map(letter, piece.removeprefix(LETTERS).decode().splitlines())
+            return
+        if number not in self._shards:
+            self._shards[number] = Shard(_job(self._root), number, self._state.value())
+        shard = self._shards[number]
+        finished = shard.finished
+        for told in shard.take(piece):
+            if isinstance(told, Late):
+                yield from map(letter, self._letters(told))
+            else:
+                yield Line.of(number, told).written()
+        if shard.finished and not finished:
+            yield Line(number).written()
+        self._state.update(_Held(shard.state))
+
+    def _letters(self, late: Late) -> Iterator[str]:
+        partition = _job(self._root).partitions[late.partition]
+        for subject, time in zip(late.subjects.to_pylist(), late.times.tolist(), strict=True):
+            yield json.dumps(
+                {
+                    "stream": partition.stream,
+                    "source": partition.source,
+                    "reason": REASONS[LATE],
+                    "time": time,
+                    "subject": str(subject),
+                }
+            )

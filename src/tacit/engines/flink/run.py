@@ -1,0 +1,190 @@
+"""A run on Flink, as its driver sees it: the job there, the ledger and the consumers here."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Final
+
+from tacit.connectors.outlets import Outlet
+from tacit.counting import count
+from tacit.engines.delivery import Delivery, Directory
+from tacit.engines.flink.folders import Folders
+from tacit.engines.flink.staged import Staged
+from tacit.engines.flink.starting import Placed, start
+from tacit.engines.sharded.collector import Collector
+from tacit.engines.sharded.job import Job
+from tacit.errors import EngineError, LedgerLostError
+from tacit.ledger.lease import Draft, Lease
+from tacit.ledger.ledger import Ledger
+
+_LOOK: Final = 0.1
+"""Seconds between looks at what shards have told."""
+_ASK: Final = 1.0
+"""Seconds between questions to the cluster."""
+_PATIENCE: Final = 60.0
+"""Seconds that a cluster may not answer."""
+
+log = logging.getLogger("tacit.flink")
+
+
+@dataclass
+class Outcome:
+    """What came of a run."""
+
+    windows: int = 0
+    answers: int = 0
+    resumed: bool = False
+    """Whether it went on from where it was left, or found its job at work."""
+    finished: bool = False
+    """Whether the input came to its end; else it was stopped, and can go on."""
+    savepoint: str | None = None
+    """Where the job was stopped."""
+
+
+class FlinkRun:
+    """Starts a job or finds it, releases what its shards tell, and ends it with its input."""
+
+    def __init__(
+        self,
+        name: str,
+        job: Job,
+        folders: Folders,
+        ledger: Ledger,
+        lease: Lease,
+        outlets: Sequence[Outlet],
+        *,
+        parallelism: int = 1,
+        cluster: str | None = None,
+        python: str | None = None,
+        settings: Mapping[str, str] | None = None,
+        released: Callable[[Outcome], None] = lambda _: None,
+    ) -> None:
+        self._name = name
+        self._job = job
+        self._folders = folders
+        self._parallelism = parallelism
+        self._address = cluster
+        self._python = python
+        self._settings = dict(settings or {})
+        self._told = released
+        self._delivery = Delivery(lease, outlets, Directory(ledger))
+        self._collector = Collector(job, lease, self._released)
+        self._staged = Staged(folders.staged, folders.letters)
+        self._stopping = threading.Event()
+        self._asked = self._answered = self._failed = 0.0
+        self._restored = 0
+        """How often the job went on from a checkpoint."""
+        self.outcome = Outcome()
+        self.placed: Placed | None = None
+        """The job, once it is there."""
+        self.released_at = 0.0
+        """When the last window was released, by `time.perf_counter`."""
+
+    def stop(self) -> None:
+        """Stop the job with a savepoint, from which it can go on. Any thread may say so."""
+        self._stopping.set()
+
+    def run(self) -> Outcome:
+        """Go on until the input ends or `stop` is called."""
+        known = self._folders.latest_state() is not None
+        with closing(self._delivery):
+            self._delivery.start()
+            self._collect()
+            if self._collector.finished:  # it came to its end before
+                self.outcome.resumed = self.outcome.finished = True
+                return self._delivered()
+            self._folders.begin(len(self._job.partitions))
+            placed = self.placed = start(
+                self._name,
+                self._folders,
+                len(self._job.partitions),
+                self._job.shards,
+                self._parallelism,
+                self._address,
+                self._settings,
+                self._python,
+            )
+            self.outcome.resumed = known or placed.found
+            log.info("the job %s %s", placed.job, "goes on" if self.outcome.resumed else "begins")
+            self._follow(placed)
+            return self._delivered()
+
+    def _delivered(self) -> Outcome:
+        self._staged.write_letters()
+        while not self._delivery.is_done(_ASK):
+            self._delivery.check()
+        return self.outcome
+
+    def _follow(self, placed: Placed) -> None:
+        """Release what is told until the input ends or the job is stopped."""
+        self._answered = time.monotonic()
+        while not self._collector.finished:
+            if self._stopping.is_set():
+                self.outcome.savepoint = placed.stop(self._folders.savepoints.as_uri())
+                self._collect()
+                return
+            if not self._collect():
+                self._insist_alive(placed)
+                time.sleep(_LOOK)
+        placed.end(self._folders.savepoints.as_uri())
+        self.outcome.finished = True
+
+    def _collect(self) -> bool:
+        """Release what is complete; whether anything was."""
+        self._delivery.check()
+        self._collector.take(self._staged.lines())
+        try:
+            windows = self._collector.release()
+        except LedgerLostError as error:
+            log.warning("%s", error)
+            return False
+        self._staged.drop(self._collector.next_window)
+        if windows:
+            self.released_at = time.perf_counter()
+            log.info("released %s", count(windows, "window"))
+            self._told(self.outcome)
+        while not self._delivery.has_room(_ASK):
+            self._delivery.check()
+        return windows > 0
+
+    def _released(self, number: int, draft: Draft) -> None:
+        self.outcome.windows += draft.windows
+        self.outcome.answers += draft.answers
+        self._delivery.released(number)
+
+    def _insist_alive(self, placed: Placed) -> None:
+        """Raise where the job has ended by itself, or its cluster is gone for long."""
+        if time.monotonic() - self._asked < _ASK:
+            return
+        self._asked = time.monotonic()
+        reason = placed.lost()
+        if reason is not None:
+            raise self._ended(reason)
+        try:
+            state = placed.cluster.state(placed.job)
+            failures = placed.cluster.failures(placed.job, 1)
+            restored = placed.cluster.checkpoints(placed.job).restored
+        except EngineError:
+            if time.monotonic() - self._answered > _PATIENCE:
+                raise
+            return
+        self._answered = time.monotonic()
+        if restored > self._restored:
+            self._restored = restored
+            self._folders.begin(len(self._job.partitions))
+        if failures and failures[0].when > self._failed:
+            self._failed = failures[0].when
+            log.warning("the job failed and is started again: %s", failures[0].reason)
+        if state in ("FAILED", "CANCELED", "FINISHED"):
+            raise self._ended(failures[0].reason if failures else "somebody ended it")
+
+    def _ended(self, reason: str) -> EngineError:
+        return EngineError(
+            f"the job {self._name} has ended: {reason}. What was released stands; give the same"
+            " command again to go on from its last checkpoint"
+        )

@@ -1,0 +1,162 @@
+"""Submit a job: check everything, put what workers need into its folder, and see it through."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tacit.connectors.opening import open_outlet
+from tacit.connectors.outlets import Outlet
+from tacit.engines.flink.folders import Folders
+from tacit.engines.flink.java import need_flink, need_java
+from tacit.engines.flink.rest import Cluster
+from tacit.engines.flink.run import FlinkRun, Outcome
+from tacit.engines.sharded.job import Job
+from tacit.engines.sharded.preparing import SHARDS, insist_same, prepare
+from tacit.engines.terms import Terms
+from tacit.errors import SinkError
+from tacit.ledger.ledger import Ledger
+from tacit.planning.plan import Plan
+from tacit.planning.planner import plan_without_history
+from tacit.spec.reading import load
+from tacit.spec.specification import Specification
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a job runs; what it answers does not depend on any of this."""
+
+    name: str
+    """The job's name on the cluster, and the run's in the ledger."""
+    folder: Path
+    """Where its files lie: every machine must reach it under this name."""
+    ledger: str | None = None
+    """By default a file in the folder."""
+    parallelism: int = 1
+    cluster: str | None = None
+    """HOST:PORT of a cluster's REST API; None: Flink runs in this process."""
+    python: str | None = None
+    """The interpreter on the cluster's machines; by default as this one is called."""
+    shards: int = SHARDS
+    follow: bool = False
+    """Whether files and folders are read as they grow."""
+    idle: int = 60_000_000
+    """Microseconds without a tuple after which the others no longer wait for a partition."""
+    repeats: bool = False
+    """Whether consumers may see a release twice after a crash, always with the same answers."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Flink's own, such as `execution.checkpointing.interval`."""
+
+
+@contextmanager
+def submitted(
+    terms: Terms,
+    sources: Sequence[tuple[str | None, str]],
+    to: Sequence[str],
+    options: Options,
+    *,
+    true: bool = False,
+    released: Callable[[Outcome], None] = lambda _: None,
+) -> Iterator[FlinkRun]:
+    """A run that is ready to start; everything is checked."""
+    need_flink()
+    need_java()
+    if options.cluster is not None:
+        Cluster(options.cluster).overview()
+    folders = Folders(options.folder.absolute())
+    outlets = [open_outlet(place) for place in to]
+    if not options.repeats:
+        insist_once(outlets)
+    folders.make()
+    place = options.ledger or os.fspath(folders.root / "ledger.db")
+    with Ledger.open(place) as ledger:
+        lease = ledger.take_over(options.name, terms.spec.fingerprint)
+        job = prepare(
+            terms,
+            [(stream, _reachable(source)) for stream, source in sources],
+            lease,
+            follow=options.follow,
+            shards=options.shards,
+            true=true,
+            idle=options.idle,
+        )
+        if Job.is_in(folders.job):
+            insist_same(job, Job.read(folders.job))
+            job = Job.read(folders.job)
+        else:
+            job.write(folders.job)
+        try:
+            yield FlinkRun(
+                options.name,
+                job,
+                folders,
+                ledger,
+                lease,
+                outlets,
+                parallelism=options.parallelism,
+                cluster=options.cluster,
+                python=options.python,
+                settings=options.settings,
+                released=released,
+            )
+        finally:
+            for outlet in outlets:
+                outlet.close()
+
+
+def submit(
+    spec: Specification | str | os.PathLike[str],
+    *sources: str | os.PathLike[str],
+    to: str | os.PathLike[str],
+    folder: str | os.PathLike[str],
+    plan: Plan | str | os.PathLike[str] | None = None,
+    name: str = "tacit",
+    true: bool = False,
+    streams: Mapping[str, str | os.PathLike[str]] | None = None,
+    ledger: str | None = None,
+    parallelism: int = 1,
+    cluster: str | None = None,
+    follow: bool = False,
+    settings: Mapping[str, str] | None = None,
+) -> Outcome:
+    """Run a job on Flink until its input ends; the same as `tacit submit`.
+
+    With `true` answers are true and unprotected, for tests and for the operator alone.
+    """
+    declared = spec if isinstance(spec, Specification) else load(spec)
+    if plan is None:
+        plan = plan_without_history(declared)
+    elif not isinstance(plan, Plan):
+        plan = Plan.load(plan, declared)
+    given: list[tuple[str | None, str]] = [(None, os.fspath(source)) for source in sources]
+    given += [(stream, os.fspath(source)) for stream, source in (streams or {}).items()]
+    options = Options(
+        name,
+        Path(folder),
+        ledger,
+        parallelism,
+        cluster,
+        follow=follow,
+        settings=settings or {},
+    )
+    with submitted(Terms(declared, plan), given, [os.fspath(to)], options, true=true) as run:
+        return run.run()
+
+
+def insist_once(outlets: Sequence[Outlet]) -> None:
+    """Refuse outlets that may show a release twice after a crash."""
+    for outlet in outlets:
+        if not outlet.once:
+            raise SinkError(
+                f"{outlet.name} cannot take back what it has shown: after a crash the last release"
+                " may come again, with the same answers and ids. Choose files or Kafka, or accept"
+                " it with --repeats"
+            )
+
+
+def _reachable(source: str) -> str:
+    """A source as every machine may call it."""
+    return source if "://" in source else os.path.abspath(source)

@@ -1,0 +1,215 @@
+"""A real standalone cluster for tests, started with the scripts of the pyflink package itself."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import psutil
+import yaml
+
+from tacit.engines.flink.rest import Cluster
+from tacit.errors import EngineError
+from tests.services import free_port
+
+_PATIENCE: Final = 90.0
+_MARK: Final = "TACIT_TEST_CLUSTER"
+_SETTINGS: Final[Mapping[str, object]] = {
+    "jobmanager.rpc.address": "localhost",
+    "jobmanager.bind-host": "localhost",
+    "jobmanager.memory.process.size": "1000m",
+    "taskmanager.host": "localhost",
+    "taskmanager.bind-host": "localhost",
+    "taskmanager.memory.process.size": "1300m",
+    "taskmanager.memory.managed.fraction": 0.2,
+    "taskmanager.load-balance.mode": "SLOTS",
+    "heartbeat.interval": 500,
+    "heartbeat.timeout": 4000,
+    "heartbeat.rpc-failure-threshold": 2,
+    "restart-strategy.type": "fixed-delay",
+    "restart-strategy.fixed-delay.attempts": 1_000_000,
+    "restart-strategy.fixed-delay.delay": "200 ms",
+}
+
+
+def flink_home() -> Path:
+    """Where the installed package has its scripts and jars."""
+    import pyflink
+
+    return Path(pyflink.__file__).parent
+
+
+def _leash() -> list[str]:
+    """What makes a process end with the one that started it, where there is such a program."""
+    program = shutil.which("setpriv")
+    return [program, "--pdeathsig", "KILL", "--"] if program else []
+
+
+class StandaloneCluster:
+    """A JobManager and some TaskManagers, each a process, in a folder and on ports of their own."""
+
+    def __init__(
+        self,
+        *,
+        taskmanagers: int = 2,
+        slots: int = 2,
+        settings: Mapping[str, object] | None = None,
+    ) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="tacit-flink-"))
+        self.port = free_port()
+        self.jobmanager: subprocess.Popen[bytes] | None = None
+        self.taskmanagers: list[subprocess.Popen[bytes]] = []
+        self._wanted = taskmanagers
+        self._slots = slots
+        self._configure(settings or {})
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT of its REST API."""
+        return f"localhost:{self.port}"
+
+    @property
+    def rest(self) -> Cluster:
+        """A client of its REST API."""
+        return Cluster(self.address)
+
+    @property
+    def pids(self) -> list[int]:
+        """The process numbers of the TaskManagers."""
+        return [process.pid for process in self.taskmanagers]
+
+    def start(self) -> None:
+        """Start everything and wait until all TaskManagers have registered."""
+        self.jobmanager = self._run("jobmanager.sh")
+        self.taskmanagers = [self._run("taskmanager.sh") for _ in range(self._wanted)]
+        self.wait_for_taskmanagers()
+
+    def kill_taskmanager(self, which: random.Random | None = None) -> int:
+        """Kill one of the TaskManagers with SIGKILL, at random; its process number.
+
+        Its Python workers go with it, as when a machine goes: they would outlive it for ever.
+        """
+        alive = [process for process in self.taskmanagers if process.poll() is None]
+        victim = (which or random.Random()).choice(alive)
+        workers = psutil.Process(victim.pid).children(recursive=True)
+        self.taskmanagers.remove(victim)
+        victim.send_signal(signal.SIGKILL)
+        victim.wait(_PATIENCE)
+        for worker in workers:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                worker.kill()
+        return victim.pid
+
+    def start_taskmanager(self) -> int:
+        """Start one more TaskManager; its process number. It registers a while later."""
+        self.taskmanagers.append(self._run("taskmanager.sh"))
+        return self.taskmanagers[-1].pid
+
+    def heal(self) -> None:
+        """Start a new TaskManager for each one that was killed or has ended by itself."""
+        self.taskmanagers = [process for process in self.taskmanagers if process.poll() is None]
+        while len(self.taskmanagers) < self._wanted:
+            self.start_taskmanager()
+
+    def wait_for_taskmanagers(self) -> None:
+        """Wait until exactly the TaskManagers that run are registered, with all their slots."""
+        deadline = time.monotonic() + _PATIENCE
+        slots = self._slots * len(self.taskmanagers)
+        while True:
+            try:
+                overview = self.rest.overview()
+                if (overview.taskmanagers, overview.slots) == (len(self.taskmanagers), slots):
+                    return
+            except EngineError:
+                pass
+            if time.monotonic() > deadline or self._dead():
+                raise AssertionError(f"the cluster does not come up:\n{self.logs()}")
+            time.sleep(0.1)
+
+    def logs(self, last: int = 4000) -> str:
+        """The ends of what its processes have said."""
+        paths = sorted((self.folder / "log").iterdir())
+        return "\n".join(f"== {path.name}\n{path.read_text()[-last:]}" for path in paths)
+
+    def close(self) -> None:
+        """Kill everything that belongs to it, workers that have outlived their parents too."""
+        for process in psutil.process_iter():
+            try:
+                if process.environ().get(_MARK) == str(self.folder):
+                    process.kill()
+            except (psutil.NoSuchProcess, psutil.AccessDenied):
+                continue
+        for started in [self.jobmanager, *self.taskmanagers]:
+            if started is not None:
+                started.kill()
+                started.wait(_PATIENCE)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __enter__(self) -> StandaloneCluster:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _configure(self, settings: Mapping[str, object]) -> None:
+        for name in ("conf", "lib", "log", "tmp"):
+            (self.folder / name).mkdir()
+        home = flink_home()
+        for jar in (*home.glob("lib/*.jar"), *home.glob("opt/flink-python-*.jar")):
+            (self.folder / "lib" / jar.name).symlink_to(jar)
+        shipped = home / "conf"
+        options = yaml.safe_load((shipped / "config.yaml").read_text())["env"]["java"]["opts"]
+        configuration = {
+            **_SETTINGS,
+            "env.java.opts.all": options["all"],
+            "rest.address": "localhost",
+            "rest.port": self.port,
+            "jobmanager.rpc.port": free_port(),
+            "taskmanager.numberOfTaskSlots": self._slots,
+            "io.tmp.dirs": str(self.folder / "tmp"),
+            **settings,
+        }
+        (self.folder / "conf/config.yaml").write_text(
+            yaml.safe_dump(configuration, width=sys.maxsize)
+        )
+        for name in ("log4j-console.properties", "logback-console.xml"):
+            shutil.copy(shipped / name, self.folder / "conf" / name)
+
+    def _run(self, script: str) -> subprocess.Popen[bytes]:
+        # In the foreground the scripts end in `exec java`: the process keeps its number.
+        environment = {
+            **os.environ,
+            _MARK: str(self.folder),
+            "FLINK_CONF_DIR": str(self.folder / "conf"),
+            "FLINK_LIB_DIR": str(self.folder / "lib"),
+            "FLINK_LOG_DIR": str(self.folder / "log"),
+            "FLINK_PID_DIR": str(self.folder / "tmp"),
+        }
+        with (self.folder / "log" / f"{script}.out").open("ab") as output:
+            return subprocess.Popen(
+                [*_leash(), str(flink_home() / "bin" / script), "start-foreground"],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def _dead(self) -> bool:
+        started = [self.jobmanager, *self.taskmanagers]
+        return any(process is not None and process.poll() is not None for process in started)

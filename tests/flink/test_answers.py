@@ -1,0 +1,94 @@
+"""Jobs on Flink, embedded: the same answers and dead letters as on one machine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from click.testing import CliRunner
+
+from tacit.cli.main import main
+from tacit.engines.flink.starting import Placed, start
+from tacit.engines.flink.submitting import submit
+from tacit.errors import EngineError
+from tacit.ledger.ledger import Ledger
+from tacit.ledger.verifying import verify
+from tacit.spec.reading import loads
+from tests.engines.sharded.test_sharded import SLIDING, SPEC, alone, lettered, plain, written
+
+QUICK = {"execution.checkpointing.interval": "500 ms"}
+
+
+@pytest.mark.parametrize(
+    ("text", "files", "parallelism"),
+    [(SPEC, 1, 1), (SPEC, 3, 2), (SPEC, 3, 4), (SLIDING, 3, 2)],
+    ids=["one", "two", "four", "sliding"],
+)
+def test_true_answers_and_dead_letters_are_those_of_one_machine(
+    tmp_path: Path, text: str, files: int, parallelism: int
+) -> None:
+    """All operators, out of order, with late, unfit and future tuples, in several files."""
+    spec, sources = loads(text), written(tmp_path, files, files, 3000)
+    outcome = submit(
+        spec,
+        *(path for _, path in sources),
+        to=f"{tmp_path}/answers/",
+        folder=tmp_path / "job",
+        true=True,
+        parallelism=parallelism,
+        settings=QUICK,
+    )
+    expected, refused = alone(spec, sources)
+    assert outcome.finished
+    assert plain(pl.read_parquet(tmp_path / "answers" / "*.parquet")).equals(expected)
+    letters = [path.read_bytes() for path in (tmp_path / "job" / "letters").glob("*.jsonl")]
+    assert lettered(b"".join(letters)).equals(refused)
+
+
+def test_a_protected_job_is_charged_and_said_again_gives_nothing_new(tmp_path: Path) -> None:
+    """The command line: limits, the summary, and the same command once more."""
+    text = SPEC + "private:\n  - {pattern: door, epsilon: 0.5, limit: 3 per 10 min}\n"
+    (tmp_path / "home.yaml").write_text(text)
+    sources = [str(path) for _, path in written(tmp_path, 4, 2, 1000)]
+    folder, answers = tmp_path / "home.job", tmp_path / "answers.jsonl"
+    command = ["submit", str(tmp_path / "home.yaml"), *sources, "--to", str(answers), "--json"]
+    command += ["--mechanism", "uniform", "--folder", str(folder), "--parallelism", "2"]
+    command += ["--set", "execution.checkpointing.interval=500 ms", "--log-level", "error"]
+    ran = CliRunner().invoke(main, command, catch_exceptions=False)
+    assert ran.exit_code == 0, ran.output
+    told = json.loads(ran.stderr[ran.stderr.index("{") :])
+    found = pl.read_ndjson(answers)
+    assert told["outcome"]["finished"]
+    assert told["outcome"]["answers"] == found.height
+    assert found["id"].to_list() == list(range(found.height))
+    by_window = found.group_by("window_start").agg(pl.col("exhausted").n_unique())
+    assert by_window["exhausted"].max() == 1
+    assert found["exhausted"].any()
+    with Ledger.open(str(folder / "ledger.db")) as ledger:
+        assert verify(ledger).passed
+    again = CliRunner().invoke(main, command, catch_exceptions=False)
+    assert again.exit_code == 0, again.output
+    assert json.loads(again.stderr[again.stderr.index("{") :])["outcome"]["windows"] == 0
+    assert pl.read_ndjson(answers).equals(found)
+
+
+def test_a_mistake_in_a_reader_ends_the_job_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that vanishes between the check and the reading cannot be mended by restarts."""
+    spec, sources = loads(SPEC + "subjects: [p1, p2]\n"), written(tmp_path, 6, 1, 100)
+    path = sources[0][1]
+
+    def vanish(*given: Any, **named: Any) -> Placed:
+        path.unlink()
+        return start(*given, **named)
+
+    monkeypatch.setattr("tacit.engines.flink.run.start", vanish)
+    settings = {**QUICK, "restart-strategy.type": "none"}
+    place = f"{tmp_path}/answers/"
+    with pytest.raises(EngineError, match="last checkpoint") as caught:
+        submit(spec, path, to=place, folder=tmp_path / "job", settings=settings)
+    assert str(path) in str(caught.value)

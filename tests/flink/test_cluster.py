@@ -1,0 +1,87 @@
+"""A real standalone cluster, as its REST API shows it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tacit.engines.flink import rest
+from tacit.engines.flink.java import installed_flink
+from tacit.engines.flink.starting import _environment
+from tacit.errors import EngineError
+from tests.flink.cluster import StandaloneCluster
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[StandaloneCluster]:
+    """One cluster for these tests."""
+    with StandaloneCluster(taskmanagers=2, slots=2) as running:
+        yield running
+
+
+def test_it_tells_what_it_is_and_has(cluster: StandaloneCluster) -> None:
+    overview = cluster.rest.check(4)
+    assert overview.version == installed_flink()
+    assert (overview.taskmanagers, overview.slots, overview.free_slots) == (2, 4, 4)
+    assert [machine.slots for machine in cluster.rest.taskmanagers()] == [2, 2]
+    assert cluster.rest.has_python()
+
+
+def test_it_has_no_job_of_a_name_that_nobody_gave(cluster: StandaloneCluster) -> None:
+    assert cluster.rest.running("taxi") is None
+    with pytest.raises(EngineError, match=r"refuses: .*NotFound"):
+        cluster.rest.state("0" * 32)
+
+
+def test_another_version_is_refused(
+    cluster: StandaloneCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rest, "installed_flink", lambda: "2.4.0")
+    with pytest.raises(EngineError, match=r"both must be of the same version"):
+        cluster.rest.check(1)
+
+
+def test_more_parallelism_than_slots_is_refused(cluster: StandaloneCluster) -> None:
+    with pytest.raises(EngineError, match="has 4 of 4 slots free; parallelism 5 needs as many"):
+        cluster.rest.check(5)
+
+
+def test_a_failure_is_told_without_what_an_event_held(cluster: StandaloneCluster) -> None:
+    from pyflink.common import Types
+
+    def refuse(name: str) -> str:
+        raise ValueError(f"{name} was here")
+
+    settings = {"restart-strategy.type": "none", "python.executable": sys.executable}
+    env = _environment(settings, cluster.rest)
+    env.set_parallelism(1)
+    env.from_collection(["Ada"], Types.STRING()).map(refuse, Types.STRING()).print()
+    env.execute_async("refusing")
+    job = cluster.rest.jobs()[0]
+    assert job.name == "refusing"
+    deadline = time.monotonic() + 120
+    while cluster.rest.state(job.id) != "FAILED":
+        assert time.monotonic() < deadline, cluster.logs()
+        time.sleep(0.1)
+    reason = cluster.rest.failures(job.id)[0].reason
+    assert reason.startswith("ValueError at ")
+    assert "test_cluster.py:" in reason
+    assert "Ada" not in reason
+    assert cluster.rest.running("refusing") is None
+    cluster.rest.cancel(job.id)
+
+
+def test_a_taskmanager_that_is_killed_can_be_replaced(cluster: StandaloneCluster) -> None:
+    before = {machine.id for machine in cluster.rest.taskmanagers()}
+    killed = cluster.kill_taskmanager()
+    cluster.wait_for_taskmanagers()
+    (left,) = cluster.rest.taskmanagers()
+    assert left.id in before
+    cluster.heal()
+    cluster.wait_for_taskmanagers()
+    assert killed not in cluster.pids
+    after = {machine.id for machine in cluster.rest.taskmanagers()}
+    assert before & after == {left.id}
