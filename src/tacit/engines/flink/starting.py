@@ -145,7 +145,7 @@ def _environment(settings: Mapping[str, str], remote: Cluster | None) -> Any:
         os.environ["_python_worker_execution_mode"] = "process"  # noqa: SIM112 - PyFlink's own
         return StreamExecutionEnvironment.get_execution_environment(configuration)
     gateway = get_gateway()
-    jars = [os.fspath(jar) for jar in _python_jars()]
+    jars = [] if remote.has_python() else [os.fspath(jar) for jar in _python_jars()]
     given = gateway.new_array(gateway.jvm.java.lang.String, len(jars))
     for place, jar in enumerate(jars):
         given[place] = jar
@@ -157,7 +157,7 @@ def _environment(settings: Mapping[str, str], remote: Cluster | None) -> Any:
 
 
 def _python_jars() -> list[Path]:
-    """What lets Flink call Python: it is shipped with the job, as clusters may not have it."""
+    """What lets Flink call Python: it is shipped with the job where the cluster has it not."""
     import pyflink
 
     return sorted(Path(pyflink.__file__).parent.glob("opt/flink-python-*.jar"))
