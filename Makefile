@@ -16,9 +16,10 @@ test: .venv/.ready .flink/.ready
 	$(RUN)/pytest
 	.flink/bin/pytest -q -o addopts= -W ignore tests/flink
 
-soak: .venv/.ready
+soak: .venv/.ready .flink/.ready
 	@tests/install-services
 	$(RUN)/pytest -n0 -s tests/soak/crashes.py
+	.flink/bin/pytest -q -s -o addopts= -W ignore tests/soak/flink_kills.py
 
 check: .venv/.ready
 	$(RUN)/ruff check .

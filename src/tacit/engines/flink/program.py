@@ -83,8 +83,10 @@ def build(
 
 @lru_cache(maxsize=4)
 def _job(root: str) -> Job:
-    """Read once in each process."""
-    return Job.read(Folders(Path(root)).job)
+    """Read once in each process, and made ready."""
+    job = Job.read(Folders(Path(root)).job)
+    _ = job.flow, job.layout.place
+    return job
 
 
 class _Key:
@@ -119,6 +121,7 @@ class _Reading(KeyedProcessFunction):  # type: ignore[misc]
         described = ValueStateDescriptor("reader", Types.PICKLED_BYTE_ARRAY())
         self._state = runtime_context.get_state(described)
         self._readers: dict[int, Reader] = {}
+        _job(self._root)
         self._progress = Progress(Folders(Path(self._root)).progress)
 
     def process_element(self, value: str, ctx: KeyedProcessFunction.Context) -> None:
@@ -178,6 +181,7 @@ class _Closing(KeyedProcessFunction):  # type: ignore[misc]
         described = ValueStateDescriptor("shard", Types.PICKLED_BYTE_ARRAY())
         self._state = runtime_context.get_state(described)
         self._shards: dict[int, Shard] = {}
+        _job(self._root)
 
     def process_element(
         self, value: tuple[int, bytes], _: KeyedProcessFunction.Context
