@@ -50,7 +50,7 @@ MATCH_RECOGNIZE (
 ) AS matched
 """
 
-# There is no or of bits in Flink's SQL. A stream gathers kinds in a bitmap, which is a third
+# Flink has no or of bits. A stream gathers kinds in a bitmap, which is
 # cheaper than a maximum for each; a batch cannot compile that. It has no need of a window
 # either: the number of the window is as good a key as any.
 STREAMED = """

@@ -29,7 +29,7 @@ class Watch(threading.Thread):
         super().__init__(daemon=True)
         self._run = run
         self._over = threading.Event()
-        self.begun = 0.0
+        self.begun = self._before = 0.0
         self.processor = 0.0
         self.size = 0
         self.checkpoint = 0.0
@@ -42,7 +42,9 @@ class Watch(threading.Thread):
                 continue
             try:
                 if not self.begun and placed.cluster.all_running(placed.job):
-                    self.begun, self.processor = time.perf_counter(), used()
+                    self.begun, self._before = time.perf_counter(), used()
+                if self.begun:  # workers end with the job, and their time with them
+                    self.processor = max(self.processor, used() - self._before)
                 seen = placed.cluster.checkpoints(placed.job)
                 self.size = max(self.size, seen.size)
                 self.checkpoint = max(self.checkpoint, seen.mean_duration)
@@ -101,7 +103,7 @@ def main() -> None:
             watch.stop()
             told = {
                 "elapsed": run.released_at - watch.begun,
-                "processor": used() - watch.processor,
+                "processor": watch.processor,
                 "state": watch.size,
                 "checkpoint": watch.checkpoint,
             }

@@ -112,10 +112,14 @@ def test_our_job_may_not_give_other_answers_either(
 def test_without_java_rivals_are_left_out_with_the_reason(
     job: Job, setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def missing(*_: object) -> Done:
+        raise UnavailableError("no Flink for us")
+
+    monkeypatch.setattr(distributed, "ours_on_flink", missing)
     monkeypatch.setattr(shutil, "which", lambda _: None)
     rivals = [distributed.FLINK_SQL, distributed.SPARK]
     found = list(distributed._compare(job, rivals, setting))
     reasons = [each.reason for each in found if isinstance(each, Skipped)]
-    assert sum("no Java" in reason for reason in reasons) == 2
-    with pytest.raises(UnavailableError):
-        foreign.java_environment(setting.folder / "none", "pyspark")
+    assert len(reasons) == len(found)
+    assert ["no Java" in reason for reason in reasons] == [True, True, False]
+    assert reasons[-1] == "no Flink for us"
