@@ -101,7 +101,7 @@ def test_after_a_long_outage_tuples_of_now_are_taken_at_once(tmp_path: Path) -> 
     held(house, [(0.0, one(FIRST + 1, "p1", DOOR))], FIRST + 5, 0.3)
     now = FIRST + 300 * 60
     script = [(0.0, one(now - at, "p1", BED)) for at in (0, 60, 200 * 60)]
-    engine = held(house, script, now, 0.5)
+    engine = held(house, script, now, 2.0)
     assert engine.counts.tolist() == [4, 0, 0, 0, 0, 0, 0]
     capacity = engine.clock.capacity
     assert 0 < engine.clock.next_window - FIRST // 60 <= 300 - capacity // 2 + 2
