@@ -157,7 +157,7 @@ def _on_flink(
     command += ["--parallelism", str(os.cpu_count())]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
-        raise RuntimeError(f"flink_ours.py failed: {done.stderr[-2000:]}")
+        raise RuntimeError(f"flink_ours.py failed ({done.returncode}): {done.stderr[-2000:]}")
     told: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return told
 

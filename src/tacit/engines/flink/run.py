@@ -77,6 +77,8 @@ class FlinkRun:
         self._staged = Staged(folders.staged, folders.letters)
         self._stopping = threading.Event()
         self._asked = self._answered = self._failed = 0.0
+        self._lost = False
+        """Whether the ledger did not answer the last time."""
         self._restored = 0
         """How often the job went on from a checkpoint."""
         self.outcome = Outcome()
@@ -141,8 +143,11 @@ class FlinkRun:
         try:
             windows = self._collector.release()
         except LedgerLostError as error:
-            log.warning("%s", error)
+            if not self._lost:
+                log.warning("%s; it is tried again", error)
+            self._lost = True
             return False
+        self._lost = False
         self._staged.drop(self._collector.next_window)
         if windows:
             self.released_at = time.perf_counter()
