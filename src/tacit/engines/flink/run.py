@@ -127,7 +127,7 @@ class FlinkRun:
         self._answered = time.monotonic()
         while not self._collector.finished:
             if self._stopping.is_set():
-                self.outcome.savepoint = placed.stop(self._folders.savepoints.as_uri())
+                self.outcome.savepoint = self._stopped(placed)
                 self._collect()
                 return
             if not self._collect():
@@ -135,6 +135,17 @@ class FlinkRun:
                 time.sleep(_LOOK)
         placed.end(self._folders.savepoints.as_uri())
         self.outcome.finished = True
+
+    def _stopped(self, placed: Placed) -> str:
+        """Stop the job with a savepoint: as soon as all its tasks run, which takes a while."""
+        deadline = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                return placed.stop(self._folders.savepoints.as_uri())
+            except EngineError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(_ASK)
 
     def _collect(self) -> bool:
         """Release what is complete; whether anything was."""

@@ -52,8 +52,12 @@ class Placed:
         """Stop the job with a savepoint in a folder; where it lies."""
         if self.client is None:
             return self.cluster.stop(self.job, folder)
-        try:
-            return str(self.client.stop_with_savepoint(False, folder).result())
+        from pyflink.java_gateway import get_gateway
+
+        formats = get_gateway().jvm.org.apache.flink.core.execution.SavepointFormatType
+        try:  # PyFlink's own call is for an older Java side
+            stopped = self.client._j_job_client.stopWithSavepoint(False, folder, formats.CANONICAL)
+            return str(stopped.get())
         except Exception as error:  # the Java side's own
             raise EngineError(
                 f"the job could not be stopped with a savepoint: {_first_line(error)}"

@@ -159,4 +159,4 @@ def insist_once(outlets: Sequence[Outlet]) -> None:
 
 def _reachable(source: str) -> str:
     """A source as every machine may call it."""
-    return source if "://" in source else os.path.abspath(source)
+    return source if source == "-" or "://" in source else os.path.abspath(source)
