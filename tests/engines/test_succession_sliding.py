@@ -208,6 +208,17 @@ def test_subjects_who_keep_a_pattern_private_may_only_become_more() -> None:
             run.offer(changed)
 
 
+def test_what_became_private_a_moment_ago_stays_so_too() -> None:
+    """Windows of the terms that are just being taken up are still to come."""
+    run = Run(private_terms(BEFORE, "uniform"))
+    run.take(TICKS[:5])
+    more = PRIVATE.replace("}]", "}, {pattern: c, epsilon: 60}]")
+    run.offer(private_terms(BEFORE.replace(PRIVATE, more), "uniform"))
+    assert run.engine.heir is not None
+    with pytest.raises(SpecificationError, match="c cannot become public"):
+        run.offer(private_terms(AFTER, "uniform"))
+
+
 def last_pane(key: Answer) -> int:
     """The number of the pane with which a window ends."""
     return key[0] // PANE + PANES - 1

@@ -209,7 +209,7 @@ class Succession(Engine):
             mistakes += [
                 f"while windows slide, {name} cannot become public: windows of before and after"
                 " share its events; begin another run for that"
-                for name in _given_up(ours, spec)
+                for name in sorted({name for one in self._in_use for name in _given_up(one, spec)})
             ]
         if spec.streams != ours.streams:
             mistakes.append("streams cannot be changed while it runs; begin another run for that")
@@ -228,6 +228,11 @@ class Succession(Engine):
         if mistakes:
             raise SpecificationError([Mistake(message) for message in mistakes])
         terms.check()
+
+    @property
+    def _in_use(self) -> list[Specification]:
+        """What windows are or will be answered by."""
+        return [self.terms.spec, *([] if self.heir is None else [self.heir.terms.spec])]
 
     def _wrong_registry(self, spec: Specification) -> Iterator[str]:
         names = _listed(spec)
@@ -366,13 +371,13 @@ def _limited(spec: Specification) -> bool:
     return any(private.limit is not None for private in spec.private)
 
 
-def _given_up(before: Specification, after: Specification) -> list[str]:
+def _given_up(before: Specification, after: Specification) -> set[str]:
     """Event types that somebody keeps private before, and not after."""
     keeping: dict[str, list[frozenset[str] | None]] = {}
     for private, pattern in zip(after.private, after.private_patterns, strict=True):
         for name in elements(pattern):
             keeping.setdefault(name, []).append(_named(private))
-    lost = []
+    lost = set()
     for private, pattern in zip(before.private, before.private_patterns, strict=True):
         before_ones = _named(private)
         for name in elements(pattern):
@@ -381,8 +386,8 @@ def _given_up(before: Specification, after: Specification) -> list[str]:
                 continue
             kept = frozenset().union(*(group for group in groups if group is not None))
             if before_ones is None or before_ones - kept:
-                lost.append(name)
-    return sorted(set(lost))
+                lost.add(name)
+    return lost
 
 
 def _named(private: Private) -> frozenset[str] | None:
