@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -93,7 +94,7 @@ def distributed(setting: Setting) -> Iterator[Finding | Skipped]:
     yield from cluster_state(setting)
 
 
-def ours_on_flink(files: Sequence[Path], spec: Specification, setting: Setting) -> Done:
+def ours_on_flink(job: Job, setting: Setting) -> Done:
     """`tacit submit` inside one process, with the true answers of another run to compare.
 
     What counts is the protected run, with ledger, checkpoints and delivery, from when all tasks
@@ -102,11 +103,10 @@ def ours_on_flink(files: Sequence[Path], spec: Specification, setting: Setting) 
     with tempfile.TemporaryDirectory(dir=setting.folder) as name:
         folder = Path(name)
         begun = time.perf_counter()
-        told = _on_flink(files, spec, folder)
+        told = _on_flink(job.files, job.spec, folder)
         whole = time.perf_counter() - begun
-        scale = Scale(setting.scale.events, len(_subjects(spec)))
         true = pl.read_parquet(folder / "true" / "*.parquet")
-        detected = _dense(true, scale, spec)
+        detected = _dense(true, job.scale, job.spec)
     return Done(Spent(told["elapsed"], told["processor"]), whole - told["elapsed"], detected)
 
 
@@ -147,6 +147,8 @@ def _on_flink(
 ) -> dict[str, float]:
     """Run our job in the environment that has PyFlink; what it says of itself."""
     python = Path(sys.prefix).with_name(".flink") / "bin" / "python"
+    if shutil.which("java") is None:
+        raise UnavailableError("no Java on this machine; Flink needs Java 17")
     if not python.exists():
         raise UnavailableError("there is no .flink here: make .flink/.ready makes it")
     (folder / "subjects.txt").write_text("".join(f"{name}\n" for name in _subjects(spec)))
@@ -197,7 +199,7 @@ def _compare(job: Job, rivals: Sequence[Rival], setting: Setting) -> Iterator[Fi
         yield against(f"{job.name}, one process", _seconds(alone, every), None, note=note)
     on_flink = f"{job.name}, on Flink"
     try:
-        mine = _agreed(OURS, ours_on_flink(job.files, job.spec, setting), expected)
+        mine = _agreed(OURS, ours_on_flink(job, setting), expected)
     except UnavailableError as error:
         yield Skipped(on_flink, str(error))
         return
