@@ -186,6 +186,8 @@ def killed(folder: Path, kills: int, seed: int) -> tuple[int, int]:
             driver.wait_for(driver.released() + 3, cluster)
             driver.stop()
             before = driver.released()
+            cluster.heal()
+            cluster.wait_for_taskmanagers()
             driver.start(4)  # with another parallelism, from the savepoint
             driver.wait_for(before + 3, cluster)
         finally:
