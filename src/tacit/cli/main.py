@@ -128,6 +128,16 @@ _LEARN = click.option(
     metavar="DURATION",
     help="Learn the subjects from this stretch of the stream; instead of the specification's.",
 )
+_LOG = click.option(
+    "--log",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="How to log on standard error.",
+)
+_PLAN = _file(
+    "--plan", "plan_file", metavar="PLAN", help="A plan for this specification, by tacit plan."
+)
 _MECHANISM = click.option(
     "--mechanism",
     type=click.Choice(["uniform", "adaptive", "optimal", "auto"]),
@@ -246,7 +256,7 @@ def plan(
 @main.command()
 @click.argument("spec", type=click.Path(path_type=Path))
 @click.argument("sources", metavar="SOURCE...", nargs=-1, required=True)
-@_file("--plan", "plan_file", metavar="PLAN", help="A plan for this specification, by tacit plan.")
+@_PLAN
 @_SINK
 @_MECHANISM
 @_DEAD_LETTERS
@@ -291,13 +301,7 @@ def plan(
     metavar="[HOST:]PORT",
     help="Serve metrics for Prometheus; to this machine alone unless a HOST is named.",
 )
-@click.option(
-    "--log",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="How to log on standard error.",
-)
+@_LOG
 @click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
@@ -367,7 +371,7 @@ def run(
 @main.command()
 @click.argument("spec", type=click.Path(path_type=Path))
 @click.argument("sources", metavar="SOURCE...", nargs=-1, required=True)
-@_file("--plan", "plan_file", metavar="PLAN", help="A plan for this specification, by tacit plan.")
+@_PLAN
 @click.option(
     "--to",
     "sink",
@@ -448,13 +452,7 @@ def run(
     metavar="KEY=VALUE",
     help="A setting of Flink's own, such as execution.checkpointing.interval=5s.",
 )
-@click.option(
-    "--log",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="How to log on standard error.",
-)
+@_LOG
 @click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),

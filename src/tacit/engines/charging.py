@@ -17,7 +17,6 @@ from tacit.ledger.charges import Account, Charge
 from tacit.ledger.lease import Lease
 from tacit.pipeline.engine import Engine
 from tacit.pipeline.shard import Handed
-from tacit.planning.plan import Plan
 from tacit.spec.specification import Private
 from tacit.windows.clock import NEVER
 
@@ -36,10 +35,9 @@ class Accountant:
 
     def __init__(self, engine: Engine, terms: Terms, lease: Lease) -> None:
         self._engine = engine
-        self._plan = terms.plan
+        self._terms = terms
         self._lease = lease
-        self._private = terms.spec.private
-        self.limited = any(private.limit is not None for private in self._private)
+        self.limited = any(private.limit is not None for private in terms.spec.private)
         # Where panes are drawn, each is paid for with the window that ends with it, also by a
         # newcomer, whose first window comes when all of its panes are drawn.
         self._ahead = terms.spec.windows.panes - 1 if terms.plan.draws_panes else 0
@@ -99,21 +97,25 @@ class Accountant:
             enrolled = self._lease.enrol(shard.subjects.names.take(self._slots))
             self._ids = np.full(len(known), -1, np.int64)
             self._ids[self._slots] = enrolled
-            texts = shard.subjects.names.take(self._slots).cast(pa.large_string())
-            private = [
-                Account.of(private, having(private, texts), share_of(self._plan, private))
-                for private in self._private
-            ]
-            self._accounts = self._lease.accounts(enrolled, private)
+            accounts = accounts_of(self._terms, shard.subjects.names.take(self._slots))
+            self._accounts = self._lease.accounts(enrolled, accounts)
         return self._accounts
 
 
-def share_of(plan: Plan, private: Private) -> Fraction:
-    """The share of a private pattern's epsilon that a window costs."""
-    return plan.spent_per_window(private) / Fraction(private.epsilon)
+def accounts_of(terms: Terms, names: pa.Array) -> list[Account]:
+    """What a window costs subjects of these names, by the terms."""
+    texts = names.cast(pa.large_string())
+    return [
+        Account.of(
+            private,
+            _having(private, texts),
+            terms.plan.spent_per_window(private) / Fraction(private.epsilon),
+        )
+        for private in terms.spec.private
+    ]
 
 
-def having(private: Private, texts: pa.Array) -> NDArray[np.bool_]:
+def _having(private: Private, texts: pa.Array) -> NDArray[np.bool_]:
     """Which subjects keep a pattern private."""
     if private.subjects is None:
         return np.ones(len(texts), np.bool_)

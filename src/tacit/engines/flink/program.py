@@ -189,7 +189,8 @@ class _Closing(KeyedProcessFunction):  # type: ignore[misc]
         """A piece of a partition."""
         number, piece = value[0], bytes(value[1])
         if piece.startswith(LETTERS):
-            yield from map(letter, piece.removeprefix(LETTERS).decode().splitlines())
+            letters = piece.removeprefix(LETTERS).decode().rstrip("\n")
+            yield from map(letter, letters.split("\n"))  # not at what else may break lines
             return
         if number not in self._shards:
             self._shards[number] = Shard(_job(self._root), number, self._state.value())

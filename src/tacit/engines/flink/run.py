@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
@@ -62,7 +62,6 @@ class FlinkRun:
         cluster: str | None = None,
         python: str | None = None,
         settings: Mapping[str, str] | None = None,
-        released: Callable[[Outcome], None] = lambda _: None,
     ) -> None:
         self._name = name
         self._job = job
@@ -71,7 +70,6 @@ class FlinkRun:
         self._address = cluster
         self._python = python
         self._settings = dict(settings or {})
-        self._told = released
         self._delivery = Delivery(lease, outlets, Directory(ledger))
         self._collector = Collector(job, lease, self._released)
         self._staged = Staged(folders.staged, folders.letters)
@@ -163,7 +161,6 @@ class FlinkRun:
         if windows:
             self.released_at = time.perf_counter()
             log.info("released %s", count(windows, "window"))
-            self._told(self.outcome)
         while not self._delivery.has_room(_ASK):
             self._delivery.check()
         return windows > 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,7 +59,6 @@ def submitted(
     options: Options,
     *,
     true: bool = False,
-    released: Callable[[Outcome], None] = lambda _: None,
 ) -> Iterator[FlinkRun]:
     """A run that is ready to start; everything is checked."""
     need_flink()
@@ -100,7 +99,6 @@ def submitted(
                 cluster=options.cluster,
                 python=options.python,
                 settings=options.settings,
-                released=released,
             )
         finally:
             for outlet in outlets:

@@ -13,15 +13,13 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from tacit.answers.packing import join
-from tacit.engines.charging import having, share_of
+from tacit.engines.charging import accounts_of
 from tacit.engines.sharded.job import Job
 from tacit.engines.sharded.lines import Line
 from tacit.errors import LedgerLostError, StaleError, StateError
-from tacit.ledger.charges import Account
 from tacit.ledger.lease import Draft, Lease
 
 _AT_ONCE: Final = 64
@@ -44,12 +42,8 @@ class Collector:
         spec = job.terms.spec
         self._windows = spec.windows
         self._limited = job.protected and any(one.limit is not None for one in spec.private)
-        texts = job.subjects.names.cast(pa.large_string())
-        plan = job.terms.plan
-        accounts = [
-            Account.of(one, having(one, texts), share_of(plan, one)) for one in spec.private
-        ]
-        self._accounts = lease.accounts(job.ids, accounts if job.protected else [])
+        accounts = accounts_of(job.terms, job.subjects.names) if job.protected else []
+        self._accounts = lease.accounts(job.ids, accounts)
         self._told: dict[int, dict[int, Line]] = {}
         until = lease.until()
         self._next: int | None = None if until is None else self._number(until)

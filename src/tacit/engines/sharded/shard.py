@@ -17,12 +17,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tacit.answers.packing import pack
-from tacit.engines.charging import having, share_of
+from tacit.engines.charging import accounts_of
 from tacit.engines.sharded.job import Job
 from tacit.engines.sharded.pieces import Piece
 from tacit.events.subjects import Subjects
 from tacit.ledger.accounts import Accounts, Amounts, Key
-from tacit.ledger.charges import Account
 from tacit.pipeline.arrivals import Arrivals, Rows
 from tacit.pipeline.shard import Handed
 from tacit.pipeline.shard import Shard as Windows
@@ -80,9 +79,7 @@ class Shard:
             flow.asking, flow.policies, subjects, self._size, 2 * job.capacity, self._panes
         )
         self._accounts = _accounts(job, members, subjects)
-        start = windows.start_time
-        self._first = NONE if start is None else start // self._size
-        self._next = NONE
+        self._first = self._next = NONE
         self._progress: dict[int, Piece] = {}
         """The last piece of each partition that was laid, without its tuples."""
         self._waiting: dict[int, deque[bytes]] = {}
@@ -219,14 +216,12 @@ def _accounts(job: Job, members: NDArray[np.int64], subjects: Subjects) -> Accou
     private = job.terms.spec.private
     if not job.protected or all(one.limit is None for one in private):
         return None
-    texts = subjects.names.cast(pa.large_string())
-    accounts = [
-        Account.of(one, having(one, texts), share_of(job.terms.plan, one)) for one in private
-    ]
     ids = job.ids[members]
     spent = {}
     for key, amounts in job.opening.items():
         known = ids < len(amounts)
         spent[key] = np.zeros(len(ids), np.int64)
         spent[key][known] = amounts[ids[known]]
-    return Accounts(np.arange(len(members)), accounts, _Opening(spent))
+    return Accounts(
+        np.arange(len(members)), accounts_of(job.terms, subjects.names), _Opening(spent)
+    )
