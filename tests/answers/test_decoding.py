@@ -15,7 +15,7 @@ import tacit.answers.answers as module
 from tacit.answers.answers import Answers, schema
 from tacit.answers.certainty import ByPolicy, Certainty, Exact, Shares
 from tacit.answers.collected import Collected
-from tacit.answers.decoding import Decoded, Decoder, decoding_program
+from tacit.answers.decoding import Decoded, Decoder, decoding_program, tables
 from tacit.windows.clock import NONE
 from tests.patterns.windowing import bits as unpacked
 
@@ -72,7 +72,7 @@ def test_how_sure_an_answer_is_stands_in_its_cell(seed: int, subjects: int) -> N
     decoders = {decoder.query: decoder for decoder in random_decoders(rng, 5, 3)}
     numbers: dict[Hashable, int] = {f"c{c}": c for c in range(5)}
     plain = rng.random((4, 5, subjects)) < 0.5
-    certainty = Decoded(decoders, numbers, pack(plain))
+    certainty = Decoded(tables(decoders.values(), numbers), pack(plain))
     windows = slice(*sorted(rng.integers(0, 5, 2)))
     slots = slice(*sorted(rng.integers(0, subjects + 1, 2)))
     shape = (windows.stop - windows.start, slots.stop - slots.start)

@@ -63,9 +63,7 @@ class Answers:
     @property
     def detected(self) -> NDArray[np.bool_]:
         """`[window][query][subject]`: the answers themselves."""
-        octets = self.bits.astype("<u8", copy=False).view(np.uint8)
-        flat = np.unpackbits(octets, axis=-1, bitorder="little", count=len(self.subjects))
-        return flat.view(np.bool_)
+        return self._unpacked(self.bits)
 
     def __len__(self) -> int:
         return int(self.registered.sum()) * len(self.queries)
@@ -130,7 +128,13 @@ class Answers:
             return np.ones((self.windows, len(self.subjects)))
         windows = slice(self.place[0], self.place[0] + self.windows)
         slots = slice(self.place[1], self.place[1] + len(self.subjects))
-        return self.certainty.right(query, windows, slots, self.detected[:, query])
+        return self.certainty.right(query, windows, slots, self._unpacked(self.bits[:, query]))
+
+    def _unpacked(self, words: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        """A truth value for each subject."""
+        octets = np.ascontiguousarray(words, "<u8").view(np.uint8)
+        flat = np.unpackbits(octets, axis=-1, bitorder="little", count=len(self.subjects))
+        return flat.view(np.bool_)
 
     def _rows(self) -> pa.RecordBatch:
         windows, subjects = np.nonzero(self.registered)

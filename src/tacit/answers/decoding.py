@@ -6,13 +6,14 @@ together become one program over bit columns: the signals, then the noisy elemen
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tacit.answers.certainty import Certainty, Shares
+from tacit.kernels import compiled
 from tacit.patterns.booleans import FALSE, TRUE, Gates, Program
 
 
@@ -63,24 +64,59 @@ def _literal(gates: Gates, decoder: Decoder) -> int:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Table:
+    """How sure a query's answers are, by the bits of numbered columns."""
+
+    columns: NDArray[np.int64]
+    right: NDArray[np.float64]
+    """`[cell][answer]`, as a decoder has it."""
+
+
+def tables(decoders: Iterable[Decoder], numbers: dict[Hashable, int]) -> dict[int, Table]:
+    """The table of each query, given the number of each column."""
+    return {
+        decoder.query: Table(
+            np.array([numbers[name] for name in decoder.columns], np.int64), decoder.right
+        )
+        for decoder in decoders
+    }
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Decoded(Certainty):
     """What decoders looked at: bit columns `[window][column][word]`."""
 
-    decoders: dict[int, Decoder]
-    numbers: dict[Hashable, int]
+    tables: dict[int, Table]
     columns: NDArray[np.uint64]
 
     def right(self, query: int, windows: slice, slots: slice, answers: NDArray[np.bool_]) -> Shares:
         """By the table of the query; a query without one is answered exactly."""
-        decoder = self.decoders.get(query)
-        if decoder is None:
+        table = self.tables.get(query)
+        if table is None:
             return np.ones(answers.shape)
-        words = slice(slots.start // 64, -(-slots.stop // 64))
-        cells = np.zeros(answers.shape, np.int64)
-        for bit, name in enumerate(decoder.columns):
-            column = np.ascontiguousarray(self.columns[windows, self.numbers[name], words])
-            octets = column.astype("<u8", copy=False).view(np.uint8)
-            flat = np.unpackbits(octets, axis=1, bitorder="little")
-            begin = slots.start - 64 * words.start
-            cells |= flat[:, begin : begin + answers.shape[1]].astype(np.int64) << bit
-        return decoder.right[cells, answers.astype(np.int64)]
+        result = np.empty(answers.shape)
+        columns = self.columns[windows]
+        _look_up(columns, table.columns, slots.start, answers, table.right, result)
+        return result
+
+
+@compiled
+def _look_up(
+    columns: NDArray[np.uint64],
+    chosen: NDArray[np.int64],
+    begin: int,
+    answers: NDArray[np.bool_],
+    right: NDArray[np.float64],
+    result: NDArray[np.float64],
+) -> None:
+    """What a table says to the bits of chosen columns, for subjects from one on."""
+    windows, subjects = answers.shape
+    for window in range(windows):
+        for place in range(subjects):
+            slot = begin + place
+            word, bit = slot >> 6, np.uint64(slot & 63)
+            cell = 0
+            for number in range(len(chosen)):
+                found = columns[window, chosen[number], word] >> bit & np.uint64(1)
+                cell |= np.int64(found) << number
+            result[window, place] = right[cell, np.int64(answers[window, place])]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tacit.answers.certainty import ByPolicy, Certainty, Exact, Shares
 from tacit.answers.contexts import Contexts, Drawn
-from tacit.answers.decoding import Decoded, decoding_program
+from tacit.answers.decoding import Decoded, decoding_program, tables
 from tacit.errors import PrivacyError
 from tacit.kernels import compiled
 from tacit.patterns.booleans import to_columns
@@ -133,11 +133,12 @@ class FlipGuard(Guard):
         names: list[Hashable] = [*signals, *self._elements]
         self._read_queries = [part.query for part in scheme.read_parts]
         names += self._read_queries
-        self._numbers = {name: number for number, name in enumerate(names)}
-        self._decoders = {decoder.query: decoder for decoder in scheme.decoders()}
-        decided = [decoder for decoder in self._decoders.values() if decoder.yes is not None]
+        numbers = {name: number for number, name in enumerate(names)}
+        decoders = scheme.decoders()
+        self._tables = tables(decoders, numbers)
+        decided = [decoder for decoder in decoders if decoder.yes is not None]
         self._decided = [decoder.query for decoder in decided]
-        self._program = decoding_program(decided, self._numbers)
+        self._program = decoding_program(decided, numbers)
 
     @property
     def reading(self) -> Reading | None:
@@ -157,7 +158,7 @@ class FlipGuard(Guard):
         evidence = np.concatenate(columns, axis=1)
         if self._decided:
             result[:, self._decided] = self._program.run(evidence)
-        return result, Decoded(self._decoders, self._numbers, evidence)
+        return result, Decoded(self._tables, evidence)
 
     def _seen(
         self, windows: Windows, own: NDArray[np.bool_] | None

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tacit.answers.certainty import Certainty, Shares
 from tacit.answers.contexts import distinct, packed
-from tacit.answers.decoding import Decoded, decoding_program
+from tacit.answers.decoding import Decoded, decoding_program, tables
 from tacit.errors import PrivacyError
 from tacit.patterns.booleans import to_columns
 from tacit.patterns.tree import Pattern, elements
@@ -69,9 +69,10 @@ class SilentElements(Silent):
         signals = [signal for part in scheme.touched for signal in part.signals]
         super().__init__([*exact, *signals], scheme.elements.policy.private)
         self._exact_columns = self.columns(exact)
-        self._numbers: dict[Hashable, int] = dict(self.numbers.items())
-        self._decoders = {decoder.query: decoder for decoder in scheme.silent_decoders()}
-        self._program = decoding_program(list(self._decoders.values()), self._numbers)
+        numbers: dict[Hashable, int] = dict(self.numbers.items())
+        decoders = list(scheme.silent_decoders())
+        self._tables = tables(decoders, numbers)
+        self._program = decoding_program(decoders, numbers)
 
     def answer(
         self,
@@ -81,10 +82,10 @@ class SilentElements(Silent):
     ) -> tuple[Columns, Certainty]:
         """Read from the tables."""
         windows, _, words = bits.shape
-        result = np.empty((windows, len(self._exact) + len(self._decoders), words), np.uint64)
+        result = np.empty((windows, len(self._exact) + len(self._tables), words), np.uint64)
         result[:, self._exact] = bits[:, self._exact_columns]
-        result[:, list(self._decoders)] = self._program.run(bits)
-        return result, Decoded(self._decoders, self._numbers, bits)
+        result[:, list(self._tables)] = self._program.run(bits)
+        return result, Decoded(self._tables, bits)
 
 
 class SilentComponents(Silent):
