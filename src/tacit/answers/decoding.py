@@ -115,7 +115,7 @@ def _look_up(
         for place in range(subjects):
             slot = begin + place
             word, bit = slot >> 6, np.uint64(slot & 63)
-            cell = 0
+            cell = np.int64(0)
             for number in range(len(chosen)):
                 found = columns[window, chosen[number], word] >> bit & np.uint64(1)
                 cell |= np.int64(found) << number

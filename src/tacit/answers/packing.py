@@ -8,6 +8,7 @@ values, which are kept once.
 from __future__ import annotations
 
 import json
+import math
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -20,10 +21,11 @@ from tacit.answers.answers import Answers, schema
 from tacit.errors import LedgerError
 from tacit.kernels import compiled
 
-_FORMAT: Final = 1
+_FORMAT: Final = 2
 _HEAD: Final = struct.Struct("<4sQI")
 _MAGIC: Final = b"TAns"
 _FEW: Final = 256
+_ALIGNED: Final = 8
 _CODEC: Final = "zstd"
 
 Names = Callable[[NDArray[np.int64]], pa.Array]
@@ -54,7 +56,7 @@ def pack(
             arrays.append(np.packbits(registered, axis=1))
         arrays.append(part.bits)
         if part.certainty is not None:
-            block["few"] = [_pack_confidence(part, n, arrays) for n in range(len(part.queries))]
+            block["few"] = _pack_confidences(part, arrays)
         if part.exhausted is not None:
             arrays.append(np.packbits(part.exhausted))
         blocks.append(block)
@@ -83,22 +85,34 @@ def join(bodies: Sequence[bytes]) -> bytes:
     return _written(head, whole)
 
 
-def _pack_confidence(part: Answers, query: int, arrays: list[NDArray[Any]]) -> bool:
-    """Add a query's confidences; whether they are numbers of few values, which come first."""
-    sure = part.confidence(query).astype(np.float32)
-    codes = np.empty(sure.shape, np.uint8)
-    values = np.empty(_FEW, np.uint32)
-    found = _number(sure.reshape(-1).view(np.uint32), values, codes.reshape(-1))
-    if found < 0:
-        arrays.append(sure)
-        return False
-    arrays += [values[:found].view(np.float32), codes]
-    return True
+def _pack_confidences(part: Answers, arrays: list[NDArray[Any]]) -> list[int]:
+    """Add the queries' confidences; of how many values each one's are, 0 where they are many.
+
+    Those of few values are numbers of them: `[query][window][subject]`, as are the others.
+    """
+    shape = (len(part.queries), part.windows, len(part.subjects))
+    codes, few = np.empty(shape, np.uint8), 0
+    values = np.empty((len(part.queries), _FEW), np.uint32)
+    many, counts = [], []
+    for query in range(len(part.queries)):
+        sure = part.confidence(query).astype(np.float32)
+        found = _number(sure.reshape(-1).view(np.uint32), values[few], codes[few].reshape(-1))
+        if found < 0:
+            many.append(sure)
+        else:
+            few += 1
+        counts.append(max(0, found))
+    numbered = np.arange(_FEW) < np.array([n for n in counts if n], np.int64)[:, np.newaxis]
+    arrays += [values[:few][numbered].view(np.float32), codes[:few]]
+    arrays.append(np.stack(many) if many else np.empty((0, *shape[1:]), np.float32))
+    return counts
 
 
 def _written(head: Mapping[str, Any], arrays: Sequence[NDArray[Any]]) -> bytes:
+    """Each array begins where the processor wants its numbers to lie."""
     text = json.dumps(head, separators=(",", ":")).encode()
-    body = b"".join([text, *(np.ascontiguousarray(array).tobytes() for array in arrays)])
+    parts = [text, *(np.ascontiguousarray(array).tobytes() for array in arrays)]
+    body = b"".join(part + b"\0" * (-len(part) % _ALIGNED) for part in parts)
     packed = pa.compress(body, codec=_CODEC, asbytes=True)
     return _HEAD.pack(_MAGIC, len(body), len(text)) + bytes(packed)
 
@@ -129,17 +143,16 @@ def _read(body: bytes) -> tuple[dict[str, Any], list[NDArray[Any]]]:
     if magic != _MAGIC:
         raise ValueError("magic")
     packed = pa.py_buffer(body)[_HEAD.size :]
-    plain = np.frombuffer(pa.decompress(packed, whole, codec=_CODEC), np.uint8)
-    head = json.loads(plain[:text].tobytes())
+    plain = pa.decompress(packed, whole, codec=_CODEC)
+    head = json.loads(plain[:text].to_pybytes())
     if head["format"] != _FORMAT:
         raise ValueError("format")
     arrays, begin = [], text
     for kind, shape in head["arrays"]:
-        size = int(np.dtype(kind).itemsize * np.prod(shape, dtype=np.int64))
-        part = plain[begin : begin + size]
-        # The bytes lie anywhere; numbers must lie where the processor wants them.
-        arrays.append(np.frombuffer(part.tobytes(), kind).reshape(shape))
-        begin += size
+        begin += -begin % _ALIGNED
+        size = math.prod(shape)
+        arrays.append(np.frombuffer(plain, kind, size, begin).reshape(shape))
+        begin += np.dtype(kind).itemsize * size
     return head, arrays
 
 
@@ -162,9 +175,7 @@ def _rows(
     columns: list[NDArray[Any]] = [np.ascontiguousarray(bits.transpose(0, 2, 1)).view(np.bool_)]
     if block["sure"]:
         sure = np.empty(shape, np.float32)
-        for query, few in enumerate(block["few"]):
-            values = next(arrays)
-            sure[:, :, query] = values[next(arrays)] if few else values
+        _confide(np.array(block["few"]), next(arrays), next(arrays), next(arrays), sure)
         columns.append(sure)
     if head["limited"]:
         exhausted = np.unpackbits(next(arrays), count=len(ids)).view(np.bool_)
@@ -242,3 +253,26 @@ def _number(given: NDArray[np.uint32], values: NDArray[np.uint32], codes: NDArra
             last = value
         codes[i] = code
     return found
+
+
+@compiled
+def _confide(
+    counts: NDArray[np.int64],
+    values: NDArray[np.float32],
+    codes: NDArray[np.uint8],
+    many: NDArray[np.float32],
+    sure: NDArray[np.float32],
+) -> None:
+    """The confidences of all queries, as they were packed, into `[window][subject][query]`."""
+    windows, subjects, queries = sure.shape
+    first = few = 0
+    for query in range(queries):
+        for window in range(windows):
+            for subject in range(subjects):
+                if counts[query]:
+                    value = values[first + codes[few, window, subject]]
+                else:
+                    value = many[query - few, window, subject]
+                sure[window, subject, query] = value
+        first += counts[query]
+        few += 1 if counts[query] else 0

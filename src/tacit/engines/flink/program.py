@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -43,6 +44,8 @@ from tacit.windows.clock import LATE, REASONS
 
 _PIECE: Final = Types.TUPLE([Types.INT(), Types.PRIMITIVE_ARRAY(Types.BYTE())])
 _SOON: Final = 1
+_TURN: Final = 0.1
+"""Seconds that a reader goes on for."""
 _HELD_BACK: Final = 20
 """Milliseconds until a reader that is ahead of the others looks again."""
 
@@ -136,7 +139,7 @@ class _Reading(KeyedProcessFunction):  # type: ignore[misc]
         self._keep(ctx, number, state, _SOON)
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[Any]:
-        """Read the next batch."""
+        """Read what comes for a while: states are sent to Flink after every turn."""
         key = ctx.get_current_key()
         number, state, due = self._state.value()
         if timestamp != due:
@@ -144,16 +147,21 @@ class _Reading(KeyedProcessFunction):  # type: ignore[misc]
         if key not in self._readers:
             self._readers[key] = Reader(_job(self._root), number, state)
         reader = self._readers[key]
+        end = time.monotonic() + _TURN
+        wait: int | None = _SOON
+        while time.monotonic() < end:
+            self._tell(number, reader)
+            if self._progress.too_far_ahead(number, reader.closed, _job(self._root).capacity):
+                wait = _HELD_BACK
+                break
+            step = reader.step()
+            yield from step.pieces
+            if step.letters:
+                yield _job(self._root).layout.peopled[0], LETTERS + step.letters
+            if step.done or step.wait:
+                wait = None if step.done else int(step.wait * 1000)
+                break
         self._tell(number, reader)
-        if self._progress.too_far_ahead(number, reader.closed, _job(self._root).capacity):
-            self._keep(ctx, number, _Held(reader.state), _HELD_BACK)
-            return
-        step = reader.step()
-        yield from step.pieces
-        if step.letters:
-            yield _job(self._root).layout.peopled[0], LETTERS + step.letters
-        self._tell(number, reader)
-        wait = None if step.done else max(_SOON, int(step.wait * 1000))
         self._keep(ctx, number, _Held(reader.state), wait)
 
     def _tell(self, number: int, reader: Reader) -> None:
@@ -207,13 +215,13 @@ class _Closing(KeyedProcessFunction):  # type: ignore[misc]
 
     def _letters(self, late: Late) -> Iterator[str]:
         partition = _job(self._root).partitions[late.partition]
-        for subject, time in zip(late.subjects.to_pylist(), late.times.tolist(), strict=True):
+        for subject, moment in zip(late.subjects.to_pylist(), late.times.tolist(), strict=True):
             yield json.dumps(
                 {
                     "stream": partition.stream,
                     "source": partition.source,
                     "reason": REASONS[LATE],
-                    "time": time,
+                    "time": moment,
                     "subject": str(subject),
                 }
             )

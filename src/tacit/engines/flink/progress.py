@@ -33,18 +33,26 @@ class Progress:
             beside.rename(self._folder / str(partition))
 
     def too_far_ahead(self, partition: int, closed: int, most: int) -> bool:
-        """Whether a reader is further ahead of any other than so many windows."""
-        return closed != NONE and any(
-            other < closed - most for other in self._others(str(partition))
-        )
+        """Whether another reader has not begun, or is more than so many windows behind."""
+        others = self._others(str(partition))
+        return any(other is None or (closed != NONE and other < closed - most) for other in others)
 
-    def _others(self, own: str) -> list[int]:
-        found = []
+    def has_begun(self) -> bool:
+        """Whether all readers are at work."""
+        return all(other is not None for other in self._others(""))
+
+    def is_over(self) -> bool:
+        """Whether nobody is waited for any more."""
+        return not self._others("")
+
+    def _others(self, own: str) -> list[int | None]:
+        """The first open windows of those who are waited for; None for who has not begun."""
+        found: list[int | None] = []
         for path in self._folder.iterdir():
             if path.name == own or path.name.startswith("."):
                 continue
             with suppress(OSError, ValueError):
                 text = path.read_text()
                 if text != _NOT_WAITED_FOR:
-                    found.append(int(text) if text else NONE)
+                    found.append(int(text) if text else None)
         return found

@@ -168,6 +168,10 @@ class Cluster:
         self._wait_for_end(job)
         return str(said["operation"]["location"])
 
+    def checkpoint(self, job: str) -> None:
+        """Have a job make a checkpoint now; it is not waited for."""
+        self._ask("POST", f"/v1/jobs/{job}/checkpoints", {"checkpointType": "CONFIGURED"})
+
     def checkpoints(self, job: str) -> Checkpoints:
         """How the checkpoints of a job went so far."""
         said = self._ask("GET", f"/v1/jobs/{job}/checkpoints")

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,6 +14,7 @@ from tacit.connectors.outlets import Outlet
 from tacit.counting import count
 from tacit.engines.delivery import Delivery, Directory
 from tacit.engines.flink.folders import Folders
+from tacit.engines.flink.progress import Progress
 from tacit.engines.flink.staged import Staged
 from tacit.engines.flink.starting import Placed, start
 from tacit.engines.sharded.collector import Collector
@@ -73,7 +74,9 @@ class FlinkRun:
         self._delivery = Delivery(lease, outlets, Directory(ledger))
         self._collector = Collector(job, lease, self._released)
         self._staged = Staged(folders.staged, folders.letters)
+        self._progress = Progress(folders.progress)
         self._stopping = threading.Event()
+        self._hurried = False
         self._asked = self._answered = self._failed = 0.0
         self._lost = False
         """Whether the ledger did not answer the last time."""
@@ -130,9 +133,17 @@ class FlinkRun:
                 return
             if not self._collect():
                 self._insist_alive(placed)
+                self._hurry(placed)
                 time.sleep(_LOOK)
         placed.end(self._folders.savepoints.as_uri())
         self.outcome.finished = True
+
+    def _hurry(self, placed: Placed) -> None:
+        """Ask for a checkpoint when nothing more is read: the last windows are told with it."""
+        if not self._hurried and self._progress.is_over():
+            self._hurried = True
+            with suppress(EngineError):
+                placed.cluster.checkpoint(placed.job)
 
     def _stopped(self, placed: Placed) -> str:
         """Stop the job with a savepoint: as soon as all its tasks run, which takes a while."""

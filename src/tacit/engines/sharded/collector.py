@@ -7,7 +7,6 @@ with other noise, nobody hears of it.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -47,8 +46,8 @@ class Collector:
         self._told: dict[int, dict[int, Line]] = {}
         until = lease.until()
         self._next: int | None = None if until is None else self._number(until)
-        self._last = _digests(lease.checkpoint())
-        """What each shard told of the window that was released last."""
+        self._last = _marks(lease.checkpoint())
+        """The mark of what each shard told of the window that was released last."""
         self._finished: set[int] = set()
 
     @property
@@ -92,7 +91,7 @@ class Collector:
 
     def _commit(self, ready: list[list[Line]]) -> None:
         drafts = [self._draft(lines) for lines in ready]
-        last = {str(line.shard): _digest(line.body) for line in ready[-1]}
+        last = {str(line.shard): line.mark for line in ready[-1]}
         try:
             number = self._lease.commit(json.dumps(last).encode(), *drafts) or 0
         except StaleError as error:
@@ -136,7 +135,7 @@ class Collector:
 
     def _insist_same(self, line: Line) -> None:
         """Refuse to go on from where panes would be drawn a second time."""
-        if self._last.get(str(line.shard), "") != _digest(line.body):
+        if self._last.get(str(line.shard)) != line.mark:
             raise StateError(
                 "the job was started from a state that is older than what it has released: panes"
                 " that released windows have would be drawn again for later ones. Start it from"
@@ -150,11 +149,7 @@ class Collector:
         return start // self._windows.pane + self._windows.panes - 1
 
 
-def _digest(body: bytes) -> str:
-    return hashlib.sha256(body).hexdigest()
-
-
-def _digests(checkpoint: bytes | None) -> dict[str, str]:
+def _marks(checkpoint: bytes | None) -> dict[str, str]:
     if checkpoint is None:
         return {}
     try:

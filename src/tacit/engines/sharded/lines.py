@@ -38,11 +38,12 @@ class Line:
     exhausted: NDArray[np.bool_] | None = None
     body: bytes = b""
     """Empty where the shard is finished."""
+    mark: str = ""
 
     @classmethod
     def of(cls, shard: int, told: Told) -> Line:
         """What a shard told."""
-        return cls(shard, told.window, told.first, told.exhausted, told.body)
+        return cls(shard, told.window, told.first, told.exhausted, told.body, told.mark)
 
     @property
     def finished(self) -> bool:
@@ -58,7 +59,7 @@ class Line:
             bits = np.packbits(self.exhausted, bitorder="little").tobytes()
             people = f"{len(self.exhausted)}:{base64.b64encode(bits).decode()}"
         body = base64.b64encode(self.body).decode()
-        return f"{self.shard} {self.window} {self.first} {people} {body}"
+        return f"{self.shard} {self.window} {self.first} {people} {self.mark} {body}"
 
     @classmethod
     def read(cls, text: str) -> Line:
@@ -67,7 +68,7 @@ class Line:
             shard, window, *rest = text.split()
             if window == "finished":
                 return cls(int(shard))
-            first, people, body = rest
+            first, people, mark, body = rest
             exhausted = None
             if people != "-":
                 count, _, bits = people.partition(":")
@@ -76,6 +77,6 @@ class Line:
                     np.bool_
                 )
             whole = base64.b64decode(body, validate=True)
-            return cls(int(shard), int(window), int(first), exhausted, whole)
+            return cls(int(shard), int(window), int(first), exhausted, whole, mark)
         except ValueError as error:
             raise StateError("what a shard has told cannot be read: it is damaged") from error

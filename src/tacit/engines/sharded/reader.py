@@ -32,7 +32,6 @@ from tacit.windows.clock import NONE, REASONS, TAKEN, Clock
 
 PULSE: Final = 0.05
 """Seconds that a reader waits for tuples before others have their turn."""
-_NOTHING: Final = np.empty(0, np.int64)
 
 
 @dataclass
@@ -172,26 +171,40 @@ class Reader:
         self, arrivals: Arrivals, verdicts: NDArray[np.uint8], begin: int, end: int
     ) -> Iterator[tuple[int, bytes]]:
         layout = self._job.layout
-        starts, rows = _scattered(arrivals.slots, verdicts, begin, end, layout.shard, layout.shards)
-        stream = self._input.stream
-        compared = self._job.flow.asking.attributes.get(stream, ())
+        starts, rows, places, times, masks = _scattered(
+            arrivals.slots,
+            arrivals.times,
+            arrivals.masks,
+            verdicts,
+            begin,
+            end,
+            layout.shard,
+            layout.place,
+            layout.shards,
+        )
+        compared = self._job.flow.asking.attributes.get(self._input.stream, ())
         for shard in layout.peopled:
-            own = rows[starts[shard] : starts[shard + 1]]
+            own = slice(starts[shard], starts[shard + 1])
             attributes = None
-            if compared and len(own):
-                origin, chosen, _ = next(arrivals.trace(own))
+            if compared and own.start < own.stop:
+                origin, chosen, _ = next(arrivals.trace(rows[own]))
                 attributes = origin.table.select(list(compared)).take(pa.array(chosen))
-            yield shard, self._piece(arrivals, own, attributes)
+            yield shard, self._piece(places[own], times[own], masks[own], attributes)
 
     def _told(self) -> Iterator[tuple[int, bytes]]:
         """Word for every shard that has no tuples with it."""
-        words = self._job.words
-        nothing = Arrivals(np.empty(0, np.int32), _NOTHING, np.empty((0, words), np.uint64), ())
+        places, times = np.empty(0, np.int32), np.empty(0, np.int64)
+        masks = np.empty((0, self._job.words), np.uint64)
+        piece = self._piece(places, times, masks, None)
         for shard in self._job.layout.peopled:
-            yield shard, self._piece(nothing, _NOTHING, None)
+            yield shard, piece
 
     def _piece(
-        self, arrivals: Arrivals, own: NDArray[np.int64], attributes: pa.RecordBatch | None
+        self,
+        places: NDArray[np.int32],
+        times: NDArray[np.int64],
+        masks: NDArray[np.uint64],
+        attributes: pa.RecordBatch | None,
     ) -> bytes:
         clock, least = self._clock, self._clock.first_window
         seen = clock.newest is not None
@@ -203,9 +216,9 @@ class Reader:
             clock.ended if seen else NONE,
             self._idle,
             self._done,
-            self._job.layout.place[arrivals.slots[own]],
-            arrivals.times[own],
-            arrivals.masks[own],
+            places,
+            times,
+            masks,
             attributes,
         ).to_bytes()
 
@@ -228,24 +241,37 @@ class Reader:
 @compiled
 def _scattered(
     slots: NDArray[np.int32],
+    times: NDArray[np.int64],
+    masks: NDArray[np.uint64],
     verdicts: NDArray[np.uint8],
     begin: int,
     end: int,
     shard: NDArray[np.int32],
+    place: NDArray[np.int32],
     shards: int,
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Where each shard's tuples begin among the second, which are their places, in order."""
+) -> tuple[
+    NDArray[np.int64], NDArray[np.int64], NDArray[np.int32], NDArray[np.int64], NDArray[np.uint64]
+]:
+    """Where each shard's tuples begin among the others, which are in their order by shard.
+
+    Those are: which tuples they are, the places of their subjects, times and masks.
+    """
     starts = np.zeros(shards + 1, np.int64)
     for i in range(begin, end):
         if verdicts[i] == TAKEN:
             starts[shard[slots[i]] + 1] += 1
     for number in range(shards):
         starts[number + 1] += starts[number]
-    at = starts[:-1].copy()
-    rows = np.empty(starts[-1], np.int64)
+    at, total, words = starts[:-1].copy(), starts[-1], masks.shape[1]
+    rows, places = np.empty(total, np.int64), np.empty(total, np.int32)
+    moved, events = np.empty(total, np.int64), np.empty((total, words), np.uint64)
     for i in range(begin, end):
         if verdicts[i] == TAKEN:
-            own = shard[slots[i]]
-            rows[at[own]] = i
-            at[own] += 1
-    return starts, rows
+            slot = slots[i]
+            own = shard[slot]
+            to = at[own]
+            at[own] = to + 1
+            rows[to], places[to], moved[to] = i, place[slot], times[i]
+            for word in range(words):
+                events[to, word] = masks[i, word]
+    return starts, rows, places, moved, events

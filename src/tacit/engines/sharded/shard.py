@@ -7,6 +7,7 @@ that is furthest behind never does, so that all come to their turn.
 from __future__ import annotations
 
 import pickle
+import secrets
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ from tacit.pipeline.shard import Shard as Windows
 from tacit.windows.clock import LATE, NONE, TAKEN
 
 _CODEC: Final = pa.Codec("zstd", 1)
+_TRUE: Final = "true"
+"""The mark of answers that no noise is drawn for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,8 @@ class Told:
     exhausted: NDArray[np.bool_] | None
     """Whose limit is reached, in the order of the shard's subjects; None where nobody has one."""
     body: bytes
+    mark: str
+    """Drawn with the noise: answers that are drawn again may be the same, their mark is not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +196,8 @@ class Shard:
             self._accounts.charges(start, exhausted)
         answers = self._windows.answer(handed, exhausted)
         body = pack([answers], [self._ids], self._job.terms.consumers)
-        return Told(handed.closed.first, self._first, exhausted, body)
+        mark = secrets.token_hex(16) if self._job.protected else _TRUE
+        return Told(handed.closed.first, self._first, exhausted, body, mark)
 
     def _restore(self, state: bytes) -> None:
         size = int.from_bytes(state[:8], "little")
