@@ -48,6 +48,21 @@ def test_true_answers_and_dead_letters_are_those_of_one_machine(
     assert lettered(b"".join(letters)).equals(refused)
 
 
+def test_a_dead_letter_stays_one_whatever_it_holds(tmp_path: Path) -> None:
+    """A line that cannot be read may hold what others take for the end of a line."""
+    path = tmp_path / "home.jsonl"
+    good = {"who": "p1", "at": 1_700_000_000, "kind": 0, "level": 1}
+    bad = "{ \u2028 \u2029 \x85 \x0b \x1c \t this is no JSON"
+    path.write_text(f"{json.dumps(good)}\n{bad}\n{json.dumps(good)}\n", "utf-8")
+    spec = loads(SPEC)
+    place = f"{tmp_path}/answers/"
+    submit(spec, path, to=place, folder=tmp_path / "job", true=True, settings=QUICK)
+    letters = [one.read_bytes() for one in (tmp_path / "job" / "letters").glob("*.jsonl")]
+    (letter,) = b"".join(letters).rstrip(b"\n").split(b"\n")
+    assert bad in letter.decode() or json.loads(letter)["line"] == 2
+    assert lettered(letter).equals(alone(spec, [("home", path)])[1])
+
+
 def test_a_protected_job_is_charged_and_said_again_gives_nothing_new(tmp_path: Path) -> None:
     """The command line: limits, the summary, and the same command once more."""
     text = SPEC + "private:\n  - {pattern: door, epsilon: 0.5, limit: 3 per 10 min}\n"

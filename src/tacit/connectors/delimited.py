@@ -288,9 +288,9 @@ def records(data: bytes, line: int, position: int, *, last: bool) -> tuple[list[
     """The whole records in `data`, which ends at `position`; what is left over, and its line."""
     blocks = []
     while data:
-        most = data.count(b"\n") + data.count(b"\r") + 1
-        places = np.empty((3, most), np.int64)
-        found, used, after, stray = scan(np.frombuffer(data, np.uint8), line, last, places)
+        octets = np.frombuffer(data, np.uint8)
+        places = np.empty((3, _ends(octets) + 1), np.int64)
+        found, used, after, stray = scan(octets, line, last, places)
         starts, fields, lines = places[:, :found]
         block = Block(data[:used], starts, fields, lines, line, position, position - len(data))
         data, line = data[used:], after
@@ -304,6 +304,15 @@ def records(data: bytes, line: int, position: int, *, last: bool) -> tuple[list[
         if not stray:
             break
     return blocks, data, line
+
+
+@compiled
+def _ends(data: NDArray[np.uint8]) -> int:
+    """How many bytes may end a line."""
+    found = 0
+    for byte in data:
+        found += (byte == _LF) | (byte == _CR)
+    return found
 
 
 @compiled
@@ -327,6 +336,13 @@ def scan(
         fresh = True
         ended = False
         while at < len(data) and not ended:
+            while data[at] > _COMMA:  # nothing above a comma means anything
+                at += 1
+                fresh = False
+                if at == len(data):
+                    break
+            if at == len(data):
+                break
             byte = data[at]
             at += 1
             if quoted:

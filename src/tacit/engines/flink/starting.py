@@ -28,7 +28,7 @@ _UNLESS_TOLD: Final = {
     "execution.checkpointing.interval": "2 s",
     "execution.checkpointing.timeout": "10 min",
     "execution.checkpointing.tolerable-failed-checkpoints": "10",
-    "python.fn-execution.bundle.time": "200",
+    "python.fn-execution.bundle.time": "50",
     "restart-strategy.type": "exponential-delay",
     "restart-strategy.exponential-delay.initial-backoff": "200 ms",
     "restart-strategy.exponential-delay.max-backoff": "10 s",

@@ -1,0 +1,68 @@
+"""Jobs on Flink, embedded, whose input does not end: a broker, a silent source, a stop."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.connectors.checks import tuples
+from tests.connectors.test_kafka import LOGIN, Broker, KafkaFeed, KafkaReceiver, config
+from tests.connectors.test_kafka_runs import SPEC, detected, wait
+
+__all__ = ["config"]  # a fixture
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    broker = Broker("-m", "tests.connectors.broker", LOGIN)
+    yield broker
+    broker.stop()
+
+
+def test_a_job_from_kafka_to_kafka_is_stopped_and_goes_on(
+    broker: Broker, config: Path, tmp_path: Path
+) -> None:
+    """Another source says something once and is silent then: nobody waits for it for ever."""
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    feed, receiver = KafkaFeed(broker.servers, config), KafkaReceiver(broker, config)
+    rows = tuples(0, 2400)
+    (tmp_path / "silent").mkdir()
+    (tmp_path / "silent" / "one.jsonl").write_text(f"{json.dumps(rows[0])}\n")
+    topic = f"{receiver.prefix}-{{consumer}}-{{query}}"
+    command = [
+        *(sys.executable, "-m", "tacit", "submit", f"{tmp_path}/spec.yaml"),
+        f"kafka://{broker.servers}/{feed.topic}?config={config}&{feed.options}",
+        *(f"{tmp_path}/silent/", "--follow", "--idle", "2 s"),
+        *("--to", f"kafka://{broker.servers}/{topic}?config={config}"),
+        *("--folder", f"{tmp_path}/job", "--parallelism", "2"),
+        *("--set", "execution.checkpointing.interval=500 ms"),
+    ]
+    for half in (rows[1:1200], rows[1200:]):
+        with (tmp_path / "log").open("ab") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=log)
+        before = len(receiver.received())
+        for begin in range(0, len(half), 60):
+            for part in range(3):
+                feed.send(half[begin + part : begin + 60 : 3], part)
+        try:
+            wait(lambda before=before: len(receiver.received()) >= before + 14 * 16)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 0, (tmp_path / "log").read_text()
+        finally:
+            process.kill()
+            process.wait()
+    assert "went on" in (tmp_path / "log").read_text()
+    found = receiver.received()
+    truth = detected(tmp_path, rows)
+    answers = {(row["window_start"], row["subject"], row["query"]): row for row in found}
+    assert len(answers) == len(found) == len({row["id"] for row in found})
+    assert {place: row["detected"] for place, row in answers.items()} == {
+        place: truth[place] for place in answers
+    }
+    assert len({window for window, _, _ in answers}) >= 36
