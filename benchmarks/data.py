@@ -96,14 +96,16 @@ def flow(scale: Scale, size: int, seed: int = 1) -> Iterator[pa.RecordBatch]:
         )
 
 
-def parquet(scale: Scale, folder: Path, *, text: bool = False) -> Path:
-    """The events as a Parquet file with PyArrow's defaults, made once."""
-    path = (
-        folder / f"{'names' if text else 'numbers'}-{scale.events}-{scale.subjects}-delayed.parquet"
-    )
+def parquet(
+    scale: Scale, folder: Path, *, text: bool = False, compression: str = "snappy"
+) -> Path:
+    """The events as a Parquet file, made once; but for the compression with PyArrow's defaults."""
+    kind = "names" if text else "numbers"
+    path = folder / f"{kind}-{scale.events}-{scale.subjects}-delayed-{compression}.parquet"
     if not path.exists():
         part = path.with_suffix(".part")
-        pq.write_table(events(scale, text=text), part, row_group_size=ROW_GROUP)
+        table = events(scale, text=text)
+        pq.write_table(table, part, row_group_size=ROW_GROUP, compression=compression)
         part.rename(path)
     return path
 

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
@@ -79,19 +79,18 @@ class Rival:
     name: str
     target: float | None
     """None where it does not do quite the same."""
-    ways: Callable[[Job, Setting], Iterator[tuple[str, Done]]]
-    """Each way of doing it, by name; the best counts."""
+    run: Callable[[Job, Setting], Done]
 
 
 def distributed(setting: Setting) -> Iterator[Finding | Skipped]:
     """20 AND queries, one SEQ, and what state costs."""
-    scale, ordered = setting.scale, Scale(setting.scale.events, flink.SUBJECTS)
-    for operator, queries, size, rivals in (
-        ("AND", data.draw_queries(20, scale.kinds), scale, [FLINK_SQL, FLINK_BATCH, SPARK]),
-        ("SEQ", flink.QUERIES, ordered, [MATCH_RECOGNIZE]),
+    scale = setting.scale
+    parts = data.parts(scale, setting.folder, _FILES)
+    for operator, queries, rivals in (
+        ("AND", data.draw_queries(20, scale.kinds), [FLINK_SQL, FLINK_BATCH, SPARK]),
+        ("SEQ", flink.QUERIES, [MATCH_RECOGNIZE, MATCH_BATCH]),
     ):
-        job = Job(operator, queries, size, data.parts(size, setting.folder, _FILES))
-        yield from _compare(job, rivals, setting)
+        yield from _compare(Job(operator, queries, scale, parts), rivals, setting)
     yield from cluster_state(setting)
 
 
@@ -187,26 +186,27 @@ def _compare(job: Job, rivals: Sequence[Rival], setting: Setting) -> Iterator[Fi
     """Each once, after warming up; nobody may give other answers than the local engine."""
     expected = true_answers(job)
     alone = _alone(job, setting)
-    met: dict[Rival, dict[str, Done]] = {}
+    met: dict[Rival, Done] = {}
     for rival in rivals:
         try:
-            ways = rival.ways(job, setting)
-            met[rival] = {way: _agreed(way, done, expected) for way, done in ways}
+            met[rival] = _agreed(rival.name, rival.run(job, setting), expected)
         except UnavailableError as error:
             yield Skipped(f"{job.name}, {rival.name}", str(error))
     if met:
-        every = {way: done for found in met.values() for way, done in found.items()}
+        every = {OURS: alone} | {rival.name: done.spent for rival, done in met.items()}
         note = f"{int(expected.sum()):,} of {expected.size:,} detected, the same for all"
-        yield against(f"{job.name}, one process", _seconds(alone, every), None, note=note)
+        yield against(f"{job.name}, one process", every, None, note=note)
     on_flink = f"{job.name}, on Flink"
     try:
         mine = _agreed(OURS, ours_on_flink(job, setting), expected)
     except UnavailableError as error:
         yield Skipped(on_flink, str(error))
         return
-    for rival, found in met.items():
-        note = _started({OURS: mine} | found)
-        yield against(on_flink, _seconds(mine.spent, found), rival.target, note=note)
+    for rival, done in met.items():
+        note = "not counted: the start and a small job to warm up"
+        note += f" ({OURS} {mine.start:.1f} s, {rival.name} {done.start:.1f} s)"
+        seconds = {OURS: mine.spent, rival.name: done.spent}
+        yield against(on_flink, seconds, rival.target, note=note)
     yield Finding(
         on_flink,
         "of the speed in one process",
@@ -230,15 +230,6 @@ def _agreed(way: str, done: Done, expected: NDArray[np.bool_]) -> Done:
     return done
 
 
-def _seconds(mine: Spent, ways: Mapping[str, Done]) -> dict[str, Spent]:
-    return {OURS: mine} | {way: done.spent for way, done in ways.items()}
-
-
-def _started(ways: Mapping[str, Done]) -> str:
-    starts = ", ".join(f"{way} {done.start:.1f} s" for way, done in ways.items())
-    return f"not counted: the start and a small job to warm up ({starts})"
-
-
 def _inputs(job: Job) -> list[Input]:
     return [Input("events", open_source(path)) for path in job.files]
 
@@ -259,27 +250,22 @@ def _alone(job: Job, setting: Setting) -> Spent:
     return timed(release)[1]
 
 
-def _flink(
-    ask: str, name: str, modes: Sequence[str], job: Job, setting: Setting
-) -> Iterator[tuple[str, Done]]:
+def _flink(ask: str, mode: str, job: Job, setting: Setting) -> Done:
     python = flink.environment(setting)
-    for mode in modes:
-        done = foreign.run(python, "flink_job.py", (ask, mode), job.parts, job.queries, job.scale)
-        yield f"{name}, {mode}", done
+    return foreign.run(python, "flink_job.py", (ask, mode), job.parts, job.queries, job.scale)
 
 
-def _spark(job: Job, setting: Setting) -> Iterator[tuple[str, Done]]:
+def _spark(job: Job, setting: Setting) -> Done:
     python = foreign.java_environment(setting.folder / "spark", "pyspark>=4", "psutil")
     # An hour after the last window.
     closing = START // 1000 + (job.scale.windows + 60) * (WINDOW // 1000)
     words = ("--closing", str(closing))
-    yield "Spark", foreign.run(python, "spark_job.py", words, job.parts, job.queries, job.scale)
+    return foreign.run(python, "spark_job.py", words, job.parts, job.queries, job.scale)
 
 
-FLINK_SQL = Rival("Flink SQL", 3, partial(_flink, "presence", "Flink SQL", ["streaming"]))
-# A batch knows no watermarks, and answers when all of its input is there.
-FLINK_BATCH = Rival("Flink SQL, batch", None, partial(_flink, "presence", "Flink SQL", ["batch"]))
-MATCH_RECOGNIZE = Rival(
-    "MATCH_RECOGNIZE", 10, partial(_flink, "order", "MATCH_RECOGNIZE", flink.MODES)
-)
+FLINK_SQL = Rival("Flink SQL", 3, partial(_flink, "presence", "streaming"))
+MATCH_RECOGNIZE = Rival("MATCH_RECOGNIZE", 10, partial(_flink, "order", "streaming"))
 SPARK = Rival("Spark", 1, _spark)
+# A batch knows no watermarks, and answers when all of its input is there: no target is for it.
+FLINK_BATCH = Rival("Flink SQL as a batch", None, partial(_flink, "presence", "batch"))
+MATCH_BATCH = Rival("MATCH_RECOGNIZE as a batch", None, partial(_flink, "order", "batch"))

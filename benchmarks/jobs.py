@@ -84,6 +84,10 @@ def presence(setting: Setting) -> Iterator[Finding]:
     del table
     path = data.parquet(setting.scale, setting.folder)
     yield _compare("20 AND queries, Parquet", "AND", path, setting, 2)
+    for compression in ("none", "zstd"):
+        path = data.parquet(setting.scale, setting.folder, compression=compression)
+        name = "not compressed" if compression == "none" else compression
+        yield _compare(f"20 AND queries, Parquet, {name}", "AND", path, setting, None)
     path = data.parquet(setting.scale, setting.folder, text=True)
     yield _compare("20 AND queries, Parquet, names", "AND", path, setting, 1.5, text=True)
 

@@ -18,6 +18,7 @@ from tacit.engines.terms import Terms
 from tacit.errors import StateError
 from tacit.events.subjects import Subjects
 from tacit.ledger.accounts import Amounts, Key
+from tacit.patterns.tree import elements
 from tacit.pipeline.flow import Flow
 from tacit.privacy.noise import Noise
 from tacit.windows.panes import ring_capacity
@@ -71,6 +72,17 @@ class Job:
     def words(self) -> int:
         """How many words hold the event types of a tuple."""
         return len(self.flow.asking.ordered_types)
+
+    @cached_property
+    def looked_at(self) -> NDArray[np.uint64]:
+        """The event types that any query or private pattern looks at, as mask words."""
+        spec = self.terms.spec
+        found = np.zeros(self.words, np.uint64)
+        for pattern in (*spec.query_patterns.values(), *spec.private_patterns):
+            for name in elements(pattern):
+                word, bit = divmod(spec.types[name], 64)
+                found[word] |= np.uint64(1 << bit)
+        return found
 
     @property
     def capacity(self) -> int:

@@ -64,11 +64,12 @@ class Reader:
             windows.pane, windows.lateness, windows.future, windows.start_time, job.capacity
         )
         self._since = np.full(len(job.subjects), NONE, np.int64)
-        self._done = self._idle = False
+        self._done = self._idle = self._was_idle = False
         positions: Positions = {}
         if state is not None:
             kept = pickle.loads(state)
             positions, self._done, self._idle = kept["positions"], kept["done"], kept["idle"]
+            self._was_idle = kept["was idle"]
             self._clock = replace(self._clock, state=kept["clock"])
         self._letters = io.BytesIO()
         self._dead_letters = DeadLetters.into(self._letters)
@@ -133,7 +134,7 @@ class Reader:
         if taken is None or not len(taken.arrivals):
             silent = time.monotonic() - self._heard > self._job.idle / 1_000_000
             if silent and not self._idle:
-                self._idle = True
+                self._idle = self._was_idle = True
                 step.pieces = list(self._told())
             step.wait = PULSE
         else:
@@ -151,11 +152,16 @@ class Reader:
             "clock": self._clock.state,
             "done": self._done,
             "idle": self._idle,
+            "was idle": self._was_idle,
         }
         return pickle.dumps(kept)
 
     def _divide(self, taken: Taken) -> Iterator[tuple[int, bytes]]:
-        """The tuples that are taken, in pieces; a piece is not longer than windows are held."""
+        """The tuples that are taken, in pieces; a piece is not longer than windows are held.
+
+        Those that no pattern looks at stay here, unless others may have gone on without this
+        partition: then shards have to see for themselves which tuples are late.
+        """
         arrivals, clock = taken.arrivals, self._clock
         verdicts = np.empty(len(arrivals), np.uint8)
         begin = 0
@@ -171,13 +177,15 @@ class Reader:
         self, arrivals: Arrivals, verdicts: NDArray[np.uint8], begin: int, end: int
     ) -> Iterator[tuple[int, bytes]]:
         layout = self._job.layout
+        sent = verdicts[begin:end] == TAKEN
+        if not self._was_idle:
+            sent &= (arrivals.masks[begin:end] & self._job.looked_at).any(axis=1)
         starts, rows, places, times, masks = _scattered(
             arrivals.slots,
             arrivals.times,
             arrivals.masks,
-            verdicts,
             begin,
-            end,
+            sent,
             layout.shard,
             layout.place,
             layout.shards,
@@ -243,30 +251,29 @@ def _scattered(
     slots: NDArray[np.int32],
     times: NDArray[np.int64],
     masks: NDArray[np.uint64],
-    verdicts: NDArray[np.uint8],
     begin: int,
-    end: int,
+    sent: NDArray[np.bool_],
     shard: NDArray[np.int32],
     place: NDArray[np.int32],
     shards: int,
 ) -> tuple[
     NDArray[np.int64], NDArray[np.int64], NDArray[np.int32], NDArray[np.int64], NDArray[np.uint64]
 ]:
-    """Where each shard's tuples begin among the others, which are in their order by shard.
+    """Where each shard's tuples begin, of those from `begin` on that are sent, and these in order.
 
-    Those are: which tuples they are, the places of their subjects, times and masks.
+    Of each: which tuple it is, the place of its subject, its time and its mask.
     """
     starts = np.zeros(shards + 1, np.int64)
-    for i in range(begin, end):
-        if verdicts[i] == TAKEN:
-            starts[shard[slots[i]] + 1] += 1
+    for i in range(len(sent)):
+        if sent[i]:
+            starts[shard[slots[begin + i]] + 1] += 1
     for number in range(shards):
         starts[number + 1] += starts[number]
     at, total, words = starts[:-1].copy(), starts[-1], masks.shape[1]
     rows, places = np.empty(total, np.int64), np.empty(total, np.int32)
     moved, events = np.empty(total, np.int64), np.empty((total, words), np.uint64)
-    for i in range(begin, end):
-        if verdicts[i] == TAKEN:
+    for i in range(begin, begin + len(sent)):
+        if sent[i - begin]:
             slot = slots[i]
             own = shard[slot]
             to = at[own]
