@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.connectors.checks import tuples
-from tests.connectors.test_kafka import LOGIN, Broker, KafkaFeed, KafkaReceiver, config
+from tests.connectors.kafka_ends import LOGIN, Broker, KafkaFeed, KafkaReceiver, config
 
 __all__ = ["config"]  # a fixture
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.connectors.checks import tuples
-from tests.connectors.test_kafka import LOGIN, Broker, KafkaFeed, KafkaReceiver, config
+from tests.connectors.kafka_ends import LOGIN, Broker, KafkaFeed, KafkaReceiver, config
 from tests.connectors.test_kafka_runs import SPEC, detected, wait
 
 __all__ = ["config"]  # a fixture

@@ -1,0 +1,155 @@
+"""Both ends of a Kafka broker, for tests: what produces tuples and what consumes answers."""
+
+# ruff: noqa: D102 - what they do is said where the checks are
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
+
+from tacit.connectors.opening import open_input, open_outlet
+from tacit.connectors.outlets import Outlet
+from tacit.connectors.sources import Source
+from tests.connectors.checks import Feed, Receiver
+
+LOGIN = "tacit:open sesame"
+
+
+class Broker:
+    """A broker in a process of its own."""
+
+    def __init__(self, *arguments: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self._process.stdout is not None
+        self.servers = self._process.stdout.readline().strip()
+
+    @contextlib.contextmanager
+    def away(self) -> Iterator[None]:
+        """It is there, and does not answer."""
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
+
+    def stop(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """The settings of a client that is let in."""
+    path = tmp_path / "kafka.properties"
+    user, _, password = LOGIN.partition(":")
+    path.write_text(
+        "# how to be let in\n"
+        "security.protocol=SASL_PLAINTEXT\n"
+        "sasl.mechanism=PLAIN\n"
+        f"sasl.username={user}\n"
+        f"sasl.password={password}\n"
+        "reconnect.backoff.max.ms=500\n"
+        "socket.timeout.ms=2000\n"
+    )
+    return path
+
+
+class KafkaFeed(Feed):
+    """A topic that messages are produced to."""
+
+    partitions = 3
+    acknowledges = True
+    secrets = ("open sesame",)
+
+    def __init__(self, servers: str, config: Path) -> None:
+        self.servers = servers
+        self.topic = f"t{uuid.uuid4().hex}"
+        self.config = config
+        self.options = "columns=subject:text,at:integer,n:integer"
+
+    def open(self) -> Source:
+        place = f"kafka://{self.servers}/{self.topic}?group=g-{self.topic}"
+        return open_input(f"{place}&config={self.config}&{self.options}")
+
+    def send(self, rows: Sequence[dict[str, Any]], partition: int = 0) -> None:
+        messages = [(json.dumps(row).encode(), None, row["at"]) for row in rows]
+        self.produce(messages, partition)
+
+    def send_raw(self, payload: bytes) -> None:
+        self.produce([(payload, None, 1_200_000_000_000)])
+
+    def produce(
+        self, messages: Sequence[tuple[bytes | None, str | None, int]], partition: int = 0
+    ) -> None:
+        producer = Producer(settings(self.servers, self.config))
+        for value, key, stamp in messages:
+            producer.produce(self.topic, value, key, partition=partition, timestamp=stamp)
+        assert producer.flush(20) == 0
+
+
+class KafkaReceiver(Receiver):
+    """Topics that are read by a consumer of what is committed."""
+
+    secrets = ("open sesame",)
+
+    def __init__(self, broker: Broker, config: Path) -> None:
+        self.broker = broker
+        self.config = config
+        self.prefix = f"t{uuid.uuid4().hex}"
+
+    def open(self) -> Outlet:
+        topic = f"{self.prefix}-{{consumer}}-{{query}}"
+        return open_outlet(f"kafka://{self.broker.servers}/{topic}?config={self.config}")
+
+    def received(self) -> list[dict[str, Any]]:
+        found = [row for _, row in self.messages()]
+        return sorted(found, key=lambda row: row["id"])
+
+    def messages(self) -> list[tuple[Message, dict[str, Any]]]:
+        """All that is committed, each partition in its order."""
+        own = settings(self.broker.servers, self.config)
+        consumer = Consumer({**own, "group.id": "reader", "enable.partition.eof": True})
+        with contextlib.closing(consumer):
+            known = consumer.list_topics(timeout=10).topics
+            places = [
+                TopicPartition(name, number, 0)
+                for name, topic in known.items()
+                if name.startswith(self.prefix)
+                for number in topic.partitions
+            ]
+            consumer.assign(places)
+            found, ended = [], 0
+            while ended < len(places):
+                for message in consumer.consume(1000, 0.2):
+                    ended += message.error() is not None
+                    if message.error() is None:
+                        found.append((message, json.loads(message.value() or b"")))
+        for place in places:
+            ids = [row["id"] for message, row in found if _place(message) == place]
+            assert ids == sorted(ids)
+        return found
+
+    def away(self) -> contextlib.AbstractContextManager[None]:
+        return self.broker.away()
+
+
+def _place(message: Message) -> TopicPartition:
+    return TopicPartition(message.topic() or "", message.partition() or 0)
+
+
+def settings(servers: str, config: Path) -> dict[str, Any]:
+    """What a client of the tests' own needs."""
+    lines = [line.partition("=") for line in config.read_text().splitlines() if "=" in line]
+    known = {name: value for name, _, value in lines if name != "group.instance.id"}
+    return {"bootstrap.servers": servers, "log_level": 0, **known}
