@@ -96,9 +96,7 @@ def flow(scale: Scale, size: int, seed: int = 1) -> Iterator[pa.RecordBatch]:
         )
 
 
-def parquet(
-    scale: Scale, folder: Path, *, text: bool = False, compression: str = "snappy"
-) -> Path:
+def parquet(scale: Scale, folder: Path, *, text: bool = False, compression: str = "snappy") -> Path:
     """The events as a Parquet file, made once; but for the compression with PyArrow's defaults."""
     kind = "names" if text else "numbers"
     path = folder / f"{kind}-{scale.events}-{scale.subjects}-delayed-{compression}.parquet"

@@ -57,7 +57,10 @@ class Job:
     def name(self) -> str:
         """What is measured."""
         number = "one query" if len(self.queries) == 1 else f"{len(self.queries)} queries"
-        return f"{self.operator}, {number}, {self.scale.events:,} events, {_FILES} files of CSV"
+        return (
+            f"{self.operator}, {number}, {self.scale.events:,} events of"
+            f" {self.scale.subjects:,} subjects, {_FILES} files of CSV"
+        )
 
     @property
     def files(self) -> list[Path]:
@@ -83,22 +86,24 @@ class Rival:
 
 
 def distributed(setting: Setting) -> Iterator[Finding | Skipped]:
-    """20 AND queries, one SEQ, and what state costs."""
+    """20 AND queries, one SEQ for few subjects and for more, and what state costs."""
     scale = setting.scale
-    parts = data.parts(scale, setting.folder, _FILES)
-    for operator, queries, rivals in (
-        ("AND", data.draw_queries(20, scale.kinds), [FLINK_SQL, FLINK_BATCH, SPARK]),
-        ("SEQ", flink.QUERIES, [MATCH_RECOGNIZE, MATCH_BATCH]),
+    fewer = Scale(scale.events, flink.SUBJECTS)
+    for operator, queries, size, rivals in (
+        ("AND", data.draw_queries(20, scale.kinds), scale, [FLINK_SQL, FLINK_BATCH, SPARK]),
+        ("SEQ", flink.QUERIES, fewer, [MATCH_RECOGNIZE, MATCH_BATCH]),
+        ("SEQ", flink.QUERIES, scale, [MATCH_RECOGNIZE, MATCH_BATCH]),
     ):
-        yield from _compare(Job(operator, queries, scale, parts), rivals, setting)
+        job = Job(operator, queries, size, data.parts(size, setting.folder, _FILES))
+        yield from _compare(job, rivals, setting)
     yield from cluster_state(setting)
 
 
 def ours_on_flink(job: Job, setting: Setting) -> Done:
     """`tacit submit` inside one process, with the true answers of another run to compare.
 
-    What counts is the protected run, with ledger, checkpoints and delivery, from when all tasks
-    run until the last window is released.
+    What counts is the protected run, with ledger, checkpoints and delivery, from when all
+    readers are ready until the last window is released.
     """
     with tempfile.TemporaryDirectory(dir=setting.folder) as name:
         folder = Path(name)

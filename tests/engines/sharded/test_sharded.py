@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import pickle
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from tacit.engines.local import Detection, assign
 from tacit.engines.sharded.job import Job, Partition
 from tacit.engines.sharded.layout import Layout
 from tacit.engines.sharded.lines import Line
+from tacit.engines.sharded.pieces import Piece
 from tacit.engines.sharded.reader import Reader
 from tacit.engines.sharded.shard import Late, Shard, Told
 from tacit.engines.terms import Terms
@@ -238,3 +240,27 @@ def test_who_is_in_which_shard_is_the_same_everywhere_and_even() -> None:
     texts = Subjects("text")
     texts.add(["7", "8"])
     assert Layout(numbers, 64).shard.tolist() == Layout(texts, 64).shard.tolist()
+
+
+def test_readers_send_what_patterns_look_at_and_all_after_a_silence(tmp_path: Path) -> None:
+    """Others go on without a source that is silent: shards then have to see what is late."""
+    begin, end = SPEC.index("  - {name: order"), SPEC.index("  - {name: thrice")
+    spec = loads(SPEC[:begin] + SPEC[end : SPEC.index("  - {name: rising")])  # door and stove
+    job = made(spec, written(tmp_path, 7, 1, 500), 3)
+    fresh = Reader(job, 0)
+    heard = pickle.dumps(pickle.loads(fresh.state()) | {"was idle": True})
+    known = 1 << spec.types["door"] | 1 << spec.types["stove"]
+    few, all_ = (_sent(reader) for reader in (fresh, Reader(job, 0, heard)))
+    assert 0 < len(few) < len(all_)
+    assert sorted(few) == sorted(one for one in all_ if one[2] & known)
+
+
+def _sent(reader: Reader) -> list[tuple[int, int, int]]:
+    """The tuples that a reader sends: the shard and the subject's place as one, time and mask."""
+    found = []
+    while not (step := reader.step()).done:
+        for shard, given in step.pieces:
+            piece = Piece.from_bytes(given)
+            slots = (piece.slots * 100 + shard).tolist()
+            found += list(zip(slots, piece.times.tolist(), piece.masks[:, 0].tolist(), strict=True))
+    return found
