@@ -97,10 +97,10 @@ def _pack_confidences(part: Answers, arrays: list[NDArray[Any]]) -> list[int]:
     for query in range(len(part.queries)):
         sure = part.confidence(query).astype(np.float32)
         found = _number(sure.reshape(-1).view(np.uint32), values[few], codes[few].reshape(-1))
-        if found < 0:
-            many.append(sure)
-        else:
+        if found > 0:
             few += 1
+        else:
+            many.append(sure)
         counts.append(max(0, found))
     numbered = np.arange(_FEW) < np.array([n for n in counts if n], np.int64)[:, np.newaxis]
     arrays += [values[:few][numbered].view(np.float32), codes[:few]]

@@ -130,20 +130,24 @@ class Reader:
         except StopIteration:
             self._done = step.done = True
             step.pieces = list(self._told())
-            return step
-        if taken is None or not len(taken.arrivals):
-            silent = time.monotonic() - self._heard > self._job.idle / 1_000_000
-            if silent and not self._idle:
-                self._idle = self._was_idle = True
-                step.pieces = list(self._told())
-            step.wait = PULSE
         else:
-            self._heard, self._idle = time.monotonic(), False
-            step.pieces = list(self._divide(taken))
+            self._turn(step, taken)
         step.letters = self._letters.getvalue()
         self._letters.seek(0)
         self._letters.truncate()
         return step
+
+    def _turn(self, step: Step, taken: Taken | None) -> None:
+        """What comes of tuples, or of none."""
+        if taken is not None and len(taken.arrivals):
+            self._heard, self._idle = time.monotonic(), False
+            step.pieces = list(self._divide(taken))
+            return
+        silent = time.monotonic() - self._heard > self._job.idle / 1_000_000
+        if silent and not self._idle:
+            self._idle = self._was_idle = True
+            step.pieces = list(self._told())
+        step.wait = PULSE
 
     def state(self) -> bytes:
         """Where it is, to go on from in any process."""
