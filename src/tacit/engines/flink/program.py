@@ -46,6 +46,8 @@ _PIECE: Final = Types.TUPLE([Types.INT(), Types.PRIMITIVE_ARRAY(Types.BYTE())])
 _SOON: Final = 1
 _TURN: Final = 0.1
 """Seconds that a reader goes on for."""
+_AHEAD: Final = 16
+"""Windows that a reader may be ahead of the others: what comes early is in the shards' states."""
 _HELD_BACK: Final = 20
 """Milliseconds until a reader that is ahead of the others looks again."""
 
@@ -151,7 +153,8 @@ class _Reading(KeyedProcessFunction):  # type: ignore[misc]
         wait: int | None = _SOON
         while time.monotonic() < end:
             self._tell(number, reader)
-            if self._progress.too_far_ahead(number, reader.closed, _job(self._root).capacity):
+            most = min(_AHEAD, _job(self._root).capacity)
+            if self._progress.too_far_ahead(number, reader.closed, most):
                 wait = _HELD_BACK
                 break
             step = reader.step()
