@@ -161,7 +161,8 @@ def _on_flink(
     (folder / "spec.yaml").write_text(to_yaml(listed))
     command = [str(python), str(Path(__file__).with_name("flink_ours.py")), *words]
     command += [str(folder / "spec.yaml"), str(folder), *map(str, files)]
-    command += ["--parallelism", str(os.cpu_count())]
+    cores = os.cpu_count() or 1
+    command += ["--parallelism", str(cores), "--shards", str(2 * cores)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"flink_ours.py failed ({done.returncode}): {done.stderr[-2000:]}")
