@@ -24,7 +24,7 @@ def setting(tmp_path: Path) -> jobs.Setting:
 
 def test_everyone_detects_the_same_patterns_from_memory_and_files(setting: jobs.Setting) -> None:
     findings = [*jobs.presence(setting), *jobs.order(setting)]
-    assert len(findings) == 5
+    assert len(findings) == 7
     assert all("the same for all" in finding.note for finding in findings)
     assert not any(finding.note.startswith("0 of") for finding in findings)
 
