@@ -68,6 +68,7 @@ def setting(folder: Path, *, quick: bool) -> Setting:
 )
 def main(quick: bool, only: tuple[str, ...], path: Path | None, strict: bool, folder: Path) -> None:
     """Compare the engine with rivals in the same run, answers checked equal."""
+    folder = folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
     where = report.machine() | {"quick": quick}
     console = Console(stderr=True)

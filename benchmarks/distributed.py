@@ -159,11 +159,11 @@ def _on_flink(
     (folder / "subjects.txt").write_text("".join(f"{name}\n" for name in _subjects(spec)))
     listed = spec.model_copy(update={"subjects": SubjectFile(file="subjects.txt")})
     (folder / "spec.yaml").write_text(to_yaml(listed))
-    command = [str(python), str(Path(__file__).with_name("flink_ours.py")), *words]
+    command = [str(python), "-m", "benchmarks.flink_ours", *words]
     command += [str(folder / "spec.yaml"), str(folder), *map(str, files)]
     cores = os.cpu_count() or 1
     command += ["--parallelism", str(cores), "--shards", str(2 * cores)]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=foreign.ROOT)
     if done.returncode:
         raise RuntimeError(f"flink_ours.py failed ({done.returncode}): {done.stderr[-2000:]}")
     told: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
@@ -258,7 +258,7 @@ def _alone(job: Job, setting: Setting) -> Spent:
 
 def _flink(ask: str, mode: str, job: Job, setting: Setting) -> Done:
     python = flink.environment(setting)
-    return foreign.run(python, "flink_job.py", (ask, mode), job.parts, job.queries, job.scale)
+    return foreign.run(python, "flink_job", (ask, mode), job.parts, job.queries, job.scale)
 
 
 def _spark(job: Job, setting: Setting) -> Done:
@@ -266,7 +266,7 @@ def _spark(job: Job, setting: Setting) -> Done:
     # An hour after the last window.
     closing = START // 1000 + (job.scale.windows + 60) * (WINDOW // 1000)
     words = ("--closing", str(closing))
-    return foreign.run(python, "spark_job.py", words, job.parts, job.queries, job.scale)
+    return foreign.run(python, "spark_job", words, job.parts, job.queries, job.scale)
 
 
 FLINK_SQL = Rival("Flink SQL", 3, partial(_flink, "presence", "streaming"))

@@ -35,7 +35,7 @@ def flink(setting: Setting) -> Iterator[Finding | Skipped]:
     expected = ours.dense(detect(), scale, 1)
     seconds, starts = {OURS: timed(detect)[1]}, []
     for mode in MODES:
-        done = foreign.run(python, "flink_job.py", ("order", mode), parts, QUERIES, scale)
+        done = foreign.run(python, "flink_job", ("order", mode), parts, QUERIES, scale)
         if not np.array_equal(done.detected, expected):
             raise UnequalError(f"Flink ({mode}) gives other answers")
         seconds[f"Flink, {mode}"] = done.spent

@@ -1,6 +1,6 @@
 """Queries in Flink SQL: presence of kinds per subject and window, or one ordered query.
 
-Runs in a Python environment of its own, which has PyFlink and nothing of ours. It reads
+Runs in a Python environment of its own, which has PyFlink and nothing of our engine. It reads
 events from CSV files, writes the subjects and windows in which something is found as CSV,
 and prints the seconds, elapsed and of processor time, that the job itself took.
 """
@@ -11,8 +11,9 @@ import argparse
 import time
 from pathlib import Path
 
-import psutil
 from pyflink.table import EnvironmentSettings, TableEnvironment
+
+from benchmarks.processes import used
 
 SOURCE = """
 CREATE TABLE {name} (
@@ -92,9 +93,9 @@ def main() -> None:
     tables.get_config().set("pipeline.object-reuse", "true")
     tables.get_config().set("table.local-time-zone", "UTC")
     _run(tables, asked, "few", asked.few, asked.found.with_name(f"{asked.found.name}.warm"))
-    begun, worked = time.perf_counter(), _processor_time()
+    begun, worked = time.perf_counter(), used()
     _run(tables, asked, "events", asked.events, asked.found)
-    print(time.perf_counter() - begun, _processor_time() - worked)
+    print(time.perf_counter() - begun, used() - worked)
 
 
 def _run(
@@ -136,13 +137,6 @@ def _presence(source: str, asked: argparse.Namespace) -> str:
 
 def _kinds(query: str) -> dict[str, str]:
     return dict(zip("abc", query.split(","), strict=True))
-
-
-def _processor_time() -> float:
-    """What this process and its Java machine have used so far."""
-    this = psutil.Process()
-    times = [process.cpu_times() for process in (this, *this.children(recursive=True))]
-    return float(sum(spent.user + spent.system for spent in times))
 
 
 if __name__ == "__main__":

@@ -13,8 +13,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-import psutil
-
+from benchmarks.processes import used
 from tacit.engines.flink.folders import Folders
 from tacit.engines.flink.progress import Progress
 from tacit.engines.flink.run import FlinkRun
@@ -58,19 +57,6 @@ class Watch(threading.Thread):
         """It is over."""
         self._over.set()
         self.join()
-
-
-def used() -> float:
-    """Seconds of processor time of this process and all that it has started."""
-    whole = psutil.Process()
-    total = 0.0
-    for process in [whole, *whole.children(recursive=True)]:
-        try:
-            times = process.cpu_times()
-        except psutil.Error:
-            continue
-        total += times.user + times.system
-    return total
 
 
 def main() -> None:

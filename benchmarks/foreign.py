@@ -19,6 +19,9 @@ from benchmarks.data import LATENESS, START, WINDOW, Parts, Scale
 from benchmarks.measuring import Spent
 from benchmarks.ours import Queries
 
+ROOT = Path(__file__).parents[1]
+"""Where scripts find each other."""
+
 
 class UnavailableError(Exception):
     """Something cannot be had here."""
@@ -66,7 +69,7 @@ def run(
     python: Path, script: str, words: tuple[str, ...], parts: Parts, queries: Queries, scale: Scale
 ) -> Done:
     """Run a script over the events; it warms up, and says what the job itself took."""
-    command = [str(python), str(Path(__file__).with_name(script)), *words]
+    command = [str(python), "-m", f"benchmarks.{script}", *words]
     with tempfile.TemporaryDirectory(dir=parts.bare.parent) as folder:
         found = Path(folder) / "found"
         command += [str(parts.bare), str(parts.few), str(found)]
@@ -74,7 +77,7 @@ def run(
         command += ["--size", str(WINDOW // 1000), "--lateness", str(LATENESS // 1_000_000)]
         command += ["--parallelism", str(os.cpu_count())]
         begun = time.perf_counter()
-        done = subprocess.run(command, capture_output=True, text=True)
+        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
         whole = time.perf_counter() - begun
         if done.returncode:
             raise RuntimeError(f"{script} failed: {done.stderr[-2000:]}")

@@ -1,6 +1,6 @@
 """Presence of kinds per subject and window in Spark Structured Streaming.
 
-Runs in a Python environment of its own, which has PySpark and nothing of ours. It reads
+Runs in a Python environment of its own, which has PySpark and nothing of our engine. It reads
 events from CSV files as a stream, writes what is found in each subject's windows as CSV, and
 prints the seconds, elapsed and of processor time, that the job itself took.
 """
@@ -13,9 +13,10 @@ import shutil
 import time
 from pathlib import Path
 
-import psutil
 from pyspark.sql import DataFrame, SparkSession  # type: ignore[import-not-found]
 from pyspark.sql import functions as sql
+
+from benchmarks.processes import used
 
 
 def main() -> None:
@@ -59,11 +60,11 @@ def _run(
     """Read all files as a stream, group, ask, write; the seconds until it is done."""
     work = found.with_name(f"{found.name}.work")
     _give(events, work / "given", asked.closing)
-    begun, worked = time.perf_counter(), _processor_time()
+    begun, worked = time.perf_counter(), used()
     answers = _answers(spark, asked, work / "given")
     written = answers.writeStream.format("csv").trigger(availableNow=True)
     written.start(str(found), checkpointLocation=str(work / "checkpoints")).awaitTermination()
-    return time.perf_counter() - begun, _processor_time() - worked
+    return time.perf_counter() - begun, used() - worked
 
 
 def _answers(spark: SparkSession, asked: argparse.Namespace, given: Path) -> DataFrame:
@@ -100,13 +101,6 @@ def _give(events: Path, folder: Path, closing: int) -> None:
 def _bit(number: int, query: str) -> str:
     mask = sum(1 << int(kind) for kind in query.split(","))
     return f"if((kinds & {mask}) = {mask}, {1 << number}, 0)"
-
-
-def _processor_time() -> float:
-    """What this process and its Java machine have used so far."""
-    this = psutil.Process()
-    times = [process.cpu_times() for process in (this, *this.children(recursive=True))]
-    return float(sum(spent.user + spent.system for spent in times))
 
 
 if __name__ == "__main__":

@@ -49,6 +49,14 @@ class Broker:
 
 
 @pytest.fixture
+def broker() -> Iterator[Broker]:
+    """One of its own for a test, that knows transactions and asks for a password."""
+    broker = Broker("-m", "tests.connectors.broker", LOGIN)
+    yield broker
+    broker.stop()
+
+
+@pytest.fixture
 def config(tmp_path: Path) -> Path:
     """The settings of a client that is let in."""
     path = tmp_path / "kafka.properties"

@@ -6,16 +6,13 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.connectors.checks import tuples
-from tests.connectors.kafka_ends import LOGIN, Broker, KafkaFeed, KafkaReceiver, config
+from tests.connectors.kafka_ends import Broker, KafkaFeed, KafkaReceiver, broker, config
 
-__all__ = ["config"]  # a fixture
+__all__ = ["broker", "config"]  # fixtures
 
 SPEC = """
 version: 1
@@ -29,13 +26,6 @@ queries:
   - {name: jam, consumer: city, pattern: "SEQ(third, tenth)"}
   - {name: visit, consumer: clinic, pattern: "AND(tenth, third)"}
 """
-
-
-@pytest.fixture
-def broker() -> Iterator[Broker]:
-    broker = Broker("-m", "tests.connectors.broker", LOGIN)
-    yield broker
-    broker.stop()
 
 
 def test_a_run_that_is_killed_releases_what_an_unbroken_one_would(
