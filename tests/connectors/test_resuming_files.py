@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from tacit.connectors import jsonlines, parquet, pieces
+from tacit.connectors import jsonlines, pieces
 from tacit.connectors.files import open_source
 from tacit.connectors.sources import Batch
 from tacit.errors import SourceError
@@ -44,9 +44,9 @@ def written(folder: Path, name: str) -> Path:
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pieces, "PIECE", 5000)
-    monkeypatch.setattr(parquet, "MOST_ROWS", 256)
-    monkeypatch.setattr(parquet, "_USUAL", (500, 900))
-    monkeypatch.setattr(parquet, "_SMALL_GROUP", 100)
+    monkeypatch.setattr("tacit.connectors.parquet.source.MOST_ROWS", 256)
+    monkeypatch.setattr("tacit.connectors.parquet.source._USUAL", (500, 900))
+    monkeypatch.setattr("tacit.connectors.parquet.source._SMALL_GROUP", 100)
 
 
 def read(path: Path, token: Any = None) -> list[Batch]:

@@ -319,7 +319,7 @@ def test_parquet_with_categories_of_text_gives_dictionaries(tmp_path: Path) -> N
 def test_parquet_gives_the_same_rows_whichever_way_it_is_read(
     usual: tuple[int, int], keys: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tacit.connectors.parquet._USUAL", usual)
+    monkeypatch.setattr("tacit.connectors.parquet.source._USUAL", usual)
     table = pa.table({"s": [f"name {n % 7}" for n in range(100)], "n": range(100)})
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=9)
     found = list(open_source(tmp_path / "a.parquet").batches(["n", "s"], keys))
@@ -332,7 +332,7 @@ def test_parquet_gives_the_same_rows_whichever_way_it_is_read(
 def test_parquet_left_in_the_middle_leaves_no_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tacit.connectors.parquet._USUAL", (1, 10**9))
+    monkeypatch.setattr("tacit.connectors.parquet.source._USUAL", (1, 10**9))
     table = pa.table({"s": [f"name {n % 7}" for n in range(100)], "n": range(100)})
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=9)
     flow = open_source(tmp_path / "a.parquet").read(["n", "s"], ["s"])

@@ -1,8 +1,9 @@
 """Parquet files.
 
-Polars decodes numbers twice as fast as PyArrow. PyArrow can hand over a column of
-text as the dictionary that it is stored as, so that names need not be hashed row by
-row. So each reads the columns it is better at, and the two are put side by side.
+Plain numbers in row groups of a usual size are decoded by loops of our own (`chunks`). PyArrow can
+hand over a column of text as the dictionary that it is stored as, so that names need not be hashed
+row by row. Polars reads everything else. So each has the columns it is best at, and they are
+put side by side.
 
 Left to itself, Polars reads far ahead. Row groups of a usual size are therefore asked for one
 by one, a few at a time: what is decoded next then finds the memory of what was used up,
@@ -14,6 +15,7 @@ from __future__ import annotations
 import os
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -22,6 +24,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tacit.connectors.parquet.columns import NumberColumns
 from tacit.connectors.prefetch import parallel, prefetch
 from tacit.connectors.sources import MOST_ROWS, Batch, Source, check_names, is_text
 from tacit.errors import SourceError
@@ -49,18 +52,17 @@ class ParquetSource(Source):
     def __init__(self, path: Path) -> None:
         self.path = path
         self.name = str(path)
-        with _reading(self.name):
-            with pq.ParquetFile(path) as file:
-                stored = file.schema_arrow
-                self.total = file.metadata.num_rows
-                self._groups = [
-                    file.metadata.row_group(number).num_rows
-                    for number in range(file.num_row_groups)
-                ]
+        with _reading(self.name), pq.ParquetFile(path) as file:
+            stored = file.schema_arrow
+            self.total = file.metadata.num_rows
+            self._groups = [
+                file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)
+            ]
             check_names(self.name, stored.names)
             self._texts = {field.name for field in stored if is_text(field.type)}
             frame = pl.scan_parquet(path, glob=False).collect_schema().to_frame()
             self._schema = frame.to_arrow().schema
+            self._numbers = NumberColumns(path, file, self._schema)
         self._begin = 0
 
     def schema(self) -> pa.Schema:
@@ -96,18 +98,32 @@ class ParquetSource(Source):
                 row += table.num_rows
 
     def _plain(self, columns: list[str], begin: int) -> Ahead:
-        scan = pl.scan_parquet(self.path, glob=False).select(columns)
         mean = sum(self._groups) // max(1, len(self._groups))
         if mean < _USUAL[0] or max(self._groups) > _USUAL[1]:
+            scan = self._scan(columns)
             chunk = MOST_ROWS if mean < _SMALL_GROUP else None
             rest = scan.slice(begin) if begin else scan
             frames = rest.collect_batches(chunk_size=chunk, maintain_order=True)
             return prefetch((batch for frame in frames for batch in _record_batches(frame)), 2)
-        edges = pairwise(accumulate(self._groups, initial=0))
-        rests = ((max(start, begin), end) for start, end in edges if end > begin)
-        groups = (scan.slice(start, end - start) for start, end in rests)
+        edges = enumerate(pairwise(accumulate(self._groups, initial=0)))
+        rests = ((number, max(start, begin), end) for number, (start, end) in edges if end > begin)
         waiting = min(_MOST_WAITING, _USUAL[1] // max(self._groups))
-        return parallel(_collected, groups, _THREADS, waiting)
+        return parallel(partial(self._group, columns), rests, _THREADS, waiting)
+
+    def _group(self, names: list[str], rest: tuple[int, int, int]) -> pa.RecordBatch:
+        """Columns of the rest of a row group: its number, its first row, and where it ends."""
+        number, start, end = rest
+        skipped = self._groups[number] - (end - start)
+        numbers = self._numbers.decoded(number, names)
+        columns = {name: column[skipped:] for name, column in numbers.items()}
+        others = [name for name in names if name not in columns]
+        if others:
+            frame = self._scan(others).slice(start, end - start).collect()
+            columns |= dict(zip(others, _record_batches(frame)[0].columns, strict=True))
+        return pa.RecordBatch.from_pydict({name: columns[name] for name in names})
+
+    def _scan(self, columns: list[str]) -> pl.LazyFrame:
+        return pl.scan_parquet(self.path, glob=False).select(columns)
 
     def _dictionaries(self, columns: list[str], begin: int) -> Ahead:
         return prefetch(self._decoded(columns, begin), 2)
@@ -123,10 +139,6 @@ class ParquetSource(Source):
                 if skip < batch.num_rows:
                     yield batch.slice(skip)
                 skip = max(0, skip - batch.num_rows)
-
-
-def _collected(group: pl.LazyFrame) -> pa.RecordBatch:
-    return _record_batches(group.collect())[0]
 
 
 def _record_batches(frame: pl.DataFrame) -> list[pa.RecordBatch]:

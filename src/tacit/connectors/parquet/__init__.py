@@ -1,0 +1,1 @@
+"""Parquet files as sources: `source` is the way in."""
