@@ -7,7 +7,7 @@ import time
 import numpy as np
 
 from tacit.engines.status import Public, Status
-from tacit.windows.clock import LATE, NO_SUBJECT, REASONS, TAKEN, Clock
+from tacit.windows.clock import LATE, NO_SUBJECT, REASONS, TAKEN, Clock, Verdicts
 
 
 class Engine:
@@ -19,10 +19,10 @@ class Engine:
 
     def take(self, *times: int) -> None:
         """Judge tuples of one subject."""
-        verdicts = np.empty(len(times), np.uint8)
+        verdicts = Verdicts.blank(len(times))
         slots, since = np.zeros(len(times), np.int32), np.full(1, np.iinfo(np.int64).min)
         self.clock.judge(slots, np.array(times), since, 0, 0, True, verdicts)
-        self.counts += np.bincount(verdicts, minlength=len(self.counts))
+        self.counts += np.bincount(verdicts.each, minlength=len(self.counts))
 
 
 def test_a_status_says_how_far_an_engine_is() -> None:

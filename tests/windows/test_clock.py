@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from tacit.errors import SpecificationError
 from tacit.patterns.lists import EventLists
@@ -25,6 +24,7 @@ from tacit.windows.clock import (
     TAKEN,
     UNREGISTERED,
     Clock,
+    Verdicts,
 )
 from tacit.windows.panes import Panes, ring_capacity
 
@@ -124,14 +124,15 @@ def run(
         slots = np.array([slot for slot, _, _ in batch], dtype=np.int32)
         times = np.array([time for _, time, _ in batch], dtype=np.int64)
         masks = np.array([[mask] for _, _, mask in batch], dtype=np.uint64).reshape(-1, 1)
-        judged: NDArray[np.uint8] = np.full(len(batch), 99, dtype=np.uint8)
+        judged = Verdicts.blank(len(batch))
+        judged.each[:] = 99
         at = 0
         while at < len(batch):
             upto = clock.judge(slots, times, registered, at, 0, settled, judged)
             panes.lay(slots, times, masks, judged, at, upto)
             close(clock.closed)
             at = upto
-        verdicts.extend(judged.tolist())
+        verdicts.extend(judged.each.tolist())
     close(clock.ended)
     return verdicts, content, schedule, lists
 

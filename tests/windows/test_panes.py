@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tacit.patterns.language import parse_pattern
 from tacit.patterns.matching import Matcher
-from tacit.windows.clock import LATE, TAKEN
+from tacit.windows.clock import LATE, TAKEN, Verdicts
 from tacit.windows.panes import Closed, Panes
 
 SIZE, SLOTS, WINDOWS = 10, 4, 3
@@ -40,7 +40,7 @@ def lay(panes: Panes, tuples: Tuples) -> None:
         slots.astype(np.int32),
         times.astype(np.int64),
         masks.astype(np.uint64).reshape(-1, 1),
-        verdicts.astype(np.uint8),
+        Verdicts.of(verdicts.astype(np.uint8)),
         0,
         len(tuples),
     )

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tacit.windows.clock import BEFORE_START, FUTURE, LATE, NONE, TAKEN, Clock
+from tacit.windows.clock import BEFORE_START, FUTURE, LATE, NONE, TAKEN, Clock, Verdicts
 
 SIZE, LATENESS, FUTURE_BOUND, CAPACITY = 10, 4, 15, 4
 
@@ -23,7 +23,7 @@ def judged(clock: Clock, times: list[int], settled: bool = True) -> list[int]:
     verdicts: NDArray[np.uint8] = np.full(len(times), 99, np.uint8)
     slots = np.zeros(len(times), np.int32)
     since = np.full(1, NONE)
-    end = clock.judge(slots, np.array(times, np.int64), since, 0, 0, settled, verdicts)
+    end = clock.judge(slots, np.array(times, np.int64), since, 0, 0, settled, Verdicts.of(verdicts))
     assert end == len(times)
     return [int(verdict) for verdict in verdicts]
 

@@ -33,12 +33,14 @@ class Timed:
     times: NDArray[np.int64]
     columns: tuple[Array, ...]
     origin: Any
-    counts: NDArray[np.bool_] | None = None
-    """Which of the tuples count for the progress; None: all of them."""
+    slots: NDArray[np.int32] | None = None
+    """Whose tuples they are: one of nobody known counts for no progress. None: all count."""
 
     def progress(self, before: int, future: int) -> NDArray[np.int64]:
         """How far the source is at each tuple."""
-        times = self.times if self.counts is None else np.where(self.counts, self.times, NO_TIME)
+        times = self.times
+        if self.slots is not None:
+            times = np.where(self.slots >= 0, times, NO_TIME)
         return running_progress(times, before, future)
 
 

@@ -199,7 +199,7 @@ class Intake:
 
     def _extracted(self, origin: _Origin) -> Timed:
         events = self._run.engine.extract(origin.rows)
-        return Timed(events.times, (events.slots, events.masks), origin, counts=events.slots >= 0)
+        return Timed(events.times, (events.slots, events.masks), origin, events.slots)
 
     def _read(self, place: int) -> Iterator[_Origin]:
         """The batches of a source without the rows that were taken before."""

@@ -127,7 +127,7 @@ class Detection:
         for batch in self.batches(input_):
             rows = Rows(input_.stream, batch.table, batch.source, batch.first_row, batch.places)
             events = self.engine.extract(rows)
-            yield Timed(events.times, (events.slots, events.masks), rows, counts=events.slots >= 0)
+            yield Timed(events.times, (events.slots, events.masks), rows, events.slots)
 
     def batches(self, input_: Input, known: int = 0) -> Iterator[Batch]:
         """A source's rows; lines that cannot be read are dead letters.

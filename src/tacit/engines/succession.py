@@ -39,7 +39,7 @@ from tacit.privacy.noise import Noise
 from tacit.privacy.policies import Policies
 from tacit.spec.specification import Private, Specification
 from tacit.spec.subjects import SubjectFile
-from tacit.windows.clock import NEVER, NONE
+from tacit.windows.clock import NEVER, NONE, Verdicts
 
 _FORMAT: Final = 2
 _ANOTHERS: Final = np.uint8(255)
@@ -290,7 +290,7 @@ class Succession(Engine):
     def _sighted_of(self, handed: Handed) -> int:
         return self._sighted if self.heir is None or self._old(handed) else self.heir.sighted
 
-    def _lay(self, arrivals: Arrivals, verdicts: NDArray[np.uint8], begin: int, end: int) -> None:
+    def _lay(self, arrivals: Arrivals, verdicts: Verdicts, begin: int, end: int) -> None:
         if self.heir is None:
             super()._lay(arrivals, verdicts, begin, end)
             return
@@ -304,7 +304,7 @@ class Succession(Engine):
             ),
         ):
             own = replace(arrivals, masks=np.ascontiguousarray(masks))
-            shard.lay(own, np.where(others, _ANOTHERS, verdicts), begin, end)
+            shard.lay(own, Verdicts.of(np.where(others, _ANOTHERS, verdicts.each)), begin, end)
 
     def _shut(self, first: int, stop: int) -> Iterator[Handed]:
         heir = self.heir

@@ -46,6 +46,7 @@ from tacit.events.types import EventType
 
 Table: TypeAlias = pa.Table | pa.RecordBatch | pl.DataFrame
 Schema: TypeAlias = pa.Schema | pl.Schema
+ValueTypes: TypeAlias = dict[str, pl.DataType | str | None]
 
 _FLOATS = frozenset({pl.Float32, pl.Float64})
 _INTEGERS = frozenset(
@@ -84,6 +85,8 @@ class Extractor:
         }
         self._scratch = Scratch(np.uint64, self.words)
         self._bindings: list[tuple[pa.Schema, _Binding]] = []
+        self._tried: tuple[object, ValueTypes] | None = None
+        """What conditions gave over the columns that were asked about last."""
 
     @cached_property
     def attributes(self) -> tuple[str, ...]:
@@ -158,11 +161,17 @@ class Extractor:
             ]
         return faults
 
-    def _value_types(self, schema: pl.Schema) -> dict[str, pl.DataType | str | None]:
+    def _value_types(self, schema: pl.Schema) -> ValueTypes:
         """The types of the conditions' values; a text says what is wrong with one.
 
         None is for a condition that a column without any value cannot bear: it never holds.
         """
+        key = tuple(schema.items())
+        if self._tried is None or self._tried[0] != key:
+            self._tried = key, self._tried_out(schema)
+        return self._tried[1]
+
+    def _tried_out(self, schema: pl.Schema) -> ValueTypes:
         try:
             types = value_types(list(self._predicates.values()), schema)
         except (pl.exceptions.PolarsError, PanicException):

@@ -25,7 +25,7 @@ from tacit.events.subjects import Subjects
 from tacit.pipeline.arrivals import Arrivals, Rows
 from tacit.pipeline.flow import Flow
 from tacit.pipeline.shard import Handed, Shard, below
-from tacit.windows.clock import REASONS, TAKEN, Clock
+from tacit.windows.clock import REASONS, TAKEN, Clock, Verdicts
 from tacit.windows.panes import ring_capacity
 
 _FORMAT: Final = 3
@@ -121,7 +121,7 @@ class Engine:
         self.shard.make_room()
         if self._held or self.clock.due:
             yield from self._overdue()
-        verdicts = np.empty(len(arrivals), dtype=np.uint8)
+        verdicts = Verdicts.blank(len(arrivals))
         while self.laid < len(arrivals):
             begin, before = self.laid, self.clock.refused
             end = self._judge(arrivals, begin, verdicts)
@@ -129,7 +129,7 @@ class Engine:
             if self.clock.refused == before:
                 self.counts[TAKEN] += end - begin
             else:
-                self._refuse(arrivals, verdicts, begin, end)
+                self._refuse(arrivals, verdicts.each, begin, end)
             self.laid = end
             if self.clock.due:
                 yield from self._close(self.clock.closed)
@@ -163,13 +163,13 @@ class Engine:
         yield from self._close(ended)
         yield from self._announce()
 
-    def _judge(self, arrivals: Arrivals, begin: int, verdicts: NDArray[np.uint8]) -> int:
+    def _judge(self, arrivals: Arrivals, begin: int, verdicts: Verdicts) -> int:
         slots, times, shard = arrivals.slots, arrivals.times, self.shard
         return self.clock.judge(
             slots, times, shard.since, begin, self.learning, shard.settled, verdicts
         )
 
-    def _lay(self, arrivals: Arrivals, verdicts: NDArray[np.uint8], begin: int, end: int) -> None:
+    def _lay(self, arrivals: Arrivals, verdicts: Verdicts, begin: int, end: int) -> None:
         self.shard.lay(arrivals, verdicts, begin, end)
 
     def _shut(self, first: int, stop: int) -> Iterator[Handed]:

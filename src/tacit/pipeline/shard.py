@@ -21,7 +21,7 @@ from tacit.patterns.lists import EventLists
 from tacit.pipeline.arrivals import Arrivals
 from tacit.pipeline.asking import Asking
 from tacit.privacy.policies import Policies
-from tacit.windows.clock import NEVER, NONE, TAKEN
+from tacit.windows.clock import NEVER, NONE, TAKEN, Verdicts
 from tacit.windows.panes import Closed, Panes
 from tacit.windows.sliding import Sliding
 from tacit.windows.tuples import Tuples
@@ -150,14 +150,14 @@ class Shard:
             self.settled = False
             self.panes.grow(len(self.subjects))
 
-    def lay(self, arrivals: Arrivals, verdicts: NDArray[np.uint8], begin: int, end: int) -> None:
+    def lay(self, arrivals: Arrivals, verdicts: Verdicts, begin: int, end: int) -> None:
         """Lay the tuples from `begin` to `end` that were taken into their windows."""
         slots, times, masks = arrivals.slots, arrivals.times, arrivals.masks
         self.panes.lay(slots, times, masks, verdicts, begin, end)
         if not self.tuples.attributes:
             return
         taken = begin + np.flatnonzero(
-            (verdicts[begin:end] == TAKEN) & (masks[begin:end] & self.tuples.types).any(axis=1)
+            (verdicts.each[begin:end] == TAKEN) & (masks[begin:end] & self.tuples.types).any(axis=1)
         )
         for rows, chosen, places in arrivals.trace(taken):
             self.tuples.keep(

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.kernels import compiled
+from tacit.windows.runs import RUN
 
 TAKEN: Final = 0
 NO_SUBJECT: Final = 1
@@ -39,12 +40,34 @@ NONE: Final = np.iinfo(np.int64).min
 """Stands for a time or a window that is not there (yet)."""
 NEVER: Final = np.iinfo(np.int64).max
 """`since` of a subject that is not registered."""
-_RUN: Final = 1024
 _REACH: Final = 1 << 61
 """Times further than this from the epoch cannot be reckoned with."""
 
 # Places in the clock's state.
 _NEWEST, _LEAST, _NEXT, _REFUSED, _MARK = 0, 1, 2, 3, 4
+
+
+@dataclass(frozen=True, slots=True)
+class Verdicts:
+    """What becomes of tuples: of each, and of runs of them."""
+
+    each: NDArray[np.uint8]
+    """TAKEN, or the reason why it is not."""
+    runs: NDArray[np.int64]
+    """The window that all of a run are taken into; NONE where they are not, or nobody looked.
+
+    It may be shorter than there are runs.
+    """
+
+    @classmethod
+    def blank(cls, count: int) -> Verdicts:
+        """Room for the verdicts on so many tuples."""
+        return cls(np.empty(count, np.uint8), np.full(-(-count // RUN), NONE))
+
+    @classmethod
+    def of(cls, each: NDArray[np.uint8]) -> Verdicts:
+        """Verdicts on tuples alone."""
+        return cls(each, np.empty(0, np.int64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +192,7 @@ class Clock:
         begin: int,
         learning: int,
         settled: bool,
-        verdicts: NDArray[np.uint8],
+        verdicts: Verdicts,
     ) -> int:
         """Judge tuples from `begin` on; the place of the first that is not judged yet.
 
@@ -194,7 +217,8 @@ class Clock:
             self.ticking,
             settled,
             self.state,
-            verdicts,
+            verdicts.each,
+            verdicts.runs,
         )
 
 
@@ -228,6 +252,7 @@ def _judge(
     settled: bool,
     state: NDArray[np.int64],
     verdicts: NDArray[np.uint8],
+    runs: NDArray[np.int64],
 ) -> int:
     newest, least, next_window = state[0], state[1], state[2]
     schedule_from = least * size if least != NONE else np.int64(NONE)
@@ -253,12 +278,14 @@ def _judge(
     while i + 1 < len(times):
         i += 1
         if settled and i >= run_to:
-            run_to = min(i + _RUN, len(times))
+            run_to = min((i // RUN + 1) * RUN, len(times))
             earliest, latest, least_slot = _span(times[i:run_to], slots[i:run_to])
             if least_slot >= 0 and quiet_from <= earliest and latest < quiet_to:
                 if not ticking:
                     newest = max(newest, latest)
                 verdicts[i:run_to] = TAKEN
+                if i % RUN == 0 and i // RUN < len(runs) and earliest // size == latest // size:
+                    runs[i // RUN] = latest // size
                 i = run_to - 1
                 continue
         slot, time = slots[i], times[i]

@@ -105,12 +105,13 @@ class Kept:
         The keys of those that have any, and the lists. All in these windows are dropped.
         """
         some = bool(self._pieces) and bool(asked.any())
-        found = self._in_order(first, slots, asked) if some else self._nothing()
+        found = self._in_order(first, slots, asked) if some else self.nothing()
         self._from = (first + len(asked) // max(1, slots)) * self._size
         self._pieces = [piece for piece in self._pieces if piece[1] >= self._from]
         return found
 
-    def _nothing(self) -> tuple[NDArray[np.int64], EventLists]:
+    def nothing(self) -> tuple[NDArray[np.int64], EventLists]:
+        """No keys and no lists."""
         none = np.empty(0, np.int64)
         masks = np.empty((0, len(self._ordered)), np.uint64)
         return none, EventLists(np.zeros(1, np.int64), none, masks)

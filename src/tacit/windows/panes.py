@@ -22,7 +22,7 @@ from tacit.errors import Mistake, SpecificationError
 from tacit.kernels import compiled
 from tacit.patterns.bits import Bits
 from tacit.patterns.lists import EventLists
-from tacit.windows.clock import TAKEN
+from tacit.windows.clock import NONE, TAKEN, Verdicts
 from tacit.windows.keeping import Kept, Piece
 from tacit.windows.runs import RUN, extent
 from tacit.windows.walking import Walk
@@ -139,26 +139,29 @@ class Panes:
         slots: NDArray[np.int32],
         times: NDArray[np.int64],
         masks: NDArray[np.uint64],
-        verdicts: NDArray[np.uint8],
+        verdicts: Verdicts,
         begin: int,
         end: int,
     ) -> None:
         """Lay the tuples from `begin` to `end` that were taken into their windows."""
-        _lay(slots, times, masks, verdicts, begin, end, self.size, self._ring)
+        each, runs = verdicts.each, verdicts.runs
+        _lay(slots, times, masks, each, runs, begin, end, self.size, self._ring)
         if not self._keeps:
             return
-        added = self._kept.add(Piece(slots, times, masks, verdicts).cut(begin, end))
+        added = self._kept.add(Piece(slots, times, masks, each).cut(begin, end))
         if self._walk is not None:
             self._walk.take(added)
 
     def hand_on(self, first: int, count: int) -> Closed:
         """Take `count` windows from `first` on out of the ring, at most as many as it holds."""
-        places = np.arange(first, first + count) % len(self._ring)
-        words = self._ring[places, : self.slots]
-        self._ring[places] = 0
+        words = np.empty((count, self.slots, self._ring.shape[2]), dtype=np.uint64)
+        _take_out(self._ring, first, words)
+        if not self._keeps:
+            return Closed(first, words, *self._kept.nothing())
         if self._walk is None:
             everything = np.ones(count * self.slots, dtype=np.bool_)
             return Closed(first, words, *self._kept.hand_on(first, self.slots, everything))
+        places = np.arange(first, first + count) % len(self._ring)
         states, doubtful = self._walk.hand_on(places, self.slots)
         keys, lists = self._kept.hand_on(first, self.slots, doubtful)
         return Closed(first, words, *self._walk.again(keys, lists, states), states)
@@ -186,6 +189,7 @@ def _lay(
     times: NDArray[np.int64],
     masks: NDArray[np.uint64],
     verdicts: NDArray[np.uint8],
+    runs: NDArray[np.int64],
     begin: int,
     end: int,
     size: int,
@@ -201,8 +205,15 @@ def _lay(
     while i + 1 < end:
         i += 1
         if width == 1 and i >= run_to:
-            run_to = min(i + RUN, end)
+            run, run_to = i // RUN, min((i // RUN + 1) * RUN, end)
             moments, owners, new = times[i:run_to], slots[i:run_to], bits[i:run_to]
+            if run < len(runs) and runs[run] != NONE:
+                pane = np.uint64(runs[run] % len(ring) * ring.shape[1])
+                start = stop = np.int64(0)
+                for k in range(len(owners)):
+                    flat[pane + np.uint64(owners[k])] |= new[k]
+                i = run_to - 1
+                continue
             refused, earliest, latest = extent(moments, verdicts[i:run_to])
             window = latest // size
             start, stop = window * size, (window + 1) * size
@@ -229,3 +240,12 @@ def _lay(
         place = (pane + np.uint64(slots[i])) * np.uint64(width)
         for word in range(width):
             flat[place + np.uint64(word)] |= masks[i, word]
+
+
+@compiled
+def _take_out(ring: NDArray[np.uint64], first: int, words: NDArray[np.uint64]) -> None:
+    """Move what is in the windows from `first` on out of the ring."""
+    for window in range(len(words)):
+        place = (first + window) % len(ring)
+        words[window] = ring[place, : words.shape[1]]
+        ring[place] = 0

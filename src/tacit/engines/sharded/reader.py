@@ -28,7 +28,7 @@ from tacit.engines.sharded.pieces import Piece
 from tacit.events.subjects import Subjects
 from tacit.kernels import compiled
 from tacit.pipeline.arrivals import Arrivals, Rows
-from tacit.windows.clock import NONE, REASONS, TAKEN, Clock
+from tacit.windows.clock import NONE, REASONS, TAKEN, Clock, Verdicts
 
 PULSE: Final = 0.05
 """Seconds that a reader waits for tuples before others have their turn."""
@@ -167,13 +167,14 @@ class Reader:
         partition: then shards have to see for themselves which tuples are late.
         """
         arrivals, clock = taken.arrivals, self._clock
-        verdicts = np.empty(len(arrivals), np.uint8)
+        verdicts = Verdicts.blank(len(arrivals))
         begin = 0
         while begin < len(arrivals):
             end = clock.judge(arrivals.slots, arrivals.times, self._since, begin, 0, True, verdicts)
             clock.hand_on(clock.closed)
-            self._refuse(arrivals, begin, np.flatnonzero(verdicts[begin:end]), verdicts)
-            yield from self._cut(arrivals, verdicts, begin, end)
+            each = verdicts.each
+            self._refuse(arrivals, begin, np.flatnonzero(each[begin:end]), each)
+            yield from self._cut(arrivals, each, begin, end)
             begin = end
         self._intake.advance(taken, len(arrivals))
 

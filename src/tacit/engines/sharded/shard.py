@@ -26,7 +26,7 @@ from tacit.ledger.accounts import Accounts, Amounts, Key
 from tacit.pipeline.arrivals import Arrivals, Rows
 from tacit.pipeline.shard import Handed
 from tacit.pipeline.shard import Shard as Windows
-from tacit.windows.clock import LATE, NONE, TAKEN
+from tacit.windows.clock import LATE, NONE, TAKEN, Verdicts
 
 _CODEC: Final = pa.Codec("zstd", 1)
 _TRUE: Final = "true"
@@ -147,7 +147,7 @@ class Shard:
         if piece.attributes is not None:
             rows = (Rows(self._streams[piece.stream], piece.attributes),)
         arrivals = Arrivals(piece.slots, piece.times, piece.masks, rows)
-        self._windows.lay(arrivals, verdicts, 0, len(arrivals))
+        self._windows.lay(arrivals, Verdicts.of(verdicts), 0, len(arrivals))
         if late.any():
             names = self._windows.subjects.names.take(pa.array(piece.slots[late]))
             yield Late(piece.partition, names, piece.times[late])
