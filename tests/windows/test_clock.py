@@ -171,6 +171,27 @@ def test_verdicts_windows_and_schedule_follow_the_rules_however_input_is_cut(
     assert ours[2] == list(schedule)
 
 
+@pytest.mark.parametrize("odd", [0, 4, 40])
+@pytest.mark.parametrize("seed", range(4))
+def test_long_batches_of_settled_subjects_follow_the_rules(odd: int, seed: int) -> None:
+    """Most runs of tuples lie in one window, some in two; and some tuples are not taken."""
+    rng, count, since = np.random.default_rng(seed), 6000, [NONE] * SUBJECTS
+    cuts = sorted(rng.integers(0, count, seed).tolist())
+    times = np.cumsum(rng.integers(0, 4, count)) - rng.integers(0, 200, count)
+    slots = rng.integers(0, SUBJECTS, count)
+    strange = rng.integers(count // 2, count, odd)
+    times[strange] += rng.choice([-3000, 50_000], odd)
+    slots[strange[::4]] = -1
+    masks = 1 << rng.integers(0, 9, count)
+    tuples = list(zip(slots.tolist(), times.tolist(), masks.tolist(), strict=True))
+    verdicts, content, schedule = rules_for(tuples, 2500, 400, 9000, None, since)
+    ours = run(tuples, cuts, 2500, 400, 9000, None, since, 0)
+    assert ours[0] == verdicts
+    assert ours[1] == {key: mask for key, mask in content.items() if key[0] in schedule}
+    assert ours[2] == list(schedule)
+    assert odd < 40 or {TAKEN, LATE, FUTURE, UNREGISTERED} <= set(verdicts)
+
+
 @given(tuple_lists, st.integers(1, 9), st.integers(0, 25))
 def test_kept_events_come_back_in_order_of_time(tuples: Tuples, size: int, lateness: int) -> None:
     """Every tuple that was taken is in the lists once, and each list is sorted."""

@@ -284,7 +284,7 @@ def _judge(
                 if not ticking:
                     newest = max(newest, latest)
                 verdicts[i:run_to] = TAKEN
-                if i % RUN == 0 and i // RUN < len(runs) and earliest // size == latest // size:
+                if i // RUN < len(runs) and earliest // size == latest // size:
                     runs[i // RUN] = latest // size
                 i = run_to - 1
                 continue
