@@ -118,6 +118,9 @@ class Extractor:
         if not self.attributes:
             masks[:] = self._binding(pa.schema([])).every
             return masks
+        if isinstance(table, pa.RecordBatch):
+            self._binding(table.schema).fill(table, masks)
+            return masks
         start = 0
         for batch in _batches(table, self.attributes):
             stop = start + batch.num_rows
@@ -315,10 +318,8 @@ def _polars_schema(schema: Schema, columns: Sequence[str]) -> pl.Schema:
     return pl.Schema(found)
 
 
-def _batches(table: Table, columns: Sequence[str]) -> list[pa.RecordBatch]:
+def _batches(table: pa.Table | pl.DataFrame, columns: Sequence[str]) -> list[pa.RecordBatch]:
     """The table's tuples, in order, as contiguous columns."""
-    if isinstance(table, pa.RecordBatch):
-        return [table]
     try:
         part = table.select(list(columns))
     except (KeyError, pl.exceptions.ColumnNotFoundError) as error:

@@ -55,7 +55,8 @@ class IntegerInterner:
     def find(self, values: Ints | NDArray[np.int32]) -> Numbers:
         """The numbers of integers, UNKNOWN where there is none."""
         found: Numbers = self._scratch.empty(len(values))
-        self._cover()
+        if self._covered < self._count:
+            self._cover()
         if self._counted and self._count:
             _find_counted(frozen(values), self._low, self._count, found)
         elif len(self._direct):
@@ -82,8 +83,6 @@ class IntegerInterner:
     def _cover(self) -> None:
         """Bring the direct table up to date; it is empty where it would be too wide."""
         fresh = self._names[self._covered : self._count]
-        if not len(fresh):
-            return
         expected = int(self._names[0]) + np.arange(self._covered, self._count)
         self._counted = self._counted and bool((fresh == expected).all())
         low, high = int(fresh.min()), int(fresh.max())

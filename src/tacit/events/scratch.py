@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-_WORTHWHILE: Final = 1 << 16
+_WORTHWHILE: Final = 1 << 17
 """Bytes; less than that is quick to get."""
 _MOST: Final = 8
 _FREE: Final = 3

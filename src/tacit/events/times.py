@@ -13,7 +13,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tacit.errors import SchemaError
-from tacit.events.columns import NO_BITS, arrow_chunks, frozen, numbers, text_bytes, validity
+from tacit.events.columns import (
+    NO_BITS,
+    arrow_chunks,
+    frozen,
+    numbers,
+    text_bytes,
+    validity,
+)
 from tacit.events.streams import Stream
 from tacit.kernels import compiled
 
@@ -52,6 +59,8 @@ def to_microseconds(
     column: pa.Array | pa.ChunkedArray | pl.Series, stream: Stream
 ) -> NDArray[np.int64]:
     """The times of a column; without a copy where it holds microseconds already."""
+    if isinstance(column, pa.Array):
+        return _convert(column, stream)
     chunks = [_convert(chunk, stream) for chunk in arrow_chunks(column)]
     if len(chunks) == 1:
         return chunks[0]
@@ -61,7 +70,7 @@ def to_microseconds(
 def _convert(array: pa.Array, stream: Stream) -> NDArray[np.int64]:
     kind = array.type
     if array.null_count == 0 and (kind == _INSTANTS or (kind == _CLOCKS and stream.zone == "UTC")):
-        return numbers(array.view(pa.int64()))  # as they come most often, without further ado
+        return numbers(array).view(np.int64)  # as they come most often, without further ado
     check_time_type(kind, stream.time)
     if pa.types.is_dictionary(kind):
         times = np.append(_convert(array.dictionary, stream), NO_TIME)

@@ -10,7 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Rows:
     """Rows of a stream, and what they are called where they come from."""
 
@@ -28,7 +28,7 @@ class Rows:
         return rows + self.first if self.numbers is None else self.numbers[rows]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Arrivals:
     """Tuples in order of arrival: each one's slot, time and event types."""
 

@@ -47,7 +47,7 @@ _REACH: Final = 1 << 61
 _NEWEST, _LEAST, _NEXT, _REFUSED, _MARK = 0, 1, 2, 3, 4
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Verdicts:
     """What becomes of tuples: of each, and of runs of them."""
 
@@ -62,7 +62,7 @@ class Verdicts:
     @classmethod
     def blank(cls, count: int) -> Verdicts:
         """Room for the verdicts on so many tuples."""
-        return cls(np.empty(count, np.uint8), np.full(-(-count // RUN), NONE))
+        return cls(np.empty(count, np.uint8), np.empty(-(-count // RUN), np.int64))
 
     @classmethod
     def of(cls, each: NDArray[np.uint8]) -> Verdicts:
@@ -271,6 +271,7 @@ def _judge(
         quiet_to = min(held_to, newest + future + 1)
         if not ticking:
             quiet_to = min(quiet_to, open_from + size + lateness)
+    runs[begin // RUN :] = NONE
     run_to = begin
     refused = 0
     stop = len(times)
