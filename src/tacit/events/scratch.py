@@ -27,12 +27,13 @@ class Scratch:
         self._dtype = np.dtype(dtype)
         self._shape = shape
         """Of what the array holds at each place."""
+        self._few = _WORTHWHILE // self._dtype.itemsize
         self._arrays: list[NDArray[Any]] = []
         self._lock = threading.Lock()
 
     def empty(self, length: int) -> NDArray[Any]:
         """An array of this length, with anything in it."""
-        if length * self._dtype.itemsize < _WORTHWHILE:
+        if length < self._few:
             return np.empty((length, *self._shape), self._dtype)
         with self._lock:
             for array in self._arrays:

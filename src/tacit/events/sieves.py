@@ -149,11 +149,11 @@ class IntegerSieve(LookUpSieve):
 
     def _look_up(self, batch: pa.RecordBatch, masks: Masks, blank: bool) -> None:
         array = batch.column(self._place)
-        values, bits = numbers(array), validity(array)
+        values, (bits, offset) = numbers(array), validity(array)
         while not self._wide:
-            if _look_up(values, *bits, self._base, self._table, masks, blank):
+            if _look_up(values, bits, offset, self._base, self._table, masks, blank):
                 return
-            self._widen(*_extremes(values, *bits))
+            self._widen(*_extremes(values, bits, offset))
         if blank:
             masks[:] = self._every
         for sieve in self._otherwise:

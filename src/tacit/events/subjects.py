@@ -25,7 +25,7 @@ from tacit.kernels import compiled
 NO_SUBJECT = -2
 """In place of a slot where a tuple names nobody; UNKNOWN (-1) where it names a stranger."""
 Kind: TypeAlias = Literal["int", "text"]
-_SIGNED = (pa.int32(), pa.int64())
+_SIGNED = {pa.int32().id, pa.int64().id}
 Column: TypeAlias = pa.Array | pa.ChunkedArray | pl.Series
 
 
@@ -119,7 +119,7 @@ class Subjects:
         return pa.Array.from_buffers(pa.large_string(), len(self), buffers)
 
     def _slots(self, array: pa.Array, learning: bool) -> Numbers:
-        if self.kind == "int" and not learning and not array.null_count and array.type in _SIGNED:
+        if self.kind == "int" and not learning and not array.null_count and array.type.id in _SIGNED:
             return self._integers.find(array.to_numpy())  # as most often, without further ado
         if pa.types.is_dictionary(array.type):
             return self._coded(array, learning)

@@ -117,23 +117,22 @@ class Engine:
         Whenever it gives windows, the state is that after the first `laid` tuples: an engine
         that is restored from a snapshot of then goes on with the tuples after them.
         """
-        clock, count = self.clock, len(arrivals)
-        self.laid = end = 0
+        self.laid = 0
         self.shard.make_room()
-        if self._held or clock.due:
+        if self._held or self.clock.due:
             yield from self._overdue()
-        verdicts = Verdicts.blank(count)
-        while end < count:
-            begin, before = end, clock.refused
+        verdicts = Verdicts.blank(len(arrivals))
+        while self.laid < len(arrivals):
+            begin, before = self.laid, self.clock.refused
             end = self._judge(arrivals, begin, verdicts)
             self._lay(arrivals, verdicts, begin, end)
-            if clock.refused == before:
+            if self.clock.refused == before:
                 self.counts[TAKEN] += end - begin
             else:
                 self._refuse(arrivals, verdicts.each, begin, end)
             self.laid = end
-            if clock.due:
-                yield from self._close(clock.closed)
+            if self.clock.due:
+                yield from self._close(self.clock.closed)
 
     def tick(self, now: int, *, catching_up: bool = False) -> Iterator[Handed]:
         """Tell the time, where windows close by the clock; the windows that this closes.
