@@ -65,6 +65,8 @@ class Subjects:
     def slots(self, column: Column) -> Numbers:
         """Each tuple's slot: UNKNOWN for a stranger, NO_SUBJECT where nobody is named."""
         if isinstance(column, pa.Array):
+            if self.kind == "int" and column.type.id in _SIGNED and not column.null_count:
+                return self._integers.find(column.to_numpy())  # as most often
             return self._slots(column, False)
         return _joined([self._slots(chunk, False) for chunk in arrow_chunks(column)])
 
@@ -119,8 +121,6 @@ class Subjects:
         return pa.Array.from_buffers(pa.large_string(), len(self), buffers)
 
     def _slots(self, array: pa.Array, learning: bool) -> Numbers:
-        if self.kind == "int" and not learning and not array.null_count and array.type.id in _SIGNED:
-            return self._integers.find(array.to_numpy())  # as most often, without further ado
         if pa.types.is_dictionary(array.type):
             return self._coded(array, learning)
         if pa.types.is_null(array.type):
