@@ -32,16 +32,14 @@ class _Numbers:
 
 
 class NumberColumns:
-    """The columns of numbers in a file that is in the page cache or soon will be."""
+    """The columns of numbers in a file."""
 
     def __init__(self, path: Path, file: pq.ParquetFile, schema: pa.Schema) -> None:
         self._metadata = file.metadata
         kinds = {field.name: field.type for field in schema} if sys.byteorder == "little" else {}
         found = (_numbers(file, number, kinds) for number in range(len(file.schema)))
         self._columns = {column.name: column for column in found if column is not None}
-        with path.open("rb") as opened:
-            content = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
-        self._content: Bytes = np.frombuffer(content, np.uint8)
+        self._path = path
 
     def decoded(self, group: int, names: Sequence[str]) -> dict[str, pa.Array]:
         """Those of these columns that could be decoded, in a row group."""
@@ -54,17 +52,39 @@ class NumberColumns:
         begin = chunk.data_page_offset
         if chunk.has_dictionary_page and chunk.dictionary_page_offset:
             begin = min(begin, chunk.dictionary_page_offset)
-        end = begin + chunk.total_compressed_size
         snappy = _SNAPPY.get(chunk.compression)
-        if snappy is None or chunk.file_path or not 0 <= begin <= end <= len(self._content) - WORD:
+        if snappy is None or chunk.file_path:
+            return None
+        content = _mapped(self._path, begin, chunk.total_compressed_size)
+        if content is None:
             return None
         rows = self._metadata.row_group(group).num_rows
         size = column.type.bit_width // 8
         buffer = pa.allocate_buffer(rows * size)  # of Arrow's pool, which keeps what was used up
         into = np.frombuffer(buffer, np.dtype(f"u{size}"))
-        if decode(self._content, begin, end, snappy, column.optional, column.width, into) != rows:
+        data, begin, end = content
+        if decode(data, begin, end, snappy, column.optional, column.width, into) != rows:
             return None
         return pa.Array.from_buffers(column.type, rows, [None, buffer], null_count=0)
+
+
+def _mapped(path: Path, begin: int, size: int) -> tuple[Bytes, int, int] | None:
+    """Bytes of a file in memory, with those around them: where they begin there, and end.
+
+    A word follows them. Only what is mapped counts as memory of ours, so it is not the whole file.
+    """
+    before = begin % mmap.ALLOCATIONGRANULARITY
+    try:
+        with path.open("rb") as file:
+            content = mmap.mmap(
+                file.fileno(),
+                before + size + WORD,
+                access=mmap.ACCESS_READ,
+                offset=begin - before,
+            )
+    except (OSError, ValueError, OverflowError):  # whoever reads it instead will say what is wrong
+        return None
+    return np.frombuffer(content, np.uint8), before, before + size
 
 
 def _numbers(file: pq.ParquetFile, number: int, kinds: dict[str, pa.DataType]) -> _Numbers | None:
