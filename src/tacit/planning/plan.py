@@ -116,7 +116,9 @@ class Plan:
 
     def insist(self, spec: Specification) -> None:
         """Raise PlanError unless it was made for this specification; the registry may differ."""
-        same = spec.model_copy(update={"subjects": self.spec.subjects})
+        same = spec
+        if spec.subjects != self.spec.subjects:
+            same = spec.model_copy(update={"subjects": self.spec.subjects})
         if same.fingerprint != self.fingerprint:
             raise PlanError(_OTHER)
 
