@@ -342,6 +342,13 @@ def _gather(
     words: NDArray[np.uint64],
 ) -> None:
     """What is decided, and what the symbols are read as."""
+    if codes.shape[1] == words.shape[1] == 1 and len(readings):
+        # Whether there is a symbol is anybody's guess: a choice, not a branch.
+        for i in range(len(contexts)):
+            code = codes[i, 0]
+            read = readings[max(code, np.int32(0)), 0]
+            words[i, 0] = decided[contexts[i], 0] | (read if code >= 0 else np.uint64(0))
+        return
     for i in range(len(contexts)):
         for word in range(words.shape[1]):
             found = decided[contexts[i], word]

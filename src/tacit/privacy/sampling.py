@@ -22,7 +22,8 @@ from tacit.privacy.randomness import Source
 _BLOCK = 1 << 16
 """Random bytes that are drawn at a time: OpenSSL's largest request, and it stays in the cache."""
 _OPEN = -1
-"""In a guide: the first byte does not decide."""
+"""In a guide: the first byte does not decide, or a symbol's number is too large to stand there."""
+_LARGEST = 127
 
 
 class Sampler:
@@ -39,7 +40,7 @@ class Sampler:
         self.offsets = np.empty(0, np.int64)
         self._sums = np.empty((0, 0), np.uint64)
         self._shifts = np.empty(0, np.uint64)
-        self._guide = np.empty((0, 256), np.int32)
+        self._guide = np.empty((0, 256), np.int8)
         self.extend((channels,) if isinstance(channels, Channel) else channels)
 
     def extend(self, channels: Sequence[Channel]) -> None:
@@ -184,9 +185,9 @@ def _running_sums(channels: Sequence[Channel]) -> NDArray[np.uint64]:
 
 
 @compiled
-def _guide(sums: NDArray[np.uint64], shifts: NDArray[np.uint64]) -> NDArray[np.int32]:
+def _guide(sums: NDArray[np.uint64], shifts: NDArray[np.uint64]) -> NDArray[np.int8]:
     """`[row][first byte]`: the symbol, if it is the same whatever bytes follow."""
-    guide = np.empty((len(sums), 256), dtype=np.int32)
+    guide = np.empty((len(sums), 256), dtype=np.int8)  # small, to stay near the processor
     rest = np.uint64(2**56 - 1)
     for row in range(len(sums)):
         low = high = 0
@@ -197,7 +198,7 @@ def _guide(sums: NDArray[np.uint64], shifts: NDArray[np.uint64]) -> NDArray[np.i
             high = max(high, low)
             while high < sums.shape[1] and sums[row, high] <= (first | rest) >> shifts[row]:
                 high += 1
-            guide[row, byte] = low if low == high else _OPEN
+            guide[row, byte] = low if low == high <= _LARGEST else _OPEN
     return guide
 
 
@@ -207,7 +208,7 @@ def _look_up(
     symbols: NDArray[np.int32],
     done: int,
     octets: NDArray[np.uint8],
-    guide: NDArray[np.int32],
+    guide: NDArray[np.int8],
     sums: NDArray[np.uint64],
     shifts: NDArray[np.uint64],
 ) -> int:
@@ -215,7 +216,7 @@ def _look_up(
     used = 0
     while done < len(rows) and used + 8 <= len(octets):
         row = rows[done]
-        symbol = guide[row, octets[used]]
+        symbol = np.int32(guide[row, octets[used]])
         if symbol == _OPEN:
             number = np.uint64(0)
             for place in range(8):
