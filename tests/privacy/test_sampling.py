@@ -86,6 +86,19 @@ def test_wide_numbers_change_their_symbol_exactly_at_the_running_sums(
             assert sampler.sample(np.array([0]))[0] == expected
 
 
+def test_of_very_many_symbols_each_has_exactly_its_counts() -> None:
+    """More than a guide can name; each of 300 has some of 512 numbers."""
+    table = np.ones(300, np.int64)
+    table[:212] += 1
+    source = Scripted(b"")
+    sampler = Sampler(Channel([table.tolist()], []), source)
+    counts = np.zeros(300, np.int64)
+    for number in range(512):
+        source._script = as_bytes(number, 9, 0)
+        counts[sampler.sample(np.array([0]))[0]] += 1
+    assert counts.tolist() == table.tolist()
+
+
 def read_slowly(blocks: list[bytes], rows: NDArray[np.int64], channel: Channel) -> list[int]:
     """The same numbers from the same bytes: one byte, and seven more if it leaves a doubt."""
     symbols: list[int] = []

@@ -140,6 +140,13 @@ class Contexts:
         _gather(drawn.contexts, drawn.codes, self._decided, self._readings, words)
         return words
 
+    def add_words(self, drawn: Drawn, begin: int, words: NDArray[np.uint64]) -> None:
+        """Write the answers of all parts into words, which have room for them from `begin` on."""
+        if self.parts:
+            _gather_beside(
+                drawn.contexts, drawn.codes, self._decided, self._readings, np.uint64(begin), words
+            )
+
     def weigh(
         self, drawn: Drawn, part: int, likely: NDArray[np.float64], *, true: bool = True
     ) -> None:
@@ -342,13 +349,6 @@ def _gather(
     words: NDArray[np.uint64],
 ) -> None:
     """What is decided, and what the symbols are read as."""
-    if codes.shape[1] == words.shape[1] == 1 and len(readings):
-        # Whether there is a symbol is anybody's guess: a choice, not a branch.
-        for i in range(len(contexts)):
-            code = codes[i, 0]
-            read = readings[max(code, np.int32(0)), 0]
-            words[i, 0] = decided[contexts[i], 0] | (read if code >= 0 else np.uint64(0))
-        return
     for i in range(len(contexts)):
         for word in range(words.shape[1]):
             found = decided[contexts[i], word]
@@ -356,6 +356,29 @@ def _gather(
                 if codes[i, block] >= 0:
                     found |= readings[codes[i, block], word]
             words[i, word] = found
+
+
+@compiled
+def _gather_beside(
+    contexts: NDArray[np.int32],
+    codes: NDArray[np.int32],
+    decided: NDArray[np.uint64],
+    readings: NDArray[np.uint64],
+    begin: np.uint64,
+    words: NDArray[np.uint64],
+) -> None:
+    """The same in a word for each, beside what is there."""
+    if not len(readings):
+        for i in range(len(contexts)):
+            words[i] |= decided[contexts[i], 0] << begin
+        return
+    for i in range(len(contexts)):
+        found = decided[contexts[i], 0]
+        for block in range(codes.shape[1]):
+            # Whether there is a symbol is anybody's guess: a choice, not a branch.
+            read = readings[max(codes[i, block], np.int32(0)), 0]
+            found |= read if codes[i, block] >= 0 else np.uint64(0)
+        words[i] |= found << begin
 
 
 @compiled

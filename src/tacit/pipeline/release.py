@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 import numpy as np
 import polars as pl
@@ -239,12 +240,9 @@ class OptimalGuard(Guard):
     def protect(self, windows: Windows, own: NDArray[np.bool_] | None) -> tuple[Columns, Certainty]:
         """Draw for every component, then put the queries together from their parts."""
         slots = np.arange(windows.slots) if own is None else np.flatnonzero(own)
-        drawn, parts = [], []
-        inputs = self._inputs(windows, slots, own)
-        for contexts, (signals, variables) in zip(self._contexts, inputs, strict=True):
-            found = contexts.draw(signals, variables)
-            drawn.append(found)
-            parts.append(self._answers(contexts, found, windows, slots, own))
+        inputs = zip(self._contexts, self._inputs(windows, slots, own), strict=True)
+        drawn = [contexts.draw(signals, variables) for contexts, (signals, variables) in inputs]
+        parts = self._answers(drawn, windows, slots, own)
         shape = (len(windows.bits), len(self._questions), windows.bits.shape[2])
         certainty = Symbols(self._contexts, drawn, self._questions, len(windows.bits), slots)
         result = np.empty(shape, np.uint64)
@@ -275,20 +273,25 @@ class OptimalGuard(Guard):
 
     def _answers(
         self,
-        contexts: Contexts,
-        drawn: Drawn,
+        drawn: Sequence[Drawn],
         windows: Windows,
         slots: NDArray[np.int64],
         own: NDArray[np.bool_] | None,
-    ) -> Columns:
-        """The answers of a component's parts as bit columns."""
-        words = contexts.words(drawn)
-        words = words.reshape(len(windows.bits), len(slots), words.shape[1])
-        if own is not None:
-            full = np.zeros((len(windows.bits), windows.slots, words.shape[2]), np.uint64)
-            full[:, slots] = words
-            words = full
-        return to_columns(words, contexts.parts)
+    ) -> list[Columns]:
+        """The answers of each component's parts as bit columns."""
+        pairs = list(zip(self._contexts, drawn, strict=True))
+        edges = list(accumulate((contexts.parts for contexts in self._contexts), initial=0))
+        if edges[-1] > 64:
+            return [
+                _by_window(contexts.words(one), contexts.parts, windows, slots, own)
+                for contexts, one in pairs
+            ]
+        # One turn of the bits for all components; each then takes its own.
+        words = np.zeros(len(windows.bits) * len(slots), np.uint64)
+        for (contexts, one), begin in zip(pairs, edges, strict=False):
+            contexts.add_words(one, begin, words)
+        columns = _by_window(words.reshape(-1, 1), edges[-1], windows, slots, own)
+        return [columns[:, begin:end] for begin, end in pairwise(edges)]
 
     def _combined(
         self,
@@ -462,6 +465,22 @@ def _claim(
             slot = np.uint64(slots[i])
             yes = np.uint64(likely[window, i] >= threshold)
             claims[window, slot >> np.uint64(6)] |= yes << (slot & np.uint64(63))
+
+
+def _by_window(
+    words: NDArray[np.uint64],
+    width: int,
+    windows: Windows,
+    slots: NDArray[np.int64],
+    own: NDArray[np.bool_] | None,
+) -> Columns:
+    """The other way round: words for each window and subject as bit columns."""
+    words = words.reshape(len(windows.bits), len(slots), words.shape[1])
+    if own is not None:
+        full = np.zeros((len(windows.bits), windows.slots, words.shape[2]), np.uint64)
+        full[:, slots] = words
+        words = full
+    return to_columns(words, width)
 
 
 def _by_subject(

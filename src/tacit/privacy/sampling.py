@@ -9,6 +9,7 @@ were not looked at, never depends on a byte that is still to be used.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,10 @@ _BLOCK = 1 << 16
 _OPEN = -1
 """In a guide: the first byte does not decide, or a symbol's number is too large to stand there."""
 _LARGEST = 127
+_EVERY = np.array([~np.uint64(0)])
+"""All lanes."""
+_NO_ROW = -1
+"""Instead of how many were drawn: a row that is asked for is not there."""
 
 
 class Sampler:
@@ -70,14 +75,14 @@ class Sampler:
         if rows.dtype.kind not in "iu":
             raise PrivacyError(f"rows are drawn from by their numbers; got {rows.dtype}")
         asked = np.ascontiguousarray(rows, dtype=np.int64)
-        if asked.size and (asked.min() < 0 or asked.max() >= self.rows):
-            raise PrivacyError(f"the rows to draw from must lie between 0 and {self.rows - 1}")
         symbols = np.empty(asked.shape, dtype=np.int32)
         flat, drawn = asked.reshape(-1), symbols.reshape(-1)
         done = 0
         while done < len(flat):
             octets = self.source.octets(min(_BLOCK, 8 * (len(flat) - done)))
             done = _look_up(flat, drawn, done, octets, self._guide, self._sums, self._shifts)
+            if done == _NO_ROW:
+                raise PrivacyError(f"the rows to draw from must lie between 0 and {self.rows - 1}")
         return symbols
 
     def __repr__(self) -> str:
@@ -104,7 +109,7 @@ def flip_bits(
     not change U < F, so they need not be drawn. After F's last 1, U cannot get below it.
     """
     depth, threshold = _threshold(channel)
-    mask = np.full(1, ~np.uint64(0)) if lanes is None else lanes
+    mask = _EVERY if lanes is None else lanes
     if words.dtype != np.uint64 or mask.dtype != np.uint64:
         raise PrivacyError(f"bits are flipped in words of uint64; got {words.dtype}, {mask.dtype}")
     if lanes is not None and lanes.shape != words.shape:
@@ -118,6 +123,7 @@ def flip_bits(
     return flipped.reshape(words.shape)
 
 
+@lru_cache(maxsize=1024)
 def _threshold(channel: Channel) -> tuple[int, np.uint64]:
     """How many bits of a lane's number can matter, and the flips with their first bit on top."""
     table = channel.table
@@ -216,6 +222,8 @@ def _look_up(
     used = 0
     while done < len(rows) and used + 8 <= len(octets):
         row = rows[done]
+        if not 0 <= row < len(guide):
+            return _NO_ROW
         symbol = np.int32(guide[row, octets[used]])
         if symbol == _OPEN:
             number = np.uint64(0)
