@@ -201,6 +201,22 @@ def test_a_source_puts_together_what_several_decode(
         assert frame.equals(pl.DataFrame(written.slice(begin)), null_equal=True)
 
 
+@pytest.mark.parametrize("begin", [0, 3, 5, 6])
+def test_row_groups_without_rows_are_passed_over(
+    begin: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tacit.connectors.parquet.source._USUAL", (1, 10**9))
+    part = pa.table({"n": range(12), "name": [f"name {n}" for n in range(12)]})
+    with pq.ParquetWriter(tmp_path / "a.parquet", part.schema) as writer:
+        for start, rows in ((0, 0), (0, 5), (5, 0), (5, 7), (12, 0)):
+            writer.write_table(part.slice(start, rows))
+    for keys in ((), ("name",)):
+        source = open_source(tmp_path / "a.parquet")
+        source.resume({"row": begin})
+        found = [row for batch in source.batches(keys=keys) for row in batch.table.to_pylist()]
+        assert found == part.slice(begin).to_pylist()
+
+
 @dataclass(frozen=True)
 class Fenced:
     """An array with bytes before and behind it that nobody may touch."""

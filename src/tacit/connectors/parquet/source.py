@@ -106,7 +106,8 @@ class ParquetSource(Source):
             frames = rest.collect_batches(chunk_size=chunk, maintain_order=True)
             return prefetch((batch for frame in frames for batch in _record_batches(frame)), 2)
         edges = enumerate(pairwise(accumulate(self._groups, initial=0)))
-        rests = ((number, max(start, begin), end) for number, (start, end) in edges if end > begin)
+        spans = ((number, max(start, begin), end) for number, (start, end) in edges)
+        rests = ((number, start, end) for number, start, end in spans if start < end)
         waiting = min(_MOST_WAITING, _USUAL[1] // max(self._groups))
         return parallel(partial(self._group, columns), rests, _THREADS, waiting)
 
