@@ -288,6 +288,11 @@ def test_snappy_of_much() -> None:
         (b"\x10\xf4\x0f\x00abcdefghijklmnop", b"abcdefghijklmnop"),
         (b"\x10\xf8\x0f\x00\x00abcdefghijklmnop", b"abcdefghijklmnop"),
         (b"\x10\xfc\x0f\x00\x00\x00abcdefghijklmnop", b"abcdefghijklmnop"),
+        (b"\x03\xf0\x02abc", b"abc"),
+        (b"\x08\x1cabcdefgh", b"abcdefgh"),
+        (b"\x10\x1cabcdefgh\x04xy\x09\x08", b"abcdefghxycdefgh"),
+        (b"\x12\x1cabcdefgh\x04xy\x11\x08", b"abcdefghxycdefghxy"),
+        (b"\x0b\x1cabcdefgh\x08xyz", b"abcdefghxyz"),
     ],
 )
 def test_snappy_has_many_ways_to_say_the_same(packed: bytes, text: bytes) -> None:

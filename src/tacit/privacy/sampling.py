@@ -222,7 +222,7 @@ def _look_up(
     used = 0
     while done < len(rows) and used + 8 <= len(octets):
         row = rows[done]
-        if not 0 <= row < len(guide):
+        if row < 0 or row >= len(guide):
             return _NO_ROW
         symbol = np.int32(guide[row, octets[used]])
         if symbol == _OPEN:

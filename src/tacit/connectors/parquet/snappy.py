@@ -1,8 +1,9 @@
 """Snappy, which most Parquet files are compressed with, undone by a compiled loop.
 
 Compressed bytes are a row of steps: take some bytes as they stand here, or repeat some that were
-written before. In a column of numbers they take turns, and most are shorter than a word; so a step
-writes a whole word, and the next step overwrites what was too much.
+written before. In a column of numbers of eight bytes they mostly take turns: the lower bytes are
+new, the upper ones stood before, and both steps are taken together. Else a step writes whole words,
+and the next one overwrites what was too much.
 """
 
 from __future__ import annotations
@@ -15,6 +16,19 @@ from tacit.kernels import compiled
 FAILED = -1
 SLACK = 72
 """Bytes that may be written beyond the end of what is decompressed, and be anything."""
+
+
+@compiled
+def _completes(word: np.uint64, length: int, into: Bytes, done: int) -> bool:
+    """Write eight bytes, if that is what two steps make: so many new ones, and a repetition."""
+    new, rest = word >> BYTE, word >> (BYTE * np.uint64(1 + length))
+    tag = whole(rest) & 255
+    back = ((tag >> 5) << 8) | (whole(rest >> BYTE) & 255)
+    if tag & 31 != 1 | ((4 - length) << 2) or back < WORD or back > done:
+        return False
+    low = (np.uint64(1) << (BYTE * np.uint64(length))) - np.uint64(1)
+    put_word(into, done, (word_at(into, done - back) & ~low) | (new & low))
+    return True
 
 
 @compiled
@@ -40,30 +54,34 @@ def decompress(data: Bytes, begin: int, end: int, into: Bytes, size: int) -> int
     while at < end and done < size:
         word = word_at(data, at)
         tag = whole(word) & 255
+        # Each length is a branch of its own: so the processor can guess where the next step begins.
+        if tag == 4 and at + 5 <= end and _completes(word, 2, into, done):
+            at += 5
+            done += WORD
+            continue
+        if tag == 0 and at + 4 <= end and _completes(word, 1, into, done):
+            at += 4
+            done += WORD
+            continue
+        if tag == 8 and at + 6 <= end and _completes(word, 3, into, done):
+            at += 6
+            done += WORD
+            continue
         if tag & 3 == 0:
-            length = (tag >> 2) + 1
-            if length > 4:
-                at += 1
-                if length > 60:
-                    wide = length - 60
-                    length = (whole(word >> BYTE) & ((1 << (8 * wide)) - 1)) + 1
-                    at += wide
-                if length > end - at or length > size - done:
-                    return FAILED
+            at, length = at + 1, (tag >> 2) + 1
+            if length > 60:
+                wide = length - 60
+                length = (whole(word >> BYTE) & ((1 << (8 * wide)) - 1)) + 1
+                at += wide
+            if length > end - at or length > size - done:
+                return FAILED
+            if length <= WORD:
+                put_word(into, done, word_at(data, at))
+            else:
                 copy_bytes(data, at, into, done, length)
-                at += length
-                done += length
-                continue
-            put_word(into, done, word >> BYTE)
-            at += 1 + length
+            at += length
             done += length
-            if at >= end:
-                break
-            # What follows a few bytes is mostly a short repetition, and in the same word.
-            word >>= BYTE * np.uint64(1 + length)
-            tag = whole(word) & 255
-            if tag & 3 != 1:
-                continue
+            continue
         kind = tag & 3
         if kind == 1:
             length = ((tag >> 2) & 7) + 4
