@@ -119,19 +119,21 @@ class Engine:
         """
         self.laid = 0
         self.shard.make_room()
-        if self._held or self.clock.due:
+        due, before = self.clock.glance()
+        if self._held or due:
             yield from self._overdue()
         verdicts = Verdicts.blank(len(arrivals))
         while self.laid < len(arrivals):
-            begin, before = self.laid, self.clock.refused
+            begin = self.laid
             end = self._judge(arrivals, begin, verdicts)
             self._lay(arrivals, verdicts, begin, end)
-            if self.clock.refused == before:
+            due, refused = self.clock.glance()
+            if refused == before:
                 self.counts[TAKEN] += end - begin
             else:
                 self._refuse(arrivals, verdicts.each, begin, end)
-            self.laid = end
-            if self.clock.due:
+            self.laid, before = end, refused
+            if due:
                 yield from self._close(self.clock.closed)
 
     def tick(self, now: int, *, catching_up: bool = False) -> Iterator[Handed]:

@@ -144,22 +144,20 @@ class Clock:
         return int(self.state[_NEXT])
 
     @property
-    def refused(self) -> int:
-        """How many tuples were refused so far."""
-        return int(self.state[_REFUSED])
-
-    @property
     def closed(self) -> int:
         """The first window that is still open: all before it are closed."""
         mark = int(self.state[_MARK if self.ticking else _NEWEST])
         return self.next_window if mark == NONE else (mark - self.lateness) // self.size
 
-    @property
-    def due(self) -> bool:
-        """Whether windows are closed that have not been handed on."""
-        state = self.state.tolist()  # asked for each batch: at once, not number by number
+    def glance(self) -> tuple[bool, int]:
+        """Whether windows are closed that have not been handed on; how many tuples were refused.
+
+        This is asked for each batch, so it is read at once, not number by number.
+        """
+        state = self.state.tolist()
         mark = state[_MARK if self.ticking else _NEWEST]
-        return bool(mark != NONE and (mark - self.lateness) // self.size > state[_NEXT])
+        due = mark != NONE and (mark - self.lateness) // self.size > state[_NEXT]
+        return due, state[_REFUSED]
 
     @property
     def next_close(self) -> int:
