@@ -27,6 +27,10 @@ _OPEN = -1
 _LARGEST = 127
 _EVERY = np.array([~np.uint64(0)])
 """All lanes."""
+_USUAL_OCTETS = 2
+"""Random bytes that suffice for a draw in the mean; if they do not, there are more."""
+_USUAL_WORDS = 12
+"""Random words that nearly always decide all 64 lanes of a word; if they do not, there are more."""
 _NO_ROW = -1
 """Instead of how many were drawn: a row that is asked for is not there."""
 
@@ -79,7 +83,8 @@ class Sampler:
         flat, drawn = asked.reshape(-1), symbols.reshape(-1)
         done = 0
         while done < len(flat):
-            octets = self.source.octets(min(_BLOCK, 8 * (len(flat) - done)))
+            left = len(flat) - done
+            octets = self.source.octets(min(_BLOCK, 8 * left, 8 + _USUAL_OCTETS * left))
             done = _look_up(flat, drawn, done, octets, self._guide, self._sums, self._shifts)
             if done == _NO_ROW:
                 raise PrivacyError(f"the rows to draw from must lie between 0 and {self.rows - 1}")
@@ -118,7 +123,8 @@ def flip_bits(
     flipped = np.empty_like(flat)
     done = 0
     while done < len(flat):
-        random = source.words(min(_BLOCK // 8, depth * (len(flat) - done)))
+        left = len(flat) - done
+        random = source.words(min(_BLOCK // 8, depth * left, depth + _USUAL_WORDS * left))
         done = _flip(flat, flipped, chosen, done, random, threshold, depth)
     return flipped.reshape(words.shape)
 
