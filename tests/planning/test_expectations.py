@@ -99,7 +99,7 @@ def truth() -> NDArray[np.bool_]:
 @cache
 def answered(mechanism: str, decode: str) -> list[Answers]:
     made = plan(mechanism, decode)
-    return list(protected(specification(), source(2), made, noise=Noise(SeededSource(3))))
+    return list(protected(specification(), source(2), made, noise=Noise(SeededSource(4))))
 
 
 def furthest(mechanism: str, decode: str, share: str = "1") -> float:
