@@ -13,14 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tacit.errors import SchemaError
-from tacit.events.columns import (
-    NO_BITS,
-    arrow_chunks,
-    frozen,
-    numbers,
-    text_bytes,
-    validity,
-)
+from tacit.events.columns import NO_BITS, arrow_chunks, frozen, numbers, text_bytes, validity
 from tacit.events.streams import Stream
 from tacit.kernels import compiled
 
