@@ -36,6 +36,10 @@ def test_what_waits_for_outlets_and_who_has_reached_a_limit_is_told_if_there_is_
     assert "1 release undelivered · 2 subjects exhausted" in said
 
 
+def test_until_all_sources_are_connected_the_line_says_just_that() -> None:
+    assert str(StatusLine(Status(connecting=True))) == "connecting to the sources ..."
+
+
 def test_a_slow_ledger_is_told() -> None:
     assert "commits" not in str(StatusLine(Status(commit_seconds=0.1)))
     assert "commits take 1.5 s" in str(StatusLine(Status(commit_seconds=1.5)))

@@ -235,6 +235,41 @@ def test_two_processes_cannot_deliver_to_one_file(tmp_path: Path) -> None:
         second.recover(None)
 
 
+HOLDING = """
+import sys
+from tacit.connectors.opening import open_outlet
+with open_outlet(sys.argv[1]) as outlet:
+    outlet.recover(None)
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv.gz", "parts/", "parts/*.csv"])
+def test_another_process_keeps_us_out_however_often_it_is_tried(name: str, tmp_path: Path) -> None:
+    """Nothing is written without the lock: not on the second attempt, nor by a delivery."""
+    target = f"{tmp_path}/{name}"
+    command = [sys.executable, "-c", HOLDING, target]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdin is not None
+        assert holder.stdout.readline() == "held\n"
+        with open_outlet(target) as outlet:
+            for _ in range(3):
+                with pytest.raises(UnreachableError, match="another process delivers"):
+                    outlet.recover(None)
+                with pytest.raises(UnreachableError, match="another process delivers"):
+                    outlet.deliver(parcel(1))
+            held = [path for path in tmp_path.rglob("*") if path.is_file()]
+            assert not [path for path in held if path.stat().st_size]
+            holder.stdin.close()
+            assert holder.wait(10) == 0
+            begin_with(outlet, None, parcel(1))
+    assert_same(rows(target), answers(parcel(1)))
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small disk")
 @pytest.mark.parametrize("name", ["a.jsonl", "parts/*.csv"])
 def test_a_disk_that_is_really_full_is_waited_for(name: str, tmp_path: Path) -> None:
@@ -275,7 +310,8 @@ def test_a_cut_off_part_leaves_nothing_behind(tmp_path: Path) -> None:
     with open_outlet(f"{tmp_path}/parts/") as outlet:
         outlet.recover(None)
         outlet.deliver(parcel(7))
-    assert sorted(os.listdir(tmp_path / "parts")) == [".other.partial", "000000000007.parquet"]
+    left = [name for name in os.listdir(tmp_path / "parts") if name != ".parquet.lock"]
+    assert sorted(left) == [".other.partial", "000000000007.parquet"]
 
 
 def test_standard_output_gets_json_lines(capfd: pytest.CaptureFixture[str]) -> None:

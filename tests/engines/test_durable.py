@@ -199,6 +199,33 @@ def test_a_run_that_breaks_down_at_a_step_goes_on_as_if_nothing_had_been(
     check_complete(house.spec_file, check_released_once(house.place, house.answers), source)
 
 
+def test_deliveries_begin_at_the_place_that_holds_once_the_outlet_is_ours(house: House) -> None:
+    """Another process may deliver once more before it lets go of the outlet."""
+    lease: list[Lease] = []
+    recovered: list[Any] = []
+    delivered: list[int] = []
+
+    class Held(Outlet):
+        """An outlet that another process releases only after it has delivered the first one."""
+
+        name = "held"
+
+        def recover(self, position: Any) -> None:
+            recovered.append(position)
+            if len(recovered) == 1:
+                lease[0].delivered("held", 1, {"offset": 7})
+
+        def deliver(self, parcel: Parcel) -> None:
+            delivered.append(parcel.release)
+
+        def close(self) -> None: ...
+
+    source = filled(house.folder / "input", files=6, rows=150)
+    house.run(source, outlet=Held(), alter=lease.append)
+    assert recovered == [None, {"offset": 7}]
+    assert 1 not in delivered
+
+
 @pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_delivery_that_is_cut_off_comes_again_with_the_same_answers(

@@ -35,6 +35,8 @@ class StatusLine:
 
     def __str__(self) -> str:
         status, public = self.status, self.status.public
+        if status.connecting:
+            return "connecting to the sources ..."
         parts = [f"{self._rate():,.0f} tuples/s"]
         if status.newest is not None:
             lag = self.now() - status.newest / 1e6

@@ -102,11 +102,13 @@ class AppendingOutlet(Outlet):
             return self._file
         self.close()
         fresh = not self._path.exists()
-        file = io.FileIO(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666), "r+")
-        self._file = file
-        _lock(file, self.name)
+        file = open_locked(self._path, self.name)
+        if not _same(file, self._path):
+            file.close()
+            raise UnreachableError(f"{self.name} was moved away just now. It is tried again")
         if fresh:
             sync_folder(self._path.parent)
+        self._file = file
         return file
 
     def _end(self, file: io.FileIO, table: pa.Table) -> int:
@@ -192,13 +194,22 @@ def _write(file: io.FileIO, text: bytes) -> None:
         rest = rest[file.write(rest) or 0 :]
 
 
-def _lock(file: io.FileIO, name: str) -> None:
+def open_locked(path: Path, name: str) -> io.FileIO:
+    """The file at this path, which is created if need be and belongs to us until it is closed.
+
+    It is closed again where another process has it: a file without its lock never gets out.
+    """
+    file = io.FileIO(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666), "r+")
     try:
         fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise UnreachableError(
-            f"another process delivers to {name}; stop it. It is tried again"
-        ) from error
+    except OSError as error:
+        file.close()
+        if isinstance(error, BlockingIOError):
+            raise UnreachableError(
+                f"another process delivers to {name}; stop it. It is tried again"
+            ) from error
+        raise
+    return file
 
 
 def _same(file: io.FileIO, path: Path) -> bool:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import filecmp
+import io
 import os
 from pathlib import Path
 
-from tacit.connectors.appending import explained, failing
+from tacit.connectors.appending import explained, failing, open_locked
 from tacit.connectors.outlets import Outlet, Parcel
 from tacit.connectors.sinks import FileSink
 from tacit.connectors.writers import SUFFIXES
@@ -16,7 +17,8 @@ from tacit.errors import SinkError
 class PartsOutlet(Outlet):
     """A folder in which each release becomes a file, named by the release's number.
 
-    A release that is delivered again finds its file and leaves it as it is.
+    A release that is delivered again finds its file and leaves it as it is. The folder belongs to
+    this outlet: a hidden file in it is locked while the outlet is open.
     """
 
     once = True
@@ -24,17 +26,21 @@ class PartsOutlet(Outlet):
     def __init__(self, folder: Path, suffix: str = ".parquet") -> None:
         self._folder = Path(os.path.abspath(folder))
         self._suffix = suffix
+        self._lock: io.FileIO | None = None
         self.name = str(self._folder / f"*{suffix}")
 
     def recover(self, position: None) -> None:  # noqa: ARG002 - the names tell what is there
-        """Make the folder, and remove what deliveries that were cut off have left."""
+        """Create and lock the folder, and remove what interrupted deliveries have left."""
         with failing(self.name):
             self._folder.mkdir(exist_ok=True)
+            self._take_folder()
             for left in self._folder.glob(f".{'[0-9]' * 12}{self._suffix}.*.partial"):
                 left.unlink(missing_ok=True)
 
     def deliver(self, parcel: Parcel) -> None:
         """Write the release's file and put it on the disk before it gets its name."""
+        with failing(self.name):
+            self._take_folder()
         name = f"{parcel.release:012d}{self._suffix}"
         target = self._folder / name
         if target.exists():
@@ -51,7 +57,14 @@ class PartsOutlet(Outlet):
         self._write(target, parcel)
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Release the folder."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def _take_folder(self) -> None:
+        if self._lock is None:
+            self._lock = open_locked(self._folder / f"{self._suffix}.lock", self.name)
 
     def _write(self, path: Path, parcel: Parcel) -> None:
         try:

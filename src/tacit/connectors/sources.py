@@ -105,6 +105,14 @@ class Source(ABC):
     """Whether tuples come as they happen. Such a source has no end and gives empty batches while
     it is silent, several in a second; nobody waits for it in favour of another."""
 
+    @property
+    def listening(self) -> bool:
+        """Whether a tuple that is sent from now on comes: a broker must know us first.
+
+        It can become true only while the source is read.
+        """
+        return True
+
     def resume(self, token: Any) -> None:
         """Begin at a batch's token when it is read next."""
         if token is not None:

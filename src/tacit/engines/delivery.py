@@ -164,10 +164,18 @@ class _Course(threading.Thread):
                 self._changed.notify_all()
 
     def _recover(self) -> int:
-        """The number of the last release that has arrived."""
+        """The number of the last release that has arrived.
+
+        The outlet may have been held by another process until just now, which may have delivered
+        after we had read the position: it counts only if it is the same once the outlet is ours.
+        """
         number, position = self._lease.position(self._outlet.name)
-        self._outlet.recover(position)
-        return number
+        while True:
+            self._outlet.recover(position)
+            known = self._lease.position(self._outlet.name)
+            if known == (number, position):
+                return number
+            number, position = known
 
     def _next(self, after: int) -> Waiting | None:
         return next(self._lease.waiting(self._outlet.name, after), None)

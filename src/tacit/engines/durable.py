@@ -187,7 +187,8 @@ class Durable:
             self._reloads.tell_strangers()
             if self.outcome.resumed:
                 self._caught_up = time.monotonic() + _CATCHING_UP
-            log.info("the run %s %s", self._name, "goes on" if self.outcome.resumed else "begins")
+            self.status.connecting = True
+            self._begin()
             self.outcome.finished = self._take_all()
             if self.outcome.finished:
                 self._hold(self.engine.hand_rest())
@@ -195,6 +196,12 @@ class Durable:
                 self._commit()
             self._deliver_rest()
         return self.outcome
+
+    def _begin(self) -> None:
+        """Say that the run has begun, once every source gets what is sent from now on."""
+        if self.status.connecting and all(one.source.listening for one in self.detection.inputs):
+            self.status.connecting = False
+            log.info("the run %s %s", self._name, "goes on" if self.outcome.resumed else "begins")
 
     def _take_over(self, spec: Specification, *, private: bool) -> bytes | None:
         """Become the one engine of this run; the state that the last one left, if there is any."""
@@ -233,6 +240,7 @@ class Durable:
         with closing(self._intake.flow(self._patience)) as flow:
             self._tick()
             for taken in flow:
+                self._begin()
                 self._tick()  # before tuples are taken: how many came is not to delay a release
                 if taken is not None:
                     self._dirty |= len(taken.arrivals) > 0

@@ -89,6 +89,8 @@ class Status:
     """All that is to be known of a run; but for `public` it is for the operator alone."""
 
     public: Public = field(default_factory=Public)
+    connecting: bool = False
+    """Whether a source is not connected yet, so that a tuple that is sent now may be missed."""
     tuples: int = 0
     """Tuples that came, the refused ones included."""
     late: int = 0

@@ -101,6 +101,11 @@ class Backlog:
         """The next message of each partition that is handed on."""
         self._waiting: dict[Partition, _Waiting] = {}
 
+    @property
+    def located(self) -> bool:
+        """Whether it is known of all partitions which message comes next."""
+        return all(partition in self.offsets for partition in self._waiting)
+
     def assign(self, partitions: Iterable[Partition], now: float) -> None:
         """Expect messages of these partitions."""
         self._waiting |= {partition: _Waiting(now) for partition in partitions}

@@ -51,6 +51,12 @@ class KafkaSource(Source):
         self._fields: dict[str, pl.DataType] | None = None
         self._token: dict[str, Any] | None = None
         self._consumer: Consumer | None = None
+        self._reader: _Reader | None = None
+
+    @property
+    def listening(self) -> bool:
+        """Whether partitions are assigned, and it is known where in each of them to begin."""
+        return self._reader is not None and self._reader.listening
 
     def schema(self) -> pa.Schema:
         """What the URL says of columns, or its sample, or else what the newest messages show."""
@@ -75,7 +81,7 @@ class KafkaSource(Source):
         rows = _Rows(self._inward, self._known(), columns, keys)
         token, self._token = self._token, None
         offsets = None if token is None else _offsets(token["offsets"])
-        reader = _Reader(self.name, offsets, keyed=self._inward.key in columns)
+        self._reader = reader = _Reader(self.name, offsets, keyed=self._inward.key in columns)
         self._consumer = consumer = self._client(error_cb=reader.trouble)
         try:
             consumer.subscribe(
@@ -92,7 +98,7 @@ class KafkaSource(Source):
         except KafkaException as error:
             raise SourceError(f"{self.name} cannot be read any more: {_reason(error)}") from error
         finally:
-            self._consumer = None
+            self._consumer = self._reader = None
             consumer.close()
 
     def _again(
@@ -193,6 +199,12 @@ class _Reader:
         self._paused: set[Partition] = set()
         self._complained = 0.0
         self._fatal: KafkaError | None = None
+        self._joined = False
+
+    @property
+    def listening(self) -> bool:
+        """Whether nothing that is sent from now on is missed."""
+        return self._joined and self.backlog.located
 
     def fetch(self, consumer: Consumer, ends: Offsets | None = None) -> None:
         """Take in what comes within a moment; partitions of which much waits are paused.
@@ -239,6 +251,7 @@ class _Reader:
             partition.offset = self.backlog.offsets[partition.topic, partition.partition]
         self.backlog.assign([(p.topic, p.partition) for p in partitions], time.monotonic())
         consumer.assign(partitions)
+        self._joined = True
 
     def revoked(self, _: Consumer, partitions: list[TopicPartition]) -> None:
         """Forget what waits of partitions that others read from now on."""

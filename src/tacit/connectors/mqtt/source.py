@@ -45,6 +45,11 @@ class MqttSource(Source):
         self._last = 0
         self._after = 0
 
+    @property
+    def listening(self) -> bool:
+        """Whether the broker has confirmed the subscription."""
+        return self._session is not None and self._session.listening > 0
+
     def schema(self) -> pa.Schema:
         """What the URL says of columns, or its sample, or else what the first messages show."""
         columns = columns_of(self._inward, self._known())

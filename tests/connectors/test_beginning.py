@@ -1,0 +1,88 @@
+"""A run says that it begins once its brokers know it: what is sent from then on is taken."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tacit.connectors.files import open_source
+from tacit.engines.durable import Durable
+from tacit.engines.local import assign
+from tacit.ledger.ledger import Ledger
+from tacit.planning.planner import plan_without_history
+from tacit.spec.reading import loads
+from tests.connectors.kafka_ends import Broker, KafkaFeed, broker, config
+from tests.connectors.mqtt_clients import Peer, until
+from tests.services import Mosquitto
+
+__all__ = ["broker", "config"]  # fixtures
+
+SPEC = loads("""
+streams: {gps: {subject: subject, time: at}}
+windows: {size: 1 min}
+subjects: [s0, s1]
+events:
+  third: {stream: gps, where: "n % 3 = 1"}
+queries:
+  - {name: jam, consumer: city, pattern: third}
+""")
+
+
+@contextmanager
+def running(url: str, folder: Path) -> Iterator[Durable]:
+    """A run from this source, in a thread."""
+    with Ledger.open(str(folder / "spent.db")) as ledger:
+        inputs = assign(SPEC, [(None, open_source(url))])
+        run = Durable(SPEC, inputs, plan_without_history(SPEC, "uniform"), ledger, [], run="r")
+        thread = threading.Thread(target=run.run)
+        thread.start()
+        try:
+            yield run
+        finally:
+            run.stop()
+            thread.join(30)
+            assert not thread.is_alive()
+
+
+def test_a_run_from_mqtt_begins_when_the_broker_has_confirmed_the_subscription(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "tacit.ledger")
+    server = Mosquitto(tmp_path)
+    columns = "columns=subject:text,at:time,n:integer"
+    try:
+        with running(f"mqtt://127.0.0.1:{server.port}/gps?{columns}", tmp_path) as run:
+            time.sleep(0.7)
+            assert "begins" not in caplog.text
+            assert run.status.connecting
+            server.start()
+            with Peer(server.port) as peer:
+                until(lambda: "the run r begins" in caplog.text, "begun")
+                assert not run.status.connecting
+                peer.publish([("gps", b'{"subject": "s0", "at": 60, "n": 1}')], qos=0)
+                until(lambda: run.status.tuples == 1, "taken")
+    finally:
+        server.stop()
+    assert caplog.text.count("begins") == 1
+
+
+def test_a_run_from_kafka_begins_when_it_has_its_partitions(
+    broker: Broker, config: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """From the end: what is sent before the place in a partition is known would be missed."""
+    caplog.set_level(logging.INFO, "tacit.ledger")
+    feed = KafkaFeed(broker.servers, config)
+    row = {"subject": "s0", "at": 60, "n": 1}
+    feed.send([row])
+    url = f"kafka://{broker.servers}/{feed.topic}?config={config}&{feed.options}&from=end"
+    with running(url, tmp_path) as run:
+        until(lambda: "the run r begins" in caplog.text, "begun")
+        for part in range(3):
+            feed.send([row], part)
+        until(lambda: run.status.tuples == 3, "taken")
