@@ -11,6 +11,11 @@ their tuples are laid into both. Private events are looked at by one of the two 
 terms from k panes after the last that the old terms looked at, for windows of k panes. So no
 occurrence inside one window is told by both, and what each of them spends on it is all that is
 spent. Until then the new terms answer from public events and the prior alone.
+
+Public are there only events that were public under the old terms too, by their definition and
+not by their name. All others come into the new windows from the same pane on as private ones. So
+an occurrence that the old terms kept private, and of which an old window sees any part, never
+shows in a new window, whatever its types are called there.
 """
 
 from __future__ import annotations
@@ -27,17 +32,17 @@ from numpy.typing import NDArray
 
 from tacit.answers.answers import Answers
 from tacit.counting import count
+from tacit.engines.definitions import public_before
 from tacit.engines.terms import Terms
 from tacit.errors import Mistake, SpecificationError, StateError
 from tacit.events.subjects import Subjects
-from tacit.patterns.tree import elements
 from tacit.pipeline.arrivals import Arrivals, Rows
 from tacit.pipeline.engine import Engine, Refused
 from tacit.pipeline.flow import Flow
 from tacit.pipeline.shard import Handed, Shard
 from tacit.privacy.noise import Noise
 from tacit.privacy.policies import Policies
-from tacit.spec.specification import Private, Specification
+from tacit.spec.specification import Specification
 from tacit.spec.subjects import SubjectFile
 from tacit.windows.clock import NEVER, NONE, Verdicts
 
@@ -53,6 +58,8 @@ class Heir:
     terms: Terms
     engine: Engine
     boundary: int
+    public: NDArray[np.uint64]
+    """`[old policy][word]`: its event types that show nothing private, by `public_before`."""
 
     @property
     def begin(self) -> int:
@@ -60,11 +67,26 @@ class Heir:
         return self.boundary - self.terms.spec.windows.panes + 1
 
     @property
+    def clear(self) -> int:
+        """The first pane that no old window and no window before it shares an occurrence with."""
+        return self.boundary + self.terms.spec.windows.panes - 1
+
+    @property
     def sighted(self) -> int:
         """The first of its windows for which private events are looked at."""
-        between = self.terms.spec.windows.panes - 1
         # Where panes are drawn, that is only the window's last; else it is all of its panes.
-        return self.boundary + (between if self.terms.plan.draws_panes else 2 * between)
+        all_panes = self.clear + self.terms.spec.windows.panes - 1
+        return self.clear if self.terms.plan.draws_panes else all_panes
+
+    def masks(
+        self, masks: NDArray[np.uint64], times: NDArray[np.int64], policies: NDArray[np.int32]
+    ) -> NDArray[np.uint64]:
+        """What its windows may see of tuples, given the old policy of each one's subject."""
+        early = times < self.clear * self.terms.spec.windows.pane
+        if not early.any():
+            return masks
+        shown = masks & self.public[policies]
+        return np.where(early[:, np.newaxis], shown, masks)
 
     def pass_over(self, handed: Handed) -> None:
         """Keep what its first windows share with some of the last of the old terms."""
@@ -114,7 +136,7 @@ class Succession(Engine):
     def due(self) -> bool:
         """Whether `turn` would do anything."""
         waiting = self.heir is None and self._offered is not None and not self.learning
-        return self.crossing or waiting
+        return self._passed or waiting
 
     def turn(self) -> None:
         """Take the next step: give up the old terms, or begin to take up the new ones."""
@@ -132,6 +154,11 @@ class Succession(Engine):
         given up: what is handed on next is under other terms.
         """
         return self.heir is not None and self.clock.next_window >= self.heir.boundary
+
+    @property
+    def _passed(self) -> bool:
+        """Whether the old terms are not needed any more: no open pane has anything to hide."""
+        return self.heir is not None and self.clock.next_window >= self.heir.clear
 
     @property
     def latest(self) -> Terms:
@@ -161,13 +188,14 @@ class Succession(Engine):
         begin = self._unreached()
         if terms.digest != self.terms.digest:
             boundary = begin + terms.spec.windows.panes - 1
-            heir = Heir(terms, Engine(terms.flow(self._noise), self.subjects), boundary)
+            engine = Engine(terms.flow(self._noise), self.subjects)
+            heir = Heir(terms, engine, boundary, public_before(self.terms.spec, terms.spec))
             shard = heir.engine.shard
             shard.since, shard.settled = self.shard.since.copy(), self.shard.settled
             shard.order = self.shard.order
             self._take_over(heir)
         self._enrol(_listed(terms.spec), begin)
-        if self.heir is not None and self.crossing:  # no window of the old terms is open
+        if self.heir is not None and self._passed:  # no window of the old terms is open
             self._settle(self.heir)
 
     def _enrol(self, names: pa.Array | None, since: int) -> None:
@@ -205,12 +233,6 @@ class Succession(Engine):
         spec, ours, mistakes = terms.spec, self.terms.spec, []
         if spec.windows != ours.windows:
             mistakes.append("windows cannot be changed while it runs; begin another run for that")
-        elif spec.windows.panes > 1:
-            mistakes += [
-                f"while windows slide, {name} cannot become public: windows of before and after"
-                " share its events; begin another run for that"
-                for name in sorted({name for one in self._in_use for name in _given_up(one, spec)})
-            ]
         if spec.streams != ours.streams:
             mistakes.append("streams cannot be changed while it runs; begin another run for that")
         if _limited(spec) != _limited(ours):
@@ -228,11 +250,6 @@ class Succession(Engine):
         if mistakes:
             raise SpecificationError([Mistake(message) for message in mistakes])
         terms.check()
-
-    @property
-    def _in_use(self) -> list[Specification]:
-        """What windows are or will be answered by."""
-        return [self.terms.spec, *([] if self.heir is None else [self.heir.terms.spec])]
 
     def _wrong_registry(self, spec: Specification) -> Iterator[str]:
         names = _listed(spec)
@@ -294,14 +311,15 @@ class Succession(Engine):
         if self.heir is None:
             super()._lay(arrivals, verdicts, begin, end)
             return
-        words, size = len(self.flow.asking.ordered_types), self.clock.size
+        heir, size = self.heir, self.clock.size
+        words = len(self.flow.asking.ordered_types)
+        old, new = arrivals.masks[:, :words], arrivals.masks[:, words:]
+        # Tuples of nobody known are not taken; any policy does for them.
+        policies = np.append(self.shard.policy_numbers(), 0)[np.maximum(arrivals.slots, 0)]
+        new = heir.masks(new, arrivals.times, policies)
         for shard, masks, others in (
-            (self.shard, arrivals.masks[:, :words], arrivals.times >= self.heir.boundary * size),
-            (
-                self.heir.engine.shard,
-                arrivals.masks[:, words:],
-                arrivals.times < self.heir.begin * size,
-            ),
+            (self.shard, old, arrivals.times >= heir.boundary * size),
+            (heir.engine.shard, new, arrivals.times < heir.begin * size),
         ):
             own = replace(arrivals, masks=np.ascontiguousarray(masks))
             shard.lay(own, Verdicts.of(np.where(others, _ANOTHERS, verdicts.each)), begin, end)
@@ -362,37 +380,14 @@ class Succession(Engine):
             engine = Engine(terms.flow(noise), Subjects(self.subjects.kind))
             engine.restore(parts[3])
             engine.shard.subjects = self.subjects
-            self._take_over(Heir(terms, engine, int(head["boundary"])))
+            public = public_before(self.terms.spec, terms.spec)
+            self._take_over(Heir(terms, engine, int(head["boundary"]), public))
         if self.latest is not wanted:
             self.offer(wanted)
 
 
 def _limited(spec: Specification) -> bool:
     return any(private.limit is not None for private in spec.private)
-
-
-def _given_up(before: Specification, after: Specification) -> set[str]:
-    """Event types that somebody keeps private before, and not after."""
-    keeping: dict[str, list[frozenset[str] | None]] = {}
-    for private, pattern in zip(after.private, after.private_patterns, strict=True):
-        for name in elements(pattern):
-            keeping.setdefault(name, []).append(_named(private))
-    lost = set()
-    for private, pattern in zip(before.private, before.private_patterns, strict=True):
-        before_ones = _named(private)
-        for name in elements(pattern):
-            groups = keeping.get(name, [])
-            if None in groups:
-                continue
-            kept = frozenset().union(*(group for group in groups if group is not None))
-            if before_ones is None or before_ones - kept:
-                lost.add(name)
-    return lost
-
-
-def _named(private: Private) -> frozenset[str] | None:
-    """Who keeps a pattern private; None if all do."""
-    return None if private.subjects is None else frozenset(map(str, private.subjects))
 
 
 def _listed(spec: Specification) -> pa.Array | None:

@@ -22,10 +22,16 @@ from tacit.spec.writing import to_yaml
 
 @dataclass(frozen=True, eq=False)
 class Terms:
-    """A specification, and the plan by which its answers are protected."""
+    """A specification, and the plan by which its answers are protected.
+
+    GeoJSON files are read once, when it is made: they may change before they are looked at again.
+    """
 
     spec: Specification
     plan: Plan
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "spec", _without_files(self.spec))
 
     def check(self) -> None:
         """Raise PlanError where they do not fit together."""
@@ -51,7 +57,7 @@ class Terms:
         """All of it as bytes that need no file beside them; the registry is left out."""
         plain = {
             "fingerprint": self.spec.fingerprint,
-            "specification": to_yaml(_without_files(self.spec)),
+            "specification": to_yaml(self.spec.model_copy(update={"subjects": None})),
             "plan": self.plan.to_dict(),
         }
         return zlib.compress(json.dumps(plain, sort_keys=True).encode())
@@ -87,9 +93,11 @@ class Terms:
 
 
 def _without_files(spec: Specification) -> Specification:
-    """The same with GeoJSON files written out, and without the registry: a state has that."""
+    """The same with GeoJSON files written out."""
+    if not any(isinstance(area.geojson, str) for area in spec.areas.values()):
+        return spec
     areas = {name: _written_out(area, spec) for name, area in spec.areas.items()}
-    return spec.model_copy(update={"areas": areas, "subjects": None})
+    return _named(spec.model_copy(update={"areas": areas}), spec.fingerprint)
 
 
 def _written_out(area: Area, spec: Specification) -> Area:

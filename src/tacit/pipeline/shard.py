@@ -194,6 +194,12 @@ class Shard:
         if self.sliding is not None:
             self.sliding.windows(handed.closed, handed.rows)
 
+    def policy_numbers(self) -> NDArray[np.int32]:
+        """The number of each subject's policy, by slot."""
+        if len(self._numbers) != len(self.subjects):
+            self._numbers = self.policies.of(self.subjects)
+        return self._numbers
+
     def answer(
         self, handed: Handed, exhausted: NDArray[np.bool_] | None = None, *, blind: bool = False
     ) -> Answers:
@@ -203,9 +209,7 @@ class Shard:
         they are answered from public events and the prior alone. It must not depend on what
         anybody sent. With `blind` all are answered so.
         """
-        if len(self._numbers) != len(self.subjects):
-            self._numbers = self.policies.of(self.subjects)
-        numbers = self._numbers
+        numbers = self.policy_numbers()
         if blind:
             numbers = numbers + np.int32(len(self.policies))
         elif exhausted is not None and exhausted.any():
