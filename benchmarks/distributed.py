@@ -33,7 +33,7 @@ from benchmarks.measuring import Spent, timed
 from benchmarks.ours import Queries
 from benchmarks.report import OURS, Finding, Skipped, against
 from tacit.connectors.files import open_source
-from tacit.connectors.sinks import open_sink
+from tacit.connectors.opening import open_sink
 from tacit.engines import local
 from tacit.engines.local import Detection, Input
 from tacit.planning.planner import plan_without_history

@@ -18,8 +18,7 @@ from benchmarks.jobs import Setting, UnequalError
 from benchmarks.measuring import race
 from benchmarks.report import Finding
 from tacit.connectors.files import open_source
-from tacit.connectors.opening import open_outlet
-from tacit.connectors.sinks import open_sink
+from tacit.connectors.opening import open_outlet, open_sink
 from tacit.engines.durable import Durable
 from tacit.engines.local import Input, protected
 from tacit.ledger.ledger import Ledger

@@ -24,7 +24,9 @@ def some(windows: int, subjects: int, queries: int, seed: int = 0) -> tuple[Answ
     since = np.where(np.arange(subjects) % 5 == 4, 11, NONE)
     since[subjects // 2] = NEVER
     names = pa.array([f"s{number}" for number in range(subjects)], pa.large_string())
-    return Answers([f"q{n}" for n in range(queries)], 10, 10, names, since, bits), plain
+    asked = [f"q{n}" for n in range(queries)]
+    consumers = [f"for {n % 2}" for n in range(queries)]
+    return Answers(asked, 10, 10, names, since, bits, consumers=consumers), plain
 
 
 def expected(answers: Answers, plain: np.ndarray) -> list[tuple[int, str, str, bool]]:
@@ -50,6 +52,10 @@ def test_rows_come_in_order_of_window_subject_and_query(
     ends = table["window_end"].cast(pa.int64()).to_pylist()
     others = [table[name].to_pylist() for name in ("subject", "query", "detected")]
     assert list(zip(starts, *others, strict=True)) == expected(answers, plain)
+    assert table["consumer"].to_pylist() == [
+        f"for {int(query[1:]) % 2}" for query in table["query"].to_pylist()
+    ]
+    assert table.column_names[2:5] == ["subject", "consumer", "query"]
     assert [end - start for start, end in zip(starts, ends, strict=True)] == [10] * len(starts)
     assert len(answers) == len(table)
 
@@ -66,7 +72,7 @@ def test_counts_and_wide_frames_agree_with_the_rows() -> None:
     wide = collected.wide()
     assert {name: wide[name].sum() for name in answers.queries} == collected.counts()
     assert wide.height * 4 == len(answers)
-    assert collected.pandas().shape == (len(answers), 5)
+    assert collected.pandas().shape == (len(answers), 6)
     assert "unprotected" in repr(collected)
     assert "<td>q0</td>" in collected._repr_html_()
     assert pl.DataFrame(collected).height == len(answers)

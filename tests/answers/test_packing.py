@@ -63,6 +63,7 @@ def made(
         private=private,
         exhausted=random.random(subjects) < 0.3 if limited else None,
         slide=20_000_000,
+        consumers=[f"for {n % 2}" for n in range(queries)],
     )
 
 
@@ -78,7 +79,7 @@ def back(parts: list[Answers], first_id: int = 0) -> pa.Table:
         texts = parts[0].subjects.cast(pa.large_string())
         return texts.take(pa.array(ids - OFFSET))
 
-    consumers = {query: f"for {query}" for query in parts[0].queries}
+    consumers = dict(zip(parts[0].queries, parts[0].consumers, strict=True))
     table, found = unpack(pack(parts, ids, consumers), first_id, names)
     assert found == consumers
     return table

@@ -130,7 +130,8 @@ def test_every_format_goes_in_and_out(spec: Path, tmp_path: Path, suffix: str) -
     }
     found = read[suffix](sink)
     assert found.height == 2 * 2 * 3
-    assert found.columns == ["window_start", "window_end", "subject", "query", "detected"]
+    columns = ["window_start", "window_end", "subject", "consumer", "query", "detected"]
+    assert found.columns == columns
     assert found["detected"].sum() == 1
 
 
@@ -149,6 +150,7 @@ def test_json_lines_flow_from_standard_input_to_standard_output(spec: Path) -> N
         "window_start": "1970-01-01T00:00:00Z",
         "window_end": "1970-01-01T00:01:00Z",
         "subject": "a",
+        "consumer": "city",
         "query": "jam",
         "detected": True,
     }
@@ -233,7 +235,7 @@ def test_a_header_without_rows_gives_no_answers(spec: Path, tmp_path: Path) -> N
     """No tuple, no schedule; the sink is there and has its columns."""
     sink = tmp_path / "out.csv"
     assert tacit("detect", spec, csv(tmp_path), "--to", sink).exit_code == 0
-    assert sink.read_text().strip() == "window_start,window_end,subject,query,detected"
+    assert sink.read_text().strip() == "window_start,window_end,subject,consumer,query,detected"
 
 
 def letters(path: Path) -> list[tuple[int, str]]:

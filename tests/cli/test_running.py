@@ -13,7 +13,8 @@ import pytest
 from tacit.engines.local import run
 from tests.cli.meetings import SPEC, specified, tacit, tuples
 
-COLUMNS = ["window_start", "window_end", "subject", "query", "detected", "confidence"]
+COLUMNS = ["window_start", "window_end", "subject", "consumer", "query"]
+COLUMNS += ["detected", "confidence"]
 
 
 @pytest.fixture

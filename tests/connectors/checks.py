@@ -388,6 +388,9 @@ def parcel(release: int, rows: int = 12) -> Parcel:
             "window_start": pa.array([start] * rows, kind),
             "window_end": pa.array([start + timedelta(seconds=59.5)] * rows, kind),
             "subject": pa.array([SUBJECTS[row % 6] for row in range(rows)]).dictionary_encode(),
+            "consumer": pa.array(
+                [CONSUMERS[queries[row % 3]] for row in range(rows)]
+            ).dictionary_encode(),
             "query": pa.array([queries[row % 3] for row in range(rows)]).dictionary_encode(),
             "detected": pa.array([row % 2 == 0 for row in range(rows)]),
             "confidence": pa.array([row % 100 / 128 for row in range(rows)], pa.float32()),

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import glob
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -61,7 +63,15 @@ class FileReceiver(Receiver):
 
 
 def rows(name: str) -> list[dict[str, Any]]:
-    """All rows of a file or folder, with times as text and subjects that are never null."""
+    """All rows of a file or folder, with times as text and subjects that are never null.
+
+    Where the name has placeholders: of all its files, in the order of answers.
+    """
+    if "{" in name:
+        pattern = re.sub(r"\{\w+\}", "*", name)
+        return sorted(
+            (row for path in glob.glob(pattern) for row in rows(path)), key=lambda row: row["id"]
+        )
     found = [row for batch in open_source(name).batches() for row in batch.table.to_pylist()]
     for row in found:
         row["subject"] = row["subject"] or ""
@@ -76,10 +86,19 @@ FILES = ["a.jsonl", "a.ndjson", "a.csv", "a.jsonl.gz", "a.csv.zst"]
 FOLDERS = ["parts/", "parts/*.csv", "parts/*.jsonl.zst", "parts/*.arrow"]
 
 
+PLACED = [
+    "{consumer}.jsonl",
+    "{consumer}/{query}.csv",
+    "{subject}-{query}.jsonl.gz",
+    "{consumer}/",
+    "of-{query}/*.csv",
+]
+
+
 class TestFiles(OutletChecks):
     """Every kind of file and folder passes the list of checks."""
 
-    @pytest.fixture(params=[*FILES, *FOLDERS])
+    @pytest.fixture(params=[*FILES, *FOLDERS, *PLACED])
     def receiver(
         self, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> Receiver:
@@ -97,7 +116,7 @@ with open_outlet(sys.argv[1]) as outlet:
 """
 
 
-@pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "parts/"])
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "parts/", "{consumer}.csv", "{query}/"])
 def test_after_a_kill_at_any_moment_each_answer_stands_there_once(
     name: str, tmp_path: Path
 ) -> None:
@@ -120,7 +139,7 @@ def test_after_a_kill_at_any_moment_each_answer_stands_there_once(
     assert_same(
         rows(target), answers(*(parcel(release, 600) for release in range(1, following.stop)))
     )
-    assert not [found for found in os.listdir(tmp_path) if found.startswith(".")]
+    assert not list(tmp_path.rglob("*.partial"))
 
 
 @pytest.mark.parametrize("zeros", [0, 70_000])
@@ -245,7 +264,9 @@ with open_outlet(sys.argv[1]) as outlet:
 """
 
 
-@pytest.mark.parametrize("name", ["a.jsonl", "a.csv.gz", "parts/", "parts/*.csv"])
+@pytest.mark.parametrize(
+    "name", ["a.jsonl", "a.csv.gz", "parts/", "parts/*.csv", "{consumer}.csv", "{query}/"]
+)
 def test_another_process_keeps_us_out_however_often_it_is_tried(name: str, tmp_path: Path) -> None:
     """Nothing is written without the lock: not on the second attempt, nor by a delivery."""
     target = f"{tmp_path}/{name}"

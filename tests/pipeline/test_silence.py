@@ -235,7 +235,7 @@ def test_only_those_whose_limit_is_reached_are_silenced(mechanism: str, decode: 
     assert np.array_equal(first[..., exhausted], second[..., exhausted])
     assert not np.array_equal(first[..., ~exhausted], second[..., ~exhausted])
     table = pl.concat([pl.DataFrame(part.table()) for part in one])
-    assert table.columns[5:] == ["confidence", "exhausted", "private"]
+    assert table.columns[6:] == ["confidence", "exhausted", "private"]
     silenced = table.filter("exhausted")["subject"].unique().sort().to_list()
     assert silenced == [0, 3, 7, 64, 69]
     with patch("tacit.answers.answers._ROWS", 300):
@@ -387,9 +387,9 @@ def test_without_limits_a_plan_says_nothing_about_them() -> None:
 
 def test_the_columns_of_answers_say_it_only_where_there_are_limits() -> None:
     kind = pl.Series([1]).to_arrow().type
-    assert schema(kind, protected=True).names[5:] == ["confidence"]
-    assert schema(kind, protected=True, limited=True).names[5:] == ["confidence", "exhausted"]
-    assert schema(kind, limited=True).names[5:] == []
+    assert schema(kind, protected=True).names[6:] == ["confidence"]
+    assert schema(kind, protected=True, limited=True).names[6:] == ["confidence", "exhausted"]
+    assert schema(kind, limited=True).names[6:] == []
 
 
 def test_many_queries_over_many_contexts_of_many_subjects() -> None:

@@ -43,6 +43,8 @@ class Answers:
     """
     slide: int = 0
     """How far apart windows begin, where they overlap; 0 is their size."""
+    consumers: Sequence[str] = ()
+    """Who asked each query; empty where nobody did, as for statistics."""
 
     @property
     def step(self) -> int:
@@ -100,6 +102,7 @@ class Answers:
             self.private,
             None if self.exhausted is None else self.exhausted[slots],
             self.slide,
+            self.consumers,
         )
 
     def ordered(self, slots: NDArray[np.int64]) -> Answers:
@@ -120,6 +123,7 @@ class Answers:
             private=self.private,
             exhausted=None if self.exhausted is None else self.exhausted[slots],
             slide=self.slide,
+            consumers=self.consumers,
         )
 
     def confidence(self, query: int) -> NDArray[np.float64]:
@@ -154,9 +158,10 @@ class Answers:
                 pa.array(starts).cast(instant),
                 pa.array(starts + self.size).cast(instant),
                 _taken(self.subjects, np.repeat(subjects, number)),
-                pa.DictionaryArray.from_arrays(
+                *query_columns(
+                    self.queries,
+                    self.consumers or [""] * number,
                     np.tile(np.arange(number, dtype=np.int32), len(windows)),
-                    pa.array(self.queries, pa.string()),
                 ),
                 pa.array(self.detected[windows, :, subjects].ravel()),
                 *sure,
@@ -222,10 +227,23 @@ def schema(
             ("window_start", pa.timestamp("us", tz="UTC")),
             ("window_end", pa.timestamp("us", tz="UTC")),
             ("subject", named),
+            ("consumer", pa.dictionary(pa.int32(), pa.string())),
             ("query", pa.dictionary(pa.int32(), pa.string())),
             ("detected", pa.bool_()),
             *sure,
         ]
+    )
+
+
+def query_columns(
+    queries: Sequence[str], consumers: Sequence[str], places: NDArray[np.int32]
+) -> tuple[pa.Array, pa.Array]:
+    """The columns `consumer` and `query` of rows, given the place of each row's query."""
+    known = list(dict.fromkeys(consumers))
+    numbers = np.array([known.index(consumer) for consumer in consumers], np.int32)
+    return (
+        pa.DictionaryArray.from_arrays(numbers[places], pa.array(known, pa.string())),
+        pa.DictionaryArray.from_arrays(places, pa.array(queries, pa.string())),
     )
 
 

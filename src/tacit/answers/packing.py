@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tacit.answers.answers import Answers, schema
+from tacit.answers.answers import Answers, query_columns, schema
 from tacit.errors import LedgerError
 from tacit.kernels import compiled
 
@@ -216,14 +216,14 @@ def _table(
         who = subjects.take(pa.array(place))
     else:
         who = pa.DictionaryArray.from_arrays(pa.array(place), subjects)
-    asked = pa.DictionaryArray.from_arrays(pa.array(query), pa.array(head["queries"], pa.string()))
+    consumers = [head["consumers"][name] for name in head["queries"]]
     return pa.Table.from_arrays(
         [
             pa.array(np.arange(first_id, first_id + len(start))),
             pa.array(start).cast(instant),
             pa.array(start + block["size"]).cast(instant),
             who,
-            asked,
+            *query_columns(head["queries"], consumers, query),
             *(pa.array(column) for column in columns),
         ],
         schema=columns_of.insert(0, pa.field("id", pa.int64())),

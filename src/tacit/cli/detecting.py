@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from tacit.cli.reporting import UNPROTECTED, Summary, Tally, watching
 from tacit.connectors.deadletters import DeadLetters
-from tacit.connectors.opening import open_input
-from tacit.connectors.sinks import open_sink
+from tacit.connectors.opening import open_input, open_sink
+from tacit.connectors.placeholders import FileTemplate, has_placeholders
 from tacit.durations import parse_duration
 from tacit.engines.local import Detection, Input, assign
 from tacit.errors import SinkError
@@ -52,7 +52,8 @@ def run_detection(
 def write_answers(run: Detection, sink: str, *, protected: bool = False) -> Summary:
     """Write a run's answers, whole or not at all."""
     tally = Tally()
-    with open_sink(sink, run.schema) as file:
+    consumers = {query.name: query.consumer for query in run.spec.queries}
+    with open_sink(sink, run.schema, consumers) as file:
         for answers in run:
             tally.add(answers)
             for batch in answers.batches():
@@ -68,6 +69,10 @@ def opened(spec: Specification, sources: Sequence[str], *, follow: bool = False)
 
 def letters_beside(sink: str, letters: Path | None) -> Path | None:
     """Where dead letters go: where it says, or beside the sink."""
+    if letters is None and has_placeholders(sink):
+        template = FileTemplate(sink)
+        beside = template.base / "dead-letters.jsonl"
+        return template.base / ".dead-letters.jsonl" if template.matches(beside) else beside
     if letters is None and sink != "-" and "://" not in sink and Path(sink).name:
         return Path(sink).with_suffix(".dead-letters.jsonl")
     return letters
@@ -102,10 +107,21 @@ def registered(spec: Specification, subjects: Path | None, learn: str | None) ->
 
 def spare(targets: Sequence[str | Path | None], inputs: Sequence[str | Path | None]) -> None:
     """Refuse to write over what is read; an input may be written `stream=source`."""
+    names = [str(text).rpartition("=")[2] for text in inputs if text is not None]
     for target in (one for one in targets if one is not None):
-        for given in (str(text).rpartition("=")[2] for text in inputs if text is not None):
+        if has_placeholders(str(target)):
+            _spare_matching(str(target), names)
+        for given in names:
             if not (os.path.exists(target) and os.path.exists(given)):
                 continue
             folder = Path(given) if Path(given).is_dir() else None
             if os.path.samefile(target, given) or Path(target).absolute().parent == folder:
                 raise SinkError(f"{target} is read by this run; choose another place to write to")
+
+
+def _spare_matching(target: str, inputs: Sequence[str]) -> None:
+    """The same for a name with placeholders: one of its files might be an input."""
+    template = FileTemplate(target)
+    for given in inputs:
+        if os.path.exists(given) and template.matches(given, folders=True):
+            raise SinkError(f"{target} may be {given}, which is read; choose another place")

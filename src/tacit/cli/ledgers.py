@@ -43,7 +43,7 @@ def run_show(place: str, subject: str | None, private: str | None, as_json: bool
 
 def run_export(place: str, target: str, subject: str | None, private: str | None) -> None:
     """Write all charges to a file."""
-    from tacit.connectors.sinks import open_sink
+    from tacit.connectors.opening import open_sink
 
     rows = 0
     with Ledger.open(place, read_only=True) as ledger, open_sink(target, SCHEMA) as sink:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +14,9 @@ from tacit.connectors.files import open_source
 from tacit.connectors.outlets import Outlet, Parcel
 from tacit.connectors.parts import PartsOutlet
 from tacit.connectors.pieces import CODECS
-from tacit.connectors.sinks import StandardOutput
+from tacit.connectors.placed import PlacedOutlet, PlacedSink
+from tacit.connectors.placeholders import FileTemplate, has_placeholders
+from tacit.connectors.sinks import FileSink, Sink, StandardOutput, writer_for
 from tacit.connectors.sources import Source
 from tacit.connectors.writers import SUFFIXES, csv_header, csv_lines, json_lines
 from tacit.errors import SinkError
@@ -66,12 +68,36 @@ def open_input(name: str | os.PathLike[str], *, follow: bool = False) -> Source:
     return FollowSource(path)
 
 
+def open_sink(
+    target: str | os.PathLike[str],
+    schema: pa.Schema | None = None,
+    consumers: Mapping[str, str] | None = None,
+) -> Sink:
+    """A sink by suffix; `-` is JSON lines on standard output.
+
+    `schema` says what the columns are even if no table is ever written. A name with placeholders,
+    such as `answers/{consumer}.csv`, stands for several files: `consumers` says who asks each
+    query, so that each has its file whatever is written.
+    """
+    text = os.fspath(target)
+    if text == "-":
+        return StandardOutput()
+    writer = writer_for(Path(text))
+    if not has_placeholders(text):
+        return FileSink(Path(text), writer, schema)
+    template = FileTemplate(text)
+    return PlacedSink(
+        template, schema, consumers or {}, lambda path: FileSink(path, writer, schema)
+    )
+
+
 def open_outlet(name: str | os.PathLike[str]) -> Outlet:
     """An outlet by its name.
 
     `-` is JSON lines on standard output; `answers.jsonl` or `.csv` is a file that releases are
     added to; `answers/` is a folder with a Parquet file for each release, `answers/*.csv` one
-    with another kind of file; `mqtt://`, `mqtts://` and `kafka://` are brokers.
+    with another kind of file; `mqtt://`, `mqtts://` and `kafka://` are brokers. Paths may hold
+    placeholders: `answers/{consumer}.csv`, `answers/{consumer}/{query}/`.
     """
     text = os.fspath(name)
     scheme, separator, _ = text.partition("://")
@@ -80,12 +106,23 @@ def open_outlet(name: str | os.PathLike[str]) -> Outlet:
     if text == "-":
         return StandardOutlet()
     path = Path(text)
-    if text.endswith(("/", os.sep)) or path.is_dir():
-        return PartsOutlet(path)
+    placed = has_placeholders(text)
     suffix = max((s for s in SUFFIXES if path.name.lower().endswith(s)), key=len, default="")
-    if suffix and path.name.lower() == f"*{suffix}":
-        return PartsOutlet(path.parent, suffix)
-    return _open_file(path, suffix)
+    if text.endswith(("/", os.sep)) or (path.is_dir() and not placed):
+        folder, suffix = path, ".parquet"
+    elif suffix and path.name.lower() == f"*{suffix}":
+        folder = path.parent
+    elif placed:
+        make = _file_maker(path, suffix)
+        _check_folder(FileTemplate(text).base, path)
+        return PlacedOutlet(FileTemplate(text), make)
+    else:
+        return _open_file(path, suffix)
+    if not placed:
+        return PartsOutlet(folder, suffix)
+    template = FileTemplate(str(folder))
+    _check_folder(template.base, path)
+    return PlacedOutlet(template, lambda own: PartsOutlet(own, suffix))
 
 
 def _open_broker(scheme: str, url: str) -> Outlet:
@@ -101,6 +138,20 @@ def _open_broker(scheme: str, url: str) -> Outlet:
 
 
 def _open_file(path: Path, suffix: str) -> Outlet:
+    make = _file_maker(path, suffix)
+    if path.exists() and not path.is_file():
+        raise SinkError(f"{path} is there and is not a regular file; choose another name")
+    _check_folder(path.absolute().parent, path)
+    return make(path)
+
+
+def _check_folder(folder: Path, path: Path) -> None:
+    if not folder.is_dir():
+        raise SinkError(f"{path}: its folder does not exist; create it or choose another place")
+
+
+def _file_maker(path: Path, suffix: str) -> Callable[[Path], Outlet]:
+    """What opens files of the kind of this name."""
     plain, codec = suffix, None
     for ending, found in CODECS.items():
         if suffix.endswith(ending):
@@ -109,8 +160,5 @@ def _open_file(path: Path, suffix: str) -> Outlet:
         expected = f"expected a name ending in {', '.join(_APPENDABLE)}, or a folder such as"
         what = f"a {suffix} file cannot be added to" if suffix else "no kind of file"
         raise SinkError(f"{path}: {what}; {expected} {path.stem or 'answers'}/ for one per release")
-    if path.exists() and not path.is_file():
-        raise SinkError(f"{path} is there and is not a regular file; choose another name")
-    if not path.absolute().parent.is_dir():
-        raise SinkError(f"{path}: its folder does not exist; create it or choose another place")
-    return AppendingOutlet(path, *_APPENDABLE[plain], codec)
+    lines, header = _APPENDABLE[plain]
+    return lambda path: AppendingOutlet(path, lines, header, codec)

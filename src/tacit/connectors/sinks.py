@@ -74,6 +74,7 @@ class FileSink(Sink):
         self._writer: Writer | None = None
         self._pending: list[pa.Table] = []
         self._file: IO[bytes] | None = None
+        self._finished = False
         if self._target.exists() and not self._target.is_file():
             raise SinkError(f"{path} is there and is not a regular file; choose another name")
         with self._writing():
@@ -101,9 +102,9 @@ class FileSink(Sink):
         with self._writing():
             self._open(table.schema).write(table)
 
-    def close(self) -> None:
-        """Put the file on the disk, then give it its name."""
-        if self._file is None:
+    def finish(self) -> None:
+        """Put everything on the disk, under the temporary name."""
+        if self._file is None or self._finished:
             return
         if self._pending:
             self._write_group(pa.concat_tables(self._pending).unify_dictionaries())
@@ -114,6 +115,14 @@ class FileSink(Sink):
             os.fsync(self._file.fileno())
             os.fchmod(self._file.fileno(), _usual_mode(self._target))
             self._file.close()
+        self._finished = True
+
+    def close(self) -> None:
+        """Put the file on the disk, then give it its name."""
+        if self._file is None:
+            return
+        self.finish()
+        with self._writing():
             os.replace(self._temporary, self._target)
             sync_folder(self._target.parent)
         self._file = None
@@ -172,22 +181,15 @@ class StandardOutput(Sink):
         """What was written cannot be taken back; every line of it is whole."""
 
 
-def open_sink(target: str | os.PathLike[str], schema: pa.Schema | None = None) -> Sink:
-    """A sink by suffix; `-` is JSON lines on standard output.
-
-    `schema` says what the columns are even if no table is ever written.
-    """
-    text = os.fspath(target)
-    if text == "-":
-        return StandardOutput()
-    path = Path(text)
+def writer_for(path: Path) -> Callable[[IO[bytes], pa.Schema], Writer]:
+    """What writes a file of this name, by its suffix."""
     suffix = max((s for s in SUFFIXES if path.name.lower().endswith(s)), key=len, default="")
     if not suffix:
         raise SinkError(
             f"{path}: expected a name ending in {', '.join(SUFFIXES)}, or - for JSON lines on "
             "standard output"
         )
-    return FileSink(path, SUFFIXES[suffix], schema)
+    return SUFFIXES[suffix]
 
 
 def _explain(name: str, error: Exception) -> SinkError:

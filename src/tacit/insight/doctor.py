@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tacit.connectors.opening import open_input, open_outlet
+from tacit.connectors.placeholders import FileTemplate, has_placeholders
 from tacit.connectors.probing import probe
 from tacit.connectors.sources import EmptySourceError, Source
 from tacit.connectors.writers import SUFFIXES
@@ -307,6 +308,11 @@ def _sink(findings: Findings, setup: Setup, missing: Sequence[str]) -> None:
             raise SinkError(f"{setup.sink}: expected a name ending in {', '.join(SUFFIXES)}, or -")
         if setup.sink == "-":
             findings.ok("sink", "standard output, as JSON lines")
+            return
+        if has_placeholders(setup.sink):
+            template = FileTemplate(setup.sink)
+            _writable(template.base / "answers")
+            findings.ok("sink", f"{setup.sink}: {template.base} can be written")
             return
         findings.ok("sink", f"{_writable(Path(setup.sink))} can be written")
 

@@ -27,8 +27,12 @@ class Asking(ABC):
     private = True
     """Whether noise, if there is any, comes from where nobody can foretell it."""
 
-    def __init__(self, names: Sequence[str], queries: Sequence[Queries]) -> None:
+    def __init__(
+        self, names: Sequence[str], queries: Sequence[Queries], consumers: Sequence[str] = ()
+    ) -> None:
         self.names = tuple(names)
+        self.consumers = tuple(consumers)
+        """Who asks for each of them; nobody where statistics are made."""
         self.queries = queries
 
     @abstractmethod
@@ -70,8 +74,10 @@ class Asking(ABC):
 class Detecting(Asking):
     """The true answers."""
 
-    def __init__(self, names: Sequence[str], queries: Queries) -> None:
-        super().__init__(names, [queries])
+    def __init__(
+        self, names: Sequence[str], queries: Queries, consumers: Sequence[str] = ()
+    ) -> None:
+        super().__init__(names, [queries], consumers)
 
     def answer(
         self,

@@ -36,7 +36,8 @@ class Flow:
         self.policies = Policies(spec)
         if asking is None:
             queries = compiled_queries(spec, tuple(spec.query_patterns.values()))
-            asking = Detecting([query.name for query in spec.queries], queries)
+            names = [query.name for query in spec.queries]
+            asking = Detecting(names, queries, [query.consumer for query in spec.queries])
         self.asking = asking
 
     @property

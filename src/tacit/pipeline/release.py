@@ -380,7 +380,11 @@ class Release(Asking):
         """
         readings = [guard.reading.queries for guard in self.guards if guard.reading is not None]
         self._asked = compiled_queries(spec, asked.patterns, walk=not readings)
-        super().__init__([query.name for query in spec.queries], [self._asked, *readings])
+        super().__init__(
+            [query.name for query in spec.queries],
+            [self._asked, *readings],
+            [query.consumer for query in spec.queries],
+        )
 
     def answer(
         self, closed: Closed, rows: Mapping[str, pl.DataFrame], policies: NDArray[np.int32]

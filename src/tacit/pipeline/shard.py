@@ -230,6 +230,7 @@ class Shard:
             private=self.asking.private,
             exhausted=exhausted,
             slide=self.size,
+            consumers=self.asking.consumers,
         )
         return answers if self.order is None else answers.ordered(self.order)
 

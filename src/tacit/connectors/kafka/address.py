@@ -15,8 +15,9 @@ from typing import Final, Literal, cast
 from urllib.parse import unquote
 
 from tacit.connectors.payloads import Coding, Kind
+from tacit.connectors.placeholders import placeholders_in
 from tacit.connectors.urls import Options
-from tacit.errors import SinkError, SourceError, TacitError, nearest
+from tacit.errors import SinkError, SourceError, TacitError
 
 _URL = re.compile(r"kafka://([^/?]*)(?:/([^?]*))?(?:\?(.*))?", re.DOTALL)
 _SERVER = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\[\]:@,]+)(?::\d{1,5})?")
@@ -104,10 +105,7 @@ def read_outward(url: str) -> tuple[Address, Outward]:
     """The brokers and the topics of an outlet's URL."""
     parts = _Parts(url, _OUTWARD, SinkError)
     topic = parts.path or DEFAULT_TOPIC
-    for name in _NAMED.findall(topic):
-        if name not in _PLACES:
-            hint = nearest(name, _PLACES) or f" Known are {', '.join(_PLACES)}."
-            raise SinkError(f"{parts.place}: there is no place '{{{name}}}' in a topic.{hint}")
+    placeholders_in(topic, parts.place, _PLACES)
     if not _TOPIC.fullmatch(_NAMED.sub("x", topic)):
         raise SinkError(f"{parts.place}: '{topic}' is no name of a topic")
     if "{consumer}" not in topic:

@@ -17,9 +17,10 @@ from typing import Final
 from urllib.parse import unquote
 
 from tacit.connectors.payloads import Coding, Kind
+from tacit.connectors.placeholders import placeholders_in
 from tacit.connectors.urls import Options
 from tacit.durations import parse_duration
-from tacit.errors import SinkError, SourceError, TacitError, nearest
+from tacit.errors import SinkError, SourceError, TacitError
 
 PASSWORD: Final = "TACIT_MQTT_PASSWORD"
 """The environment variable that may hold the password."""
@@ -31,7 +32,6 @@ _NAMED = re.compile(r"\{(\w+)\}")
 _COMMON: Final = ("payload", "client", "keepalive", "ca", "cert", "key", "password_file")
 _INWARD: Final = (*_COMMON, "subject", "columns", "sample", "qos", "receive", "session", "largest")
 _OUTWARD: Final = (*_COMMON, "per", "retain")
-_PLACES: Final = ("consumer", "query", "subject")
 
 
 class _TidySocket(ssl.SSLSocket):
@@ -292,11 +292,7 @@ def _subject_field(parts: _Parts) -> str | None:
 
 
 def _check_topic(outward: Outward, place: str) -> None:
-    names = _NAMED.findall(outward.topic)
-    for name in names:
-        if name not in _PLACES:
-            hint = nearest(name, _PLACES) or f" Known are {', '.join(_PLACES)}."
-            raise SinkError(f"{place}: there is no place '{{{name}}}' in a topic.{hint}")
+    names = placeholders_in(outward.topic, place)
     plain = _NAMED.sub("", outward.topic)
     if any(sign in plain for sign in "+#{}\0") or plain.startswith("$"):
         raise SinkError(f"{place}: answers are published to a topic, without wildcards")
