@@ -26,7 +26,6 @@ from polars.exceptions import PanicException
 
 from tacit.errors import SchemaError, nearest
 from tacit.events.predicates import Predicate, parse_predicate, value_types
-from tacit.events.scratch import Scratch
 from tacit.events.shapes import Shape
 from tacit.events.sieves import (
     AreaSieve,
@@ -83,7 +82,6 @@ class Extractor:
             for name, event in self._events.items()
             if event.where is not None
         }
-        self._scratch = Scratch(np.uint64, self.words)
         self._bindings: list[tuple[pa.Schema, _Binding]] = []
         self._tried: tuple[object, ValueTypes] | None = None
         """What conditions gave over the columns that were asked about last."""
@@ -114,7 +112,7 @@ class Extractor:
 
         To use one array again and again saves the time it takes to get fresh memory.
         """
-        masks: Masks = self._scratch.empty(len(table)) if out is None else out
+        masks: Masks = np.empty((len(table), self.words), np.uint64) if out is None else out
         if not self.attributes:
             masks[:] = self._binding(pa.schema([])).every
             return masks

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.events.columns import frozen
-from tacit.events.scratch import Scratch
 from tacit.kernels import compiled
 
 Ints: TypeAlias = NDArray[np.int64]
@@ -42,7 +41,6 @@ class IntegerInterner:
         self._covered = 0
         self._counted = True
         """Whether all that are covered count up from the first."""
-        self._scratch = Scratch(np.int32)
 
     def __len__(self) -> int:
         return self._count
@@ -54,7 +52,7 @@ class IntegerInterner:
 
     def find(self, values: Ints | NDArray[np.int32]) -> Numbers:
         """The numbers of integers, UNKNOWN where there is none."""
-        found: Numbers = self._scratch.empty(len(values))
+        found = np.empty(len(values), np.int32)
         if self._covered < self._count:
             self._cover()
         if self._counted and self._count:
