@@ -54,7 +54,8 @@ def test_a_held_array_is_never_given_out_again(step: Step) -> None:
     first = [int(array.flat[0]) for array in held]
     assert len(set(first)) == 30
     for array, part, value in zip(held, parts, first, strict=True):
-        assert (array == value).all() and (part == value).all()
+        assert (array == value).all()
+        assert (part == value).all()
 
 
 def test_how_python_counts_references_does_not_matter(

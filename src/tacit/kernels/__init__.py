@@ -1,0 +1,26 @@
+"""How hot loops are compiled: once per machine, cached on disk, free of the interpreter lock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, ParamSpec, TypeVar, cast
+
+import numba
+
+from tacit.kernels.cache import KernelCache
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+KERNELS: Final[dict[str, Any]] = {}
+"""All kernels of the modules that were imported, by module and name."""
+
+
+def compiled(function: Callable[P, R]) -> Callable[P, R]:
+    """Compile a loop over arrays on first use and keep the result on disk."""
+    # Nothing calls a kernel through a C function pointer, so that wrapper is not compiled.
+    options: Any = {"nogil": True, "no_cfunc_wrapper": True}
+    kernel: Any = numba.njit(**options)(function)
+    kernel._cache = KernelCache(function)
+    KERNELS[f"{function.__module__}.{function.__qualname__}"] = kernel
+    return cast("Callable[P, R]", kernel)

@@ -1,0 +1,1 @@
+"""Tests of how kernels are compiled and kept."""

@@ -1,0 +1,107 @@
+"""Compiled kernels on disk: complete, safe to write by several processes, never trusted blindly."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+from tests.kernels.programs import MODULE, finish, run, start
+
+TOTAL = """
+import sums
+print(sums.total(np.arange(5, dtype=np.{})), compilations())
+"""
+USE = "import numpy as np\n" + TOTAL
+KINDS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+ALL = "import numpy as np, sums\nfor kind in {}:\n  sums.total(np.arange(5, dtype=kind))\n"
+
+
+def kept(cache: Path) -> list[Path]:
+    """What is in the cache."""
+    return sorted(cache.rglob("*.nbc"))
+
+
+def test_a_kernel_is_compiled_once(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    assert run(tmp_path, USE.format("int64"), cache).startswith("10 ")
+    assert len(kept(cache)) == 1
+    assert run(tmp_path, USE.format("int64"), cache) == "10 0"
+    moved = f"# A line more.\n{MODULE}"
+    assert run(tmp_path, USE.format("int64"), cache, module=moved) == "10 0"
+
+
+def test_processes_that_compile_at_once_lose_nothing(tmp_path: Path) -> None:
+    """Numba's own cache loses entries here: each process writes the index that it read before."""
+    cache = tmp_path / "cache"
+    halves = [KINDS[:4], KINDS[4:], KINDS[2:6]]
+    for process in [start(tmp_path, ALL.format(half), cache) for half in halves]:
+        finish(process)
+    assert run(tmp_path, ALL.format(KINDS) + "print(compilations())", cache) == "0"
+
+
+def test_of_several_processes_one_compiles_and_the_others_wait(tmp_path: Path) -> None:
+    code = ALL.format(KINDS[:4]) + "print(compilations())"
+    alone = int(run(tmp_path, code, tmp_path / "alone"))
+    processes = [start(tmp_path, code, tmp_path / "cache") for _ in range(3)]
+    assert sum(int(finish(process)) for process in processes) == alone
+
+
+def test_a_killed_process_leaves_what_it_finished_and_no_lock(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    process = start(tmp_path, ALL.format(KINDS) + "import time; time.sleep(60)", cache)
+    while len(kept(cache)) < 2:
+        time.sleep(0.01)
+        assert process.poll() is None
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert len(kept(cache)) >= 2
+    assert run(tmp_path, ALL.format(KINDS[:2]) + "print(compilations())", cache) == "0"
+    assert int(run(tmp_path, ALL.format(KINDS) + "print(compilations())", cache)) < len(KINDS)
+
+
+def test_a_damaged_file_is_compiled_anew(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    run(tmp_path, USE.format("int64"), cache)
+    file = kept(cache)[0]
+    whole = file.read_bytes()
+    turned = bytearray(whole)
+    turned[len(whole) // 2] ^= 1
+    for damaged in (b"", whole[:20], whole[:-1], bytes(turned)):
+        file.write_bytes(damaged)
+        assert run(tmp_path, USE.format("int64"), cache) == "10 1"
+        assert file.read_bytes() != damaged
+
+
+def test_a_full_disk_is_no_reason_to_stop(tmp_path: Path) -> None:
+    """No file may grow beyond a kilobyte."""
+    limit = "import resource, signal\nsignal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+    limit += "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+    process = start(tmp_path, limit + USE.format("int64"), tmp_path / "cache")
+    output, errors = process.communicate(timeout=60)
+    assert output.startswith("10 ")
+    assert "could not be kept" in errors
+    assert "Traceback" not in errors
+    assert kept(tmp_path / "cache") == []
+    assert list((tmp_path / "cache").rglob("*.tmp")) == []
+
+
+def test_old_files_of_another_source_are_removed(tmp_path: Path) -> None:
+    cache, other = tmp_path / "cache", MODULE.replace("* 0", "* 0 + 1")
+    run(tmp_path, USE.format("int64"), cache)
+    first = kept(cache)
+    assert run(tmp_path, USE.format("int64"), cache, module=other).startswith("11 ")
+    assert len(kept(cache)) == 2
+    os.utime(first[0], (0, 0))
+    run(tmp_path, USE.format("int32"), cache, module=other)
+    assert len(kept(cache)) == 2
+    assert first[0] not in kept(cache)
+
+
+def test_a_cache_that_was_filled_by_others_is_used_without_writing(tmp_path: Path) -> None:
+    """As in an image whose kernels were compiled when it was built."""
+    run(tmp_path, USE.format("int64"), None)
+    assert len(kept(tmp_path / "__pycache__")) == 1
+    assert run(tmp_path, USE.format("int64"), tmp_path / "cache") == "10 0"
+    assert kept(tmp_path / "cache") == []
