@@ -338,7 +338,10 @@ def _learn_texts(
             after = ends[count] + np.int64(stop - start)
             if count == len(hashes) or after > len(names):
                 return row, count
-            names[ends[count] : after] = text[np.int64(start) : np.int64(stop)]
+            # A loop, since Numba compiles much more for slices that are assigned.
+            known = np.uint64(ends[count])
+            for offset in range(stop - start):
+                names[known + offset] = text[start + offset]
             ends[count + 1] = after
             hashes[count] = code
             table[place] = _entry(code, count)

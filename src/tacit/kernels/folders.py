@@ -38,11 +38,12 @@ def cache_folders(room: Path) -> CacheFolders:
     """Where the kernels of a room of the package are kept."""
     # A room's own name, and a digest of its path: several installations may share a folder.
     name = f"{room.name}_{sha256(str(room).encode()).hexdigest()[:16]}"
-    places = [Path(_CONFIG.CACHE_DIR) / name] if _CONFIG.CACHE_DIR else []
-    places.append(room / "__pycache__")  # who can write there can write the package
-    home = _user_cache()
-    if home is not None:
-        places.append(home / "tacit" / "kernels" / name)
+    if _CONFIG.CACHE_DIR:
+        places = [Path(_CONFIG.CACHE_DIR) / name]
+    else:
+        home = _user_cache()
+        # Who can write a room's __pycache__ can write what Python itself runs from there.
+        places = [room / "__pycache__", *([] if home is None else [home / "tacit" / name])]
     for place in places:
         if _can_write(place):
             return CacheFolders(tuple(places), place)

@@ -247,5 +247,8 @@ def _take_out(ring: NDArray[np.uint64], first: int, words: NDArray[np.uint64]) -
     """Move what is in the windows from `first` on out of the ring."""
     for window in range(len(words)):
         place = (first + window) % len(ring)
-        words[window] = ring[place, : words.shape[1]]
+        # Loops, since Numba compiles much more for slices that are assigned: even the error text.
+        for slot in range(words.shape[1]):
+            for word in range(words.shape[2]):
+                words[window, slot, word] = ring[place, slot, word]
         ring[place] = 0
