@@ -451,7 +451,7 @@ def test_a_stream_without_a_source_is_missed(tmp_path: Path) -> None:
     spec = tmp_path / "spec.yaml"
     spec.write_text(
         """
-streams: {a: {subject: who, time: at}, b: {subject: who, time: at}}
+streams: {a: {subject: who, time: at, columns: {v: number}}, b: {subject: who, time: at}}
 windows: {size: 1 min}
 events: {x: {stream: a}, y: {stream: b}}
 queries:

@@ -23,6 +23,8 @@ import pytest
 from tacit.connectors.outlets import Outlet, Parcel
 from tacit.connectors.sources import Batch, Rejected, Source
 from tacit.errors import SinkError, UnreachableError
+from tacit.events.columntypes import ColumnTypes
+from tacit.events.streams import ColumnType, Stream
 
 PATIENCE = 30.0
 SUBJECTS = ("plain", 'quo"ted', "new\nline", "a,b", "Ärger 😀", "")
@@ -108,6 +110,30 @@ class SourceChecks:
         assert len(reading.rejected) == len(BROKEN)
         assert all(line.reason and line.place >= 0 for line in reading.rejected)
 
+    def test_a_value_that_does_not_fit_its_type_is_null_and_the_others_are_kept(
+        self, feed: Feed
+    ) -> None:
+        feed.send(tuples(0, 3))
+        source = feed.open()
+        source.schema()
+        if not source.textual:
+            pytest.skip("its columns have types of their own")
+        feed.send([tuples(2, 1)[0] | {"n": "many"}])
+        feed.send(tuples(3, 3))
+        reading = Reading(source)
+        assert numbers(reading.take(7)) == [0, 1, 2, None, 3, 4, 5]
+        assert not reading.rejected
+
+    def test_a_key_that_an_object_lacks_is_null(self, feed: Feed) -> None:
+        feed.send(tuples(0, 1))
+        source = feed.open()
+        assert not source.schema().names or not source.keyed
+        if not source.keyed:
+            pytest.skip("its rows all have the same columns")
+        at = tuples(1, 1)[0]["at"]
+        feed.send([{"at": at}])
+        assert Reading(source).take(2) == [*tuples(0, 1), {"subject": None, "at": at, "n": None}]
+
     @pytest.mark.parametrize("seed", [0, 1, 2])
     def test_resumed_at_a_token_it_brings_exactly_the_rest(self, feed: Feed, seed: int) -> None:
         for round_ in range(4):
@@ -166,7 +192,15 @@ class SourceChecks:
 
 
 BROKEN = (b"no payload at all", b"\xff\xfe\x00", b"17")
-COLUMNS = ("subject", "at", "n")
+
+
+def column_types(**types: ColumnType) -> ColumnTypes:
+    """Types as a run gives them to the columns of a stream."""
+    return ColumnTypes(Stream(subject="subject", time="at"), types)
+
+
+TYPES = column_types(subject="text", at="integer", n="integer")
+COLUMNS = tuple(TYPES.types)
 
 
 class Reading:
@@ -180,7 +214,7 @@ class Reading:
         self._token: Any = None
         self._since = 0
         self._receipt: Any = None
-        self._flow = source.batches(COLUMNS, ["subject"])
+        self._flow = source.batches(COLUMNS, ["subject"], TYPES)
 
     def next(self) -> Batch:
         """The next batch."""
@@ -230,7 +264,7 @@ def read_slowly(feed: Feed) -> tuple[int, int]:
     """How much memory grows while nobody takes what comes, and how many rows come then."""
     import psutil
 
-    flow: Iterator[Batch] = feed.open().batches(COLUMNS, ["subject"])
+    flow: Iterator[Batch] = feed.open().batches(COLUMNS, ["subject"], TYPES)
     count = 0
     while not count:
         count += next(flow).table.num_rows

@@ -84,7 +84,7 @@ class KafkaFeed(Feed):
         self.servers = servers
         self.topic = f"t{uuid.uuid4().hex}"
         self.config = config
-        self.options = "columns=subject:text,at:integer,n:integer"
+        self.options = "payload=json"
 
     def open(self) -> Source:
         place = f"kafka://{self.servers}/{self.topic}?group=g-{self.topic}"

@@ -16,7 +16,7 @@ from tacit.connectors.following import FollowSource
 from tacit.connectors.opening import open_input
 from tacit.connectors.sources import Source
 from tacit.errors import SchemaError, SourceError
-from tests.connectors.checks import Feed, Reading, SourceChecks, numbers, tuples
+from tests.connectors.checks import COLUMNS, Feed, Reading, SourceChecks, numbers, tuples
 
 
 class FileFeed(Feed):
@@ -76,6 +76,19 @@ def test_a_file_that_is_empty_at_first_is_waited_for(feed: FileFeed) -> None:
     feed.path.touch()
     threading.Timer(0.5, lambda: feed.send(tuples(0, 4))).start()
     assert numbers(Reading(feed.open()).take(4)) == [0, 1, 2, 3]
+
+
+def test_a_file_of_objects_is_read_before_it_holds_any(tmp_path: Path) -> None:
+    """Each line names its own columns, so that there is nothing to wait for."""
+    feed = FileFeed(tmp_path / "a.jsonl")
+    feed.path.touch()
+    source = feed.open()
+    assert source.schema().names == []
+    reading = Reading(source)
+    assert reading.next().table.schema.names == list(COLUMNS)
+    feed.send([{"n": 0}])
+    feed.send(tuples(1, 1))
+    assert reading.take(2) == [{"subject": None, "at": None, "n": 0}, *tuples(1, 1)]
 
 
 def test_a_replaced_file_is_finished_first(feed: FileFeed) -> None:

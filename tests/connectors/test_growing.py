@@ -18,7 +18,9 @@ from tacit.connectors.growing import GrowingSource
 from tacit.connectors.opening import open_input
 from tacit.connectors.sources import Source
 from tacit.errors import SchemaError, SourceError
-from tests.connectors.checks import Feed, Reading, SourceChecks, numbers, tuples
+from tacit.pipeline.flow import Flow
+from tacit.spec.reading import loads
+from tests.connectors.checks import COLUMNS, TYPES, Feed, Reading, SourceChecks, numbers, tuples
 
 
 class FolderFeed(Feed):
@@ -102,7 +104,8 @@ def test_files_that_are_there_come_as_from_the_folder_that_is_not_followed(
     followed, plain = feed.open(), open_source(feed.folder)
     assert followed.schema() == plain.schema()
     found = Reading(followed).take(60)
-    assert found == [row for batch in plain.batches() for row in batch.table.to_pylist()]
+    batches = plain.batches(COLUMNS, types=TYPES)
+    assert found == [row for batch in batches for row in batch.table.to_pylist()]
     assert numbers(found) == [100 * part + n for part in (1, 2, 3) for n in range(20)]
 
 
@@ -221,13 +224,53 @@ def test_numbers_of_a_later_file_get_the_types_of_the_first(tmp_path: Path) -> N
         reading.take(1)
 
 
-def test_a_later_file_without_a_column_is_refused(feed: FolderFeed) -> None:
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_later_file_without_a_column_is_refused(suffix: str, tmp_path: Path) -> None:
+    feed = FolderFeed(tmp_path / "folder", suffix)
     feed.send(tuples(0, 2))
     reading = Reading(feed.open())
     reading.take(2, close=False)
     feed.send([{"subject": "s", "at": 1}])
     with pytest.raises(SchemaError, match="'n' is not there"):
         reading.take(1)
+
+
+def test_later_objects_without_a_key_have_null_there(tmp_path: Path) -> None:
+    feed = FolderFeed(tmp_path / "folder", ".jsonl")
+    feed.send([{"subject": "s"}])
+    feed.send(tuples(0, 2))
+    feed.send([{"n": 2}])
+    assert Reading(feed.open()).take(4) == [
+        {"subject": "s", "at": None, "n": None},
+        *tuples(0, 2),
+        {"subject": None, "at": None, "n": 2},
+    ]
+
+
+def test_what_the_files_are_is_known_from_the_first(tmp_path: Path) -> None:
+    for suffix, textual, keyed in ((".jsonl", 1, 1), (".csv", 1, 0), (".parquet", 0, 0)):
+        feed = FolderFeed(tmp_path / suffix, suffix)
+        feed.send(tuples(0, 1))
+        source = feed.open()
+        assert source.schema().names == ([] if keyed else list(COLUMNS))
+        assert (source.textual, source.keyed) == (textual, keyed)
+
+
+SPEC = """
+version: 1
+streams: {gps: {subject: subject, time: at}}
+windows: {size: 1 min}
+events: {third: {stream: gps, where: "n % 3 = 1"}}
+queries: [{name: jam, consumer: city, pattern: third}]
+"""
+
+
+def test_a_run_that_follows_a_folder_gives_its_text_the_types_of_the_specification(
+    feed: FolderFeed,
+) -> None:
+    feed.send(tuples(0, 1))
+    types = Flow(loads(SPEC)).column_types("gps", feed.open())
+    assert dict(types.types) == {"subject": "text", "at": "time", "n": "number"}
 
 
 def test_a_file_of_another_kind_is_refused(feed: FolderFeed) -> None:

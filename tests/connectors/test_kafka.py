@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import cbor2
@@ -22,6 +23,7 @@ from tacit.connectors.opening import open_input, open_outlet
 from tacit.connectors.outlets import Parcel
 from tacit.errors import SinkError, SourceError, TacitError, UnreachableError
 from tests.connectors.checks import (
+    COLUMNS,
     OutletChecks,
     Reading,
     SourceChecks,
@@ -99,7 +101,7 @@ def test_what_a_transaction_gave_up_is_not_read(feed: KafkaFeed) -> None:
 
 
 def test_the_key_can_be_a_column(feed: KafkaFeed) -> None:
-    feed.options = "columns=at:integer,n:integer&key=subject"
+    feed.options = "key=subject"
     at = 1_200_000_000_000
     feed.produce([(b'{"at": %d, "n": 0}' % at, "taxi 1", at), (b'{"n": 1}', None, at)])
     assert Reading(feed.open()).take(2) == [
@@ -109,7 +111,7 @@ def test_the_key_can_be_a_column(feed: KafkaFeed) -> None:
 
 
 def test_cbor_is_read_like_json(feed: KafkaFeed) -> None:
-    feed.options += "&payload=cbor"
+    feed.options = "payload=cbor"
     feed.produce([(cbor2.dumps(row), None, row["at"]) for row in tuples(0, 5)])
     feed.produce([(b"\xff", None, 0), (None, None, 0)])
     reading = Reading(feed.open())
@@ -117,28 +119,42 @@ def test_cbor_is_read_like_json(feed: KafkaFeed) -> None:
     assert [line.raw for line in reading.rejected] == ["ff", ""]
 
 
-def test_columns_that_nobody_names_are_those_of_the_newest_messages(feed: KafkaFeed) -> None:
-    feed.options = "payload=json"
-    with pytest.raises(SourceError, match="holds no message; name them with columns="):
-        feed.open().schema()
-    feed.send([row | {"door": True} for row in tuples(0, 3)])
-    feed.send([row | {"speed": 0.5} for row in tuples(3, 3)], 1)
+def test_no_message_is_needed_to_know_the_columns(feed: KafkaFeed) -> None:
     source = feed.open()
-    assert {field.name: str(field.type) for field in source.schema()} == {
-        "subject": "large_string",
-        "at": "int64",
-        "n": "int64",
-        "door": "bool",
-        "speed": "double",
-    }
-    assert len(Reading(source).take(6)) == 6
+    assert source.keyed
+    assert source.schema().names == []
+    assert source.declared_types() == {}
+    reading = Reading(source)
+    assert reading.next().table.schema.names == list(COLUMNS)
+    feed.send([row | {"door": True} for row in tuples(0, 3)])
+    assert reading.take(3) == tuples(0, 3)
 
 
-def test_columns_can_be_those_of_a_file(feed: KafkaFeed, tmp_path: Path) -> None:
-    (tmp_path / "sample.jsonl").write_text(json.dumps(tuples(0, 1)[0]))
+def test_values_are_text_until_they_are_given_types(feed: KafkaFeed) -> None:
+    feed.send(tuples(0, 2))
+    source = feed.open()
+    assert source.textual
+    found: list[dict[str, str]] = []
+    with closing(source.batches(["n", "at", "speed"])) as flow:  # type: ignore[type-var]
+        while len(found) < 2:
+            found += next(flow).table.to_pylist()
+    assert found == [
+        {"n": str(row["n"]), "at": str(row["at"]), "speed": None} for row in tuples(0, 2)
+    ]
+
+
+def test_the_address_may_declare_types(feed: KafkaFeed, tmp_path: Path) -> None:
+    row = {"subject": "s", "at": "2026-01-01T00:00:00Z", "n": 5, "door": True}
+    (tmp_path / "sample.jsonl").write_text(json.dumps(row))
     feed.options = f"sample={tmp_path}/sample.jsonl"
-    feed.send(tuples(0, 3))
-    assert Reading(feed.open()).take(3) == tuples(0, 3)
+    assert feed.open().declared_types() == {
+        "subject": "text",
+        "at": "time",
+        "n": "number",
+        "door": "boolean",
+    }
+    feed.options = "columns=subject:text,at:time,n:integer"
+    assert feed.open().declared_types() == {"subject": "text", "at": "time", "n": "integer"}
 
 
 def test_a_group_that_begins_at_the_end_reads_only_what_comes(feed: KafkaFeed) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from tacit.connectors.files import open_source
 from tacit.connectors.sources import Source
-from tests.connectors.checks import COLUMNS, Feed, SourceChecks
+from tests.connectors.checks import COLUMNS, TYPES, Feed, SourceChecks
 from tests.connectors.mqtt_clients import Peer, certificates, passwords, until
 from tests.services import Mosquitto
 
@@ -31,8 +31,8 @@ class Publishing(Feed):
     def open(self) -> Source:
         """The subscription."""
         return open_source(
-            f"mqtts://alice@127.0.0.1:{self.port}/feed/#?columns=subject:text,at:time,n:integer"
-            f"&ca={self.folder}/ca.pem&password_file={self.folder}/secret"
+            f"mqtts://alice@127.0.0.1:{self.port}/feed/#"
+            f"?ca={self.folder}/ca.pem&password_file={self.folder}/secret"
         )
 
     def send(self, rows: Sequence[dict[str, Any]], partition: int = 0) -> None:
@@ -56,7 +56,7 @@ def feed(tmp_path: Path) -> Iterator[Publishing]:
     with Mosquitto(tmp_path, settings) as broker:
         made = Publishing(tmp_path, broker.port)
         source: Any = made.open()
-        with closing(source.batches(COLUMNS, ["subject"])) as flow:
+        with closing(source.batches(COLUMNS, ["subject"], TYPES)) as flow:
             until(lambda: bool(next(flow)) and source._session.listening > 0, "subscribed")
         yield made
 

@@ -20,16 +20,18 @@ import cbor2
 import pytest
 
 from tacit.connectors.files import open_source
-from tacit.connectors.mqtt import session, source
+from tacit.connectors.mqtt import session
 from tacit.connectors.mqtt.address import PASSWORD
 from tacit.connectors.mqtt.messages import Token
 from tacit.connectors.mqtt.source import MqttSource
 from tacit.connectors.sources import Batch
-from tacit.errors import SchemaError, SourceError
+from tacit.errors import SourceError
+from tests.connectors.checks import column_types
 from tests.connectors.mqtt_clients import PATIENCE, Peer, certificates, passwords, until
 from tests.services import Mosquitto
 
 COLUMNS = "columns=n:integer"
+TYPES = column_types(n="integer")
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +66,7 @@ class Reading:
     def __init__(self, source: MqttSource, columns: Sequence[str] = ("n",)) -> None:
         self.source = source
         self.batches: list[Batch] = []
-        self._flow = source.batches(columns, ["subject"])
+        self._flow = source.batches(columns, ["subject"], TYPES)
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -145,8 +147,6 @@ def test_the_subject_may_be_a_field_of_another_name(broker: Mosquitto, topic: st
         publisher.publish([(topic, b'{"taxi": "a", "n": 1}'), (topic, b'{"n": 2}')])
         flow.until(2)
     assert flow.rows == [{"subject": "a", "n": 1}, {"subject": None, "n": 2}]
-    with pytest.raises(SourceError, match="Did you mean 'taxi'"):
-        opened(broker, f"{topic}?subject=taxy&columns=taxi:text").schema()
 
 
 @pytest.mark.parametrize("coding", ["json", "cbor"])
@@ -176,25 +176,29 @@ def test_silence_gives_several_empty_batches_in_a_second(broker: Mosquitto, topi
     assert flow.source.once
 
 
-def test_columns_come_from_a_sample_or_the_first_messages(
-    broker: Mosquitto, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "sample.csv").write_text("n,x\n1,2.5\n")
-    stated = opened(broker, f"{topic}?sample={tmp_path}/sample.csv").schema()
-    assert [str(field.type) for field in stated] == ["int64", "double", "large_string"]
-    assert stated.names == ["n", "x", "topic"]
-    with pytest.raises(SchemaError, match="has the columns n, x, topic"):
-        next(opened(broker, f"{topic}?sample={tmp_path}/sample.csv").batches(["y"]))
-    monkeypatch.setattr(source, "_FIRST", 0.3)
-    with pytest.raises(SourceError, match="no message came"):
-        opened(broker, f"{topic}?client={topic}").schema()
-    with Peer(broker.port) as publisher:
-        publisher.publish(numbered(topic, [1, 2]))
-    found = opened(broker, f"{topic}?client={topic}")
-    assert found.schema().names == ["n", "topic"]
-    with reading(found) as flow:
-        flow.until(2)
-    assert flow.numbers == [1, 2]
+def test_no_message_is_needed_to_know_the_columns(broker: Mosquitto, topic: str) -> None:
+    source = opened(broker, topic)
+    assert source.textual
+    assert source.keyed
+    assert source.schema().names == []
+    assert source.declared_types() == {}
+    with Peer(broker.port) as publisher, reading(source, ["n", "x"]) as flow:
+        assert flow.batches[0].table.schema.names == ["n", "x"]
+        publisher.publish([(topic, b'{"n": 1}'), (topic, b'{"x": 2.5}'), (topic, b'{"n": "a"}')])
+        flow.until(3)
+    assert flow.rows == [
+        {"n": 1, "x": None},
+        {"n": None, "x": "2.5"},  # no type was given for it
+        {"n": None, "x": None},
+    ]
+
+
+def test_the_address_may_declare_types(tmp_path: Path) -> None:
+    (tmp_path / "sample.csv").write_text("n,x,who\n1,2.5,anna\n")
+    found = open_source(f"mqtt://127.0.0.1/a?sample={tmp_path}/sample.csv")
+    assert found.declared_types() == {"n": "number", "x": "number", "who": "text"}
+    found = open_source("mqtt://127.0.0.1/a?columns=n:integer,ts:time")
+    assert found.declared_types() == {"n": "integer", "ts": "time"}
 
 
 def test_a_retained_message_comes_once(broker: Mosquitto, topic: str) -> None:
@@ -283,10 +287,11 @@ def test_a_broker_that_forgot_the_session_is_told_and_gone_on_with(
 CHILD = """
 import json, sys, time
 from tacit.connectors.files import open_source
+from tests.connectors.checks import column_types
 url, token, acknowledge = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3] == "True"
 source = open_source(url)
 source.resume(token)
-for batch in source.batches(["n"], []):
+for batch in source.batches(["n"], [], column_types(n="integer")):
     print(json.dumps([batch.token, [row["n"] for row in batch.table.to_pylist()]]), flush=True)
     if acknowledge and batch.receipt is not None:
         source.acknowledge(batch.receipt)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import cbor2
@@ -13,19 +14,19 @@ from cbor2 import CBORTag
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tacit.connectors import jsonlines
+from tacit.connectors.jsonlines import ParsedItems
 from tacit.connectors.payloads import (
-    KINDS,
     Coding,
-    Parsed,
     PayloadParser,
-    infer_kinds,
-    plain_kind,
     read_coding,
-    read_kinds,
+    read_types,
+    sample_types,
 )
+from tacit.events.columntypes import convert_text
+from tacit.events.streams import ColumnType, Stream
 
-COLUMNS = {"n": KINDS["integer"], "x": KINDS["number"], "s": KINDS["text"], "b": KINDS["boolean"]}
+STREAM = Stream(subject="who", time="t")
+COLUMNS: dict[str, ColumnType] = {"n": "integer", "x": "number", "s": "text", "b": "boolean"}
 ROWS = st.fixed_dictionaries(
     {},
     optional={
@@ -40,8 +41,11 @@ GOOD = ROWS | st.lists(ROWS, max_size=3)
 BAD = st.sampled_from([b"", b"  ", b"{", b"[", b"7", b"[1]", b"null", b"[null]", b'"x"', b"{}{}"])
 
 
-def parse(payloads: list[bytes], coding: Coding = "json") -> Parsed:
-    return PayloadParser(COLUMNS, [], coding).parse(payloads)
+def parse(payloads: list[bytes], coding: Coding = "json") -> ParsedItems:
+    """The rows of payloads, converted to the types of their columns."""
+    parsed = PayloadParser(list(COLUMNS), coding).parse(payloads)
+    typed = [convert_text(parsed.frame[name], kind, STREAM) for name, kind in COLUMNS.items()]
+    return ParsedItems(pl.DataFrame(typed), parsed.origin, parsed.rejected)
 
 
 def expected(values: list[Any]) -> list[tuple[int, dict[str, Any]]]:
@@ -54,7 +58,7 @@ def expected(values: list[Any]) -> list[tuple[int, dict[str, Any]]]:
     ]
 
 
-def found(parsed: Parsed) -> list[tuple[int, dict[str, Any]]]:
+def found(parsed: ParsedItems) -> list[tuple[int, dict[str, Any]]]:
     return list(zip(parsed.origin.tolist(), parsed.frame.to_dicts(), strict=True))
 
 
@@ -97,13 +101,17 @@ def test_json_may_be_spread_over_lines() -> None:
 
 
 def test_good_arrays_are_read_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
-        raise AssertionError("taken apart one by one")
+    calls = []
+    exploded = PayloadParser._exploded
 
-    monkeypatch.setattr(PayloadParser, "_one_by_one", fail)
-    monkeypatch.setattr(jsonlines.Parser, "_salvage", fail)
+    def count(self: PayloadParser, arrays: Any) -> Any:
+        calls.append(len(arrays))
+        return exploded(self, arrays)
+
+    monkeypatch.setattr(PayloadParser, "_exploded", count)
     parsed = parse([b'[{"n": 1}, {"n": 2, "x": 3}]', b"[]", b'{"n": 3}', b'[{"n": 4}]'])
     assert found(parsed) == expected([[{"n": 1}, {"n": 2, "x": 3}], [], {"n": 3}, [{"n": 4}]])
+    assert calls == [3]
 
 
 def test_what_does_not_fit_its_column_is_null_and_the_rest_is_kept() -> None:
@@ -128,38 +136,60 @@ def test_odd_values_of_cbor_are_null(value: Any) -> None:
     assert parsed.frame["x"].to_list() == [1, None]
 
 
-def test_times_are_taken_as_they_come() -> None:
+def test_a_time_is_read_by_itself_whatever_stands_beside_it() -> None:
     when = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    given_ = [1767323045, "2026-01-02T03:04:05Z", 1767323045.0, 1767323045000, "noon", None, [1]]
+    wanted = [when, when, when, when, None, None, None]
 
-    def times(payloads: list[bytes], coding: Coding) -> pl.Series:
-        return PayloadParser({"t": KINDS["time"]}, [], coding).parse(payloads).frame["t"]
+    def times(payloads: list[bytes], coding: Coding) -> list[datetime | None]:
+        frame = PayloadParser(["t"], coding).parse(payloads).frame
+        return convert_text(frame["t"], "time", STREAM).to_list()
 
-    assert times([b'{"t": 1700000000}', b'{"t": null}'], "json").dtype == pl.Int64
-    assert times([b'{"t": 1700000000.5}'], "json").dtype == pl.Float64
-    assert times([b'{"t": "2026-01-02T03:04:05Z"}'], "json").to_list() == ["2026-01-02T03:04:05Z"]
-    assert times([cbor2.dumps({"t": when})], "cbor").to_list() == [when]
-    assert times([cbor2.dumps({"t": 17}), cbor2.dumps({"t": 1.5})], "cbor").to_list() == [17, 1.5]
-    mixed = times([cbor2.dumps({"t": when}), cbor2.dumps({"t": "2026"})], "cbor")
-    assert mixed.to_list() == ["2026-01-02T03:04:05+00:00", "2026"]
-
-
-def test_columns_are_inferred_from_payloads_that_can_be_read() -> None:
-    rows: list[Any] = [{"n": 1, "s": "a"}, [{"x": 1.5}, {"n": 2.5}], 7]
-    wanted = {"n": pl.Float64, "s": pl.String, "x": pl.Float64}
-    assert infer_kinds([*(json.dumps(row).encode() for row in rows), b"{"], "json") == wanted
-    assert infer_kinds([*(cbor2.dumps(row) for row in rows), b"\xff"], "cbor") == wanted
-    assert infer_kinds([b"{", b""], "json") == {}
-
-
-def test_types_of_files_have_their_like_in_payloads() -> None:
-    given_: list[tuple[pl.DataType, pl.DataType]] = [
-        (pl.Int16(), pl.Int64()),
-        (pl.Float32(), pl.Float64()),
-        (pl.Datetime("us", "UTC"), pl.Null()),
-        (pl.Categorical(), pl.String()),
-        (pl.Boolean(), pl.Boolean()),
+    assert times([json.dumps({"t": value}).encode() for value in given_], "json") == wanted
+    assert times([cbor2.dumps({"t": value}) for value in given_], "cbor") == wanted
+    assert times([cbor2.dumps({"t": when}), cbor2.dumps({"t": "2026"})], "cbor") == [
+        when,
+        datetime(1970, 1, 1, 0, 33, 46, tzinfo=UTC),
     ]
-    assert [plain_kind(kind) for kind, _ in given_] == [kind for _, kind in given_]
+
+
+POISON = [
+    b'{"n": 1e400}', b'{"note": 1e400, "n": 1}', b'{"n": ' + b"9" * 39 + b"0}",
+    b'{"n": ' + b"9" * 5000 + b"}", b'{"s": "\\ud800"}', b'{"note": "\\udfff"}',
+    b'[{"s": "\\ud800"}]', b'{"s": "\xff"}', b"\x00", b"[" * 3000,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("poison", POISON)
+def test_no_payload_stops_the_others(poison: bytes) -> None:
+    parsed = parse([b'{"n": 1}', poison, b'{"n": 2}', b'[{"n": 3}]'])
+    assert parsed.frame["n"].to_list() == [1, 2, 3]
+    assert [number for number, _ in parsed.rejected] == [1]
+
+
+@given(st.lists(st.sampled_from(POISON) | GOOD.map(lambda row: json.dumps(row).encode())))
+def test_every_payload_is_read_as_it_would_be_alone(payloads: list[bytes]) -> None:
+    parsed = parse(payloads)
+    alone = [parse([payload]) for payload in payloads]
+    assert [row for _, row in found(parsed)] == [row for one in alone for _, row in found(one)]
+    assert [reason for _, reason in parsed.rejected] == [
+        reason for one in alone for _, reason in one.rejected
+    ]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.parquet"])
+def test_a_sample_shows_the_types_of_columns(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    frame = pl.DataFrame(
+        {"n": [1, 2], "s": ["a", "b"], "b": [True, False], "t": [datetime(2026, 1, 1)] * 2}
+    )
+    if name == "a.parquet":
+        frame.write_parquet(path)
+    elif name == "a.csv":
+        frame.write_csv(path)
+    else:
+        frame.write_ndjson(path)
+    assert sample_types(str(path)) == {"n": "number", "s": "text", "b": "boolean", "t": "time"}
 
 
 @pytest.mark.parametrize(
@@ -173,4 +203,4 @@ def test_types_of_files_have_their_like_in_payloads() -> None:
 )
 def test_mistakes_in_columns_are_told(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        read_kinds(text)
+        read_types(text)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Generator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +23,13 @@ from tacit.connectors.files import open_source
 from tacit.connectors.frames import FrameSource
 from tacit.connectors.sources import Batch, Source, is_text
 from tacit.errors import SchemaError, SourceError
+from tests.connectors.checks import column_types
 
-ODD = ["plain", "", 'quo"ted', "new\nline", "comma, here", "Ärger 😀", "x" * 10_000]
+ODD = ["plain", "", 'quo"ted', "comma, here", "Ärger 😀", "x" * 10_000]
+
+
+TYPES = column_types(subject="text", time="text", kind="integer", speed="number", hired="boolean")
+COLUMNS = tuple(TYPES.types)
 
 
 def rows(count: int) -> pa.Table:
@@ -104,25 +112,57 @@ def collect(batches: list[Batch]) -> dict[str, list[Any]]:
     return found
 
 
-def test_the_same_rows_come_out_as_went_in(opened: Opened) -> None:
+def test_the_same_rows_come_out_typed_as_went_in(opened: Opened) -> None:
     table = rows(500)
     source = opened(table)
-    assert source.schema().names == table.schema.names
-    batches = list(source.batches())
+    assert source.schema().names == ([] if source.keyed else table.schema.names)
+    batches = list(source.batches(COLUMNS, types=TYPES))
     assert collect(batches) == table.to_pydict()
     assert not any(batch.rejected for batch in batches)
+    for batch in batches:
+        subject, time, kind, speed, hired = batch.table.schema.types
+        assert is_text(subject)
+        assert is_text(time)
+        assert (kind, speed, hired) == (pa.int64(), pa.float64(), pa.bool_())
+
+
+def test_values_of_a_text_source_are_text_until_they_are_given_types(opened: Opened) -> None:
+    table = rows(500)
+    source = opened(table)
+    assert all(is_text(kind) for kind in source.schema().types) or not source.textual
+    batches = list(source.batches(COLUMNS))
+    if not source.textual:
+        assert collect(batches) == table.to_pydict()
+        return
+    assert all(is_text(kind) for batch in batches for kind in batch.table.schema.types)
+    assert collect(batches)["kind"] == [str(kind) for kind in table["kind"].to_pylist()]
+
+
+def test_converted_rows_come_with_what_they_were(opened: Opened) -> None:
+    source = opened(rows(200))
+    for batch in source.batches(COLUMNS, types=TYPES):
+        if source.textual:
+            assert batch.raw is not None
+            assert batch.raw.num_rows == batch.table.num_rows
+            assert all(is_text(kind) for kind in batch.raw.schema.types)
+
+
+def test_times_are_read_by_themselves(opened: Opened) -> None:
+    table = rows(200)
+    found = collect(list(opened(table).batches(["time"], types=column_types(time="time"))))
+    assert found == {"time": [datetime.fromisoformat(time) for time in table["time"].to_pylist()]}
 
 
 def test_only_the_columns_asked_for_come_in_their_order(opened: Opened) -> None:
     table = rows(200)
-    found = collect(list(opened(table).batches(["speed", "subject"], keys=["subject"])))
+    found = collect(list(opened(table).batches(["speed", "subject"], ["subject"], TYPES)))
     assert list(found) == ["speed", "subject"]
     assert found == table.select(["speed", "subject"]).to_pydict()
 
 
 def test_keys_of_text_are_dictionaries_and_keys_of_numbers_are_not(opened: Opened) -> None:
     table = rows(200)
-    for batch in opened(table).batches(["subject", "kind", "time"], keys=["subject", "kind"]):
+    for batch in opened(table).batches(["subject", "kind", "time"], ["subject", "kind"], TYPES):
         subject, kind, time = batch.table.schema.types
         assert pa.types.is_dictionary(subject)
         assert is_text(subject)
@@ -151,19 +191,26 @@ def test_batches_are_bounded_and_know_their_rows(
 
 def test_the_position_ends_at_the_total(opened: Opened) -> None:
     source = opened(rows(300))
-    positions = [batch.position for batch in source.batches()]
+    positions = [batch.position for batch in source.batches(COLUMNS)]
     assert positions == sorted(positions)
     if source.total is not None:
         assert positions[-1] == source.total
 
 
-def test_a_missing_column_is_refused_with_the_nearest_name(opened: Opened) -> None:
+def test_a_missing_column_is_refused_with_the_nearest_name_and_a_missing_key_is_null(
+    opened: Opened,
+) -> None:
+    source = opened(rows(91))
+    if source.keyed:
+        (batch,) = source.batches(["subject", "sped"])
+        assert batch.table["sped"].null_count == 91
+        return
     with pytest.raises(SchemaError, match=r"'sped' is not there\. Did you mean 'speed'"):
-        next(opened(rows(91)).batches(["subject", "sped"]))
+        next(source.batches(["subject", "sped"]))
 
 
 def test_closing_early_is_quiet(opened: Opened) -> None:
-    batches = opened(rows(500)).batches()
+    batches = opened(rows(500)).batches(COLUMNS)
     next(batches)
     batches.close()  # type: ignore[attr-defined]
 
@@ -212,13 +259,11 @@ def twice(kind: str) -> Any:
     return table.to_pandas() if kind == "pandas" else table
 
 
-@pytest.mark.parametrize("name", ["a.parquet", "a.csv", "a.jsonl", "a.arrow"])
+@pytest.mark.parametrize("name", ["a.parquet", "a.csv", "a.arrow"])
 def test_columns_of_the_same_name_are_refused(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
     if name == "a.csv":
         path.write_text("a,a\n1,2\n")
-    elif name == "a.jsonl":
-        path.write_text('{"a": 1, "a": 2}\n')
     else:
         FILES[name](twice(""), path)
     with pytest.raises(SourceError, match="more than one column named 'a'"):
@@ -243,7 +288,7 @@ def test_a_folder_is_read_in_order_of_names(name: str, tmp_path: Path) -> None:
         FILES[name](table[start : start + 100], tmp_path / f"part-{number}-{name}")
     for place in (tmp_path, tmp_path / f"part-*{name}"):
         source = open_source(place)
-        batches = list(source.batches())
+        batches = list(source.batches(COLUMNS, types=TYPES))
         assert collect(batches) == table.to_pydict()
         assert [Path(b.source).name for b in batches] == sorted(
             Path(b.source).name for b in batches
@@ -265,7 +310,7 @@ def test_a_folder_without_a_file_to_read_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl"])
-def test_later_files_keep_the_types_of_the_first(suffix: str, tmp_path: Path) -> None:
+def test_all_files_of_a_folder_get_the_same_types(suffix: str, tmp_path: Path) -> None:
     if suffix == "csv":
         (tmp_path / "1.csv").write_text("id,v\nA7,1\n")
         (tmp_path / "2.csv").write_text("id,v\n007,2.5\n8,x\n")
@@ -274,8 +319,10 @@ def test_later_files_keep_the_types_of_the_first(suffix: str, tmp_path: Path) ->
         (tmp_path / "1.jsonl").write_text('{"id": "A7", "v": 1}\n')
         (tmp_path / "2.jsonl").write_text('{"id": "007", "v": 2.5}\n{"id": 8, "v": "x"}\n')
         (tmp_path / "3.jsonl").write_text("")
-    found = collect(list(open_source(tmp_path).batches()))
-    assert found == {"id": ["A7", "007", "8"], "v": [1, 2.5, None]}
+    types = column_types(id="text", v="number")
+    found = list(open_source(tmp_path).batches(["id", "v"], types=types))
+    assert collect(found) == {"id": ["A7", "007", "8"], "v": [1, 2.5, None]}
+    assert {batch.table.schema for batch in found} == {found[0].table.schema}
 
 
 def test_a_later_file_with_an_unfit_type_is_refused(tmp_path: Path) -> None:
@@ -304,7 +351,50 @@ def test_files_and_tables_can_be_read_again(tmp_path: Path) -> None:
     write_json(rows(5), tmp_path / "a.jsonl")
     for source in (open_source(tmp_path / "a.jsonl"), FrameSource(rows(5))):
         assert not source.once
-        assert collect(list(source.batches())) == collect(list(source.batches()))
+        first = collect(list(source.batches(COLUMNS)))
+        assert len(first["kind"]) == 5
+        assert collect(list(source.batches(COLUMNS))) == first
+
+
+READ = """
+import sys
+from tacit.connectors.files import open_source
+from tacit.errors import SourceError
+from tests.connectors.test_sources import collect
+
+source = open_source(sys.argv[1])
+try:
+    batches = list(source.batches(None, ["s"]))
+except SourceError as error:
+    sys.exit(0 if "cannot be read as Arrow" in str(error) else f"another error: {error}")
+collect(batches)
+sys.exit("nothing was refused")
+"""
+HUGE = 0x7FFF_0000
+
+
+@pytest.mark.parametrize("name", ["a.arrow", "a.ipc"])
+@pytest.mark.parametrize("damage", ["offsets", "last offset", "indices"])
+def test_a_damaged_arrow_file_is_refused_and_stops_no_process(
+    damage: str, name: str, tmp_path: Path
+) -> None:
+    """Offsets and indices beyond their buffers would be read as they are, and crash."""
+    texts = pa.array([f"name {n}" for n in range(50)])
+    array = texts.dictionary_encode() if damage == "indices" else texts
+    buffers = array.buffers()
+    true = (buffers[1] if damage != "last offset" else buffers[1].slice(4 * 40)).to_pybytes()
+    true = true[: 4 * (11 if damage == "last offset" else 50)]
+    false = np.full(len(true) // 4, HUGE, np.int32)
+    if damage == "last offset":
+        false[:-1] = np.frombuffer(true, np.int32)[:-1]
+    path = tmp_path / name
+    FILES[name](pa.table({"n": range(50), "s": array}), path)
+    whole = path.read_bytes()
+    assert whole.count(true) == 1
+    assert open_source(path).schema().names == ["n", "s"]
+    path.write_bytes(whole.replace(true, false.tobytes()))
+    done = subprocess.run([sys.executable, "-c", READ, str(path)], capture_output=True, text=True)
+    assert done.returncode == 0, f"{done.returncode}: {done.stderr}"
 
 
 def test_parquet_with_categories_of_text_gives_dictionaries(tmp_path: Path) -> None:

@@ -326,11 +326,12 @@ def test_the_session_of_a_run_is_not_taken_over(
         client.loop_stop()
 
 
-def test_a_broker_that_is_not_there_and_columns_that_are_not_told(tmp_path: Path) -> None:
+def test_a_broker_that_is_not_there_and_the_types_of_its_columns(tmp_path: Path) -> None:
     found = examine(Setup(written(tmp_path, SPEC), (f"mqtt://127.0.0.1:{free_port()}/a/b",)))
-    (guessed, away) = told(found, "source")
-    assert (guessed[0], away[0]) == ("warning", "wrong")
-    assert "columns will be guessed" in guessed[1]
+    (typed, away) = told(found, "source")
+    assert (typed[0], away[0]) == ("ok", "wrong")
+    assert "at is time (it holds the event time)" in typed[1]
+    assert "kind is text (event 'a' uses it as text)" in typed[1]
     assert "does not answer (Connection refused)" in away[1]
 
 

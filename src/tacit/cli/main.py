@@ -51,6 +51,7 @@ def validate(spec: Path, as_json: bool) -> None:
       tacit validate examples/taxi.yaml
     """
     from tacit.errors import SpecificationError
+    from tacit.spec.columntypes import SpecColumns, column_lines
     from tacit.spec.reading import load
 
     try:
@@ -65,10 +66,21 @@ def validate(spec: Path, as_json: bool) -> None:
         click.echo(json.dumps({"valid": False, "mistakes": mistakes}, indent=2))
         sys.exit(3)
     if as_json:
-        report = {"valid": True, "mistakes": [], "fingerprint": checked.fingerprint}
+        columns = {
+            stream: {one.column: {"type": one.type, "origin": one.origin} for one in found}
+            for stream, found in SpecColumns(checked).report().items()
+        }
+        report = {
+            "valid": True,
+            "mistakes": [],
+            "fingerprint": checked.fingerprint,
+            "columns": columns,
+        }
         click.echo(json.dumps(report, indent=2))
     else:
-        click.echo(f"{spec} is right: {checked}")
+        click.echo(f"{spec} is valid: {checked}")
+        for line in column_lines(SpecColumns(checked)):
+            click.echo(line)
 
 
 @main.command()

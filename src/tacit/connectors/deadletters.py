@@ -91,7 +91,8 @@ class DeadLetters:
         self.counts[rows.stream, reason] += len(chosen)
         if self._nowhere:
             return
-        frame = pl.DataFrame(pa.Table.from_batches([rows.table]))[chosen]
+        came = rows.table if rows.raw is None else rows.raw
+        frame = pl.DataFrame(pa.Table.from_batches([came]))[chosen]
         columns = {
             "place": pl.Series(rows.number(chosen)),
             "reason": pl.Series([reason]).new_from_index(0, len(chosen)),

@@ -16,7 +16,7 @@ from tacit.connectors.ipc import ArrowSource
 from tacit.connectors.jsonlines import JsonLinesSource
 from tacit.connectors.parquet.source import ParquetSource
 from tacit.connectors.pieces import CODECS
-from tacit.connectors.sources import Batch, EmptySourceError, Source, check_columns, is_text
+from tacit.connectors.sources import Batch, EmptySourceError, Source, is_text
 from tacit.errors import SourceError
 
 _FORMATS: dict[str, Callable[[Path], Source]] = {
@@ -78,6 +78,7 @@ class ManySource(Source):
     def __init__(self, name: str, sources: Sequence[Source]) -> None:
         self.name = name
         self.unit = sources[0].unit
+        self.textual, self.keyed = sources[0].textual, sources[0].keyed
         self._sources = sources
         totals = [source.total for source in sources]
         known = [total for total in totals if total is not None]
@@ -131,20 +132,21 @@ def read_alike(
 ) -> Iterator[Batch]:
     """The rows of one of several files, with the types of the first; none of an empty one."""
     try:
-        source.adopt(schema)
-        check_columns(source.name, columns, source.schema().names)
+        source.schema()
     except EmptySourceError:
         return
     for batch in source.batches(columns, keys):
-        yield replace(batch, table=_agree(batch.table, schema, source.name))
+        if source.textual:
+            yield batch
+        else:
+            yield replace(batch, table=_agree(batch.table, schema, source.name))
 
 
 def _agree(table: pa.RecordBatch, schema: pa.Schema, name: str) -> pa.RecordBatch:
     """Give numbers and times of a later file the types of the first file."""
     for number, field in enumerate(table.schema):
         kind = schema.field(field.name).type
-        alike = field.type == kind or (is_text(field.type) and is_text(kind))
-        if alike or pa.types.is_null(kind) or _widened(field.type, kind):
+        if field.type == kind or (is_text(field.type) and is_text(kind)):
             continue
         try:
             column = table.column(number).cast(kind)
@@ -155,10 +157,6 @@ def _agree(table: pa.RecordBatch, schema: pa.Schema, name: str) -> pa.RecordBatc
             ) from error
         table = table.set_column(number, field.name, column)
     return table
-
-
-def _widened(kind: pa.DataType, first: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(first) and pa.types.is_floating(kind))
 
 
 def _one_or_many(name: str, paths: list[Path]) -> Source:

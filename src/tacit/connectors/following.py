@@ -16,7 +16,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-import polars as pl
 import pyarrow as pa
 
 from tacit.connectors import delimited, jsonlines
@@ -38,6 +37,7 @@ class FollowSource(Source):
     """A file of JSON lines or CSV that others add lines to."""
 
     unit = "bytes"
+    textual = True
     live = True
     once = True  # what was read is not waited for again
 
@@ -45,20 +45,24 @@ class FollowSource(Source):
         self.name = str(path)
         self._path = path
         self._lines = _lines(path)
-        self._schema: pa.Schema | None = None
+        self.keyed = isinstance(self._lines, _JsonLines)
+        self._schema = pa.schema([]) if self.keyed else None
         self._token: dict[str, Any] | None = None
 
     def schema(self) -> pa.Schema:
-        """The columns of the first lines; waits until there are any."""
+        """The header's names; waits until there is a header."""
         while self._schema is None:
             with reading(self.name):
                 head = _head(self._path)
             if head.startswith(FOREIGN):
                 raise SourceError(f"{self.name} is UTF-16 text; convert it to UTF-8")
-            self._schema = self._lines.learn(self.name, head)
-            if self._schema is None:
+            first = _first_block(head)
+            if first is None:
                 log.debug("waiting for the first line of %s", self.name)
                 time.sleep(_PULSE)
+            else:
+                names = delimited.header(self.name, first)
+                self._schema = pa.schema([(name, pa.string()) for name in names])
         return self._schema
 
     def resume(self, token: Any) -> None:
@@ -67,11 +71,13 @@ class FollowSource(Source):
 
     def read(self, columns: Sequence[str], keys: Sequence[str]) -> Iterator[Batch]:
         """Parse lines as they come; an empty batch whenever none came for a moment."""
-        schema = pa.schema([self.schema().field(name) for name in columns])
+        schema = pa.schema([(name, pa.string()) for name in columns])
         empty = encode_keys(pa.RecordBatch.from_pylist([], schema), keys)
         token, self._token = self._token, None
         file = self._found(token)
         try:
+            if _head(file.number).startswith(FOREIGN):
+                raise SourceError(f"{self.name} is UTF-16 text; convert it to UTF-8")
             self._lines.begin(columns, keys, _head(file.number) if file.offset else None)
             while True:
                 with reading(self.name):
@@ -189,9 +195,6 @@ class _Growing:
 class _Lines(Protocol):
     """How lines become rows."""
 
-    def learn(self, source: str, head: bytes) -> pa.Schema | None:
-        """The columns that the first lines show, if they show any."""
-
     def begin(self, columns: Sequence[str], keys: Sequence[str], head: bytes | None) -> None:
         """Begin a file; `head` is its beginning where it is not read from there."""
 
@@ -208,17 +211,8 @@ class _JsonLines:
     """An object on each line."""
 
     def __init__(self) -> None:
-        self._kinds: dict[str, pl.DataType] = {}
         self._columns: Sequence[str] = ()
-        self._parser: jsonlines.Parser | None = None
-
-    def learn(self, source: str, head: bytes) -> pa.Schema | None:
-        """The keys of the first objects."""
-        whole = head[: head.rfind(b"\n") + 1]
-        if not whole or whole.isspace():
-            return None
-        self._kinds = jsonlines.infer(source, whole)
-        return pl.Schema(self._kinds).to_frame().to_arrow().schema
+        self._keys: Sequence[str] = ()
 
     def begin(
         self,
@@ -226,9 +220,8 @@ class _JsonLines:
         keys: Sequence[str],
         head: bytes | None,  # noqa: ARG002 - only CSV has a header
     ) -> None:
-        """All files are alike: what a line holds, it says itself."""
-        self._columns = columns
-        self._parser = jsonlines.Parser({name: self._kinds[name] for name in columns}, keys)
+        """All files are alike: each line names its own columns."""
+        self._columns, self._keys = columns, keys
 
     def rewind(self) -> None:
         """Nothing was kept of the file."""
@@ -238,9 +231,9 @@ class _JsonLines:
     ) -> tuple[list[Batch], bytes, int]:
         """One batch of all lines that are whole."""
         end = len(data) if last else data.rfind(b"\n") + 1
-        if not end or self._parser is None:
+        if not end:
             return [], data, line
-        batch = self._parser.batch(data[:end], line, self._columns)
+        batch = jsonlines.json_batch(data[:end], line, self._columns, self._keys)
         token = {"offset": position - len(data), "line": line}
         return [replace(batch, token=token)], data[end:], line + data.count(b"\n", 0, end)
 
@@ -248,23 +241,11 @@ class _JsonLines:
 class _Csv:
     """Records under a header, which each file has for itself."""
 
-    def __init__(self) -> None:
-        self._source = ""
-        self._kinds: dict[str, pa.DataType] = {}
+    def __init__(self, source: str) -> None:
+        self._source = source
         self._columns: Sequence[str] = ()
         self._keys: Sequence[str] = ()
-        self._parser: delimited.Parser | None = None
-
-    def learn(self, source: str, head: bytes) -> pa.Schema | None:
-        """The header's names, with the types of the first records."""
-        self._source = source
-        # A line that is no text must not keep the others from being followed.
-        text = head.decode(errors="replace").replace("\0", "")
-        first = _first_block(text.encode())
-        if first is None or len(first.starts) < 2:
-            return None
-        self._kinds = delimited.infer(source, first)
-        return pa.schema(list(self._kinds.items()))
+        self._parser: delimited.CsvParser | None = None
 
     def begin(self, columns: Sequence[str], keys: Sequence[str], head: bytes | None) -> None:
         """Expect a header, or know it from the file's beginning."""
@@ -280,31 +261,27 @@ class _Csv:
     def take(
         self, data: bytes, line: int, position: int, *, last: bool
     ) -> tuple[list[Batch], bytes, int]:
-        """Batches of all records that are whole."""
-        blocks, rest, after = delimited.records(data, line, position, last=last)
-        batches = []
-        for block in blocks:
-            if self._parser is None and len(block.starts):
-                parser = self._take_header(block)
-                batch = parser.batch(delimited.headless(block))
-            elif self._parser is not None:
-                batch = self._parser.batch(block)
-            else:
-                continue
-            batches.append(replace(batch, token={"offset": block.offset, "line": block.line}))
-        return batches, rest, after
+        """A batch of all lines that are whole."""
+        block, rest, after = delimited.cut_block(data, line, position, last=last)
+        if block is None or (self._parser is None and not len(block.starts)):
+            return [], rest, after
+        token = {"offset": block.offset, "line": block.line}
+        if self._parser is None:
+            batch = self._take_header(block).batch(delimited.headless(block))
+        else:
+            batch = self._parser.batch(block)
+        return [replace(batch, token=token)], rest, after
 
-    def _take_header(self, block: delimited.Block) -> delimited.Parser:
-        names = delimited.header(block)
+    def _take_header(self, block: delimited.Block) -> delimited.CsvParser:
+        names = delimited.header(self._source, block)
         check_columns(self._source, self._columns, names)
-        kinds = {name: self._kinds[name] for name in self._columns}
-        self._parser = delimited.Parser(names, kinds, self._keys)
+        self._parser = delimited.CsvParser(names, self._columns, self._keys)
         return self._parser
 
 
 def _first_block(head: bytes) -> delimited.Block | None:
-    blocks, _, _ = delimited.records(head.removeprefix(BOM), 1, len(head), last=False)
-    return next((block for block in blocks if len(block.starts)), None)
+    block, _, _ = delimited.cut_block(head.removeprefix(BOM), 1, len(head), last=False)
+    return block if block is not None and len(block.starts) else None
 
 
 def _head(place: Path | int) -> bytes:
@@ -323,4 +300,4 @@ def _lines(path: Path) -> _Lines:
         )
     if not path.is_file():
         raise SourceError(f"{path} is no file that can be followed; check the path")
-    return _Csv() if suffix == ".csv" else _JsonLines()
+    return _Csv(str(path)) if suffix == ".csv" else _JsonLines()

@@ -57,7 +57,9 @@ class GrowingSource(Source):
                     time.sleep(_PULSE)
                     continue
                 with suppress(EmptySourceError):
-                    self._schema = self._open(name).schema()
+                    first = self._open(name)
+                    self._schema = first.schema()
+                    self.textual, self.keyed = first.textual, first.keyed
         return self._schema
 
     def resume(self, token: Any) -> None:
@@ -72,7 +74,10 @@ class GrowingSource(Source):
             yield replace(batch, position=taken)
 
     def _arriving(self, columns: Sequence[str], keys: Sequence[str]) -> Iterator[Batch]:
-        schema = pa.schema([self.schema().field(name) for name in columns])
+        known = self.schema()
+        schema = pa.schema(
+            [(name, pa.string() if self.keyed else known.field(name).type) for name in columns]
+        )
         empty = encode_keys(pa.RecordBatch.from_pylist([], schema), keys)
         begin, self._begin = self._begin, None
         folder = _Folder(self._path, begin)

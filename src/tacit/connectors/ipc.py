@@ -35,6 +35,7 @@ class ArrowSource(Source):
         row = 0
         with self._opened(columns) as reader:
             for table in _batches(reader):
+                table.validate(full=True)  # offsets and indices are used unchecked from here on
                 batch = encode_keys(table.select(columns), keys)
                 yield Batch(batch, row + 1, row + batch.num_rows, self.name)
                 row += batch.num_rows

@@ -1,177 +1,147 @@
-"""JSON lines: one object on each line.
+"""JSON lines: an object on each line, parsed by Polars in blocks.
 
-Polars parses whole blocks. Where it refuses a block, the block is halved until the
-lines at fault are found; they are rejected with their numbers, all others are kept.
+Every value is read as text; types are given to columns afterwards. Whether a line can be read,
+and what it holds, does not depend on other lines.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from tacit.connectors.pieces import LONGEST_LINE, Piece, Pieces
-from tacit.connectors.sources import (
-    Batch,
-    EmptySourceError,
-    Rejected,
-    Source,
-    check_names,
-    encode_keys,
-)
+from tacit.connectors.salvage import salvage
+from tacit.connectors.sources import Batch, EmptySourceError, Rejected, Source, encode_keys
 from tacit.errors import SourceError
 
-_SAMPLE = 20_000
-_FEW = 512
-"""So many lines are looked at one by one to find those at fault."""
-
-
-class _Line(NamedTuple):
-    number: int
-    text: bytes
+_SAMPLE: Final = 1000
+"""Lines whose keys are looked at."""
+_SPECIAL: Final = re.compile(rb"NaN|Infinity|\\u[dD][89a-fA-F]")
+"""What Polars does not read as JSON has it, or as other programs write it."""
+_UNREADABLE: Final = b"\xff"
 
 
 class JsonLinesSource(Source):
     """A file of JSON lines, or an open descriptor that brings them."""
 
     unit = "bytes"
+    textual = True
+    keyed = True
 
     def __init__(self, place: Path | int, name: str | None = None) -> None:
         self.name = name or (str(place) if isinstance(place, Path) else "standard input")
         self.once = isinstance(place, int)
         self._pieces = Pieces(place, self.name)
         self.total = self._pieces.size()
-        self._kinds: dict[str, pl.DataType] | None = None
         self._begin: dict[str, int] | None = None
 
     def schema(self) -> pa.Schema:
-        """The keys of the first objects; a type that holds all of a key's values."""
-        frame: pl.DataFrame = pl.Schema(self._known()).to_frame()
-        return frame.to_arrow().schema
+        """None: objects name their own columns. Raises EmptySourceError if there are no objects."""
+        if not self._pieces.head().strip():
+            raise EmptySourceError(f"{self.name} is empty: it holds no tuple")
+        return pa.schema([])
 
-    def adopt(self, schema: pa.Schema) -> None:
-        """Take over the types of an earlier file."""
-        earlier = pl.DataFrame(schema.empty_table()).schema
-        self._kinds = {name: earlier.get(name, kind) for name, kind in self._known().items()}
+    def first_keys(self) -> list[str]:
+        """The keys of the objects on the first lines."""
+        lines = self._pieces.head().split(b"\n", _SAMPLE)[:_SAMPLE]
+        rows = [row for row in map(_load, lines) if isinstance(row, dict)]
+        return list(dict.fromkeys(key for row in rows for key in row))
 
     def resume(self, token: Any) -> None:
         """Begin at a line when it is read next."""
         self._begin = token
 
     def read(self, columns: Sequence[str], keys: Sequence[str]) -> Iterator[Batch]:
-        """Parse block by block; missing keys are null, other keys are passed over."""
-        parser = Parser({name: self._known()[name] for name in columns}, keys)
+        """Parse block by block; missing keys are null, other keys are ignored."""
         begin, self._begin = self._begin, None
         pieces = self._pieces if begin is None else self._pieces.since(begin["offset"])
         line = 1 if begin is None else begin["line"]
         for block, position, after in blocks(pieces, self.name):
-            batch = parser.batch(block, line, columns)
+            batch = json_batch(block, line, columns, keys)
             yield replace(batch, position=position, source=self.name, token=begin)
             line += block.count(b"\n")
             begin = {"offset": after, "line": line} if self._pieces.seekable else None
 
-    def _known(self) -> dict[str, pl.DataType]:
-        if self._kinds is None:
-            self._kinds = infer(self.name, self._pieces.head())
-        return self._kinds
+
+def json_batch(block: bytes, line: int, columns: Sequence[str], keys: Sequence[str]) -> Batch:
+    """The rows of a block that begins with this line; its place is for the caller to say."""
+    frame, places, rejected = parse_block(block, line, columns)
+    table = frame.select(columns).rechunk().to_arrow()
+    batch, *_ = table.to_batches() or [pa.RecordBatch.from_pylist([], table.schema)]
+    return Batch(encode_keys(batch, keys), line, 0, "", tuple(rejected), places)
 
 
-class Parser:
-    """Turns blocks of lines into frames of these columns."""
-
-    def __init__(self, kinds: dict[str, pl.DataType], keys: Sequence[str]) -> None:
-        text = pl.String()
-        self._late = [name for name, kind in kinds.items() if kind == pl.Null]
-        self.kinds = {name: text if kind == pl.Null else kind for name, kind in kinds.items()}
-        self._whole = [n for n, kind in kinds.items() if kind == pl.Int64 and n not in keys]
-        self._keys = keys
-
-    def batch(self, block: bytes, line: int, columns: Sequence[str]) -> Batch:
-        """The rows of a block that begins with this line; its place is for the caller to say."""
-        frame, places, rejected = self.parse(block, line)
-        table = frame.select(columns).rechunk().to_arrow()
-        batch, *_ = table.to_batches() or [pa.RecordBatch.from_pylist([], table.schema)]
-        return Batch(encode_keys(batch, self._keys), line, 0, "", tuple(rejected), places)
-
-    def parse(
-        self, block: bytes, first: int
-    ) -> tuple[pl.DataFrame, np.ndarray[Any, np.dtype[np.int64]] | None, list[Rejected]]:
-        """The rows of a block, their lines where these do not count up, and what was rejected."""
-        frame = self._strict(block)
+def parse_block(
+    block: bytes, first: int, columns: Sequence[str]
+) -> tuple[pl.DataFrame, NDArray[np.int64] | None, list[Rejected]]:
+    """The rows of a block, their lines where these do not count up, and what was rejected."""
+    if not _SPECIAL.search(block):
         count = block.count(b"\n") + (not block.endswith(b"\n"))
+        try:
+            frame = read_objects(block, columns)
+        except pl.exceptions.PolarsError:
+            frame = None
         if frame is not None and frame.height == count:
-            return self.typed(frame), None, []
-        lines = [
-            _Line(first + number, text)
-            for number, text in enumerate(block.split(b"\n"))
-            if text and not text.isspace()
-        ]
-        rejected: list[Rejected] = []
-        if frame is None or frame.height != len(lines):
-            frame = self._salvage(lines, rejected)
-        bad = {line.place for line in rejected}
-        places = np.array([line.number for line in lines if line.number not in bad], np.int64)
-        return self.typed(frame), places, rejected
+            return frame, None, []
+    lines = [
+        (first + number, text)
+        for number, text in enumerate(block.split(b"\n"))
+        if text and not text.isspace()
+    ]
+    found = parse_objects([text for _, text in lines], columns)
+    rejected = [
+        Rejected(lines[number][0], reason, lines[number][1].decode(errors="replace"))
+        for number, reason in found.rejected
+    ]
+    places = np.array([number for number, _ in lines], np.int64)[found.origin]
+    return found.frame, places, rejected
 
-    def _strict(self, block: bytes) -> pl.DataFrame | None:
-        try:
-            return pl.read_ndjson(block, schema=self.kinds)
-        except pl.exceptions.PolarsError:
-            return None
 
-    def _lenient(self, block: bytes) -> pl.DataFrame | None:
-        """Read with null for what does not fit, and fractions in columns of whole numbers."""
-        wide: dict[str, pl.DataType] = dict.fromkeys(self._whole, pl.Float64())
-        try:
-            frame = pl.read_ndjson(block, schema=self.kinds, ignore_errors=True)
-            if self._whole:
-                wider = pl.read_ndjson(block, schema=self.kinds | wide, ignore_errors=True)
-                better = [n for n in wide if wider[n].null_count() < frame[n].null_count()]
-                frame = frame.with_columns(wider[name] for name in better)
-            return frame
-        except pl.exceptions.PolarsError:
-            return None
+class ParsedItems:
+    """The rows of lines or payloads, in order."""
 
-    def _salvage(self, lines: list[_Line], rejected: list[Rejected]) -> pl.DataFrame:
-        """The rows of all lines that can be read; the others are added to `rejected`."""
-        if len(lines) <= _FEW:
-            return self._one_by_one(lines, rejected)
-        half = len(lines) // 2
-        frames = []
-        for part in (lines[:half], lines[half:]):
-            block = b"\n".join(line.text for line in part)
-            frame = self._strict(block)
-            if frame is None:
-                frame = self._lenient(block)
-                if frame is not None and _has_empty_row(frame):
-                    frame = None  # a line that is no object looks like this
-            if frame is None or frame.height != len(part):
-                frame = self._salvage(part, rejected)
-            frames.append(frame)
-        return pl.concat(frames, how="vertical_relaxed")
+    __slots__ = ("frame", "origin", "rejected")
 
-    def _one_by_one(self, lines: list[_Line], rejected: list[Rejected]) -> pl.DataFrame:
-        objects = []
-        for line in lines:
-            value = _load(line.text)
-            if isinstance(value, dict):
-                objects.append(json.dumps(value))
-            else:
-                rejected.append(Rejected(line.number, value, line.text.decode(errors="replace")))
-        frame = self._lenient("\n".join(objects).encode())
-        if frame is None or frame.height != len(objects):
-            raise AssertionError("lines that are JSON objects could not be parsed again")
-        return frame
+    def __init__(
+        self,
+        frame: pl.DataFrame,
+        origin: NDArray[np.int64],
+        rejected: Sequence[tuple[int, str]],
+    ) -> None:
+        self.frame = frame
+        self.origin = origin
+        """The item that each row is from."""
+        self.rejected = rejected
+        """Items that could not be read, and why."""
 
-    def typed(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """Give columns that were empty at the beginning the type of what they hold now."""
-        return frame.with_columns(_retyped(frame[name]) for name in self._late)
+
+def parse_objects(lines: Sequence[bytes], columns: Sequence[str]) -> ParsedItems:
+    """The objects on these lines, none of which is blank."""
+
+    def parse(chosen: Sequence[bytes]) -> tuple[pl.DataFrame, NDArray[np.int64]]:
+        return read_objects(b"\n".join(chosen), columns), np.ones(len(chosen), np.int64)
+
+    plain = [_plain(line) if _SPECIAL.search(line) else line for line in lines]
+    found = salvage(plain, parse, lambda line: isinstance(_load(line), str))
+    return ParsedItems(
+        found.frame, found.origin, [(number, _reason(lines[number])) for number in found.failed]
+    )
+
+
+def read_objects(block: bytes, columns: Sequence[str]) -> pl.DataFrame:
+    """The values of these keys as text, one row for each line; raises if one is no object."""
+    if not block:
+        return pl.DataFrame(schema=dict.fromkeys(columns, pl.String()))
+    return pl.read_ndjson(block, schema=dict.fromkeys(columns, pl.String()))
 
 
 def blocks(pieces: Iterable[Piece], name: str) -> Iterator[tuple[bytes, int, int]]:
@@ -191,33 +161,28 @@ def blocks(pieces: Iterable[Piece], name: str) -> Iterator[tuple[bytes, int, int
         yield rest, position, position
 
 
-def infer(source: str, head: bytes) -> dict[str, pl.DataType]:
-    """The keys of the objects on the first lines, each with a type that holds its values."""
-    lines = [text for text in head.split(b"\n", _SAMPLE)[:_SAMPLE] if text and not text.isspace()]
-    if not lines:
-        raise EmptySourceError(
-            f"{source} is empty: it holds no tuple, so its columns are not known"
-        )
-    rows = [row for row in map(_load, lines) if isinstance(row, dict)]
-    if not rows:
-        raise SourceError(
-            f"{source} is not JSON lines: none of its first {len(lines)} lines is a JSON object"
-        )
-    check_names(source, _names(lines))
-    frame = pl.DataFrame(rows, infer_schema_length=None, strict=False)
-    return {
-        name: pl.Float64() if kind.is_integer() and kind != pl.Int64 else kind
-        for name, kind in frame.schema.items()
-    }
+def _plain(line: bytes) -> bytes:
+    """The same object with null for NaN and infinity, and whole characters in its texts.
+
+    A line with half of a character (a lone surrogate) becomes unreadable.
+    """
+    value = _load(line)
+    if isinstance(value, str):
+        return line
+    try:
+        return json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return _UNREADABLE
 
 
-def _names(lines: list[bytes]) -> list[str]:
-    """The keys of the first object, as often as they stand there."""
-    for text in lines:
-        if isinstance(_load(text), dict):
-            pairs: list[tuple[str, Any]] = json.loads(text, object_pairs_hook=list)
-            return [name for name, _ in pairs]
-    return []
+def _reason(line: bytes) -> str:
+    """Why a line could not be read."""
+    problem = _load(line)
+    if isinstance(problem, str):
+        return problem
+    if _plain(line) == _UNREADABLE:
+        return "half of a character (a lone surrogate) in a text"
+    return "not JSON that can be read: a number too large, or nested too deep"
 
 
 def _load(text: bytes) -> dict[str, Any] | str:
@@ -234,22 +199,8 @@ def _load(text: bytes) -> dict[str, Any] | str:
 
 
 def _first_of_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Of a key that stands twice the first counts, as in Polars."""
     found = dict(pairs)
-    if len(found) < len(pairs):  # a key that stands twice: as Polars does
+    if len(found) < len(pairs):
         found.update(reversed(pairs))
     return found
-
-
-def _has_empty_row(frame: pl.DataFrame) -> bool:
-    return bool(frame.select(pl.all_horizontal(pl.all().is_null()).any()).item())
-
-
-def _retyped(column: pl.Series) -> pl.Series:
-    kinds: tuple[pl.DataType, ...] = (pl.Null(), pl.Int64(), pl.Float64())
-    for kind in kinds:
-        if kind == pl.Null and column.null_count() < column.len():
-            continue
-        typed = column.cast(kind, strict=False)
-        if typed.null_count() == column.null_count():
-            return typed
-    return column

@@ -1,45 +1,29 @@
 """Payloads of messages become rows: JSON or CBOR, an object each or an array of objects.
 
-All payloads of a batch are read together. Those that cannot be read are rejected, each with
-its reason, and never hinder the others.
+All payloads of a batch are read together, every value as text. Those that cannot be read are
+rejected, each with its reason, and never change how others are read.
 """
 
 from __future__ import annotations
 
 import datetime
 import json
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeAlias, cast, get_args
+from typing import Any, Literal, TypeAlias, cast, get_args
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tacit.connectors.jsonlines import Parser
+from tacit.connectors.jsonlines import JsonLinesSource, ParsedItems, parse_objects
+from tacit.connectors.salvage import salvage
 from tacit.errors import nearest
+from tacit.events.columntypes import column_type, infer_type
+from tacit.events.streams import COLUMN_TYPES, ColumnType, Stream
 
 Coding: TypeAlias = Literal["json", "cbor"]
-Kind: TypeAlias = Literal["text", "integer", "number", "boolean", "time"]
-KINDS: Final[Mapping[Kind, pl.DataType]] = {
-    "text": pl.String(),
-    "integer": pl.Int64(),
-    "number": pl.Float64(),
-    "boolean": pl.Boolean(),
-    "time": pl.Null(),  # text or numbers, as they come
-}
-_PLAIN: Final = {int, float, str, bool, type(None), datetime.datetime}
-
-
-@dataclass(frozen=True, slots=True)
-class Parsed:
-    """The rows of payloads, in order."""
-
-    frame: pl.DataFrame
-    origin: NDArray[np.int64]
-    """Which payload each row is from."""
-    rejected: Sequence[tuple[int, str]]
-    """Payloads that could not be read, and why."""
+_NO_OBJECT = "not a {} object, nor an array of objects"
 
 
 def read_coding(text: str) -> Coding:
@@ -49,209 +33,162 @@ def read_coding(text: str) -> Coding:
     return cast("Coding", text)
 
 
-def read_kinds(text: str) -> dict[str, Kind]:
+def read_types(text: str) -> dict[str, ColumnType]:
     """Columns with their types, such as `ts:time,speed:number`.
 
-    >>> read_kinds("ts:time,speed:number")
+    >>> read_types("ts:time,speed:number")
     {'ts': 'time', 'speed': 'number'}
     """
-    kinds: dict[str, Kind] = {}
+    types: dict[str, ColumnType] = {}
     for part in text.split(","):
         name, colon, kind = part.strip().rpartition(":")
         if not colon or not name:
             raise ValueError(f"columns are written name:type, as in ts:time; got '{part}'")
-        if kind not in KINDS:
-            hint = nearest(kind, list(KINDS)) or f" Known are {', '.join(KINDS)}."
+        if kind not in COLUMN_TYPES:
+            hint = nearest(kind, list(COLUMN_TYPES)) or f" Known are {', '.join(COLUMN_TYPES)}."
             raise ValueError(f"there is no type '{kind}' of columns.{hint}")
-        if name in kinds:
+        if name in types:
             raise ValueError(f"the column '{name}' is given twice")
-        kinds[name] = cast("Kind", kind)
-    return kinds
+        types[name] = kind
+    return types
 
 
-def told_kinds(
-    columns: Mapping[str, Kind] | None, sample: str | None
-) -> dict[str, pl.DataType] | None:
-    """The types of columns that are named, or those of a file; None where neither is given."""
+def declared_types(
+    columns: Mapping[str, ColumnType] | None, sample: str | None
+) -> Mapping[str, ColumnType]:
+    """The types that an address declares: by name, or by a sample file."""
     if columns is not None:
-        return {name: KINDS[kind] for name, kind in columns.items()}
-    if sample is None:
-        return None
+        return columns
+    return {} if sample is None else sample_types(sample)
+
+
+def sample_types(path: str) -> dict[str, ColumnType]:
+    """The types of a file's columns; where it is text, those that fit its first rows."""
     from tacit.connectors.files import open_source
 
-    frame = pl.DataFrame(open_source(sample).schema().empty_table())
-    return {name: plain_kind(kind) for name, kind in frame.schema.items()}
-
-
-def plain_kind(kind: pl.DataType) -> pl.DataType:
-    """The type in which a column of a file can come in payloads."""
-    if kind.is_integer():
-        return pl.Int64()
-    if kind.is_numeric():
-        return pl.Float64()
-    if kind.is_temporal() or kind == pl.Null:
-        return pl.Null()
-    return pl.Boolean() if kind == pl.Boolean else pl.String()
-
-
-def infer_kinds(payloads: Sequence[bytes], coding: Coding) -> dict[str, pl.DataType]:
-    """The columns of these payloads; none if no payload can be read."""
-    loaded = [_load_json(raw) for raw in payloads] if coding == "json" else _load_cbor(payloads)
-    rows = [row for value in loaded if not isinstance(value, str) for row in value]
-    frame = pl.DataFrame(rows, infer_schema_length=None, strict=False)
-    return {name: plain_kind(kind) for name, kind in frame.schema.items()}
+    source = open_source(path)
+    names = source.schema().names
+    if not source.textual:
+        frame = pl.DataFrame(source.schema().empty_table())
+        return {name: column_type(kind) for name, kind in frame.schema.items()}
+    if isinstance(source, JsonLinesSource):
+        names = source.first_keys()
+    stream = Stream(subject="", time="")
+    batch = next(source.batches(names), None)
+    if batch is None:
+        return {}
+    frame = pl.DataFrame(batch.table)
+    return {name: infer_type(frame[name], stream) for name in names}
 
 
 class PayloadParser:
-    """Turns payloads into frames of these columns."""
+    """Turns payloads into frames of these columns, all of them text."""
 
-    def __init__(
-        self, kinds: Mapping[str, pl.DataType], keys: Sequence[str], coding: Coding
-    ) -> None:
-        self._kinds = dict(kinds)
+    def __init__(self, columns: Sequence[str], coding: Coding) -> None:
+        self._columns = list(columns)
         self._coding = coding
-        self._lines = Parser(dict(kinds), keys)
 
-    def parse(self, payloads: Sequence[bytes]) -> Parsed:
+    def parse(self, payloads: Sequence[bytes]) -> ParsedItems:
         """The rows of all payloads, in their order."""
-        if not payloads or not self._kinds:
-            return Parsed(self.nulls(len(payloads)), np.arange(len(payloads)), [])
+        if not payloads or not self._columns:
+            return ParsedItems(self.nulls(len(payloads)), np.arange(len(payloads)), [])
         return self._json(payloads) if self._coding == "json" else self._cbor(payloads)
 
     def nulls(self, count: int) -> pl.DataFrame:
         """So many rows that hold nothing."""
-        return pl.DataFrame(
-            {name: pl.Series(name, [None], kind) for name, kind in self._kinds.items()}
-        ).clear(count)
+        return pl.DataFrame(schema=dict.fromkeys(self._columns, pl.String())).clear(count)
 
-    def _json(self, payloads: Sequence[bytes]) -> Parsed:
-        stripped = [payload.strip() for payload in payloads]
-        if b"" in stripped:
-            return self._without_empty(stripped)
-        block = b"\n".join(stripped)
-        if block.count(b"\n") >= len(stripped):
-            stripped = [payload.replace(b"\n", b" ") for payload in stripped]
-            block = b"\n".join(stripped)
-        if block.startswith(b"[") or b"\n[" in block:
-            return self._with_arrays(stripped)
-        return self._objects(block, np.arange(len(stripped)))
+    def _json(self, payloads: Sequence[bytes]) -> ParsedItems:
+        """Objects and arrays are each read together; each payload is on one line."""
+        lines = [payload.strip().replace(b"\n", b" ") for payload in payloads]
+        empty = [number for number, line in enumerate(lines) if not line]
+        many = [number for number, line in enumerate(lines) if line.startswith(b"[")]
+        if not empty and not many:
+            return parse_objects(lines, self._columns)
+        apart = {*empty, *many}
+        single = [number for number in range(len(lines)) if number not in apart]
+        objects = parse_objects([lines[number] for number in single], self._columns)
+        arrays = self._arrays([lines[number] for number in many])
+        origin = np.concatenate(
+            [
+                np.array(single, np.int64)[objects.origin],
+                np.array(many, np.int64)[arrays.origin],
+            ]
+        )
+        order = np.argsort(origin, kind="stable")
+        rejected = [(number, "an empty payload") for number in empty]  # clears a retained message
+        rejected += [(single[number], reason) for number, reason in objects.rejected]
+        rejected += [(many[number], reason) for number, reason in arrays.rejected]
+        frame = pl.concat([objects.frame, arrays.frame])[order]
+        return ParsedItems(frame, origin[order], sorted(rejected))
 
-    def _without_empty(self, payloads: Sequence[bytes]) -> Parsed:
-        """Such as clear what a broker retains."""
-        full = np.array([number for number, payload in enumerate(payloads) if payload], np.int64)
-        parsed = self.parse([payload for payload in payloads if payload])
-        bad = [(number, "an empty payload") for number, raw in enumerate(payloads) if not raw]
-        bad += [(int(full[number]), reason) for number, reason in parsed.rejected]
-        return Parsed(parsed.frame, full[parsed.origin], sorted(bad))
+    def _arrays(self, arrays: Sequence[bytes]) -> ParsedItems:
+        found = salvage(arrays, self._exploded)
+        reason = "not an array of JSON objects with plain values"
+        return ParsedItems(found.frame, found.origin, [(bad, reason) for bad in found.failed])
 
-    def _objects(self, block: bytes, origin: NDArray[np.int64]) -> Parsed:
-        """Lines with an object each; `origin` says which payload a line is from."""
-        frame, places, rejected = self._lines.parse(block, 0)
-        if places is None:
-            return Parsed(frame, origin, [])
-        bad = [(int(origin[line.place]), line.reason) for line in rejected]
-        return Parsed(frame, origin[places], bad)
-
-    def _with_arrays(self, payloads: Sequence[bytes]) -> Parsed:
-        """Arrays are read together and exploded, or taken apart one by one if some are bad."""
-        many = [number for number, payload in enumerate(payloads) if payload.startswith(b"[")]
-        single = [number for number, payload in enumerate(payloads) if payload[:1] != b"["]
-        exploded = self._exploded([payloads[number] for number in many])
-        if exploded is None:
-            return self._one_by_one(payloads)
-        frame, lengths = exploded
-        origin = np.repeat(np.array(many, np.int64), lengths)
-        if not single:
-            return Parsed(frame, origin, [])
-        block = b"\n".join(payloads[number] for number in single)
-        others = self._objects(block, np.array(single, np.int64))
-        frames = pl.concat([frame, others.frame], how="vertical_relaxed")
-        origins = np.concatenate([origin, others.origin])
-        order = np.argsort(origins, kind="stable")
-        return Parsed(frames[order], origins[order], others.rejected)
-
-    def _exploded(self, arrays: list[bytes]) -> tuple[pl.DataFrame, NDArray[np.int64]] | None:
-        kind = pl.List(pl.Struct(self._lines.kinds))
-        try:
-            lists = pl.Series("rows", arrays, pl.Binary).cast(pl.String).str.json_decode(kind)
-        except pl.exceptions.PolarsError:
-            return None
+    def _exploded(self, arrays: Sequence[bytes]) -> tuple[pl.DataFrame, NDArray[np.int64]]:
+        kind = pl.List(pl.Struct(dict.fromkeys(self._columns, pl.String())))
+        lists = pl.Series("rows", arrays, pl.Binary).cast(pl.String).str.json_decode(kind)
         lengths = lists.list.len()
         rows = lists.filter(lengths > 0).explode()
-        if lengths.null_count() or rows.null_count():
-            return None
-        return self._lines.typed(rows.struct.unnest()), lengths.to_numpy().astype(np.int64)
+        if lengths.null_count() or rows.null_count() or any(b"\\u" in array for array in arrays):
+            for array in arrays:
+                _check_array(array)
+        return rows.struct.unnest(), lengths.to_numpy().astype(np.int64)
 
-    def _one_by_one(self, payloads: Sequence[bytes]) -> Parsed:
-        lines: list[bytes] = []
-        origin: list[int] = []
-        bad: list[tuple[int, str]] = []
-        for number, payload in enumerate(payloads):
-            rows = _load_json(payload) if payload.startswith(b"[") else [payload]
-            if isinstance(rows, str):
-                bad.append((number, rows))
-                continue
-            lines += [row if isinstance(row, bytes) else json.dumps(row).encode() for row in rows]
-            origin += [number] * len(rows)
-        parsed = self._objects(b"\n".join(lines), np.array(origin, np.int64))
-        return Parsed(parsed.frame, parsed.origin, sorted([*bad, *parsed.rejected]))
-
-    def _cbor(self, payloads: Sequence[bytes]) -> Parsed:
-        loaded = _load_cbor(payloads)
+    def _cbor(self, payloads: Sequence[bytes]) -> ParsedItems:
+        loaded = [_load_cbor(payload) for payload in payloads]
         bad = [(number, rows) for number, rows in enumerate(loaded) if isinstance(rows, str)]
         good = [[] if isinstance(rows, str) else rows for rows in loaded]
         rows = [row for part in good for row in part]
-        columns = [
-            _column(name, kind, [row.get(name) for row in rows])
-            for name, kind in self._kinds.items()
-        ]
+        columns = {
+            name: pl.Series(name, [_as_text(row.get(name)) for row in rows], pl.String)
+            for name in self._columns
+        }
         origin = np.repeat(np.arange(len(good)), [len(part) for part in good])
-        return Parsed(pl.DataFrame(columns), origin, bad)
+        return ParsedItems(pl.DataFrame(columns), origin, bad)
 
 
-def _column(name: str, kind: pl.DataType, values: list[Any]) -> pl.Series:
-    """A column of what CBOR may hold; what does not fit is null."""
-    kinds = set(map(type, values))
-    if not kinds <= _PLAIN:
-        values = [value if type(value) in _PLAIN else None for value in values]
-    if kind == pl.Null and kinds <= {datetime.datetime, type(None)}:
-        return pl.Series(name, values, pl.Datetime("us", "UTC"), strict=False)
-    if datetime.datetime in kinds:
-        values = [v.isoformat() if isinstance(v, datetime.datetime) else v for v in values]
-    if kind == pl.Null and kinds & {int, float} and str not in kinds:
-        return pl.Series(name, values, pl.Float64 if float in kinds else pl.Int64, strict=False)
-    if int in kinds and kind == pl.Int64 and float in kinds:
-        kind = pl.Float64()
-    return pl.Series(name, values, pl.String() if kind == pl.Null else kind, strict=False)
+def _as_text(value: Any) -> str | None:
+    """A plain value as JSON would write it; null for anything else."""
+    match value:
+        case str():
+            return value
+        case bool():
+            return "true" if value else "false"
+        case int():
+            return str(value) if -(2**63) <= value < 2**64 else None
+        case float():
+            return repr(value) if math.isfinite(value) else None
+        case datetime.datetime():
+            return value.isoformat()
+        case _:
+            return None
 
 
-def _load_json(payload: bytes) -> list[dict[str, Any]] | str:
+def _check_array(payload: bytes) -> None:
+    """Raise ValueError unless it is an array of objects that hold whole characters."""
+    rows = json.loads(payload)
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise ValueError(_NO_OBJECT.format("JSON"))
+    json.dumps(rows, ensure_ascii=False).encode()
+
+
+def _load_cbor(payload: bytes) -> list[dict[str, Any]] | str:
     """The objects of a payload, or why there are none."""
-    try:
-        return _objects(json.loads(payload, parse_constant=lambda _: None), "JSON")
-    except UnicodeDecodeError:
-        return "not UTF-8 text"
-    except (ValueError, RecursionError):
-        return "not JSON"
-
-
-def _load_cbor(payloads: Sequence[bytes]) -> list[list[dict[str, Any]] | str]:
-    """The same for each of these."""
     from cbor2 import loads
 
-    def load(payload: bytes) -> list[dict[str, Any]] | str:
-        try:
-            return _objects(loads(payload), "CBOR")
-        except Exception:
-            # A tag may hold anything; whatever its decoder stumbles over, it is this one alone.
-            return "not CBOR"
-
-    return [load(payload) for payload in payloads]
-
-
-def _objects(value: Any, coding: str) -> list[dict[str, Any]] | str:
-    if type(value) is dict:
-        return [value]
-    if isinstance(value, list) and all(isinstance(row, dict) for row in value):
-        return value
-    return f"not a {coding} object, nor an array of objects"
+    try:
+        value = loads(payload)
+        rows = [value] if isinstance(value, dict) else value
+        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+            return _NO_OBJECT.format("CBOR")
+        for row in rows:
+            for part in row.values():
+                if isinstance(part, str):
+                    part.encode()
+        return rows
+    except Exception:
+        # A tag may hold anything; its decoder may raise anything.
+        return "not CBOR"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
@@ -20,13 +20,15 @@ from numpy.typing import NDArray
 
 from tacit.connectors.prefetch import prefetch
 from tacit.errors import SchemaError, SourceError, nearest
+from tacit.events.columntypes import ColumnTypes
+from tacit.events.streams import ColumnType
 
 MOST_ROWS = 1 << 18
 """The most rows in a batch: large enough for speed, small enough to stay near the processor."""
 
 
 class EmptySourceError(SourceError):
-    """Input without a single line: not even its columns are known."""
+    """Input without a single line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,8 @@ class Batch:
     """
     receipt: Any = None
     """What to acknowledge when this batch and all before it are safe; None where nothing is."""
+    raw: pa.RecordBatch | None = None
+    """The rows as they came, where columns of `table` were converted."""
 
     def place(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """The numbers in the source of these rows of the table."""
@@ -74,25 +78,42 @@ class Batch:
             return
         for start in range(0, self.table.num_rows, most):
             yield replace(
-                self,
-                table=self.table.slice(start, most),
-                first_row=int(self.place(np.array([start]))[0]),
+                self.slice(start, most),
                 rejected=() if start else self.rejected,
                 receipt=self.receipt if start + most >= self.table.num_rows else None,
-                places=None if self.places is None else self.places[start : start + most],
             )
+
+    def slice(self, start: int, most: int | None = None) -> Batch:
+        """The rows from `start` on, at most so many."""
+        if not start and most is None:
+            return self
+        stop = None if most is None else start + most
+        return replace(
+            self,
+            table=self.table.slice(start, most),
+            first_row=int(self.place(np.array([start]))[0]),
+            places=None if self.places is None else self.places[start:stop],
+            raw=None if self.raw is None else self.raw.slice(start, most),
+        )
+
+    def convert(self, types: ColumnTypes) -> Batch:
+        """The same rows with converted columns."""
+        table = types.convert(self.table)
+        return self if table is self.table else replace(self, table=table, raw=self.table)
 
 
 class Source(ABC):
-    """A flow of tuples with a known schema.
+    """A flow of tuples.
 
-    A batch has the types of the schema, with these exceptions. Text in a column of
-    keys comes dictionary-encoded. Where types are only inferred from the beginning
-    (CSV, JSON lines), a column of whole numbers that is no key comes as float64 in a
-    batch where it holds fractions, a column that is empty at the beginning has the
-    null type until it holds something, and a cell that fits its column in no way is null.
+    A batch has the types of the schema; text in a column of keys comes dictionary-encoded. The
+    columns of a text source are all text: `batches` converts them to the types it is given.
     """
 
+    textual: bool = False
+    """Whether values are text until they are converted, as in CSV, JSON lines and messages."""
+    keyed: bool = False
+    """Whether rows name their own columns, as JSON objects do: a column that a row lacks is null,
+    and `schema` names none."""
     unit: Literal["rows", "bytes"] = "rows"
     ahead: ClassVar[int] = 2
     """How many batches are read ahead of their use; 0 reads in the same thread."""
@@ -123,28 +144,40 @@ class Source(ABC):
 
     @abstractmethod
     def schema(self) -> pa.Schema:
-        """The columns and their types, without reading everything."""
+        """The columns and their types, without reading everything; all text in a text source."""
 
-    def adopt(self, schema: pa.Schema) -> None:  # noqa: B027 - most formats know their types
-        """Take over the types of an earlier file of the same flow, if one's own are inferred."""
+    def declared_types(self) -> Mapping[str, ColumnType]:
+        """The types of columns that the source's address declares."""
+        return {}
 
     @abstractmethod
     def read(self, columns: Sequence[str], keys: Sequence[str]) -> Iterator[Batch]:
         """Read these columns, in this order, in bounded memory."""
 
     def batches(
-        self, columns: Sequence[str] | None = None, keys: Sequence[str] = ()
+        self,
+        columns: Sequence[str] | None = None,
+        keys: Sequence[str] = (),
+        types: ColumnTypes | None = None,
     ) -> Iterator[Batch]:
         """The rows in order, in batches of bounded size; `keys` are columns of subjects.
 
-        Without `columns`, all of them.
+        Without `columns`, all of the schema. Columns are converted to `types`, ahead of their
+        use, in the thread that reads.
         """
-        known = self.schema().names
-        wanted = list(dict.fromkeys(columns or known))
-        check_columns(self.name, wanted, known)
-        with closing(prefetch(self.read(wanted, keys), self.ahead)) as flow:
+        known = [] if self.keyed else self.schema().names
+        wanted = list(dict.fromkeys(known if columns is None else columns))
+        if not self.keyed:  # a folder knows only now what its files are
+            check_columns(self.name, wanted, known)
+        with closing(prefetch(self._converted(wanted, keys, types), self.ahead)) as flow:
             for batch in flow:
                 yield from batch.cut(MOST_ROWS)
+
+    def _converted(
+        self, columns: Sequence[str], keys: Sequence[str], types: ColumnTypes | None
+    ) -> Iterator[Batch]:
+        for batch in self.read(columns, keys):
+            yield batch if types is None else batch.convert(types)
 
 
 def check_columns(source: str, wanted: Sequence[str], known: Sequence[str]) -> None:

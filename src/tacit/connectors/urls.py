@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from urllib.parse import parse_qsl
 
-from tacit.connectors.payloads import Coding, Kind, read_coding, read_kinds
+from tacit.connectors.payloads import Coding, read_coding, read_types
 from tacit.errors import TacitError, nearest
+from tacit.events.streams import ColumnType
 
 
 class Options:
@@ -35,11 +36,11 @@ class Options:
         except ValueError as error:
             raise self.wrong(f"{self.place}: {error}") from None
 
-    def columns(self) -> dict[str, Kind] | None:
+    def columns(self) -> dict[str, ColumnType] | None:
         """The columns with their types, if they are given."""
         text = self.options.get("columns")
         try:
-            return None if text is None else read_kinds(text)
+            return None if text is None else read_types(text)
         except ValueError as error:
             raise self.wrong(f"{self.place}: {error}") from None
 

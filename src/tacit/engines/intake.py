@@ -7,7 +7,7 @@ whenever they are read. Sources that bring tuples as they happen are taken as th
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypedDict
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy as np
 from tacit.connectors.merge import Merged, Timed, merge
 from tacit.connectors.prefetch import mingle, prefetch
 from tacit.connectors.sources import Batch, Source
-from tacit.engines.local import Input
+from tacit.engines.local import Input, rows_of
 from tacit.errors import SourceError
 from tacit.events.times import NO_TIME
 from tacit.pipeline.arrivals import Arrivals, Rows
@@ -213,8 +213,8 @@ class Intake:
             passed = min(skip, count)
             skip -= passed
             if not (passed and passed == count):
-                rest = _without(batch, passed)
-                yield _Origin(_rows(input_, rest), place, token, since + passed, rest.receipt)
+                rest = batch.slice(passed)
+                yield _Origin(rows_of(input_, rest), place, token, since + passed, rest.receipt)
             since += count
         if skip:
             raise SourceError(
@@ -227,19 +227,3 @@ class Intake:
 def _resumable(source: Source, token: Any) -> bool:
     """Whether a position means anything: a pipe brings what comes, as does a broker of none."""
     return not source.once if not source.live else token is not None
-
-
-def _rows(input_: Input, batch: Batch) -> Rows:
-    return Rows(input_.stream, batch.table, batch.source, batch.first_row, batch.places)
-
-
-def _without(batch: Batch, rows: int) -> Batch:
-    """A batch without its first rows."""
-    if not rows:
-        return batch
-    return replace(
-        batch,
-        table=batch.table.slice(rows),
-        first_row=int(batch.place(np.array([rows]))[0]),
-        places=None if batch.places is None else batch.places[rows:],
-    )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Any, Final, Literal
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -22,6 +23,8 @@ from tacit.connectors.prefetch import prefetch
 from tacit.connectors.sources import Batch, EmptySourceError, Source
 from tacit.counting import count
 from tacit.errors import Mistake, SourceError, SpecificationError, nearest
+from tacit.events.columntypes import column_type, infer_type
+from tacit.events.streams import ColumnType
 from tacit.events.subjects import Subjects, subject_kind
 from tacit.pipeline.arrivals import Arrivals, Rows
 from tacit.pipeline.asking import Asking
@@ -34,6 +37,7 @@ from tacit.planning.planner import make_plan, plan_without_history
 from tacit.planning.survey import Statistics
 from tacit.privacy.noise import Noise
 from tacit.privacy.randomness import SeededSource
+from tacit.spec.columntypes import RecordedTypes
 from tacit.spec.reading import load
 from tacit.spec.specification import Specification
 from tacit.spec.subjects import Learned, SubjectFile
@@ -50,6 +54,11 @@ class Input:
 
     stream: str
     source: Source
+
+
+def rows_of(input_: Input, batch: Batch) -> Rows:
+    """The rows of a batch as the engine takes them."""
+    return Rows(input_.stream, batch.table, batch.source, batch.first_row, batch.places, batch.raw)
 
 
 class Detection:
@@ -70,6 +79,7 @@ class Detection:
         progress: Callable[[Source, int], None] | None = None,
         snapshot: Callable[[], bytes | None] | None = None,
         engine: Callable[..., Engine] = Engine,
+        recorded: RecordedTypes | None = None,
     ) -> None:
         _check_fed(spec, inputs)
         self.spec = spec
@@ -78,8 +88,10 @@ class Detection:
         self.unreadable = 0
         """Lines that could not be read."""
         self._progress = progress
-        self.flow = Flow(spec, asking)
-        self.flow.check([(input_.stream, input_.source.schema()) for input_ in self.inputs])
+        self.flow = Flow(spec, asking, recorded)
+        self.flow.check(
+            [(one.stream, self.flow.schema(one.stream, one.source)) for one in self.inputs]
+        )
         self.engine = self._engine(snapshot() if snapshot is not None else None, engine)
 
     def _engine(self, snapshot: bytes | None, make: Callable[..., Engine]) -> Engine:
@@ -125,7 +137,7 @@ class Detection:
 
     def _extract(self, input_: Input) -> Iterator[Timed]:
         for batch in self.batches(input_):
-            rows = Rows(input_.stream, batch.table, batch.source, batch.first_row, batch.places)
+            rows = rows_of(input_, batch)
             events = self.engine.extract(rows)
             yield Timed(events.times, (events.slots, events.masks), rows, events.slots)
 
@@ -136,9 +148,11 @@ class Detection:
         """
         stream = self.spec.streams[input_.stream]
         columns = self.engine.columns(input_.stream)
-        for batch in input_.source.batches(columns, [stream.subject]):
-            known -= batch.table.num_rows
-            if batch.rejected and known < 0:
+        types = self.engine.column_types(input_.stream, input_.source)
+        for batch in input_.source.batches(columns, [stream.subject], types):
+            rows = batch.table.num_rows
+            known -= rows
+            if batch.rejected and (known < 0 or known == rows == 0):
                 self.unreadable += len(batch.rejected)
                 self.dead_letters.lines(input_.stream, batch.source, batch.rejected)
             yield batch
@@ -192,8 +206,10 @@ class Detection:
     def _kind(self, listed: Sequence[str | int]) -> Literal["int", "text"]:
         """Whole numbers only if all subjects are, in the registry and in the sources."""
         columns = [
-            input_.source.schema().field(self.spec.streams[input_.stream].subject).type
-            for input_ in self.inputs
+            self.flow.schema(one.stream, one.source)
+            .field(self.spec.streams[one.stream].subject)
+            .type
+            for one in self.inputs
         ]
         if listed and isinstance(listed[0], str):  # a registry is all of one kind
             return "text"
@@ -207,12 +223,44 @@ def survey(
     literal: bool,
     progress: Callable[[Source, int], None] | None = None,
 ) -> list[Statistics]:
-    """What the history in these sources says, for each policy of the specification."""
+    """What the history in these sources says, for each policy of the specification.
+
+    The types of columns that nothing else shows are inferred from history, and recorded.
+    """
     asking = Surveying(spec, literal=literal)
-    run = Detection(spec, inputs, asking=asking, progress=progress)
+    recorded = history_types(Flow(spec, asking), inputs)
+    run = Detection(spec, inputs, asking=asking, progress=progress, recorded=recorded)
     for answers in run:
         asking.count(answers, asking.policies.of(run.engine.subjects))
-    return asking.statistics()
+    return [replace(found, columns=recorded) for found in asking.statistics()]
+
+
+def history_types(flow: Flow, inputs: Sequence[Input]) -> dict[str, dict[str, ColumnType]]:
+    """The types of columns in history, for a plan to record; the first source of each counts."""
+    found: dict[str, dict[str, ColumnType]] = {stream: {} for stream in flow.spec.streams}
+    for input_ in inputs:
+        with suppress(EmptySourceError):
+            types = found[input_.stream]
+            types |= _source_types(flow, input_) | types
+    return found
+
+
+def _source_types(flow: Flow, input_: Input) -> dict[str, ColumnType]:
+    source, stream = input_.source, input_.stream
+    columns, schema = flow.columns(stream), source.schema()
+    if not source.textual:
+        known = pl.DataFrame(schema.empty_table()).schema
+        return {name: column_type(known[name]) for name in columns if name in known}
+    resolved = [flow.types.resolve(stream, name, source.declared_types()) for name in columns]
+    types = {one.column: one.type for one in resolved if one.type is not None}
+    unknown = [one.column for one in resolved if one.type is None]
+    if unknown and not source.once and (source.keyed or set(unknown) <= set(schema.names)):
+        first = next(source.batches(unknown), None)
+        frame = pl.DataFrame() if first is None else pl.DataFrame(first.table)
+        types |= {
+            name: infer_type(frame[name], flow.spec.streams[stream]) for name in frame.columns
+        }
+    return types
 
 
 def protected(
@@ -241,6 +289,7 @@ def protected(
         progress=progress,
         snapshot=snapshot,
         engine=engine,
+        recorded=plan.columns,
     )
     strangers = run.flow.policies.strangers(run.engine.subjects)
     if strangers and isinstance(spec.subjects, tuple | SubjectFile):

@@ -92,9 +92,17 @@ class Reloads:
     def _check_sources(self, terms: Terms, reading: Columns) -> None:
         """Refuse terms for which the sources lack something."""
         inputs = self._run.inputs
-        schemas = [(input_.stream, input_.source.schema()) for input_ in inputs]
-        flow = self._engine.check_sources(terms, schemas)
+        flow = self._engine.check_sources(terms, inputs)
         for input_ in inputs:
+            now = self._engine.column_types(input_.stream, input_.source).types
+            then = flow.column_types(input_.stream, input_.source).types
+            changed = [name for name in then if now.get(name, then[name]) != then[name]]
+            if changed:
+                raise StateError(
+                    f"column '{changed[0]}' of stream '{input_.stream}' is {now[changed[0]]} in"
+                    f" this run and {then[changed[0]]} in the new specification or plan; begin"
+                    " another run for that"
+                )
             more = set(flow.columns(input_.stream)) - reading[input_.stream]
             if more and input_.source.once and not input_.source.live:
                 raise SourceError(

@@ -33,12 +33,14 @@ from numpy.typing import NDArray
 from tacit.answers.answers import Answers
 from tacit.counting import count
 from tacit.engines.definitions import public_before
+from tacit.engines.local import Input
 from tacit.engines.terms import Terms
 from tacit.errors import Mistake, SpecificationError, StateError
+from tacit.events.columntypes import ColumnTypes
 from tacit.events.subjects import Subjects
 from tacit.pipeline.arrivals import Arrivals, Rows
 from tacit.pipeline.engine import Engine, Refused
-from tacit.pipeline.flow import Flow
+from tacit.pipeline.flow import Flow, SourceColumns
 from tacit.pipeline.shard import Handed, Shard
 from tacit.privacy.noise import Noise
 from tacit.privacy.policies import Policies
@@ -178,10 +180,17 @@ class Succession(Engine):
         flows = [self.flow, *([] if self.heir is None else [self.heir.engine.flow])]
         return tuple(dict.fromkeys(name for flow in flows for name in flow.columns(stream)))
 
-    def check_sources(self, terms: Terms, schemas: Sequence[tuple[str, pa.Schema]]) -> Flow:
+    def column_types(self, stream: str, source: SourceColumns) -> ColumnTypes:
+        """The types that the columns of a source get; they are the same for all terms in use."""
+        flows = [self.flow] if self.heir is None else [self.heir.engine.flow, self.flow]
+        found = [flow.column_types(stream, source) for flow in flows]
+        types = {name: kind for part in found for name, kind in part.types.items()}
+        return ColumnTypes(self.flow.spec.streams[stream], types)
+
+    def check_sources(self, terms: Terms, inputs: Sequence[Input]) -> Flow:
         """What the terms ask for; raises SchemaError where these sources do not have it."""
         flow = terms.flow(self._noise)
-        flow.check(schemas)
+        flow.check([(one.stream, flow.schema(one.stream, one.source)) for one in inputs])
         return flow
 
     def _begin(self, terms: Terms) -> None:

@@ -39,7 +39,8 @@ class Terms:
 
     def flow(self, noise: Noise) -> Flow:
         """What they ask to be done with tuples."""
-        return Flow(self.spec, Release(self.spec, self.plan.schemes, noise))
+        release = Release(self.spec, self.plan.schemes, noise)
+        return Flow(self.spec, release, self.plan.columns)
 
     @property
     def consumers(self) -> dict[str, str]:

@@ -54,7 +54,7 @@ class Predicate:
     @property
     def expression(self) -> pl.Expr:
         """What Polars evaluates."""
-        return _expression(self.tree)
+        return polars_expression(self.tree)
 
     def dtype(self, schema: pl.Schema) -> pl.DataType:
         """The type of its value over such columns; raises Polars' errors where it has none."""
@@ -122,11 +122,12 @@ def _predicate(tree: Tree) -> Predicate:
     return Predicate(tree, tuple(dict.fromkeys(columns)))
 
 
-def _expression(tree: Tree) -> pl.Expr:
+def polars_expression(tree: Tree) -> pl.Expr:
+    """The expression that Polars evaluates."""
     return pl.Expr.deserialize(BytesIO(json.dumps(tree).encode()), format="json")
 
 
-def _children(node: Tree) -> list[Tree]:
+def children(node: Tree) -> list[Tree]:
     """The expressions right below one."""
     (kind, body), *_ = node.items()
     match kind:
@@ -149,12 +150,12 @@ def _walk(tree: Tree) -> Iterator[Tree]:
         node = pending.pop()
         if isinstance(node, dict):
             yield node
-            pending.extend(reversed(_children(node)))
+            pending.extend(reversed(children(node)))
         else:
             yield {str(node): None}
 
 
-def _function(node: Tree) -> tuple[str, str]:
+def function_of(node: Tree) -> tuple[str, str]:
     """A function's family and its name in it, such as `Boolean`, `Not`."""
     function = node["Function"]["function"]
     if isinstance(function, str):
@@ -170,7 +171,7 @@ def _check_tree(tree: Tree) -> None:
     for node in _walk(tree):
         kind = next(iter(node))
         if kind == "Function":
-            family, member = _function(node)
+            family, member = function_of(node)
             known = family in _FUNCTIONS and member not in _NOT_BY_ROW
             if member == "IsIn":  # in a list that is written out, not in a whole column
                 known = not any("Column" in part for part in _walk(node["Function"]["input"][1]))
@@ -195,11 +196,11 @@ def _plain(kind: str) -> str:
 def _check_patterns(tree: Tree) -> None:
     """Try the regular expressions that are written out, so that a wrong one is told early."""
     for node in _walk(tree):
-        if "Function" in node and _function(node) == ("StringExpr", "Contains"):
+        if "Function" in node and function_of(node) == ("StringExpr", "Contains"):
             pattern = node["Function"]["input"][1]
             if "Literal" in pattern:
                 try:
-                    pl.select(pl.lit("").str.contains(_expression(pattern)))
+                    pl.select(pl.lit("").str.contains(polars_expression(pattern)))
                 except pl.exceptions.PolarsError:
                     raise ValueError("it holds a regular expression that is not valid") from None
 
@@ -223,7 +224,7 @@ def _forgiving(tree: Any) -> Any:
 def _finite(tree: Tree, schema: pl.Schema, inner: bool) -> Tree:
     """Wrap computations of floating-point numbers, except inside those that are wrapped anyway."""
     (kind, body), *_ = tree.items()
-    parts = [_finite(part, schema, _passes_on(tree)) for part in _children(tree)]
+    parts = [_finite(part, schema, _passes_on(tree)) for part in children(tree)]
     match kind:
         case "BinaryExpr":
             tree = {kind: {**body, "left": parts[0], "right": parts[1]}}
@@ -247,7 +248,7 @@ def _computes(tree: Tree) -> bool:
     if "BinaryExpr" in tree:
         return tree["BinaryExpr"]["op"] in _ARITHMETIC
     if "Function" in tree:
-        family, member = _function(tree)
+        family, member = function_of(tree)
         return family in {"Exp", "Log", "Log1p", "Pow", "Trigonometry"} or (
             family == "Sql" and member not in _COMPARISONS and member != "IsIn"
         )
@@ -257,14 +258,14 @@ def _computes(tree: Tree) -> bool:
 def _passes_on(tree: Tree) -> bool:
     """Whether a number that is not finite always leads to another one (1 / infinity does not)."""
     if "Function" in tree:
-        return _function(tree) == ("Sql", "Mul")
+        return function_of(tree) == ("Sql", "Mul")
     return "BinaryExpr" in tree and tree["BinaryExpr"]["op"] in {"Plus", "Minus", "Multiply"}
 
 
 def _find_steps(tree: Tree, found: list[Fraction]) -> bool:
     """Collect the numbers a column is compared with; false if there is anything else."""
     if "Function" in tree:
-        family, member = _function(tree)
+        family, member = function_of(tree)
         parts = tree["Function"]["input"]
         if (family, member) == ("Boolean", "Not"):
             return _find_steps(parts[0], found)
@@ -272,7 +273,7 @@ def _find_steps(tree: Tree, found: list[Fraction]) -> bool:
             return "Column" in parts[0]
         compares = family == "Sql" and member in _COMPARISONS
     elif "BinaryExpr" in tree:
-        parts = _children(tree)
+        parts = children(tree)
         if tree["BinaryExpr"]["op"] in {"And", "Or"}:
             return all(_find_steps(part, found) for part in parts)
         compares = tree["BinaryExpr"]["op"] in _COMPARISONS

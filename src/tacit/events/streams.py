@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal, TypeAlias, get_args
 from zoneinfo import ZoneInfo
 
-from pydantic import field_validator
+from pydantic import Field, field_validator, model_validator
 
 from tacit.config import Config
+
+ColumnType: TypeAlias = Literal["text", "number", "integer", "boolean", "time"]
+"""What a column's values are."""
+COLUMN_TYPES: Final[tuple[ColumnType, ...]] = get_args(ColumnType)
 
 
 class Stream(Config):
@@ -25,6 +29,9 @@ class Stream(Config):
     """The column that holds the longitude, for areas."""
     lat: str = "lat"
     """The column that holds the latitude, for areas."""
+    columns: dict[str, ColumnType] = Field(default={})
+    """The types of columns, such as `{speed: number, kind: text}`; a value that does not fit its
+    column's type is null. Needed for text formats where the use of a column does not show it."""
 
     @field_validator("zone")
     @classmethod
@@ -36,3 +43,19 @@ class Stream(Config):
                 f"expected the name of a time zone, such as 'Europe/Berlin' or 'UTC'; got '{zone}'"
             ) from error
         return zone
+
+    @model_validator(mode="after")
+    def _check_columns(self) -> Stream:
+        if self.columns.get(self.subject, "text") != "text":
+            raise ValueError(
+                f"columns: subjects are text, exactly as written; '{self.subject}' cannot be"
+                f" {self.columns[self.subject]}"
+            )
+        if self.columns.get(self.time) == "boolean":
+            raise ValueError(
+                f"columns: '{self.time}' holds the event time; write {self.time}: time"
+            )
+        for column in (self.lon, self.lat):
+            if self.columns.get(column, "number") not in ("number", "integer"):
+                raise ValueError(f"columns: '{column}' is a position; write {column}: number")
+        return self

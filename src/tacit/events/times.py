@@ -1,8 +1,8 @@
 """Event times: whatever a column holds becomes whole microseconds since 1970, in UTC.
 
 A column may hold timestamps (of any unit, with or without a zone), dates, ISO 8601 text
-or numbers that count from 1970. What is finer than a microsecond is cut off. A value that
-is no time, or one that does not fit, becomes NO_TIME.
+or numbers, also as text, that count from 1970. What is finer than a microsecond is cut off. A
+value that is no time, or one that does not fit, becomes NO_TIME.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _convert(array: pa.Array, stream: Stream) -> NDArray[np.int64]:
         return _localised(_scaled(days, per, per), stream.zone)
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
         return _counted(array, stream.unit)
-    return _read(array, stream.zone)
+    return _read(array, stream)
 
 
 def _counted(array: pa.Array, unit: str | None) -> NDArray[np.int64]:
@@ -104,14 +104,27 @@ def _scaled(array: pa.Array, small: int, large: int) -> NDArray[np.int64]:
     return times
 
 
-def _read(array: pa.Array, zone: str) -> NDArray[np.int64]:
-    """ISO 8601 text; what is not that has no time."""
+def _read(array: pa.Array, stream: Stream) -> NDArray[np.int64]:
+    """ISO 8601, or a number since 1970: no text is both. Anything else has no time."""
     times = np.empty(len(array), np.int64)
     naive = np.empty(len(array), np.bool_)
     _parse(*text_bytes(array), *validity(array), times, naive)
-    if zone != "UTC" and naive.any():
-        times[naive] = _localised(times[naive], zone)
+    if stream.zone != "UTC" and naive.any():
+        times[naive] = _localised(times[naive], stream.zone)
+    other = times == NO_TIME
+    if other.any():
+        times[other] = _read_numbers(pl.Series(array).filter(pl.Series(other)), stream.unit)
     return times
+
+
+def _read_numbers(text: pl.Series, unit: str | None) -> NDArray[np.int64]:
+    """Numbers since 1970 as text; whole ones are exact."""
+    text = text.str.strip_chars()
+    whole = text.cast(pl.Int64, strict=False)
+    rest = text.cast(pl.Float64, strict=False)
+    times = _counted(whole.to_arrow(), unit)
+    fractions = _counted(rest.fill_null(float("nan")).to_arrow(), unit)
+    return np.where(times == NO_TIME, fractions, times)
 
 
 def _localised(times: NDArray[np.int64], zone: str) -> NDArray[np.int64]:

@@ -89,7 +89,7 @@ def examine(setup: Setup) -> Findings:
 def _specification(findings: Findings, setup: Setup) -> Specification | None:
     with findings.judging("specification"):
         spec = load(setup.spec)
-        findings.ok("specification", f"{setup.spec} is right: {spec}")
+        findings.ok("specification", f"{setup.spec} is valid: {spec}")
         if not spec.queries:
             findings.warn("specification", "nothing is asked, so there will be no answers")
         if not spec.private:
@@ -193,20 +193,22 @@ def _one_source(findings: Findings, place: str, source: Source, flow: Flow, stre
     if place == "-":
         findings.ok("source", "standard input: it is looked at when it comes")
         return
-    if source.live and "columns=" not in place and "sample=" not in place:
-        findings.warn(
-            "source",
-            f"{source.name}: its columns will be guessed from the first messages; name them with"
-            " columns=ts:time,speed:number or with sample=FILE",
-        )
-        return
     try:
-        schema = source.schema()
+        schema = flow.schema(stream, source)
     except EmptySourceError:
         findings.warn("source", f"{source.name} is empty")
         return
     flow.check([(stream, schema)])
-    findings.ok("source", f"{source.name} can be read, and has all columns of {stream}")
+    columns = "; ".join(_described(name, source, flow, stream) for name in flow.columns(stream))
+    findings.ok("source", f"{source.name} can be read as {stream}. Columns: {columns}")
+
+
+def _described(name: str, source: Source, flow: Flow, stream: str) -> str:
+    """The type of a column, and where it is known from."""
+    if not source.textual and name not in flow.spec.streams[stream].columns:
+        return f"{name} is {source.schema().field(name).type} (the source's own type)"
+    found = flow.types.resolve(stream, name, source.declared_types())
+    return f"{name} is {found.type} ({found.origin})"
 
 
 def _ledger(

@@ -22,6 +22,8 @@ class Rows:
     """The number of the first row there."""
     numbers: NDArray[np.int64] | None = None
     """The number of every row, where they do not simply count up."""
+    raw: pa.RecordBatch | None = None
+    """The rows as they came, where columns of `table` were converted."""
 
     def number(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """The numbers, in their source, of these rows of the table."""

@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 
 from tacit.answers.answers import Answers
 from tacit.errors import StateError
+from tacit.events.columntypes import ColumnTypes
 from tacit.events.subjects import Subjects
 from tacit.pipeline.arrivals import Arrivals, Rows
-from tacit.pipeline.flow import Flow
+from tacit.pipeline.flow import Flow, SourceColumns
 from tacit.pipeline.shard import Handed, Shard, below
 from tacit.windows.clock import REASONS, TAKEN, Clock, Verdicts
 from tacit.windows.panes import ring_capacity
@@ -99,6 +100,10 @@ class Engine:
     def columns(self, stream: str) -> tuple[str, ...]:
         """The columns of a stream that are read."""
         return self.flow.columns(stream)
+
+    def column_types(self, stream: str, source: SourceColumns) -> ColumnTypes:
+        """The types that the columns of a source get."""
+        return self.flow.column_types(stream, source)
 
     def push(self, rows: Rows) -> Iterator[Answers]:
         """Take rows in; the answers of the windows that this closes.

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import polars as pl
 import pyarrow as pa
 
 from tacit.errors import SchemaError
+from tacit.events.columntypes import ColumnTypes
 from tacit.events.extraction import Extractor
+from tacit.events.streams import ColumnType
 from tacit.events.subjects import Subjects, subject_kind
 from tacit.events.times import check_time_type, to_microseconds
 from tacit.patterns.tree import Pattern
@@ -16,17 +19,43 @@ from tacit.pipeline.arrivals import Arrivals, Rows
 from tacit.pipeline.asking import Asking, Detecting
 from tacit.pipeline.queries import Queries
 from tacit.privacy.policies import Policies
+from tacit.spec.columntypes import RecordedTypes, SpecColumns
 from tacit.spec.specification import Specification
+
+
+class SourceColumns(Protocol):
+    """What a source says about its columns."""
+
+    @property
+    def textual(self) -> bool:
+        """Whether values are text until they are converted."""
+
+    @property
+    def keyed(self) -> bool:
+        """Whether rows name their own columns."""
+
+    def schema(self) -> pa.Schema:
+        """The columns and their own types."""
+
+    def declared_types(self) -> Mapping[str, ColumnType]:
+        """The types that its address declares."""
 
 
 class Flow:
     """A specification's event types and what is asked of windows, ready to be used.
 
-    By default the true answers are asked for.
+    By default the true answers are asked for. `recorded` are the column types that a plan knows
+    from history.
     """
 
-    def __init__(self, spec: Specification, asking: Asking | None = None) -> None:
+    def __init__(
+        self,
+        spec: Specification,
+        asking: Asking | None = None,
+        recorded: RecordedTypes | None = None,
+    ) -> None:
         self.spec = spec
+        self.types = SpecColumns(spec, recorded or {})
         types = tuple(spec.types)
         areas = {name: area.shape(spec.folder) for name, area in spec.areas.items()}
         self.extractors = {
@@ -50,6 +79,21 @@ class Flow:
         compared = self.asking.attributes.get(stream, ())
         return tuple(dict.fromkeys((*self.extractors[stream].columns, *compared)))
 
+    def column_types(self, stream: str, source: SourceColumns) -> ColumnTypes:
+        """The types that the columns of a source get."""
+        schema = source.schema()  # a folder knows only then what its files are
+        if source.textual:
+            return self.types.text_types(stream, self.columns(stream), source.declared_types())
+        return self.types.declared_types(stream, schema)
+
+    def schema(self, stream: str, source: SourceColumns) -> pa.Schema:
+        """The columns of a source after conversion, as far as they are read."""
+        types = self.column_types(stream, source)
+        schema = source.schema()
+        if source.keyed:
+            schema = pa.schema([(name, pa.string()) for name in self.columns(stream)])
+        return types.schema(schema)
+
     def check(self, schemas: Sequence[tuple[str, pa.Schema]]) -> None:
         """Raise SchemaError with all that sources of streams lack, and all unfit columns."""
         faults = []
@@ -72,8 +116,32 @@ class Flow:
                 condition.check(frames)
             except SchemaError as error:
                 faults.append(str(error))
+        faults += self._find_mixed_types(schemas)
         if faults:
             raise SchemaError("\n".join(faults))
+
+    def _find_mixed_types(self, schemas: Sequence[tuple[str, pa.Schema]]) -> list[str]:
+        """Compared columns whose types differ between the sources of a stream.
+
+        Their values meet in one window. Which types meet must not depend on the tuples there.
+        """
+        faults = []
+        for stream, columns in self.asking.attributes.items():
+            known = [
+                pl.DataFrame(schema.empty_table()).schema
+                for name, schema in schemas
+                if name == stream
+            ]
+            for column in columns:
+                kinds = {str(schema[column]) for schema in known if column in schema}
+                kinds -= {"Categorical", "Null"} if "String" in kinds else {"Null"}
+                if len(kinds) > 1:
+                    faults.append(
+                        f"column '{column}' of stream '{stream}' has different types in its"
+                        f" sources ({', '.join(sorted(kinds))}); declare one, as in"
+                        f" streams.{stream}.columns: {{{column}: number}}"
+                    )
+        return faults
 
     def extract(self, rows: Rows, subjects: Subjects, *, learn: bool) -> Arrivals:
         """The events that rows of a stream give."""

@@ -11,7 +11,7 @@ import json
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
 from html import escape
@@ -23,11 +23,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.errors import PlanError, SinkError
+from tacit.events.streams import COLUMN_TYPES
 from tacit.planning.quality import Confusion, micro_alpha
 from tacit.planning.schemes import ElementScheme, OptimalScheme, Scheme, scheme_from_dict
 from tacit.privacy.exponentials import written
 from tacit.privacy.policies import Policies, Policy, declared_patterns
 from tacit.spec.canon import canonical
+from tacit.spec.columntypes import RecordedTypes
 from tacit.spec.specification import Private, Specification
 
 FORMAT: Final = 1
@@ -103,6 +105,8 @@ class Plan:
     """What to expect for subjects whose limit is reached, where there are limits."""
     written: Mapping[str, Any] | None = None
     """The specification as it is written in a plan, where it was read from there."""
+    columns: RecordedTypes = field(default_factory=dict)
+    """For each stream the types that columns had in history."""
 
     @property
     def specification(self) -> Mapping[str, Any]:
@@ -145,7 +149,8 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, fit for JSON."""
-        return {
+        columns = {"columns": self.columns} if self.columns else {}
+        return columns | {
             "format": FORMAT,
             "fingerprint": self.fingerprint,
             "specification": self.specification,
@@ -286,7 +291,18 @@ def _read(plain: Mapping[str, Any], spec: Specification, written: Mapping[str, A
         share,
         None if past is None else Expected.from_dict(past),
         written,
+        _recorded(plain.get("columns", {}), spec),
     )
+
+
+def _recorded(plain: Mapping[str, Any], spec: Specification) -> RecordedTypes:
+    """The types of columns; those of streams that the specification has."""
+    found = {stream: dict(types) for stream, types in plain.items()}
+    if not found.keys() <= spec.streams.keys() or any(
+        kind not in COLUMN_TYPES for types in found.values() for kind in types.values()
+    ):
+        raise ValueError("columns")
+    return found
 
 
 def _fingerprint(written: Mapping[str, Any] | None) -> str:

@@ -76,6 +76,7 @@ def make_plan(
         _expected(spec, [confusion for _, confusion in made]) if windows else None,
         share,
         _expected(spec, past) if windows and limited else None,
+        columns=statistics[0].columns if statistics else {},
     )
 
 

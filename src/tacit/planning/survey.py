@@ -20,6 +20,7 @@ from tacit.privacy.policies import Policy
 from tacit.privacy.prior import Bits, Prior
 from tacit.privacy.refinement import refined
 from tacit.privacy.touched import Touched, touched
+from tacit.spec.columntypes import RecordedTypes
 
 Column: TypeAlias = Callable[[Pattern], int]
 """The number of a pattern's bit column, which is thereby asked for."""
@@ -46,6 +47,8 @@ class Statistics:
     """For each touched query, the windows in which private events may change it."""
     sightings: Sightings | None = None
     """How private elements are spread over the panes of windows, where these slide."""
+    columns: RecordedTypes = field(default_factory=dict)
+    """The types of columns in history."""
 
     @property
     def exact(self) -> NDArray[np.float64]:

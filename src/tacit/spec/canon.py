@@ -25,6 +25,9 @@ def canonical(spec: Specification) -> dict[str, Any]:
         del plain["windows"]["close"]  # as before there was a choice
     if spec.windows.start is not None:
         plain["windows"]["start"] = spec.windows.start.isoformat()
+    for stream in plain["streams"].values():
+        if not stream["columns"]:
+            del stream["columns"]  # as before types could be declared
     for private, written in zip(spec.private, plain["private"], strict=True):
         written["epsilon"] = _shortest(private.epsilon)
         if private.limit is not None:

@@ -34,7 +34,7 @@ from tests.engines.sharded.simulated import Simulation, made
 
 SPEC = """
 version: 1
-streams: {home: {subject: who, time: at, unit: s}}
+streams: {home: {subject: who, time: at, unit: s, columns: {level: integer}}}
 windows: {size: 60 s, lateness: 25 s}
 events:
   door: {stream: home, where: "kind = 0"}

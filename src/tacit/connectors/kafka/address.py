@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Final, Literal, cast
 from urllib.parse import unquote
 
-from tacit.connectors.payloads import Coding, Kind
+from tacit.connectors.payloads import Coding
 from tacit.connectors.placeholders import placeholders_in
 from tacit.connectors.urls import Options
 from tacit.errors import SinkError, SourceError, TacitError
+from tacit.events.streams import ColumnType
 
 _URL = re.compile(r"kafka://([^/?]*)(?:/([^?]*))?(?:\?(.*))?", re.DOTALL)
 _SERVER = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\[\]:@,]+)(?::\d{1,5})?")
@@ -50,7 +51,7 @@ class Inward:
     topics: Sequence[str]
     group: str = "tacit"
     payload: Coding = "json"
-    columns: Mapping[str, Kind] | None = None
+    columns: Mapping[str, ColumnType] | None = None
     sample: str | None = None
     """A file whose columns are those of payloads."""
     key: str | None = None

@@ -11,7 +11,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from hashlib import sha256
 from typing import Any, Final
 
@@ -23,16 +23,15 @@ from confluent_kafka import Message as Fetched
 
 from tacit.connectors.kafka.address import Address, Inward
 from tacit.connectors.kafka.backlog import Backlog, Gathered, Messages, Offsets, Partition
-from tacit.connectors.payloads import PayloadParser, infer_kinds, told_kinds
+from tacit.connectors.payloads import PayloadParser, declared_types
 from tacit.connectors.sources import Batch, Rejected, Source, encode_keys
 from tacit.errors import SourceError
+from tacit.events.streams import ColumnType
 
 _PULSE: Final = 0.1
 _FETCHED: Final = 1000
-_FIRST: Final = 10.0
-"""Seconds to wait for messages that show their columns."""
-_SHOWN: Final = 200
-"""Messages of each partition that are looked at for it."""
+_PATIENCE: Final = 10.0
+"""Seconds that a broker may take to say what is committed."""
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +39,8 @@ log = logging.getLogger(__name__)
 class KafkaSource(Source):
     """The messages in some topics."""
 
+    textual = True
+    keyed = True
     live = True
     once = True
 
@@ -48,7 +49,6 @@ class KafkaSource(Source):
         self.name = f"kafka://{address.servers}/{topics}?group={inward.group}"
         self._address = address
         self._inward = inward
-        self._fields: dict[str, pl.DataType] | None = None
         self._token: dict[str, Any] | None = None
         self._consumer: Consumer | None = None
         self._reader: _Reader | None = None
@@ -59,11 +59,12 @@ class KafkaSource(Source):
         return self._reader is not None and self._reader.listening
 
     def schema(self) -> pa.Schema:
-        """What the URL says of columns, or its sample, or else what the newest messages show."""
-        columns = dict(self._known())
-        if self._inward.key is not None:
-            columns[self._inward.key] = pl.String()
-        return pl.Schema(columns).to_frame().to_arrow().schema
+        """None: payloads name their own columns."""
+        return pa.schema([])
+
+    def declared_types(self) -> Mapping[str, ColumnType]:
+        """What the URL says of columns, or its sample."""
+        return declared_types(self._inward.columns, self._inward.sample)
 
     def resume(self, token: Any) -> None:
         """Begin with the batch of this token, whatever the group has committed."""
@@ -78,7 +79,7 @@ class KafkaSource(Source):
 
     def read(self, columns: Sequence[str], keys: Sequence[str]) -> Iterator[Batch]:
         """Batches of what no earlier messages can come before, and empty ones in silence."""
-        rows = _Rows(self._inward, self._known(), columns, keys)
+        rows = _Rows(self._inward, columns, keys)
         token, self._token = self._token, None
         offsets = None if token is None else _offsets(token["offsets"])
         self._reader = reader = _Reader(self.name, offsets, keyed=self._inward.key in columns)
@@ -147,45 +148,6 @@ class KafkaSource(Source):
             **more,
         }
 
-    def _known(self) -> dict[str, pl.DataType]:
-        if self._fields is None:
-            self._fields = self._found()
-        return self._fields
-
-    def _found(self) -> dict[str, pl.DataType]:
-        told = told_kinds(self._inward.columns, self._inward.sample)
-        if told is not None:
-            return told
-        payloads = self._newest()
-        found = infer_kinds(payloads, self._inward.payload)
-        if not found:
-            what = "it holds no message" if not payloads else "no message could be read"
-            raise SourceError(
-                f"{self.name}: its columns are not known, since {what}; name them with "
-                "columns=ts:time,speed:number or with sample=FILE"
-            )
-        return found
-
-    def _newest(self) -> list[bytes]:
-        """Payloads of the newest messages, without taking part in the group."""
-        deadline = time.monotonic() + _FIRST
-        try:
-            with closing(self._client()) as consumer:
-                left = _tails(consumer, self._inward.topics, self.name)
-                consumer.assign(list(left))
-                found: list[bytes] = []
-                ended = 0
-                while ended < len(left) and time.monotonic() < deadline:
-                    for message in consumer.consume(_FETCHED, _PULSE):
-                        ended += message.error() is not None
-                        found += [message.value() or b""] if message.error() is None else []
-                return found
-        except KafkaException as error:
-            raise SourceError(
-                f"{self.name} does not answer ({_reason(error)}); check the address, and what the "
-                "broker asks of its clients"
-            ) from error
-
 
 class _Reader:
     """Fetches messages into a backlog, and keeps it in step with what is assigned."""
@@ -244,7 +206,7 @@ class _Reader:
         if known and self.settled:
             # Others may have read on in the meantime.
             with suppress(KafkaException):
-                for partition in consumer.committed(known, timeout=_FIRST):
+                for partition in consumer.committed(known, timeout=_PATIENCE):
                     place = partition.topic, partition.partition
                     self.backlog.offsets[place] = max(self.backlog.offsets[place], partition.offset)
         for partition in known:
@@ -301,15 +263,14 @@ class _Rows:
     def __init__(
         self,
         inward: Inward,
-        fields: dict[str, pl.DataType],
         columns: Sequence[str],
         keys: Sequence[str],
     ) -> None:
         self._columns = list(columns)
         self._keys = keys
         self._key = inward.key if inward.key in columns else None
-        wanted = {name: fields[name] for name in columns if name != inward.key}
-        self._parser = PayloadParser(wanted, keys, inward.payload)
+        wanted = [name for name in columns if name != inward.key]
+        self._parser = PayloadParser(wanted, inward.payload)
         self._hidden = inward.payload == "cbor"
         self._count = 0
 
@@ -319,7 +280,7 @@ class _Rows:
         parsed = self._parser.parse(messages.values)
         frame = parsed.frame
         if self._key is not None:
-            texts = [_text(key) for key in messages.keys]
+            texts = [key_text(key) for key in messages.keys]
             own = pl.Series(self._key, texts, pl.String)[parsed.origin]
             frame = frame.with_columns(own)
         places = np.array(messages.offsets, np.int64)[parsed.origin]
@@ -362,21 +323,6 @@ def _columns(messages: Sequence[Fetched], *, keys: bool) -> Messages:
     )
 
 
-def _tails(consumer: Consumer, topics: Sequence[str], name: str) -> list[TopicPartition]:
-    """Where the newest messages of each partition begin that holds any."""
-    tails = []
-    for topic in topics:
-        found = consumer.list_topics(topic, timeout=_FIRST).topics[topic]
-        if found.error is not None:
-            raise SourceError(f"{name}: there is no topic {topic} to be read; create it first")
-        for number in found.partitions:
-            place = TopicPartition(topic, number)
-            low, high = consumer.get_watermark_offsets(place, timeout=_FIRST)
-            if low < high:
-                tails.append(TopicPartition(topic, number, max(low, high - _SHOWN)))
-    return tails
-
-
 def _listed(offsets: Mapping[Partition, int]) -> list[TopicPartition]:
     return [TopicPartition(topic, number, offset) for (topic, number), offset in offsets.items()]
 
@@ -397,7 +343,8 @@ def _offsets(plain: Mapping[str, Mapping[str, int]]) -> Offsets:
     }
 
 
-def _text(key: bytes | str | None) -> str | None:
+def key_text(key: bytes | str | None) -> str | None:
+    """The key of a message; bytes that are no UTF-8 are replaced."""
     return key.decode(errors="replace") if isinstance(key, bytes) else key
 
 

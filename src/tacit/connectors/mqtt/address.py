@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
 
-from tacit.connectors.payloads import Coding, Kind
+from tacit.connectors.payloads import Coding
 from tacit.connectors.placeholders import placeholders_in
 from tacit.connectors.urls import Options
 from tacit.durations import parse_duration
 from tacit.errors import SinkError, SourceError, TacitError
+from tacit.events.streams import ColumnType
 
 PASSWORD: Final = "TACIT_MQTT_PASSWORD"
 """The environment variable that may hold the password."""
@@ -76,7 +77,7 @@ class Inward:
     """Columns that levels of the topic give, counted from 1."""
     subject: str | None = None
     """The field of payloads that is the column `subject`, if it is called otherwise."""
-    columns: Mapping[str, Kind] | None = None
+    columns: Mapping[str, ColumnType] | None = None
     sample: str | None = None
     """A file whose columns are those of payloads."""
     qos: int = 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tacit.connectors.mqtt.address import Inward
 from tacit.connectors.payloads import PayloadParser
 from tacit.connectors.sources import Rejected, encode_keys
-from tacit.errors import SourceError, nearest
+from tacit.errors import SourceError
 
 TOPIC = "topic"
 SUBJECT = "subject"
@@ -63,26 +63,12 @@ class Token:
             raise SourceError("a checkpoint holds a position that is not one of MQTT") from error
 
 
-def columns_of(inward: Inward, fields: Mapping[str, pl.DataType]) -> dict[str, pl.DataType]:
-    """All columns that messages with these fields have, and their types."""
-    columns = dict(fields)
-    if inward.subject is not None:
-        if inward.subject not in fields:
-            raise SourceError(
-                f"subject={inward.subject}, but payloads have no such field."
-                f"{nearest(inward.subject, list(fields))}"
-            )
-        columns[SUBJECT] = fields[inward.subject]
-    return columns | dict.fromkeys((*inward.levels, TOPIC), pl.String())
-
-
 class Rows:
     """Turns messages into rows of these columns."""
 
     def __init__(
         self,
         inward: Inward,
-        fields: Mapping[str, pl.DataType],
         columns: Sequence[str],
         keys: Sequence[str],
     ) -> None:
@@ -92,8 +78,7 @@ class Rows:
         self._alias = {} if inward.subject is None else {SUBJECT: inward.subject}
         own = (TOPIC, *inward.levels)
         wanted = [self._alias.get(name, name) for name in columns if name not in own]
-        named = [self._alias.get(name, name) for name in keys]
-        self._parser = PayloadParser({name: fields[name] for name in wanted}, named, inward.payload)
+        self._parser = PayloadParser(list(dict.fromkeys(wanted)), inward.payload)
         self._hidden = inward.payload == "cbor"
 
     def read(

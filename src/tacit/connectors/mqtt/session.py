@@ -73,16 +73,6 @@ class Session(Receiver):
             self._link.wake()
         return messages
 
-    def peek(self, seconds: float) -> list[Message]:
-        """What waits to be taken, within this time if nothing does yet."""
-        deadline = time.monotonic() + seconds
-        while not self._inbox and time.monotonic() < deadline:
-            self._check()
-            self._arrived.clear()
-            self._arrived.wait(_SILENCE)
-        time.sleep(_SILENCE)  # a first message is rarely alone
-        return list(self._inbox)
-
     def settle(self, count: int) -> None:
         """Messages up to this one are safe."""
         self._settled = max(self._settled, count)

@@ -9,29 +9,29 @@ this batch, and then it must come first again.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 
 from tacit.connectors.mqtt.address import Address, Inward
 from tacit.connectors.mqtt.link import log
-from tacit.connectors.mqtt.messages import Message, Rows, Token, columns_of
+from tacit.connectors.mqtt.messages import Message, Rows, Token
 from tacit.connectors.mqtt.session import MOST, Session
-from tacit.connectors.payloads import infer_kinds, told_kinds
+from tacit.connectors.payloads import declared_types
 from tacit.connectors.sources import Batch, Rejected, Source
-from tacit.errors import SourceError
+from tacit.events.streams import ColumnType
 
 _AGAIN: Final = 1.0
 """Seconds of silence after which a broker is taken to have sent all that it sends again."""
-_FIRST: Final = 10.0
-"""Seconds to wait for messages that show their columns."""
 
 
 class MqttSource(Source):
     """The tuples that are published under a topic filter."""
+
+    textual = True
+    keyed = True
 
     def __init__(self, address: Address, inward: Inward) -> None:
         self.name = f"{address.place}/{inward.topics}"
@@ -39,7 +39,6 @@ class MqttSource(Source):
         self.once = True
         self._address = address
         self._inward = inward
-        self._fields: dict[str, pl.DataType] | None = None
         self._session: Session | None = None
         self._token: Token | None = None
         self._last = 0
@@ -51,10 +50,12 @@ class MqttSource(Source):
         return self._session is not None and self._session.listening > 0
 
     def schema(self) -> pa.Schema:
-        """What the URL says of columns, or its sample, or else what the first messages show."""
-        columns = columns_of(self._inward, self._known())
-        frame: pl.DataFrame = pl.Schema(columns).to_frame()
-        return frame.to_arrow().schema
+        """None: payloads name their own columns."""
+        return pa.schema([])
+
+    def declared_types(self) -> Mapping[str, ColumnType]:
+        """What the URL says of columns, or its sample."""
+        return declared_types(self._inward.columns, self._inward.sample)
 
     def resume(self, token: Any) -> None:
         """Begin with the batch of this token; what came before it is dropped."""
@@ -67,7 +68,7 @@ class MqttSource(Source):
 
     def read(self, columns: Sequence[str], keys: Sequence[str]) -> Iterator[Batch]:
         """Batches of what came within a moment, and empty ones while nothing comes."""
-        rows = Rows(self._inward, self._known(), columns, keys)
+        rows = Rows(self._inward, columns, keys)
         session = self._opened()
         try:
             if self._token is not None:
@@ -82,28 +83,6 @@ class MqttSource(Source):
         if self._session is None:
             self._session = Session(self._address, self._inward)
         return self._session
-
-    def _known(self) -> dict[str, pl.DataType]:
-        if self._fields is None:
-            self._fields = self._found()
-        return self._fields
-
-    def _found(self) -> dict[str, pl.DataType]:
-        told = told_kinds(self._inward.columns, self._inward.sample)
-        if told is not None:
-            return told
-        session = self._opened()
-        payloads = [message.payload for message in session.peek(_FIRST)]
-        found = infer_kinds(payloads, self._inward.payload)
-        if not found:
-            self._session = None
-            session.close()
-            what = "no message came" if not payloads else "no message could be read"
-            raise SourceError(
-                f"{self.name}: its columns are not known, since {what} within {_FIRST:.0f} s; name "
-                "them with columns=ts:time,speed:number or with sample=FILE"
-            )
-        return found
 
     def _batch(self, messages: Sequence[Message], rows: Rows) -> Batch:
         table, origin, rejected = rows.read(messages)

@@ -102,9 +102,11 @@ class Reader:
         """The partition's rows; lines that cannot be read are dead letters."""
         stream = self.spec.streams[input_.stream]
         columns = self._job.flow.columns(input_.stream)
-        for batch in input_.source.batches(columns, [stream.subject]):
-            known -= batch.table.num_rows
-            if batch.rejected and known < 0:
+        types = self._job.flow.column_types(input_.stream, input_.source)
+        for batch in input_.source.batches(columns, [stream.subject], types):
+            rows = batch.table.num_rows
+            known -= rows
+            if batch.rejected and (known < 0 or known == rows == 0):
                 self._dead_letters.lines(input_.stream, batch.source, batch.rejected)
             yield batch
 

@@ -1,0 +1,96 @@
+"""The one place where a line or message that cannot be read becomes a dead letter.
+
+A parser is tried on many items at once. If it fails, for whatever reason, the items are divided
+until those that fail by themselves are found. Whether an item can be read, and what is read from
+it, therefore depends on that item alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+from polars.exceptions import PanicException
+
+Parse: TypeAlias = Callable[[Sequence[bytes]], tuple[pl.DataFrame, NDArray[np.int64]]]
+"""The rows of items, and how many each of them gives; raises anything if it cannot read one."""
+
+
+class Salvaged(NamedTuple):
+    """The rows of the items that could be read."""
+
+    frame: pl.DataFrame
+    origin: NDArray[np.int64]
+    """The item that each row is from."""
+    failed: list[int]
+    """The items that could not be read."""
+
+
+def salvage(
+    items: Sequence[bytes], parse: Parse, is_suspect: Callable[[bytes], bool] | None = None
+) -> Salvaged:
+    """The rows of all items that can be read.
+
+    `is_suspect` may guess which items fail, so that the others are tried together; it saves
+    time and decides nothing.
+    """
+    numbers = np.arange(len(items))
+    parts: list[tuple[pl.DataFrame, NDArray[np.int64]]] = []
+    failed: list[int] = []
+    if not _attempt(items, numbers, parse, parts):
+        suspect = np.zeros(len(items), np.bool_)
+        if is_suspect is not None:
+            suspect = np.array([is_suspect(item) for item in items], np.bool_)
+        for chosen in (numbers[~suspect], numbers[suspect]):
+            if len(chosen):
+                _divide(items, chosen, parse, parts, failed)
+    if not parts:
+        return Salvaged(parse(())[0], np.empty(0, np.int64), failed)
+    frame = parts[0][0] if len(parts) == 1 else pl.concat([frame for frame, _ in parts])
+    origin = np.concatenate([origin for _, origin in parts])
+    order = np.argsort(origin, kind="stable")
+    if not (order[1:] > order[:-1]).all():
+        frame, origin = frame[order], origin[order]
+    return Salvaged(frame, origin, sorted(failed))
+
+
+def _divide(
+    items: Sequence[bytes],
+    numbers: NDArray[np.int64],
+    parse: Parse,
+    parts: list[tuple[pl.DataFrame, NDArray[np.int64]]],
+    failed: list[int],
+) -> None:
+    """Read what can be read of these items, half by half."""
+    pending = [numbers]
+    while pending:
+        chosen = pending.pop()
+        if _attempt([items[number] for number in chosen], chosen, parse, parts):
+            continue
+        if len(chosen) == 1:
+            failed.append(int(chosen[0]))
+        else:
+            half = len(chosen) // 2
+            pending += [chosen[half:], chosen[:half]]
+
+
+def _attempt(
+    items: Sequence[bytes],
+    numbers: NDArray[np.int64],
+    parse: Parse,
+    parts: list[tuple[pl.DataFrame, NDArray[np.int64]]],
+) -> bool:
+    """Read all of these items; whether that succeeded."""
+    try:
+        frame, counts = parse(items)
+    except MemoryError:
+        raise
+    except (Exception, PanicException):
+        return False
+    if len(counts) != len(items) or counts.sum() != frame.height:
+        return False
+    parts.append((frame, np.repeat(numbers, counts)))
+    return True

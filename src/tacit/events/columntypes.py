@@ -1,0 +1,165 @@
+"""Column types: what a column's values are, fixed before the first tuple is read.
+
+Values of text formats (CSV, JSON lines, messages) are text until they are converted here. Each
+value is converted by itself: one that does not fit its column's type becomes null and never
+changes how another row is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tacit.errors import SchemaError
+from tacit.events.columns import arrow_chunks, plain
+from tacit.events.streams import COLUMN_TYPES, ColumnType, Stream
+from tacit.events.times import NO_TIME, to_microseconds
+
+POLARS_TYPES: Final[Mapping[ColumnType, pl.DataType]] = {
+    "text": pl.String(),
+    "number": pl.Float64(),
+    "integer": pl.Int64(),
+    "boolean": pl.Boolean(),
+    "time": pl.Datetime("us", "UTC"),
+}
+"""The type in which conditions see a column."""
+_CONVERSIONS: Final[Mapping[ColumnType | None, tuple[ColumnType, ...]]] = {
+    "text": COLUMN_TYPES,
+    "number": ("text", "number", "integer", "boolean", "time"),
+    "boolean": ("text", "number", "integer", "boolean"),
+    "time": ("text", "time"),
+}
+"""What columns of a typed format can be converted to, each value by itself."""
+_TRUE: Final = ("true", "1")
+_FALSE: Final = ("false", "0")
+
+
+def column_type(dtype: pl.DataType) -> ColumnType:
+    """The type to which a column of a typed format corresponds."""
+    if dtype.is_numeric():
+        return "number"
+    if dtype.is_temporal():
+        return "time"
+    return "boolean" if dtype == pl.Boolean else "text"
+
+
+def convert_text(text: pl.Series, to: ColumnType, stream: Stream) -> pl.Series:
+    """Convert each text by itself; one that does not fit is null.
+
+    >>> speeds = pl.Series(["7", " 7.5", "unknown", "inf", None])
+    >>> convert_text(speeds, "number", Stream(subject="taxi", time="at")).to_list()
+    [7.0, 7.5, None, None, None]
+    """
+    match to:
+        case "text":
+            return text
+        case "number":
+            numbers = text.str.strip_chars().cast(pl.Float64, strict=False)
+            return numbers.set(~numbers.is_finite(), None)
+        case "integer":
+            return text.str.strip_chars().cast(pl.Int64, strict=False)
+        case "boolean":
+            lower = text.str.strip_chars().str.to_lowercase()
+            true = lower.is_in(_TRUE)
+            return true.set(~(true | lower.is_in(_FALSE)), None)
+        case "time":
+            return _moments(to_microseconds(text, stream))
+
+
+def infer_type(text: pl.Series, stream: Stream) -> ColumnType:
+    """The narrowest type that every one of these texts fits; text where there is none.
+
+    Only for history and samples, never for data that is being protected.
+    """
+    filled = text.drop_nulls().filter(text.drop_nulls().str.strip_chars() != "")
+    candidates: tuple[ColumnType, ...] = ("number", "boolean", "time") if len(filled) else ()
+    for candidate in candidates:
+        if not convert_text(filled, candidate, stream).null_count():
+            return candidate
+    return "text"
+
+
+@dataclass(frozen=True)
+class ColumnTypes:
+    """The types that some columns of a source get; the others keep their own."""
+
+    stream: Stream
+    types: Mapping[str, ColumnType]
+
+    def schema(self, schema: pa.Schema) -> pa.Schema:
+        """The columns after conversion; raises SchemaError where a type cannot be converted."""
+        fields = []
+        for field in schema:
+            to = self.types.get(field.name)
+            if to is None:
+                fields.append(field)
+                continue
+            if to not in _CONVERSIONS.get(_family(field.type), ()):
+                raise SchemaError(
+                    f"column '{field.name}' is declared as {to}, but the source holds"
+                    f" {field.type}, which cannot be converted; correct `columns`"
+                )
+            converted = _convert(pa.nulls(1, field.type), to, self.stream)
+            fields.append(pa.field(field.name, converted.type))
+        return pa.schema(fields)
+
+    def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The same rows with converted columns."""
+        for number, field in enumerate(batch.schema):
+            to = self.types.get(field.name)
+            if to is not None and not (to == "text" and _is_text(field.type)):
+                column = _convert(batch.column(number), to, self.stream)
+                batch = batch.set_column(number, field.name, column)
+        return batch
+
+
+def _convert(array: pa.Array, to: ColumnType, stream: Stream) -> pa.Array:
+    """One column, contiguous; a dictionary is converted value by value."""
+    if pa.types.is_dictionary(array.type):
+        values = _convert(array.dictionary, to, stream)
+        return plain(values).take(array.indices)
+    series = pl.Series(array)
+    if series.dtype in (pl.String, pl.Categorical, pl.Enum):
+        converted = convert_text(series.cast(pl.String), to, stream)
+    elif series.dtype == pl.Null:
+        converted = series.cast(POLARS_TYPES[to])
+    elif to == "time":
+        converted = _moments(to_microseconds(array, stream))
+    else:
+        converted = series.cast(POLARS_TYPES[to], strict=False)
+        if to == "number":
+            converted = converted.set(~converted.is_finite(), None)
+    (chunk,) = arrow_chunks(converted.rechunk())
+    return chunk
+
+
+def _moments(times: NDArray[np.int64]) -> pl.Series:
+    moments = pl.Series(times, dtype=pl.Int64)
+    return moments.set(moments == NO_TIME, None).cast(pl.Datetime("us", "UTC"))
+
+
+def _family(kind: pa.DataType) -> ColumnType | None:
+    """The type to which an Arrow type corresponds; None for lists and the like."""
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    if _is_text(kind) or pa.types.is_null(kind):
+        return "text"
+    if pa.types.is_boolean(kind):
+        return "boolean"
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        return "number"
+    return "time" if pa.types.is_timestamp(kind) or pa.types.is_date(kind) else None
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return bool(
+        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    )
