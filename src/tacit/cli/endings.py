@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import click
@@ -22,6 +22,7 @@ from tacit.errors import (
     SpecificationError,
     TacitError,
 )
+from tacit.masking import scrub
 
 CODES: tuple[tuple[type[TacitError], int], ...] = (
     (SpecificationError, 3),
@@ -53,8 +54,11 @@ Exit codes:
 
 
 @contextmanager
-def ending() -> Iterator[None]:
-    """Turn errors into a message on standard error and an exit code."""
+def ending(arguments: Sequence[str] = ()) -> Iterator[None]:
+    """Turn errors into a message on standard error and an exit code.
+
+    No message repeats a secret that stands in the command's arguments.
+    """
     try:
         yield
     except (ClosedPipeError, BrokenPipeError):
@@ -63,9 +67,12 @@ def ending() -> Iterator[None]:
         sys.exit(141)
     except TacitError as error:
         lead = "" if isinstance(error, SpecificationError) else "tacit: "
-        for line in str(error).splitlines():
+        for line in scrub(str(error), *arguments).splitlines():
             click.echo(lead + line, err=True)
         sys.exit(next(code for kind, code in CODES if isinstance(error, kind)))
+    except click.ClickException as error:
+        error.message = scrub(error.message, *arguments)
+        raise
     except KeyboardInterrupt:
         click.echo("tacit: interrupted", err=True)
         sys.exit(130)

@@ -17,13 +17,31 @@ from typing import Any
 import click
 
 from tacit.cli.endings import EXIT_CODES, ending
+from tacit.masking import exposed
 
+_ARGUMENTS = "tacit.arguments"
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
 class _Group(click.Group):
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        given = tuple(args)  # parsing takes them away
+        with ending(given):
+            context = super().make_context(info_name, args, parent, **extra)
+        context.meta[_ARGUMENTS] = given
+        return context
+
     def invoke(self, context: click.Context) -> Any:
-        with ending():
+        given = context.meta[_ARGUMENTS]
+        for warning in exposed(given):
+            click.echo(f"tacit: warning: {warning}.", err=True)
+        with ending(given):
             return super().invoke(context)
 
 

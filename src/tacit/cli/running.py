@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Final
@@ -40,7 +40,7 @@ SEEDED: Final = (
 class Keeping:
     """What is kept of a run for the next time."""
 
-    place: str | None
+    place: str | None = field(repr=False)
     """The ledger; None where nothing is charged."""
     name: str
     """What the run is called there."""

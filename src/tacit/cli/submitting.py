@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ class Wanted:
 
     name: str | None
     folder: Path | None
-    ledger: str | None
+    ledger: str | None = field(repr=False)
     parallelism: int
     cluster: str | None
     python: str | None
@@ -35,7 +35,7 @@ class Wanted:
     follow: bool
     idle: str
     repeats: bool
-    settings: tuple[str, ...]
+    settings: tuple[str, ...] = field(repr=False)
 
     def options(self, spec: Path) -> Options:
         """The same, complete."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,19 +51,24 @@ class Setup:
     """What is to be run, as the command line of `tacit run` has it."""
 
     spec: Path
-    sources: tuple[str, ...] = ()
+    sources: tuple[str, ...] = field(default=(), repr=False)
     plan: Path | None = None
-    ledger: str | None = None
+    ledger: str | None = field(default=None, repr=False)
     run: str | None = None
     """What the run is called in the ledger; by default as the specification's file."""
-    sink: str | None = None
+    sink: str | None = field(default=None, repr=False)
     subjects: Path | None = None
     dead_letters: Path | None = None
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Whatever may hold a secret."""
+        return tuple(one for one in (*self.sources, self.ledger, self.sink) if one is not None)
 
 
 def examine(setup: Setup) -> Findings:
     """Look at all of it; what is wrong with one part keeps no other from being looked at."""
-    findings = Findings()
+    findings = Findings(setup.addresses)
     spec = _specification(findings, setup)
     bare = [text.partition("=")[2] if _names_stream(text) else text for text in setup.sources]
     missing = look_at_extras(findings, needed_modules(bare, setup.sink, setup.ledger))

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from tacit.counting import count
 from tacit.errors import SpecificationError, TacitError
+from tacit.masking import scrub
 
 Grade: TypeAlias = Literal["ok", "warning", "wrong"]
 _WIDTH: Final = 100
@@ -41,21 +42,25 @@ class Finding:
 
 @dataclass(slots=True)
 class Findings:
-    """All that was found, in the order in which it was looked at."""
+    """All that was found, in the order in which it was looked at.
 
+    No finding repeats a secret that stands in one of the `addresses`.
+    """
+
+    addresses: Sequence[str] = field(default=(), repr=False)
     all: list[Finding] = field(default_factory=list)
 
     def ok(self, about: str, says: str) -> None:
         """Something is as it should be."""
-        self.all.append(Finding("ok", about, says))
+        self._add("ok", about, says)
 
     def warn(self, about: str, says: str) -> None:
         """It would run, but the operator should know."""
-        self.all.append(Finding("warning", about, says))
+        self._add("warning", about, says)
 
     def wrong(self, about: str, says: str) -> None:
         """It would not run, or not as it should."""
-        self.all.append(Finding("wrong", about, says))
+        self._add("wrong", about, says)
 
     @contextmanager
     def judging(self, about: str) -> Iterator[None]:
@@ -67,6 +72,9 @@ class Findings:
                 self.wrong(about, str(mistake))
         except TacitError as error:
             self.wrong(about, str(error))
+
+    def _add(self, grade: Grade, about: str, says: str) -> None:
+        self.all.append(Finding(grade, about, scrub(says, *self.addresses)))
 
     def of(self, grade: Grade) -> Sequence[Finding]:
         """Those of a grade."""

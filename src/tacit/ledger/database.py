@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from tacit.errors import LedgerError, LedgerLostError
 from tacit.ledger.alchemy import sa
+from tacit.masking import is_ambiguous, mask, scrub, secrets_in
 
 PATIENCE: Final = 30
 """Seconds to wait for another engine's transaction."""
@@ -27,8 +28,15 @@ class Database:
 
     def __init__(self, place: str, *, create: bool = True, read_only: bool = False) -> None:
         self.read_only = read_only
+        self._place = place
         if "://" in place:
-            self._engine, self.name = _postgres(place)
+            self.name = mask(place)
+            self._engine = _postgres(place)
+        elif secrets_in(place):
+            raise LedgerError(
+                "a ledger is a file or postgresql://...; what was given looks like a connection"
+                " string of libpq. Write it as a URL"
+            )
         else:
             path = Path(place).expanduser()
             self.name = str(path)
@@ -63,7 +71,7 @@ class Database:
         try:
             yield
         except sa.exc.DBAPIError as error:
-            raise _explained(self.name, error, self.sqlite) from error
+            raise self._explained(error) from error
         except sa.exc.TimeoutError as error:
             raise LedgerLostError(f"the ledger {self.name} has no connection to spare") from error
         except OverflowError as error:  # as sqlite3 says of a value that is too large for it
@@ -71,6 +79,12 @@ class Database:
                 f"the ledger {self.name} cannot hold a value of this size; release fewer windows"
                 " at a time"
             ) from error
+
+    def _explained(self, error: sa.exc.DBAPIError) -> LedgerError:
+        """The error of a database in our words, without the secrets that it may quote."""
+        said = scrub(str(error.orig), self._place)
+        explain = _explained_sqlite if self.sqlite else _explained_postgres
+        return explain(self.name, error, said)
 
 
 def _sqlite(path: Path, *, create: bool, read_only: bool) -> sa.Engine:
@@ -121,10 +135,16 @@ def _at_rest(path: Path) -> bool:
     )
 
 
-def _postgres(place: str) -> tuple[sa.Engine, str]:
+def _postgres(place: str) -> sa.Engine:
     kind, _, rest = place.partition("://")
     if kind not in ("postgresql", "postgres"):
         raise LedgerError(f"a ledger is a file or postgresql://...; got {kind}://...")
+    if is_ambiguous(place):
+        raise LedgerError(
+            "expected postgresql://user@host/database; the ledger's URL cannot be read, or can be"
+            " read in two ways. Write @ as %40, / as %2F, : as %3A and ? as %3F in a user or"
+            " password"
+        )
     try:
         url = sa.make_url(f"postgresql+psycopg://{rest}")
         settings = {
@@ -150,17 +170,11 @@ def _postgres(place: str) -> tuple[sa.Engine, str]:
         connection.execute(f"SET lock_timeout = {1000 * PATIENCE:.0f}")
         connection.commit()
 
-    shown = url.set(drivername="postgresql").render_as_string(hide_password=True)
-    return engine, shown
+    return engine
 
 
-def _explained(name: str, error: sa.exc.DBAPIError, sqlite: bool) -> LedgerError:
-    return (_explained_sqlite if sqlite else _explained_postgres)(name, error)
-
-
-def _explained_sqlite(name: str, error: sa.exc.DBAPIError) -> LedgerError:
+def _explained_sqlite(name: str, error: sa.exc.DBAPIError, said: str) -> LedgerError:
     code = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF
-    said = str(error.orig)
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return LedgerLostError(f"the ledger {name} is held by another process; it is tried again")
     if code == sqlite3.SQLITE_FULL:
@@ -193,9 +207,9 @@ _RETRIED: Final = ("08", "57P0", "55P03", "40", "53300", "53200", "25P03", "5701
 _FINAL: Final = ("authentication failed", "does not exist", "no pg_hba.conf entry")
 
 
-def _explained_postgres(name: str, error: sa.exc.DBAPIError) -> LedgerError:
+def _explained_postgres(name: str, error: sa.exc.DBAPIError, said: str) -> LedgerError:
     state = getattr(error.orig, "sqlstate", None) or ""
-    said = (str(error.orig).strip().splitlines() or [type(error.orig).__name__])[0]
+    said = (said.strip().splitlines() or [type(error.orig).__name__])[0]
     if state == "53100":
         return LedgerError(
             f"the ledger {name} cannot grow: its server's disk is full. Nothing was released"

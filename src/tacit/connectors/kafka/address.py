@@ -1,11 +1,12 @@
 """What a Kafka URL says: where the brokers are, which topics, and how.
 
 Whatever else the client must know, such as how to authenticate, stands in a file of its
-settings: nothing secret is ever part of a URL.
+settings; passwords may also come from the environment. Nothing secret is ever part of a URL.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from tacit.connectors.placeholders import placeholders_in
 from tacit.connectors.urls import Options
 from tacit.errors import SinkError, SourceError, TacitError
 from tacit.events.streams import ColumnType
+from tacit.masking import scrub
 
 _URL = re.compile(r"kafka://([^/?]*)(?:/([^?]*))?(?:\?(.*))?", re.DOTALL)
 _SERVER = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\[\]:@,]+)(?::\d{1,5})?")
@@ -27,6 +29,15 @@ _NAMED = re.compile(r"\{(\w+)\}")
 _INWARD: Final = ("group", "payload", "columns", "sample", "key", "from", "config")
 _OUTWARD: Final = ("id", "config")
 _PLACES: Final = ("consumer", "query")
+_ENVIRONMENT: Final = (
+    ("TACIT_KAFKA_PASSWORD", "sasl.password", ("sasl.username",)),
+    (
+        "TACIT_KAFKA_KEY_PASSWORD",
+        "ssl.key.password",
+        ("ssl.key.location", "ssl.keystore.location"),
+    ),
+)
+"""Environment variables for settings that are secret, and the settings that they belong to."""
 DEFAULT_TOPIC: Final = "tacit-answers-{consumer}"
 
 
@@ -37,11 +48,9 @@ class Address:
     servers: str
     settings: Mapping[str, str] = field(default_factory=dict, repr=False)
 
-    def hidden(self, message: str) -> str:
+    def scrub(self, message: str) -> str:
         """A message of the client without anything that stands in the file of settings."""
-        for value in sorted(filter(None, self.settings.values()), key=len, reverse=True):
-            message = message.replace(value, "...")
-        return message.strip()
+        return scrub(message, secrets=self.settings.values()).strip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +146,12 @@ class _Parts(Options):
     def address(self) -> Address:
         """The brokers, with what the file of settings says."""
         path = self.options.get("config")
-        return Address(self.servers, {} if path is None else self._settings(path))
+        settings = {} if path is None else self._settings(path)
+        for variable, name, needed in _ENVIRONMENT:
+            found = os.environ.get(variable)
+            if found is not None and any(one in settings for one in needed):
+                settings.setdefault(name, found)
+        return Address(self.servers, settings)
 
     def _settings(self, path: str) -> dict[str, str]:
         """Lines such as `sasl.mechanism=PLAIN`."""

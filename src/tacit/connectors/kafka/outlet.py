@@ -118,7 +118,7 @@ class KafkaOutlet(Outlet):
                 Consumer(self._settings(self._placing()), logger=log),
             )
         except KafkaException as error:
-            what = self._address.hidden(error.args[0].str())
+            what = self._address.scrub(error.args[0].str())
             raise SinkError(f"{self.name}: the client refuses its settings: {what}") from None
 
     def _settings(self, own: dict[str, Any]) -> dict[str, Any]:

@@ -122,7 +122,7 @@ class KafkaSource(Source):
         try:
             return Consumer(self._settings(**more), logger=log)
         except KafkaException as error:
-            what = self._address.hidden(error.args[0].str())
+            what = self._address.scrub(error.args[0].str())
             raise SourceError(f"{self.name}: the client refuses its settings: {what}") from None
 
     def _settings(self, **more: Any) -> dict[str, Any]:

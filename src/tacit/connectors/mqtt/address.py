@@ -22,9 +22,12 @@ from tacit.connectors.urls import Options
 from tacit.durations import parse_duration
 from tacit.errors import SinkError, SourceError, TacitError
 from tacit.events.streams import ColumnType
+from tacit.masking import mask
 
 PASSWORD: Final = "TACIT_MQTT_PASSWORD"
 """The environment variable that may hold the password."""
+KEY_PASSWORD: Final = "TACIT_MQTT_KEY_PASSWORD"
+"""The environment variable that may hold the passphrase of the key."""
 DEFAULT_TOPIC: Final = "tacit/answers/{consumer}/{query}"
 _PORTS: Final = {"mqtt": 1883, "mqtts": 8883}
 _URL = re.compile(r"(mqtts?)://([^/?]*)(?:/([^?]*))?(?:\?(.*))?", re.DOTALL)
@@ -143,14 +146,15 @@ class _Parts(Options):
         authority = _AUTHORITY.fullmatch(found[2]) if found else None
         if found is None or authority is None:
             # The URL is not shown: what cannot be taken apart may hold a password.
-            raise wrong("expected a URL such as mqtt://user@host:1883/topic?payload=json")
+            raise wrong(
+                "expected a URL such as mqtt://user@host:1883/topic?payload=json, with no password"
+            )
         self.scheme = found[1]
         user = authority[1]
         if user is not None and ":" in user:
             raise wrong(
-                f"a password must not stand in a URL; write {self.scheme}://"
-                f"{unquote(user.partition(':')[0])}@{authority[2]}/... and put it into the "
-                f"environment variable {PASSWORD} or into a file named by password_file="
+                f"{mask(url)}: a password must not stand in a URL; leave it out, and put it into "
+                f"the environment variable {PASSWORD} or into a file named by password_file="
             )
         self.user = unquote(user) if user else None
         self.host = authority[2].strip("[]")
@@ -228,12 +232,13 @@ class _Parts(Options):
             context = ssl.create_default_context(cafile=ca)
             context.sslsocket_class = _TidySocket
             if cert:
-                context.load_cert_chain(cert, key, password=lambda: "")
+                secret = os.environ.get(KEY_PASSWORD, "")
+                context.load_cert_chain(cert, key, password=lambda: secret)
         except (OSError, ValueError) as error:
             what = " and ".join(path for path in (ca, cert, key) if path)
             raise self.wrong(
                 f"{self.place}: certificates cannot be read from {what or 'the system'}: they must "
-                "be PEM files, and a key without a passphrase"
+                f"be PEM files, and the passphrase of a key must be in {KEY_PASSWORD}"
             ) from error
         return context
 

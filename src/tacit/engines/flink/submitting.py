@@ -33,7 +33,7 @@ class Options:
     """The job's name on the cluster, and the run's in the ledger."""
     folder: Path
     """Where its files lie: every machine must reach it under this name."""
-    ledger: str | None = None
+    ledger: str | None = field(default=None, repr=False)
     """By default a file in the folder."""
     parallelism: int = 1
     cluster: str | None = None
@@ -47,7 +47,7 @@ class Options:
     """Microseconds without a tuple after which the others no longer wait for a partition."""
     repeats: bool = False
     """Whether consumers may see a release twice after a crash, always with the same answers."""
-    settings: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Flink's own, such as `execution.checkpointing.interval`."""
 
 

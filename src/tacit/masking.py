@@ -1,0 +1,236 @@
+"""Secrets in addresses: shown nowhere, and removed from messages of libraries that quote them.
+
+Everything that shows an address uses `mask`; everything that repeats the words of a library or of
+the command line uses `scrub`. Both err on the side of hiding too much: of a query only options
+that are known to be harmless are shown, and an address that can be read in two ways is not shown
+at all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import quote, unquote, unquote_plus
+
+HIDDEN: Final = "***"
+"""What stands in place of a secret."""
+ENVIRONMENT: Final = (
+    "PGPASSWORD",
+    "TACIT_MQTT_PASSWORD",
+    "TACIT_MQTT_KEY_PASSWORD",
+    "TACIT_KAFKA_PASSWORD",
+    "TACIT_KAFKA_KEY_PASSWORD",
+)
+"""Environment variables that hold secrets."""
+
+_START = re.compile(r"(?<![A-Za-z0-9+.-])[A-Za-z][A-Za-z0-9+.-]*://")
+_HOST = r"(?:\[[0-9A-Fa-f:.%]+\]|[^\[\]:@,/?#\s]*)(?::[0-9]{0,5})?"
+_AUTHORITY = re.compile(
+    rf"(?:(?P<user>[^:@]*)(?P<password>:[^@]*)?@)?(?P<hosts>{_HOST}(?:,{_HOST})*)", re.DOTALL
+)
+_PIECE = re.compile(r"(?P<name>[A-Za-z0-9_.-]+)=(?P<value>[^@]*)", re.DOTALL)
+_SECRET_NAME = re.compile(
+    r"(?:pass(?:word|wd|phrase)|pwd|secret|token|credentials?|signature|jaas\.config|key\.pem"
+    r"|(?:secret|api|access|private|client|server)[._-]?key)$",
+    re.IGNORECASE,
+)
+_PAIR = re.compile(r"([A-Za-z0-9_.-]+)(\s*=\s*)('(?:[^'\\]|\\.)*'|\"[^\"]*\"|[^\s&;]+)")
+_HARMLESS: Final = frozenset(
+    [
+        "application_name",
+        "ca",
+        "cert",
+        "channel_binding",
+        "columns",
+        "config",
+        "connect_timeout",
+        "dbname",
+        "from",
+        "group",
+        "host",
+        "hostaddr",
+        "keepalive",
+        "largest",
+        "passfile",
+        "password_file",
+        "payload",
+        "per",
+        "port",
+        "qos",
+        "receive",
+        "retain",
+        "sample",
+        "service",
+        "servicefile",
+        "session",
+        "sslcert",
+        "sslkey",
+        "sslmode",
+        "sslrootcert",
+        "subject",
+        "target_session_attrs",
+        "user",
+    ]
+)
+"""Options of URLs whose values may be shown."""
+_SHORT: Final = 6
+"""A secret shorter than this is removed from a message only where it stands as a word."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """A URL in parts. `clear` is false where it can be read in more than one way."""
+
+    scheme: str
+    rest: str
+    clear: bool
+    user: str | None = None
+    password: str | None = None
+    hosts: str = ""
+    path: str = ""
+    query: Sequence[tuple[str, str]] = ()
+
+
+def mask(address: str) -> str:
+    """An address as it may be shown.
+
+    >>> mask("postgresql://tacit:hunter2@db/tacit?sslmode=require&sslpassword=hunter3")
+    'postgresql://tacit:***@db/tacit?sslmode=require&sslpassword=***'
+    >>> mask("postgresql://tacit:hunter@2@db/tacit")
+    'postgresql://***'
+    >>> mask("taxi.ledger")
+    'taxi.ledger'
+    """
+    found = _START.search(address)
+    if found is None:
+        return _PAIR.sub(_hide_pair, address)
+    parts = _split(address[found.start() :])
+    before = address[: found.start()]
+    if not parts.clear:
+        return f"{before}{parts.scheme}://{HIDDEN}"
+    user = parts.user
+    if user and not parts.scheme.startswith("postgres"):
+        user = HIDDEN  # with some brokers the name of the user is a token
+    hidden = "" if parts.password is None else f":{HIDDEN}"
+    login = "" if user is None else f"{user}{hidden}@"
+    query = "&".join(
+        f"{name}={value if _is_harmless(name) else HIDDEN}" for name, value in parts.query
+    )
+    shown = f"{before}{parts.scheme}://{login}{parts.hosts}{parts.path}"
+    return f"{shown}?{query}" if query else shown
+
+
+def is_ambiguous(address: str) -> bool:
+    """Whether a URL can be read in two ways: a sign such as @ or / in a password must be encoded.
+
+    >>> is_ambiguous("postgresql://tacit:a/b@db/tacit"), is_ambiguous("postgresql://t:a%2Fb@db/t")
+    (True, False)
+    """
+    found = _START.search(address)
+    return found is not None and not _split(address[found.start() :]).clear
+
+
+def secrets_in(text: str) -> list[str]:
+    """Every secret in an argument of a command, as it is written and decoded."""
+    found = _START.search(text)
+    if found is None:
+        pairs = (pair for pair in _PAIR.finditer(text) if _SECRET_NAME.search(pair[1]))
+        secrets = [pair[3] for pair in pairs]
+        secrets += [secret[1:-1] for secret in secrets if secret[0] in "'\""]
+    else:
+        secrets = list(_secrets(_split(text[found.start() :])))
+    decoded = [decode(one) for one in secrets for decode in (unquote, unquote_plus)]
+    return list(dict.fromkeys(filter(None, [*secrets, *decoded])))
+
+
+def scrub(message: str, *given: str, secrets: Iterable[str] = ()) -> str:
+    """A message without the secrets in these addresses, in the environment, and in `secrets`.
+
+    >>> scrub("no route to hunter2's host", "postgresql://tacit:hunter2@db/tacit")
+    "no route to ***'s host"
+    """
+    known = [os.environ.get(name, "") for name in ENVIRONMENT]
+    known += [secret for text in given for secret in secrets_in(text)]
+    known += secrets
+    written = {form for secret in known if secret for form in _forms(secret)}
+    for form in sorted(written, key=len, reverse=True):
+        pattern = re.escape(form)
+        if len(form) < _SHORT:
+            pattern = rf"(?<![A-Za-z0-9]){pattern}(?![A-Za-z0-9])"
+        message = re.sub(pattern, HIDDEN, message)
+    return message
+
+
+def exposed(arguments: Iterable[str]) -> list[str]:
+    """The arguments of a command line that hold secrets, masked, with what to use instead."""
+    return [
+        f"{mask(text)} has a secret in it, which every user of this machine can read in the list"
+        f" of processes. {_instead(text)}"
+        for text in arguments
+        if secrets_in(text)
+    ]
+
+
+def _instead(text: str) -> str:
+    found = _START.search(text)
+    scheme = "" if found is None else found[0].removesuffix("://").lower()
+    if scheme.startswith("postgres"):
+        return (
+            "Put the password into ~/.pgpass, a file that PGPASSFILE names, or PGPASSWORD;"
+            " sslpassword into a service file (PGSERVICEFILE), named by ?service=NAME"
+        )
+    if scheme in ("mqtt", "mqtts"):
+        return "Put the password into TACIT_MQTT_PASSWORD, or into a file: password_file=FILE"
+    if scheme == "kafka":
+        return "Put the password into TACIT_KAFKA_PASSWORD, or into a file of settings: config=FILE"
+    return "Put it into a file or an environment variable"
+
+
+def _split(url: str) -> _Parts:
+    scheme, _, rest = url.partition("://")
+    head, mark, query = rest.partition("?")
+    authority, slash, path = head.partition("/")
+    found = _AUTHORITY.fullmatch(authority)
+    pieces = [_PIECE.fullmatch(piece) for piece in query.split("&") if piece] if mark else []
+    if found is None or None in pieces or "@" in path:
+        return _Parts(scheme, rest, clear=False)
+    password = found["password"]
+    return _Parts(
+        scheme,
+        rest,
+        True,
+        found["user"],
+        None if password is None else password[1:],
+        found["hosts"],
+        slash + path,
+        [(piece["name"], piece["value"]) for piece in pieces if piece is not None],
+    )
+
+
+def _secrets(parts: _Parts) -> Iterator[str]:
+    if not parts.clear:
+        yield parts.rest
+        yield from re.split(r"[/@?:&=#]+", parts.rest)
+        return
+    if parts.password is not None:
+        yield parts.password
+    if parts.user and not parts.scheme.startswith("postgres") and parts.password is not None:
+        yield parts.user
+    yield from (value for name, value in parts.query if _SECRET_NAME.search(name))
+
+
+def _is_harmless(name: str) -> bool:
+    return name.lower() in _HARMLESS
+
+
+def _hide_pair(pair: re.Match[str]) -> str:
+    return f"{pair[1]}{pair[2]}{HIDDEN}" if _SECRET_NAME.search(pair[1]) else pair[0]
+
+
+def _forms(secret: str) -> Iterator[str]:
+    """A secret as it may stand in a message: plain, or as Python, JSON or a URL write it."""
+    yield from (secret, repr(secret)[1:-1], json.dumps(secret)[1:-1], quote(secret, safe=""))
