@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from tacit.insight.audit import audit as audit
     from tacit.insight.curve import curve as curve
     from tacit.insight.explain import explain as explain
+    from tacit.ledger.answers import released as released
     from tacit.patterns.language import parse_pattern as parse_pattern
     from tacit.patterns.tree import And as And
     from tacit.patterns.tree import Name as Name
@@ -78,6 +79,7 @@ _HOMES = {
     "loads": "tacit.spec.reading",
     "parse_pattern": "tacit.patterns.language",
     "plan": "tacit.engines.local",
+    "released": "tacit.ledger.answers",
     "run": "tacit.engines.local",
     "to_yaml": "tacit.spec.writing",
 }

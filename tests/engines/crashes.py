@@ -16,10 +16,10 @@ import numpy as np
 import polars as pl
 
 from tacit.answers.packing import unpack
-from tacit.engines.delivery import Directory
 from tacit.engines.local import detect
 from tacit.errors import LedgerError
 from tacit.ledger.alchemy import sa
+from tacit.ledger.directory import Directory
 from tacit.ledger.ledger import Ledger
 from tacit.ledger.tables import BODIES, RELEASES, RUNS
 from tacit.ledger.verifying import verify

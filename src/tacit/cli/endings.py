@@ -71,7 +71,7 @@ def ending(arguments: Sequence[str] = ()) -> Iterator[None]:
             click.echo(lead + line, err=True)
         sys.exit(next(code for kind, code in CODES if isinstance(error, kind)))
     except click.ClickException as error:
-        error.message = scrub(error.message, *arguments)
+        vars(error)["message"] = scrub(error.message, *arguments)
         raise
     except KeyboardInterrupt:
         click.echo("tacit: interrupted", err=True)

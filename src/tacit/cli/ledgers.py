@@ -1,19 +1,23 @@
-"""`tacit ledger`: what a ledger says, its charges as rows, and whether it was changed."""
+"""`tacit ledger`: what a ledger says, its answers and charges, and whether it was changed."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from itertools import chain
 from typing import Any
 
 import click
+import pyarrow as pa
 
 from tacit.cli.reporting import iso, working
 from tacit.counting import count
 from tacit.durations import format_duration
+from tacit.errors import LedgerError, SinkError
 from tacit.insight.tabular import aligned
+from tacit.ledger.answers import COLUMNS, ReleasedAnswers, RunAnswers, Selection
 from tacit.ledger.charges import NANO
 from tacit.ledger.ledger import Ledger
 from tacit.ledger.rows import SCHEMA, charges
@@ -51,6 +55,74 @@ def run_export(place: str, target: str, subject: str | None, private: str | None
             sink.write(table)
             rows += table.num_rows
     click.echo(f"{count(rows, 'charge')} written to {sink.name}", err=True)
+
+
+def run_answers(place: str, selection: Selection, target: str, as_json: bool) -> None:
+    """Write released answers again, and say which are no longer kept."""
+    from tacit.connectors.sinks import open_sink
+
+    rows = releases = 0
+    with Ledger.open(place, read_only=True) as ledger:
+        released = ReleasedAnswers(ledger, selection)
+        runs = released.runs()
+        if runs and all(one.deleted == one.releases for one in runs):
+            raise LedgerError("\n".join(_deleted(runs)) + "\nNothing was written.")
+        tables = iter(released)
+        first = next(tables, None)
+        columns = COLUMNS if first is None else first.schema
+        with open_sink(target, columns) as sink:
+            for table in chain([] if first is None else [first], tables):
+                _insist_columns(table, columns, target)
+                sink.write(table)
+                rows += table.num_rows
+                releases += 1
+    if as_json:
+        report = {"answers": rows, "releases": releases, "to": sink.name, "runs": _kept(runs)}
+        click.echo(json.dumps(report, indent=2), err=target == "-")
+        return
+    for line in (*_deleted(runs), *_unmatched(released, rows)):
+        click.echo(f"tacit: {line}", err=True)
+    written = f"{count(rows, 'answer')} of {count(releases, 'release')} written to {sink.name}"
+    click.echo(f"{written}, as they were released", err=True)
+
+
+def _insist_columns(table: pa.Table, columns: pa.Schema, target: str) -> None:
+    """Refuse to put answers with different columns into one file."""
+    if target != "-" and table.schema != columns:
+        start = table["window_start"][0].as_py()
+        raise SinkError(
+            f"answers from the window at {start:%Y-%m-%dT%H:%M:%SZ} on have the columns"
+            f" {', '.join(table.schema.names)}, those before {', '.join(columns.names)}. Write them"
+            " to different files with --run, --from and --until, or as JSON lines to -"
+        )
+
+
+def _deleted(runs: Sequence[RunAnswers]) -> Iterator[str]:
+    for one in runs:
+        if one.deleted:
+            kept = "no answers of this run are kept any more"
+            if one.kept_from is not None:
+                kept = f"answers are kept from the window at {iso(one.kept_from)} on"
+            yield (
+                f"run '{one.run}': the answers of {count(one.deleted, 'release')} were deleted when"
+                f" their time was over (--retain); {kept}."
+            )
+
+
+def _unmatched(released: ReleasedAnswers, rows: int) -> Iterator[str]:
+    """Which queries and consumers there are, where nothing was found."""
+    if rows == 0 and released.queries:
+        yield (
+            f"no answer matches. There are answers to {', '.join(sorted(released.queries))}"
+            f" for {', '.join(sorted(released.consumers))}."
+        )
+
+
+def _kept(runs: Sequence[RunAnswers]) -> list[dict[str, Any]]:
+    return [
+        asdict(one) | {"kept_from": None if one.kept_from is None else iso(one.kept_from)}
+        for one in runs
+    ]
 
 
 def run_verify(place: str, anchors: Mapping[int, str], as_json: bool) -> None:

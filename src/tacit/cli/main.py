@@ -9,6 +9,7 @@ import json
 import string
 import sys
 from collections.abc import Callable
+from datetime import datetime
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from pathlib import Path
@@ -684,6 +685,74 @@ def show_ledger(place: str, subject: str | None, private: str | None, as_json: b
     from tacit.cli.ledgers import run_show
 
     run_show(place, subject, private, as_json)
+
+
+def _read_moment(_context: click.Context, _param: click.Parameter, given: str | None) -> int | None:
+    """A time in microseconds since 1970; one without a zone is in UTC."""
+    if given is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(given)
+    except ValueError:
+        raise click.BadParameter(
+            f"expected a date or time, such as 2026-03-01 or 2026-03-01T08:00Z; got {given!r}"
+        ) from None
+    from tacit.ledger.answers import microseconds
+
+    return microseconds(moment)
+
+
+@ledger.command("answers")
+@click.argument("place", metavar="LEDGER")
+@click.option("--run", "runs", metavar="RUN", multiple=True, help="Only answers of this run.")
+@click.option(
+    "--consumer", "consumers", metavar="NAME", multiple=True, help="Only answers to this consumer."
+)
+@click.option(
+    "--query", "queries", metavar="NAME", multiple=True, help="Only answers to this query."
+)
+@click.option(
+    "--subject", "subjects", metavar="SUBJECT", multiple=True, help="Only answers about this one."
+)
+@click.option(
+    "--from",
+    "since",
+    metavar="TIME",
+    callback=_read_moment,
+    help="Only windows that start at this time or later; UTC unless it has a zone.",
+)
+@click.option(
+    "--until", metavar="TIME", callback=_read_moment, help="Only windows that start before this."
+)
+@_SINK
+@click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
+def give_answers(
+    place: str,
+    runs: tuple[str, ...],
+    consumers: tuple[str, ...],
+    queries: tuple[str, ...],
+    subjects: tuple[str, ...],
+    since: int | None,
+    until: int | None,
+    sink: str,
+    as_json: bool,
+) -> None:
+    """Give released answers again, exactly as they were, for as long as the ledger keeps them.
+
+    No noise is drawn and nothing is charged. --run, --consumer, --query and --subject may each be
+    given several times.
+
+    \b
+    Examples:
+      tacit ledger answers spent.db --run taxi --to answers.csv
+      tacit ledger answers spent.db --consumer city --from 2026-03-01 --until 2026-03-02
+      tacit ledger answers spent.db --query jam --subject 4711 --to 4711.parquet
+    """
+    from tacit.cli.ledgers import run_answers
+    from tacit.ledger.answers import Selection
+
+    selection = Selection(runs, consumers, queries, subjects, since, until)
+    run_answers(place, selection, sink, as_json)
 
 
 @ledger.command("export")

@@ -75,6 +75,13 @@ class AppendingOutlet(Outlet):
         with failing(self.name):
             self._reopen()
 
+    def is_missing(self, release: int, position: Any) -> bool:  # noqa: ARG002
+        """Whether the file is gone, or shorter than it was."""
+        try:
+            return position is not None and self._path.stat().st_size < position["offset"]
+        except FileNotFoundError:
+            return True
+
     def deliver(self, parcel: Parcel) -> dict[str, Any]:
         """Put the answers behind those of the release before, and on the disk."""
         columns = list(parcel.table.schema.names)

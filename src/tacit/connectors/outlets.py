@@ -46,6 +46,10 @@ class Outlet(ABC):
         It is what the last remembered delivery gave, or None if none was remembered.
         """
 
+    def is_missing(self, release: int, position: Any) -> bool:  # noqa: ARG002
+        """Whether answers that were delivered up to this release are no longer there."""
+        return False
+
     @abstractmethod
     def deliver(self, parcel: Parcel) -> Any:
         """Deliver a parcel; when this returns, it has arrived.

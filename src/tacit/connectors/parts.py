@@ -37,6 +37,10 @@ class PartsOutlet(Outlet):
             for left in self._folder.glob(f".{'[0-9]' * 12}{self._suffix}.*.partial"):
                 left.unlink(missing_ok=True)
 
+    def is_missing(self, release: int, position: None) -> bool:  # noqa: ARG002
+        """Whether the file of the last release that was delivered is gone."""
+        return not (self._folder / f"{release:012d}{self._suffix}").exists()
+
     def deliver(self, parcel: Parcel) -> None:
         """Write the release's file and put it on the disk before it gets its name."""
         with failing(self.name):

@@ -13,16 +13,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, ParamSpec, TypeVar
 
-import numpy as np
-import pyarrow as pa
-from numpy.typing import NDArray
-
 from tacit.answers.packing import Names, unpack
 from tacit.connectors.outlets import Outlet, Parcel
 from tacit.errors import LedgerLostError, UnreachableError
+from tacit.ledger.answers import command_for_answers
 from tacit.ledger.lease import Lease, Waiting
-from tacit.ledger.ledger import Ledger
-from tacit.ledger.registry import Registry
 
 MOST_WAITING: Final = 64
 """Releases that may wait for an outlet before nothing more is released."""
@@ -34,23 +29,6 @@ _FIRST, _LONGEST = 0.05, 5.0
 log = logging.getLogger("tacit.delivery")
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-class Directory:
-    """The names of subjects by their numbers in a ledger."""
-
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
-        self._registry = Registry()
-        self._lock = threading.Lock()
-
-    def __call__(self, ids: NDArray[np.int64]) -> pa.Array:
-        """The names of these; whoever is new is looked up in the ledger."""
-        with self._lock:
-            if len(ids) and int(ids.max()) >= len(self._registry.names):
-                with self._ledger.database.reading() as connection:
-                    self._registry.refresh(connection)
-            return self._registry.names.take(pa.array(ids))
 
 
 class Delivery:
@@ -171,11 +149,23 @@ class _Course(threading.Thread):
         """
         number, position = self._lease.position(self._outlet.name)
         while True:
+            missing = number > 0 and self._outlet.is_missing(number, position)
             self._outlet.recover(position)
             known = self._lease.position(self._outlet.name)
             if known == (number, position):
+                if missing:
+                    self._tell_missing(number)
                 return number
             number, position = known
+
+    def _tell_missing(self, number: int) -> None:
+        log.warning(
+            "%s is missing or was cut short, but answers up to release %d were delivered to it."
+            " New answers go to a new file. To have the earlier ones again: %s",
+            self._outlet.name,
+            number,
+            command_for_answers(self._lease.place, self._lease.run),
+        )
 
     def _next(self, after: int) -> Waiting | None:
         return next(self._lease.waiting(self._outlet.name, after), None)

@@ -30,7 +30,7 @@ from tacit.connectors.sources import Source
 from tacit.counting import count
 from tacit.engines.charging import Accountant, Bill
 from tacit.engines.checkpoints import Checkpoint
-from tacit.engines.delivery import Delivery, Directory
+from tacit.engines.delivery import Delivery
 from tacit.engines.intake import PULSE, Intake, Positions, Taken
 from tacit.engines.local import Input, protected
 from tacit.engines.reloading import Columns, Reloads, written
@@ -39,6 +39,7 @@ from tacit.engines.succession import Succession
 from tacit.engines.terms import Terms
 from tacit.errors import LedgerLostError, SourceError, StaleError, StateError
 from tacit.events.subjects import Subjects
+from tacit.ledger.directory import Directory
 from tacit.ledger.lease import Draft, Lease
 from tacit.ledger.ledger import Ledger
 from tacit.pipeline.engine import Engine

@@ -98,6 +98,11 @@ class Lease:
         self._registry = registry
         self._accounts: Accounts | None = None
 
+    @property
+    def place(self) -> str:
+        """Where the ledger is, without secrets."""
+        return self._database.name
+
     def __repr__(self) -> str:
         return f"<Lease: {self.run}, epoch {self.epoch}>"
 

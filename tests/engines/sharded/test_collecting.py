@@ -12,7 +12,6 @@ import polars as pl
 import pytest
 
 from tacit.answers.packing import unpack
-from tacit.engines.delivery import Directory
 from tacit.engines.sharded.collector import Collector
 from tacit.engines.sharded.job import Job
 from tacit.engines.sharded.lines import Line
@@ -21,6 +20,7 @@ from tacit.engines.terms import Terms
 from tacit.errors import SourceError, SpecificationError, StateError
 from tacit.ledger.alchemy import sa
 from tacit.ledger.charges import NANO
+from tacit.ledger.directory import Directory
 from tacit.ledger.lease import Lease
 from tacit.ledger.ledger import Ledger
 from tacit.ledger.packing import unpack_ids

@@ -12,7 +12,7 @@ from typing import Final
 
 from tacit.connectors.outlets import Outlet
 from tacit.counting import count
-from tacit.engines.delivery import Delivery, Directory
+from tacit.engines.delivery import Delivery
 from tacit.engines.flink.folders import Folders
 from tacit.engines.flink.progress import Progress
 from tacit.engines.flink.staged import Staged
@@ -20,6 +20,7 @@ from tacit.engines.flink.starting import Placed, start
 from tacit.engines.sharded.collector import Collector
 from tacit.engines.sharded.job import Job
 from tacit.errors import EngineError, LedgerLostError
+from tacit.ledger.directory import Directory
 from tacit.ledger.lease import Draft, Lease
 from tacit.ledger.ledger import Ledger
 
