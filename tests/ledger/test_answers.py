@@ -113,6 +113,18 @@ def test_every_kind_of_file_holds_the_same_answers(
     )
 
 
+def test_each_consumer_gets_its_own_file_again(spec: Path, source: Path, tmp_path: Path) -> None:
+    place, sink = str(tmp_path / "spent.db"), tmp_path / "to {consumer}.csv"
+    assert "missing" not in run(spec, source, place, sink).stderr
+    before = {name: (tmp_path / f"to {name}.csv").read_bytes() for name in ("us", "them")}
+    (tmp_path / "to us.csv").unlink()
+    assert tacit("ledger", "answers", place, "--to", sink).exit_code == 0
+    assert "missing" not in run(spec, source, place, sink).stderr
+    assert before == {name: (tmp_path / f"to {name}.csv").read_bytes() for name in before}
+    (tmp_path / "to us.csv").unlink()
+    assert "tacit ledger answers" in run(spec, source, place, sink).stderr
+
+
 def test_standard_output_has_the_lines_that_were_delivered(
     spec: Path, source: Path, place: str, tmp_path: Path
 ) -> None:

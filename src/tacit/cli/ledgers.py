@@ -59,7 +59,7 @@ def run_export(place: str, target: str, subject: str | None, private: str | None
 
 def run_answers(place: str, selection: Selection, target: str, as_json: bool) -> None:
     """Write released answers again, and say which are no longer kept."""
-    from tacit.connectors.sinks import open_sink
+    from tacit.connectors.opening import open_sink
 
     rows = releases = 0
     with Ledger.open(place, read_only=True) as ledger:
@@ -70,7 +70,7 @@ def run_answers(place: str, selection: Selection, target: str, as_json: bool) ->
         tables = iter(released)
         first = next(tables, None)
         columns = COLUMNS if first is None else first.schema
-        with open_sink(target, columns) as sink:
+        with open_sink(target, columns, selection.queries_of(released.asked)) as sink:
             for table in chain([] if first is None else [first], tables):
                 _insist_columns(table, columns, target)
                 sink.write(table)
@@ -111,10 +111,10 @@ def _deleted(runs: Sequence[RunAnswers]) -> Iterator[str]:
 
 def _unmatched(released: ReleasedAnswers, rows: int) -> Iterator[str]:
     """Which queries and consumers there are, where nothing was found."""
-    if rows == 0 and released.queries:
+    if rows == 0 and released.asked:
         yield (
-            f"no answer matches. There are answers to {', '.join(sorted(released.queries))}"
-            f" for {', '.join(sorted(released.consumers))}."
+            f"no answer matches. There are answers to {', '.join(sorted(released.asked))}"
+            f" for {', '.join(sorted(set(released.asked.values())))}."
         )
 
 

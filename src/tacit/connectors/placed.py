@@ -111,6 +111,13 @@ class PlacedOutlet(Outlet):
         self._positions = dict(position or {})
         self._take()
 
+    def is_missing(self, release: int, position: Any) -> bool:
+        """Whether any of the files is gone, or shorter than it was."""
+        return any(
+            self._make(self._template.base / place).is_missing(release, own)
+            for place, own in (position or {}).items()
+        )
+
     def deliver(self, parcel: Parcel) -> dict[str, Any]:
         """Deliver to every file what is for it; what has no rows this time has its file too."""
         self._take()

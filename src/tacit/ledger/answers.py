@@ -43,6 +43,15 @@ class Selection:
     until: int | None = None
     """Of windows that start before this time."""
 
+    def queries_of(self, consumers: Mapping[str, str]) -> dict[str, str]:
+        """Those of these queries that are wanted, each with who asked it."""
+        return {
+            query: consumer
+            for query, consumer in consumers.items()
+            if (not self.queries or query in self.queries)
+            and (not self.consumers or consumer in self.consumers)
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class RunAnswers:
@@ -66,9 +75,8 @@ class ReleasedAnswers:
 
     ledger: Ledger
     selection: Selection = field(default_factory=Selection)
-    queries: set[str] = field(default_factory=set, init=False)
-    """The queries that were met so far, selected or not."""
-    consumers: set[str] = field(default_factory=set, init=False)
+    asked: dict[str, str] = field(default_factory=dict, init=False)
+    """Who asked each query that was met so far, selected or not."""
 
     def __post_init__(self) -> None:
         """Refuse names that the ledger does not know."""
@@ -129,8 +137,7 @@ class ReleasedAnswers:
                     " run tacit ledger verify, and restore a backup"
                 )
             table, consumers = unpack(row["body"], row["first_id"], names)
-            self.queries |= consumers.keys()
-            self.consumers |= set(consumers.values())
+            self.asked |= consumers
             chosen = self._chosen(table, consumers)
             if chosen.num_rows:
                 yield chosen
@@ -167,14 +174,9 @@ class ReleasedAnswers:
         """The rows that are selected, as they are."""
         wanted = self.selection
         masks = []
-        queries = [
-            query
-            for query, consumer in consumers.items()
-            if (not wanted.queries or query in wanted.queries)
-            and (not wanted.consumers or consumer in wanted.consumers)
-        ]
+        queries = wanted.queries_of(consumers)
         if len(queries) < len(consumers):
-            masks.append(_is_in(table["query"], queries))
+            masks.append(_is_in(table["query"], list(queries)))
         if wanted.subjects:
             masks.append(_is_in(table["subject"], list(wanted.subjects)))
         start = table["window_start"].cast(pa.int64())
