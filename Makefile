@@ -1,4 +1,4 @@
-# make demo | test | soak | check | bench | lock
+# make demo | test | soak | fuzz | check | bench | lock
 # Everything is set up in .venv from requirements.lock; uv is put into .uv if the machine has none.
 # PyFlink wants older packages than the rest, so what runs on Flink has its own: .flink.
 
@@ -6,7 +6,7 @@ PYTHON ?= python3
 UV := $(shell command -v uv 2>/dev/null || echo .uv/bin/uv)
 RUN := .venv/bin
 
-.PHONY: demo test soak check bench lock clean
+.PHONY: demo test soak fuzz check bench lock clean
 
 demo: .venv/.ready
 	$(RUN)/tacit demo
@@ -20,6 +20,9 @@ soak: .venv/.ready .flink/.ready
 	@tests/install-services
 	$(RUN)/pytest -n0 -s tests/soak/crashes.py
 	.flink/bin/pytest -q -s -o addopts= -W ignore tests/soak/flink_kills.py
+
+fuzz: .fuzz/.ready
+	.fuzz/bin/python -m tests.fuzz.run
 
 check: .venv/.ready
 	$(RUN)/ruff check .
@@ -35,9 +38,11 @@ lock: | $(UV)
 	  --generate-hashes --no-header --no-annotate --quiet --output-file requirements.lock
 	$(UV) pip compile pyproject.toml --extra flink --group flink --universal --python-version 3.11 \
 	  --generate-hashes --no-header --no-annotate --quiet --output-file requirements-flink.lock
+	$(UV) pip compile pyproject.toml --extra mqtt --extra kafka --group fuzz --universal --python-version 3.11 \
+	  --generate-hashes --no-header --no-annotate --quiet --output-file requirements-fuzz.lock
 
 clean:
-	rm -rf .venv .uv .flink
+	rm -rf .venv .uv .flink .fuzz
 
 .uv/bin/uv:
 	$(PYTHON) -m venv .uv
@@ -53,4 +58,10 @@ clean:
 	$(UV) venv --quiet --clear --no-project --python "$$($(PYTHON) -c 'import sys; print(sys.executable)')" .flink
 	$(UV) pip sync --quiet --compile-bytecode --python .flink --require-hashes requirements-flink.lock
 	$(UV) pip install --quiet --python .flink --no-deps --no-build-isolation --editable .
+	touch $@
+
+.fuzz/.ready: requirements-fuzz.lock pyproject.toml | $(UV)
+	$(UV) venv --quiet --clear --no-project --python "$$($(PYTHON) -c 'import sys; print(sys.executable)')" .fuzz
+	$(UV) pip sync --quiet --compile-bytecode --python .fuzz --require-hashes requirements-fuzz.lock
+	$(UV) pip install --quiet --python .fuzz --no-deps --no-build-isolation --editable .
 	touch $@

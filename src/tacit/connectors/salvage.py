@@ -48,7 +48,7 @@ def salvage(
             if len(chosen):
                 _divide(items, chosen, parse, parts, failed)
     if not parts:
-        return Salvaged(parse(())[0], np.empty(0, np.int64), failed)
+        return Salvaged(parse(())[0], np.empty(0, np.int64), sorted(failed))
     frame = parts[0][0] if len(parts) == 1 else pl.concat([frame for frame, _ in parts])
     origin = np.concatenate([origin for _, origin in parts])
     order = np.argsort(origin, kind="stable")
