@@ -151,12 +151,14 @@ class CsvParser:
         numbers = np.flatnonzero(keep)
 
         def parse(lines: Sequence[bytes]) -> tuple[pl.DataFrame, NDArray[np.int64]]:
-            frame = pl.DataFrame(self._read(b"".join(lines)))
+            table = self._read(b"".join(lines))
+            frame = pl.DataFrame(table.rename_columns([str(n) for n in range(table.num_columns)]))
             return frame, np.ones(len(lines), np.int64)
 
         found = salvage([block.record(int(n)) for n in numbers], parse, lambda r: not _is_utf8(r))
         keep[numbers[found.failed]] = False
-        return found.frame.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(
+        table = found.frame.to_arrow(compat_level=pl.CompatLevel.oldest())
+        return table.rename_columns(self._columns).cast(
             pa.schema([(name, pa.string()) for name in self._columns])
         )
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from tacit.connectors.sources import Batch, Source, check_names, encode_keys
-from tacit.errors import SourceError
+from tacit.errors import SourceError, TacitError
 
 _FILE = b"ARROW1"
 
@@ -61,7 +61,9 @@ class ArrowSource(Source):
                 kind = pa.ipc.open_file if start == _FILE else pa.ipc.open_stream
                 with kind(file, options=options) as reader:
                     yield reader
-        except (pa.ArrowException, OSError) as error:
+        except (TacitError, MemoryError):
+            raise
+        except Exception as error:  # a damaged file may raise anything
             raise SourceError(
                 f"{self.name} cannot be read as Arrow ({type(error).__name__}): it does not exist, "
                 "is another kind of file, was cut short or is damaged. "

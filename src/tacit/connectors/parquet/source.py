@@ -23,11 +23,12 @@ from typing import Any, TypeAlias
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
+from polars.exceptions import PanicException
 
 from tacit.connectors.parquet.columns import NumberColumns
 from tacit.connectors.prefetch import parallel, prefetch
 from tacit.connectors.sources import MOST_ROWS, Batch, Source, check_names, is_text
-from tacit.errors import SourceError
+from tacit.errors import SourceError, TacitError
 
 Ahead: TypeAlias = Generator[pa.RecordBatch, None, None]
 """Batches that threads read ahead; to close it stops them."""
@@ -166,7 +167,9 @@ def _side_by_side(streams: Sequence[Iterator[pa.RecordBatch]]) -> Iterator[list[
 def _reading(name: str) -> Iterator[None]:
     try:
         yield
-    except (pa.ArrowException, pl.exceptions.PolarsError, OSError) as error:
+    except (TacitError, MemoryError):
+        raise
+    except (Exception, PanicException) as error:  # a damaged file may raise anything
         raise SourceError(
             f"{name} cannot be read as Parquet ({type(error).__name__}): it is another kind of "
             "file, was cut short or is damaged. Write or copy it again, or check its suffix."
