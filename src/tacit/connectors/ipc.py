@@ -61,9 +61,9 @@ class ArrowSource(Source):
                 kind = pa.ipc.open_file if start == _FILE else pa.ipc.open_stream
                 with kind(file, options=options) as reader:
                     yield reader
-        except (TacitError, MemoryError):
+        except TacitError:
             raise
-        except Exception as error:  # a damaged file may raise anything
+        except Exception as error:  # damage may raise anything
             raise SourceError(
                 f"{self.name} cannot be read as Arrow ({type(error).__name__}): it does not exist, "
                 "is another kind of file, was cut short or is damaged. "

@@ -167,9 +167,9 @@ def _side_by_side(streams: Sequence[Iterator[pa.RecordBatch]]) -> Iterator[list[
 def _reading(name: str) -> Iterator[None]:
     try:
         yield
-    except (TacitError, MemoryError):
+    except TacitError:
         raise
-    except (Exception, PanicException) as error:  # a damaged file may raise anything
+    except (Exception, PanicException) as error:  # damage may raise anything
         raise SourceError(
             f"{name} cannot be read as Parquet ({type(error).__name__}): it is another kind of "
             "file, was cut short or is damaged. Write or copy it again, or check its suffix."
