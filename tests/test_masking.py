@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tacit.cli.running import Keeping
 from tacit.connectors.kafka.address import read_inward as read_kafka
 from tacit.connectors.mqtt.address import read_inward as read_mqtt
+from tacit.engines.setup import LedgerOptions
 from tacit.errors import LedgerError, SourceError, TacitError
 from tacit.insight.doctor import Setup, examine
 from tacit.insight.findings import Findings
@@ -133,8 +133,8 @@ def test_representations_and_names_hold_no_secret(url: str) -> None:
         assert "hunter2" not in repr(ledger) + ledger.name
         assert ledger.name == f"{url}&password=***"
     setup = Setup(SPEC, ("mqtt://u:hunter2@h/t",), ledger=place, sink="mqtt://u:hunter2@h")
-    keeping = Keeping.of(SPEC, place, False, None, False, "7 d")
-    assert "hunter2" not in repr(setup) + repr(keeping) + repr(Findings(setup.addresses))
+    options = LedgerOptions.of("run", place)
+    assert "hunter2" not in repr(setup) + repr(options) + repr(Findings(setup.addresses))
     assert "hunter2" not in repr(examine(setup))
 
 

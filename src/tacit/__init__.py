@@ -26,8 +26,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tacit.answers.answers import Answers as Answers
     from tacit.answers.collected import Collected as Collected
+    from tacit.engines.flink.submitting import submit as submit
+    from tacit.engines.ledger_reports import export_ledger as export_ledger
+    from tacit.engines.ledger_reports import show_ledger as show_ledger
+    from tacit.engines.ledger_reports import verify_ledger as verify_ledger
+    from tacit.engines.ledger_run import DeliveredAnswers as DeliveredAnswers
+    from tacit.engines.ledger_run import open_run as open_run
     from tacit.engines.local import Detection as Detection
     from tacit.engines.local import detect as detect
+    from tacit.engines.local import least_epsilon as least_epsilon
     from tacit.engines.local import plan as plan
     from tacit.engines.local import run as run
     from tacit.errors import TacitError as TacitError
@@ -36,6 +43,8 @@ if TYPE_CHECKING:
     from tacit.events.types import EventType as EventType
     from tacit.insight.audit import audit as audit
     from tacit.insight.curve import curve as curve
+    from tacit.insight.curve import quality_curve as quality_curve
+    from tacit.insight.doctor import doctor as doctor
     from tacit.insight.explain import explain as explain
     from tacit.ledger.answers import released as released
     from tacit.patterns.language import parse_pattern as parse_pattern
@@ -47,9 +56,11 @@ if TYPE_CHECKING:
     from tacit.planning.plan import Plan as Plan
     from tacit.spec.reading import load as load
     from tacit.spec.reading import loads as loads
+    from tacit.spec.schema import json_schema as json_schema
     from tacit.spec.specification import Private as Private
     from tacit.spec.specification import Query as Query
     from tacit.spec.specification import Specification as Specification
+    from tacit.spec.validation import validate as validate
     from tacit.spec.writing import to_yaml as to_yaml
     from tacit.windows.schedule import Windows as Windows
 
@@ -58,6 +69,7 @@ _HOMES = {
     "Answers": "tacit.answers.answers",
     "Area": "tacit.events.areas",
     "Collected": "tacit.answers.collected",
+    "DeliveredAnswers": "tacit.engines.ledger_run",
     "Detection": "tacit.engines.local",
     "EventType": "tacit.events.types",
     "Name": "tacit.patterns.tree",
@@ -74,14 +86,24 @@ _HOMES = {
     "audit": "tacit.insight.audit",
     "curve": "tacit.insight.curve",
     "detect": "tacit.engines.local",
+    "doctor": "tacit.insight.doctor",
     "explain": "tacit.insight.explain",
+    "export_ledger": "tacit.engines.ledger_reports",
+    "json_schema": "tacit.spec.schema",
+    "least_epsilon": "tacit.engines.local",
     "load": "tacit.spec.reading",
     "loads": "tacit.spec.reading",
+    "open_run": "tacit.engines.ledger_run",
     "parse_pattern": "tacit.patterns.language",
     "plan": "tacit.engines.local",
+    "quality_curve": "tacit.insight.curve",
     "released": "tacit.ledger.answers",
     "run": "tacit.engines.local",
+    "show_ledger": "tacit.engines.ledger_reports",
+    "submit": "tacit.engines.flink.submitting",
     "to_yaml": "tacit.spec.writing",
+    "validate": "tacit.spec.validation",
+    "verify_ledger": "tacit.engines.ledger_reports",
 }
 __all__ = sorted(_HOMES)
 

@@ -2,6 +2,7 @@
 
 TacitError
 ├── SpecificationError      mistakes in a specification, all of them, each with its place
+├── OptionError             options of a command, or arguments, that do not fit together
 ├── PatternError            a pattern that cannot be read or used
 ├── SourceError             input that cannot be read at all
 ├── SinkError               answers that cannot be written
@@ -55,6 +56,10 @@ class SpecificationError(TacitError):
     def __init__(self, mistakes: Sequence[Mistake]) -> None:
         self.mistakes = tuple(mistakes)
         super().__init__("\n".join(str(mistake) for mistake in self.mistakes))
+
+
+class OptionError(TacitError):
+    """Options of a command, or arguments of a function, that do not fit together."""
 
 
 class PatternError(TacitError):

@@ -320,7 +320,7 @@ def test_streams_that_are_merged_go_on_in_the_same_order(tmp_path: Path, learned
     assert broken == whole
     answers = check_released_once(house.place, house.answers)
     spec = house.spec
-    true = detect(spec, **{name: open_source(tmp_path / name) for name in ("home", "kitchen")})
+    true = detect(spec, {name: open_source(tmp_path / name) for name in ("home", "kitchen")})
     truth = true.polars().with_columns(pl.col("subject", "query").cast(pl.String))
     both = answers.join(truth, on=["window_start", "subject", "query"], suffix="_true")
     exact = both.filter(pl.col("query") == "exact")
@@ -359,7 +359,7 @@ def test_a_run_that_breaks_down_within_a_batch_goes_on_within_it(
     assert attempts >= 3
     answers = check_released_once(house.place, house.answers)
     files = {name: tmp_path / f"{name}.parquet" for name in ("home", "kitchen")}
-    whole = detect(house.spec, **files).polars()
+    whole = detect(house.spec, files).polars()
     whole = whole.with_columns(pl.col("subject", "query").cast(pl.String))
     both = answers.join(whole, on=["window_start", "subject", "query"], suffix="_true")
     exact = both.filter(pl.col("query") == "exact")

@@ -150,8 +150,8 @@ def test_homes_go_through_the_engine_as_by_hand() -> None:
     }
     later = {name: frame.filter(pl.col("at") >= turn) for name, frame in tables.items()}
     plan = tacit.plan(spec, mechanism="uniform", decode="literal", **past)
-    truth = tacit.detect(spec, **later).arrow()["detected"].to_numpy()
-    found = tacit.run(spec, plan=plan, seed=5, **later).arrow()["detected"].to_numpy()
+    truth = tacit.detect(spec, later).arrow()["detected"].to_numpy()
+    found = tacit.run(spec, later, plan=plan, seed=5).arrow()["detected"].to_numpy()
     right = np.count_nonzero(truth & found)
     quality = 0.5 * right / found.sum() + 0.5 * right / truth.sum()
     runs = HomeRuns(12, timedelta(days=2), 5)

@@ -249,11 +249,11 @@ def test_every_policy_is_audited_for_its_own_patterns() -> None:
 
 
 def test_a_share_of_epsilon_is_what_is_granted() -> None:
-    from tacit.engines.local import _inputs, survey
+    from tacit.engines.local import open_inputs, survey
     from tacit.planning.planner import make_plan
 
     spec = written({"AND(a, b)": "2"}, ONE)
-    statistics = survey(spec, _inputs(spec, [history()], {}), literal=False)
+    statistics = survey(spec, open_inputs(spec, [history()], {}), literal=False)
     report = audit(make_plan(spec, statistics, "uniform", share=Fraction(1, 4)))
     pattern = report.policies[0].patterns[0]
     assert (pattern.asked, pattern.granted) == (Fraction(2), Fraction(1, 2))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tacit.engines.local import _inputs, survey
+from tacit.engines.local import open_inputs, survey
 from tacit.errors import PlanError, SinkError
 from tacit.insight.curve import EPSILONS, Curve, Point, curve
 from tacit.planning.planner import MECHANISMS, make_plan
@@ -21,7 +21,7 @@ FEW = (Fraction(1, 2), Fraction(2), Fraction(8))
 
 def made(spec: Specification, epsilons: tuple[Fraction, ...] = FEW) -> Curve:
     """A curve for a specification from random history."""
-    statistics = survey(spec, _inputs(spec, [history()], {}), literal=False)
+    statistics = survey(spec, open_inputs(spec, [history()], {}), literal=False)
     return curve(spec, statistics, epsilons=epsilons)
 
 
@@ -33,7 +33,7 @@ def drawn() -> Curve:
 
 def test_points_are_what_the_planner_expects(drawn: Curve) -> None:
     spec = written({"AND(a, b)": "1"}, ONE)
-    statistics = survey(spec, _inputs(spec, [history()], {}), literal=False)
+    statistics = survey(spec, open_inputs(spec, [history()], {}), literal=False)
     assert len(drawn.points) == 4 * 3
     for point in drawn.points:
         expected = make_plan(spec, statistics, point.mechanism, share=point.epsilon).expected

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -26,10 +26,13 @@ class Collected:
         queries: Sequence[str],
         *,
         protected: bool,
+        refused: Mapping[str, int] | None = None,
     ) -> None:
         self.parts = parts
         self.queries = queries
         self.protected = protected
+        self.refused = dict(refused or {})
+        """How many tuples were refused for which reason: for the operator alone."""
         self._schema = schema
 
     def __len__(self) -> int:

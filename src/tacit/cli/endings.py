@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import Any, NoReturn
 
 import click
 
@@ -15,6 +17,7 @@ from tacit.errors import (
     EngineError,
     FencedError,
     LedgerError,
+    OptionError,
     PlanError,
     SchemaError,
     SinkError,
@@ -23,6 +26,7 @@ from tacit.errors import (
     TacitError,
 )
 from tacit.masking import scrub
+from tacit.options import command_line
 
 CODES: tuple[tuple[type[TacitError], int], ...] = (
     (SpecificationError, 3),
@@ -55,24 +59,66 @@ Exit codes:
 
 @contextmanager
 def ending(arguments: Sequence[str] = ()) -> Iterator[None]:
-    """Turn errors into a message on standard error and an exit code.
+    """Turn what goes wrong outside of the program into a message and an exit code.
 
-    No message repeats a secret that stands in the command's arguments.
+    A traceback is for mistakes in the program alone. No message repeats a secret that stands in
+    the command's arguments.
     """
     try:
-        yield
+        with command_line():
+            yield
+            _flush()
     except (ClosedPipeError, BrokenPipeError):
-        # Python would complain of the same pipe again when it flushes at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
+        _end(141)
+    except OptionError as error:
+        raise click.UsageError(scrub(str(error), *arguments)) from error
     except TacitError as error:
         lead = "" if isinstance(error, SpecificationError) else "tacit: "
-        for line in scrub(str(error), *arguments).splitlines():
-            click.echo(lead + line, err=True)
-        sys.exit(next(code for kind, code in CODES if isinstance(error, kind)))
+        code = next(code for kind, code in CODES if isinstance(error, kind))
+        _end(code, *(lead + line for line in scrub(str(error), *arguments).splitlines()))
     except click.ClickException as error:
         vars(error)["message"] = scrub(error.message, *arguments)
         raise
     except KeyboardInterrupt:
-        click.echo("tacit: interrupted", err=True)
-        sys.exit(130)
+        _end(130, "tacit: interrupted")
+    except UnicodeEncodeError as error:
+        _end(5, f"tacit: the output cannot be written as {error.encoding}; set PYTHONUTF8=1")
+    except MemoryError:
+        _end(
+            1,
+            "tacit: there is not enough memory; free some, or take fewer subjects, queries or"
+            " shorter windows",
+        )
+    except OSError as error:
+        code, why = _explained(error)
+        _end(code, f"tacit: {scrub(why, *arguments)}")
+
+
+def _explained(error: OSError) -> tuple[int, str]:
+    """What failed: a file that the error names, or else what is printed."""
+    why = os.strerror(error.errno) if error.errno else type(error).__name__
+    if error.filename is not None:
+        return 1, f"{os.fsdecode(error.filename)}: {why}; check the path and who may use it"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return 5, "the output cannot be written: the disk is full; free some space"
+    return 1, f"the system refused something: {why}"
+
+
+def _end(code: int, *lines: str) -> NoReturn:
+    """Say why, if standard error can be written, and exit."""
+    with suppress(OSError, ValueError):
+        for line in lines:
+            click.echo(line, err=True)
+    try:
+        _flush()
+    except (OSError, ValueError):
+        # Python would complain of the same output again when it flushes at its end.
+        with suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(code)
+
+
+def _flush() -> None:
+    output: Any = sys.stdout  # None where the command was started without one
+    if output is not None:
+        output.flush()

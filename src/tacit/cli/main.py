@@ -25,6 +25,8 @@ _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
 class _Group(click.Group):
+    """Ends every command in the one way that `ending` has, help and wrong usage included."""
+
     def make_context(
         self,
         info_name: str | None,
@@ -379,9 +381,13 @@ def run(
       zcat february.jsonl.gz | tacit run taxi.yaml - --plan plan.json > answers.jsonl
     """
     from tacit.cli.operating import Operating
-    from tacit.cli.running import Keeping, run_protected
+    from tacit.cli.running import run_protected
+    from tacit.engines.setup import LedgerOptions
 
-    keeping = Keeping.of(spec, ledger_place, no_ledger, name, follow, retain)
+    if ledger_place is not None and no_ledger:
+        raise click.UsageError("--ledger and --no-ledger exclude each other")
+    place = False if no_ledger else ledger_place
+    options = LedgerOptions.of(spec.stem, place, name, follow, retain)
     operating = Operating.of(metrics, log, log_level, pid_file, ledger_place)
     run_protected(
         spec,
@@ -394,7 +400,7 @@ def run(
         learn,
         seed,
         as_json,
-        keeping,
+        options,
         operating,
     )
 
@@ -603,8 +609,8 @@ def doctor(
       tacit doctor taxi.yaml february.parquet --plan plan.json --ledger spent.db --to answers.jsonl
       tacit doctor taxi.yaml 'mqtt://broker/taxis/{taxi}?columns=ts:time,speed:number' --ledger l.db
     """
-    from tacit.cli.detecting import letters_beside
     from tacit.cli.doctor import run_doctor
+    from tacit.engines.setup import letters_beside
     from tacit.insight.doctor import Setup
 
     letters = dead_letters if sink is None else letters_beside(sink, dead_letters)

@@ -8,8 +8,6 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any, Final
 
-import click
-
 from tacit.counting import count
 from tacit.insight.curve import Curve
 from tacit.insight.explain import allowed_windows, past_limit
@@ -17,10 +15,10 @@ from tacit.insight.tabular import aligned
 from tacit.patterns.tree import elements
 from tacit.planning.plan import Expected, Plan, element_shares, overlapping, unit
 from tacit.planning.planner import Least
+from tacit.planning.requirements import DECLARED, required_qualities
 from tacit.privacy.exponentials import written
 from tacit.spec.specification import Specification
 
-DECLARED: Final = "declared"
 CONVENTIONS: Final = (
     "Expected over the windows of history. Precision is 1 where nothing is claimed and nothing is"
     " there, 0 where something is there and nothing is claimed; recall is 1 where nothing is there."
@@ -39,22 +37,6 @@ class Wish:
     quality: str | None
     out: Path | None
     plot: Path | None
-
-
-def required(spec: Specification, quality: str) -> list[float | None]:
-    """The quality that every query needs: the same for all, or what queries declare."""
-    if quality == DECLARED:
-        return [query.quality for query in spec.queries]
-    try:
-        wanted = float(quality)
-    except ValueError:
-        wanted = 0.0
-    if not 0 < wanted <= 1:
-        raise click.BadParameter(
-            f"expected a number above 0 and up to 1, such as 0.9, or '{DECLARED}'; got {quality}",
-            param_hint="--quality",
-        )
-    return [wanted] * len(spec.queries)
 
 
 @dataclass(frozen=True)
@@ -148,7 +130,7 @@ class Outcome:
         ]
 
     def _needed(self) -> list[float | None]:
-        return required(self.spec, self.wish.quality or DECLARED)
+        return required_qualities(self.spec, self.wish.quality or DECLARED)
 
     def _exact(self) -> set[str]:
         """The queries that touch nothing private, whoever the subject is."""

@@ -8,14 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
-import yaml
 
 from tacit.cli.detecting import opened, spare
-from tacit.cli.outcomes import Outcome, Wish, required
+from tacit.cli.outcomes import Outcome, Wish
 from tacit.cli.reporting import watching, working
 from tacit.cli.watching import Call, stamps, watch
 from tacit.engines.local import survey
-from tacit.errors import PlanError, SourceError, nearest
+from tacit.errors import OptionError, PlanError, SourceError
 from tacit.insight.curve import check_picture, curve
 from tacit.planning.plan import Expected
 from tacit.planning.planner import (
@@ -24,6 +23,7 @@ from tacit.planning.planner import (
     make_plan,
     plan_without_history,
 )
+from tacit.planning.requirements import read_prior, required_qualities
 from tacit.planning.survey import Statistics
 from tacit.spec.reading import load
 from tacit.spec.specification import Specification
@@ -36,11 +36,11 @@ def run_planning(
     spec = load(spec_file)
     spare([wish.out, wish.plot], [spec_file, prior, *history])
     if prior is not None and history:
-        raise click.UsageError("--history and --prior exclude each other")
+        raise OptionError("--history and --prior exclude each other")
     if wish.plot is not None:
         check_picture(wish.plot)
     if wish.quality is not None:
-        required(spec, wish.quality)
+        required_qualities(spec, wish.quality)
     if history:
         outcome = _from_history(spec, _surveyed(spec, history, wish), wish)
     else:
@@ -64,7 +64,7 @@ def watch_planning(
 ) -> None:
     """Plan now and whenever something changes; tell the run in the process `target`."""
     if wish.out is None:
-        raise click.UsageError("--watch needs -o PLAN: a place where new plans go")
+        raise OptionError("--watch needs -o PLAN: a place where new plans go")
     watch(
         lambda: run_planning(spec_file, history, prior, wish, as_json),
         lambda: stamps(spec_file, history, prior),
@@ -92,7 +92,7 @@ def _from_history(spec: Specification, statistics: list[Statistics], wish: Wish)
             least = least_epsilon(
                 spec,
                 statistics,
-                required(spec, wish.quality),
+                required_qualities(spec, wish.quality),
                 wish.mechanism,
                 wish.decode,
                 progress=lambda step: say(f"Looking for the least epsilon, step {step} ..."),
@@ -124,21 +124,3 @@ def _by_hand(spec: Specification, prior: Path | None, wish: Wish) -> Outcome:
     rates = None if prior is None else read_prior(prior, spec)
     plan = plan_without_history(spec, wish.mechanism, wish.decode, rates)
     return Outcome(spec, wish, plan, None, 0, {}, None, None)
-
-
-def read_prior(path: Path, spec: Specification) -> dict[str, float]:
-    """A prior by hand: how likely each event type is in a window."""
-    try:
-        plain = yaml.safe_load(path.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise SourceError(f"{path} cannot be read as YAML or JSON") from error
-    if not isinstance(plain, dict):
-        raise SourceError(f"{path}: expected event types with probabilities, such as parked: 0.3")
-    for name, rate in plain.items():
-        if name not in spec.events:
-            raise SourceError(
-                f"{path}: no event type is called '{name}'.{nearest(str(name), list(spec.events))}"
-            )
-        if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate <= 1:
-            raise SourceError(f"{path}: the probability of {name} must be a number from 0 to 1")
-    return {name: float(rate) for name, rate in plain.items()}

@@ -10,12 +10,13 @@ from typing import Any
 
 from tacit.cli.operating import Operating
 from tacit.cli.reporting import Summary, Tally, watching
-from tacit.cli.running import Keeping, Told, tell_strangers
+from tacit.cli.running import Told, tell_strangers
 from tacit.connectors.deadletters import DeadLetters
 from tacit.connectors.opening import open_outlet
 from tacit.counting import count
 from tacit.engines.durable import Durable, Outcome
 from tacit.engines.local import Input
+from tacit.engines.setup import LedgerOptions
 from tacit.engines.terms import Terms
 from tacit.ledger.charges import NANO
 from tacit.ledger.ledger import Ledger
@@ -31,8 +32,7 @@ def run_durably(
     sink: str,
     letters: Path | None,
     noise: Noise,
-    place: str,
-    keeping: Keeping,
+    options: LedgerOptions,
     operating: Operating,
 ) -> Charged:
     """Run until the input ends or a signal says stop; what came of it."""
@@ -41,7 +41,7 @@ def run_durably(
     with (
         operating.logging(live=live),
         operating.listening() as calls,
-        Ledger.open(place) as ledger,
+        Ledger.open(options.place or "") as ledger,
         open_outlet(sink) as outlet,
         DeadLetters(letters, keep=True) as dead_letters,
         watching([] if live else [input_.source for input_ in inputs]) as watch,
@@ -52,12 +52,12 @@ def run_durably(
             terms.plan,
             ledger,
             [outlet],
-            run=keeping.name,
+            run=options.name,
             noise=noise,
             dead_letters=dead_letters,
             progress=None if live else watch,
             released=tally.add,
-            retain=keeping.retain,
+            retain=options.retain,
             reread=reread,
         )
         calls.answer(run.stop, run.reload)
@@ -66,7 +66,7 @@ def run_durably(
         summary = Summary.of(run.detection, tally, protected=noise.private)
     tell_strangers(run.detection)
     plan = run.engine.terms.plan
-    return Charged(plan, plan_file, summary, outcome, ledger.name, keeping.name)
+    return Charged(plan, plan_file, summary, outcome, ledger.name, options.name)
 
 
 @dataclass(frozen=True)

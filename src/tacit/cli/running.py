@@ -3,92 +3,32 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from tacit.cli.detecting import letters_beside, opened, registered, spare, write_answers
+from tacit.cli.detecting import opened, spare, write_answers
 from tacit.cli.operating import Operating
 from tacit.cli.reporting import Summary, watching
 from tacit.connectors.deadletters import DeadLetters
 from tacit.counting import count
-from tacit.durations import parse_duration
-from tacit.engines.local import Detection, Input, protected
+from tacit.engines.local import Detection, protected
+from tacit.engines.setup import LedgerOptions, chosen_plan, letters_beside, with_registry
 from tacit.engines.terms import Terms
-from tacit.errors import PlanError
-from tacit.patterns.tree import elements
 from tacit.planning.plan import Plan, unit
-from tacit.planning.planner import plan_without_history
 from tacit.privacy.exponentials import written
 from tacit.privacy.noise import Noise
 from tacit.privacy.randomness import SeededSource
 from tacit.spec.reading import load
-from tacit.spec.specification import Specification
 
 AGAIN: Final = "A run over the same windows again draws new noise and spends that epsilon again."
 SEEDED: Final = (
     "NOT PRIVATE: the noise came from a seed. Who knows the seed knows the truth; never give these"
     " answers to consumers."
 )
-
-
-@dataclass(frozen=True)
-class Keeping:
-    """What is kept of a run for the next time."""
-
-    place: str | None = field(repr=False)
-    """The ledger; None where nothing is charged."""
-    name: str
-    """What the run is called there."""
-    uncounted: bool = False
-    """Whether it was said that nobody counts what is spent."""
-    follow: bool = False
-    retain: float | None = None
-    """Seconds for which answers that have arrived are kept."""
-
-    @classmethod
-    def of(
-        cls,
-        spec: Path,
-        place: str | None,
-        uncounted: bool,
-        name: str | None,
-        follow: bool,
-        retain: str,
-    ) -> Keeping:
-        """As the command line has it."""
-        if place is not None and uncounted:
-            raise click.UsageError("--ledger and --no-ledger exclude each other")
-        if place is None and (name is not None or follow):
-            raise click.UsageError(f"--{'follow' if follow else 'name'} needs --ledger")
-        if name is not None and not name.strip():
-            raise click.BadParameter("a run needs a name", param_hint="--name")
-        try:
-            kept = parse_duration(retain) / 1_000_000
-        except ValueError as error:
-            raise click.BadParameter(str(error), param_hint="--retain") from error
-        return cls(place, name or spec.stem, uncounted, follow, kept)
-
-    def insist(self, spec: Specification, inputs: Sequence[Input]) -> None:
-        """Refuse a run that needs a ledger and has none."""
-        if self.place is not None or self.uncounted:
-            return
-        limited = next((one for one in spec.private if one.limit is not None), None)
-        if limited is not None:
-            raise click.UsageError(
-                f"{limited.name} has a limit ({limited.limit}), which only a ledger can count:"
-                " name one with --ledger, or say --no-ledger"
-            )
-        live = next((one.source for one in inputs if one.source.live), None)
-        if live is not None:
-            raise click.UsageError(
-                f"{live.name} has no end, so answers can only be released from a ledger: name one"
-                " with --ledger"
-            )
 
 
 def run_protected(
@@ -102,7 +42,7 @@ def run_protected(
     learn: str | None,
     seed: int | None,
     as_json: bool,
-    keeping: Keeping,
+    options: LedgerOptions,
     operating: Operating,
 ) -> None:
     """Run, and tell the operator what came of it."""
@@ -110,20 +50,20 @@ def run_protected(
     def read() -> Terms:
         declared = load(spec_file)
         plan = chosen_plan(declared, plan_file, mechanism)
-        return Terms(registered(declared, subjects, learn), plan)
+        return Terms(with_registry(declared, subjects, learn), plan)
 
     terms = read()
     spec, plan = terms.spec, terms.plan
-    inputs = opened(spec, sources, follow=keeping.follow)
-    keeping.insist(spec, inputs)
+    inputs = opened(spec, sources, follow=options.follow)
+    options.check(spec, inputs)
     letters = letters_beside(sink, letters)
-    spare([sink, letters, keeping.place], [spec_file, plan_file, subjects, *sources])
+    spare([sink, letters, options.place], [spec_file, plan_file, subjects, *sources])
     noise = Noise() if seed is None else Noise(SeededSource(seed))
-    if keeping.place is not None:
+    if options.place is not None:
         from tacit.cli.releasing import run_durably
 
         told: Told = run_durably(
-            terms, read, inputs, plan_file, sink, letters, noise, keeping.place, keeping, operating
+            terms, read, inputs, plan_file, sink, letters, noise, options, operating
         )
         click.echo(json.dumps(told.as_dict(), indent=2) if as_json else told, err=True)
         return
@@ -149,22 +89,6 @@ def tell_strangers(run: Detection) -> None:
             f"'{strangers[0]}'; see that the names are right.",
             err=True,
         )
-
-
-def chosen_plan(spec: Specification, plan_file: Path | None, mechanism: str | None) -> Plan:
-    """The plan in a file; or one that needs no history, if that will do."""
-    if plan_file is None:
-        private = {name for pattern in spec.private_patterns for name in elements(pattern)}
-        asked = {name for pattern in spec.query_patterns.values() for name in elements(pattern)}
-        # Where no query touches anything private, there is nothing to plan.
-        return plan_without_history(spec, mechanism if private & asked else "uniform")
-    plan = Plan.load(plan_file, spec)
-    if mechanism not in (None, "auto", plan.mechanism):
-        raise PlanError(
-            f"{plan_file} is a plan for the mechanism {plan.mechanism}, not for {mechanism}: make"
-            f" another with tacit plan --mechanism {mechanism}, or leave --mechanism out"
-        )
-    return plan
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,10 @@ from rich.console import Console
 from rich.table import Table
 
 from tacit.cli.detecting import write_answers
+from tacit.connectors.appending import failing
 from tacit.connectors.files import open_source
 from tacit.engines.local import Detection, Input, assign, protected, survey
+from tacit.errors import ClosedPipeError
 from tacit.evaluation.trips import Trips
 from tacit.insight.audit import Report, audit
 from tacit.insight.curve import Curve, curve
@@ -44,10 +46,19 @@ _WRITTEN = {
 }
 
 
+class _Console(Console):
+    """Leaves it to the command to end where nobody reads its output any more."""
+
+    def on_broken_pipe(self) -> None:
+        raise ClosedPipeError("standard output was closed by its reader")
+
+
 def show(out: Path, taxis: int, days: float, seed: int) -> None:
     """Generate trips, plan, run protected, and show the answers beside the truth."""
-    console = Console(width=110, record=True)
-    out.mkdir(parents=True, exist_ok=True)
+    console = _Console(width=110, record=True)
+    with failing(str(out)):
+        out.mkdir(parents=True, exist_ok=True)
+        _check_written(out)
     spec = _specified(out / "taxi.yaml")
     _title(console, 1, "Taxis report where they are")
     with console.status("Generating taxi trips ..."):
@@ -83,6 +94,13 @@ def show(out: Path, taxis: int, days: float, seed: int) -> None:
         console.print(f"  {name:<16} {what}", highlight=False)
     (out / "demo.svg").write_text(_picture(console), "utf-8")
     console.print(f"\nNext: tacit explain {out / 'taxi.yaml'}", highlight=False)
+
+
+def _check_written(out: Path) -> None:
+    """Fail now rather than after a minute's work."""
+    probe = out / ".written"
+    probe.touch()
+    probe.unlink()
 
 
 def _title(console: Console, number: int, text: str) -> None:

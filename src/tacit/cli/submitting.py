@@ -9,13 +9,13 @@ from typing import Any
 
 import click
 
-from tacit.cli.detecting import named, registered, spare
+from tacit.cli.detecting import named, spare
 from tacit.cli.operating import Operating
-from tacit.cli.running import chosen_plan
 from tacit.counting import count
 from tacit.durations import parse_duration
 from tacit.engines.flink.run import Outcome
 from tacit.engines.flink.submitting import Options, submitted
+from tacit.engines.setup import chosen_plan, with_registry
 from tacit.engines.terms import Terms
 from tacit.planning.plan import Plan, unit
 from tacit.spec.reading import load
@@ -79,7 +79,7 @@ def run_submission(
     """Run the job to its end or until told to stop, and say what came of it."""
     declared = load(spec_file)
     plan = chosen_plan(declared, plan_file, mechanism)
-    spec = registered(declared, subjects, None)
+    spec = with_registry(declared, subjects, None)
     options = wanted.options(spec_file)
     given = [named(text, spec) for text in sources]
     spare([sink, options.ledger], [spec_file, plan_file, subjects, *sources])

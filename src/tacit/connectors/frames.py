@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any
@@ -10,7 +12,7 @@ import polars as pl
 import pyarrow as pa
 
 from tacit.connectors.sources import Batch, Source, check_columns, check_names, encode_keys
-from tacit.errors import SourceError
+from tacit.errors import SchemaError, SourceError
 
 
 class FrameSource(Source):
@@ -50,6 +52,21 @@ class FrameSource(Source):
                 yield Batch(batch, row + 1, row + batch.num_rows, self.name)
                 row += batch.num_rows
 
+    def identify(self) -> None:
+        """Take a name that tells this frame's content from any other's, if it can be read again.
+
+        How far a run has come in a source is remembered under its name.
+        """
+        if self.once:
+            return
+        tables = [_reader(frame, self.name, None).read_all() for frame in self._frames]
+        found = hashlib.sha256()
+        with pa.PythonFile(_Hashing(found), "w") as file:
+            whole = pa.concat_tables(tables).combine_chunks()
+            with pa.ipc.new_stream(file, whole.schema) as writer:
+                writer.write_table(whole)
+        self.name = f"{self.name}-{found.hexdigest()[:16]}"
+
     def _peek(self) -> pa.Schema:
         rest = iter(self._frames)
         first = next(rest, None)
@@ -64,6 +81,20 @@ class FrameSource(Source):
                 self._frames = chain([reader], rest)
         check_names(self.name, schema.names)
         return schema
+
+
+class _Hashing(io.RawIOBase):
+    """A file whose content only goes into a digest."""
+
+    def __init__(self, digest: Any) -> None:
+        self._digest = digest
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, octets: Any) -> int:
+        self._digest.update(octets)
+        return len(octets)
 
 
 def _frames(frame: Any, name: str) -> Iterable[Any]:
@@ -97,10 +128,31 @@ def _reader(frame: Any, name: str, columns: Sequence[str] | None) -> pa.RecordBa
         return pa.RecordBatchReader.from_batches(frame.schema, [frame])
     if type(frame).__module__.startswith("pandas"):
         check_names(name, [str(column) for column in frame.columns])
-        return pa.Table.from_pandas(frame, preserve_index=False).to_reader()
+        return _from_pandas(frame, name).to_reader()
     if hasattr(frame, "__arrow_c_stream__"):
         return pa.RecordBatchReader.from_stream(frame)
     raise SourceError(f"{name} yields a {type(frame).__name__}, which is no frame")
+
+
+def _from_pandas(frame: Any, name: str) -> pa.Table:
+    """A pandas frame as Arrow; a column of several types is named, and nothing that it holds."""
+    try:
+        return pa.Table.from_pandas(frame, preserve_index=False)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        unfit = [str(column) for column in frame.columns if not _fits(frame[column])]
+        raise SchemaError(
+            f"{name}: the values of column {', '.join(map(repr, unfit)) or '?'} are of several"
+            " types, or of one that Arrow does not have; give each column one type, for example"
+            f" with frame.astype({{{unfit[0] if unfit else 'column'!r}: str}})"
+        ) from None
+
+
+def _fits(column: Any) -> bool:
+    try:
+        pa.Array.from_pandas(column)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return False
+    return True
 
 
 def _lazy(frame: pl.LazyFrame) -> pa.RecordBatchReader:

@@ -181,6 +181,25 @@ class StandardOutput(Sink):
         """What was written cannot be taken back; every line of it is whole."""
 
 
+class CallableSink(Sink):
+    """Hands answers to a function, as Arrow tables."""
+
+    name = "a function"
+
+    def __init__(self, take: Callable[[pa.Table], None]) -> None:
+        self._take = take
+
+    def write(self, table: pa.Table) -> None:
+        """Call the function."""
+        self._take(table)
+
+    def close(self) -> None:
+        """Nothing is held back."""
+
+    def abort(self) -> None:
+        """What the function has taken cannot be taken back."""
+
+
 def writer_for(path: Path) -> Callable[[IO[bytes], pa.Schema], Writer]:
     """What writes a file of this name, by its suffix."""
     suffix = max((s for s in SUFFIXES if path.name.lower().endswith(s)), key=len, default="")

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from tacit.engines.intake import Positions
 from tacit.errors import StateError
+from tacit.options import option
 
 _FORMAT: Final = 2
 _HEAD: Final = struct.Struct("<4sIQ")
@@ -55,5 +56,5 @@ class Checkpoint:
         except (ValueError, KeyError, OSError, struct.error, pa.ArrowException) as error:
             raise StateError(
                 "the ledger's checkpoint of this run cannot be read: it is damaged, or was written"
-                " by another version; begin another run with --name, or restore a backup"
+                f" by another version; begin another run with {option('name')}, or restore a backup"
             ) from error

@@ -42,6 +42,7 @@ from tacit.events.subjects import Subjects
 from tacit.ledger.directory import Directory
 from tacit.ledger.lease import Draft, Lease
 from tacit.ledger.ledger import Ledger
+from tacit.options import option
 from tacit.pipeline.engine import Engine
 from tacit.pipeline.flow import Flow
 from tacit.pipeline.shard import Handed
@@ -67,15 +68,6 @@ _WATCH: Final = 2.0
 """Seconds without a commit after which it is seen whether the run is still one's own."""
 _SWEEP: Final = 60.0
 """Seconds between looks for answers that need no longer be kept."""
-
-_SEEDED: Final = (
-    "this run was begun with --seed, so its answers are not private, and it cannot go on with noise"
-    " that is: begin another run with --name, or go on with --seed"
-)
-_UNSEEDED: Final = (
-    "this run was begun without --seed: with one its answers would no longer be private. Go on"
-    " without it, or begin another run with --name"
-)
 
 log = logging.getLogger("tacit.ledger")
 P = ParamSpec("P")
@@ -212,7 +204,7 @@ class Durable:
             return None
         checkpoint = Checkpoint.from_bytes(kept)
         if checkpoint.private != private:
-            raise StateError(_SEEDED if private else _UNSEEDED)
+            raise StateError(_seeded() if private else _unseeded())
         self.outcome.resumed = True
         self._positions = checkpoint.positions
         return checkpoint.snapshot
@@ -487,3 +479,18 @@ class Durable:
                 if failed:
                     log.warning("the ledger %s answers again", self._ledger.name)
                 return result
+
+
+def _seeded() -> str:
+    return (
+        f"this run was begun with {option('seed')}, so its answers are not private, and it cannot"
+        f" go on with noise that is: begin another run with {option('name')}, or go on with"
+        f" {option('seed')}"
+    )
+
+
+def _unseeded() -> str:
+    return (
+        f"this run was begun without {option('seed')}: with one its answers would no longer be"
+        f" private. Go on without it, or begin another run with {option('name')}"
+    )

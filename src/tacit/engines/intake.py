@@ -18,6 +18,7 @@ from tacit.connectors.sources import Batch, Source
 from tacit.engines.local import Input, rows_of
 from tacit.errors import SourceError
 from tacit.events.times import NO_TIME
+from tacit.options import option
 from tacit.pipeline.arrivals import Arrivals, Rows
 from tacit.spec.specification import Specification
 
@@ -220,7 +221,7 @@ class Intake:
             raise SourceError(
                 f"{input_.source.name} has {skip:,} rows fewer than this run has taken of it: it"
                 " was cut short, or is another file. Give it back as it was, or begin another run"
-                " with --name"
+                f" with {option('name')}"
             )
 
 

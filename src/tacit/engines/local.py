@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from os import PathLike
-from typing import Any, Final, Literal
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -16,16 +18,27 @@ import pyarrow.compute as pc
 from tacit.answers.answers import Answers, schema
 from tacit.answers.collected import Collected
 from tacit.connectors.deadletters import DeadLetters
-from tacit.connectors.files import STANDARD_INPUT, open_source
+from tacit.connectors.files import STANDARD_INPUT
 from tacit.connectors.frames import FrameSource
 from tacit.connectors.merge import Timed, merge
+from tacit.connectors.opening import open_input, open_sink
 from tacit.connectors.prefetch import prefetch
+from tacit.connectors.sinks import CallableSink, Sink
 from tacit.connectors.sources import Batch, EmptySourceError, Source
 from tacit.counting import count
-from tacit.errors import Mistake, SourceError, SpecificationError, nearest
+from tacit.engines.setup import (
+    RETAIN,
+    LedgerOptions,
+    chosen_plan,
+    letters_beside,
+    refuse_overwrite,
+    with_registry,
+)
+from tacit.errors import Mistake, OptionError, SourceError, SpecificationError, nearest
 from tacit.events.columntypes import column_type, infer_type
 from tacit.events.streams import ColumnType
 from tacit.events.subjects import Subjects, subject_kind
+from tacit.options import command, option
 from tacit.pipeline.arrivals import Arrivals, Rows
 from tacit.pipeline.asking import Asking
 from tacit.pipeline.engine import Engine, Refused
@@ -33,7 +46,9 @@ from tacit.pipeline.flow import Flow
 from tacit.pipeline.release import Release
 from tacit.pipeline.surveying import Surveying
 from tacit.planning.plan import Plan
-from tacit.planning.planner import make_plan, plan_without_history
+from tacit.planning.planner import MECHANISMS, Least, make_plan, plan_without_history
+from tacit.planning.planner import least_epsilon as least
+from tacit.planning.requirements import DECLARED, read_prior, required_qualities
 from tacit.planning.survey import Statistics
 from tacit.privacy.noise import Noise
 from tacit.privacy.randomness import SeededSource
@@ -43,6 +58,11 @@ from tacit.spec.specification import Specification
 from tacit.spec.subjects import Learned, SubjectFile
 from tacit.windows.clock import REASONS
 
+Place: TypeAlias = str | PathLike[str]
+SpecSource: TypeAlias = Specification | str | PathLike[str]
+"""A specification, or the path of its file."""
+Target: TypeAlias = str | PathLike[str] | Callable[[pa.Table], None]
+"""Where answers go: a path or URL, or a function that gets them as Arrow tables."""
 _AHEAD: Final = 2
 _STRETCH: Final = 10
 """Windows from which the subjects of a flow are learned where nothing else is said."""
@@ -312,7 +332,9 @@ def assign(spec: Specification, sources: Sequence[tuple[str | None, Source]]) ->
         if stream is None and len(spec.streams) > 1:
             raise SourceError(
                 f"{source.name}: which of the streams {', '.join(spec.streams)} is this? "
-                f"Write stream={source.name}"
+                + command(
+                    f"Write stream={source.name}", "Name the stream: {'stream': source}, or stream="
+                )
             )
         name = next(iter(spec.streams)) if stream is None else stream
         if name not in spec.streams:
@@ -334,7 +356,8 @@ def _check_fed(spec: Specification, inputs: Sequence[Input]) -> None:
     missing = [stream for stream in spec.streams if stream not in given]
     if missing:
         raise SourceError(
-            f"no source is given for {', '.join(missing)}; write {missing[0]}=SOURCE for it"
+            f"no source is given for {', '.join(missing)}; write {missing[0]}="
+            f"{command('SOURCE', '')} for it"
         )
     if sum(input_.source.name == STANDARD_INPUT for input_ in inputs) > 1:
         raise SourceError("standard input can feed only one stream")
@@ -352,72 +375,232 @@ def _with_content(inputs: Sequence[Input]) -> list[Input]:
     return full
 
 
-def detect(spec: Specification | str | PathLike[str], *sources: Any, **streams: Any) -> Collected:
+def detect(
+    spec: SpecSource,
+    *sources: Any,
+    to: Target | None = None,
+    dead_letters: Place | None = None,
+    subjects: Place | None = None,
+    learn: str | None = None,
+    **streams: Any,
+) -> Collected:
     """The true, unprotected answers for frames or files; name the streams if there are several.
 
     A specification may be given as the path of its file. A source is a frame (Polars, pandas,
-    Arrow), an iterator of frames, or a path.
+    Arrow), an iterator of frames, a path, or a mapping of streams to sources.
+
+    With `to` answers go there and are not held in memory: a path such as `answers.parquet` or
+    `answers/{consumer}.csv`, or a function that gets Arrow tables. Refused tuples are counted, and
+    written to `dead_letters`. `subjects` (a file) or `learn` (a duration) replace the registry.
     """
-    spec = _loaded(spec)
-    run = Detection(spec, _inputs(spec, sources, streams))
-    answers = list(run)
-    return Collected(answers, run.schema, run.flow.names, protected=False)
+    loaded = with_registry(load_spec(spec), subjects, learn)
+    inputs = open_inputs(loaded, sources, streams)
+    with DeadLetters(letters_for(to, dead_letters, sources, streams)) as letters:
+        run = Detection(loaded, inputs, dead_letters=letters)
+        return _collected(run, to, protected=False)
 
 
 def plan(
-    spec: Specification | str | PathLike[str],
+    spec: SpecSource,
     *history: Any,
     mechanism: str | None = None,
     decode: str | None = None,
-    prior: Mapping[str, float] | None = None,
+    prior: Mapping[str, float] | Place | None = None,
+    out: Place | None = None,
     **streams: Any,
 ) -> Plan:
     """The best plan for a specification, from history: frames or files, as for `detect`.
 
-    Instead of history, a `prior` may say how likely each event type is in a window.
+    Instead of history, a `prior` may say how likely each event type is in a window: a mapping, or
+    a file of YAML or JSON. The plan is saved to `out`.
     """
-    spec = _loaded(spec)
+    spec = load_spec(spec)
     if not history and not streams:
-        return plan_without_history(spec, mechanism, decode, prior)
-    literal = (decode or spec.decode) == "literal"
-    statistics = survey(spec, _inputs(spec, history, streams), literal=literal)
-    return make_plan(spec, statistics, mechanism, decode)
+        rates = read_prior(Path(prior), spec) if isinstance(prior, str | PathLike) else prior
+        made = plan_without_history(spec, mechanism, decode, rates)
+    else:
+        if prior is not None:
+            raise OptionError(f"{option('history')} and {option('prior')} exclude each other")
+        chosen = mechanism or spec.mechanism
+        statistics = surveyed(spec, history, streams, decode)
+        names = MECHANISMS if chosen == "auto" else (chosen,)
+        plans = [make_plan(spec, statistics, name, decode) for name in names]
+        made = max(plans, key=lambda plan: plan.expected.quality if plan.expected else 0.0)
+    if out is not None:
+        made.save(Path(out))
+    return made
+
+
+def least_epsilon(
+    spec: SpecSource,
+    *history: Any,
+    quality: float | str = DECLARED,
+    mechanism: str | None = None,
+    decode: str | None = None,
+    **streams: Any,
+) -> Least:
+    """The least epsilon with which every query reaches a quality, from history.
+
+    `quality` is a number for all queries, or 'declared' for what each of them declares. `plan` of
+    what comes back is the plan, if the specification grants that epsilon.
+    """
+    spec = load_spec(spec)
+    required = required_qualities(spec, quality)
+    statistics = surveyed(spec, history, streams, decode)
+    return least(spec, statistics, required, mechanism, decode)
 
 
 def run(
-    spec: Specification | str | PathLike[str],
+    spec: SpecSource,
     *sources: Any,
-    plan: Plan | str | PathLike[str] | None = None,
+    plan: Plan | Place | None = None,
+    mechanism: str | None = None,
+    to: Target | None = None,
+    dead_letters: Place | None = None,
+    subjects: Place | None = None,
+    learn: str | None = None,
     seed: int | None = None,
+    ledger: Place | Literal[False] | None = None,
+    name: str | None = None,
+    follow: bool = False,
+    retain: str = RETAIN,
+    metrics: str | None = None,
     **streams: Any,
 ) -> Collected:
     """The protected answers for frames or files, as for `detect`, by a plan.
 
-    Each call draws new noise, and so spends each private pattern's epsilon once more for every
-    window. With a `seed` answers can be made again, and are not private.
+    With a `ledger` (a file or postgresql://...) every window is released and charged once, under
+    the `name` of the run: what was released before is not released again, and answers that have
+    not arrived come first. Where private patterns have limits there must be one; `ledger=False`
+    says that nobody counts. Without one, each call draws new noise and spends each private
+    pattern's epsilon once more for every window.
+
+    With a `seed` answers can be made again, and are not private.
     """
-    spec = _loaded(spec)
-    if plan is None:
-        plan = plan_without_history(spec)
-    elif not isinstance(plan, Plan):
-        plan = Plan.load(plan, spec)
+    options = LedgerOptions.of(run_name(spec), ledger, name, follow, retain)
+    if options.place is not None:
+        from tacit.engines.ledger_run import collect_run  # it needs an extra
+
+        return collect_run(
+            spec,
+            sources,
+            streams,
+            plan=plan,
+            mechanism=mechanism,
+            to=to,
+            dead_letters=dead_letters,
+            subjects=subjects,
+            learn=learn,
+            seed=seed,
+            ledger=options.place,
+            name=name,
+            follow=follow,
+            retain=retain,
+            metrics=metrics,
+        )
+    if metrics is not None:
+        raise OptionError(f"{option('metrics')} needs {option('ledger')}: it is for runs that last")
+    declared = load_spec(spec)
+    loaded = with_registry(declared, subjects, learn)
+    inputs = open_inputs(loaded, sources, streams)
+    options.check(loaded, inputs)
+    chosen = chosen_plan(declared, plan, mechanism)
     noise = Noise() if seed is None else Noise(SeededSource(seed))
-    guarded = protected(spec, _inputs(spec, sources, streams), plan, noise=noise)
-    answers = list(guarded)
-    return Collected(answers, guarded.schema, guarded.flow.names, protected=noise.private)
+    with DeadLetters(letters_for(to, dead_letters, sources, streams)) as letters:
+        guarded = protected(loaded, inputs, chosen, noise=noise, dead_letters=letters)
+        return _collected(guarded, to, protected=noise.private)
 
 
-def _loaded(spec: Specification | str | PathLike[str]) -> Specification:
+def _collected(run: Detection, to: Target | None, *, protected: bool) -> Collected:
+    """All answers, in memory; or none, where they went elsewhere as they came."""
+    parts = []
+    if to is None:
+        parts = list(run)
+    else:
+        with _sink(run, to) as sink:
+            for answers in run:
+                for batch in answers.batches():
+                    sink.write(pa.Table.from_batches([batch]))
+    refused = refused_by_reason(run.dead_letters)
+    return Collected(parts, run.schema, run.flow.names, protected=protected, refused=refused)
+
+
+def _sink(run: Detection, to: Target) -> Sink:
+    if callable(to):
+        return CallableSink(to)
+    consumers = {query.name: query.consumer for query in run.spec.queries}
+    return open_sink(to, run.schema, consumers)
+
+
+def refused_by_reason(letters: DeadLetters) -> dict[str, int]:
+    """How many tuples were refused for which reason: for the operator alone."""
+    refused: dict[str, int] = {}
+    for (_, reason), times in letters.counts.items():
+        refused[reason] = refused.get(reason, 0) + times
+    return refused
+
+
+def letters_for(
+    to: Target | None,
+    letters: Place | None,
+    sources: Sequence[Any],
+    streams: Mapping[str, Any],
+    ledger: str | None = None,
+) -> Path | None:
+    """Where dead letters go; nothing that is read is written over."""
+    target = None if to is None or callable(to) else os.fspath(to)
+    path = None if letters is None else Path(letters)
+    if path is None and target is not None:
+        path = letters_beside(target, None)
+    given = [one for _, one in named_sources(sources, streams) if isinstance(one, str | PathLike)]
+    refuse_overwrite([target, path, ledger], given)
+    return path
+
+
+def surveyed(
+    spec: Specification, history: Sequence[Any], streams: Mapping[str, Any], decode: str | None
+) -> list[Statistics]:
+    """What history says: frames or files, as they are given to a function."""
+    literal = (decode or spec.decode) == "literal"
+    return survey(spec, open_inputs(spec, history, streams), literal=literal)
+
+
+def load_spec(spec: SpecSource) -> Specification:
+    """A specification, read if it is a path."""
     return spec if isinstance(spec, Specification) else load(spec)
 
 
-def _inputs(spec: Specification, sources: Sequence[Any], streams: Mapping[str, Any]) -> list[Input]:
-    given = [(None, source) for source in sources] + list(streams.items())
-    opened = [(stream, _source(source, stream or "frame")) for stream, source in given]
+def run_name(spec: SpecSource) -> str:
+    """What a run is called if nothing is said: as the specification's file."""
+    return "tacit" if isinstance(spec, Specification) else Path(spec).stem
+
+
+def named_sources(
+    sources: Sequence[Any], streams: Mapping[str, Any]
+) -> list[tuple[str | None, Any]]:
+    """Each source with its stream, if that was named."""
+    given: list[tuple[str | None, Any]] = []
+    for source in sources:
+        given += source.items() if isinstance(source, Mapping) else [(None, source)]
+    return given + list(streams.items())
+
+
+def open_inputs(
+    spec: Specification,
+    sources: Sequence[Any],
+    streams: Mapping[str, Any],
+    *,
+    follow: bool = False,
+) -> list[Input]:
+    """Frames, paths and sources as they are given to a function, each for its stream."""
+    given = named_sources(sources, streams)
+    opened = [(stream, _source(source, stream or "frame", follow)) for stream, source in given]
     return assign(spec, opened)
 
 
-def _source(given: Any, name: str) -> Source:
+def _source(given: Any, name: str, follow: bool) -> Source:
     if isinstance(given, Source):
         return given
-    return open_source(given) if isinstance(given, str | PathLike) else FrameSource(given, name)
+    if isinstance(given, str | PathLike):
+        return open_input(given, follow=follow)
+    return FrameSource(given, name)

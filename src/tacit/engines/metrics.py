@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tacit.engines.status import Public
 from tacit.errors import TacitError
+from tacit.options import option
 
 if TYPE_CHECKING:
     from threading import Thread
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 LOCAL: Final = "127.0.0.1"
 NANO: Final = 1_000_000_000
-_MISSING: Final = "--metrics needs the extra tacit[metrics]: pip install 'tacit[metrics]'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,9 @@ class Metrics:
         try:
             from prometheus_client import CollectorRegistry, start_http_server
         except ImportError as error:
-            raise TacitError(_MISSING) from error
+            raise TacitError(
+                f"{option('metrics')} needs the extra tacit[metrics]: pip install 'tacit[metrics]'"
+            ) from error
         registry = CollectorRegistry()  # not the usual one: that has the process's memory
         registry.register(Figures(public, began))
         try:
@@ -151,7 +153,7 @@ class Metrics:
         except (OSError, OverflowError) as error:
             raise TacitError(
                 f"metrics cannot be served at {address}: {error.__class__.__name__}; is the port"
-                " taken by another? Choose another with --metrics [HOST:]PORT"
+                f" taken by another? Choose another with {option('metrics', '[HOST:]PORT')}"
             ) from error
         self._server: WSGIServer = served[0]
         self._thread: Thread = served[1]

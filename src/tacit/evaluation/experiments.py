@@ -30,6 +30,7 @@ from tacit.evaluation.taxi_areas import taxi_data_set
 from tacit.evaluation.tdrive import ZONE
 from tacit.evaluation.trips import Trips
 from tacit.evaluation.variations import VARIATIONS, Variation
+from tacit.options import option
 from tacit.privacy.exponentials import written
 
 Floats = NDArray[np.float64]
@@ -357,7 +358,7 @@ def _worked(
     except BrokenProcessPool as error:
         raise TacitError(
             "a process was ended from outside, perhaps for want of memory; what was done is kept"
-            " where --out is given: type the same again to go on"
+            f" where {option('out')} is given: do the same again to go on"
         ) from error
     finally:
         pool.shutdown(cancel_futures=True)

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from fractions import Fraction
 from html import escape
 from math import prod
+from os import PathLike
 from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
@@ -20,7 +21,7 @@ from tacit.counting import count
 from tacit.errors import AuditError
 from tacit.insight.tabular import aligned, plain
 from tacit.patterns.tree import Pattern
-from tacit.planning.plan import Plan
+from tacit.planning.plan import Plan, read_plain
 from tacit.planning.schemes import ElementScheme, OpenScheme, OptimalScheme, Scheme
 from tacit.privacy.auditing import Neighbours
 from tacit.privacy.auditing import audit as examine
@@ -31,6 +32,8 @@ from tacit.privacy.optimal import Block, Context
 from tacit.privacy.policies import Policy, PrivatePattern
 from tacit.privacy.refinement import insist
 from tacit.privacy.touched import touched
+from tacit.spec.reading import load
+from tacit.spec.specification import Specification
 
 NEW_CONTEXTS: Final = (
     "Contexts that are not in the plan are made when a run meets them. Each of their channels is"
@@ -145,8 +148,18 @@ class Report:
         return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def audit(plan: Plan) -> Report:
-    """Reckon in whole numbers what a plan gives away about each private pattern."""
+def audit(
+    plan: Plan | str | PathLike[str], spec: Specification | str | PathLike[str] | None = None
+) -> Report:
+    """Compute in whole numbers what a plan gives away about each private pattern.
+
+    A plan that is given as a path must be for `spec`, or for the specification that it holds.
+    """
+    if not isinstance(plan, Plan):
+        declared = spec if spec is None or isinstance(spec, Specification) else load(spec)
+        plan = Plan.from_dict(read_plain(plan), declared)
+    elif spec is not None:
+        plan.insist(spec if isinstance(spec, Specification) else load(spec))
     queries = tuple(plan.spec.query_patterns.values())
     return Report(
         fingerprint=plan.fingerprint,

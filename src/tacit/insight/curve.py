@@ -9,6 +9,7 @@ from html import escape
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, Final
 
+from tacit.engines.local import SpecSource, load_spec, surveyed
 from tacit.errors import PlanError, SinkError
 from tacit.insight.tabular import aligned
 from tacit.planning.planner import MECHANISMS, make_plan
@@ -179,6 +180,14 @@ def curve(
             if progress is not None:
                 progress(len(points), len(places) * len(MECHANISMS))
     return Curve(private, decode or spec.decode, windows, tuple(points), spec.windows.unit)
+
+
+def quality_curve(
+    spec: SpecSource, *history: Any, decode: str | None = None, **streams: Any
+) -> Curve:
+    """The curve from history: frames or files, as for `tacit.plan`; `save` draws it."""
+    spec = load_spec(spec)
+    return curve(spec, surveyed(spec, history, streams, decode), decode)
 
 
 def check_picture(path: str | PathLike[str]) -> None:

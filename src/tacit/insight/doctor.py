@@ -7,7 +7,7 @@ events.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +19,8 @@ from tacit.connectors.sources import EmptySourceError, Source
 from tacit.connectors.writers import SUFFIXES
 from tacit.counting import count
 from tacit.engines.checkpoints import Checkpoint
-from tacit.engines.local import assign
+from tacit.engines.local import assign, named_sources
+from tacit.engines.setup import letters_beside
 from tacit.errors import LedgerError, SinkError
 from tacit.events.subjects import Subjects
 from tacit.insight.audit import audit
@@ -32,6 +33,7 @@ from tacit.insight.surroundings import (
     look_at_room,
     needed_modules,
 )
+from tacit.options import command, option
 from tacit.pipeline.flow import Flow
 from tacit.planning.plan import Plan
 from tacit.planning.planner import plan_without_history
@@ -91,6 +93,40 @@ def examine(setup: Setup) -> Findings:
     return findings
 
 
+def doctor(
+    spec: str | os.PathLike[str],
+    *sources: str | os.PathLike[str] | Mapping[str, str | os.PathLike[str]],
+    plan: str | os.PathLike[str] | None = None,
+    ledger: str | os.PathLike[str] | None = None,
+    to: str | os.PathLike[str] | None = None,
+    name: str | None = None,
+    subjects: str | os.PathLike[str] | None = None,
+    dead_letters: str | os.PathLike[str] | None = None,
+    **streams: str | os.PathLike[str],
+) -> Findings:
+    """Check a set-up before it runs: give what `tacit.run` is to be given, as paths and URLs.
+
+    Nothing is changed. `passed` of what comes back says whether anything is wrong.
+    """
+    sink = None if to is None else os.fspath(to)
+    letters = None if dead_letters is None else Path(dead_letters)
+    return examine(
+        Setup(
+            Path(spec),
+            tuple(
+                os.fspath(source) if stream is None else f"{stream}={os.fspath(source)}"
+                for stream, source in named_sources(sources, streams)
+            ),
+            None if plan is None else Path(plan),
+            None if ledger is None else os.fspath(ledger),
+            name,
+            sink,
+            None if subjects is None else Path(subjects),
+            letters if sink is None else letters_beside(sink, letters),
+        )
+    )
+
+
 def _specification(findings: Findings, setup: Setup) -> Specification | None:
     with findings.judging("specification"):
         spec = load(setup.spec)
@@ -104,7 +140,7 @@ def _specification(findings: Findings, setup: Setup) -> Specification | None:
             findings.wrong(
                 "specification",
                 f"{limited.name} has a limit ({limited.limit}), which only a ledger can count:"
-                " name one with --ledger",
+                f" name one with {option('ledger')}",
             )
         return spec
     return None
@@ -121,8 +157,9 @@ def _plan(findings: Findings, setup: Setup, spec: Specification) -> None:
         if not report.passed:
             findings.wrong(
                 "plan",
-                f"{setup.plan} gives away more than it may (tacit audit says where); make it anew"
-                " with tacit plan",
+                f"{setup.plan} gives away more than it may"
+                f" ({command('tacit audit', 'tacit.audit')} says where); make it anew with"
+                f" {command('tacit plan', 'tacit.plan')}",
             )
             return
         past = f"{count(plan.windows, 'window')} of history" if plan.windows else "no history"
@@ -222,7 +259,9 @@ def _ledger(
     """What it says of itself, if it is there and can be read."""
     if setup.ledger is None:
         if spec is not None and spec.private:
-            findings.warn("ledger", "there is none: nobody counts what is spent; see --ledger")
+            findings.warn(
+                "ledger", f"there is none: nobody counts what is spent; see {option('ledger')}"
+            )
         return None
     if {"sqlalchemy", "alembic", "psycopg"}.intersection(missing):
         return None
@@ -291,7 +330,8 @@ def _run(
     findings.warn(
         "run",
         f"'{name}' was last run with another specification, or another registry: it goes on where"
-        " it was only if windows and streams are the same. To begin anew give it another --name",
+        " it was only if windows and streams are the same. To begin anew give it another"
+        f" {option('name')}",
     )
 
 
@@ -304,7 +344,7 @@ def _sink(findings: Findings, setup: Setup, missing: Sequence[str]) -> None:
                 return
             if setup.ledger is None:
                 raise SinkError(
-                    "answers go to a broker from a ledger alone: name one with --ledger"
+                    f"answers go to a broker from a ledger alone: name one with {option('ledger')}"
                 )
             open_outlet(setup.sink).close()
             findings.ok("sink", probe(setup.sink, source=False))

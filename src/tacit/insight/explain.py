@@ -11,6 +11,7 @@ from decimal import Decimal
 from fractions import Fraction
 from html import escape
 from math import ceil
+from os import PathLike
 from textwrap import wrap
 from typing import Any, Final, Literal, TypeAlias
 
@@ -23,6 +24,7 @@ from tacit.privacy.components import exposure
 from tacit.privacy.exponentials import Exact, exact, exp_below, log_above, written
 from tacit.privacy.policies import Policies, Policy, declared_patterns
 from tacit.privacy.uniform import uniform_shares
+from tacit.spec.reading import load
 from tacit.spec.specification import Query, Specification
 
 UNIT: Final = "one subject, one private pattern, one window"
@@ -265,8 +267,8 @@ def windows_until_sure(epsilon: Exact) -> int:
     return ceil(least / exact(epsilon))
 
 
-def explain(spec: Specification) -> Explanation:
-    """Say in plain words what a specification protects.
+def explain(spec: Specification | str | PathLike[str]) -> Explanation:
+    """Say in plain words what a specification, or the file at this path, protects.
 
     >>> from tacit.spec.reading import loads
     >>> spec = loads('''
@@ -279,6 +281,8 @@ def explain(spec: Specification) -> Explanation:
     >>> explain(spec).policies[0].queries[0].touched_by
     {'clinic': ('clinic',)}
     """
+    if not isinstance(spec, Specification):
+        spec = load(spec)
     groups = _groups(spec)
     policies = dict(zip(groups, Policies(spec).policies, strict=True))
     flipped = spec.mechanism == "uniform"

@@ -16,6 +16,7 @@ from typing import Any, Final
 from tacit.errors import LedgerError, LedgerLostError
 from tacit.ledger.alchemy import sa
 from tacit.masking import is_ambiguous, mask, scrub, secrets_in
+from tacit.options import command
 
 PATIENCE: Final = 30
 """Seconds to wait for another engine's transaction."""
@@ -92,7 +93,8 @@ def _sqlite(path: Path, *, create: bool, read_only: bool) -> sa.Engine:
         if path.exists():
             raise LedgerError(f"{path} is not a file; a ledger is a file or postgresql://...")
         if read_only or not create:
-            raise LedgerError(f"there is no ledger at {path}; tacit run --ledger makes one")
+            made = command("tacit run --ledger", "tacit.run(..., ledger=...)")
+            raise LedgerError(f"there is no ledger at {path}; {made} makes one")
         if not path.parent.is_dir():
             raise LedgerError(f"{path.parent} is no folder; create it or choose another place")
         _make(path)

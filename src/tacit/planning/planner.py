@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.errors import PlanError
+from tacit.options import command, option
 from tacit.planning.alone import expected_alone, likely_contexts
 from tacit.planning.drawing import Drawing
 from tacit.planning.evidence import Decode, Evidence, best_threshold, cut_cells
@@ -98,6 +99,10 @@ def _past(
     return expected_alone(statistics, scheme)
 
 
+def _planning() -> str:
+    return command("tacit plan SPEC --history SOURCE -o PLAN", "tacit.plan(spec, history)")
+
+
 def plan_without_history(
     spec: Specification,
     mechanism: str | None = None,
@@ -117,13 +122,13 @@ def plan_without_history(
     if chosen == "auto" or (rates is None and chosen != "uniform"):
         needed = "history to compare mechanisms" if chosen == "auto" else "history or a prior"
         raise PlanError(
-            f"the mechanism {chosen} needs {needed}: make a plan with "
-            "tacit plan SPEC --history SOURCE -o PLAN, or use --mechanism uniform"
+            f"the mechanism {chosen} needs {needed}: make a plan with {_planning()}, or use"
+            f" {option('mechanism', 'uniform')}"
         )
     if chosen == "adaptive":
         raise PlanError(
             "the mechanism adaptive weighs elements by the quality that they give, which only "
-            "history shows: make a plan with tacit plan SPEC --history SOURCE -o PLAN"
+            f"history shows: make a plan with {_planning()}"
         )
     panes = spec.windows.panes
     statistics = [without_history(policy, queries, rates or {}, panes) for policy in policies]
@@ -335,7 +340,8 @@ def least_epsilon(
     """
     if all(quality is None for quality in required):
         raise PlanError(
-            "no quality is required: say --quality, or give queries a quality in the specification"
+            f"no quality is required: say {option('quality')}, or give queries a quality in the"
+            " specification"
         )
     epsilons = [Fraction(private.epsilon) for private in spec.private]
     largest = most / max(epsilons, default=Fraction(1))

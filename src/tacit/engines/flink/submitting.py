@@ -10,17 +10,19 @@ from pathlib import Path
 
 from tacit.connectors.opening import open_outlet
 from tacit.connectors.outlets import Outlet
+from tacit.durations import parse_duration
 from tacit.engines.flink.folders import Folders
 from tacit.engines.flink.java import need_flink, need_java
 from tacit.engines.flink.rest import Cluster
 from tacit.engines.flink.run import FlinkRun, Outcome
+from tacit.engines.setup import chosen_plan, with_registry
 from tacit.engines.sharded.job import Job
 from tacit.engines.sharded.preparing import SHARDS, insist_same, prepare
 from tacit.engines.terms import Terms
-from tacit.errors import SinkError
+from tacit.errors import OptionError, SinkError
 from tacit.ledger.ledger import Ledger
+from tacit.options import option
 from tacit.planning.plan import Plan
-from tacit.planning.planner import plan_without_history
 from tacit.spec.reading import load
 from tacit.spec.specification import Specification
 
@@ -111,6 +113,8 @@ def submit(
     to: str | os.PathLike[str],
     folder: str | os.PathLike[str],
     plan: Plan | str | os.PathLike[str] | None = None,
+    mechanism: str | None = None,
+    subjects: str | os.PathLike[str] | None = None,
     name: str = "tacit",
     true: bool = False,
     streams: Mapping[str, str | os.PathLike[str]] | None = None,
@@ -118,6 +122,10 @@ def submit(
     parallelism: int = 1,
     cluster: str | None = None,
     follow: bool = False,
+    idle: str = "60 s",
+    shards: int = SHARDS,
+    python: str | None = None,
+    repeats: bool = False,
     settings: Mapping[str, str] | None = None,
 ) -> Outcome:
     """Run a job on Flink until its input ends; the same as `tacit submit`.
@@ -125,10 +133,12 @@ def submit(
     With `true` answers are true and unprotected, for tests and for the operator alone.
     """
     declared = spec if isinstance(spec, Specification) else load(spec)
-    if plan is None:
-        plan = plan_without_history(declared)
-    elif not isinstance(plan, Plan):
-        plan = Plan.load(plan, declared)
+    plan = chosen_plan(declared, plan, mechanism)
+    declared = with_registry(declared, subjects, None)
+    try:
+        patience = parse_duration(idle)
+    except ValueError as error:
+        raise OptionError(f"{option('idle')}: {error}") from error
     given: list[tuple[str | None, str]] = [(None, os.fspath(source)) for source in sources]
     given += [(stream, os.fspath(source)) for stream, source in (streams or {}).items()]
     options = Options(
@@ -137,8 +147,12 @@ def submit(
         ledger,
         parallelism,
         cluster,
-        follow=follow,
-        settings=settings or {},
+        python,
+        shards,
+        follow,
+        patience,
+        repeats,
+        settings or {},
     )
     with submitted(Terms(declared, plan), given, [os.fspath(to)], options, true=true) as run:
         return run.run()
@@ -151,7 +165,7 @@ def insist_once(outlets: Sequence[Outlet]) -> None:
             raise SinkError(
                 f"{outlet.name} cannot take back what it has shown: after a crash the last release"
                 " may come again, with the same answers and ids. Choose files or Kafka, or accept"
-                " it with --repeats"
+                f" it with {option('repeats')}"
             )
 
 

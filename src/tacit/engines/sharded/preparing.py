@@ -13,6 +13,7 @@ from tacit.engines.sharded.job import Job, Partition
 from tacit.engines.terms import Terms
 from tacit.errors import Mistake, SourceError, SpecificationError, StateError
 from tacit.ledger.lease import Lease
+from tacit.options import option
 
 SHARDS: Final = 16
 
@@ -93,5 +94,5 @@ def insist_same(job: Job, before: Job) -> None:
     if wrong:
         raise StateError(
             f"this job was begun with other terms: {', '.join(wrong)} changed since. Give them as"
-            " they were, or another --name for a new job"
+            f" they were, or another {option('name')} for a new job"
         )

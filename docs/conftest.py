@@ -1,0 +1,13 @@
+"""What the examples of a page write goes to a folder of its own."""
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if request.node.path.name == "python.md":
+        monkeypatch.chdir(tmp_path)

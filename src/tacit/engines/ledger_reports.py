@@ -1,0 +1,54 @@
+"""What a ledger holds, from Python; none of these changes it, and a run may go on meanwhile."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from tacit.connectors.opening import open_sink
+from tacit.ledger.ledger import Ledger
+from tacit.ledger.rows import SCHEMA, charges
+from tacit.ledger.statement import Statement, statement
+from tacit.ledger.verifying import Verdict, verify
+
+
+def show_ledger(
+    ledger: str | os.PathLike[str], *, subject: str | None = None, private: str | None = None
+) -> Statement:
+    """Who was charged what and when, and what is left; of one subject or private pattern alone."""
+    with Ledger.open(os.fspath(ledger), read_only=True) as opened:
+        return statement(opened, subject=subject, private=private)
+
+
+def export_ledger(
+    ledger: str | os.PathLike[str],
+    *,
+    to: str | os.PathLike[str] | None = None,
+    subject: str | None = None,
+    private: str | None = None,
+) -> pa.Table | None:
+    """Charges as rows, one for each window, subject and private pattern; written to `to` if given.
+
+    Without `to` they come back as an Arrow table.
+    """
+    with Ledger.open(os.fspath(ledger), read_only=True) as opened:
+        tables = charges(opened, subject=subject, private=private)
+        if to is None:
+            return pa.concat_tables([SCHEMA.empty_table(), *tables])
+        with open_sink(to, SCHEMA) as sink:
+            for table in tables:
+                sink.write(table)
+    return None
+
+
+def verify_ledger(
+    ledger: str | os.PathLike[str], *, anchors: Mapping[int, str] | None = None
+) -> Verdict:
+    """Whether a ledger is as it was written; `passed` says so, `faults` names what was changed.
+
+    `anchors` are numbers of releases with the hashes that an earlier verification gave.
+    """
+    with Ledger.open(os.fspath(ledger), read_only=True) as opened:
+        return verify(opened, anchors or {})

@@ -1,0 +1,193 @@
+"""Runs with a ledger from Python: released and charged once, resumed where they were."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+
+from tacit.answers.collected import Collected
+from tacit.connectors.deadletters import DeadLetters
+from tacit.connectors.frames import FrameSource
+from tacit.connectors.opening import open_outlet
+from tacit.connectors.outlets import Outlet, Parcel
+from tacit.engines.durable import Durable, Outcome
+from tacit.engines.local import (
+    Place,
+    SpecSource,
+    Target,
+    letters_for,
+    load_spec,
+    open_inputs,
+    refused_by_reason,
+    run_name,
+)
+from tacit.engines.metrics import Address, Metrics
+from tacit.engines.setup import RETAIN, LedgerOptions, chosen_plan, with_registry
+from tacit.engines.terms import Terms
+from tacit.errors import OptionError
+from tacit.ledger.ledger import Ledger
+from tacit.options import option
+from tacit.planning.plan import Plan
+from tacit.privacy.noise import Noise
+from tacit.privacy.randomness import SeededSource
+from tacit.spec.specification import Specification
+
+
+class CallableOutlet(Outlet):
+    """Hands released answers to a function, as Arrow tables; what it raises ends the run."""
+
+    name = "python"
+
+    def __init__(self, take: Callable[[pa.Table], None]) -> None:
+        self._take = take
+
+    def deliver(self, parcel: Parcel) -> None:
+        """When the function returns, they have arrived."""
+        self._take(parcel.table)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class DeliveredAnswers(Collected):
+    """The answers that a run with a ledger has delivered, each with its `id`.
+
+    Those that an earlier run of the same name had released, and could not deliver, come first.
+    """
+
+    def __init__(
+        self,
+        tables: Sequence[pa.Table],
+        schema: pa.Schema,
+        queries: Sequence[str],
+        *,
+        protected: bool,
+        refused: Mapping[str, int],
+        outcome: Outcome,
+    ) -> None:
+        super().__init__([], schema, queries, protected=protected, refused=refused)
+        self.outcome = outcome
+        """What was released and charged, and how the run ended."""
+        self._tables = tables
+
+    def __len__(self) -> int:
+        return sum(table.num_rows for table in self._tables)
+
+    def arrow(self) -> pa.Table:
+        """An Arrow table with a row for each window, subject and query."""
+        if not self._tables:
+            return self._schema.empty_table()
+        # The first release with a limit adds a column.
+        return pa.concat_tables(self._tables, promote_options="default").unify_dictionaries()
+
+    def wide(self) -> pl.DataFrame:
+        """A Polars frame with a row for each window and subject, and a column for each query."""
+        columns = ["window_start", "subject", "query", "detected"]
+        frame = self.polars().select(columns)
+        return frame.pivot("query", index=columns[:2], values="detected", maintain_order=True)
+
+    def counts(self) -> dict[str, int]:
+        """How often each query was answered with yes."""
+        found = self.polars().filter(pl.col("detected"))["query"].cast(pl.String).value_counts()
+        return dict.fromkeys(self.queries, 0) | dict(found.iter_rows())
+
+
+@contextmanager
+def open_run(
+    spec: SpecSource,
+    *sources: Any,
+    ledger: Place,
+    plan: Plan | Place | None = None,
+    mechanism: str | None = None,
+    to: Target,
+    dead_letters: Place | None = None,
+    subjects: Place | None = None,
+    learn: str | None = None,
+    seed: int | None = None,
+    name: str | None = None,
+    follow: bool = False,
+    retain: str = RETAIN,
+    metrics: str | None = None,
+    **streams: Any,
+) -> Iterator[Durable]:
+    """A run with a ledger that is ready to start; its arguments are those of `tacit.run`.
+
+    `run.run()` works until the input ends; `run.stop()` and `run.reload()` may be called by any
+    thread meanwhile. `run.status` says how it goes, for the operator alone.
+    """
+    options = LedgerOptions.of(run_name(spec), ledger, name, follow, retain)
+
+    def read() -> Terms:
+        declared = load_spec(spec)
+        terms = Terms(declared, chosen_plan(declared, plan, mechanism))
+        return Terms(with_registry(declared, subjects, learn), terms.plan)
+
+    terms = read()
+    inputs = open_inputs(terms.spec, sources, streams, follow=follow)
+    for input_ in inputs:
+        if isinstance(input_.source, FrameSource):
+            input_.source.identify()  # another frame is another source, with a place of its own
+    noise = Noise() if seed is None else Noise(SeededSource(seed))
+    letters = letters_for(to, dead_letters, sources, streams, os.fspath(ledger))
+    address = _address(metrics)
+    with ExitStack() as stack:
+        opened = stack.enter_context(Ledger.open(os.fspath(ledger)))
+        outlet = CallableOutlet(to) if callable(to) else stack.enter_context(open_outlet(to))
+        run = Durable(
+            terms.spec,
+            inputs,
+            terms.plan,
+            opened,
+            [outlet],
+            run=options.name,
+            noise=noise,
+            dead_letters=stack.enter_context(DeadLetters(letters, keep=True)),
+            retain=options.retain,
+            reread=None if isinstance(spec, Specification) else read,
+        )
+        if address is not None:
+            stack.enter_context(Metrics(address, run.status.public, time.time()))
+        yield run
+
+
+def collect_run(
+    spec: SpecSource,
+    sources: Sequence[Any],
+    streams: Mapping[str, Any],
+    *,
+    to: Target | None,
+    seed: int | None,
+    **options: Any,
+) -> DeliveredAnswers:
+    """Run to the end of the input; the answers, unless they go elsewhere."""
+    tables: list[pa.Table] = []
+    target = tables.append if to is None else to
+    with open_run(spec, *sources, to=target, seed=seed, **options, **streams) as run:
+        live = next((one.source for one in run.detection.inputs if one.source.live), None)
+        if live is not None and to is None:
+            raise OptionError(
+                f"{live.name} has no end, so answers would pile up in memory: say where they go"
+                f" with {option('to')}, a place or a function"
+            )
+        outcome = run.run()
+        return DeliveredAnswers(
+            tables,
+            run.detection.schema,
+            run.detection.flow.names,
+            protected=seed is None,
+            refused=refused_by_reason(run.detection.dead_letters),
+            outcome=outcome,
+        )
+
+
+def _address(metrics: str | None) -> Address | None:
+    try:
+        return None if metrics is None else Address.parse(metrics)
+    except ValueError as error:
+        raise OptionError(f"{option('metrics')}: {error}") from error

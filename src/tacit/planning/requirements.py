@@ -1,0 +1,48 @@
+"""What a planner is asked for, as people write it: the quality of queries, and a prior by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import yaml
+
+from tacit.errors import OptionError, SourceError, nearest
+from tacit.options import option
+from tacit.spec.specification import Specification
+
+DECLARED: Final = "declared"
+
+
+def required_qualities(spec: Specification, quality: float | str) -> list[float | None]:
+    """The quality that every query needs: the same for all, or what queries declare."""
+    if quality == DECLARED:
+        return [query.quality for query in spec.queries]
+    try:
+        wanted = float(quality)
+    except ValueError:
+        wanted = 0.0
+    if not 0 < wanted <= 1:
+        raise OptionError(
+            f"{option('quality')}: expected a number above 0 and up to 1, such as 0.9, or"
+            f" '{DECLARED}'; got {quality}"
+        )
+    return [wanted] * len(spec.queries)
+
+
+def read_prior(path: Path, spec: Specification) -> dict[str, float]:
+    """A prior by hand: how likely each event type is in a window."""
+    try:
+        plain = yaml.safe_load(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise SourceError(f"{path} cannot be read as YAML or JSON") from error
+    if not isinstance(plain, dict):
+        raise SourceError(f"{path}: expected event types with probabilities, such as parked: 0.3")
+    for name, rate in plain.items():
+        if name not in spec.events:
+            raise SourceError(
+                f"{path}: no event type is called '{name}'.{nearest(str(name), list(spec.events))}"
+            )
+        if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate <= 1:
+            raise SourceError(f"{path}: the probability of {name} must be a number from 0 to 1")
+    return {name: float(rate) for name, rate in plain.items()}

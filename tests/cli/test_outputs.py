@@ -1,0 +1,157 @@
+"""Outputs that cannot be written: a message and an exit code, and never a traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from tacit.cli.main import main
+from tests.cli.meetings import specified, tacit, tuples
+
+RUNNER = """
+import json, os, sys
+from tacit.cli.main import main
+
+for number, (arguments, how) in enumerate(json.load(sys.stdin)):
+    child = os.fork()
+    if child:
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+        continue
+    os.dup2(os.open(f"stderr-{number}", os.O_WRONLY | os.O_CREAT), 2)
+    reading, writing = os.pipe()
+    os.close(reading)
+    full = os.open("/dev/full", os.O_WRONLY)
+    os.dup2(writing if how == "pipe" else full, 1)
+    if how == "both":
+        os.dup2(full, 2)
+    sys.argv = ["tacit", *arguments]
+    main()
+"""
+
+
+def helps(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[list[str]]:
+    """The help of every command."""
+    yield [*path, "--help"]
+    if isinstance(command, click.Group):
+        for name, one in command.commands.items():
+            yield from helps(one, (*path, name))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What commands need."""
+    folder = tmp_path_factory.mktemp("outputs")
+    spec, source = specified(folder), tuples(folder / "in.csv", seed=1)
+    plan = tacit("plan", spec, "--history", source, "-o", folder / "plan.json")
+    assert plan.exit_code == 0, plan.output
+    ledger = ["--ledger", str(folder / "spent.db"), "--to", str(folder / "out.jsonl")]
+    run = tacit("run", spec, source, "--plan", folder / "plan.json", *ledger)
+    assert run.exit_code == 0, run.output
+    (folder / "wrong.yaml").write_text("streams: 7")
+    return folder
+
+
+PRINTING = [
+    ["--version"],
+    ["validate", "spec.yaml"],
+    ["validate", "spec.yaml", "--json"],
+    ["validate", "wrong.yaml", "--json"],
+    ["schema"],
+    ["explain", "spec.yaml"],
+    ["explain", "spec.yaml", "--json"],
+    ["detect", "spec.yaml", "in.csv"],
+    ["detect", "spec.yaml", "in.csv", "--to", "x.csv", "--json"],
+    ["plan", "spec.yaml", "--history", "in.csv"],
+    ["plan", "spec.yaml", "--history", "in.csv", "--json"],
+    ["run", "spec.yaml", "in.csv", "--plan", "plan.json"],
+    ["run", "spec.yaml", "in.csv", "--plan", "plan.json", "--ledger", "other.db"],
+    ["audit", "plan.json"],
+    ["audit", "plan.json", "--json"],
+    ["doctor", "spec.yaml"],
+    ["doctor", "spec.yaml", "--json"],
+    ["demo", "--taxis", "3", "--days", "0.1"],
+    ["ledger", "show", "spent.db"],
+    ["ledger", "show", "spent.db", "--json"],
+    ["ledger", "export", "spent.db", "--to", "-"],
+    ["ledger", "verify", "spent.db"],
+    ["ledger", "verify", "spent.db", "--json"],
+]
+CODES = {"full": 5, "pipe": 141}
+
+
+@pytest.mark.parametrize("how", ["full", "pipe", "both"])
+def test_no_command_shows_a_traceback_where_its_output_fails(folder: Path, how: str) -> None:
+    commands = [["--help"], *PRINTING[1:8]] if how == "both" else [*helps(main), *PRINTING]
+    done = subprocess.run(
+        [sys.executable, "-c", RUNNER],
+        input=json.dumps([[arguments, how] for arguments in commands]),
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = dict(zip(map(" ".join, commands), map(int, done.stdout.split()), strict=True))
+    if how != "both":
+        assert found == dict.fromkeys(found, CODES[how])
+    assert 0 not in found.values()
+    for number, arguments in enumerate(commands):
+        said = (folder / f"stderr-{number}").read_text()
+        assert "Traceback" not in said, arguments
+        assert "Exception ignored" not in said, arguments
+        if how == "full":
+            assert "tacit: " in said, arguments
+            assert "full" in said, arguments
+
+
+def test_every_command_that_prints_is_tried() -> None:
+    """A new command must be added above."""
+    tried = {" ".join(arguments[:2]) for arguments in PRINTING} | {one[0] for one in PRINTING}
+    silent = {"submit", "reproduce", "ledger", "ledger answers", "ledger archive"}
+    names = set(main.commands) | {f"ledger {name}" for name in main.commands["ledger"].commands}  # type: ignore[attr-defined]
+    assert names - tried - silent == set()
+
+
+@pytest.mark.parametrize("place", ["/dev/null/demo", "/proc/demo"])
+def test_a_demo_that_cannot_be_written_says_so(place: str) -> None:
+    shown = tacit("demo", "--out", place)
+    assert shown.exit_code == 5
+    assert f"{place} cannot be written" in shown.stderr or "/proc" in shown.stderr
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_demo_in_a_folder_of_others_says_so(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    shown = tacit("demo", "--out", tmp_path / "demo")
+    assert shown.exit_code == 5
+
+
+def test_an_output_that_knows_few_letters_is_explained(folder: Path) -> None:
+    (folder / "letters.yaml").write_text((folder / "spec.yaml").read_text().replace("us,", "Ü,"))
+    done = subprocess.run(
+        [sys.executable, "-m", "tacit", "explain", "letters.yaml"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONIOENCODING": "ascii:strict", "PYTHONUTF8": "0"},
+    )
+    assert "Traceback" not in done.stderr
+    if done.returncode:
+        assert "PYTHONUTF8=1" in done.stderr
+
+
+def test_want_of_memory_is_said(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    def exhausted(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("tacit.cli.explaining.explain", exhausted)
+    shown = tacit("explain", folder / "spec.yaml")
+    assert shown.exit_code == 1
+    assert "not enough memory" in shown.stderr
