@@ -8,6 +8,7 @@ TacitError
 ├── SinkError               answers that cannot be written
 │   ├── ClosedPipeError     nobody reads the output any more
 │   └── UnreachableError    a receiver that does not answer now; it is tried again
+├── RefusedInputError       more of the input was refused than was allowed
 ├── SchemaError             a source lacks a column, or a column has an unfit type
 ├── PrivacyError            numbers that no channel can be made of
 │   ├── AuditError          a channel that gives away more than it may: an internal error
@@ -88,6 +89,14 @@ class PatternError(TacitError):
 
 class SourceError(TacitError):
     """Input that cannot be read at all."""
+
+
+class RefusedInputError(TacitError):
+    """More of the input was refused than the operator allows."""
+
+
+class RefusedInputWarning(UserWarning):
+    """Most of the input was refused."""
 
 
 class SinkError(TacitError):

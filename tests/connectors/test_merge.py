@@ -57,7 +57,7 @@ def batched(number: int, source: list[int], edges: list[int]) -> Iterator[Timed]
         rows = np.arange(start, stop)
         masks = np.stack([rows, rows + 100], axis=1).astype(np.uint64)
         slots = np.full(len(rows), number, np.int32)
-        yield Timed(whole[start:stop], (slots, masks), (number, start))
+        yield Timed(whole[start:stop], slots, (masks,), (number, start))
 
 
 def places(chunk: Merged) -> list[tuple[int, int]]:
@@ -81,7 +81,7 @@ def test_merged_order_equals_taking_one_tuple_at_a_time(
     order = [place for chunk in chunks for place in places(chunk)]
     assert order == arrive([source for source, _ in sources], future)
     for chunk in chunks:
-        slots, masks = chunk.columns
+        slots, (masks,) = chunk.slots, chunk.columns
         for index, (number, row) in enumerate(places(chunk)):
             assert chunk.times[index] == sources[number][0][row]
             assert slots[index] == number
@@ -100,17 +100,18 @@ def test_progress_equals_its_definition_across_batches(
 
 
 def test_a_single_source_passes_through_without_a_copy() -> None:
-    timed = Timed(np.arange(5), (np.arange(5),), "origin")
+    timed = Timed(np.arange(5), np.zeros(5, np.int32), (np.arange(5),), "origin")
     (chunk,) = merge([iter([timed])], 10)
     assert chunk.times is timed.times
+    assert chunk.slots is timed.slots
     assert chunk.columns[0] is timed.columns[0]
     assert (chunk.origins, chunk.part, chunk.row) == (("origin",), None, None)
 
 
 def test_one_wild_time_does_not_hold_the_other_tuples_of_its_source_back() -> None:
     flows = [
-        iter([Timed(np.array([1, 10**15, 2, 3]), (), "a")]),
-        iter([Timed(np.array([2, 9]), (), "b")]),
+        iter([Timed(np.array([1, 10**15, 2, 3]), np.zeros(4, np.int32), (), "a")]),
+        iter([Timed(np.array([2, 9]), np.zeros(2, np.int32), (), "b")]),
     ]
     merged = [time for chunk in merge(flows, 100) for time in chunk.times.tolist()]
     assert merged == [1, 10**15, 2, 2, 3, 9]
@@ -123,7 +124,7 @@ def test_merging_reads_at_most_one_batch_of_each_source_ahead(ahead: int) -> Non
     def flow(number: int, step: int) -> Iterator[Timed]:
         for start in range(0, 1000, step):
             read[number] += 1
-            yield Timed(np.arange(start, start + step), (), None)
+            yield Timed(np.arange(start, start + step), np.zeros(step, np.int32), (), None)
 
     merged = merge([flow(0, 10), flow(1, 10 * ahead)], 10**6)
     next(merged)

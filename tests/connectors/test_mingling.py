@@ -65,7 +65,7 @@ def flows(sources: list[list[int]], begin: list[int], cut: int) -> list[Iterator
         for start in range(first, len(source), cut):
             rows = np.arange(start, min(start + cut, len(source)))
             times = np.array(source, np.int64)[rows]
-            yield Timed(times, (rows,), number)
+            yield Timed(times, np.zeros(len(rows), np.int32), (rows,), number)
 
     return [flow(n, source, first) for n, (source, first) in enumerate(zip(sources, begin,
             strict=True))]  # fmt: skip

@@ -16,7 +16,9 @@ from tacit.engines import definitions
 from tacit.engines.local import plan
 from tacit.engines.terms import Terms
 from tacit.errors import SpecificationError
+from tacit.events.streams import ColumnType
 from tacit.planning.planner import plan_without_history
+from tacit.spec.columntypes import SpecColumns
 from tacit.spec.reading import load, loads
 from tests.engines.test_succession import (
     HEAD,
@@ -290,7 +292,7 @@ def test_a_reload_that_went_by_names_would_show_what_was_private(
     after = REDEFINED
     boundary, seen = changed_by("uniform", after, 0, by_name)
     assert min(seen["told"]) == boundary + PANES - 1
-    monkeypatch.setattr(definitions, "definition", lambda spec, name: name)
+    monkeypatch.setattr(definitions, "definition", lambda columns, name: name)
     boundary, seen = changed_by("uniform", after, 0, by_name)
     assert min(seen["told"]) == boundary - PANES + 1
 
@@ -300,11 +302,26 @@ def test_areas_count_by_their_geometry_as_it_was_when_they_were_read(tmp_path: P
     old, same, other = (
         private_areas(tmp_path, square) for square in ((0, 0, 1, 1), (0, 0, 1, 1), (0, 0, 2, 2))
     )
-    assert definitions.definition(old.spec, "near") == definitions.definition(same.spec, "near")
-    assert definitions.definition(old.spec, "near") != definitions.definition(other.spec, "near")
-    shown = definitions.public_before(old.spec, other.spec)
+    assert definitions.definition(old.columns, "near") == definitions.definition(
+        same.columns, "near"
+    )
+    assert definitions.definition(old.columns, "near") != definitions.definition(
+        other.columns, "near"
+    )
+    shown = definitions.public_before(old.columns, other.columns)
     assert shown.tolist() == [[0b10]]  # `kind` alone, and not the new `near`
     assert old.digest != other.digest
+
+
+def test_a_condition_on_a_column_of_another_type_is_another_definition() -> None:
+    """A plan may record another type than the one before: `0` and `00` are the same number."""
+    spec = loads(BEFORE.replace("kind = 2", "here = there"))
+    number, text = (SpecColumns(spec, {"s": {"here": kind, "there": kind}}) for kind in KINDS)
+    assert definitions.definition(number, "c") != definitions.definition(text, "c")
+    assert definitions.definition(number, "a") == definitions.definition(text, "a")
+
+
+KINDS: tuple[ColumnType, ColumnType] = ("number", "text")
 
 
 def private_areas(folder: Path, square: tuple[int, int, int, int]) -> Terms:
@@ -339,7 +356,8 @@ def test_a_stream_may_not_change_what_its_columns_mean(changed: str) -> None:
     fields = {"subject": "subject: who", "time": "time: at", "unit": "unit: us"} | {name: changed}
     text = BEFORE.replace("subject: who, time: at, unit: us", ", ".join(fields.values()))
     before, after = loads(BEFORE), loads(text)
-    assert definitions.definition(before, "a") != definitions.definition(after, "a")
+    old, new = SpecColumns(before), SpecColumns(after)
+    assert definitions.definition(old, "a") != definitions.definition(new, "a")
     run = Run(private_terms(BEFORE, "uniform"))
     with pytest.raises(SpecificationError, match="streams cannot be changed"):
         run.engine.check(Terms(after, plan_without_history(after, "uniform")))

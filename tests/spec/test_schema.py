@@ -84,7 +84,7 @@ def test_every_field_is_described() -> None:
 
 def test_defaults_are_shown_as_people_write_them() -> None:
     defaults = {name: field.get("default") for name, field in fields(json_schema())}
-    assert defaults["Windows.future"] == "1 d"
+    assert defaults["Windows.future"] == "7 d"
     assert defaults["Windows.lateness"] == "0 s"
     assert defaults["Query.alpha"] == 0.5
     assert defaults["Tacit specification.mechanism"] == "optimal"

@@ -46,15 +46,15 @@ def test_the_example_reads_back_as_the_same(tmp_path: Path) -> None:
         ("size: 10 min, lateness: 30 s, close: clock", "10 min"),
         ("size: 10 min, slide: 5 min, lateness: 6 min, close: clock", "6 min"),
         ("size: 10 min, slide: 5 min, close: clock", "5 min"),
-        ("size: 10 min, close: clock, future: 1 d", "1 d"),
+        ("size: 10 min, close: clock, future: 7 d", "7 d"),
         ("size: 10 min, close: clock, future: 0 s", "0 s"),
-        ("size: 10 min, lateness: 30 s", "1 d"),
+        ("size: 10 min, lateness: 30 s", "7 d"),
     ],
 )
 def test_how_far_ahead_tuples_may_be_by_the_clock_is_a_window_or_the_lateness_unless_it_is_said(
     windows: str, future: str
 ) -> None:
-    """What was said is kept when it is written, a day too."""
+    """What was said is kept when it is written, the default too."""
     spec = loads(re.sub(r"windows: .*", f"windows: {{{windows}}}", HEAD))
     assert spec.windows.future == parse_duration(future)
     again = loads(to_yaml(spec))

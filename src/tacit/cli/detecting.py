@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import pyarrow as pa
 
-from tacit.cli.reporting import UNPROTECTED, Summary, Tally, watching
+from tacit.cli.reporting import UNPROTECTED, Summary, Tally, judge_refusals, watching
 from tacit.connectors.deadletters import DeadLetters
 from tacit.connectors.opening import open_input, open_sink
 from tacit.engines.local import Detection, Input, assign
@@ -26,8 +26,9 @@ def run_detection(
     subjects: Path | None,
     learn: str | None,
     as_json: bool,
+    allowed: float | None = None,
 ) -> None:
-    """Run, and say what came of it."""
+    """Run, and say what came of it; fail if more than the `allowed` share was refused."""
     spec = with_registry(load(spec_file), subjects, learn)
     inputs = opened(spec, sources)
     letters = letters_beside(sink, letters)
@@ -43,6 +44,7 @@ def run_detection(
         click.echo(json.dumps(summary.as_dict(), indent=2), err=sink == "-")
     else:
         click.echo(summary, err=True)
+    judge_refusals(run.refusals, allowed)
 
 
 def write_answers(run: Detection, sink: str, *, protected: bool = False) -> Summary:

@@ -19,6 +19,7 @@ from tacit.errors import (
     LedgerError,
     OptionError,
     PlanError,
+    RefusedInputError,
     SchemaError,
     SinkError,
     SourceError,
@@ -38,6 +39,7 @@ CODES: tuple[tuple[type[TacitError], int], ...] = (
     (FencedError, 9),
     (LedgerError, 8),
     (EngineError, 10),
+    (RefusedInputError, 11),
     (TacitError, 1),
 )
 EXIT_CODES = """\b
@@ -53,6 +55,7 @@ Exit codes:
   8    a ledger that cannot be used, or was changed
   9    another engine has taken over the run
   10   an engine that cannot be started, reached or carry on
+  11   more of the input was refused than --fail-if-refused allows
   130  interrupted
   141  the reader of standard output went away"""
 

@@ -156,6 +156,13 @@ _SUBJECTS = _file(
     "--subjects",
     help="A file with the registered subjects, one in a line; instead of the specification's.",
 )
+_FAIL_IF_REFUSED = click.option(
+    "--fail-if-refused",
+    "allowed",
+    metavar="SHARE",
+    type=click.FloatRange(0, 1),
+    help="End with exit code 11 if more than this share of the tuples was refused, such as 0.5.",
+)
 _LEARN = click.option(
     "--learn",
     metavar="DURATION",
@@ -185,6 +192,7 @@ _MECHANISM = click.option(
 @_DEAD_LETTERS
 @_SUBJECTS
 @_LEARN
+@_FAIL_IF_REFUSED
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def detect(
     spec: Path,
@@ -193,6 +201,7 @@ def detect(
     dead_letters: Path | None,
     subjects: Path | None,
     learn: str | None,
+    allowed: float | None,
     as_json: bool,
 ) -> None:
     """Detect patterns: the TRUE, UNPROTECTED answers, for operators alone.
@@ -210,7 +219,7 @@ def detect(
     """
     from tacit.cli.detecting import run_detection
 
-    run_detection(spec, sources, sink, dead_letters, subjects, learn, as_json)
+    run_detection(spec, sources, sink, dead_letters, subjects, learn, as_json, allowed)
 
 
 @main.command()
@@ -248,6 +257,7 @@ def detect(
     metavar="PID|FILE",
     help="After each plan, tell the run in this process to reload; FILE holds its number.",
 )
+@_FAIL_IF_REFUSED
 @click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
 def plan(
     spec: Path,
@@ -260,6 +270,7 @@ def plan(
     plot: Path | None,
     watch: bool,
     target: str | None,
+    allowed: float | None,
     as_json: bool,
 ) -> None:
     """Plan from history: the best quality for an epsilon, or the least epsilon for a quality.
@@ -277,7 +288,7 @@ def plan(
     from tacit.cli.outcomes import Wish
     from tacit.cli.planning import run_planning, watch_planning
 
-    wish = Wish(mechanism, decode, quality, out, plot)
+    wish = Wish(mechanism, decode, quality, out, plot, allowed)
     if watch:
         watch_planning(spec, history, prior, wish, as_json, target)
     elif target is not None:
@@ -341,6 +352,7 @@ def plan(
     help="Log what is at least so grave; by default info for live sources, else warning.",
 )
 @_file("--pid-file", help="Keep the number of the process in this file while it runs.")
+@_FAIL_IF_REFUSED
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def run(
     spec: Path,
@@ -361,6 +373,7 @@ def run(
     log: str,
     log_level: str | None,
     pid_file: Path | None,
+    allowed: float | None,
     as_json: bool,
 ) -> None:
     """Answer queries, protected as the specification says, each answer with its confidence.
@@ -402,6 +415,7 @@ def run(
         as_json,
         options,
         operating,
+        allowed,
     )
 
 

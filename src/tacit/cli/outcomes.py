@@ -37,6 +37,8 @@ class Wish:
     quality: str | None
     out: Path | None
     plot: Path | None
+    allowed: float | None = None
+    """The share of history that may be refused, where that is limited."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import click
 
 from tacit.cli.detecting import opened, spare
 from tacit.cli.outcomes import Outcome, Wish
-from tacit.cli.reporting import watching, working
+from tacit.cli.reporting import judge_refusals, watching, working
 from tacit.cli.watching import Call, stamps, watch
 from tacit.engines.local import survey
 from tacit.errors import OptionError, PlanError, SourceError
@@ -78,7 +78,13 @@ def _surveyed(spec: Specification, history: Sequence[str], wish: Wish) -> list[S
     inputs = opened(spec, history)
     literal = (wish.decode or spec.decode) == "literal"
     with watching([input_.source for input_ in inputs]) as watch:
-        statistics = survey(spec, inputs, literal=literal, progress=watch)
+        statistics = survey(
+            spec,
+            inputs,
+            literal=literal,
+            progress=watch,
+            refusals=lambda refusals: judge_refusals(refusals, wish.allowed),
+        )
     if not sum(part.windows for part in statistics):
         raise SourceError("the history has no tuple that could be used, and so no window")
     return statistics

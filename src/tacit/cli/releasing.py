@@ -16,6 +16,7 @@ from tacit.connectors.opening import open_outlet
 from tacit.counting import count
 from tacit.engines.durable import Durable, Outcome
 from tacit.engines.local import Input
+from tacit.engines.refusals import Refusals
 from tacit.engines.setup import LedgerOptions
 from tacit.engines.terms import Terms
 from tacit.ledger.charges import NANO
@@ -34,8 +35,8 @@ def run_durably(
     noise: Noise,
     options: LedgerOptions,
     operating: Operating,
-) -> Charged:
-    """Run until the input ends or a signal says stop; what came of it."""
+) -> tuple[Charged, Refusals]:
+    """Run until the input ends or a signal says stop; what came of it, and what was refused."""
     tally = Tally()
     live = any(input_.source.live for input_ in inputs)
     with (
@@ -66,7 +67,8 @@ def run_durably(
         summary = Summary.of(run.detection, tally, protected=noise.private)
     tell_strangers(run.detection)
     plan = run.engine.terms.plan
-    return Charged(plan, plan_file, summary, outcome, ledger.name, options.name)
+    charged = Charged(plan, plan_file, summary, outcome, ledger.name, options.name)
+    return charged, run.detection.refusals
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,11 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
+import click
 import numpy as np
 
 from tacit.counting import count
+from tacit.engines.refusals import MOST, Refusals
 from tacit.windows.clock import NEVER
 
 if TYPE_CHECKING:
@@ -115,13 +117,15 @@ class Summary:
             where = self.dead_letters or "nowhere; name a file with --dead-letters to keep them"
             lost = count(sum(self.refused.values()), "tuple")
             lines.insert(1, f"Refused: {lost} (kept: {where}):")
-        if self.refused and not self.taken:
-            lines.append(
-                "No tuple was taken. Refused as unregistered: see that the registry has the "
-                "subjects as they are written in the data. Refused for their times: see "
-                "windows.future and start."
-            )
         return "\n".join(lines)
+
+
+def judge_refusals(refusals: Refusals, allowed: float | None) -> None:
+    """Say it where most of the input was refused; fail where more was than is allowed."""
+    if allowed is not None:
+        refusals.check(allowed)
+    if refusals.exceed(MOST):
+        click.echo(f"tacit: warning: {refusals}", err=True)
 
 
 def iso(microseconds: int) -> str:

@@ -12,7 +12,7 @@ import click
 
 from tacit.cli.detecting import opened, spare, write_answers
 from tacit.cli.operating import Operating
-from tacit.cli.reporting import Summary, watching
+from tacit.cli.reporting import Summary, judge_refusals, watching
 from tacit.connectors.deadletters import DeadLetters
 from tacit.counting import count
 from tacit.engines.local import Detection, protected
@@ -44,8 +44,9 @@ def run_protected(
     as_json: bool,
     options: LedgerOptions,
     operating: Operating,
+    allowed: float | None = None,
 ) -> None:
-    """Run, and tell the operator what came of it."""
+    """Run, and report to the operator; fail if more than the `allowed` share was refused."""
 
     def read() -> Terms:
         declared = load(spec_file)
@@ -62,10 +63,12 @@ def run_protected(
     if options.place is not None:
         from tacit.cli.releasing import run_durably
 
-        told: Told = run_durably(
+        told: Told
+        told, refusals = run_durably(
             terms, read, inputs, plan_file, sink, letters, noise, options, operating
         )
         click.echo(json.dumps(told.as_dict(), indent=2) if as_json else told, err=True)
+        judge_refusals(refusals, allowed)
         return
     with (
         watching([input_.source for input_ in inputs]) as watch,
@@ -77,6 +80,7 @@ def run_protected(
     told = Told(plan, plan_file, summary)
     # Counts of tuples depend on private events, so they never go where answers may go.
     click.echo(json.dumps(told.as_dict(), indent=2) if as_json else told, err=True)
+    judge_refusals(run.refusals, allowed)
 
 
 def tell_strangers(run: Detection) -> None:

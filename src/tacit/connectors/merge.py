@@ -10,7 +10,7 @@ within a source they keep their order.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from tacit.events.times import NO_TIME
 from tacit.kernels import compiled
+from tacit.windows.clock import REACH
 
 Array: TypeAlias = NDArray[Any]
 
@@ -26,22 +27,43 @@ Array: TypeAlias = NDArray[Any]
 class Timed:
     """Tuples of one source in order of arrival: times, and arrays with a row for each.
 
-    `columns` may hold anything, but the same in every source: slots and masks, say.
-    `origin` is handed through, so that a tuple can be traced back to where it was read.
+    `columns` may hold anything, but the same in every source.
+    `origin` is passed through, so that a tuple can be traced back to where it was read.
     """
 
     times: NDArray[np.int64]
+    slots: NDArray[np.int32]
+    """Whose tuples they are: one of nobody known counts for no progress."""
     columns: tuple[Array, ...]
     origin: Any
-    slots: NDArray[np.int32] | None = None
-    """Whose tuples they are: one of nobody known counts for no progress. None: all count."""
+    first: int = 0
+    """The row of the first tuple within its origin."""
+    before: int = NO_TIME
+    """How far the source was before the first of them."""
 
     def progress(self, before: int, future: int) -> NDArray[np.int64]:
         """How far the source is at each tuple."""
-        times = self.times
-        if self.slots is not None:
-            times = np.where(self.slots >= 0, times, NO_TIME)
+        times = np.where(self.slots >= 0, self.times, NO_TIME)
         return running_progress(times, before, future)
+
+    def reached(self, before: int, count: int | None = None) -> int:
+        """How far the source is after all of these tuples, or the first so many of them."""
+        counted = (self.slots >= 0) & (self.times <= REACH)
+        return int(np.max(self.times[:count], where=counted[:count], initial=before))
+
+    def piece(self, begin: int, end: int, slots: NDArray[np.int32] | None = None) -> Timed:
+        """Some of these tuples in a row, perhaps with other slots."""
+        if slots is None:
+            slots = self.slots[begin:end]
+        if (begin, end) == (0, len(self.times)):
+            return replace(self, slots=slots)
+        return replace(
+            self,
+            times=self.times[begin:end],
+            slots=slots,
+            columns=tuple(column[begin:end] for column in self.columns),
+            first=self.first + begin,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +71,7 @@ class Merged:
     """Tuples of all sources in order of arrival, and where each of them came from."""
 
     times: NDArray[np.int64]
+    slots: NDArray[np.int32]
     columns: tuple[Array, ...]
     origins: tuple[Any, ...]
     part: NDArray[np.int32] | None = None
@@ -57,6 +80,25 @@ class Merged:
     """The row of each tuple within its origin; None where they count from 0."""
     progress: NDArray[np.int64] | None = None
     """How far its source was at each tuple; None where there is only one source."""
+    before: int = NO_TIME
+    """How far the source was before all of them, where there is only one."""
+
+    def reached(self, last: int) -> int:
+        """How far its source was at a tuple."""
+        if self.progress is not None:
+            return int(self.progress[last])
+        one = Timed(self.times, self.slots, (), None)
+        return one.reached(self.before, last + 1)
+
+    @classmethod
+    def of_one(cls, timed: Timed) -> Merged:
+        """Tuples of one source."""
+        rows = None
+        if timed.first:
+            rows = np.arange(timed.first, timed.first + len(timed.times))
+        return cls(
+            timed.times, timed.slots, timed.columns, (timed.origin,), row=rows, before=timed.before
+        )
 
 
 def merge(
@@ -68,8 +110,7 @@ def merge(
     far each source was before, where they are not read from their beginnings.
     """
     if len(sources) == 1:
-        for timed in sources[0]:
-            yield Merged(timed.times, timed.columns, (timed.origin,))
+        yield from map(Merged.of_one, sources[0])
         return
     befores = [NO_TIME] * len(sources) if begin is None else begin
     heads = [_Head(source, future, last) for source, last in zip(sources, befores, strict=True)]
@@ -133,21 +174,25 @@ class _Head:
 
 def _interleave(parts: list[_Part]) -> Merged:
     origins = tuple(part.timed.origin for part in parts)
-    rows = [np.arange(part.rows.start, part.rows.stop) for part in parts]
+    rows = [
+        np.arange(part.timed.first + part.rows.start, part.timed.first + part.rows.stop)
+        for part in parts
+    ]
     if len(parts) == 1:
-        timed, cut = parts[0].timed, parts[0].rows
-        columns = tuple(column[cut] for column in timed.columns)
-        return Merged(timed.times[cut], columns, origins, None, rows[0], parts[0].progress)
+        cut = parts[0].timed.piece(parts[0].rows.start, parts[0].rows.stop)
+        return Merged(cut.times, cut.slots, cut.columns, origins, None, rows[0], parts[0].progress)
     # a stable sort merges sorted runs in one pass and keeps the sources' order in ties
     progress = np.concatenate([part.progress for part in parts])
     order = np.argsort(progress, kind="stable")
     part_numbers = np.repeat(np.arange(len(parts), dtype=np.int32), [len(row) for row in rows])
-    times, *others = (
+    whole = ((part.timed.times, part.timed.slots, *part.timed.columns) for part in parts)
+    times, slots, *others = (
         np.concatenate([array[part.rows] for part, array in zip(parts, arrays, strict=True)])[order]
-        for arrays in zip(*((part.timed.times, *part.timed.columns) for part in parts), strict=True)
+        for arrays in zip(*whole, strict=True)
     )
     return Merged(
         times,
+        slots,
         tuple(others),
         origins,
         part_numbers[order],

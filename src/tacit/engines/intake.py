@@ -7,11 +7,12 @@ whenever they are read. Sources that bring tuples as they happen are taken as th
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol, TypedDict
 
 import numpy as np
 
+from tacit.connectors.confirmation import Confirmation, confirmed
 from tacit.connectors.merge import Merged, Timed, merge
 from tacit.connectors.prefetch import mingle, prefetch
 from tacit.connectors.sources import Batch, Source
@@ -21,6 +22,7 @@ from tacit.events.times import NO_TIME
 from tacit.options import option
 from tacit.pipeline.arrivals import Arrivals, Rows
 from tacit.spec.specification import Specification
+from tacit.windows.jumps import Jumps
 
 _AHEAD: Final = 2
 PULSE: Final = 0.2
@@ -35,7 +37,7 @@ class Position(TypedDict):
     rows: int
     """Rows that were taken from there on."""
     progress: int | None
-    """The largest event time among them, by the rules of `merge`, where several are merged."""
+    """The largest event time among them, by the rules of `merge`; None in old checkpoints."""
 
 
 Positions = dict[str, Position]
@@ -63,14 +65,14 @@ class Taken:
     @classmethod
     def of(cls, merged: Merged) -> Taken:
         """The same tuples as an engine takes them."""
-        slots, masks = merged.columns
+        (masks,) = merged.columns
         rows = [origin.rows for origin in merged.origins]
         return cls(
-            Arrivals(slots, merged.times, masks, rows, merged.part, merged.row),
+            Arrivals(merged.slots, merged.times, masks, rows, merged.part, merged.row),
             merged,
         )
 
-    def reached(self, laid: int) -> Iterator[tuple[_Origin, int, int | None]]:
+    def reached(self, laid: int) -> Iterator[tuple[_Origin, int, int]]:
         """For each batch how many of its rows are among the first `laid` tuples, and how far."""
         merged = self.merged
         for number, origin in enumerate(merged.origins):
@@ -84,8 +86,7 @@ class Taken:
                 rows = last + 1 if merged.row is None else int(merged.row[last]) + 1
             if rows is None:
                 continue  # none of it yet, or none of it since the last time
-            progress = merged.progress
-            yield origin, rows, None if progress is None or last < 0 else int(progress[last])
+            yield origin, rows, merged.before if last < 0 else merged.reached(last)
 
 
 class Extracting(Protocol):
@@ -94,6 +95,10 @@ class Extracting(Protocol):
     @property
     def learning(self) -> int:
         """Whether subjects are learned from what is extracted."""
+
+    @property
+    def jumps(self) -> Jumps | None:
+        """How far the time of a source may jump; None where no tuple moves anything."""
 
     def extract(self, rows: Rows) -> Arrivals:
         """The events that rows give."""
@@ -175,22 +180,36 @@ class Intake:
     def _merged(self) -> Iterator[Taken]:
         engine = self._run.engine
         ahead = 0 if engine.learning else _AHEAD
-        flows = [
-            prefetch(map(self._extracted, self._read(place)), ahead)
-            for place in range(len(self._inputs))
-        ]
         begin = [self._progress(key) for key in self._keys]
-        return map(Taken.of, merge(flows, self._run.spec.windows.future, begin))
+        flows = []
+        for place, front in enumerate(begin):
+            flow: Iterator[Timed] = map(self._extracted, self._read(place))
+            if engine.jumps is not None:
+                flow = confirmed(flow, engine.jumps, front)
+            flows.append(prefetch(flow, ahead))
+        return map(Taken.of, merge(flows, self._run.spec.windows.jumps[1], begin))
 
     def _mingled(self, patience: Callable[[], float]) -> Iterator[Taken | None]:
         flows = [self._read(place) for place in range(len(self._inputs))]
+        jumps, front = self._run.engine.jumps, max(map(self._progress, self._keys))
+        confirmation = None if jumps is None else Confirmation(jumps, front)
         for item in mingle(flows, _AHEAD * len(flows), patience):
             if item is None:
                 yield None
                 continue
             # Here and not in the threads: subjects may be learned, and that is for one alone.
             timed = self._extracted(item[1])
-            yield Taken.of(Merged(timed.times, timed.columns, (timed.origin,)))
+            pieces = [timed] if confirmation is None else confirmation.add(timed)
+            for piece in pieces:
+                waited = piece.origin is not timed.origin
+                yield Taken.of(Merged.of_one(self._again(piece) if waited else piece))
+        for piece in confirmation.finish() if confirmation is not None else ():
+            yield Taken.of(Merged.of_one(self._again(piece)))
+
+    def _again(self, timed: Timed) -> Timed:
+        """Tuples that waited, with the events that they give by the specification of now."""
+        masks = self._run.engine.extract(timed.origin.rows).masks
+        return replace(timed, columns=(masks[timed.first : timed.first + len(timed.times)],))
 
     def _progress(self, key: str) -> int:
         position = self.positions.get(key)
@@ -200,7 +219,7 @@ class Intake:
 
     def _extracted(self, origin: _Origin) -> Timed:
         events = self._run.engine.extract(origin.rows)
-        return Timed(events.times, (events.slots, events.masks), origin, events.slots)
+        return Timed(events.times, events.slots, (events.masks,), origin)
 
     def _read(self, place: int) -> Iterator[_Origin]:
         """The batches of a source without the rows that were taken before."""

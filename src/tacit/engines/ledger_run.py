@@ -176,6 +176,7 @@ def collect_run(
                 f" with {option('to')}, a place or a function"
             )
         outcome = run.run()
+        run.detection.refusals.warn()
         return DeliveredAnswers(
             tables,
             run.detection.schema,

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from tacit.answers.answers import Answers, schema
 from tacit.answers.collected import Collected
+from tacit.connectors.confirmation import confirmed
 from tacit.connectors.deadletters import DeadLetters
 from tacit.connectors.files import STANDARD_INPUT
 from tacit.connectors.frames import FrameSource
@@ -26,6 +27,7 @@ from tacit.connectors.prefetch import prefetch
 from tacit.connectors.sinks import CallableSink, Sink
 from tacit.connectors.sources import Batch, EmptySourceError, Source
 from tacit.counting import count
+from tacit.engines.refusals import Refusals
 from tacit.engines.setup import (
     RETAIN,
     LedgerOptions,
@@ -56,7 +58,7 @@ from tacit.spec.columntypes import RecordedTypes
 from tacit.spec.reading import load
 from tacit.spec.specification import Specification
 from tacit.spec.subjects import Learned, SubjectFile
-from tacit.windows.clock import REASONS
+from tacit.windows.clock import REASONS, TAKEN
 
 Place: TypeAlias = str | PathLike[str]
 SpecSource: TypeAlias = Specification | str | PathLike[str]
@@ -141,10 +143,10 @@ class Detection:
 
     def __iter__(self) -> Iterator[Answers]:
         flows = [self._extracted(input_) for input_ in self.inputs]
-        for merged in merge(flows, self.spec.windows.future):
-            slots, masks = merged.columns
+        for merged in merge(flows, self.spec.windows.jumps[1]):
+            (masks,) = merged.columns
             yield from self.engine.take(
-                Arrivals(slots, merged.times, masks, merged.origins, merged.part, merged.row)
+                Arrivals(merged.slots, merged.times, masks, merged.origins, merged.part, merged.row)
             )
         yield from self.engine.finish()
 
@@ -153,13 +155,16 @@ class Detection:
 
         While subjects are learned the registry changes, so that only one thread may use it.
         """
-        return prefetch(self._extract(input_), 0 if self.engine.learning else _AHEAD)
+        flow, jumps = self._extract(input_), self.engine.jumps
+        if jumps is not None:
+            flow = confirmed(flow, jumps)
+        return prefetch(flow, 0 if self.engine.learning else _AHEAD)
 
     def _extract(self, input_: Input) -> Iterator[Timed]:
         for batch in self.batches(input_):
             rows = rows_of(input_, batch)
             events = self.engine.extract(rows)
-            yield Timed(events.times, (events.slots, events.masks), rows, events.slots)
+            yield Timed(events.times, events.slots, (events.masks,), rows)
 
     def batches(self, input_: Input, known: int = 0) -> Iterator[Batch]:
         """A source's rows; lines that cannot be read are dead letters.
@@ -190,6 +195,16 @@ class Detection:
                 refused.times[chosen],
                 subject,
             )
+
+    @property
+    def refusals(self) -> Refusals:
+        """How much of the input was refused, and why."""
+        counts = self.engine.counts.tolist()
+        reasons = {reason: counts[code] for code, reason in REASONS.items() if counts[code]}
+        for (_, reason), times in self.dead_letters.counts.items():
+            if reason not in REASONS.values():  # lines that could not be read
+                reasons[reason] = reasons.get(reason, 0) + times
+        return Refusals(counts[TAKEN], reasons)
 
     def _registry(self) -> tuple[Subjects, int]:
         """The registry, and how long to learn it from the stream.
@@ -242,16 +257,19 @@ def survey(
     *,
     literal: bool,
     progress: Callable[[Source, int], None] | None = None,
+    refusals: Callable[[Refusals], None] = Refusals.warn,
 ) -> list[Statistics]:
     """What the history in these sources says, for each policy of the specification.
 
     The types of columns that nothing else shows are inferred from history, and recorded.
+    `refusals` is called with what was refused, when all is read.
     """
     asking = Surveying(spec, literal=literal)
     recorded = history_types(Flow(spec, asking), inputs)
     run = Detection(spec, inputs, asking=asking, progress=progress, recorded=recorded)
     for answers in run:
         asking.count(answers, asking.policies.of(run.engine.subjects))
+    refusals(run.refusals)
     return [replace(found, columns=recorded) for found in asking.statistics()]
 
 
@@ -521,6 +539,7 @@ def _collected(run: Detection, to: Target | None, *, protected: bool) -> Collect
             for answers in run:
                 for batch in answers.batches():
                     sink.write(pa.Table.from_batches([batch]))
+    run.refusals.warn()
     refused = refused_by_reason(run.dead_letters)
     return Collected(parts, run.schema, run.flow.names, protected=protected, refused=refused)
 

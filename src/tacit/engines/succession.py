@@ -198,7 +198,7 @@ class Succession(Engine):
         if terms.digest != self.terms.digest:
             boundary = begin + terms.spec.windows.panes - 1
             engine = Engine(terms.flow(self._noise), self.subjects)
-            heir = Heir(terms, engine, boundary, public_before(self.terms.spec, terms.spec))
+            heir = Heir(terms, engine, boundary, public_before(self.terms.columns, terms.columns))
             shard = heir.engine.shard
             shard.since, shard.settled = self.shard.since.copy(), self.shard.settled
             shard.order = self.shard.order
@@ -389,7 +389,7 @@ class Succession(Engine):
             engine = Engine(terms.flow(noise), Subjects(self.subjects.kind))
             engine.restore(parts[3])
             engine.shard.subjects = self.subjects
-            public = public_before(self.terms.spec, terms.spec)
+            public = public_before(self.terms.columns, terms.columns)
             self._take_over(Heir(terms, engine, int(head["boundary"]), public))
         if self.latest is not wanted:
             self.offer(wanted)

@@ -15,6 +15,7 @@ from tacit.pipeline.flow import Flow
 from tacit.pipeline.release import Release
 from tacit.planning.plan import Plan
 from tacit.privacy.noise import Noise
+from tacit.spec.columntypes import SpecColumns
 from tacit.spec.reading import loads
 from tacit.spec.specification import Specification
 from tacit.spec.writing import to_yaml
@@ -41,6 +42,11 @@ class Terms:
         """What they ask to be done with tuples."""
         release = Release(self.spec, self.plan.schemes, noise)
         return Flow(self.spec, release, self.plan.columns)
+
+    @cached_property
+    def columns(self) -> SpecColumns:
+        """The columns that are read, and their types."""
+        return SpecColumns(self.spec, self.plan.columns or {})
 
     @property
     def consumers(self) -> dict[str, str]:

@@ -27,6 +27,7 @@ from tacit.pipeline.arrivals import Arrivals, Rows
 from tacit.pipeline.flow import Flow, SourceColumns
 from tacit.pipeline.shard import Handed, Shard, below
 from tacit.windows.clock import REASONS, TAKEN, Clock, Verdicts
+from tacit.windows.jumps import Jumps
 from tacit.windows.panes import ring_capacity
 
 _FORMAT: Final = 3
@@ -73,7 +74,7 @@ class Engine:
         self.clock = Clock.at_rest(
             pane,
             windows.lateness,
-            windows.future,
+            windows.future if ticking else windows.jumps[1],
             windows.start_time,
             capacity,
             ticking=ticking,
@@ -92,6 +93,17 @@ class Engine:
     def subjects(self) -> Subjects:
         """The registry."""
         return self.shard.subjects
+
+    @property
+    def jumps(self) -> Jumps | None:
+        """How far the time of a source may jump; None where the clock on the wall closes windows.
+
+        Sources are checked for it before they are merged, so that an engine judges what is left.
+        """
+        if self.clock.ticking:
+            return None
+        alone = len(self.subjects) == 1 and not self.learning
+        return Jumps.of(self.flow.spec.windows, alone=alone)
 
     def extract(self, rows: Rows) -> Arrivals:
         """The events that rows of a stream give."""
@@ -269,5 +281,6 @@ class Engine:
         kept = {name: frame for name, frame in frames.items() if not name.startswith("held.")}
         self.shard.restore(arrays, kept)
         self.clock = replace(self.clock, capacity=self.shard.panes.capacity, state=arrays["clock"])
-        self.counts = arrays["counts"]
+        self.counts = np.zeros(len(REASONS) + 1, dtype=np.int64)
+        self.counts[: len(arrays["counts"])] = arrays["counts"]
         self.learning = head["learning"]

@@ -23,6 +23,8 @@ def canonical(spec: Specification) -> dict[str, Any]:
     plain["events"] = list(plain["events"].items())
     if spec.windows.close == "events":
         del plain["windows"]["close"]  # as before there was a choice
+    if spec.windows.jump is None:
+        del plain["windows"]["jump"]
     if spec.windows.start is not None:
         plain["windows"]["start"] = spec.windows.start.isoformat()
     for stream in plain["streams"].values():

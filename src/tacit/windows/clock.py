@@ -26,6 +26,7 @@ UNREGISTERED: Final = 3
 LATE: Final = 4
 FUTURE: Final = 5
 BEFORE_START: Final = 6
+UNCONFIRMED: Final = 7
 
 REASONS: Final = {
     NO_SUBJECT: "no subject: it is null or empty",
@@ -34,14 +35,21 @@ REASONS: Final = {
     LATE: "late: its window is closed",
     FUTURE: "too far in the future: more than windows.future ahead of what was seen so far",
     BEFORE_START: "before windows.start",
+    UNCONFIRMED: "far ahead by itself: more than windows.jump ahead, and nothing confirms it",
 }
+NO_SUBJECT_SLOT: Final = -2
+"""In place of the slot where there is no subject; -1 is a subject that is not registered."""
+UNCONFIRMED_SLOT: Final = -3
+"""In place of the slot of a tuple that is refused as UNCONFIRMED before it comes to the clock."""
+FUTURE_SLOT: Final = -4
+"""The same for one that is refused as FUTURE."""
 
 NONE: Final = np.iinfo(np.int64).min
 """Stands for a time or a window that is not there (yet)."""
 NEVER: Final = np.iinfo(np.int64).max
 """`since` of a subject that is not registered."""
-_REACH: Final = 1 << 61
-"""Times further than this from the epoch cannot be reckoned with."""
+REACH: Final = 1 << 61
+"""Times further than this from the epoch count as no time."""
 
 # Places in the clock's state.
 _NEWEST, _LEAST, _NEXT, _REFUSED, _MARK = 0, 1, 2, 3, 4
@@ -294,10 +302,16 @@ def _judge(
             verdicts[i] = TAKEN
             continue
         if slot < 0:
-            verdicts[i] = UNREGISTERED if slot == -1 else NO_SUBJECT
+            verdicts[i] = UNREGISTERED
+            if slot == NO_SUBJECT_SLOT:
+                verdicts[i] = NO_SUBJECT
+            elif slot == UNCONFIRMED_SLOT:
+                verdicts[i] = UNCONFIRMED
+            elif slot == FUTURE_SLOT:
+                verdicts[i] = FUTURE
             refused += 1
             continue
-        if time < -_REACH or time > _REACH:
+        if time < -REACH or time > REACH:
             verdicts[i] = NO_TIME
             refused += 1
             continue

@@ -47,6 +47,8 @@ Moment = Annotated[
 
 MOST_PANES: Final = 1000
 """A tuple may lie in so many windows."""
+_JUMP: Final = 100
+"""So many windows one tuple may open by itself, where nothing else is said."""
 
 
 class Windows(Config):
@@ -61,11 +63,16 @@ class Windows(Config):
     """How far apart windows begin, where they overlap: the size is a multiple of it."""
     lateness: Duration = 0
     """How long the tuples of a window are waited for after its end, in event time."""
-    future: Duration = MICROSECONDS["d"]
+    future: Duration = 7 * MICROSECONDS["d"]
     """How far ahead of the largest time seen a tuple may be before it is refused.
 
     Where windows close by the clock, ahead of the clock, and if nothing is said, as far as the
     lateness or one window, whichever is longer.
+    """
+    jump: Duration | None = None
+    """How far ahead one tuple may be by itself; further only if the next one confirms it.
+
+    By default 100 windows; never more than `future`. Not used where the clock closes windows.
     """
     start: Moment | None = None
     """The first window is the one that holds this time; by default that of the earliest tuple."""
@@ -101,6 +108,15 @@ class Windows(Config):
     def panes(self) -> int:
         """How many panes a window has: 1 where windows do not overlap."""
         return self.size // self.pane
+
+    @property
+    def jumps(self) -> tuple[int, int]:
+        """How far ahead a tuple may be where event time closes windows: by itself, and at all."""
+        future = self.future
+        if self.close == "clock" and "future" not in self.model_fields_set:
+            future = Windows.model_fields["future"].default  # it is replayed
+        jump = _JUMP * self.pane if self.jump is None else self.jump
+        return min(jump, future), future
 
     @property
     def unit(self) -> str:

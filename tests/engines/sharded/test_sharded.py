@@ -60,7 +60,8 @@ def written(folder: Path, seed: int, files: int, rows: int) -> list[tuple[str, P
     for number in range(files):
         times = 1_700_000_000 + np.sort(random.integers(100 * number, 900, rows))
         times += random.integers(-30, 31, rows)
-        times[random.random(rows) < 0.01] += 500_000
+        times[random.random(rows) < 0.01] += 500_000  # within windows.future
+        times[random.random(rows) < 0.01] += 900_000
         frame = pl.DataFrame(
             {
                 "who": [f"p{n}" if n else None for n in random.integers(0, 30, rows)],
@@ -179,7 +180,7 @@ def test_a_partition_that_falls_silent_is_waited_for_only_so_long(
     """Then others' windows close; what it brings for them later is late, and nobody else's is."""
     sources = {
         "busy": Slow("busy", [at(0, 70, 130, 190, 250, 400)]),
-        "quiet": Slow("quiet", [at(0), at(61, 380)]),
+        "quiet": Slow("quiet", [at(0, 1), at(61, 380)]),
     }
     monkeypatch.setattr("tacit.engines.sharded.reader.open_input", lambda name, **_: sources[name])
     spec = loads(SPEC + "subjects: [p1, p2, p3]\n")

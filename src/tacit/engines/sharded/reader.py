@@ -29,6 +29,7 @@ from tacit.events.subjects import Subjects
 from tacit.kernels import compiled
 from tacit.pipeline.arrivals import Arrivals, Rows
 from tacit.windows.clock import NONE, REASONS, TAKEN, Clock, Verdicts
+from tacit.windows.jumps import Jumps
 
 PULSE: Final = 0.05
 """Seconds that a reader waits for tuples before others have their turn."""
@@ -61,7 +62,7 @@ class Reader:
         self._input = Input(partition.stream, open_input(partition.source, follow=partition.follow))
         windows = self.spec.windows
         self._clock = Clock.at_rest(
-            windows.pane, windows.lateness, windows.future, windows.start_time, job.capacity
+            windows.pane, windows.lateness, windows.jumps[1], windows.start_time, job.capacity
         )
         self._since = np.full(len(job.subjects), NONE, np.int64)
         self._done = self._idle = self._was_idle = False
@@ -93,6 +94,11 @@ class Reader:
     def subjects(self) -> Subjects:
         """The whole registry."""
         return self._job.subjects
+
+    @property
+    def jumps(self) -> Jumps:
+        """How far the partition's time may jump."""
+        return Jumps.of(self.spec.windows, alone=len(self.subjects) == 1)
 
     def extract(self, rows: Rows) -> Arrivals:
         """The events that rows give."""
