@@ -68,7 +68,7 @@ def terms(text: str = OLD) -> Terms:
 
 def registry(names: Sequence[int] = WHO) -> Subjects:
     """These subjects."""
-    subjects = Subjects("int")
+    subjects = Subjects()
     subjects.add(list(names))
     return subjects
 
@@ -335,7 +335,7 @@ def test_terms_that_have_not_changed_are_not_taken_up_again(tmp_path: Path) -> N
 def test_numbers_that_are_listed_are_found_in_a_registry_of_names() -> None:
     given = terms(NEW + "subjects: [1, 2, 3]\n")
     noise = Noise(SeededSource(1))
-    names = Subjects("text")
+    names = Subjects()
     names.add(["1", "2"])
     engine = Succession(terms(OLD), terms(OLD).flow(noise), names, noise=noise)
     engine.offer(given)

@@ -59,7 +59,7 @@ def asking(spec: Specification, mechanism: str, decode: str, seed: int) -> Askin
 
 
 def engine(spec: Specification, mechanism: str, decode: str, seed: int = 1) -> Engine:
-    return Engine(Flow(spec, asking(spec, mechanism, decode, seed)), Subjects("int"), learn=60)
+    return Engine(Flow(spec, asking(spec, mechanism, decode, seed)), Subjects(), learn=60)
 
 
 def batches(seed: int, subjects: int = 100, windows: int = 12) -> list[pa.RecordBatch]:
@@ -139,7 +139,7 @@ def test_noise_is_not_drawn_before_the_registry_is_announced() -> None:
     source.draw = lambda number: drawn.append(number) or plain(number)  # type: ignore[method-assign, func-returns-value]
     made = plan_without_history(spec, "uniform", "literal", RATES)
     flow = Flow(spec, Release(spec, made.schemes, Noise(source)))
-    target = Engine(flow, Subjects("int"), learn=60)
+    target = Engine(flow, Subjects(), learn=60)
     push(target, batches(1)[:9])
     assert drawn == []
     list(target.finish())
