@@ -118,7 +118,7 @@ def test_the_same_holds_in_python(tmp_path: Path, registry: str) -> None:
     spec = house(tmp_path, '["007"]', registry)
     frame = pl.read_parquet(tmp_path / "input.parquet")
     for source in (frame, frame.to_pandas(), iter([frame]), frame.to_arrow()):
-        with pytest.raises(SpecificationError, match="'007'.*did you mean '7'"):
+        with pytest.raises(SpecificationError, match=r"'007'.*did you mean '7'"):
             library.run(spec, source)
 
 

@@ -367,13 +367,14 @@ class Succession(Engine):
         wanted, noise = self.terms, self._noise
         given, *heirs = [wanted.or_unpacked(packed) for packed in parts[::2]]
         if given is not wanted:
+            most = self.most_windows
             super().__init__(
                 given.flow(noise),
                 Subjects(),
                 refused=self.refused,
                 ticking=self.clock.ticking,
             )
-            self.terms = given
+            self.terms, self.most_windows = given, most
         super().restore(parts[1])
         self.heir, self._offered = None, None
         self.consumers = head["consumers"]
