@@ -76,7 +76,7 @@ Answer = tuple[int, int, str]
 def flat(answers: Sequence[Answers]) -> dict[Answer, bool]:
     """Answers by window start, subject and query; no answer may come twice."""
     rows = [
-        ((start, row["subject"], row["query"]), row["detected"])
+        ((start, int(row["subject"]), row["query"]), row["detected"])
         for part in answers
         for start, row in zip(
             part.table()["window_start"].cast(pa.int64()).to_pylist(),
@@ -305,7 +305,7 @@ def test_a_subject_registered_later_has_answers_from_the_next_window_on() -> Non
         refused=lambda found: refused.extend(found.rows.number(found.chosen).tolist()),
     )
     answers = list(engine.push(Rows("s", batch([Row(1, 5, 0, None)]))))
-    engine.register([2])
+    engine.register(["2"])
     rows = [Row(2, 6, 0, None), Row(2, 12, 0, None), Row(1, 13, 1, None)]
     answers += engine.push(Rows("s", batch(rows), first=2))
     answers += engine.finish()

@@ -122,7 +122,7 @@ def test_any_pattern_is_detected_as_the_reference_says(seed: int, panes: int) ->
     )
     for row in found:
         begin, end = (int(row[edge].timestamp() * 1e6) for edge in ("window_start", "window_end"))
-        inside = [t for who, t in sent if who == row["subject"] and begin <= t.time < end]
+        inside = [t for who, t in sent if who == int(row["subject"]) and begin <= t.time < end]
         assert row["detected"] == detected(patterns[int(row["query"][1:])], inside)
 
 
@@ -195,11 +195,11 @@ def test_a_subject_registered_later_has_answers_from_the_next_whole_window_on() 
     registry.add([1])
     engine = Engine(Flow(FIFTHS), registry)
     answers = list(engine.push(Rows("s", batch([Row(1, 3, 0, None)]))))
-    engine.register([2])
+    engine.register(["2"])
     rows = [Row(2, 3, 0, None), Row(2, 5, 0, None), Row(1, 40, 0, None)]
     answers += engine.push(Rows("s", batch(rows), first=2))
     assert engine.counts[TAKEN] == 3  # the pane from 2 to 4 has begun without it
-    engine.register([3])
+    engine.register(["3"])
     answers += engine.push(Rows("s", batch([Row(3, 43, 0, None)]), first=5))
     found = flat([*answers, *engine.finish()])
     assert {start for start, who, _ in found if who == 1} == set(range(-6, 44, 2))

@@ -235,11 +235,9 @@ def test_who_is_in_which_shard_is_the_same_everywhere_and_even() -> None:
     assert sizes.min() > 850
     assert sizes.max() < 1150
     assert layout.shard[:8].tolist() == [11, 9, 15, 8, 14, 14, 8, 5]
-    numbers = Subjects()
-    numbers.add([7, 8])
-    texts = Subjects()
+    saved, texts = Subjects.from_state({"integers": np.array([7, 8])}), Subjects()
     texts.add(["7", "8"])
-    assert Layout(numbers, 64).shard.tolist() == Layout(texts, 64).shard.tolist()
+    assert Layout(saved, 64).shard.tolist() == Layout(texts, 64).shard.tolist()
 
 
 def test_readers_send_what_patterns_look_at_and_all_after_a_silence(tmp_path: Path) -> None:
