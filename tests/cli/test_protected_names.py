@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,14 @@ REGISTRIES = {
     "lines": "subjects: {file: subjects.txt}",
     "csv column": "subjects: {file: subjects.csv, column: name}",
     "parquet column": "subjects: {file: subjects.parquet, column: name}",
+}
+
+
+READERS: dict[str, Callable[[Path], pl.DataFrame]] = {
+    "parquet": pl.read_parquet,
+    "arrow": pl.read_ipc,
+    "jsonl": pl.read_ndjson,
+    "csv": lambda path: pl.read_csv(path, infer_schema=False),
 }
 
 
@@ -151,21 +160,15 @@ def test_integers_in_a_column_are_their_digits(tmp_path: Path, registry: str, na
     assert sure["8"] == 1
 
 
-@pytest.mark.parametrize("suffix", ["parquet", "arrow", "jsonl", "csv"])
+@pytest.mark.parametrize("suffix", READERS)
 def test_subjects_are_text_in_every_kind_of_answers(tmp_path: Path, suffix: str) -> None:
     spec = house(tmp_path, "[7]")
     kept = "--ledger", tmp_path / "spent.db"
     for sink, more in ((f"answers.{suffix}", ()), (f"answers/*.{suffix}", kept)):
         shown = tacit("run", spec, tmp_path / "input.parquet", "--to", tmp_path / sink, *more)
         assert shown.exit_code == 0, shown.output
-        read = {
-            "parquet": pl.read_parquet,
-            "arrow": pl.read_ipc,
-            "jsonl": pl.read_ndjson,
-            "csv": lambda path: pl.read_csv(path, infer_schema=False),
-        }[suffix]
         (first, *_) = tmp_path.glob(sink)
-        written = read(first)["subject"]
+        written = READERS[suffix](first)["subject"]
         assert written.dtype in (pl.String, pl.Categorical)
         assert written.cast(pl.String).unique().sort().to_list() == ["7", "8"]
 
@@ -243,3 +246,41 @@ def test_a_folder_of_integers_and_texts_takes_each_as_it_is(tmp_path: Path) -> N
     shown = tacit("run", spec, folder, "--to", tmp_path / "answers.jsonl")
     assert shown.exit_code != 0
     assert "3.parquet: the column 'taxi': subjects are text or integers" in shown.stderr
+
+
+TEXT_FORMATS = ["csv", "jsonl"]
+
+
+def written_as(spec: Path, suffix: str) -> Path:
+    """The same tuples in a format of text."""
+    frame = pl.read_parquet(spec.parent / "input.parquet")
+    path = spec.parent / f"input.{suffix}"
+    frame.write_csv(path) if suffix == "csv" else frame.write_ndjson(path)
+    return path
+
+
+@pytest.mark.parametrize("suffix", TEXT_FORMATS)
+@pytest.mark.parametrize("registry", [*REGISTRIES.values(), "subjects: ['007', '8']"])
+def test_a_protected_name_of_digits_is_protected_in_text_formats(
+    tmp_path: Path, registry: str, suffix: str
+) -> None:
+    """A column in which every value looks like a number is text all the same."""
+    spec = house(tmp_path, '["007"]', registry, ["007", "8"])
+    source = written_as(spec, suffix)
+    shown = tacit("run", spec, source, "--to", tmp_path / "answers.jsonl")
+    assert shown.exit_code == 0, shown.output
+    sure = dict(answers(tmp_path).group_by("subject").agg(pl.col("confidence").max()).iter_rows())
+    assert sure.keys() == {"007", "8"}
+    assert sure["007"] < 1
+    assert sure["8"] == 1
+
+
+@pytest.mark.parametrize("suffix", TEXT_FORMATS)
+def test_the_other_spelling_in_text_formats_ends_the_run(tmp_path: Path, suffix: str) -> None:
+    spec = house(tmp_path, '["007"]', "", ["7", "8"])
+    source = written_as(spec, suffix)
+    assert_refused(tacit("run", spec, source, "--to", tmp_path / "answers.jsonl"), tmp_path)
+    spec = house(tmp_path, '["7"]', "", ["007", "8"])
+    shown = tacit("run", spec, written_as(spec, suffix), "--to", tmp_path / "answers.jsonl")
+    assert shown.exit_code == 3
+    assert "'7' (did you mean '007'" in shown.stderr
