@@ -79,8 +79,6 @@ def run_protected(
     click.echo(json.dumps(told.as_dict(), indent=2) if as_json else told, err=True)
 
 
-
-
 @dataclass(frozen=True)
 class Told:
     """What the operator is told of a protected run."""
