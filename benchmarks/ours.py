@@ -70,7 +70,7 @@ def detect_each(spec: Specification, source: pa.Table | Path) -> Iterator[Answer
 
 def push(spec: Specification, batches: Iterable[pa.RecordBatch]) -> Iterator[Answers]:
     """The engine alone, fed batch by batch in this thread."""
-    subjects = Subjects("int")
+    subjects = Subjects()
     assert isinstance(spec.subjects, tuple)
     subjects.add(spec.subjects)
     engine = Engine(Flow(spec), subjects)

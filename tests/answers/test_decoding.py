@@ -112,7 +112,7 @@ def test_confidence_comes_with_its_answer_however_rows_are_cut(
     names = pa.array([f"s{n}" for n in range(subjects)], pa.large_string())
     answers = Answers(["q", "r"], 10, 10, names, since, pack(plain), certainty)
     found = answers.table()
-    assert found.schema == schema(names.type, protected=True)
+    assert found.schema == schema(protected=True)
     expected = []
     for window in range(windows):
         for who in range(subjects):
@@ -136,11 +136,11 @@ def test_a_part_of_a_part_keeps_its_place() -> None:
 
 
 def test_protected_answers_have_a_column_more_and_true_ones_have_not() -> None:
-    columns = schema(pa.int64()).names
-    assert schema(pa.int64(), protected=True).names == [*columns, "confidence"]
-    empty = Answers([], 10, 0, pa.array([], pa.int64()), np.empty(0, np.int64),
+    columns = schema().names
+    assert schema(protected=True).names == [*columns, "confidence"]
+    empty = Answers([], 10, 0, pa.array([], pa.large_string()), np.empty(0, np.int64),
                     np.empty((3, 0, 0), np.uint64), Exact())  # fmt: skip
-    assert empty.table().schema == schema(pa.int64(), protected=True)
+    assert empty.table().schema == schema(protected=True)
     collected = Collected([empty], empty.table().schema, [], protected=True)
     assert collected.polars().columns == [*columns, "confidence"]
     assert "protected" in repr(collected)

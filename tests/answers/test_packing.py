@@ -37,7 +37,6 @@ def made(
     *,
     values: int,
     first: int = 100,
-    numbers: bool = False,
     limited: bool = False,
     private: bool = True,
     newcomers: bool = False,
@@ -51,7 +50,7 @@ def made(
     if newcomers:
         since[::3] = first + 1
         since[1] = NEVER
-    names = pa.array(range(subjects)) if numbers else _texts(subjects)
+    names = pa.array([f"s{n}" for n in range(subjects)], pa.large_string())
     return Answers(
         [f"q{n}" for n in range(queries)],
         60_000_000,
@@ -67,17 +66,12 @@ def made(
     )
 
 
-def _texts(subjects: int) -> pa.Array:
-    return pa.array([f"s{n}" for n in range(subjects)], pa.large_string())
-
-
 def back(parts: list[Answers], first_id: int = 0) -> pa.Table:
     """Packed and unpacked; subject n has the number n + OFFSET in the ledger."""
     ids = [np.arange(len(part.subjects)) + OFFSET for part in parts]
 
     def names(ids: NDArray[np.int64]) -> pa.Array:
-        texts = parts[0].subjects.cast(pa.large_string())
-        return texts.take(pa.array(ids - OFFSET))
+        return parts[0].subjects.take(pa.array(ids - OFFSET))
 
     consumers = dict(zip(parts[0].queries, parts[0].consumers, strict=True))
     table, found = unpack(pack(parts, ids, consumers), first_id, names)
@@ -87,10 +81,9 @@ def back(parts: list[Answers], first_id: int = 0) -> pa.Table:
 
 @pytest.mark.parametrize("values", [1, 3, 256, 257, 5000], ids=lambda n: f"{n} values")
 @pytest.mark.parametrize("newcomers", [False, True], ids=["settled", "newcomers"])
-@pytest.mark.parametrize("numbers", [False, True], ids=["names", "numbers"])
-def test_answers_come_back_as_they_were(values: int, newcomers: bool, numbers: bool) -> None:
+def test_answers_come_back_as_they_were(values: int, newcomers: bool) -> None:
     """However many confidences there are, and whoever is registered when."""
-    part = made(3, 700, 4, values=values, newcomers=newcomers, numbers=numbers)
+    part = made(3, 700, 4, values=values, newcomers=newcomers)
     found = back([part], 41)
     assert found["id"].to_pylist() == list(range(41, 41 + len(part)))
     assert found.drop_columns("id").equals(part.table())
@@ -128,7 +121,7 @@ def test_few_bytes_are_needed_for_an_answer() -> None:
 
 def test_damaged_bytes_are_an_error_of_the_ledger() -> None:
     body = pack([made(1, 10, 1, values=1)], [np.arange(10)], {"q0": "us"})
-    names = lambda ids: _texts(10)  # noqa: E731
+    names = lambda ids: pa.array(["s"] * 10, pa.large_string())  # noqa: E731
     for broken in (b"", body[:10], b"X" + body[1:], body[:-5], body[:30] + b"\0" + body[31:]):
         with pytest.raises(LedgerError, match="damaged"):
             unpack(broken, 0, names)

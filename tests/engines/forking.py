@@ -36,7 +36,7 @@ def _import_everything() -> None:
     from tacit.events.subjects import Subjects
 
     del alembic, pd, tacit
-    Subjects("text").add(["a kernel makes the compiler load what it needs"])
+    Subjects().add(["a kernel makes the compiler load what it needs"])
 
 
 def serve() -> None:

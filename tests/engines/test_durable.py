@@ -29,6 +29,7 @@ from tacit.errors import (
     LedgerLostError,
     SinkError,
     SourceError,
+    SpecificationError,
     StaleError,
     StateError,
     UnreachableError,
@@ -36,6 +37,7 @@ from tacit.errors import (
 from tacit.ledger.alchemy import sa
 from tacit.ledger.lease import Lease
 from tacit.ledger.ledger import Ledger
+from tacit.ledger.statement import statement
 from tacit.planning.planner import plan_without_history
 from tacit.privacy.noise import Noise
 from tacit.privacy.randomness import SeededSource
@@ -796,11 +798,11 @@ def test_a_run_that_is_private_cannot_go_on_with_a_seed(house: House) -> None:
     house.run(source)
 
 
-@pytest.mark.parametrize(("named", "warned"), [("[p1, p2]", False), ("[p1, q2, q3]", True)])
-def test_a_mistyped_name_is_warned_of_when_subjects_were_learned(
-    named: str, warned: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(("named", "right"), [("[p1, p2]", True), ("[p1, q2, q3]", False)])
+def test_a_name_that_was_not_learned_ends_the_run_before_its_first_release(
+    named: str, right: bool, tmp_path: Path
 ) -> None:
-    """How many, and no names."""
+    """Also when it is started again: what was learned is in its state."""
     text = SPEC.replace("epsilon: 1.0", f"epsilon: 1.0, subjects: {named}")
     text = text.replace("{file: subjects.txt}", "{learn: 1 min}")
     house = House(tmp_path, text)
@@ -813,9 +815,34 @@ def test_a_mistyped_name_is_warned_of_when_subjects_were_learned(
 
         source.silent = check
 
-    house.run(source, prepare=until_all_is_safe)
+    if right:
+        house.run(source, prepare=until_all_is_safe)
+        assert house.answers.stat().st_size
+        return
+    for _ in range(2):
+        with pytest.raises(SpecificationError, match=r"2 subjects .*: 'q2', 'q3'\."):
+            house.run(source, prepare=until_all_is_safe)
+    assert not house.answers.exists() or not house.answers.stat().st_size
+    with Ledger.open(house.place) as ledger:
+        told = statement(ledger)
+    assert (told.releases, told.subjects, told.horizons) == (0, 0, ())
+
+
+def test_names_that_look_like_a_protected_one_are_logged_when_subjects_were_learned(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = SPEC.replace("epsilon: 1.0", "epsilon: 1.0, subjects: [p1]")
+    house = House(tmp_path, text.replace("{file: subjects.txt}", "{learn: 1 min}"))
+    more = pl.concat(frames(4))
+    twin = more.filter(pl.col("who") == "p1").with_columns(who=pl.lit("P01 "))
+    source = Live([pl.concat([more, twin]).sort("at", maintain_order=True)])
+
+    def until_it_is_safe(run: Durable) -> None:
+        source.silent = lambda: run.stop() if source.acknowledged else None
+
+    house.run(source, prepare=until_it_is_safe)
     said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert [("2 subjects" in line, "q2" in line) for line in said] == [(True, False)] * warned
+    assert [("'P01 ' looks like 'p1'" in line) for line in said] == [True]
 
 
 def test_files_cannot_be_closed_by_the_clock(tmp_path: Path) -> None:

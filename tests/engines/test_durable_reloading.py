@@ -241,6 +241,7 @@ def test_windows_that_slide_go_on_too_and_those_that_look_at_nothing_private_cos
         (("size: 1 min", "size: 2 min"), "windows cannot be changed"),
         (("epsilon: 1.0", "epsilon: much"), "expected a number"),
         (("kind = 1", "colour = 1"), "colour"),
+        (("epsilon: 1.0", "epsilon: 1.0, subjects: [P1]"), "'P1' (did you mean 'p1', which"),
     ],
 )
 def test_what_is_wrong_with_a_new_specification_is_logged_and_the_old_one_stays(

@@ -107,7 +107,7 @@ def fuzz_values(data: bytes) -> None:
         alone = [convert_text(texts[n : n + 1], kind, STREAM) for n in range(len(texts))]
         assert together.equals(pl.concat(alone), null_equal=True), kind
     to_microseconds(texts, STREAM)
-    registry = Subjects("text")
+    registry = Subjects()
     assert (registry.learn(texts) == registry.slots(texts)).all()
 
 
@@ -167,7 +167,7 @@ def _read_file(data: bytes, suffix: str) -> None:
                 batch.table.validate(full=True)
                 if "subject" in names:
                     column = batch.table.column(names.index("subject"))
-                    registry = Subjects("text")
+                    registry = Subjects()
                     assert len(registry.learn(column)) == batch.table.num_rows
                 if "time" in names:
                     to_microseconds(batch.table.column(names.index("time")), STREAM)

@@ -233,7 +233,7 @@ def test_groups_are_those_of_the_policies(spec: Specification) -> None:
     for policy in told.policies:
         if policy.subjects is None:
             continue
-        registry = Subjects("int" if isinstance(policy.subjects[0], int) else "text")
+        registry = Subjects()
         registry.add(policy.subjects)
         for number in policies.of(registry).tolist():
             names = tuple(pattern.name for pattern in policies.policies[number].patterns)

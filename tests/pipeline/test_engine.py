@@ -76,7 +76,7 @@ Answer = tuple[int, int, str]
 def flat(answers: Sequence[Answers]) -> dict[Answer, bool]:
     """Answers by window start, subject and query; no answer may come twice."""
     rows = [
-        ((start, row["subject"], row["query"]), row["detected"])
+        ((start, int(row["subject"]), row["query"]), row["detected"])
         for part in answers
         for start, row in zip(
             part.table()["window_start"].cast(pa.int64()).to_pylist(),
@@ -128,7 +128,7 @@ def run(
     def note(found: Refused) -> None:
         refused.extend(found.rows.number(found.chosen).tolist())
 
-    registry = Subjects("int")
+    registry = Subjects()
     registry.add(subjects)
     engine = Engine(flow, registry, refused=note)
     answers: list[Answers] = []
@@ -136,7 +136,7 @@ def run(
     for begin, end in itertools.pairwise(edges):
         answers += engine.push(Rows("s", batch(rows[begin:end]), first=begin + 1))
         snapshot = engine.snapshot()
-        engine = Engine(flow, Subjects("int"), refused=note)
+        engine = Engine(flow, Subjects(), refused=note)
         engine.restore(snapshot)
     answers += engine.finish()
     assert engine.counts[TAKEN] == len(rows) - len(refused)
@@ -245,13 +245,13 @@ def learned(
     def note(found: Refused) -> None:
         refused.extend(found.rows.number(found.chosen).tolist())
 
-    engine = Engine(flow, Subjects("int"), learn=learn, refused=note)
+    engine = Engine(flow, Subjects(), learn=learn, refused=note)
     answers: list[Answers] = []
     edges = [0, *sorted(min(cut, len(rows)) for cut in cuts), len(rows)]
     for begin, end in itertools.pairwise(edges):
         answers += engine.push(Rows("s", batch(rows[begin:end]), first=begin + 1))
         snapshot = engine.snapshot()
-        engine = Engine(flow, Subjects("int"), learn=learn, refused=note)
+        engine = Engine(flow, Subjects(), learn=learn, refused=note)
         engine.restore(snapshot)
     answers += engine.finish()
     return flat(answers), refused
@@ -297,7 +297,7 @@ def test_what_is_learned_does_not_depend_on_the_order_of_arrival_within_the_late
 def test_a_subject_registered_later_has_answers_from_the_next_window_on() -> None:
     """Growing the registry is an explicit act; tuples before it takes effect are refused."""
     refused: list[int] = []
-    registry = Subjects("int")
+    registry = Subjects()
     registry.add([1])
     engine = Engine(
         Flow(SPECIFICATION),
@@ -305,7 +305,7 @@ def test_a_subject_registered_later_has_answers_from_the_next_window_on() -> Non
         refused=lambda found: refused.extend(found.rows.number(found.chosen).tolist()),
     )
     answers = list(engine.push(Rows("s", batch([Row(1, 5, 0, None)]))))
-    engine.register([2])
+    engine.register(["2"])
     rows = [Row(2, 6, 0, None), Row(2, 12, 0, None), Row(1, 13, 1, None)]
     answers += engine.push(Rows("s", batch(rows), first=2))
     answers += engine.finish()
@@ -323,7 +323,7 @@ def test_shards_stand_alone(spec: Specification) -> None:
     whole, _ = run(spec, rows, range(6))
     parts = []
     for names in ([0, 2, 4], [1, 3, 5]):
-        registry = Subjects("int")
+        registry = Subjects()
         registry.add(names)
         engine = Engine(Flow(spec), registry)
         answers = list(engine.push(Rows("s", batch([row for row in rows if row.who in names]))))
@@ -334,7 +334,7 @@ def test_shards_stand_alone(spec: Specification) -> None:
 def test_a_snapshot_is_restored_in_another_process(tmp_path: Path) -> None:
     """The state is bytes: nothing of this process is in it."""
     rows = [Row(who, at, at % 3, float(at % 5)) for at in range(40) for who in range(2)]
-    registry = Subjects("int")
+    registry = Subjects()
     registry.add([0, 1])
     engine = Engine(Flow(SPECIFICATION), registry)
     list(engine.push(Rows("s", batch(rows[:41]))))
@@ -364,7 +364,7 @@ from tacit.spec.reading import load
 from tests.pipeline.test_engine import flat
 
 folder = Path(sys.argv[1])
-engine = Engine(Flow(load(folder / "spec.yaml")), Subjects("int"))
+engine = Engine(Flow(load(folder / "spec.yaml")), Subjects())
 engine.restore((folder / "state").read_bytes())
 rows = pa.ipc.open_file(folder / "rest.arrow").get_batch(0)
 answers = flat([*engine.push(Rows("s", rows)), *engine.finish()])
@@ -374,8 +374,8 @@ print(*(f"{key[0]}/{key[1]}/{key[2]}={answers[key]}" for key in sorted(answers))
 
 def test_a_snapshot_of_another_specification_is_refused(spec: Specification) -> None:
     """So is anything that is not a snapshot."""
-    engine = Engine(Flow(spec), Subjects("int"))
-    other = Engine(Flow(loads(SPEC.replace("AND(a, b)", "AND(a, c)"))), Subjects("int"))
+    engine = Engine(Flow(spec), Subjects())
+    other = Engine(Flow(loads(SPEC.replace("AND(a, b)", "AND(a, c)"))), Subjects())
     with pytest.raises(StateError, match="another specification"):
         other.restore(engine.snapshot())
     with pytest.raises(StateError, match="damaged"):

@@ -237,7 +237,7 @@ def test_only_those_whose_limit_is_reached_are_silenced(mechanism: str, decode: 
     table = pl.concat([pl.DataFrame(part.table()) for part in one])
     assert table.columns[6:] == ["confidence", "exhausted", "private"]
     silenced = table.filter("exhausted")["subject"].unique().sort().to_list()
-    assert silenced == [0, 3, 7, 64, 69]
+    assert silenced == ["0", "3", "64", "69", "7"]
     with patch("tacit.answers.answers._ROWS", 300):
         cut = pl.concat([pl.DataFrame(part.table()) for part in one])
     assert cut.equals(table)
@@ -283,7 +283,7 @@ def test_learned_subjects_are_silenced_in_the_order_of_answers() -> None:
     exhausted = np.arange(70) % 3 == 0
     parts = answered(spec, plan, frame, exhausted)
     names = frame["who"].unique(maintain_order=True).to_list()  # slots, as they were heard of
-    tired = sorted(name for slot, name in enumerate(names) if exhausted[slot])
+    tired = sorted(str(name) for slot, name in enumerate(names) if exhausted[slot])
     for part in parts:
         table = pl.DataFrame(part.table())
         assert table.filter("exhausted")["subject"].unique().sort().to_list() == tired
@@ -386,10 +386,9 @@ def test_without_limits_a_plan_says_nothing_about_them() -> None:
 
 
 def test_the_columns_of_answers_say_it_only_where_there_are_limits() -> None:
-    kind = pl.Series([1]).to_arrow().type
-    assert schema(kind, protected=True).names[6:] == ["confidence"]
-    assert schema(kind, protected=True, limited=True).names[6:] == ["confidence", "exhausted"]
-    assert schema(kind, limited=True).names[6:] == []
+    assert schema(protected=True).names[6:] == ["confidence"]
+    assert schema(protected=True, limited=True).names[6:] == ["confidence", "exhausted"]
+    assert schema(limited=True).names[6:] == []
 
 
 def test_many_queries_over_many_contexts_of_many_subjects() -> None:

@@ -205,7 +205,7 @@ def released(
 
 
 def _engine(spec: Specification, plan: Plan, noise: StreamNoise, names: Sequence[str]) -> Engine:
-    registry = Subjects("text")
+    registry = Subjects()
     registry.add(names)
     return Engine(Flow(spec, Release(spec, plan.schemes, noise)), registry)
 

@@ -11,6 +11,7 @@ import pytest
 from tacit.errors import SpecificationError
 from tacit.patterns.language import parse_pattern
 from tacit.spec.reading import LARGEST, load, loads
+from tacit.spec.writing import to_yaml
 from tests.spec.test_mistakes import HEAD, mistakes
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -236,3 +237,34 @@ def test_relative_paths_begin_at_the_specification(tmp_path: Path) -> None:
     assert load(tmp_path / "spec.yaml").folder == tmp_path
     with pytest.raises(SpecificationError, match=r"campus\.geojson"):
         loads((tmp_path / "spec.yaml").read_text(), folder=tmp_path / "elsewhere")
+
+
+def test_subjects_are_text_as_they_are_written() -> None:
+    """An unquoted number is its digits; what YAML might take for another number stays as it is."""
+    written = [
+        "7",
+        "007",
+        "08",
+        "0o7",
+        "0x1F",
+        "+7",
+        "-7",
+        "-0",
+        "1_000",
+        "12:30:45",
+        "yes",
+        "9" * 50,
+    ]
+    spec = loads(
+        HEAD
+        + f"subjects: [{', '.join(written)}, '1.5', 'true', '~']\n"
+        + "private: [{pattern: slow, epsilon: 1, subjects: [007, 7]}]\n"
+    )
+    assert spec.subjects == (*written, "1.5", "true", "~")
+    assert spec.private[0].subjects == ("007", "7")
+    again = loads(to_yaml(spec))
+    assert again.subjects == spec.subjects
+    assert again.fingerprint == spec.fingerprint
+    for wrong in ("1.5", "1e3", "true", "~", ".inf", "1."):
+        with pytest.raises(SpecificationError, match="a name or a whole number"):
+            loads(HEAD + f"subjects: [{wrong}]\n")

@@ -31,7 +31,7 @@ MEANING = {
     "a limit per nothing",
     "a limit below epsilon", "a limit below what a window is charged", "no private subjects",
     "an unregistered subject", "a subject twice",
-    "subjects of two kinds", "learning for no time", "no such file", "a keyword as a name",
+    "a number and its digits", "learning for no time", "no such file", "a keyword as a name",
     "epsilon no number",
 }  # fmt: skip
 """Mistakes that a schema cannot tell."""

@@ -134,8 +134,10 @@ def test_subjects_are_read_from_lines(tmp_path: Path) -> None:
     (tmp_path / "numbers.txt").write_text("12\n7\n12\n")
     (tmp_path / "zeros.txt").write_text("012\n7\n")
     assert SubjectFile(file="names.txt").read(tmp_path) == ["anna", "bert", "12"]
-    assert SubjectFile(file="numbers.txt").read(tmp_path) == [12, 7]
+    (tmp_path / "odd.txt").write_text(" 7\n7 \n7\u2028b\n\ufeff7\n", "utf-8")
+    assert SubjectFile(file="numbers.txt").read(tmp_path) == ["12", "7"]
     assert SubjectFile(file="zeros.txt").read(tmp_path) == ["012", "7"]
+    assert SubjectFile(file="odd.txt").read(tmp_path) == [" 7", "7 ", "7\u2028b", "\ufeff7"]
 
 
 def test_subjects_are_read_from_a_column(tmp_path: Path) -> None:
@@ -143,12 +145,27 @@ def test_subjects_are_read_from_a_column(tmp_path: Path) -> None:
     frame.write_csv(tmp_path / "taxis.csv")
     frame.write_parquet(tmp_path / "taxis.parquet")
     for file in ("taxis.csv", "taxis.parquet"):
-        assert SubjectFile(file=file, column="taxi").read(tmp_path) == [3, 1]
+        assert SubjectFile(file=file, column="taxi").read(tmp_path) == ["3", "1"]
         assert SubjectFile(file=file, column="name").read(tmp_path) == ["c", "a", "b"]
         with pytest.raises(SourceError, match="no column 'y'"):
             SubjectFile(file=file, column="y").read(tmp_path)
-        with pytest.raises(SourceError, match="names or whole numbers"):
-            SubjectFile(file=file, column="x").read(tmp_path)
+    with pytest.raises(SourceError, match="text or whole numbers"):
+        SubjectFile(file="taxis.parquet", column="x").read(tmp_path)
+
+
+def test_a_column_of_subjects_is_text_as_it_is_written(tmp_path: Path) -> None:
+    """What looks like another type stays what it is, in any row."""
+    written = ["007", "7", "1e3", "true", "2024-01-01", " 7", "0.5", "\u0667", '"', "a,b"]
+    frame = pl.DataFrame({"name": [*written, "", "007", None]})
+    frame.write_csv(tmp_path / "a.csv")
+    frame.write_parquet(tmp_path / "a.parquet")
+    frame.select(pl.col("name").cast(pl.Categorical)).write_parquet(tmp_path / "b.parquet")
+    for file in ("a.csv", "a.parquet", "b.parquet"):
+        assert SubjectFile(file=file, column="name").read(tmp_path) == written
+    large = pl.DataFrame({"name": pl.Series([2**64 - 1, 7], dtype=pl.UInt64)})
+    large.write_parquet(tmp_path / "a.parquet")
+    found = SubjectFile(file="a.parquet", column="name").read(tmp_path)
+    assert found == ["18446744073709551615", "7"]
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\xff\xfe\x00", b"PAR1"])

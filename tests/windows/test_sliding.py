@@ -39,7 +39,7 @@ def test_windows_that_slide_may_close_by_the_clock() -> None:
     """A window ends with each tick that passes the end of a pane, whether or not anybody sends."""
     spec = sliding(2)
     windows = spec.windows.model_copy(update={"close": "clock", "lateness": 0})
-    registry = Subjects("int")
+    registry = Subjects()
     registry.add([1])
     engine = Engine(Flow(spec.model_copy(update={"windows": windows})), registry, ticking=True)
     answers = []

@@ -157,7 +157,7 @@ class Answers:
             [
                 pa.array(starts).cast(instant),
                 pa.array(starts + self.size).cast(instant),
-                _taken(self.subjects, np.repeat(subjects, number)),
+                _named(self.subjects, np.repeat(subjects, number)),
                 *query_columns(
                     self.queries,
                     self.consumers or [""] * number,
@@ -172,7 +172,6 @@ class Answers:
     @property
     def _schema(self) -> pa.Schema:
         return schema(
-            self.subjects.type,
             protected=self.certainty is not None,
             private=self.private,
             limited=self.exhausted is not None,
@@ -199,7 +198,7 @@ class Answers:
         return pl.DataFrame(
             [
                 starts.cast(pl.Datetime("us", "UTC")),
-                pl.Series("subject", _taken(self.subjects, subjects)),
+                pl.Series("subject", _named(self.subjects, subjects)),
                 *(
                     pl.Series(query, np.ascontiguousarray(chosen[:, number]))
                     for number, query in enumerate(self.queries)
@@ -208,15 +207,12 @@ class Answers:
         )
 
 
-def schema(
-    subject: pa.DataType, *, protected: bool = False, private: bool = True, limited: bool = False
-) -> pa.Schema:
-    """The columns of answers, for subjects of this type.
+def schema(*, protected: bool = False, private: bool = True, limited: bool = False) -> pa.Schema:
+    """The columns of answers.
 
     Where subjects have limits, protected answers say whose was reached. Those whose noise came
     from a seed have one column more, which says so in every row.
     """
-    named = subject if pa.types.is_integer(subject) else pa.dictionary(pa.int32(), subject)
     sure = [("confidence", pa.float32())] if protected else []
     if protected and limited:
         sure.append(("exhausted", pa.bool_()))
@@ -226,7 +222,7 @@ def schema(
         [
             ("window_start", pa.timestamp("us", tz="UTC")),
             ("window_end", pa.timestamp("us", tz="UTC")),
-            ("subject", named),
+            ("subject", pa.dictionary(pa.int32(), pa.large_string())),
             ("consumer", pa.dictionary(pa.int32(), pa.string())),
             ("query", pa.dictionary(pa.int32(), pa.string())),
             ("detected", pa.bool_()),
@@ -247,7 +243,5 @@ def query_columns(
     )
 
 
-def _taken(names: pa.Array, places: NDArray[np.int64]) -> pa.Array:
-    if pa.types.is_integer(names.type):
-        return names.take(pa.array(places))
+def _named(names: pa.Array, places: NDArray[np.int64]) -> pa.Array:
     return pa.DictionaryArray.from_arrays(pa.array(places, pa.int32()), names)

@@ -64,7 +64,6 @@ def pack(
         "format": _FORMAT,
         "queries": list(parts[0].queries),
         "consumers": {query: consumers[query] for query in parts[0].queries},
-        "numbers": pa.types.is_integer(parts[0].subjects.type),
         "private": parts[0].private,
         "limited": parts[0].exhausted is not None,
         "blocks": blocks,
@@ -203,19 +202,9 @@ def _table(
     flat: Sequence[NDArray[Any]],
 ) -> pa.Table:
     start, place, query, *columns = flat
-    if head["numbers"]:
-        subjects = subjects.cast(pa.int64())
-    columns_of = schema(
-        subjects.type,
-        protected=block["sure"],
-        private=head["private"],
-        limited=head["limited"],
-    )
+    columns_of = schema(protected=block["sure"], private=head["private"], limited=head["limited"])
     instant = columns_of.field("window_start").type
-    if pa.types.is_integer(subjects.type):
-        who = subjects.take(pa.array(place))
-    else:
-        who = pa.DictionaryArray.from_arrays(pa.array(place), subjects)
+    who = pa.DictionaryArray.from_arrays(pa.array(place), subjects)
     consumers = [head["consumers"][name] for name in head["queries"]]
     return pa.Table.from_arrays(
         [

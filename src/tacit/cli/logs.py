@@ -1,8 +1,9 @@
 """What a run logs, on standard error: lines for people, or JSON lines for machines.
 
-Messages are written by Tacit and hold no event content, no subject's name, and no count of
-tuples. Other libraries may quote data in theirs: of these only who spoke is logged, and of an
-exception that is not Tacit's own only its kind and where it was raised.
+Messages are written by Tacit and hold no event content, no count of tuples, and no subject's name
+but those that private patterns name or that look like them. Other libraries may quote data in
+theirs: of these only who spoke is logged, and of an exception that is not Tacit's own only its
+kind and where it was raised.
 """
 
 from __future__ import annotations

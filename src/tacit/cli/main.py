@@ -71,12 +71,14 @@ def validate(spec: Path, as_json: bool) -> None:
     Example:
       tacit validate examples/taxi.yaml
     """
+    from tacit.cli.validating import checked_names
     from tacit.errors import SpecificationError
     from tacit.spec.columntypes import SpecColumns, column_lines
     from tacit.spec.reading import load
 
     try:
         checked = load(spec)
+        warnings = checked_names(checked, spec)
     except SpecificationError as error:
         if not as_json:
             raise
@@ -94,6 +96,7 @@ def validate(spec: Path, as_json: bool) -> None:
         report = {
             "valid": True,
             "mistakes": [],
+            "warnings": warnings,
             "fingerprint": checked.fingerprint,
             "columns": columns,
         }
@@ -102,6 +105,8 @@ def validate(spec: Path, as_json: bool) -> None:
         click.echo(f"{spec} is valid: {checked}")
         for line in column_lines(SpecColumns(checked)):
             click.echo(line)
+        for message in warnings:
+            click.echo(f"Warning: {message}.", err=True)
 
 
 @main.command()

@@ -10,7 +10,7 @@ from typing import Any
 
 from tacit.cli.operating import Operating
 from tacit.cli.reporting import Summary, Tally, watching
-from tacit.cli.running import Told, tell_strangers
+from tacit.cli.running import Told
 from tacit.connectors.deadletters import DeadLetters
 from tacit.connectors.opening import open_outlet
 from tacit.counting import count
@@ -65,9 +65,10 @@ def run_durably(
         with operating.showing(run.status, live=live):
             outcome = run.run()
         summary = Summary.of(run.detection, tally, protected=noise.private)
-    tell_strangers(run.detection)
     plan = run.engine.terms.plan
-    charged = Charged(plan, plan_file, summary, outcome, ledger.name, options.name)
+    charged = Charged(
+        plan, plan_file, summary, run.engine.warnings, outcome, ledger.name, options.name
+    )
     return charged, run.detection.refusals
 
 

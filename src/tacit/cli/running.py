@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -15,7 +16,7 @@ from tacit.cli.operating import Operating
 from tacit.cli.reporting import Summary, judge_refusals, watching
 from tacit.connectors.deadletters import DeadLetters
 from tacit.counting import count
-from tacit.engines.local import Detection, protected
+from tacit.engines.local import protected
 from tacit.engines.setup import LedgerOptions, chosen_plan, letters_beside, with_registry
 from tacit.engines.terms import Terms
 from tacit.planning.plan import Plan, unit
@@ -76,23 +77,10 @@ def run_protected(
     ):
         run = protected(spec, inputs, plan, noise=noise, dead_letters=dead_letters, progress=watch)
         summary = write_answers(run, sink, protected=noise.private)
-    tell_strangers(run)
-    told = Told(plan, plan_file, summary)
+    told = Told(plan, plan_file, summary, run.engine.warnings)
     # Counts of tuples depend on private events, so they never go where answers may go.
     click.echo(json.dumps(told.as_dict(), indent=2) if as_json else told, err=True)
     judge_refusals(run.refusals, allowed)
-
-
-def tell_strangers(run: Detection) -> None:
-    """Say which subjects private patterns name that are not registered."""
-    strangers = run.flow.policies.strangers(run.engine.subjects)
-    if strangers:
-        click.echo(
-            f"tacit: {count(len(strangers), 'subject')} whom private patterns name "
-            f"{'is' if len(strangers) == 1 else 'are'} not registered, such as "
-            f"'{strangers[0]}'; see that the names are right.",
-            err=True,
-        )
 
 
 @dataclass(frozen=True)
@@ -102,6 +90,8 @@ class Told:
     plan: Plan
     plan_file: Path | None
     summary: Summary
+    warnings: Sequence[str]
+    """What to look at in the registry."""
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -114,6 +104,7 @@ class Told:
             "plan": None if self.plan_file is None else str(self.plan_file),
             "spent": spent(self.plan),
             "unit": unit(self.plan.spec),
+            "warnings": list(self.warnings),
         }
 
     def __str__(self) -> str:
@@ -131,7 +122,8 @@ class Told:
             lines = ["Nothing is declared private: the answers are true."]
         if not self.summary.protected:
             lines.insert(0, SEEDED)
-        return "\n".join([*lines, f"For the operator alone: {self.summary}"])
+        lines += [f"For the operator alone: {self.summary}"]
+        return "\n".join([*lines, *(f"Warning: {message}." for message in self.warnings)])
 
     def _afterwards(self) -> str:
         """What another run over the same windows does."""

@@ -159,8 +159,9 @@ def _tell_curve(console: Console, plan: Plan, made: Curve) -> None:
 def _both(out: Path) -> pl.DataFrame:
     """Protected answers with the truth beside them."""
     keys = ["window_start", "subject", "query"]
-    truth = pl.read_parquet(out / "truth.parquet").with_columns(pl.col("query").cast(pl.String))
-    answers = pl.read_parquet(out / "answers.parquet").with_columns(pl.col("query").cast(pl.String))
+    texts = pl.col("subject", "query").cast(pl.String)
+    truth = pl.read_parquet(out / "truth.parquet").with_columns(texts)
+    answers = pl.read_parquet(out / "answers.parquet").with_columns(texts)
     return answers.join(
         truth.select(*keys, pl.col("detected").alias("truth")), on=keys, maintain_order="left"
     )

@@ -17,7 +17,8 @@ from tacit.connectors.jsonlines import JsonLinesSource
 from tacit.connectors.parquet.source import ParquetSource
 from tacit.connectors.pieces import CODECS
 from tacit.connectors.sources import Batch, EmptySourceError, Source, is_text
-from tacit.errors import SourceError
+from tacit.errors import SchemaError, SourceError
+from tacit.events.subjects import check_subject_type
 
 _FORMATS: dict[str, Callable[[Path], Source]] = {
     ".parquet": ParquetSource,
@@ -139,13 +140,21 @@ def read_alike(
         if source.textual:
             yield batch
         else:
-            yield replace(batch, table=_agree(batch.table, schema, source.name))
+            yield replace(batch, table=_agree(batch.table, schema, keys, source.name))
 
 
-def _agree(table: pa.RecordBatch, schema: pa.Schema, name: str) -> pa.RecordBatch:
-    """Give numbers and times of a later file the types of the first file."""
+def _agree(
+    table: pa.RecordBatch, schema: pa.Schema, keys: Sequence[str], name: str
+) -> pa.RecordBatch:
+    """Give numbers and times of a later file the types of the first file.
+
+    Columns of subjects stay as they are: text must not become a number, nor a number text.
+    """
     for number, field in enumerate(table.schema):
         kind = schema.field(field.name).type
+        if field.name in keys:
+            _check_key(field, name)
+            continue
         if field.type == kind or (is_text(field.type) and is_text(kind)):
             continue
         try:
@@ -157,6 +166,13 @@ def _agree(table: pa.RecordBatch, schema: pa.Schema, name: str) -> pa.RecordBatc
             ) from error
         table = table.set_column(number, field.name, column)
     return table
+
+
+def _check_key(field: pa.Field, name: str) -> None:
+    try:
+        check_subject_type(field.type)
+    except SchemaError as error:
+        raise SchemaError(f"{name}: the column '{field.name}': {error}") from error
 
 
 def _one_or_many(name: str, paths: list[Path]) -> Source:

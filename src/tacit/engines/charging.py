@@ -104,20 +104,19 @@ class Accountant:
 
 def accounts_of(terms: Terms, names: pa.Array) -> list[Account]:
     """What a window costs subjects of these names, by the terms."""
-    texts = names.cast(pa.large_string())
     return [
         Account.of(
             private,
-            _having(private, texts),
+            _having(private, names),
             terms.plan.spent_per_window(private) / Fraction(private.epsilon),
         )
         for private in terms.spec.private
     ]
 
 
-def _having(private: Private, texts: pa.Array) -> NDArray[np.bool_]:
+def _having(private: Private, names: pa.Array) -> NDArray[np.bool_]:
     """Which subjects keep a pattern private."""
     if private.subjects is None:
-        return np.ones(len(texts), np.bool_)
-    named = pa.array(map(str, private.subjects), pa.large_string())
-    return np.asarray(pc.is_in(texts, value_set=named))
+        return np.ones(len(names), np.bool_)
+    named = pa.array(private.subjects, pa.large_string())
+    return np.asarray(pc.is_in(names, value_set=named))

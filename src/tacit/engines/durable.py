@@ -177,7 +177,7 @@ class Durable:
         """Go on until the input ends or `stop` is called."""
         with closing(self._delivery):
             self._delivery.start()
-            self._reloads.tell_strangers()
+            self._reloads.warn()
             if self.outcome.resumed:
                 self._caught_up = time.monotonic() + _CATCHING_UP
             self.status.connecting = True
@@ -282,10 +282,10 @@ class Durable:
             self._settle()
 
     def _announce(self) -> None:
-        """Where subjects were learned, check what is known of them as soon as they are."""
+        """Where subjects were learned, warn of what is known of them as soon as they are."""
         if self._learning and not self.engine.learning:
             self._learning = False
-            self._reloads.tell_strangers()
+            self._reloads.warn()
 
     def _patience(self) -> float:
         """Seconds until something is to be done, whether or not tuples come."""

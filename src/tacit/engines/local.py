@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -26,7 +27,6 @@ from tacit.connectors.opening import open_input, open_sink
 from tacit.connectors.prefetch import prefetch
 from tacit.connectors.sinks import CallableSink, Sink
 from tacit.connectors.sources import Batch, EmptySourceError, Source
-from tacit.counting import count
 from tacit.engines.refusals import Refusals
 from tacit.engines.setup import (
     RETAIN,
@@ -36,10 +36,10 @@ from tacit.engines.setup import (
     refuse_overwrite,
     with_registry,
 )
-from tacit.errors import Mistake, OptionError, SourceError, SpecificationError, nearest
+from tacit.errors import OptionError, SourceError, nearest
 from tacit.events.columntypes import column_type, infer_type
 from tacit.events.streams import ColumnType
-from tacit.events.subjects import Subjects, subject_kind
+from tacit.events.subjects import Subjects
 from tacit.options import command, option
 from tacit.pipeline.arrivals import Arrivals, Rows
 from tacit.pipeline.asking import Asking
@@ -57,7 +57,7 @@ from tacit.privacy.randomness import SeededSource
 from tacit.spec.columntypes import RecordedTypes
 from tacit.spec.reading import load
 from tacit.spec.specification import Specification
-from tacit.spec.subjects import Learned, SubjectFile
+from tacit.spec.subjects import Learned, SubjectFile, listed
 from tacit.windows.clock import REASONS, TAKEN
 
 Place: TypeAlias = str | PathLike[str]
@@ -115,6 +115,9 @@ class Detection:
             [(one.stream, self.flow.schema(one.stream, one.source)) for one in self.inputs]
         )
         self.engine = self._engine(snapshot() if snapshot is not None else None, engine)
+        known = self.flow.asking.protects or isinstance(spec.subjects, SubjectFile)
+        if known and not self.engine.learning:
+            self.engine.check_names()
 
     def _engine(self, snapshot: bytes | None, make: Callable[..., Engine]) -> Engine:
         """A new engine, or one that goes on from a snapshot.
@@ -127,19 +130,18 @@ class Detection:
         if snapshot is None:
             registry, learn = self._registry()
             return make(self.flow, registry, learn=learn, refused=self._refused, ticking=ticking)
-        engine = make(self.flow, Subjects("text"), refused=self._refused, ticking=ticking)
+        engine = make(self.flow, Subjects(), refused=self._refused, ticking=ticking)
         engine.restore(snapshot)
-        listed = self._listed()
-        if listed:
-            engine.register(listed)
+        names = listed(self.spec.subjects, self.spec.folder)
+        if names:
+            engine.register(names)
         return engine
 
     @property
     def schema(self) -> pa.Schema:
         """The columns of the answers."""
         protected = isinstance(self.flow.asking, Release)
-        kind, private = self.engine.subjects.names.type, self.flow.asking.private
-        return schema(kind, protected=protected, private=private)
+        return schema(protected=protected, private=self.flow.asking.private)
 
     def __iter__(self) -> Iterator[Answers]:
         flows = [self._extracted(input_) for input_ in self.inputs]
@@ -212,43 +214,14 @@ class Detection:
         Where nothing is said, subjects are learned from the whole input if it can be read
         twice, else from the first windows.
         """
-        given, listed = self.spec.subjects, self._listed()
-        subjects = Subjects(self._kind(listed))
+        given, subjects = self.spec.subjects, Subjects()
         passing = any(input_.source.once or input_.source.live for input_ in self.inputs)
         if given is None and not passing:
-            # In order of name, since the order of arrival is nobody's business.
-            return _sorted(self._all_subjects(subjects)), 0
+            return all_subjects(self.flow, self.inputs), 0
         if given is None or isinstance(given, Learned):
             return subjects, given.learn if given else _STRETCH * self.spec.windows.size
-        subjects.add(listed)
+        subjects.add(listed(given, self.spec.folder))
         return subjects, 0
-
-    def _listed(self) -> Sequence[Any]:
-        """The subjects that the specification lists, all names or all numbers."""
-        given = self.spec.subjects
-        if isinstance(given, SubjectFile):
-            return given.read(self.spec.folder)
-        return given if isinstance(given, tuple) else ()
-
-    def _all_subjects(self, subjects: Subjects) -> Subjects:
-        """Whoever occurs in the input."""
-        for input_ in self.inputs:
-            subject = self.spec.streams[input_.stream].subject
-            for batch in input_.source.batches([subject], [subject]):
-                subjects.learn(batch.table.column(subject))
-        return subjects
-
-    def _kind(self, listed: Sequence[str | int]) -> Literal["int", "text"]:
-        """Whole numbers only if all subjects are, in the registry and in the sources."""
-        columns = [
-            self.flow.schema(one.stream, one.source)
-            .field(self.spec.streams[one.stream].subject)
-            .type
-            for one in self.inputs
-        ]
-        if listed and isinstance(listed[0], str):  # a registry is all of one kind
-            return "text"
-        return subject_kind(*columns) if columns else "text"
 
 
 def survey(
@@ -314,12 +287,13 @@ def protected(
 ) -> Detection:
     """A run over sources whose answers are protected by a plan for this specification.
 
-    Only the registry may be another. A subject that private patterns name and that a given
-    registry does not have is an error: it would be left unprotected under its right name.
+    Only the registry may be another. Raises SpecificationError where the registry lacks a subject
+    that private patterns name; where it is learned, that is raised when it is complete, before
+    the first answer.
     """
     plan.insist(spec)
     release = Release(spec, plan.schemes, noise or Noise())
-    run = Detection(
+    return Detection(
         spec,
         inputs,
         asking=release,
@@ -329,18 +303,6 @@ def protected(
         engine=engine,
         recorded=plan.columns,
     )
-    strangers = run.flow.policies.strangers(run.engine.subjects)
-    if strangers and isinstance(spec.subjects, tuple | SubjectFile):
-        raise SpecificationError(
-            [
-                Mistake(
-                    f"private patterns name {count(len(strangers), 'subject')} that "
-                    f"{'is' if len(strangers) == 1 else 'are'} not registered, such as "
-                    f"'{strangers[0]}'; write the names as the registry has them"
-                )
-            ]
-        )
-    return run
 
 
 def assign(spec: Specification, sources: Sequence[tuple[str | None, Source]]) -> list[Input]:
@@ -361,10 +323,15 @@ def assign(spec: Specification, sources: Sequence[tuple[str | None, Source]]) ->
     return inputs
 
 
-def _sorted(subjects: Subjects) -> Subjects:
-    """The same subjects in order of name."""
-    ordered = Subjects("int" if pa.types.is_integer(subjects.names.type) else "text")
-    ordered.add(subjects.names.take(pc.sort_indices(subjects.names)))
+def all_subjects(flow: Flow, inputs: Sequence[Input]) -> Subjects:
+    """All subjects that occur in sources, in order of name: the order of arrival is private."""
+    found, ordered = Subjects(), Subjects()
+    for input_ in inputs:
+        subject = flow.spec.streams[input_.stream].subject
+        types = flow.column_types(input_.stream, input_.source)
+        for batch in input_.source.batches([subject], [subject], types):
+            found.learn(batch.table.column(subject))
+    ordered.add(found.names.take(pc.sort_indices(found.names)))
     return ordered
 
 
@@ -526,7 +493,10 @@ def run(
     noise = Noise() if seed is None else Noise(SeededSource(seed))
     with DeadLetters(letters_for(to, dead_letters, sources, streams)) as letters:
         guarded = protected(loaded, inputs, chosen, noise=noise, dead_letters=letters)
-        return _collected(guarded, to, protected=noise.private)
+        collected = _collected(guarded, to, protected=noise.private)
+    for message in guarded.engine.warnings:
+        warnings.warn(message, stacklevel=2)
+    return collected
 
 
 def _collected(run: Detection, to: Target | None, *, protected: bool) -> Collected:

@@ -9,7 +9,6 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from tacit.counting import count
 from tacit.engines.local import Detection
 from tacit.engines.status import Public
 from tacit.engines.succession import Succession
@@ -65,17 +64,14 @@ class Reloads:
         else:
             self._public.reloads += 1
             _LOG.info("the specification is reloaded")
-            self.tell_strangers()
+            if not self._engine.learning:
+                self._engine.check_names()
+                self.warn()
 
-    def tell_strangers(self) -> None:
-        """Warn of subjects that private patterns name and that are not registered, if any."""
-        strangers = 0 if self._engine.learning else self._engine.strangers
-        if strangers:
-            _LOG.warning(
-                "private patterns name %s not in the registry that was learned; see that the names"
-                " are right: whoever is mistyped is not protected",
-                count(strangers, "subject"),
-            )
+    def warn(self) -> None:
+        """Log what the operator should look at in the registry."""
+        for message in self._engine.warnings:
+            _LOG.warning("%s", message)
 
     def turn(self) -> None:
         """Take all steps that are due."""

@@ -28,6 +28,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tacit.answers.answers import Answers
@@ -42,11 +43,11 @@ from tacit.pipeline.arrivals import Arrivals, Rows
 from tacit.pipeline.engine import Engine, Refused
 from tacit.pipeline.flow import Flow, SourceColumns
 from tacit.pipeline.shard import Handed, Shard
+from tacit.privacy.naming import check_names
 from tacit.privacy.noise import Noise
-from tacit.privacy.policies import Policies
 from tacit.spec.specification import Specification
-from tacit.spec.subjects import SubjectFile
-from tacit.windows.clock import NEVER, NONE, Verdicts
+from tacit.spec.subjects import listed
+from tacit.windows.clock import NONE, Verdicts
 
 _FORMAT: Final = 2
 _ANOTHERS: Final = np.uint8(255)
@@ -203,14 +204,11 @@ class Succession(Engine):
             shard.since, shard.settled = self.shard.since.copy(), self.shard.settled
             shard.order = self.shard.order
             self._take_over(heir)
-        self._enrol(_listed(terms.spec), begin)
+        names = listed(terms.spec.subjects, terms.spec.folder)
+        if names:
+            self._register(names, begin)
         if self.heir is not None and self._passed:  # no window of the old terms is open
             self._settle(self.heir)
-
-    def _enrol(self, names: pa.Array | None, since: int) -> None:
-        """Register whoever is listed and is not registered yet."""
-        if names is not None and len(names):
-            self._register(names.to_pylist(), since)
 
     def _take_over(self, heir: Heir) -> None:
         self.heir = heir
@@ -227,15 +225,16 @@ class Succession(Engine):
         """The first pane that no tuple has reached; by the clock, that none can have reached."""
         return self.clock.reachable if self.clock.ticking else self.clock.ended
 
-    @property
-    def strangers(self) -> int:
-        """How many subjects private patterns name that a registry which was learned has not."""
-        spec = self.latest.spec
-        if _listed(spec) is not None or not any(private.subjects for private in spec.private):
-            return 0  # a list was checked
-        since, whole = self.shard.since, Subjects(self.subjects.kind)
-        whole.add(self.subjects.names[: len(since)].filter(pa.array(since < NEVER)))
-        return len(Policies(spec).strangers(whole))
+    def check_names(self) -> None:
+        """The same for all terms that windows are answered by, and for those that are offered."""
+        registry, found = self.shard.registered, list[str]()
+        for terms in (self.terms, *([] if self.heir is None else [self.heir.terms])):
+            found += check_names(terms.spec, registry)
+        if self._offered is not None:
+            spec = self._offered.spec
+            found += check_names(spec, _with_listed(registry, spec))
+        self.warnings = list(dict.fromkeys(found))
+        self._named = True
 
     def check(self, terms: Terms) -> None:
         """Refuse what cannot change while windows are open, and a plan that does not fit."""
@@ -261,27 +260,21 @@ class Succession(Engine):
         terms.check()
 
     def _wrong_registry(self, spec: Specification) -> Iterator[str]:
-        names = _listed(spec)
-        if names is None:
-            return
-        if self.subjects.kind == "int" and not pa.types.is_integer(names.type):
-            yield "subjects must be whole numbers, as they were; begin another run for that"
-            return
-        slots = self.subjects.slots(names)
-        here = np.count_nonzero(self.shard.since[slots[slots >= 0]] < NEVER)
-        gone = int(np.count_nonzero(self.shard.since < NEVER) - here)
-        if gone:
-            yield (
-                f"{count(gone, 'subject')} would lose their answers: while it runs, subjects can"
-                " only be added to the registry; begin another run for that"
-            )
-        whole = Subjects(self.subjects.kind)
-        whole.add(names)
-        if strangers := Policies(spec).strangers(whole):
-            yield (
-                f"private patterns name {count(len(strangers), 'subject')} not in the registry;"
-                " write the names as the registry has them"
-            )
+        registry = self.shard.registered
+        names = pa.array(listed(spec.subjects, spec.folder), pa.large_string())
+        if len(names):
+            gone = int(np.count_nonzero(~np.asarray(pc.is_in(registry, value_set=names))))
+            if gone:
+                yield (
+                    f"{count(gone, 'subject')} would lose their answers: while it runs, subjects"
+                    " can only be added to the registry; begin another run for that"
+                )
+        elif self.learning:
+            return  # it is checked when the registry is complete
+        try:
+            check_names(spec, _with_listed(registry, spec))
+        except SpecificationError as error:
+            yield str(error)
 
     # What an engine does, for both
 
@@ -299,11 +292,11 @@ class Succession(Engine):
         shard = self.shard if self.heir is None or old else self.heir.engine.shard
         return shard.answer(handed, exhausted, blind=self.blind(handed))
 
-    def register(self, names: Sequence[str] | Sequence[int]) -> None:
+    def register(self, names: Sequence[str]) -> None:
         """Add subjects to the registry; they have answers from the next window on."""
         self._register(names, self.clock.ended)
 
-    def _register(self, names: Sequence[str] | Sequence[int], since: int) -> None:
+    def _register(self, names: Sequence[str], since: int) -> None:
         self.shard.register(names, since)
         if self.heir is not None:
             shard = self.heir.engine.shard
@@ -374,19 +367,20 @@ class Succession(Engine):
         wanted, noise = self.terms, self._noise
         given, *heirs = [wanted.or_unpacked(packed) for packed in parts[::2]]
         if given is not wanted:
+            most = self.most_windows
             super().__init__(
                 given.flow(noise),
-                Subjects(self.subjects.kind),
+                Subjects(),
                 refused=self.refused,
                 ticking=self.clock.ticking,
             )
-            self.terms = given
+            self.terms, self.most_windows = given, most
         super().restore(parts[1])
         self.heir, self._offered = None, None
         self.consumers = head["consumers"]
         self._sighted = int(head["sighted"])
         for terms in heirs:
-            engine = Engine(terms.flow(noise), Subjects(self.subjects.kind))
+            engine = Engine(terms.flow(noise), Subjects())
             engine.restore(parts[3])
             engine.shard.subjects = self.subjects
             public = public_before(self.terms.columns, terms.columns)
@@ -399,18 +393,10 @@ def _limited(spec: Specification) -> bool:
     return any(private.limit is not None for private in spec.private)
 
 
-def _listed(spec: Specification) -> pa.Array | None:
-    """The registry that a specification lists, if it does."""
-    given = spec.subjects
-    listed: Sequence[str | int]
-    if isinstance(given, SubjectFile):
-        listed = given.read(spec.folder)
-    elif isinstance(given, tuple):
-        listed = given
-    else:
-        return None
-    whole = all(isinstance(name, int) for name in listed)
-    return pa.array(listed, pa.int64() if whole else pa.large_string())
+def _with_listed(registry: pa.Array, spec: Specification) -> pa.Array:
+    """The registry with those whom a specification adds to it."""
+    more = pa.array(listed(spec.subjects, spec.folder), pa.large_string())
+    return pa.concat_arrays([registry, more])
 
 
 def _unpacked(snapshot: bytes) -> tuple[dict[str, Any], list[bytes]]:

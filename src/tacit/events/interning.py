@@ -99,6 +99,37 @@ class IntegerInterner:
         self._covered = self._count
 
 
+class DecimalIndex:
+    """The names that are whole numbers, by their value: columns of integers need no digits.
+
+    A name counts if it is how a number of 64 bits is written: `7` and `-7`, not `007` or `+7`.
+    """
+
+    def __init__(self) -> None:
+        self._values = IntegerInterner()
+        self._slots = np.empty(0, np.int32)
+        self._covered = 0
+        """How many names were looked at."""
+
+    def add(self, text: Bytes, ends: Ints) -> None:
+        """Take in the names that have come since the last time; these are all of them."""
+        if self._covered == len(ends) - 1:
+            return
+        fresh = ends[self._covered :]
+        values, written = _read_decimals(text, fresh)
+        slots = np.flatnonzero(written).astype(np.int32) + np.int32(self._covered)
+        self._values.learn(values[written])
+        self._slots = np.concatenate([self._slots, slots])
+        self._covered = len(ends) - 1
+
+    def find(self, values: Ints | NDArray[np.int32]) -> Numbers:
+        """The slots of integers, UNKNOWN where no name is that number."""
+        found = self._values.find(values)
+        if len(self._slots) < self._covered:  # else a number's place is its slot
+            _translate(found, self._slots)
+        return found
+
+
 class TextInterner:
     """Texts, as bytes, to numbers: a hash table over the bytes."""
 
@@ -168,6 +199,35 @@ def _find_counted(values: NDArray[Any], low: int, count: int, found: Numbers) ->
     for row in range(len(values)):
         place = np.uint64(values[row] - low)
         found[row] = np.int32(place) if place < np.uint64(count) else np.int32(UNKNOWN)
+
+
+@compiled
+def _translate(found: Numbers, slots: Numbers) -> None:
+    for row in range(len(found)):
+        if found[row] != UNKNOWN:
+            found[row] = slots[found[row]]
+
+
+@compiled
+def _read_decimals(text: Bytes, ends: Ints) -> tuple[Ints, NDArray[np.bool_]]:
+    """The numbers that names are, and which names are how a number of 64 bits is written."""
+    values = np.zeros(len(ends) - 1, np.int64)
+    written = np.zeros(len(ends) - 1, np.bool_)
+    for name in range(len(values)):
+        begin, end = ends[name], ends[name + 1]
+        negative = begin < end and text[begin] == 45
+        first = begin + 1 if negative else begin
+        digits = end - first
+        if digits < 1 or digits > 19 or (text[first] == 48 and (negative or digits > 1)):
+            continue
+        amount, right = np.uint64(0), True
+        for place in range(first, end):
+            right &= 48 <= text[place] <= 57
+            amount = amount * np.uint64(10) + np.uint64(text[place] - 48)
+        if right and amount <= np.uint64(2**63 - 1) + np.uint64(negative):
+            values[name] = np.int64(np.uint64(0) - amount) if negative else np.int64(amount)
+            written[name] = True
+    return values, written
 
 
 @compiled

@@ -1,71 +1,67 @@
 """The registry of subjects: names to slots and back, for as long as a run lasts.
 
-A registry holds either integers or texts. Columns of integers are looked up in a registry
-of texts by what they look like written down (`7` is '7'); a column of texts does not fit a
-registry of integers. Other types (fractions, truth values, bytes) name nobody: cast them
-to text first. A null or an empty text is no subject.
+Names are text, exactly as written: '007' is not '7'. An integer in a column is its decimal
+digits. Other types (fractions, truth values, bytes) name nobody: cast them to text first. A null
+or an empty text is no subject.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
-import pyarrow.compute
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tacit.errors import SchemaError, StateError
 from tacit.events.columns import arrow_chunks, frozen, numbers, plain, text_bytes, validity
-from tacit.events.interning import UNKNOWN, IntegerInterner, Numbers, TextInterner
+from tacit.events.interning import UNKNOWN, DecimalIndex, Numbers, TextInterner
 from tacit.kernels import compiled
 
 NO_SUBJECT = -2
 """In place of a slot where a tuple names nobody; UNKNOWN (-1) where it names a stranger."""
-Kind: TypeAlias = Literal["int", "text"]
 _SIGNED = {pa.int32().id, pa.int64().id}
 Column: TypeAlias = pa.Array | pa.ChunkedArray | pl.Series
 
 
-def subject_kind(*dtypes: pa.DataType) -> Kind:
-    """The kind of registry for columns of these types: integers only if all of them are."""
-    kinds = [dtype.value_type if pa.types.is_dictionary(dtype) else dtype for dtype in dtypes]
-    for kind in kinds:
-        if not (pa.types.is_integer(kind) or _is_text(kind) or pa.types.is_null(kind)):
-            raise SchemaError(f"subjects are integers or texts, not {kind}; cast them to text")
-    named = [kind for kind in kinds if not pa.types.is_null(kind)]
-    return "int" if named and all(pa.types.is_integer(kind) for kind in named) else "text"
+def check_subject_type(dtype: pa.DataType) -> None:
+    """Raise SchemaError unless columns of this type can hold subjects: text or integers."""
+    kind = dtype.value_type if pa.types.is_dictionary(dtype) else dtype
+    if not (pa.types.is_integer(kind) or _is_text(kind) or pa.types.is_null(kind)):
+        raise SchemaError(f"subjects are text or integers, not {kind}; cast them to text")
 
 
 class Subjects:
-    """Names of one kind, numbered in order of registration."""
+    """Names, numbered in order of registration."""
 
-    def __init__(self, kind: Kind) -> None:
-        self.kind: Kind = kind
-        self._integers = IntegerInterner()
+    def __init__(self) -> None:
         self._texts = TextInterner()
+        self._integers = DecimalIndex()
         self._dictionary: tuple[pa.Array, int, Numbers] | None = None
-        self._names = pa.array([], pa.int64() if kind == "int" else pa.large_string())
+        self._names = pa.array([], pa.large_string())
 
     def __len__(self) -> int:
-        return len(self._integers) if self.kind == "int" else len(self._texts)
+        return len(self._texts)
 
     def __repr__(self) -> str:
-        return f"<Subjects: {len(self)} of kind {self.kind}>"
+        return f"<Subjects: {len(self)}>"
 
     @property
     def names(self) -> pa.Array:
         """The names in the order of their slots; the same array until there are more."""
         if len(self._names) < len(self):
-            self._names = self._copied()
+            text, ends = self._texts.names
+            buffers = [None, pa.py_buffer(ends.copy()), pa.py_buffer(text.copy())]
+            self._names = pa.Array.from_buffers(pa.large_string(), len(self), buffers)
         return self._names
 
     def slots(self, column: Column) -> Numbers:
         """Each tuple's slot: UNKNOWN for a stranger, NO_SUBJECT where nobody is named."""
         if isinstance(column, pa.Array):
-            if self.kind == "int" and column.type.id in _SIGNED and not column.null_count:
+            if column.type.id in _SIGNED and not column.null_count:
                 return self._integers.find(column.to_numpy())  # as most often
             return self._slots(column, False)
         return _joined([self._slots(chunk, False) for chunk in arrow_chunks(column)])
@@ -83,73 +79,63 @@ class Subjects:
     def enrol(self, names: Column | Sequence[int] | Sequence[str]) -> Numbers:
         """Register names, those known already left alone; the slot of each."""
         if not isinstance(names, pa.Array | pa.ChunkedArray | pl.Series):
-            if self.kind == "text":
-                names = [name if name is None else str(name) for name in names]
-            names = pa.array(names, pa.int64() if self.kind == "int" else pa.large_string())
+            texts = [name if name is None else str(name) for name in names]
+            names = pa.array(texts, pa.large_string())
         if (self.slots(names) == NO_SUBJECT).any():
             raise ValueError("a subject's name must not be empty or null")
         return self.learn(names)
 
     def state(self) -> dict[str, NDArray[Any]]:
         """All there is to know, as plain arrays."""
-        if self.kind == "int":
-            return {"integers": self._integers.names.copy()}
         text, ends = self._texts.names
         return {"text": text.copy(), "ends": ends.copy()}
 
     @classmethod
     def from_state(cls, state: Mapping[str, NDArray[Any]]) -> Subjects:
-        """The registry that gave this state."""
+        """The registry that gave this state.
+
+        Before names were always text there were registries of integers: these are their digits.
+        """
+        subjects = cls()
         match dict(state):
             case {"integers": integers}:
-                subjects = cls("int")
-                found = subjects._integers.learn(np.ascontiguousarray(integers, np.int64))
+                found = subjects.learn(pa.array(np.asarray(integers, np.int64)))
             case {"text": text, "ends": ends} if len(ends) and ends[-1] == len(text):
-                subjects = cls("text")
-                found = subjects._texts.learn(frozen(text), frozen(ends))
+                found = subjects._learn_texts(frozen(text), frozen(ends))
             case _:
                 raise StateError("this is not the state of a registry of subjects")
         if len(subjects) != len(found):
             raise StateError("a saved registry names a subject twice; the state is damaged")
         return subjects
 
-    def _copied(self) -> pa.Array:
-        if self.kind == "int":
-            return pa.array(self._integers.names)
-        text, ends = self._texts.names
-        buffers = [None, pa.py_buffer(ends.copy()), pa.py_buffer(text.copy())]
-        return pa.Array.from_buffers(pa.large_string(), len(self), buffers)
+    def _learn_texts(self, text: NDArray[np.uint8], ends: NDArray[np.integer]) -> Numbers:
+        found = self._texts.learn(text, ends)
+        self._integers.add(*self._texts.names)
+        return found
 
     def _slots(self, array: pa.Array, learning: bool) -> Numbers:
+        check_subject_type(array.type)
         if pa.types.is_dictionary(array.type):
             return self._coded(array, learning)
         if pa.types.is_null(array.type):
             return np.full(len(array), NO_SUBJECT, np.int32)
-        if self.kind == "int":
+        if pa.types.is_integer(array.type):
             return self._integer_slots(array, learning)
-        return self._text_slots(array, learning)
+        return self._text_slots(plain(array), learning)
 
     def _integer_slots(self, array: pa.Array, learning: bool) -> Numbers:
-        if subject_kind(array.type) != "int":
-            raise SchemaError(
-                "the registered subjects are integers, the column holds texts; "
-                "register the subjects as texts"
-            )
-        known = array.drop_null() if learning and array.null_count else array
-        values = _signed(known)
-        if learning:
-            found = self._integers.learn(values.astype(np.int64, copy=False))
-        else:
-            found = self._integers.find(values)
-        if array.null_count and learning:
-            spread = np.full(len(array), NO_SUBJECT, np.int32)
-            spread[array.is_valid().to_numpy(zero_copy_only=False)] = found
-            return spread
+        values = _signed(array)
+        if values is None:
+            return self._text_slots(array.cast(pa.large_string()), learning)
+        found = self._integers.find(values)
         _refuse_nulls(*validity(array), found)
+        if learning and (found == UNKNOWN).any():
+            new = pc.unique(array.filter(pa.array(found == UNKNOWN)))
+            self._learn_texts(*text_bytes(new.cast(pa.large_string())))
+            return self._integer_slots(array, False)
         return found
 
     def _text_slots(self, array: pa.Array, learning: bool) -> Numbers:
-        array = array.cast(pa.large_string()) if subject_kind(array.type) == "int" else plain(array)
         text, ends = text_bytes(array)
         if not learning:
             found = self._texts.find(text, ends)
@@ -160,9 +146,9 @@ class Subjects:
         if array.null_count:
             named &= array.is_valid().to_numpy(zero_copy_only=False)
         if named.all():
-            return self._texts.learn(text, ends)
+            return self._learn_texts(text, ends)
         found = np.full(len(array), NO_SUBJECT, np.int32)
-        found[named] = self._texts.learn(*text_bytes(array.filter(pa.array(named))))
+        found[named] = self._learn_texts(*text_bytes(array.filter(pa.array(named))))
         return found
 
     def _coded(self, array: pa.Array, learning: bool) -> Numbers:
@@ -194,15 +180,11 @@ def _is_text(kind: pa.DataType) -> bool:
     )
 
 
-def _signed(array: pa.Array) -> NDArray[np.int32] | NDArray[np.int64]:
-    """The integers of an array as signed ones of 32 or 64 bits."""
+def _signed(array: pa.Array) -> NDArray[np.int32] | NDArray[np.int64] | None:
+    """The integers of an array as signed ones of 32 or 64 bits; None where they do not fit."""
     values = numbers(array)
-    if values.dtype == np.uint64 and len(values) and array.null_count < len(array):
-        most = pa.compute.max(array).as_py()
-        if most >= 2**63:
-            raise SchemaError(
-                "a subject's number is greater than 2**63 - 1; register the subjects as texts"
-            )
+    if values.dtype == np.uint64 and (pc.max(array).as_py() or 0) >= 2**63:
+        return None
     return values if values.dtype == np.int32 else values.astype(np.int64, copy=False)
 
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from tacit.connectors.opening import open_input, open_outlet
 from tacit.connectors.placeholders import FileTemplate, has_placeholders
 from tacit.connectors.probing import probe
@@ -19,10 +21,9 @@ from tacit.connectors.sources import EmptySourceError, Source
 from tacit.connectors.writers import SUFFIXES
 from tacit.counting import count
 from tacit.engines.checkpoints import Checkpoint
-from tacit.engines.local import assign, named_sources
+from tacit.engines.local import all_subjects, assign, named_sources
 from tacit.engines.setup import letters_beside
-from tacit.errors import LedgerError, SinkError
-from tacit.events.subjects import Subjects
+from tacit.errors import LedgerError, SchemaError, SinkError, SourceError, SpecificationError
 from tacit.insight.audit import audit
 from tacit.insight.findings import Findings
 from tacit.insight.surroundings import (
@@ -37,10 +38,10 @@ from tacit.options import command, option
 from tacit.pipeline.flow import Flow
 from tacit.planning.plan import Plan
 from tacit.planning.planner import plan_without_history
-from tacit.privacy.policies import Policies
+from tacit.privacy.naming import check_names
 from tacit.spec.reading import load
 from tacit.spec.specification import Specification
-from tacit.spec.subjects import Learned, SubjectFile
+from tacit.spec.subjects import Learned, SubjectFile, listed
 
 if TYPE_CHECKING:  # it needs an extra
     from tacit.ledger.glance import Glance
@@ -72,11 +73,11 @@ def examine(setup: Setup) -> Findings:
     """Look at all of it; what is wrong with one part keeps no other from being looked at."""
     findings = Findings(setup.addresses)
     spec = _specification(findings, setup)
-    bare = [text.partition("=")[2] if _names_stream(text) else text for text in setup.sources]
+    bare = [_stream_and_place(text)[1] for text in setup.sources]
     missing = look_at_extras(findings, needed_modules(bare, setup.sink, setup.ledger))
     if spec is not None:
         _plan(findings, setup, spec)
-    subjects = None if spec is None else _registry(findings, setup, spec)
+    subjects = None if spec is None else _registry(findings, setup, spec, missing)
     live = _sources(findings, setup, spec, missing)
     found = _ledger(findings, setup, spec, missing)
     _sink(findings, setup, missing)
@@ -166,29 +167,62 @@ def _plan(findings: Findings, setup: Setup, spec: Specification) -> None:
         findings.ok("plan", f"{setup.plan} fits and passes its audit: {plan.mechanism}, {past}")
 
 
-def _registry(findings: Findings, setup: Setup, spec: Specification) -> int | None:
+def _registry(
+    findings: Findings, setup: Setup, spec: Specification, missing: Sequence[str]
+) -> int | None:
     """How many subjects there are, as far as that is known before the run."""
     given = spec.subjects
     if setup.subjects is not None:
         given = SubjectFile(file=str(setup.subjects.absolute()))
-    if given is None or isinstance(given, Learned):
-        findings.ok("registry", "learned from what comes in, then announced: see docs/operators.md")
-        return None
     with findings.judging("registry"):
-        listed = given.read(spec.folder) if isinstance(given, SubjectFile) else given
-        subjects = Subjects("int" if isinstance(listed[0], int) else "text")
-        subjects.add(list(listed))
-        strangers = Policies(spec).strangers(subjects)
-        if strangers:
-            findings.wrong(
-                "registry",
-                f"private patterns name {count(len(strangers), 'subject')} that it does not have,"
-                f" such as '{strangers[0]}': they would be unprotected under their right names",
-            )
+        if given is None or isinstance(given, Learned):
+            registry = None if isinstance(given, Learned) else _occurring(setup, spec, missing)
         else:
-            findings.ok("registry", count(len(subjects), "subject"))
-        return len(subjects)
+            registry = pa.array(listed(given, spec.folder), pa.large_string())
+        if registry is None:
+            _learned(findings, spec)
+            return None
+        for message in check_names(spec, registry):
+            findings.warn("registry", message)
+        findings.ok("registry", count(len(registry), "subject"))
+        return len(registry)
     return None
+
+
+def _learned(findings: Findings, spec: Specification) -> None:
+    findings.ok("registry", "learned from what comes in, then announced: see docs/operators.md")
+    named = sum(len(private.subjects or ()) for private in spec.private)
+    if named:
+        findings.warn(
+            "registry",
+            f"private patterns name {count(named, 'subject')}. If one of them does not occur while"
+            " subjects are learned, the run ends with an error before it releases anything; list"
+            " the subjects to be sure",
+        )
+
+
+def _occurring(setup: Setup, spec: Specification, missing: Sequence[str]) -> pa.Array | None:
+    """The subjects of files, if somebody is named who must be among them; None for other sources.
+
+    What is wrong with a file is found when sources are looked at.
+    """
+    if missing or not setup.sources or not any(private.subjects for private in spec.private):
+        return None
+    given = [_stream_and_place(text) for text in setup.sources]
+    if any(place == "-" or place.startswith(_BROKERS) for _, place in given):
+        return None
+    try:
+        inputs = assign(spec, [(stream, open_input(place)) for stream, place in given])
+        if any(input_.source.once or input_.source.live for input_ in inputs):
+            return None
+        return all_subjects(Flow(spec), inputs).names
+    except (SourceError, SchemaError, SpecificationError):
+        return None
+
+
+def _stream_and_place(text: str) -> tuple[str | None, str]:
+    stream, _, place = text.partition("=")
+    return (stream, place) if _names_stream(text) else (None, text)
 
 
 def _names_stream(text: str) -> bool:
@@ -203,7 +237,7 @@ def _sources(
     live, fed = False, set[str]()
     flow = None if spec is None else Flow(spec)
     for text in setup.sources:
-        stream, _, place = text.partition("=") if _names_stream(text) else ("", "", text)
+        stream, place = _stream_and_place(text)
         lives = place.startswith(_BROKERS)
         live |= lives
         if spec is not None:
@@ -213,7 +247,7 @@ def _sources(
         with findings.judging("source"):
             source = open_input(place)
             if spec is not None and flow is not None:
-                (input_,) = assign(spec, [(stream or None, source)])
+                (input_,) = assign(spec, [(stream, source)])
                 _one_source(findings, place, source, flow, input_.stream)
         if lives:
             with findings.judging("source"):

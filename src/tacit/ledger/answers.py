@@ -26,7 +26,7 @@ from tacit.ledger.tables import BODIES, RELEASES, RUNS
 if TYPE_CHECKING:
     import pandas as pd
 
-COLUMNS = schema(pa.large_string(), protected=True).insert(0, pa.field("id", pa.int64()))
+COLUMNS = schema(protected=True).insert(0, pa.field("id", pa.int64()))
 """The columns of protected answers, where there are none to say what they are."""
 
 

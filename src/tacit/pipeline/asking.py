@@ -26,6 +26,8 @@ class Asking(ABC):
 
     private = True
     """Whether noise, if there is any, comes from where nobody can foretell it."""
+    protects = False
+    """Whether answers are protected: then nobody whom a private pattern names may be missing."""
 
     def __init__(
         self, names: Sequence[str], queries: Sequence[Queries], consumers: Sequence[str] = ()

@@ -26,6 +26,7 @@ from tacit.events.subjects import Subjects
 from tacit.pipeline.arrivals import Arrivals, Rows
 from tacit.pipeline.flow import Flow, SourceColumns
 from tacit.pipeline.shard import Handed, Shard, below
+from tacit.privacy.naming import check_names
 from tacit.windows.clock import REASONS, TAKEN, Clock, Verdicts
 from tacit.windows.jumps import Jumps
 from tacit.windows.panes import ring_capacity
@@ -87,6 +88,10 @@ class Engine:
         """How many of the tuples that are being taken are in their windows."""
         self.most_windows: int | None = None
         """How many windows are handed on together at most, where that is told."""
+        self.warnings: list[str] = []
+        """What the operator should look at in the registry, once it is complete."""
+        self._named = False
+        """Whether it is known that everybody is registered whom private patterns name."""
         self._held: list[Handed] = []
 
     @property
@@ -165,9 +170,22 @@ class Engine:
         """The answers of windows that were handed on; `exhausted` as a shard has it."""
         return self.shard.answer(handed, exhausted)
 
-    def register(self, names: Sequence[str] | Sequence[int]) -> None:
+    def register(self, names: Sequence[str]) -> None:
         """Add subjects to the registry; they have answers from the next window on."""
         self.shard.register(names, self.clock.ended)
+
+    def check_names(self) -> None:
+        """Raise SpecificationError if a private pattern names somebody who is not registered.
+
+        The registry must be complete. What else the operator should look at is in `warnings`.
+        """
+        self.warnings = check_names(self.flow.spec, self.shard.registered)
+        self._named = True
+
+    def _check_protected(self) -> None:
+        """Before anything is released: check the names, unless that was done."""
+        if self.flow.asking.protects and not self._named:
+            self.check_names()
 
     def finish(self) -> Iterator[Answers]:
         """The end of input: close all windows."""
@@ -206,6 +224,8 @@ class Engine:
         first_window = self.clock.first_window
         if first_window is None or stop <= self.clock.next_window:
             return
+        if not self.learning:
+            self._check_protected()
         first = max(first_window, self.clock.next_window)
         for handed in self._shut(first, stop):
             self.clock.hand_on(handed.closed.first + len(handed.closed.words))
@@ -221,6 +241,7 @@ class Engine:
         """The registry is complete: give what was held back, for all its subjects."""
         if self.learning:
             self.shard.announce()
+            self._check_protected()
         self.learning = 0
         while self._held:
             yield self.shard.widened(self._held.pop(0))
@@ -280,6 +301,7 @@ class Engine:
         ]
         kept = {name: frame for name, frame in frames.items() if not name.startswith("held.")}
         self.shard.restore(arrays, kept)
+        self._named = False
         self.clock = replace(self.clock, capacity=self.shard.panes.capacity, state=arrays["clock"])
         self.counts = np.zeros(len(REASONS) + 1, dtype=np.int64)
         self.counts[: len(arrays["counts"])] = arrays["counts"]

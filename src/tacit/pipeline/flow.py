@@ -12,7 +12,7 @@ from tacit.errors import SchemaError
 from tacit.events.columntypes import ColumnTypes
 from tacit.events.extraction import Extractor
 from tacit.events.streams import ColumnType
-from tacit.events.subjects import Subjects, subject_kind
+from tacit.events.subjects import Subjects, check_subject_type
 from tacit.events.times import check_time_type, to_microseconds
 from tacit.patterns.tree import Pattern
 from tacit.pipeline.arrivals import Arrivals, Rows
@@ -102,7 +102,7 @@ class Flow:
                 self.extractors[stream].check(schema)
                 config = self.spec.streams[stream]
                 check_time_type(schema.field(config.time).type, config.time)
-                subject_kind(schema.field(config.subject).type)
+                check_subject_type(schema.field(config.subject).type)
             except SchemaError as error:
                 faults.append(str(error))
         frames = {

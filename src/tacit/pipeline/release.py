@@ -364,6 +364,8 @@ class Symbols(Certainty):
 class Release(Asking):
     """Turns what was asked of windows into protected answers, policy by policy."""
 
+    protects = True
+
     def __init__(self, spec: Specification, schemes: Sequence[Scheme], noise: Noise) -> None:
         queries = tuple(spec.query_patterns.values())
         asked = Asked()

@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
@@ -119,7 +120,12 @@ class Shard:
         self.order: NDArray[np.int64] | None = None
         """The slots of subjects in the order of answers, where that is not the slots' own."""
 
-    def register(self, names: Sequence[str] | Sequence[int], since: int) -> None:
+    @property
+    def registered(self) -> pa.Array:
+        """The names of all who have answers, now or in a window to come."""
+        return self.subjects.names[: len(self.since)].filter(pa.array(self.since < NEVER))
+
+    def register(self, names: Sequence[str], since: int) -> None:
         """Register more subjects; they have answers from the window `since` on, in this order.
 
         Whether one of them was heard of before, too late to be learned, changes nothing.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -17,8 +16,6 @@ from tacit.spec.specification import Specification
 
 if TYPE_CHECKING:  # it would bring the compiler along, which a look at policies does not need
     from tacit.events.subjects import Subjects
-
-_NUMBER = re.compile(r"0|-?[1-9][0-9]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,21 +79,18 @@ def declared_patterns(spec: Specification) -> list[PrivatePattern]:
 
 
 class Policies:
-    """The policies of a specification: number 0 is that of all subjects that no one names.
-
-    A subject is known by its text, so that `7` and `"7"` are the same.
-    """
+    """The policies of a specification: number 0 is that of all subjects that no one names."""
 
     def __init__(self, spec: Specification) -> None:
         patterns = declared_patterns(spec)
         having = [
-            None if private.subjects is None else frozenset(map(str, private.subjects))
+            None if private.subjects is None else frozenset(private.subjects)
             for private in spec.private
         ]
         chosen: dict[frozenset[int], int] = {_applying(having, None): 0}
         self._named: dict[str, int] = {}
         for named in (private.subjects or () for private in spec.private):
-            for subject in map(str, named):
+            for subject in named:
                 self._named[subject] = chosen.setdefault(_applying(having, subject), len(chosen))
         self.policies: tuple[Policy, ...] = tuple(
             Policy(tuple(patterns[number] for number in sorted(numbers))) for numbers in chosen
@@ -108,35 +102,14 @@ class Policies:
     def of(self, subjects: Subjects) -> NDArray[np.int32]:
         """The number of the policy of each registered subject, in the order of their slots."""
         numbers = np.zeros(len(subjects), dtype=np.int32)
-        slots = self._slots(subjects)
+        slots = subjects.slots(pa.array(list(self._named), pa.large_string()))
         known = slots >= 0
         numbers[slots[known]] = np.fromiter(self._named.values(), np.int32)[known]
         return numbers
-
-    def strangers(self, subjects: Subjects) -> list[str]:
-        """The subjects that private patterns name and that are not registered."""
-        unknown = self._slots(subjects) < 0
-        return [name for name, missing in zip(self._named, unknown, strict=True) if missing]
-
-    def _slots(self, subjects: Subjects) -> NDArray[np.int32]:
-        """The slots of the subjects that are named, as far as they are registered."""
-        if not self._named or not len(subjects):
-            return np.full(len(self._named), -1, np.int32)
-        return subjects.slots(_as_kept(list(self._named), subjects.names.type))
 
 
 def _applying(having: Sequence[frozenset[str] | None], subject: str | None) -> frozenset[int]:
     """The private patterns that a subject has, or everyone who is not named."""
     return frozenset(
         number for number, named in enumerate(having) if named is None or subject in named
-    )
-
-
-def _as_kept(named: list[str], kind: pa.DataType) -> pa.Array:
-    """Subjects as the registry holds them; where it holds numbers, those that are numbers."""
-    if not pa.types.is_integer(kind):
-        return pa.array(named, pa.string())
-    numbers = [int(name) if _NUMBER.fullmatch(name) else None for name in named]
-    return pa.array(
-        [n if n is None or -(2**63) <= n < 2**63 else None for n in numbers], pa.int64()
     )

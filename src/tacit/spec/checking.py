@@ -49,7 +49,7 @@ class Draft:
     patterns: Mapping[str, Pattern | None] = field(default_factory=dict)
     private: Sequence[Private | None] = ()
     queries: Sequence[Query | None] = ()
-    subjects: tuple[str | int, ...] | SubjectFile | Learned | None = None
+    subjects: tuple[str, ...] | SubjectFile | Learned | None = None
     folder: Path = Path()
 
 
@@ -70,10 +70,20 @@ class Hints:
     def __init__(self, comparisons: int = 100_000) -> None:
         self.left = comparisons
 
-    def __call__(self, name: str, known: Collection[str | int]) -> str:
+    def __call__(self, name: str, known: Collection[str]) -> str:
         """A sentence such as ` Did you mean 'parked'?`, or nothing."""
         self.left -= len(known)
-        return nearest(name, [*map(str, known)]) if self.left >= 0 and len(name) < 100 else ""
+        return nearest(name, [*known]) if self.left >= 0 and len(name) < 100 else ""
+
+    def of_subject(self, name: str, registry: Sequence[str]) -> str:
+        """The same for a subject; what differs only in blanks or leading zeros is nearest."""
+        from tacit.spec.lookalikes import lookalikes  # it brings Polars along
+
+        similar = lookalikes([name], registry) if self.left >= 0 else {}
+        self.left -= len(registry)
+        if similar:
+            return f" Did you mean {' or '.join(map(ascii, similar[name][:3]))}?"
+        return self(name, registry)
 
 
 def _check_names(draft: Draft) -> Iterator[Finding]:
@@ -180,9 +190,6 @@ def _check_private(draft: Draft, hints: Hints) -> Iterator[Finding]:
     seen: dict[Pattern, list[Private]] = {}
     registry = draft.subjects if isinstance(draft.subjects, tuple) else None
     listed = frozenset(registry or ())
-    if len({type(subject) for subject in listed}) > 1:
-        message = "subjects must be all names or all whole numbers; put numbers in quotes"
-        yield Finding(("subjects",), message)
     for place, private in enumerate(draft.private):
         if private is None:
             continue
@@ -207,7 +214,7 @@ def _check_private(draft: Draft, hints: Hints) -> Iterator[Finding]:
             if registry is not None and subject not in listed:
                 message = (
                     f"subject {describe(subject)} is not registered."
-                    f"{hints(str(subject), registry)} Add it to subjects"
+                    f"{hints.of_subject(subject, registry)} Add it to subjects"
                 )
                 yield Finding(("private", place, "subjects", row), message)
 
@@ -217,8 +224,7 @@ def _overlap(one: Private, other: Private) -> bool:
         return False
     if one.subjects is None or other.subjects is None:
         return True
-    # A number and its text are the same subject wherever subjects are texts.
-    return not set(map(str, one.subjects)).isdisjoint(map(str, other.subjects))
+    return not set(one.subjects).isdisjoint(other.subjects)
 
 
 def _check_queries(draft: Draft) -> Iterator[Finding]:

@@ -86,8 +86,8 @@ def read_scalar(text: str) -> bool | int | Number | str | None:
     word = text.lower() if text in (text.lower(), text.upper(), text.capitalize()) else text
     if word in _WORDS:
         return _WORDS[word]
-    if INTEGER.fullmatch(text) and len(text) <= _LONGEST_INTEGER:
-        return int(text)
+    if INTEGER.fullmatch(text) and len(text) <= _LONGEST_INTEGER and text == str(int(text)):
+        return int(text)  # others, such as +7, must remember how they were written
     return Number(word) if NUMBER.fullmatch(word) else text
 
 

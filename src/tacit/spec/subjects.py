@@ -1,31 +1,39 @@
-"""The registry of subjects: a list, a file, or learned from the first stretch of the stream."""
+"""The registry of subjects: a list, a file, or learned from the first stretch of the stream.
+
+Names are text, exactly as written: '007' is not '7'. A whole number is its decimal digits.
+"""
 
 from __future__ import annotations
 
+from numbers import Integral
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, WithJsonSchema
 
-from tacit.config import Config, Span, describe
+from tacit.config import Config, Number, Span, describe
 from tacit.errors import SourceError
 from tacit.spec.nodes import INTEGER
 
 
-def _read_subject(value: Any) -> str | int:
-    if isinstance(value, bool | float) or not isinstance(value, str | int):
+def _read_subject(value: Any) -> str:
+    if isinstance(value, Number) and INTEGER.fullmatch(value.text):
+        value = value.text  # as it is written: +7, or more digits than numbers have
+    if isinstance(value, Integral) and not isinstance(value, bool):
+        value = str(int(value))
+    if not isinstance(value, str):
         raise ValueError(f"a subject is a name or a whole number; got {describe(value)}")
     if value == "":
         raise ValueError("a subject's name cannot be empty")
-    if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        raise ValueError(
-            "a subject's number must fit into 64 bits; put it in quotes to make a name"
-        )
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError("a subject's name holds half a character (a surrogate)") from error
     return value
 
 
-def _different(subjects: tuple[str | int, ...]) -> tuple[str | int, ...]:
-    seen: set[str | int] = set()
+def _different(subjects: tuple[str, ...]) -> tuple[str, ...]:
+    seen: set[str] = set()
     if not subjects:
         raise ValueError("expected at least one subject")
     for subject in subjects:
@@ -36,9 +44,9 @@ def _different(subjects: tuple[str | int, ...]) -> tuple[str | int, ...]:
 
 
 Subject = Annotated[
-    str | int, PlainValidator(_read_subject), WithJsonSchema({"type": ["string", "integer"]})
+    str, PlainValidator(_read_subject), WithJsonSchema({"type": ["string", "integer"]})
 ]
-"""A subject: what its stream's subject column holds."""
+"""A subject: what its stream's subject column holds, as text."""
 Subjects = Annotated[tuple[Subject, ...], AfterValidator(_different)]
 
 
@@ -50,10 +58,11 @@ class SubjectFile(Config):
     column: str | None = None
     """The column that holds the subjects; by default each line of the file is one."""
 
-    def read(self, folder: Path = Path()) -> list[str] | list[int]:
+    def read(self, folder: Path = Path()) -> list[str]:
         """The subjects, each once, in the file's order; raises SourceError where it cannot.
 
-        Lines are whole numbers if all of them are, else names; empty lines do not count.
+        Names are text as the file has it; integers in Parquet are their digits. Empty lines and
+        cells do not count.
         """
         path = folder / self.file
         try:
@@ -76,31 +85,32 @@ class Learned(Config):
     """How long the first stretch is."""
 
 
-def _lines(path: Path) -> list[str] | list[int]:
-    lines = [line for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
-    names = list(dict.fromkeys(lines))
-    if not all(INTEGER.fullmatch(name) and len(name) < 19 for name in names):
-        return names
-    return list(dict.fromkeys(int(name) for name in names))
+def _lines(path: Path) -> list[str]:
+    lines = path.read_text(encoding="utf-8-sig").split("\n")
+    return list(dict.fromkeys(line for line in lines if line.strip()))
 
 
-def _column(path: Path, column: str) -> list[str] | list[int]:
+def _column(path: Path, column: str) -> list[str]:
     import polars as pl
 
-    scan = pl.scan_parquet if path.suffix == ".parquet" else pl.scan_csv
     try:
-        frame = scan(path).select(pl.col(column)).unique(maintain_order=True).collect()
+        if path.suffix == ".parquet":
+            scan = pl.scan_parquet(path)
+        else:
+            scan = pl.scan_csv(path, infer_schema=False)  # text as it is written
+        values = scan.select(pl.col(column)).collect().to_series()
     except pl.exceptions.ColumnNotFoundError as error:
         raise SourceError(f"'{path.name}' has no column '{column}' of subjects") from error
     except pl.exceptions.PolarsError as error:
         raise SourceError(f"cannot read subjects from '{path.name}'; is the file whole?") from error
-    values = frame.to_series().drop_nulls()
-    if not (values.dtype.is_integer() or values.dtype == pl.String):
+    kind = values.dtype
+    if not (kind.is_integer() or kind in (pl.String, pl.Categorical, pl.Enum)):
         raise SourceError(
-            f"the column '{column}' of '{path.name}' must hold names or whole numbers; "
-            f"it holds {values.dtype}"
+            f"the column '{column}' of '{path.name}' must hold text or whole numbers; it holds"
+            f" {kind}"
         )
-    return values.to_list()
+    names = values.cast(pl.String).drop_nulls().unique(maintain_order=True)
+    return names.filter(names != "").to_list()
 
 
 def _read_registry(value: Any) -> Any:
@@ -118,3 +128,10 @@ def _read_registry(value: Any) -> Any:
 
 
 Registry = Annotated[Subjects | SubjectFile | Learned, BeforeValidator(_read_registry)]
+
+
+def listed(registry: tuple[str, ...] | SubjectFile | Learned | None, folder: Path) -> list[str]:
+    """The subjects that a registry lists, itself or in a file; none where they are learned."""
+    if isinstance(registry, SubjectFile):
+        return registry.read(folder)
+    return list(registry) if isinstance(registry, tuple) else []

@@ -216,6 +216,8 @@ def test_a_job_cannot_go_on_as_another_one(
     [
         (PRIVATE.replace("lateness: 25 s", "lateness: 25 s, close: clock"), None,
          SpecificationError, "close by the clock"),
+        (PRIVATE.replace("epsilon: 0.5", "epsilon: 0.5, subjects: [nobody]"), None,
+         SpecificationError, "1 subject that the registry does not have: 'nobody'"),
         (PRIVATE, "-", SourceError, "read again"),
         (PRIVATE, "mqtt://localhost/home/+", SourceError, "read again"),
     ],

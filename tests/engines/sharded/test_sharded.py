@@ -184,7 +184,7 @@ def test_a_partition_that_falls_silent_is_waited_for_only_so_long(
     }
     monkeypatch.setattr("tacit.engines.sharded.reader.open_input", lambda name, **_: sources[name])
     spec = loads(SPEC + "subjects: [p1, p2, p3]\n")
-    subjects = Subjects("text")
+    subjects = Subjects()
     subjects.add(["p1", "p2", "p3"])
     terms = Terms(spec, plan_without_history(spec, "uniform"))
     partitions = (Partition("home", "busy"), Partition("home", "quiet"))
@@ -229,18 +229,16 @@ def test_shards_of_subjects_who_never_send_have_their_answers_too(tmp_path: Path
 
 
 def test_who_is_in_which_shard_is_the_same_everywhere_and_even() -> None:
-    subjects = Subjects("text")
+    subjects = Subjects()
     subjects.add([f"subject-{n}" for n in range(16_000)])
     layout = Layout(subjects, 16)
     sizes = np.bincount(layout.shard, minlength=16)
     assert sizes.min() > 850
     assert sizes.max() < 1150
     assert layout.shard[:8].tolist() == [11, 9, 15, 8, 14, 14, 8, 5]
-    numbers = Subjects("int")
-    numbers.add([7, 8])
-    texts = Subjects("text")
+    saved, texts = Subjects.from_state({"integers": np.array([7, 8])}), Subjects()
     texts.add(["7", "8"])
-    assert Layout(numbers, 64).shard.tolist() == Layout(texts, 64).shard.tolist()
+    assert Layout(saved, 64).shard.tolist() == Layout(texts, 64).shard.tolist()
 
 
 def test_readers_send_what_patterns_look_at_and_all_after_a_silence(tmp_path: Path) -> None:

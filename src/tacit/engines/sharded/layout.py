@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from tacit.events.columns import text_bytes
@@ -24,7 +23,7 @@ class Layout:
     @cached_property
     def shard(self) -> NDArray[np.int32]:
         """The number of each subject's shard, by slot."""
-        text, ends = text_bytes(self.subjects.names.cast(pa.large_string()))
+        text, ends = text_bytes(self.subjects.names)
         return _hashed(text, ends, self.shards)
 
     @cached_property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Final
 
@@ -16,6 +17,7 @@ from tacit.ledger.lease import Lease
 from tacit.options import option
 
 SHARDS: Final = 16
+_LOG: Final = logging.getLogger(__name__)
 
 
 def prepare(
@@ -62,6 +64,8 @@ def prepare(
                 )
             ]
         )
+    for message in run.engine.warnings:
+        _LOG.warning("%s", message)
     subjects = run.engine.subjects
     partitions = [
         Partition(input_.stream, name, follow)

@@ -77,7 +77,7 @@ class Shard:
         self._streams = list(job.terms.spec.streams)
         members = job.layout.members(number)
         self._ids = job.ids[members]
-        subjects = Subjects(job.subjects.kind)
+        subjects = Subjects()
         subjects.add(job.subjects.names.take(pa.array(members)))
         flow = job.flow
         self._windows = Windows(

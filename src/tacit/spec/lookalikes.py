@@ -1,0 +1,42 @@
+"""Names that are easily taken for each other: they differ in what the eye passes over."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import polars as pl
+import pyarrow as pa
+
+_INVISIBLE: Final = r"[\s\p{Cc}\p{Default_Ignorable_Code_Point}]+"
+_LEADING_ZEROS: Final = r"(^|[^0-9])0+([0-9])"
+
+
+def lookalikes(names: Sequence[str], known: pa.Array | Sequence[str]) -> dict[str, list[str]]:
+    """For each name the known ones that look like it, without itself, where there are any.
+
+    They differ in blanks, invisible characters, Unicode form, case or leading zeros alone.
+
+    >>> lookalikes(["007", "Bo"], ["7", " bo", "8", "Bo"])
+    {'007': ['7'], 'Bo': [' bo']}
+    """
+    asked = pl.DataFrame({"name": pl.Series(names, dtype=pl.String)})
+    others = pl.DataFrame({"other": pl.Series(known, dtype=pl.String)})
+    pairs = (
+        asked.with_columns(look=_look(asked["name"]))
+        .join(others.with_columns(look=_look(others["other"])), on="look", maintain_order="left")
+        .filter(pl.col("name") != pl.col("other"))
+    )
+    found: dict[str, list[str]] = {}
+    for name, other in pairs.select("name", "other").iter_rows():
+        found.setdefault(name, []).append(other)
+    return found
+
+
+def _look(names: pl.Series) -> pl.Series:
+    """What is left of names without what the eye passes over."""
+    if names.str.len_bytes().sum() != names.str.len_chars().sum():  # not ASCII alone
+        visible = names.str.replace_all(_INVISIBLE, "")
+        names = visible.str.normalize("NFKC").str.to_lowercase().str.normalize("NFKC")
+    bare = names.str.to_lowercase().str.replace_all(_INVISIBLE, "")
+    return bare.str.replace_all(_LEADING_ZEROS, "${1}${2}")
