@@ -19,7 +19,7 @@ from tacit.events.types import EventType
         "CORR(a, b) > 1", "STRING_AGG(a) = 'x'", "SUM(a) OVER (PARTITION BY b) > 1",
         "ROW_NUMBER() OVER (ORDER BY a) > 1", "LAG(a) OVER (ORDER BY b) > 1",
         "RANK() OVER (ORDER BY a) = 1", "a > (SELECT 1)", "EXISTS (SELECT 1)", "UNNEST(a)",
-        "a = ANY(b)", '"^a.*$" > 1', '"*" > 1', "COLUMNS('a') > 1",
+        "a = ANY(b)", "RANDOM() > 0.5", "SELECT 1", '"^a.*$" > 1', '"*" > 1', "COLUMNS('a') > 1",
     ],
 )  # fmt: skip
 def test_whatever_depends_on_other_tuples_is_refused(where: str) -> None:
@@ -41,7 +41,7 @@ def test_the_name_of_the_clock_in_a_text_is_only_a_text() -> None:
 
 @pytest.mark.parametrize(
     "where",
-    ["", "a >", "a > 5; b", "RANDOM() > 0.5", "SELECT 1", "a ~ '('", "(" * 600 + "a" + ")" * 600,
+    ["", "a >", "a > 5; b", "a ~ '('", "(" * 600 + "a" + ")" * 600,
      " OR ".join(["a > 1"] * 5000)],
 )  # fmt: skip
 def test_what_is_no_condition_is_refused(where: str) -> None:
@@ -64,11 +64,11 @@ def test_factors_are_the_parts_of_an_and_at_the_top() -> None:
 
 
 def test_steps_are_the_numbers_that_a_column_is_compared_with() -> None:
-    assert parse_predicate("NOT (a > 1 OR a BETWEEN -2.5 AND 3)").steps() == [
+    assert parse_predicate("NOT (a > 1 OR a BETWEEN -2.5 AND 3)").steps() == (
         Fraction(1),
         Fraction(-5, 2),
         Fraction(3),
-    ]
+    )
     assert parse_predicate("a > 1 AND b > 1").steps() is None
     assert parse_predicate("a + 1 > 1").steps() is None
     assert parse_predicate("a > 9007199254740993").steps() is None
@@ -83,5 +83,5 @@ def test_a_computed_number_that_is_not_finite_is_null() -> None:
         "a * 10 > 1": [True, False, None],
         "1 / (a / n) >= 0": [None, None, True],
     }.items():
-        predicate = parse_predicate(where).finite(frame.schema)
+        predicate = parse_predicate(where).bind(frame.schema)
         assert frame.select(predicate.expression).to_series().to_list() == expected, where
