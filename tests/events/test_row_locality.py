@@ -19,21 +19,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tacit.events import functions
 from tacit.events.extraction import Extractor
 from tacit.events.functions import FUNCTIONS, build_value, check_functions
-from tacit.events.predicates import parse_predicate
 from tacit.events.sql import Column, FunctionCall, Literal, Tree, parse_sql
 from tacit.events.streams import Stream
 from tacit.events.types import EventType
-from tacit.events.values import Kind, Value, column_value
+from tacit.events.values import Kind, column_value
 
 SCHEMA = pl.Schema(
     {
-        "f": pl.Float64, "g": pl.Float64, "h": pl.Float32, "i": pl.Int64, "j": pl.Int16,
-        "u": pl.UInt64, "s": pl.String, "w": pl.String, "b": pl.Boolean, "c": pl.Boolean,
-        "d": pl.Date, "t": pl.Datetime("us", "UTC"), "n": pl.Datetime("ns"),
-        "z": pl.Datetime("ms", "Europe/Berlin"), "o": pl.Time, "l": pl.Duration("us"),
+        "f": pl.Float64(), "g": pl.Float64(), "h": pl.Float32(), "i": pl.Int64(), "j": pl.Int16(),
+        "u": pl.UInt64(), "s": pl.String(), "w": pl.String(), "b": pl.Boolean(),
+        "c": pl.Boolean(),
+        "d": pl.Date(), "t": pl.Datetime("us", "UTC"), "n": pl.Datetime("ns"),
+        "z": pl.Datetime("ms", "Europe/Berlin"), "o": pl.Time(), "l": pl.Duration("us"),
         "q": pl.Decimal(12, 3),
     }
 )  # fmt: skip
@@ -48,7 +47,8 @@ BY_KIND: dict[Kind, tuple[str, ...]] = {
 }
 TEXTS = [
     "", " ", "a", "A,b,,c", "7", " 12.5", "-3e4", "1e400", "true", "FALSE", "2024-01-31",
-    "31/01/2024", "2024-01-31 10:00:00", "10:30", "ΣΑΣ", "straße", "ﬁn", "İı", "é\u0301", "👩‍👩‍👧", "a\nb", "%_",
+    "31/01/2024", "2024-01-31 10:00:00", "10:30", "ΣΑΣ", "straße", "ﬁn", "İı", "é\u0301",
+    "\N{WOMAN}\u200d\N{GIRL}", "a\nb", "%_",
     "x" * 40, "0007", "+5", "١٢", "null", "2024-13-40", "9" * 30, "ǅ", "a\x00b",
 ]  # fmt: skip
 _START = datetime(1960, 1, 1, tzinfo=UTC)
@@ -59,7 +59,8 @@ EXAMPLES: dict[str, list[str]] = {
     "NOT": ["NOT b"],
     "IS NULL": [f"{c} IS NULL" for c in SCHEMA],
     "IS TRUE": ["b IS TRUE", "b IS NOT FALSE"],
-    "IS DISTINCT FROM": ["f IS DISTINCT FROM g", "s IS NOT DISTINCT FROM w", "t IS DISTINCT FROM n"],
+    "IS DISTINCT FROM": ["f IS DISTINCT FROM g", "s IS NOT DISTINCT FROM w",
+                         "t IS DISTINCT FROM n"],
     "IN": ["f IN (1, 2.5, g)", "s IN ('a', w, NULL)", "i IN (0, 1, 2, 3, 4, 5, 6, 7, 8, NULL)",
            "s IN ('a', '', 'b', 'c', 'e', 'f', 'g', 'h', 'i', '7')", "t IN ('2024-01-31')",
            "h IN (0.1, 0.5)"],
@@ -100,7 +101,8 @@ EXAMPLES: dict[str, list[str]] = {
     **{name: [f"{name}(f)", f"{name}(h)", f"{name}(i)", f"{name}(q / 1000)"]
        for name in ("SQRT", "CBRT", "EXP", "LN", "LOG2", "LOG10", "LOG1P", "SIN", "COS", "TAN",
                     "ASIN", "ACOS", "ATAN", "DEGREES", "RADIANS")},
-    **{name: [f"{name}(s)", f"{name}(s || w)"] for name in ("LOWER", "UPPER", "INITCAP", "REVERSE")},
+    **{name: [f"{name}(s)", f"{name}(s || w)"]
+       for name in ("LOWER", "UPPER", "INITCAP", "REVERSE")},
     **{name: [f"{name}(s)", f"{name}(s, 'a ')"] for name in ("TRIM", "LTRIM", "RTRIM")},
     "LEFT": ["LEFT(s, 0)", "LEFT(s, 3)"],
     "RIGHT": ["RIGHT(s, 0)", "RIGHT(s, 3)"],
@@ -122,7 +124,7 @@ EXAMPLES: dict[str, list[str]] = {
     "ENDS_WITH": ["ENDS_WITH(s, 'b')", "ENDS_WITH(s, w)"],
     "REGEXP_LIKE": ["REGEXP_LIKE(s, '^[0-9]+$')"],
     "~": ["s ~ 'a.b'", "s !~ '\\d'"],
-    "~*": ["s ~* 'σ'", "s !~* 'A'"],
+    "~*": ["s ~* 'ß'", "s !~* 'A'"],
     "LIKE": ["s LIKE 'a%'", "s LIKE '_'", "s NOT LIKE '%a_b%'", "s LIKE 'a.b'"],
     "ILIKE": ["s ILIKE 'STRASSE'", "s ILIKE 'A%'"],
     "DATE": ["DATE(s, '%Y-%m-%d')", "DATE(s, '%d/%m/%Y')", "DATE(s, '%Y-%m-%d %H:%M:%S')"],
@@ -150,8 +152,8 @@ def random_value(rng: random.Random, dtype: pl.DataType) -> Any:
         return None
     if dtype.is_float():
         return rng.choice(
-            [rng.uniform(-1, 1), rng.gauss(0, 50), rng.lognormvariate(0, 5), float(rng.randrange(9)),
-             0.1, -0.0, 1e300, 5e-324, float("nan"), float("inf")]
+            [rng.uniform(-1, 1), rng.gauss(0, 50), rng.lognormvariate(0, 5),
+             float(rng.randrange(9)), 0.1, -0.0, 1e300, 5e-324, float("nan"), float("inf")]
         )  # fmt: skip
     if dtype.is_decimal():
         return rng.randrange(-(10**6), 10**6) / 1000
@@ -314,7 +316,7 @@ CONSTANTS: dict[str, st.SearchStrategy[Any]] = {
     "whole number above 1": st.integers(2, 12),
     "'text'": st.text(min_size=1, max_size=1),
     "'format'": st.sampled_from(["%Y-%m-%d", "%d/%m/%Y", "%Y-%m-%d %H:%M:%S", "%H:%M"]),
-    "'pattern'": st.sampled_from(["a", "^a.*", "%a_", "[0-9]+", "ß|σ"]),
+    "'pattern'": st.sampled_from(["a", "^a.*", "%a_", "[0-9]+", "ß|x"]),
     "part": st.sampled_from(["HOUR", "DOW", "EPOCH", "YEAR"]),
     "'part'": st.sampled_from(["HOUR", "DOW", "EPOCH", "YEAR"]),
     "'zone'": st.sampled_from(["Europe/Berlin", "UTC", "Asia/Kolkata"]),
@@ -337,7 +339,7 @@ def trees(draw: st.DrawFn, kind: Kind, depth: int = 3) -> Tree:
     if function.name == "CASE":
         count = draw(st.sampled_from([3, 5]))
     same = draw(st.sampled_from(list(BY_KIND))) if function.returns else kind
-    arguments = []
+    arguments: list[Tree] = []
     for place in range(count):
         parameter = function.parameter(place)
         if parameter.constant is not None:

@@ -238,11 +238,13 @@ def _same_kind(name: str, values: Sequence[Value]) -> list[Value]:
 
 def _plus(left: Value, right: Value) -> Value:
     left, right = _timed(left, right)
-    if right.kind == "length":
-        moment = left if left.kind == "length" else as_instant(left)
-        return Value(moment.expression + right.expression, moment.kind)
-    if left.kind == "length":
-        return Value(as_instant(right).expression + left.expression, "time")
+    match left.kind, right.kind:
+        case "length", "length":
+            return Value(left.expression + right.expression, "length")
+        case "time", "length":
+            return Value(as_instant(left).expression + right.expression, "time")
+        case "length", "time":
+            return Value(as_instant(right).expression + left.expression, "time")
     return compute("+", *_numbers("+", left, right))
 
 
@@ -252,14 +254,13 @@ def _minus(left: Value, right: Value | None = None) -> Value:
     if left.kind is None and right.kind in ("date", "time"):
         left = null_of(left, right.kind)
     left, right = _timed(left, right)
-    if (left.kind, right.kind) == ("length", "time"):
-        raise ValueError("- cannot take a time from a length of time")
-    if left.kind == "time":
-        left, right = as_instant(left), as_instant(right) if right.kind == "time" else right
-        length = left.expression - right.expression
-        return Value(length, "time" if right.kind == "length" else "length")
-    if left.kind == "length":
-        return Value(left.expression - right.expression, "length")
+    match left.kind, right.kind:
+        case "length", "length":
+            return Value(left.expression - right.expression, "length")
+        case "time", "length":
+            return Value(as_instant(left).expression - right.expression, "time")
+        case "time", "time":
+            return Value(as_instant(left).expression - as_instant(right).expression, "length")
     return compute("-", *_numbers("-", left, right))
 
 
@@ -558,13 +559,13 @@ def _check_format(kind: Kind) -> Callable[..., None]:
         assert isinstance(form, Literal)
         text = str(form.value)
         _check_length(text, "a format")
-        sample = pl.Series([_SAMPLE])
         try:
-            written = sample.dt.strftime(text)
-            read = pl.select(_parsed(kind)(_text(pl.lit(written)), text).expression).to_series()
+            written = _text(pl.lit(_SAMPLE).dt.strftime(text))
+            found = pl.select(_parsed(kind)(written, text).expression).item()
         except (pl.exceptions.PolarsError, PanicException):
-            read = pl.Series([None])
-        if read.null_count():
+            found = None
+        day = found.date() if isinstance(found, datetime) else found
+        if day is None or (kind != "time of day" and day != _SAMPLE.date()):
             raise ValueError(
                 f"the format '{text[:50]}' does not describe a {kind}; "
                 "expected one such as '%Y-%m-%d %H:%M:%S'"

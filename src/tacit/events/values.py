@@ -198,6 +198,8 @@ def alike(values: list[Value]) -> list[Value]:
     A constant that is compared with a 32-bit floating number is rounded to that.
     """
     kinds = {value.kind for value in values if value.kind is not None}
+    if all(value.bits is not None for value in values if value.kind is not None):
+        values = [_whole_null(value) if value.kind is None else value for value in values]
     values = [null_of(value, next(iter(kinds), "number")) for value in values]
     if "time" in kinds:
         return [as_instant(value) for value in values]
@@ -208,6 +210,10 @@ def alike(values: list[Value]) -> list[Value]:
     if any(value.bits is not None for value in values):
         return [as_float(value) for value in values]
     return values
+
+
+def _whole_null(value: Value) -> Value:
+    return Value(value.expression.cast(pl.Int64), "number", 1)
 
 
 def null_of(value: Value, kind: Kind) -> Value:
