@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from fractions import Fraction
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import polars as pl
 import pytest
 from pydantic import ValidationError
 
-from tacit.events.functions import build_value, check_functions
+from tacit.events.functions import FUNCTIONS, build_value, check_functions
 from tacit.events.predicates import parse_predicate
 from tacit.events.sql import parse_sql
 from tacit.events.types import EventType
@@ -244,3 +245,15 @@ def test_an_expression_has_the_value_that_sql_gives_it(expression: str, value: o
 
 def column_value_of_none(name: str) -> Value:
     raise AssertionError(f"no column {name} is used here")
+
+
+def test_the_documentation_lists_exactly_the_operators_and_functions_that_are_allowed() -> None:
+    page = Path(__file__).parents[2] / "docs" / "specification.md"
+    section = page.read_text("utf-8").split("### Conditions")[1].split("### patterns")[0]
+    operators, functions = section.split("| functions |")
+    functions = functions.split("What stands in quotes")[0]
+    written = set(re.findall(r"`([A-Z][A-Z0-9_]*)\(", functions))
+    columns = [line.split(" | ")[0] for line in operators.splitlines() if line.startswith("| `")]
+    signs = {sign.replace("\\", "") for sign in re.findall(r"`([^`]+)`", " ".join(columns))}
+    spelled_otherwise = {"IS FALSE", "BETWEEN", "!~", "!~*", "::"}
+    assert written | (signs - spelled_otherwise) == FUNCTIONS.keys()
