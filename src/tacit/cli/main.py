@@ -18,6 +18,7 @@ from typing import Any
 import click
 
 from tacit.cli.endings import EXIT_CODES, ending
+from tacit.cli.paths import allow_path, allowed_paths
 from tacit.masking import exposed
 
 _ARGUMENTS = "tacit.arguments"
@@ -63,6 +64,7 @@ def main() -> None:
 
 @main.command()
 @click.argument("spec", type=click.Path(path_type=Path))
+@allow_path
 @click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
 def validate(spec: Path, as_json: bool) -> None:
     """Check a specification and report every mistake in it.
@@ -76,7 +78,7 @@ def validate(spec: Path, as_json: bool) -> None:
     from tacit.spec.reading import load
 
     try:
-        checked = load(spec)
+        checked = load(spec, allowed_paths())
     except SpecificationError as error:
         if not as_json:
             raise
@@ -119,6 +121,7 @@ def schema() -> None:
 
 @main.command()
 @click.argument("spec", type=click.Path(path_type=Path))
+@allow_path
 @click.option("--json", "as_json", is_flag=True, help="Explain as JSON.")
 def explain(spec: Path, as_json: bool) -> None:
     """Say in plain words what is protected, how well, and what is not.
@@ -180,6 +183,7 @@ _MECHANISM = click.option(
 
 @main.command()
 @click.argument("spec", type=click.Path(path_type=Path))
+@allow_path
 @click.argument("sources", metavar="SOURCE...", nargs=-1, required=True)
 @_SINK
 @_DEAD_LETTERS
@@ -215,6 +219,7 @@ def detect(
 
 @main.command()
 @click.argument("spec", type=click.Path(path_type=Path))
+@allow_path
 @click.option(
     "--history",
     metavar="SOURCE",
@@ -288,6 +293,7 @@ def plan(
 
 @main.command()
 @click.argument("spec", type=click.Path(path_type=Path))
+@allow_path
 @click.argument("sources", metavar="SOURCE...", nargs=-1, required=True)
 @_PLAN
 @_SINK
@@ -407,6 +413,7 @@ def run(
 
 @main.command()
 @click.argument("spec", type=click.Path(path_type=Path))
+@allow_path
 @click.argument("sources", metavar="SOURCE...", nargs=-1, required=True)
 @_PLAN
 @click.option(
@@ -559,6 +566,7 @@ def submit(
     metavar="SPEC",
     help="The specification it must be for; by default the one that is written in the plan.",
 )
+@allow_path
 @click.option("--json", "as_json", is_flag=True, help="Report as JSON, with every channel.")
 def audit(plan_file: Path, spec: Path | None, as_json: bool) -> None:
     """Reckon exactly what a plan gives away, against what private patterns allow.
@@ -577,6 +585,7 @@ def audit(plan_file: Path, spec: Path | None, as_json: bool) -> None:
 
 @main.command()
 @click.argument("spec", type=click.Path(path_type=Path))
+@allow_path
 @click.argument("sources", metavar="[SOURCE...]", nargs=-1)
 @_file("--plan", "plan_file", metavar="PLAN", help="The plan that the run is to go by.")
 @click.option("--ledger", "ledger_place", metavar="LEDGER", help="The ledger that is to be used.")
@@ -615,7 +624,10 @@ def doctor(
 
     letters = dead_letters if sink is None else letters_beside(sink, dead_letters)
     run_doctor(
-        Setup(spec, sources, plan_file, ledger_place, name, sink, subjects, letters), as_json
+        Setup(
+            spec, sources, plan_file, ledger_place, name, sink, subjects, letters, allowed_paths()
+        ),
+        as_json,
     )
 
 

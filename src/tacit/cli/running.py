@@ -12,6 +12,7 @@ import click
 
 from tacit.cli.detecting import opened, spare, write_answers
 from tacit.cli.operating import Operating
+from tacit.cli.paths import allowed_paths
 from tacit.cli.reporting import Summary, watching
 from tacit.connectors.deadletters import DeadLetters
 from tacit.counting import count
@@ -46,9 +47,10 @@ def run_protected(
     operating: Operating,
 ) -> None:
     """Run, and tell the operator what came of it."""
+    allow_paths = allowed_paths()
 
     def read() -> Terms:
-        declared = load(spec_file)
+        declared = load(spec_file, allow_paths)
         plan = chosen_plan(declared, plan_file, mechanism)
         return Terms(with_registry(declared, subjects, learn), plan)
 
