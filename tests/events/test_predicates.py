@@ -60,6 +60,13 @@ def test_an_event_type_checks_its_condition() -> None:
         EventType(stream="gps", where="AVG(speed) > 2")
 
 
+@pytest.mark.parametrize(
+    "name", ["at", "order", "limit", "table", "date", "time", "timestamp", "left", "values", "any"]
+)
+def test_a_column_may_have_the_name_of_a_word_that_means_nothing_in_its_place(name: str) -> None:
+    assert parse_predicate(f"{name} > 1 AND {name} IS NOT NULL").columns == (name,)
+
+
 def test_columns_are_named_once_in_order_of_appearance() -> None:
     assert parse_predicate("b > 1 AND a < 2 OR b IN (3)").columns == ("b", "a")
 

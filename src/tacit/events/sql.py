@@ -77,14 +77,16 @@ _CLOCK = {
     "NOW", "TODAY",
 }  # fmt: skip
 _BEYOND_ONE_TUPLE = {
-    "ALL", "ANY", "COLUMNS", "DISTINCT", "EXISTS", "FILTER", "FROM", "GROUP", "HAVING", "JOIN",
-    "LIMIT", "ORDER", "OVER", "PARTITION", "SELECT", "SOME", "TABLE", "UNION", "UNNEST", "VALUES",
-    "WHERE", "WITH", "WITHIN",
+    "DISTINCT", "EXISTS", "FILTER", "FROM", "GROUP", "HAVING", "JOIN", "LIMIT", "ORDER", "OVER",
+    "PARTITION", "SELECT", "TABLE", "UNION", "VALUES", "WHERE", "WITH", "WITHIN",
 }  # fmt: skip
-_RESERVED = _CLOCK | _BEYOND_ONE_TUPLE | {
-    "AND", "AS", "AT", "BETWEEN", "CASE", "ELSE", "END", "FALSE", "FOR", "ILIKE", "IN", "IS",
-    "LIKE", "NOT", "NULL", "OR", "REGEXP", "RLIKE", "THEN", "TRUE", "WHEN",
+"""Words that only a query has; where one comes unexpectedly, that is said."""
+_RESERVED = _CLOCK | {
+    "AND", "AS", "BETWEEN", "CASE", "DISTINCT", "ELSE", "END", "EXISTS", "FALSE", "FROM", "ILIKE",
+    "IN", "IS", "LIKE", "NOT", "NULL", "OR", "OVER", "REGEXP", "RLIKE", "SELECT", "THEN", "TRUE",
+    "UNION", "WHEN", "WHERE", "WITH",
 }  # fmt: skip
+"""Words that name a column only in double quotes."""
 _UNITS = {
     "MICROSECOND": timedelta(microseconds=1),
     "MILLISECOND": timedelta(milliseconds=1),
