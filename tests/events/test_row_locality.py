@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from tacit.events.extraction import Extractor
 from tacit.events.functions import FUNCTIONS, build_value, check_functions
+from tacit.events.predicates import parse_predicate
 from tacit.events.sql import Column, FunctionCall, Literal, Tree, parse_sql
 from tacit.events.streams import Stream
 from tacit.events.types import EventType
@@ -133,7 +134,8 @@ EXAMPLES: dict[str, list[str]] = {
     "TIME": ["TIME(s, '%H:%M')"],
     "STRPTIME": ["STRPTIME(s, '%Y-%m-%d %H:%M:%S')", "STRPTIME(s, '%Y-%m-%dT%H:%M:%S%z')",
                  "STRPTIME(s, '%s')"],
-    "STRFTIME": ["STRFTIME(t, '%Y-%m-%d %H')", "STRFTIME(d, '%d/%m/%Y')", "STRFTIME(z, '%c %z')"],
+    "STRFTIME": ["STRFTIME(t, '%Y-%m-%d %H')", "STRFTIME(d, '%d/%m/%Y')", "STRFTIME(d, '%H:%M')",
+                 "STRFTIME(z, '%c %z')"],
     "EXTRACT": [*(f"EXTRACT({part} FROM {column})" for part in ("YEAR", "ISOYEAR", "QUARTER",
                   "MONTH", "WEEK", "DAY", "DOY", "DOW", "ISODOW", "EPOCH") for column in "tnzd"),
                 *(f"EXTRACT({part} FROM {column})" for part in ("HOUR", "MINUTE", "SECOND")
@@ -207,7 +209,9 @@ def bits(values: pl.Series) -> list[Any]:
 
 
 def evaluated(frame: pl.DataFrame, expression: pl.Expr) -> list[Any]:
-    return bits(frame.select(x=expression).to_series())
+    values = frame.select(x=expression).to_series()
+    # Polars may give a single value where it is the same for all rows.
+    return bits(values.new_from_index(0, len(frame)) if len(values) < len(frame) else values)
 
 
 def check_row_local(frame: pl.DataFrame, tree: Tree, lengths: Sequence[int] = ()) -> None:
@@ -255,6 +259,24 @@ def test_the_check_finds_a_division_that_depends_on_the_number_of_rows() -> None
     division = pl.col("f") / 3.0
     alone = [x for row in range(90) for x in evaluated(frame[row : row + 1], division)]
     assert alone != evaluated(frame, division)
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "CASE WHEN b THEN 0 ELSE f END = 0",
+        "IFNULL(1, i) = 1",
+        "f > 1 / 3 OR 1 / 3 > 0.3",
+        "b OR TRUE",
+    ],
+)
+def test_a_condition_gives_a_truth_for_every_row_even_where_it_is_the_same_for_all(
+    where: str,
+) -> None:
+    frame = random_frame(2, 30).with_columns(b=pl.lit(value=True))
+    bound = parse_predicate(where).bind(frame.schema)
+    assert frame.select(x=bound.expression)["x"].to_list() == [True] * 30
+    assert frame[:0].select(x=bound.expression)["x"].to_list() == []
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -599,6 +599,11 @@ def _parsed(kind: Kind) -> Build:
     return build
 
 
+def _format(x: Value, form: str) -> Value:
+    moment = as_instant(x) if x.kind == "date" else x
+    return _text(moment.expression.dt.strftime(form))
+
+
 def _refuse_inference(name: str) -> Callable[..., None]:
     """A check that a text's format is written, not inferred from other tuples."""
     form = {"DATE": "%Y-%m-%d", "TIME": "%H:%M:%S"}.get(name, "%Y-%m-%d %H:%M:%S")
@@ -619,23 +624,24 @@ def _refuse_inference(name: str) -> Callable[..., None]:
 
 
 def _extract(part: str, x: Value) -> Value:
-    form = _PARTS[part.upper()]
+    name = part.upper()
+    kinds: dict[Kind, bool] = {
+        "time": True,
+        "date": name not in _CLOCK_PARTS,
+        "time of day": name in _CLOCK_PARTS,
+        "length": name == "EPOCH",
+    }
+    if x.kind is not None and not kinds[x.kind]:
+        raise ValueError(f"EXTRACT({name} ...) has no meaning for a {x.kind}")
     moment = x.expression.dt
-    if form == "epoch":
-        if x.kind == "length":
-            micros = x.expression.dt.total_microseconds()
-        else:
-            micros = as_instant(x).expression.dt.timestamp("us")
+    if name == "EPOCH" and x.kind == "length":
+        return compute("/", _whole(moment.total_microseconds(), 63), constant_value(1_000_000))
+    if name == "EPOCH":
+        micros = as_instant(x).expression.dt.timestamp("us")
         return compute("/", _whole(micros, 63), constant_value(1_000_000))
-    if (
-        x.kind == "length"
-        or (x.kind == "date" and part.upper() in _CLOCK_PARTS)
-        or (x.kind == "time of day" and part.upper() not in _CLOCK_PARTS)
-    ):
-        raise ValueError(f"EXTRACT({part.upper()} ...) has no meaning for a {x.kind}")
-    if form == "dow":
+    if name == "DOW":
         return _whole(moment.weekday() % 7)
-    return _whole(getattr(moment, form)())
+    return _whole(getattr(moment, _PARTS[name])())
 
 
 _CLOCK_PARTS = {"HOUR", "MINUTE", "SECOND"}
@@ -850,7 +856,7 @@ def _time_functions() -> list[Function]:
         Function("STRPTIME", (_TEXT, _FORMAT), "time", _parsed("time"),
                  check=_check_format("time")),
         Function("STRFTIME", (_MOMENT, _FORMAT), "text",
-                 lambda x, form: _text(x.expression.dt.strftime(form)),
+                 _format,
                  check=_check_written_format, growth=_formatted),
         Function("EXTRACT", (parts, moment), "number", _extract, check=_check_part),
         Function("DATE_PART", (Parameter((), str, "'part'"), moment), "number", _extract,

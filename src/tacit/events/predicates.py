@@ -51,6 +51,9 @@ class Predicate:
             found = "null" if value.kind is None else f"a {value.kind}"
             raise ValueError(f"it must be true or false; its value is {found}")
         expression = value.expression.cast(pl.Boolean)
+        if self.columns:
+            # Polars may give a single value where it is the same for all rows.
+            expression = expression & pl.repeat(value=True, n=pl.len())
         _try_out(expression, self.columns, schema)
         return BoundPredicate(self.columns, expression, self.steps())
 

@@ -147,6 +147,8 @@ def compute(sign: str, left: Value, right: Value) -> Value:
     sides = as_float(left).expression, as_float(right).expression
     if sign in _EXACT:
         result = pl.map_batches(sides, _EXACT[sign], return_dtype=pl.Float64)
+        if not any(side.meta.root_names() for side in sides):
+            result = pl.lit(pl.select(result).item(), dtype=pl.Float64)
     else:
         result = _COMPUTE[sign](*sides)
     return Value(finite(result), "number")
