@@ -73,7 +73,10 @@ def validate(spec: Path, as_json: bool) -> None:
     Example:
       tacit validate examples/taxi.yaml
     """
+    from dataclasses import asdict
+
     from tacit.errors import SpecificationError
+    from tacit.insight.sharing import shared_attributes, sharing_lines
     from tacit.spec.columntypes import SpecColumns, column_lines
     from tacit.spec.reading import load
 
@@ -98,11 +101,12 @@ def validate(spec: Path, as_json: bool) -> None:
             "mistakes": [],
             "fingerprint": checked.fingerprint,
             "columns": columns,
+            "shared_attributes": [asdict(one) for one in shared_attributes(checked)],
         }
         click.echo(json.dumps(report, indent=2))
     else:
         click.echo(f"{spec} is valid: {checked}")
-        for line in column_lines(SpecColumns(checked)):
+        for line in (*column_lines(SpecColumns(checked)), *sharing_lines(checked)):
             click.echo(line)
 
 

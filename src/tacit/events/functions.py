@@ -23,7 +23,7 @@ import polars as pl
 from polars.exceptions import PanicException
 
 from tacit.errors import nearest
-from tacit.events.sql import Column, FunctionCall, Literal, Scalar, Tree, as_date, as_time
+from tacit.events.sql import Column, FunctionCall, Literal, Scalar, Tree, as_moment
 from tacit.events.values import (
     NULL_TYPES,
     Kind,
@@ -181,8 +181,7 @@ def _as_moment(value: Any, argument: Tree) -> Any:
     """A constant text beside a date or time is one as well."""
     if not (isinstance(value, Value) and value.kind == "text" and isinstance(argument, Literal)):
         return value
-    text = str(argument.value).strip()
-    return constant_value(as_date(text) if len(text) == len("2024-06-01") else as_time(text))
+    return constant_value(as_moment(str(argument.value)))
 
 
 def describe_tree(tree: Tree) -> str:
@@ -678,7 +677,7 @@ def _check_zone(_: Tree, zone: Literal) -> None:
 _INTEGER_BITS = {
     "TINYINT": 8, "SMALLINT": 16, "INT": 32, "INT4": 32, "INTEGER": 32, "BIGINT": 64, "INT8": 64,
 }  # fmt: skip
-_TYPES: dict[str, Kind] = {
+CAST_KINDS: dict[str, Kind] = {
     **dict.fromkeys(_INTEGER_BITS, "number"),
     **dict.fromkeys(("FLOAT", "DOUBLE", "REAL"), "number"),
     **dict.fromkeys(("TEXT", "VARCHAR", "STRING", "CHAR"), "text"),
@@ -686,18 +685,20 @@ _TYPES: dict[str, Kind] = {
     "DATE": "date",
     **dict.fromkeys(("TIMESTAMP", "DATETIME"), "time"),
 }
+"""The types that CAST knows, and the kinds of their values."""
 
 
 def _check_cast(_: Tree, to: Literal) -> None:
     name = str(to.value)
-    if name not in _TYPES:
+    if name not in CAST_KINDS:
         raise ValueError(
-            f"CAST knows {', '.join(_TYPES)}; got {name[:30]}.{nearest(name[:30], list(_TYPES))}"
+            f"CAST knows {', '.join(CAST_KINDS)}; got {name[:30]}."
+            f"{nearest(name[:30], list(CAST_KINDS))}"
         )
 
 
 def _cast(x: Value, name: str) -> Value:
-    kind = _TYPES[name]
+    kind = CAST_KINDS[name]
     value = null_of(x, kind)
     if kind in ("date", "time"):
         return _cast_to_moment(value, name, kind)

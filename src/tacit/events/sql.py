@@ -139,6 +139,11 @@ def as_time(text: str) -> datetime:
         raise ValueError(f"the time '{text[:50]}' is outside of the years 1 to 9999") from None
 
 
+def as_moment(text: str) -> date:
+    """Read the text of a constant that stands beside a date or time: one of both."""
+    return as_date(text) if len(text.strip()) == len("2024-06-01") else as_time(text)
+
+
 def _as_time_of_day(text: str) -> time:
     try:
         found = time.fromisoformat(text.strip())
