@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from tacit.cli.paths import allowed_paths
 from tacit.errors import PlanError, PrivacyError
 from tacit.insight.audit import audit
 from tacit.planning.plan import Plan, read_plain
@@ -19,7 +20,7 @@ FAILED = 7
 def run_audit(plan_file: Path, spec_file: Path | None, as_json: bool) -> None:
     """Report on a plan; ends with 7 if anything gives away more than it may, or does not fit."""
     plain = read_plain(plan_file)
-    spec = None if spec_file is None else load(spec_file)
+    spec = None if spec_file is None else load(spec_file, allowed_paths())
     try:
         report = audit(Plan.from_dict(plain, spec))
     except (PlanError, PrivacyError) as error:

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 import pyarrow as pa
 
+from tacit.cli.paths import allowed_paths
 from tacit.cli.reporting import UNPROTECTED, Summary, Tally, judge_refusals, watching
 from tacit.connectors.deadletters import DeadLetters
 from tacit.connectors.opening import open_input, open_sink
@@ -29,7 +30,7 @@ def run_detection(
     allowed: float | None = None,
 ) -> None:
     """Run, and say what came of it; fail if more than the `allowed` share was refused."""
-    spec = with_registry(load(spec_file), subjects, learn)
+    spec = with_registry(load(spec_file, allowed_paths()), subjects, learn)
     inputs = opened(spec, sources)
     letters = letters_beside(sink, letters)
     spare([sink, letters], [spec_file, *sources])

@@ -18,6 +18,7 @@ from typing import Any
 import click
 
 from tacit.cli.endings import EXIT_CODES, ending
+from tacit.cli.paths import allow_path, allowed_paths
 from tacit.masking import exposed
 
 _ARGUMENTS = "tacit.arguments"
@@ -63,6 +64,7 @@ def main() -> None:
 
 @main.command()
 @click.argument("spec", type=click.Path(path_type=Path))
+@allow_path
 @click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
 def validate(spec: Path, as_json: bool) -> None:
     """Check a specification and report every mistake in it.
@@ -71,13 +73,16 @@ def validate(spec: Path, as_json: bool) -> None:
     Example:
       tacit validate examples/taxi.yaml
     """
+    from dataclasses import asdict
+
     from tacit.cli.validating import checked_names
     from tacit.errors import SpecificationError
+    from tacit.insight.sharing import shared_attributes, sharing_lines
     from tacit.spec.columntypes import SpecColumns, column_lines
     from tacit.spec.reading import load
 
     try:
-        checked = load(spec)
+        checked = load(spec, allowed_paths())
         warnings = checked_names(checked, spec)
     except SpecificationError as error:
         if not as_json:
@@ -99,11 +104,12 @@ def validate(spec: Path, as_json: bool) -> None:
             "warnings": warnings,
             "fingerprint": checked.fingerprint,
             "columns": columns,
+            "shared_attributes": [asdict(one) for one in shared_attributes(checked)],
         }
         click.echo(json.dumps(report, indent=2))
     else:
         click.echo(f"{spec} is valid: {checked}")
-        for line in column_lines(SpecColumns(checked)):
+        for line in (*column_lines(SpecColumns(checked)), *sharing_lines(checked)):
             click.echo(line)
         for message in warnings:
             click.echo(f"Warning: {message}.", err=True)
@@ -124,6 +130,7 @@ def schema() -> None:
 
 @main.command()
 @click.argument("spec", type=click.Path(path_type=Path))
+@allow_path
 @click.option("--json", "as_json", is_flag=True, help="Explain as JSON.")
 def explain(spec: Path, as_json: bool) -> None:
     """Say in plain words what is protected, how well, and what is not.
@@ -192,6 +199,7 @@ _MECHANISM = click.option(
 
 @main.command()
 @click.argument("spec", type=click.Path(path_type=Path))
+@allow_path
 @click.argument("sources", metavar="SOURCE...", nargs=-1, required=True)
 @_SINK
 @_DEAD_LETTERS
@@ -229,6 +237,7 @@ def detect(
 
 @main.command()
 @click.argument("spec", type=click.Path(path_type=Path))
+@allow_path
 @click.option(
     "--history",
     metavar="SOURCE",
@@ -304,6 +313,7 @@ def plan(
 
 @main.command()
 @click.argument("spec", type=click.Path(path_type=Path))
+@allow_path
 @click.argument("sources", metavar="SOURCE...", nargs=-1, required=True)
 @_PLAN
 @_SINK
@@ -426,6 +436,7 @@ def run(
 
 @main.command()
 @click.argument("spec", type=click.Path(path_type=Path))
+@allow_path
 @click.argument("sources", metavar="SOURCE...", nargs=-1, required=True)
 @_PLAN
 @click.option(
@@ -578,6 +589,7 @@ def submit(
     metavar="SPEC",
     help="The specification it must be for; by default the one that is written in the plan.",
 )
+@allow_path
 @click.option("--json", "as_json", is_flag=True, help="Report as JSON, with every channel.")
 def audit(plan_file: Path, spec: Path | None, as_json: bool) -> None:
     """Reckon exactly what a plan gives away, against what private patterns allow.
@@ -596,6 +608,7 @@ def audit(plan_file: Path, spec: Path | None, as_json: bool) -> None:
 
 @main.command()
 @click.argument("spec", type=click.Path(path_type=Path))
+@allow_path
 @click.argument("sources", metavar="[SOURCE...]", nargs=-1)
 @_file("--plan", "plan_file", metavar="PLAN", help="The plan that the run is to go by.")
 @click.option("--ledger", "ledger_place", metavar="LEDGER", help="The ledger that is to be used.")
@@ -634,7 +647,10 @@ def doctor(
 
     letters = dead_letters if sink is None else letters_beside(sink, dead_letters)
     run_doctor(
-        Setup(spec, sources, plan_file, ledger_place, name, sink, subjects, letters), as_json
+        Setup(
+            spec, sources, plan_file, ledger_place, name, sink, subjects, letters, allowed_paths()
+        ),
+        as_json,
     )
 
 

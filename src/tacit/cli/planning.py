@@ -11,6 +11,7 @@ import click
 
 from tacit.cli.detecting import opened, spare
 from tacit.cli.outcomes import Outcome, Wish
+from tacit.cli.paths import allowed_paths
 from tacit.cli.reporting import judge_refusals, watching, working
 from tacit.cli.watching import Call, stamps, watch
 from tacit.engines.local import survey
@@ -33,7 +34,7 @@ def run_planning(
     spec_file: Path, history: tuple[str, ...], prior: Path | None, wish: Wish, as_json: bool
 ) -> None:
     """Plan, write what is to be written, and say what to expect."""
-    spec = load(spec_file)
+    spec = load(spec_file, allowed_paths())
     spare([wish.out, wish.plot], [spec_file, prior, *history])
     if prior is not None and history:
         raise OptionError("--history and --prior exclude each other")

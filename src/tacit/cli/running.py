@@ -13,6 +13,7 @@ import click
 
 from tacit.cli.detecting import opened, spare, write_answers
 from tacit.cli.operating import Operating
+from tacit.cli.paths import allowed_paths
 from tacit.cli.reporting import Summary, judge_refusals, watching
 from tacit.connectors.deadletters import DeadLetters
 from tacit.counting import count
@@ -48,9 +49,10 @@ def run_protected(
     allowed: float | None = None,
 ) -> None:
     """Run, and report to the operator; fail if more than the `allowed` share was refused."""
+    allow_paths = allowed_paths()
 
     def read() -> Terms:
-        declared = load(spec_file)
+        declared = load(spec_file, allow_paths)
         plan = chosen_plan(declared, plan_file, mechanism)
         return Terms(with_registry(declared, subjects, learn), plan)
 

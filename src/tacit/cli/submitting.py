@@ -11,6 +11,7 @@ import click
 
 from tacit.cli.detecting import named, spare
 from tacit.cli.operating import Operating
+from tacit.cli.paths import allowed_paths
 from tacit.counting import count
 from tacit.durations import parse_duration
 from tacit.engines.flink.run import Outcome
@@ -77,7 +78,7 @@ def run_submission(
     as_json: bool,
 ) -> None:
     """Run the job to its end or until told to stop, and say what came of it."""
-    declared = load(spec_file)
+    declared = load(spec_file, allowed_paths())
     plan = chosen_plan(declared, plan_file, mechanism)
     spec = with_registry(declared, subjects, None)
     options = wanted.options(spec_file)

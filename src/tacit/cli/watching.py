@@ -12,6 +12,7 @@ from typing import Final, TypeAlias
 
 import click
 
+from tacit.cli.paths import allowed_paths
 from tacit.cli.signals import listening
 from tacit.counting import count
 from tacit.errors import SpecificationError, TacitError
@@ -126,7 +127,7 @@ def stamps(spec_file: Path, history: Sequence[str], prior: Path | None = None) -
 def _named_in(spec_file: Path) -> set[str]:
     """The files that a specification refers to."""
     try:
-        spec = load(spec_file)
+        spec = load(spec_file, allowed_paths())
     except SpecificationError:
         return set()
     named = {area.geojson for area in spec.areas.values() if isinstance(area.geojson, str)}

@@ -25,7 +25,7 @@ import pyarrow as pa
 from polars.exceptions import PanicException
 
 from tacit.errors import SchemaError, nearest
-from tacit.events.predicates import Predicate, parse_predicate, value_types
+from tacit.events.predicates import BoundPredicate, parse_predicate
 from tacit.events.shapes import Shape
 from tacit.events.sieves import (
     AreaSieve,
@@ -45,7 +45,7 @@ from tacit.events.types import EventType
 
 Table: TypeAlias = pa.Table | pa.RecordBatch | pl.DataFrame
 Schema: TypeAlias = pa.Schema | pl.Schema
-ValueTypes: TypeAlias = dict[str, pl.DataType | str | None]
+Factors: TypeAlias = dict[str, list[BoundPredicate]]
 
 _FLOATS = frozenset({pl.Float32, pl.Float64})
 _INTEGERS = frozenset(
@@ -83,8 +83,8 @@ class Extractor:
             if event.where is not None
         }
         self._bindings: list[tuple[pa.Schema, _Binding]] = []
-        self._tried: tuple[object, ValueTypes] | None = None
-        """What conditions gave over the columns that were asked about last."""
+        self._bound: tuple[object, Factors, list[str]] | None = None
+        """The conditions over the columns that were asked about last, and what is wrong."""
 
     @cached_property
     def attributes(self) -> tuple[str, ...]:
@@ -144,15 +144,7 @@ class Extractor:
 
     def _unfit(self, schema: pl.Schema) -> list[str]:
         """What is wrong with the columns' types."""
-        faults = []
-        for name, dtype in self._value_types(schema).items():
-            if isinstance(dtype, str):
-                faults.append(f"the condition of event type '{name}' does not work here: {dtype}")
-            elif dtype not in (None, pl.Boolean):
-                faults.append(
-                    f"the condition of event type '{name}' must be true or false; "
-                    f"its value is of type {dtype}"
-                )
+        faults = list(self._factors(schema)[1])
         if any(event.areas for event in self._events.values()):
             faults += [
                 f"column '{column}' of stream '{self.stream_name}' is a position and must be a "
@@ -162,22 +154,22 @@ class Extractor:
             ]
         return faults
 
-    def _value_types(self, schema: pl.Schema) -> ValueTypes:
-        """The types of the conditions' values; a text says what is wrong with one.
-
-        None is for a condition that a column without any value cannot bear: it never holds.
-        """
+    def _factors(self, schema: pl.Schema) -> tuple[Factors, list[str]]:
+        """What must be true of the columns for each condition, and what is wrong with others."""
         key = tuple(schema.items())
-        if self._tried is None or self._tried[0] != key:
-            self._tried = key, self._tried_out(schema)
-        return self._tried[1]
-
-    def _tried_out(self, schema: pl.Schema) -> ValueTypes:
-        try:
-            types = value_types(list(self._predicates.values()), schema)
-        except (pl.exceptions.PolarsError, PanicException):
-            return {name: _value_type(p, schema) for name, p in self._predicates.items()}
-        return dict(zip(self._predicates, types, strict=True))
+        if self._bound is None or self._bound[0] != key:
+            factors: Factors = {}
+            faults = []
+            for name, predicate in self._predicates.items():
+                try:
+                    predicate.bind(schema)
+                    factors[name] = [factor.bind(schema) for factor in predicate.factors()]
+                except ValueError as error:
+                    faults.append(
+                        f"the condition of event type '{name}' does not work here: {error}"
+                    )
+            self._bound = key, factors, faults
+        return self._bound[1:]
 
     def _binding(self, schema: pa.Schema) -> _Binding:
         """The sieves for columns of these types, made once."""
@@ -196,14 +188,15 @@ class Extractor:
     def _bind(self, schema: pa.Schema, types: pl.Schema) -> _Binding:
         """Share out what is asked for among sieves."""
         every = np.zeros(self.words, np.uint64)
-        values = self._value_types(types)
-        by_columns: dict[tuple[str, ...], list[tuple[int, Predicate]]] = {}
+        bound, _ = self._factors(types)
+        by_columns: dict[tuple[str, ...], list[tuple[int, BoundPredicate]]] = {}
         for name, number in self._numbers.items():
-            factors = self._factors(name, types) if values.get(name, True) is not None else None
-            if factors is not None:
+            factors = bound.get(name, [])
+            if all(factor.columns or _is_true(factor) for factor in factors):
                 every[number // 64] |= np.uint64(1 << number % 64)
                 for factor in factors:
-                    by_columns.setdefault(factor.columns, []).append((number, factor))
+                    if factor.columns:
+                        by_columns.setdefault(factor.columns, []).append((number, factor))
         quick, slow = _share_out(by_columns, schema, types, every)
         areas = {self._numbers[n]: event.areas for n, event in self._events.items() if event.areas}
         if areas:
@@ -211,17 +204,6 @@ class Extractor:
             quick.append(AreaSieve(position, areas, self._areas, self.words))
         first = next((sieve for sieve in quick if isinstance(sieve, LookUpSieve)), None)
         return _Binding(every, first, [sieve for sieve in quick if sieve is not first], slow)
-
-    def _factors(self, name: str, types: pl.Schema) -> list[Predicate] | None:
-        """What must be true of a tuple's columns, or None where nothing can make it so."""
-        predicate = self._predicates.get(name)
-        if predicate is None:
-            return []
-        factors = [factor.finite(types) for factor in predicate.factors()]
-        constant = [factor for factor in factors if not factor.columns]
-        if any(pl.select(factor.expression).item() is not True for factor in constant):
-            return None
-        return [factor for factor in factors if factor.columns]
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,12 +241,12 @@ def _share_out(
 ) -> tuple[list[Sieve], list[Sieve]]:
     """Quick sieves for single columns of fit types, and a slow one for the rest."""
     quick: list[Sieve] = []
-    rest: list[tuple[int, Predicate]] = []
+    rest: list[tuple[int, BoundPredicate]] = []
     for columns, asked in by_columns.items():
         column, dtype = columns[0], types[columns[0]]
         place = schema.get_field_index(column)
-        stepped = [(number, p) for number, p in asked if p.steps() is not None]
-        others = [(number, p) for number, p in asked if p.steps() is None]
+        stepped = [(number, p) for number, p in asked if p.steps is not None]
+        others = [(number, p) for number, p in asked if p.steps is None]
         steps: list[Sieve] = []
         if stepped and len(columns) == 1 and dtype in _INTEGERS | _FLOATS:
             steps = [StepSieve(column, dtype, stepped, every)]
@@ -287,13 +269,9 @@ def _share_out(
     return quick, [ExpressionSieve(rest, types)] if rest else []
 
 
-def _value_type(predicate: Predicate, schema: pl.Schema) -> pl.DataType | str | None:
-    try:
-        return predicate.dtype(schema)
-    except (pl.exceptions.PolarsError, PanicException) as error:
-        if pl.Null in [schema[column] for column in predicate.columns]:
-            return None
-        return (str(error).splitlines() or ["the types do not fit"])[0]
+def _is_true(factor: BoundPredicate) -> bool:
+    """Whether a condition without columns holds."""
+    return pl.select(factor.expression).item() is True
 
 
 def _polars_schema(schema: Schema, columns: Sequence[str]) -> pl.Schema:

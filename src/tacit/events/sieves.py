@@ -22,12 +22,12 @@ from polars.exceptions import PanicException
 from tacit.events.columns import decoded, frozen, numbers, text_bytes, validity
 from tacit.events.grid import Grid
 from tacit.events.interning import TextInterner
-from tacit.events.predicates import Predicate
+from tacit.events.predicates import BoundPredicate
 from tacit.events.shapes import Shape
 from tacit.kernels import compiled
 
 Masks: TypeAlias = NDArray[np.uint64]
-Asked: TypeAlias = Sequence[tuple[int, Predicate]]
+Asked: TypeAlias = Sequence[tuple[int, BoundPredicate]]
 """Numbers of event types, and what each asks for; the same number may come again."""
 
 WIDEST = 4096
@@ -167,7 +167,7 @@ class IntegerSieve(LookUpSieve):
         if not self._wide:
             self._low, self._high = int(low), int(high)
             self._base = np.uint64(self._low % 2**64)
-            values = pl.Series(self.column, range(self._low, self._high + 1), self._dtype)
+            values = pl.Series(self.column, [*range(self._low, self._high + 1)], self._dtype)
             self._tabulate(values)
 
 
@@ -176,7 +176,7 @@ class StepSieve:
 
     def __init__(self, column: str, dtype: pl.DataType, asked: Asked, every: Masks) -> None:
         self.column = column
-        steps = {step for _, predicate in asked for step in predicate.steps() or ()}
+        steps = {step for _, predicate in asked for step in predicate.steps or ()}
         edges, samples = _edges(steps, dtype)
         table = _rows(pl.Series(column, samples, dtype), asked, every)
         # An edge where no bit changes is none.

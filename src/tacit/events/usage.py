@@ -10,28 +10,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
-import polars as pl
-
-from tacit.events.columntypes import column_type
-from tacit.events.predicates import Predicate, Tree, children, function_of, polars_expression
+from tacit.events.functions import CAST_KINDS, FUNCTIONS, Function
+from tacit.events.predicates import Predicate
+from tacit.events.sql import Column, FunctionCall, Literal, Tree
 from tacit.events.streams import ColumnType
+from tacit.events.values import Kind, constant_value
 
 Place: TypeAlias = tuple[str, str]
 """A stream and one of its columns."""
 
-_LOGIC: Final = {"And", "Or", "LogicalAnd", "LogicalOr", "Xor"}
-_NUMERIC: Final = {
-    "Abs", "Atan2", "Bitwise", "Ceil", "Clip", "Exp", "Floor", "Log", "Log1p", "Negate", "Pow",
-    "Round", "RoundSF", "Sign", "Trigonometry", "Truncate",
-}  # fmt: skip
-_ALIKE: Final = {"Coalesce", "FillNull", "MaxHorizontal", "MinHorizontal"}
-"""Functions whose arguments and result have one type."""
-_ARITHMETIC: Final = {
-    "Plus", "Minus", "Multiply", "Divide", "TrueDivide", "FloorDivide", "Modulus",
-    "Add", "Sub", "Mul", "Div", "Rem",
-}  # fmt: skip
-_TEXT_TESTS: Final = {"Contains", "StartsWith", "EndsWith"}
-_TEXT_MEASURES: Final = {"LenBytes", "LenChars", "Find", "CountMatches"}
+_KINDS: Final[dict[Kind, ColumnType]] = {
+    "number": "number",
+    "text": "text",
+    "truth value": "boolean",
+    "date": "time",
+    "time": "time",
+}
+"""The type of a column whose values are of a kind; no column has the others."""
 
 
 class Inferred(NamedTuple):
@@ -136,92 +131,47 @@ class _Walk:
 
     def visit(self, tree: Tree) -> _Value:
         """The value of an expression."""
-        (kind, body), *_ = tree.items()
-        match kind:
-            case "Column":
-                return _Value(columns=(body,))
-            case "Literal":
-                return _literal(tree)
-            case "Alias":
-                return self.visit(body[0])
-            case "BinaryExpr":
-                return self._operation(body["op"], [self.visit(part) for part in children(tree)])
-            case "Ternary":
-                condition, *results = (self.visit(part) for part in children(tree))
-                self.unify([condition], "boolean")
-                return self.unify(results)
-            case "Cast":
-                return self._cast(tree)
-            case "Function":
-                return self._function(tree)
-        return _UNKNOWN
+        match tree:
+            case Column(name):
+                return _Value(columns=(name,))
+            case Literal(constant):
+                kind = constant_value(constant).kind
+                return _Value(_KINDS.get(kind) if kind else None)
+            case FunctionCall("CASE", arguments):
+                *parts, last = (self.visit(argument) for argument in arguments)
+                self.unify(parts[::2], "boolean")
+                return self.unify([*parts[1::2], last])
+            case FunctionCall("CAST", (part, Literal(to))):
+                return self._cast(self.visit(part), CAST_KINDS[str(to)])
+            case FunctionCall("+" | "-", arguments):
+                return self._sum([self.visit(argument) for argument in arguments])
+            case FunctionCall(name, arguments):
+                return self._function(FUNCTIONS[name], [self.visit(part) for part in arguments])
 
-    def _operation(self, name: str, values: list[_Value]) -> _Value:
-        if name in _LOGIC:
-            return self.unify(values, "boolean")
-        if name in _ARITHMETIC:
-            known = {value.type for value in values}
-            if known & {"text", "time"}:  # such as a time plus an interval
-                return _Value("text") if "text" in known else _UNKNOWN
-            return _Value(self.unify(values, "number").type)
-        self.unify(values)
-        return _Value("boolean")
+    def _sum(self, values: list[_Value]) -> _Value:
+        if "time" in {value.type for value in values}:  # such as a time plus an interval
+            return _UNKNOWN
+        return _Value(self.unify(values, "number").type)
 
-    def _cast(self, tree: Tree) -> _Value:
-        value = self.visit(tree["Cast"]["expr"])
-        to = pl.DataFrame({"x": [None]}).select(
-            polars_expression({"Cast": {**tree["Cast"], "expr": {"Column": "x"}}})
-        )
-        found = column_type(to.dtypes[0])
-        if found == "boolean":  # what NOT puts around its part
-            return _Value(self.unify([value], "boolean").type)
+    def _cast(self, value: _Value, to: Kind) -> _Value:
+        if to in ("date", "time"):  # only a time is cast to one
+            return _Value(self.unify([value], "time").type)
         for column in value.columns:
             self.usage.allow_text((self.stream, column), f"{self.where} casts it")
-        return _Value(found)
+        return _Value(_KINDS[to])
 
-    def _function(self, tree: Tree) -> _Value:
-        family, member = function_of(tree)
-        values = [self.visit(part) for part in children(tree)]
-        match family:
-            case "Boolean" if member in {"IsNull", "IsNotNull"}:
-                for column in values[0].columns:
-                    reason = f"{self.where} asks whether it is null"
-                    self.usage.allow_text((self.stream, column), reason)
-                return _Value("boolean")
-            case "Boolean" if member in {"IsFinite", "IsInfinite", "IsNan", "IsNotNan"}:
-                self.unify(values, "number")
-                return _Value("boolean")
-            case "Boolean" if member.startswith("IsIn") or member == "IsBetween":
-                self.unify(values)
-                return _Value("boolean")
-            case "Boolean":
-                self.unify(values, "boolean")
-                return _Value("boolean")
-            case "Sql":
-                return self._operation(member, values)
-            case "StringExpr":
-                return self._text(member, values)
-            case "TemporalExpr":
-                self.unify(values[:1], "time")
-                return _Value("time" if member in {"Truncate", "Round", "Date"} else "number")
-            case _ if family in _NUMERIC:
-                return _Value(self.unify(values, "number").type)
-            case _ if family in _ALIKE:
-                return self.unify(values)
-        return _UNKNOWN
-
-    def _text(self, member: str, values: list[_Value]) -> _Value:
-        several = member.startswith("Concat")
-        self.unify(values if several else values[:1], "text")
-        if member in _TEXT_TESTS:
+    def _function(self, function: Function, values: list[_Value]) -> _Value:
+        if function.name == "IS NULL":
+            for column in values[0].columns:
+                reason = f"{self.where} asks whether it is null"
+                self.usage.allow_text((self.stream, column), reason)
             return _Value("boolean")
-        if member in _TEXT_MEASURES:
-            return _Value("number")
-        return _Value("time" if member == "Strptime" else "text")
-
-
-def _literal(tree: Tree) -> _Value:
-    """A constant, or a list of them."""
-    value = pl.select(polars_expression(tree)).to_series()
-    dtype = value.explode().dtype if isinstance(value.dtype, pl.List) else value.dtype
-    return _UNKNOWN if dtype == pl.Null else _Value(column_type(dtype))
+        alike = []
+        for place, value in enumerate(values):
+            parameter = function.parameter(place)
+            if parameter.kinds and not parameter.constant:
+                self.unify([value], _KINDS[parameter.kinds[0]])
+            elif not parameter.constant:
+                alike.append(value)
+        same = self.unify(alike) if alike else _UNKNOWN
+        return same if function.returns is None else _Value(_KINDS.get(function.returns))

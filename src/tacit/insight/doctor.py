@@ -62,6 +62,8 @@ class Setup:
     sink: str | None = field(default=None, repr=False)
     subjects: Path | None = None
     dead_letters: Path | None = None
+    allow_paths: tuple[Path, ...] = ()
+    """Folders outside of the specification's in which it may name files."""
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -130,7 +132,7 @@ def doctor(
 
 def _specification(findings: Findings, setup: Setup) -> Specification | None:
     with findings.judging("specification"):
-        spec = load(setup.spec)
+        spec = load(setup.spec, setup.allow_paths)
         findings.ok("specification", f"{setup.spec} is valid: {spec}")
         if not spec.queries:
             findings.warn("specification", "nothing is asked, so there will be no answers")

@@ -17,6 +17,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from tacit.counting import count
 from tacit.durations import MICROSECONDS, format_duration
+from tacit.insight.sharing import MOST_LINES, SharedAttributes, shared_attributes
 from tacit.patterns.residuals import Residual, boolean_form, is_presence, residual
 from tacit.patterns.ternary import without_conditions
 from tacit.patterns.tree import Not, Pattern, Repeat, Seq, Within, elements, walk
@@ -173,6 +174,8 @@ class Explanation:
     policies: tuple[PolicyMeaning, ...]
     panes: int = 1
     """How many panes a window has; more than 1 where windows slide."""
+    shared_attributes: tuple[SharedAttributes, ...] = ()
+    """What is public and reads what a private event type reads too."""
 
     @property
     def unit(self) -> str:
@@ -201,6 +204,10 @@ class Explanation:
           `open` (never, always, where: only where its one signal is detected, unless: only
           where it is not, depends), `signals`, `looks_at` (order, number, attributes),
           `splits`, `joins`
+        - `shared_attributes`: each public reader of what a private event type reads: `private`
+          and `public` (event types), `attributes` (columns), `relation` (implies, implied by,
+          same, excludes, overlaps; null where it was not derived), `query` and `condition`
+          (null for the event type's own condition)
         - `promised`, `not_promised` (what: why), `guarantee` (the page with the proofs)
         """
         told: dict[str, Any] = _plain(asdict(self))
@@ -298,6 +305,7 @@ def explain(spec: Specification | str | PathLike[str]) -> Explanation:
             if subjects != ()
         ),
         panes=spec.windows.panes,
+        shared_attributes=tuple(shared_attributes(spec)),
     )
 
 
@@ -497,6 +505,14 @@ def _sections(told: Explanation) -> Iterator[Section]:
         entries = [("", rows) for rows in [_policy_rows(told, policy)] if rows]
         entries += _queries(told, policy)
         yield f"Queries about {_whom(policy, told)}", entries
+    if told.shared_attributes:
+        shared = told.shared_attributes
+        pairs: list[tuple[str, Rows]] = [
+            (_shown(str(one), 1000), []) for one in shared[:MOST_LINES]
+        ]
+        if len(shared) > MOST_LINES:
+            pairs.append((f"{len(shared) - MOST_LINES:,} more: see --json.", []))
+        yield "Shared attributes", pairs
     if told.private:
         yield "What is promised", [(line, []) for line in told.promised]
         link = f"More, with proofs: {GUARANTEE}"
@@ -695,11 +711,11 @@ def _people(subjects: tuple[Subject, ...] | None) -> str:
     return f"{count(len(subjects), 'subject')}: {_listed(subjects)}"
 
 
-def _shown(chosen: Subject) -> str:
+def _shown(chosen: Subject, longest: int = _TEXT) -> str:
     """What someone wrote: not too long, and without anything that a terminal would obey."""
     text = str(chosen)
     text = text if text.isprintable() else repr(text)
-    return text if len(text) <= _TEXT else f"{text[: _TEXT - 3]}..."
+    return text if len(text) <= longest else f"{text[: longest - 3]}..."
 
 
 def _listed(names: Iterable[Subject], last: str = "") -> str:

@@ -22,9 +22,10 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tacit.errors import SchemaError, nearest
+from tacit.events.values import Kind, kind_of
 from tacit.patterns import reference
 from tacit.patterns.conditions import Attribute, attributes
-from tacit.patterns.expressions import Kind, check_kinds, kind_of
+from tacit.patterns.expressions import check_kinds
 from tacit.patterns.needs import Need
 from tacit.patterns.tables import Search, TooManyMatches
 from tacit.patterns.tree import (

@@ -20,6 +20,7 @@ from tacit.events.types import EventType
 from tacit.patterns.conditions import KEYWORDS, NAME
 from tacit.patterns.names import Names
 from tacit.patterns.tree import Pattern, Within, walk
+from tacit.spec.paths import check_path
 from tacit.windows.schedule import Windows
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class Draft:
     queries: Sequence[Query | None] = ()
     subjects: tuple[str, ...] | SubjectFile | Learned | None = None
     folder: Path = Path()
+    allow_paths: tuple[Path, ...] = ()
 
 
 def find_mistakes(draft: Draft) -> Iterator[Finding]:
@@ -136,13 +138,16 @@ def _check_files(draft: Draft) -> Iterator[Finding]:
     for name, area in draft.areas.items():
         if area is not None and isinstance(area.geojson, str):
             try:
+                check_path(area.geojson, draft.folder, draft.allow_paths)
                 area.shape(draft.folder)
             except ValueError as error:
                 yield Finding(("areas", name, "geojson"), f"area '{name}': {error}")
     file = getattr(draft.subjects, "file", None)
-    if file is not None and not (draft.folder / file).is_file():
-        message = f"there is no file {describe(file)} to read the subjects from"
-        yield Finding(("subjects", "file"), message)
+    if file is not None:
+        try:
+            check_path(file, draft.folder, draft.allow_paths)
+        except ValueError as error:
+            yield Finding(("subjects", "file"), f"cannot read the subjects: {error}")
 
 
 def _check_patterns(draft: Draft) -> Iterator[Finding]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,14 +19,21 @@ from tacit.events.types import EventType
 from tacit.patterns.language import find_word
 from tacit.spec.checking import Draft, Finding, find_mistakes
 from tacit.spec.nodes import Node, place_in, read_nodes
-from tacit.spec.specification import PatternText, Private, Query, Settings, Specification
+from tacit.spec.specification import (
+    NOT_WRITTEN,
+    PatternText,
+    Private,
+    Query,
+    Settings,
+    Specification,
+)
 from tacit.spec.wording import Complaint, complaints
 from tacit.windows.schedule import Windows
 
 LARGEST = 16 * 1024 * 1024
 """The most bytes that a specification may have."""
 _LONGEST_MESSAGE = 600
-_FIELDS = [name for name in Specification.model_fields if name != "folder"]
+_FIELDS = [name for name in Specification.model_fields if name not in NOT_WRITTEN]
 _NEEDED = {
     "streams": "streams: {gps: {subject: taxi_id, time: ts}}",
     "windows": "windows: {size: 10 min}",
@@ -48,8 +55,13 @@ class _Alone(Config):
     pattern: PatternText
 
 
-def load(path: str | os.PathLike[str]) -> Specification:
-    """Read a specification from a YAML file; raises SpecificationError with every mistake."""
+def load(
+    path: str | os.PathLike[str], allow_paths: Iterable[str | os.PathLike[str]] = ()
+) -> Specification:
+    """Read a specification from a YAML file; raises SpecificationError with every mistake.
+
+    Files that it names must be below its folder, or below one of `allow_paths`.
+    """
     name = os.fspath(path)
     try:
         with open(path, "rb") as file:
@@ -59,14 +71,20 @@ def load(path: str | os.PathLike[str]) -> Specification:
         raise SpecificationError([Mistake(f"cannot read this file: {reason}", name)]) from error
     except ValueError as error:
         raise SpecificationError([Mistake(f"cannot read this file: {error}", name)]) from error
-    return loads(_decode(content, name), name, Path(path).parent)
+    return loads(_decode(content, name), name, Path(path).parent, allow_paths)
 
 
 def loads(
-    text: str, name: str = "<text>", folder: str | os.PathLike[str] | None = None
+    text: str,
+    name: str = "<text>",
+    folder: str | os.PathLike[str] | None = None,
+    allow_paths: Iterable[str | os.PathLike[str]] = (),
 ) -> Specification:
-    """Read a specification from YAML text; relative paths begin at `folder`."""
-    reader = _Reader(text, name, Path(folder or ""))
+    """Read a specification from YAML text; relative paths begin at `folder`.
+
+    Files that it names must be below that folder, or below one of `allow_paths`.
+    """
+    reader = _Reader(text, name, Path(folder or ""), tuple(map(Path, allow_paths)))
     draft, settings = reader.read()
     for finding in find_mistakes(draft):
         reader.place(finding)
@@ -84,6 +102,7 @@ def loads(
             "private": draft.private,
             "queries": draft.queries,
             "folder": draft.folder,
+            "allow_paths": draft.allow_paths,
         }
     )
 
@@ -112,10 +131,11 @@ def _too_large(name: str) -> Mistake:
 class _Reader:
     """Reads part by part, so that a mistake in one hides none in another."""
 
-    def __init__(self, text: str, name: str, folder: Path) -> None:
+    def __init__(self, text: str, name: str, folder: Path, allow_paths: tuple[Path, ...]) -> None:
         self.text = text.removeprefix("\ufeff")
         self.name = name
         self.folder = folder
+        self.allow_paths = allow_paths
         self.mistakes: list[Mistake] = []
         self.root = self._root()
 
@@ -161,6 +181,7 @@ class _Reader:
             },
             subjects=settings.get("subjects"),
             folder=self.folder,
+            allow_paths=self.allow_paths,
         )
         return draft, settings
 

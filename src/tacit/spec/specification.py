@@ -143,6 +143,10 @@ class Settings(Config):
     """The registry: a list of subjects, a file of them, or learned; by default the run decides."""
 
 
+NOT_WRITTEN = ("folder", "allow_paths")
+"""Fields of a specification that are no part of what is written down."""
+
+
 class Specification(Settings):
     """Everything that is declared before a run."""
 
@@ -162,6 +166,8 @@ class Specification(Settings):
     """What consumers ask."""
     folder: SkipJsonSchema[Path] = Field(default=Path(), exclude=True, repr=False)
     """Where relative paths begin; not a part of the written specification."""
+    allow_paths: SkipJsonSchema[tuple[Path, ...]] = Field(default=(), exclude=True, repr=False)
+    """Folders outside of `folder` in which files may be named; not a part of it either."""
 
     def check(self) -> list[Mistake]:
         """Every mistake in what the parts say together."""
@@ -175,6 +181,7 @@ class Specification(Settings):
             queries=self.queries,
             subjects=self.subjects,
             folder=self.folder,
+            allow_paths=self.allow_paths,
         )
         return [Mistake(finding.message) for finding in find_mistakes(draft)]
 
@@ -228,7 +235,7 @@ class Specification(Settings):
         if not isinstance(other, Specification):
             return NotImplemented
         ours = ((name, getattr(self, name)) for name in Specification.model_fields)
-        same = all(value == getattr(other, name) for name, value in ours if name != "folder")
+        same = all(value == getattr(other, name) for name, value in ours if name not in NOT_WRITTEN)
         return same and list(self.events) == list(other.events)
 
     def __str__(self) -> str:

@@ -1,0 +1,248 @@
+"""Values in conditions: what kind they are of, and how they are computed and compared.
+
+Every result depends on the values of one row alone, to the last bit, however many rows are
+evaluated together. Polars divides by a constant with its reciprocal, but only where there is
+more than one row, and has similar short cuts for powers; so those are computed here.
+
+Whole numbers do not overflow: they are widened, and become floating once they would exceed
+127 bits. What is divided by zero, infinite or not a number is unknown. A whole number that
+meets a floating one is rounded to it, which can only matter beyond 2**53.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from datetime import date, datetime, time, timedelta
+from math import copysign, inf
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+Kind: TypeAlias = Literal["number", "text", "truth value", "date", "time", "time of day", "length"]
+
+_COMPARE: dict[str, Callable[[pl.Expr, pl.Expr], pl.Expr]] = {
+    "=": operator.eq,
+    "<>": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+_COMPUTE: dict[str, Callable[[pl.Expr, pl.Expr], pl.Expr]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "%": operator.mod,
+}
+NULL_TYPES: dict[Kind, pl.DataType] = {
+    "number": pl.Float64(),
+    "text": pl.String(),
+    "truth value": pl.Boolean(),
+    "date": pl.Date(),
+    "time": pl.Datetime("us", "UTC"),
+    "time of day": pl.Time(),
+    "length": pl.Duration("us"),
+}
+"""The type that a null of each kind gets."""
+
+
+class Value(NamedTuple):
+    """An expression and what its values are."""
+
+    expression: pl.Expr
+    kind: Kind | None
+    """None for null, which fits everywhere."""
+    bits: int | None = None
+    """For whole numbers, how large they can be; None for all others."""
+
+
+def kind_of(dtype: pl.DataType) -> Kind | None:
+    """What a column's values are to a condition; None for what cannot be compared."""
+    if dtype.is_numeric():
+        return "number"
+    if isinstance(dtype, pl.String | pl.Categorical | pl.Enum):
+        return "text"
+    kinds: tuple[tuple[type[pl.DataType], Kind], ...] = (
+        (pl.Boolean, "truth value"),
+        (pl.Date, "date"),
+        (pl.Datetime, "time"),
+        (pl.Time, "time of day"),
+        (pl.Duration, "length"),
+    )
+    return next((kind for type_, kind in kinds if isinstance(dtype, type_)), None)
+
+
+def column_value(column: pl.Expr, dtype: pl.DataType) -> Value:
+    """A column of this type."""
+    kind = kind_of(dtype)
+    if dtype.is_integer():
+        bits = int(str(dtype).lstrip("UInt")) - dtype.is_signed_integer()
+        if bits <= 127:
+            return Value(column.cast(wide_enough(bits)), kind, bits)
+        return Value(column.cast(pl.Float64), kind)
+    if dtype.is_decimal():
+        column = column.cast(pl.Float64)
+    if isinstance(dtype, pl.Datetime):
+        column = column.cast(pl.Datetime("us", dtype.time_zone))
+        if dtype.time_zone is None:
+            column = column.dt.replace_time_zone("UTC")
+    if isinstance(dtype, pl.Duration):
+        column = column.cast(pl.Duration("us"))
+    return Value(column, kind)
+
+
+def constant_value(value: float | str | bool | date | time | timedelta | None) -> Value:
+    """A constant; a time must have a zone."""
+    match value:
+        case None:
+            return Value(pl.lit(None), None)
+        case bool():
+            return Value(pl.lit(value), "truth value")
+        case int():
+            return _integer(value)
+        case float():
+            return Value(pl.lit(value), "number")
+        case str():
+            return Value(pl.lit(value), "text")
+        case datetime():
+            return Value(pl.lit(value), "time")
+        case date():
+            return Value(pl.lit(value), "date")
+        case time():
+            return Value(pl.lit(value), "time of day")
+        case timedelta():
+            return Value(pl.lit(value, dtype=pl.Duration("us")), "length")
+
+
+def _integer(value: int) -> Value:
+    bits = value.bit_length()
+    if bits <= 127:
+        return Value(pl.lit(value, dtype=wide_enough(bits)), "number", bits)
+    try:
+        return Value(pl.lit(float(value)), "number")
+    except OverflowError:
+        return Value(pl.lit(copysign(inf, value)), "number")
+
+
+def compute(sign: str, left: Value, right: Value) -> Value:
+    """Arithmetic on two numbers, by one of + - * / % REM POW.
+
+    `%` has the sign of its right side, `REM` that of its left.
+    """
+    bits = None
+    if left.bits is not None and right.bits is not None:
+        bits = {
+            "+": max(left.bits, right.bits) + 1,
+            "-": max(left.bits, right.bits) + 1,
+            "*": left.bits + right.bits,
+            "%": max(left.bits, right.bits),
+            "REM": max(left.bits, right.bits),
+        }.get(sign)
+    if bits is not None and bits <= 127:
+        dtype = wide_enough(bits)
+        return _whole(sign, left.expression.cast(dtype), right.expression.cast(dtype), bits)
+    sides = as_float(left).expression, as_float(right).expression
+    if sign in _EXACT:
+        result = pl.map_batches(sides, _EXACT[sign], return_dtype=pl.Float64)
+        if not any(side.meta.root_names() for side in sides):
+            result = pl.lit(pl.select(result).item(), dtype=pl.Float64)
+    else:
+        result = _COMPUTE[sign](*sides)
+    return Value(finite(result), "number")
+
+
+def _whole(sign: str, left: pl.Expr, right: pl.Expr, bits: int) -> Value:
+    if sign not in ("%", "REM"):
+        return Value(_COMPUTE[sign](left, right), "number", bits)
+    rest = left % right
+    if sign == "REM":
+        rest = pl.when((rest != 0) & ((left < 0) != (right < 0))).then(rest - right).otherwise(rest)
+    return Value(pl.when(right != 0).then(rest), "number", bits)
+
+
+def _exactly(function: Callable[[Any, Any], Any]) -> Callable[[Any], pl.Series]:
+    def apply(sides: Any) -> pl.Series:
+        left, right = (np.atleast_1d(side.to_numpy()) for side in sides)
+        with np.errstate(all="ignore"):
+            return pl.Series(function(left, right))
+
+    return apply
+
+
+def _power(left: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Powers, number by number: with a single one on a side, Polars takes short cuts."""
+    rows = max(len(left), len(right))
+    shape = max(rows, 2)
+    base, exponent = (pl.Series(np.broadcast_to(side, shape)) for side in (left, right))
+    return (base**exponent).to_numpy()[:rows]
+
+
+_EXACT = {
+    "/": _exactly(np.divide),
+    "%": _exactly(np.mod),
+    "REM": _exactly(np.fmod),
+    "POW": _exactly(_power),
+}
+"""What is computed outside of Polars' expressions, each number by itself."""
+
+
+def compare(sign: str, left: Value, right: Value) -> pl.Expr:
+    """A comparison of two values of one kind."""
+    return _COMPARE[sign](*(side.expression for side in alike([left, right])))
+
+
+def alike(values: list[Value]) -> list[Value]:
+    """Values of one kind as values of one type, so that nothing is converted implicitly.
+
+    A constant that is compared with a 32-bit floating number is rounded to that.
+    """
+    kinds = {value.kind for value in values if value.kind is not None}
+    if all(value.bits is not None for value in values if value.kind is not None):
+        values = [_whole_null(value) if value.kind is None else value for value in values]
+    values = [null_of(value, next(iter(kinds), "number")) for value in values]
+    if "time" in kinds:
+        return [as_instant(value) for value in values]
+    if all(value.bits is not None for value in values):
+        bits = max(value.bits or 0 for value in values)
+        dtype = wide_enough(bits)
+        return [Value(value.expression.cast(dtype), value.kind, bits) for value in values]
+    if any(value.bits is not None for value in values):
+        return [as_float(value) for value in values]
+    return values
+
+
+def _whole_null(value: Value) -> Value:
+    return Value(value.expression.cast(pl.Int64), "number", 1)
+
+
+def null_of(value: Value, kind: Kind) -> Value:
+    """A null as one of this kind; any other value as it is."""
+    if value.kind is not None:
+        return value
+    return Value(value.expression.cast(NULL_TYPES[kind]), kind)
+
+
+def as_float(value: Value) -> Value:
+    """A number as a floating one."""
+    return Value(value.expression.cast(pl.Float64), "number")
+
+
+def as_instant(value: Value) -> Value:
+    """A time in UTC; a date is the time at which it begins there."""
+    if value.kind == "date":
+        time = value.expression.cast(pl.Datetime("us")).dt.replace_time_zone("UTC")
+        return Value(time, "time")
+    return Value(value.expression.dt.convert_time_zone("UTC"), "time")
+
+
+def finite(number: pl.Expr) -> pl.Expr:
+    """A floating number, null where it is infinite or not a number."""
+    return pl.when(number.is_finite()).then(number)
+
+
+def wide_enough(bits: int) -> type[pl.DataType]:
+    """The integer type for numbers of so many bits."""
+    return pl.Int64 if bits <= 63 else pl.Int128
