@@ -93,6 +93,15 @@ class Accounts:
             if key[1] + key[2] > until
         }
 
+    @property
+    def balances(self) -> dict[Key, Amounts]:
+        """What was spent in each horizon that was looked at, by place."""
+        return self._spent
+
+    @balances.setter
+    def balances(self, balances: Mapping[Key, Amounts]) -> None:
+        self._spent = {key: spent.copy() for key, spent in balances.items()}
+
     def forget(self) -> None:
         """Read all balances anew when they are needed."""
         self._spent.clear()

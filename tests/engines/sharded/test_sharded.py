@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import io
-import pickle
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -24,6 +24,7 @@ from tacit.engines.sharded.layout import Layout
 from tacit.engines.sharded.lines import Line
 from tacit.engines.sharded.pieces import Piece
 from tacit.engines.sharded.reader import Reader
+from tacit.engines.sharded.saved import SavedState
 from tacit.engines.sharded.shard import Late, Shard, Told
 from tacit.engines.terms import Terms
 from tacit.events.subjects import Subjects
@@ -247,7 +248,8 @@ def test_readers_send_what_patterns_look_at_and_all_after_a_silence(tmp_path: Pa
     spec = loads(SPEC[:begin] + SPEC[end : SPEC.index("  - {name: rising")])  # door and stove
     job = made(spec, written(tmp_path, 7, 1, 500), 3)
     fresh = Reader(job, 0)
-    heard = pickle.dumps(pickle.loads(fresh.state()) | {"was idle": True})
+    saved = SavedState.from_bytes(fresh.state())
+    heard = replace(saved, plain={**saved.plain, "was idle": True}).to_bytes()
     known = 1 << spec.types["door"] | 1 << spec.types["stove"]
     few, all_ = (_sent(reader) for reader in (fresh, Reader(job, 0, heard)))
     assert 0 < len(few) < len(all_)

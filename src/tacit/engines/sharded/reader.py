@@ -8,7 +8,6 @@ judges as that one does: which tuples are late does not depend on how many reade
 from __future__ import annotations
 
 import io
-import pickle
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,6 +24,7 @@ from tacit.engines.intake import Intake, Positions, Taken
 from tacit.engines.local import Input
 from tacit.engines.sharded.job import Job
 from tacit.engines.sharded.pieces import Piece
+from tacit.engines.sharded.saved import SavedState
 from tacit.events.subjects import Subjects
 from tacit.kernels import compiled
 from tacit.pipeline.arrivals import Arrivals, Rows
@@ -68,10 +68,11 @@ class Reader:
         self._done = self._idle = self._was_idle = False
         positions: Positions = {}
         if state is not None:
-            kept = pickle.loads(state)
+            saved = SavedState.from_bytes(state)
+            kept = saved.plain
             positions, self._done, self._idle = kept["positions"], kept["done"], kept["idle"]
             self._was_idle = kept["was idle"]
-            self._clock = replace(self._clock, state=kept["clock"])
+            self._clock = replace(self._clock, state=saved.arrays["clock"])
         self._letters = io.BytesIO()
         self._dead_letters = DeadLetters.into(self._letters)
         self._intake = Intake(self, positions)
@@ -161,12 +162,11 @@ class Reader:
         """Where it is, to go on from in any process."""
         kept = {
             "positions": self._intake.positions,
-            "clock": self._clock.state,
             "done": self._done,
             "idle": self._idle,
             "was idle": self._was_idle,
         }
-        return pickle.dumps(kept)
+        return SavedState(kept, {"clock": self._clock.state}).to_bytes()
 
     def _divide(self, taken: Taken) -> Iterator[tuple[int, bytes]]:
         """The tuples that are taken, in pieces; a piece is not longer than windows are held.

@@ -6,12 +6,11 @@ that is furthest behind never does, so that all come to their turn.
 
 from __future__ import annotations
 
-import pickle
 import secrets
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final, cast
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +20,7 @@ from tacit.answers.packing import pack
 from tacit.engines.charging import accounts_of
 from tacit.engines.sharded.job import Job
 from tacit.engines.sharded.pieces import Piece
+from tacit.engines.sharded.saved import SavedState
 from tacit.events.subjects import Subjects
 from tacit.ledger.accounts import Accounts, Amounts, Key
 from tacit.pipeline.arrivals import Arrivals, Rows
@@ -110,19 +110,21 @@ class Shard:
     def state(self) -> bytes:
         """All of it but what the job says."""
         arrays, frames = self._windows.state()
+        own = {name: part for name, part in arrays.items() if not name.startswith("subjects.")}
+        blobs = {f"progress.{n}": piece.to_bytes() for n, piece in self._progress.items()}
+        for number, waiting in self._waiting.items():
+            blobs |= {f"waiting.{number}.{place}": piece for place, piece in enumerate(waiting)}
+        balances = {} if self._accounts is None else self._accounts.balances
         kept = {
-            "arrays": {
-                name: part for name, part in arrays.items() if not name.startswith("subjects.")
-            },
-            "frames": frames,
             "first": self._first,
             "next": self._next,
-            "progress": {number: piece.to_bytes() for number, piece in self._progress.items()},
-            "waiting": self._waiting,
-            "accounts": self._accounts,
+            "progress": list(self._progress),
+            "waiting": [(number, len(waiting)) for number, waiting in self._waiting.items()],
+            "balances": list(balances),
             "finished": self.finished,
         }
-        plain = pickle.dumps(kept, protocol=5)
+        own |= {f"balance.{place}": spent for place, spent in enumerate(balances.values())}
+        plain = SavedState(kept, own, frames, blobs).to_bytes()
         return len(plain).to_bytes(8, "little") + bytes(_CODEC.compress(plain, asbytes=True))
 
     def _lay_what_fits(self) -> Iterator[Late]:
@@ -202,15 +204,24 @@ class Shard:
     def _restore(self, state: bytes) -> None:
         size = int.from_bytes(state[:8], "little")
         plain = _CODEC.decompress(state[8:], size, asbytes=True)
-        kept: dict[str, Any] = pickle.loads(plain)
+        saved = SavedState.from_bytes(plain)
+        kept, blobs = saved.plain, saved.blobs
         subjects = self._windows.subjects
         named = {f"subjects.{name}": part for name, part in subjects.state().items()}
-        self._windows.restore({**kept["arrays"], **named}, kept["frames"])
-        self._first, self._next = kept["first"], kept["next"]
-        self._progress = {
-            number: Piece.from_bytes(piece) for number, piece in kept["progress"].items()
+        balances = {
+            cast("Key", tuple(key)): saved.arrays[f"balance.{place}"]
+            for place, key in enumerate(kept["balances"])
         }
-        self._waiting, self._accounts = kept["waiting"], kept["accounts"]
+        own = {n: part for n, part in saved.arrays.items() if not n.startswith("balance.")}
+        self._windows.restore({**own, **named}, dict(saved.frames))
+        self._first, self._next = kept["first"], kept["next"]
+        self._progress = {n: Piece.from_bytes(blobs[f"progress.{n}"]) for n in kept["progress"]}
+        self._waiting = {
+            number: deque(blobs[f"waiting.{number}.{place}"] for place in range(count))
+            for number, count in kept["waiting"]
+        }
+        if self._accounts is not None:
+            self._accounts.balances = balances
         self.finished = kept["finished"]
 
 
