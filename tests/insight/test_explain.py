@@ -348,7 +348,7 @@ def test_the_plain_data_keep_their_keys() -> None:
     told: dict[str, Any] = explain(load(TAXI)).to_dict()
     assert sorted(told) == [
         "decode", "guarantee", "mechanism", "not_promised", "panes", "policies", "private",
-        "promised", "unit", "window",
+        "promised", "shared_attributes", "unit", "window",
     ]  # fmt: skip
     assert told["private"][0] == {
         "name": "hospital_visit",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tacit.events.predicates import parse_predicate
 from tacit.events.shapes import Shape
@@ -30,8 +30,10 @@ from tacit.patterns.conditions import (
 from tacit.patterns.expressions import conjuncts
 from tacit.patterns.tree import Name, Where, walk
 from tacit.privacy.policies import Policies
-from tacit.spec.columntypes import SpecColumns
 from tacit.spec.specification import Specification
+
+if TYPE_CHECKING:  # it would bring the compiler along, which a look at conditions does not need
+    from tacit.spec.columntypes import SpecColumns
 
 MOST_DERIVED: Final = 10_000
 """For how many pairs a relation is derived."""
@@ -220,6 +222,8 @@ class _Sharing:
 
     @cached_property
     def _types(self) -> SpecColumns:
+        from tacit.spec.columntypes import SpecColumns
+
         return SpecColumns(self.spec)
 
     @cached_property
