@@ -19,6 +19,7 @@ test: .venv/.ready .flink/.ready
 soak: .venv/.ready .flink/.ready
 	@tests/install-services
 	$(RUN)/pytest -n0 -s tests/soak/crashes.py
+	$(RUN)/pytest -n0 -s tests/soak/ledger_year.py
 	.flink/bin/pytest -q -s -o addopts= -W ignore tests/soak/flink_kills.py
 
 fuzz: .fuzz/.ready

@@ -198,7 +198,13 @@ def test_deleted_answers_are_named_with_the_time_from_which_on_they_are_kept(
     assert not (tmp_path / "none.csv").exists()
     report = tacit("ledger", "answers", place, "--to", target, "--json")
     assert json.loads(report.stdout)["runs"] == [
-        {"run": "meet", "releases": 30, "deleted": 10, "kept_from": "1970-01-01T00:10:00Z"}
+        {
+            "run": "meet",
+            "releases": 30,
+            "deleted": 10,
+            "kept_from": "1970-01-01T00:10:00Z",
+            "archived": 0,
+        }
     ]
     drop(place, 30)
     assert "no answers of this run are kept any more" in (
@@ -286,3 +292,22 @@ def test_only_one_release_is_in_memory_at_a_time(spec: Path, source: Path, tmp_p
         assert first.num_rows == 5 * 3
         drop(place, 2)  # another writes meanwhile: no transaction of ours is in its way
         assert next(tables)["id"][0].as_py() == 2 * 5 * 3
+
+
+def test_answers_in_an_archive_can_be_had_again_too(
+    spec: Path, source: Path, place: str, tmp_path: Path
+) -> None:
+    sink, target, file = tmp_path / "a.csv", tmp_path / "b.csv", tmp_path / "old.archive"
+    run(spec, source, place, sink)
+    assert tacit("ledger", "archive", place, "--before", "1970-01-02", "-o", file).exit_code == 0
+    alone = tacit("ledger", "answers", place, "--to", target)
+    assert "the answers of 30 releases are in archives" in alone.stderr
+    shown = tacit("ledger", "answers", place, "--archive", file, "--to", target)
+    assert shown.exit_code == 0, shown.output
+    assert target.read_bytes() == sink.read_bytes()
+    with package.released(place, archives=[file], query="both", since="1970-01-01T00:20") as found:
+        assert found.arrow().num_rows == 10 * 5
+    file.write_bytes(file.read_bytes()[:-1])
+    broken = tacit("ledger", "answers", place, "--archive", file, "--to", target)
+    assert broken.exit_code == 8
+    assert "not an archive of this ledger" in broken.stderr

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import click
@@ -18,11 +19,12 @@ from tacit.durations import format_duration
 from tacit.errors import LedgerError, SinkError
 from tacit.insight.tabular import aligned
 from tacit.ledger.answers import COLUMNS, ReleasedAnswers, RunAnswers, Selection
+from tacit.ledger.archiving import archive
 from tacit.ledger.charges import NANO
 from tacit.ledger.ledger import Ledger
 from tacit.ledger.rows import SCHEMA, charges
 from tacit.ledger.statement import Entry, Horizon, Statement, statement
-from tacit.ledger.verifying import Verdict, verify
+from tacit.ledger.verifying import Verdict, remember, verify
 
 FAILED = 8
 _UNIT = "Epsilon counts for one subject and one private pattern; windows add up."
@@ -57,15 +59,17 @@ def run_export(place: str, target: str, subject: str | None, private: str | None
     click.echo(f"{count(rows, 'charge')} written to {sink.name}", err=True)
 
 
-def run_answers(place: str, selection: Selection, target: str, as_json: bool) -> None:
+def run_answers(
+    place: str, selection: Selection, archives: Sequence[Path], target: str, as_json: bool
+) -> None:
     """Write released answers again, and say which are no longer kept."""
     from tacit.connectors.opening import open_sink
 
     rows = releases = 0
     with Ledger.open(place, read_only=True) as ledger:
-        released = ReleasedAnswers(ledger, selection)
+        released = ReleasedAnswers(ledger, selection, archives)
         runs = released.runs()
-        if runs and all(one.deleted == one.releases for one in runs):
+        if not archives and runs and all(one.deleted == one.releases for one in runs):
             raise LedgerError("\n".join(_deleted(runs)) + "\nNothing was written.")
         tables = iter(released)
         first = next(tables, None)
@@ -107,6 +111,11 @@ def _deleted(runs: Sequence[RunAnswers]) -> Iterator[str]:
                 f"run '{one.run}': the answers of {count(one.deleted, 'release')} were deleted when"
                 f" their time was over (--retain); {kept}."
             )
+        if one.archived:
+            yield (
+                f"run '{one.run}': the answers of {count(one.archived, 'release')} are in archives;"
+                " name them with --archive to have these too."
+            )
 
 
 def _unmatched(released: ReleasedAnswers, rows: int) -> Iterator[str]:
@@ -125,17 +134,47 @@ def _kept(runs: Sequence[RunAnswers]) -> list[dict[str, Any]]:
     ]
 
 
-def run_verify(place: str, anchors: Mapping[int, str], as_json: bool) -> None:
-    """Reckon a ledger anew; ends with 8 if anything is not as it was written."""
-    with Ledger.open(place, read_only=True) as ledger, working("Reckoning the ledger anew"):
-        verdict = verify(ledger, anchors)
+def run_verify(
+    place: str,
+    anchors: Mapping[int, str],
+    archives: Sequence[Path],
+    full: bool,
+    as_json: bool,
+) -> None:
+    """Check a ledger; ends with 8 if anything is not as it was written."""
+    with Ledger.open(place, read_only=True) as ledger, working("Verifying the ledger"):
+        verdict = verify(ledger, anchors, full=full, archives=archives)
         name = ledger.name
+    if verdict.passed:
+        try:
+            with Ledger.open(place, create=False) as ledger:
+                remember(ledger, verdict)
+        except LedgerError as error:
+            click.echo(f"tacit: what was verified is not remembered: {error}", err=True)
     if as_json:
         click.echo(json.dumps({"passed": verdict.passed} | asdict(verdict), indent=2))
     else:
         click.echo("\n".join(_judged(name, verdict)))
     if not verdict.passed:
         sys.exit(FAILED)
+
+
+def run_archive(
+    place: str, before: int, out: Path | None, undelivered: bool, as_json: bool
+) -> None:
+    """Move old releases to a file."""
+    with Ledger.open(place, create=False) as ledger, working("Archiving"):
+        done = archive(ledger, before, out, undelivered=undelivered)
+    if as_json:
+        click.echo(json.dumps(asdict(done) | {"file": str(done.file)}, indent=2))
+        return
+    begun = "the file of an attempt that was cut off" if done.resumed else str(done.file)
+    click.echo(
+        f"Releases {done.first:,} to {done.last:,} with {count(done.charges, 'charge')} moved to"
+        f" {begun}. {count(done.settled, 'merged charge')} and all balances stay in the ledger.\n"
+        f"Keep {done.file}: its SHA-256 is {done.digest}, and tacit ledger verify --archive"
+        " checks it."
+    )
 
 
 def epsilon(amount: int) -> str:
@@ -164,6 +203,9 @@ def _told(name: str, told: Statement) -> Iterator[str]:
         yield "Nothing was charged."
     if told.entries:
         yield from ("", "Charges:", *_entries(told.entries))
+    if told.archived:
+        archived = f"Releases up to {told.archived:,} are archived; their charges are in balances"
+        yield from ("", f"{archived}, and no longer listed one by one.")
     if told.releases:
         yield from ("", f"Release {told.releases} has the hash {told.hash}")
 
@@ -263,6 +305,15 @@ def _judged(name: str, verdict: Verdict) -> Iterator[str]:
     )
     if verdict.passed:
         yield f"The ledger {name} is as it was written: {looked}."
+        if verdict.archived:
+            yield f"Releases up to {verdict.archived:,} are archived."
+        for path in verdict.archives:
+            yield f"The archive {path} is as it was written, and joins the ledger."
+        if verdict.since > verdict.archived:
+            yield (
+                f"Releases up to {verdict.since:,} were verified before; {verdict.sampled:,} of"
+                " them were checked again, by lot. --full checks all."
+            )
         if verdict.releases:
             yield f"Release {verdict.releases} has the hash {verdict.hash}; note it elsewhere,"
             yield f"and --anchor {verdict.releases}:{verdict.hash} tells later whether it stands."

@@ -682,8 +682,8 @@ def demo(out: Path, taxis: int, days: float, seed: int) -> None:
 def ledger() -> None:
     """What was released, what it cost, and whether anyone changed it since.
 
-    A LEDGER is a file, or postgresql://USER@HOST/DATABASE. None of these commands changes it, and
-    a run may go on meanwhile.
+    A LEDGER is a file, or postgresql://USER@HOST/DATABASE. A run may go on meanwhile. None of these
+    commands changes what was released or spent; archive moves old releases to a file.
 
     \b
     Examples:
@@ -765,6 +765,14 @@ def _read_moment(_context: click.Context, _param: click.Parameter, given: str | 
 @click.option(
     "--until", metavar="TIME", callback=_read_moment, help="Only windows that start before this."
 )
+@click.option(
+    "--archive",
+    "archives",
+    metavar="FILE",
+    multiple=True,
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Answers in this archive of the ledger too; may be given several times.",
+)
 @_SINK
 @click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
 def give_answers(
@@ -775,6 +783,7 @@ def give_answers(
     subjects: tuple[str, ...],
     since: int | None,
     until: int | None,
+    archives: tuple[Path, ...],
     sink: str,
     as_json: bool,
 ) -> None:
@@ -793,7 +802,7 @@ def give_answers(
     from tacit.ledger.answers import Selection
 
     selection = Selection(runs, consumers, queries, subjects, since, until)
-    run_answers(place, selection, sink, as_json)
+    run_answers(place, selection, archives, sink, as_json)
 
 
 @ledger.command("export")
@@ -830,20 +839,69 @@ def export_ledger(place: str, target: str, subject: str | None, private: str | N
     callback=_read_anchors,
     help="A release and the hash that verify printed for it once; may be given several times.",
 )
+@click.option(
+    "--archive",
+    "archives",
+    metavar="FILE",
+    multiple=True,
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Check this archive too, and that it joins the ledger; may be given several times.",
+)
+@click.option("--full", is_flag=True, help="Check everything, also what was verified before.")
 @click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
-def verify_ledger(place: str, anchors: dict[int, str], as_json: bool) -> None:
-    """Reckon the whole ledger anew, and name the first link that is broken.
+def verify_ledger(
+    place: str, anchors: dict[int, str], archives: tuple[Path, ...], full: bool, as_json: bool
+) -> None:
+    """Check that a ledger is as it was written, and name the first link that is broken.
 
     The chain of releases and their charges, the answers that are kept, the registry of subjects,
-    and that balances are the sum of charges. Ends with 8 if anything was changed.
+    and that balances are the sum of charges. What was verified is remembered in the ledger: the
+    next time only what is new is checked, and a random sample of the rest. Ends with 8 if anything
+    was changed.
 
     \b
-    Example:
+    Examples:
       tacit ledger verify taxi.ledger
+      tacit ledger verify taxi.ledger --full --archive taxi.ledger.1-44640.archive
     """
     from tacit.cli.ledgers import run_verify
 
-    run_verify(place, anchors, as_json)
+    run_verify(place, anchors, archives, full, as_json)
+
+
+@ledger.command("archive")
+@click.argument("place", metavar="LEDGER")
+@click.option(
+    "--before",
+    metavar="TIME",
+    required=True,
+    callback=_read_moment,
+    help="Archive what ended before this time; UTC unless it has a zone.",
+)
+@_file("-o", "--out", help="Where it goes; by default LEDGER.FIRST-LAST.archive.")
+@click.option(
+    "--undelivered",
+    is_flag=True,
+    help="Archive releases too that were not delivered everywhere: THEY WILL NOT BE DELIVERED.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
+def archive_ledger(
+    place: str, before: int, out: Path | None, undelivered: bool, as_json: bool
+) -> None:
+    """Move old releases to a file, so that a ledger does not grow for ever.
+
+    Releases move whose windows, and the horizons of whose charges, ended before the given time, and
+    whose answers were delivered. Balances and limits stay exactly as they are, and the chain goes
+    on from there. A run may go on meanwhile. If the command is cut off, give it again.
+
+    \b
+    Examples:
+      tacit ledger archive taxi.ledger --before 2026-01-01
+      tacit ledger archive postgresql://tacit@db/tacit --before 2026-01-01 -o 2025.archive
+    """
+    from tacit.cli.ledgers import run_archive
+
+    run_archive(place, before, out, undelivered, as_json)
 
 
 _EPSILONS = Decimal("0.001"), Decimal(50)

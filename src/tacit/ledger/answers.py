@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -17,11 +19,13 @@ from tacit.answers.answers import schema
 from tacit.answers.packing import unpack
 from tacit.errors import LedgerError, nearest
 from tacit.ledger.alchemy import sa
+from tacit.ledger.archive_file import ArchiveFile, file_digest
+from tacit.ledger.archives import ArchivedRun, Archives
 from tacit.ledger.chain import digest
 from tacit.ledger.directory import Directory
 from tacit.ledger.ledger import Ledger
 from tacit.ledger.statement import subject_id
-from tacit.ledger.tables import BODIES, RELEASES, RUNS
+from tacit.ledger.tables import BODIES, HEAD, RELEASES, RUNS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,6 +67,8 @@ class RunAnswers:
     """Releases whose answers are no longer kept."""
     kept_from: int | None
     """When the first window starts whose answers are kept, of all of the run; None: none are."""
+    archived: int = 0
+    """Releases of the run whose answers are in archives, where no archive is read."""
 
 
 @dataclass
@@ -75,8 +81,11 @@ class ReleasedAnswers:
 
     ledger: Ledger
     selection: Selection = field(default_factory=Selection)
+    archives: Sequence[Path] = ()
+    """Archives of the ledger whose answers are given too."""
     asked: dict[str, str] = field(default_factory=dict, init=False)
     """Who asked each query that was met so far, selected or not."""
+    _archived: dict[str, ArchivedRun] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Refuse names that the ledger does not know."""
@@ -89,6 +98,14 @@ class ReleasedAnswers:
                     )
             for subject in self.selection.subjects:
                 subject_id(connection, subject)
+            head = connection.execute(sa.select(HEAD)).mappings().one()
+            archived = Archives.read(connection, head)
+        self._archived = archived.runs
+        numbers = {bytes(row["digest"]): int(row["number"]) for row in archived.rows}
+        for path in self.archives:
+            if file_digest(path) not in numbers:
+                raise LedgerError(f"{path} is not an archive of this ledger, or was changed")
+        self.archives = sorted(self.archives, key=lambda path: numbers[file_digest(path)])
 
     def runs(self) -> list[RunAnswers]:
         """What is kept of each run, and what was deleted."""
@@ -100,10 +117,23 @@ class ReleasedAnswers:
         with self.ledger.database.reading() as connection:
             whole = {run: since for run, _, _, since in connection.execute(query)}
             chosen = query.where(self._selected()).order_by(RELEASES.c.run)
-            return [
-                RunAnswers(run, releases, releases - there, whole[run])
-                for run, releases, there, _ in connection.execute(chosen)
-            ]
+            found = {
+                run: (releases, there) for run, releases, there, _ in connection.execute(chosen)
+            }
+        kept_away = {} if self.archives else self._kept_away()
+        return [
+            RunAnswers(run, releases, releases - there, whole.get(run), kept_away.get(run, 0))
+            for run in sorted(found.keys() | kept_away.keys())
+            for releases, there in [found.get(run, (0, 0))]
+        ]
+
+    def _kept_away(self) -> dict[str, int]:
+        """Releases of each selected run whose answers are in archives."""
+        return {
+            name: run.kept
+            for name, run in self._archived.items()
+            if run.kept and (not self.selection.runs or name in self.selection.runs)
+        }
 
     def arrow(self) -> pa.Table:
         """All of them as one Arrow table."""
@@ -143,7 +173,24 @@ class ReleasedAnswers:
                 yield chosen
 
     def _rows(self) -> Iterator[Any]:
-        """The releases that are kept, one after the other, each read by itself."""
+        """The releases whose answers are kept, in order."""
+        for path in self.archives:
+            with closing(ArchiveFile(path)) as file:
+                yield from filter(self._is_selected, file.rows())
+        yield from self._live()
+
+    def _is_selected(self, row: Any) -> bool:
+        """Whether an archived release has answers, and may hold what is selected."""
+        wanted, last = self.selection, row["first"] + (row["windows"] - 1) * row["slide"]
+        return (
+            row["body"] is not None
+            and (not wanted.runs or row["run"] in wanted.runs)
+            and (wanted.since is None or last >= wanted.since)
+            and (wanted.until is None or row["first"] < wanted.until)
+        )
+
+    def _live(self) -> Iterator[Any]:
+        """The releases in the ledger, one after the other, each read by itself."""
         kept = RELEASES.join(BODIES, BODIES.c.release == RELEASES.c.number)
         columns = (*RELEASES.c["number", "first_id", "digest"], BODIES.c.body)
         query = sa.select(*columns).select_from(kept).where(self._selected())
@@ -198,11 +245,13 @@ def released(
     subject: str | Collection[str] = (),
     since: str | datetime | None = None,
     until: str | datetime | None = None,
+    archives: Sequence[str | os.PathLike[str]] = (),
 ) -> ReleasedAnswers:
     """Answers that a ledger has released, exactly as they were, for as long as it keeps them.
 
     Each name may be one or several. `since` and `until` select windows that start at that time or
-    later, and before it; a time without a zone is in UTC. Iterate over the result for one Arrow
+    later, and before it; a time without a zone is in UTC. `archives` are files by
+    `tacit ledger archive` whose answers are wanted too. Iterate over the result for one Arrow
     table per release, or call `arrow()`, `polars()` or `pandas()` for all of them.
     """
     selection = Selection(
@@ -210,7 +259,7 @@ def released(
     )
     opened = Ledger.open(os.fspath(ledger), read_only=True)
     try:
-        return ReleasedAnswers(opened, selection)
+        return ReleasedAnswers(opened, selection, [Path(path) for path in archives])
     except BaseException:
         opened.close()
         raise

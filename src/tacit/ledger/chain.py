@@ -1,13 +1,14 @@
 """The chain of hashes: a release's hash vouches for it and for all releases before it.
 
-A row that changes as the run goes on (a checkpoint, a delivery) is no part of the chain; it has
-a seal, the hash of its own content.
+Releases that are archived leave the ledger; that they were is a link of the chain, too. A row
+that changes as the run goes on (a checkpoint, a delivery) is no part of the chain; it has a seal,
+the hash of its own content.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from typing import Any
 
@@ -21,6 +22,11 @@ CHARGE = (
     "horizon_start", "limit", "ids",
 )  # fmt: skip
 RUN = ("run", "epoch", "fingerprint", "checkpoint", "released", "until", "dropped")
+ARCHIVE = (
+    "number", "first", "last", "after", "answers", "charges", "runs", "hash", "file", "digest",
+    "settled", "created",
+)  # fmt: skip
+VERIFICATION = ("release", "hash", "charges", "moment")
 DELIVERY = ("run", "outlet", "release", "position", "delivered")
 
 
@@ -51,6 +57,22 @@ def link(previous: bytes, release: Any, charges: Sequence[bytes]) -> bytes:
     values = (release[column] for column in RELEASE)
     content = [value.hex() if isinstance(value, bytes) else value for value in values]
     return digest(previous + _canonical([*content, [charge.hex() for charge in charges]]))
+
+
+def archived(previous: bytes, start: bytes, archive: Any) -> bytes:
+    """The hash after releases were archived: the move is a link of the chain, like a release.
+
+    `start` is what the first release stands on: without that release nothing else would hold it.
+    """
+    return digest(previous + start + seal(ARCHIVE, archive))
+
+
+def settlement(charges: Iterable[Any]) -> bytes:
+    """The hash of all charges of archived releases, as they stay in the ledger."""
+    whole = sha256()
+    for charge in charges:
+        whole.update(seal(("release", *CHARGE), charge))
+    return whole.digest()
 
 
 def enrolment(previous: bytes, first: int, count: int, names: bytes) -> bytes:

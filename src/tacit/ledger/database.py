@@ -9,7 +9,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -62,6 +62,20 @@ class Database:
             connection = connection.execution_options(**{_WRITES: True})
             with connection.begin():
                 yield connection
+
+    def compact(self) -> None:
+        """Give the space of deleted rows back to the disk, if nobody else is in the way.
+
+        PostgreSQL does so by itself, as far as it uses the space again.
+        """
+        if not self.sqlite:
+            return
+        with self._translated(), self._engine.connect() as connection:
+            raw = connection.connection.dbapi_connection
+            if raw is not None:
+                with suppress(sqlite3.OperationalError):  # others read or write; it is used again
+                    raw.execute("VACUUM")
+                    raw.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def close(self) -> None:
         """Let go of all connections."""

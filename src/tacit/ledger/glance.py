@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from tacit.ledger.alchemy import sa
-from tacit.ledger.chain import CHARGE, RUN, beginning, digest, link, seal
+from tacit.ledger.archives import Archives
+from tacit.ledger.chain import CHARGE, RUN, digest, link, seal
 from tacit.ledger.database import Database
 from tacit.ledger.tables import CHARGES, CHECKPOINTS, HEAD, RELEASES, RUNS
 from tacit.ledger.upgrading import VERSION_TABLE, bring_up_to_date
@@ -82,15 +83,18 @@ def _look(connection: sa.Connection, database: Database, run: str) -> Glance:
 
 def _holds(connection: sa.Connection, head: Any, last: list[Any]) -> bool:
     """Whether the last release follows from the one before it, and the head from it."""
-    start = beginning(head["id"], head["created"])
-    if not last:
-        return bool(head["hash"] == start and head["releases"] == 0)
-    query = sa.select(CHARGES).where(CHARGES.c.release == last[0]["number"])
-    rows = connection.execute(query.order_by(CHARGES.c.place)).mappings()
-    charges = [seal(CHARGE, row) for row in rows]
-    before = last[1]["hash"] if len(last) > 1 else start
-    hashed = link(before, last[0], charges)
-    return bool(hashed == last[0]["hash"] == head["hash"] and head["releases"] == last[0]["number"])
+    archives = Archives.read(connection, head)
+    number, hashed = archives.last, archives.hash
+    if last:
+        number = int(last[0]["number"])
+        query = sa.select(CHARGES).where(CHARGES.c.release == number)
+        rows = connection.execute(query.order_by(CHARGES.c.place)).mappings()
+        charges = [seal(CHARGE, row) for row in rows]
+        before = last[1]["hash"] if len(last) > 1 else archives.hash
+        hashed = link(archives.joined(number - 1, before), last[0], charges)
+        if hashed != last[0]["hash"]:
+            return False
+    return bool(head["releases"] == number and head["hash"] == archives.joined(number, hashed))
 
 
 def _run(connection: sa.Connection, run: str) -> RunGlance | None:

@@ -20,6 +20,7 @@ from tacit.errors import FencedError, LedgerError
 from tacit.ledger import balances
 from tacit.ledger.accounts import Accounts, Amounts, Key
 from tacit.ledger.alchemy import sa
+from tacit.ledger.archives import Archives
 from tacit.ledger.chain import CHARGE, DELIVERY, RUN, digest, link, seal
 from tacit.ledger.charges import Account, Charge, merged
 from tacit.ledger.database import Database, now
@@ -291,13 +292,21 @@ class Lease:
                 f"the run '{self.run}' has released the window at {draft.first} us before; the"
                 f" next one starts at {until} us. Start again from the ledger's checkpoint"
             )
-        query = sa.select(RELEASES.c.size, RELEASES.c.slide)
-        last = connection.execute(query.where(RELEASES.c.number == run["released"])).one()
-        if tuple(last) == (draft.size, draft.slide):
+        if self._shape(connection, run["released"]) == (draft.size, draft.slide):
             raise LedgerError(
                 f"the run '{self.run}' must release the window at {until} us next, not the one at"
                 f" {draft.first} us: every window is answered"
             )
+
+    def _shape(self, connection: sa.Connection, number: int) -> tuple[int, int]:
+        """The size and slide of the windows of the run's last release, which may be archived."""
+        query = sa.select(RELEASES.c.size, RELEASES.c.slide)
+        found = connection.execute(query.where(RELEASES.c.number == number)).one_or_none()
+        if found is not None:
+            return found.size, found.slide
+        head = connection.execute(sa.select(HEAD)).mappings().one()
+        archived = Archives.read(connection, head).runs[self.run]
+        return archived.size, archived.slide
 
     def _append(
         self, connection: sa.Connection, head: Any, draft: Draft, charges: Sequence[Charge]

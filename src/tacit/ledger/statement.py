@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -15,6 +15,7 @@ from tacit.errors import LedgerError, nearest
 from tacit.ledger import balances
 from tacit.ledger.accounts import Key
 from tacit.ledger.alchemy import sa
+from tacit.ledger.archives import NEVER, ArchivedRun, Archives
 from tacit.ledger.ledger import Ledger
 from tacit.ledger.packing import unpack_ids
 from tacit.ledger.registry import Registry
@@ -91,12 +92,16 @@ class Statement:
     answers: int
     subjects: int
     hash: str
+    """Of the last release."""
     subject: str | None
+    archived: int
+    """The last release that was moved to an archive; 0 if none was."""
     runs: tuple[RunStatement, ...]
     horizons: tuple[Horizon, ...]
     """In order of private pattern and time."""
     entries: tuple[Entry, ...]
-    """What the subject was charged, in order of release; nothing where it is of all subjects."""
+    """What the subject was charged by releases that are not archived, in order; nothing where it is
+    of all subjects."""
 
 
 def statement(
@@ -104,18 +109,20 @@ def statement(
 ) -> Statement:
     """What the ledger says: of all, of one subject, or of one private pattern."""
     with ledger.database.reading() as connection:
-        head = connection.execute(sa.select(HEAD)).one()
+        head = connection.execute(sa.select(HEAD)).mappings().one()
+        archives = Archives.read(connection, head)
         number = None if subject is None else subject_id(connection, subject)
         insist_charged(connection, private)
         return Statement(
             ledger.id,
-            head.created,
-            head.releases,
-            head.answers,
-            head.subjects,
-            head.hash.hex(),
+            head["created"],
+            head["releases"],
+            head["answers"],
+            head["subjects"],
+            _last_hash(connection, archives).hex(),
             subject,
-            tuple(_runs(connection)),
+            archives.last,
+            tuple(_runs(connection, archives.runs)),
             tuple(_horizons(connection, number, private)),
             () if number is None else tuple(_entries(connection, number, private)),
         )
@@ -141,7 +148,13 @@ def insist_charged(connection: sa.Connection, private: str | None) -> None:
         raise LedgerError(f"nothing was charged for a private pattern called '{private}'.{hint}")
 
 
-def _runs(connection: sa.Connection) -> Iterator[RunStatement]:
+def _last_hash(connection: sa.Connection, archives: Archives) -> bytes:
+    query = sa.select(RELEASES.c.hash).order_by(RELEASES.c.number.desc()).limit(1)
+    found: bytes | None = connection.execute(query).scalar()
+    return archives.hash if found is None else found
+
+
+def _runs(connection: sa.Connection, archived: Mapping[str, ArchivedRun]) -> Iterator[RunStatement]:
     totals = sa.select(
         RUNS.c.run,
         sa.func.count(RELEASES.c.number),
@@ -151,7 +164,14 @@ def _runs(connection: sa.Connection) -> Iterator[RunStatement]:
     ).select_from(RUNS.outerjoin(RELEASES, RELEASES.c.run == RUNS.c.run))
     grouped = totals.group_by(RUNS.c.run, RUNS.c.until).order_by(RUNS.c.run)
     for run, releases, windows, answers, until in connection.execute(grouped):
-        yield RunStatement(run, int(releases), int(windows), int(answers), until)
+        before = archived.get(run, NEVER)
+        yield RunStatement(
+            run,
+            int(releases) + before.releases,
+            int(windows) + before.windows,
+            int(answers) + before.answers,
+            until,
+        )
 
 
 def _horizons(

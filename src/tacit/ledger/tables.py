@@ -118,7 +118,11 @@ CHARGES = sa.Table(
     _bytes("ids"),
     sa.Index("tacit_charges_of_private", "private", "last"),
 )
-"""What consecutive windows cost the same subjects: `amount` for each of the windows."""
+"""What consecutive windows cost the same subjects: `amount` for each of the windows.
+
+Those of archived releases stay, merged where they differ in nothing but the window; their release
+is the last one that they were merged from.
+"""
 
 BALANCES = sa.Table(
     "tacit_balances",
@@ -142,3 +146,35 @@ DELIVERIES = sa.Table(
     _bytes("seal"),
 )
 """How far each outlet is."""
+
+ARCHIVES = sa.Table(
+    "tacit_archives",
+    METADATA,
+    _number("number", key=True),
+    _number("first"),
+    _number("last"),
+    _number("after"),
+    _number("answers"),
+    _number("charges"),
+    _text("runs"),
+    _bytes("hash"),
+    _text("file"),
+    _bytes("digest"),
+    _bytes("settled"),
+    _number("created"),
+)
+"""Releases that were moved to files: which, the hash of the last of them, the release after which
+the move itself is a link of the chain, how many answers and charges there are up to the last one,
+each run as it was then, the file with its digest, and the digest of the charges that stay here."""
+
+VERIFIED = sa.Table(
+    "tacit_verified",
+    METADATA,
+    _number("one", key=True),
+    _number("release"),
+    _bytes("hash"),
+    _number("charges"),
+    _number("moment"),
+    _bytes("seal"),
+)
+"""At most one row: up to which release everything was verified, and when."""

@@ -13,7 +13,7 @@ from tacit.ledger.database import Database, now
 from tacit.ledger.tables import HEAD
 
 VERSION_TABLE: Final = "tacit_version"
-REVISIONS: Final = ("0001",)
+REVISIONS: Final = ("0001", "0002")
 """All that there were, the present one last."""
 STEPS = Path(__file__).with_name("migrations")
 _LAYING: Final = 0x7461636974
