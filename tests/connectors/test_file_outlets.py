@@ -111,7 +111,7 @@ def csv_rows(name: str) -> list[dict[str, Any]]:
     """All rows of CSV, as another program reads them: subjects may hold line breaks."""
     found: list[dict[str, Any]] = []
     for path in sorted(glob.glob(name)):
-        text = pl.read_csv(path, infer_schema=False, missing_utf8_is_empty_string=True)
+        text = pl.read_csv(path, infer_schema=False)
         for batch in text.to_arrow(compat_level=pl.CompatLevel.oldest()).to_batches():
             found += TYPES.convert(batch).to_pylist()
     return found
