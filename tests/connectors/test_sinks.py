@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,21 @@ def test_the_target_appears_whole_at_the_end_and_nothing_else_stays(
     assert target.read_bytes() != b"earlier"
     assert os.listdir(tmp_path) == [name]
     assert stat.S_IMODE(target.stat().st_mode) == 0o640
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_file_does_not_show_how_its_rows_were_handed_over(name: str, tmp_path: Path) -> None:
+    """Which windows come together depends on all tuples, so no byte of a file may show it."""
+    whole = answers(0, 24)
+    contents = []
+    for number, cuts in enumerate(([0, 24], [0, 7, 24], [0, 1, 2, 3, 24])):
+        path = tmp_path / str(number) / name
+        path.parent.mkdir()
+        with open_sink(path) as sink:
+            for begin, end in pairwise(cuts):
+                sink.write(whole.slice(begin, end - begin))
+        contents.append(path.read_bytes())
+    assert len(set(contents)) == 1
 
 
 @pytest.mark.parametrize("name", NAMES)

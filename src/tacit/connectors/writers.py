@@ -70,7 +70,8 @@ class ArrowWriter:
             if isinstance(column, pa.ChunkedArray):  # as some versions of PyArrow have it
                 column = column.chunk(0) if column.num_chunks else pa.array([], column.type)
             table = table.set_column(number, table.field(number), self._grown(number, column))
-        self._writer.write_table(table)
+        # Each chunk becomes a batch of the file, and chunks show which windows closed together.
+        self._writer.write_table(table.combine_chunks())
 
     def close(self) -> None:
         """Write the footer."""
