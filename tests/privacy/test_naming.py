@@ -6,7 +6,7 @@ import unicodedata
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tacit.errors import SpecificationError
@@ -83,6 +83,7 @@ def test_blanks_and_invisible_characters_make_a_lookalike(name: str, at: int, mo
 
 
 @given(st.text(min_size=1, max_size=12), st.sampled_from(["NFC", "NFD", "NFKC", "NFKD"]))
+@example("A\u00b4", "NFKC")
 def test_unicode_forms_of_a_name_look_alike(name: str, form: str) -> None:
     other = unicodedata.normalize(form, name)  # type: ignore[arg-type]
     found = lookalikes([name], [other])

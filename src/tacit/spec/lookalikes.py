@@ -35,8 +35,10 @@ def lookalikes(names: Sequence[str], known: pa.Array | Sequence[str]) -> dict[st
 
 def _look(names: pl.Series) -> pl.Series:
     """What is left of names without what the eye passes over."""
-    if names.str.len_bytes().sum() != names.str.len_chars().sum():  # not ASCII alone
-        visible = names.str.replace_all(_INVISIBLE, "")
-        names = visible.str.normalize("NFKC").str.to_lowercase().str.normalize("NFKC")
+    ascii_alone = names.str.len_bytes().sum() == names.str.len_chars().sum()
+    if not ascii_alone:
+        names = names.str.normalize("NFKC")
     bare = names.str.to_lowercase().str.replace_all(_INVISIBLE, "")
+    if not ascii_alone:
+        bare = bare.str.normalize("NFKC")  # what stood apart may belong together now
     return bare.str.replace_all(_LEADING_ZEROS, "${1}${2}")
