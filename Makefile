@@ -1,4 +1,4 @@
-# make demo | test | soak | fuzz | check | bench | lock
+# make demo | test | soak | fuzz | check | bench | kernels | lock
 # Everything is set up in .venv from requirements.lock; uv is put into .uv if the machine has none.
 # PyFlink wants older packages than the rest, so what runs on Flink has its own: .flink.
 
@@ -6,7 +6,7 @@ PYTHON ?= python3
 UV := $(shell command -v uv 2>/dev/null || echo .uv/bin/uv)
 RUN := .venv/bin
 
-.PHONY: demo test soak fuzz check bench lock clean
+.PHONY: demo test soak fuzz check bench kernels lock clean
 
 demo: .venv/.ready
 	$(RUN)/tacit demo
@@ -33,6 +33,9 @@ check: .venv/.ready
 
 bench: .venv/.ready
 	$(RUN)/python -m benchmarks
+
+kernels: .venv/.ready
+	$(RUN)/python -m tests.kernels.scenarios
 
 lock: | $(UV)
 	$(UV) pip compile pyproject.toml --group dev --group bench --universal --python-version 3.11 \

@@ -60,7 +60,7 @@ def start(
 
 def finish(process: subprocess.Popen[str]) -> str:
     """What a program printed; it must end well and say nothing on standard error."""
-    output, errors = process.communicate(timeout=120)
+    output, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors
     assert errors == ""
     return output.strip()

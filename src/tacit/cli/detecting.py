@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from tacit.cli.paths import allowed_paths
 from tacit.cli.reporting import UNPROTECTED, Summary, Tally, judge_refusals, watching
+from tacit.cli.warming import run_features, warm_up
 from tacit.connectors.deadletters import DeadLetters
 from tacit.connectors.opening import open_input, open_sink
 from tacit.engines.local import Detection, Input, assign
@@ -34,6 +35,7 @@ def run_detection(
     inputs = opened(spec, sources)
     letters = letters_beside(sink, letters)
     spare([sink, letters], [spec_file, *sources])
+    warm_up(run_features("detect", spec, inputs))
     with (
         watching([input_.source for input_ in inputs]) as watch,
         DeadLetters(letters) as dead_letters,

@@ -198,6 +198,25 @@ _MECHANISM = click.option(
 
 
 @main.command()
+@click.argument("spec", type=click.Path(path_type=Path), required=False)
+@click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
+def warm(spec: Path | None, as_json: bool) -> None:
+    """Compile what runs of a specification need, or any run, before the first one.
+
+    Hot loops are compiled for the machine's processor and kept. A run compiles what is missing
+    itself; this moves the wait to another time, such as when an image is built.
+
+    \b
+    Examples:
+      tacit warm taxi.yaml
+      tacit warm
+    """
+    from tacit.cli.warming import run_warming
+
+    run_warming(spec, as_json)
+
+
+@main.command()
 @click.argument("spec", type=click.Path(path_type=Path))
 @allow_path
 @click.argument("sources", metavar="SOURCE...", nargs=-1, required=True)

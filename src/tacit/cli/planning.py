@@ -13,6 +13,7 @@ from tacit.cli.detecting import opened, spare
 from tacit.cli.outcomes import Outcome, Wish
 from tacit.cli.paths import allowed_paths
 from tacit.cli.reporting import judge_refusals, watching, working
+from tacit.cli.warming import run_features, warm_up
 from tacit.cli.watching import Call, stamps, watch
 from tacit.engines.local import survey
 from tacit.errors import OptionError, PlanError, SourceError
@@ -78,6 +79,7 @@ def _surveyed(spec: Specification, history: Sequence[str], wish: Wish) -> list[S
         raise PlanError("there are no queries to plan for: add some to the specification")
     inputs = opened(spec, history)
     literal = (wish.decode or spec.decode) == "literal"
+    warm_up(run_features("plan", spec, inputs, wish.mechanism or spec.mechanism))
     with watching([input_.source for input_ in inputs]) as watch:
         statistics = survey(
             spec,

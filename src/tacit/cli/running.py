@@ -15,6 +15,7 @@ from tacit.cli.detecting import opened, spare, write_answers
 from tacit.cli.operating import Operating
 from tacit.cli.paths import allowed_paths
 from tacit.cli.reporting import Summary, judge_refusals, watching
+from tacit.cli.warming import run_features, warm_up
 from tacit.connectors.deadletters import DeadLetters
 from tacit.counting import count
 from tacit.engines.local import protected
@@ -63,6 +64,8 @@ def run_protected(
     letters = letters_beside(sink, letters)
     spare([sink, letters, options.place], [spec_file, plan_file, subjects, *sources])
     noise = Noise() if seed is None else Noise(SeededSource(seed))
+    ledger = options.place is not None
+    warm_up(run_features("run", spec, inputs, plan.mechanism, ledger=ledger))
     if options.place is not None:
         from tacit.cli.releasing import run_durably
 

@@ -80,6 +80,17 @@ class KernelCache:
         name = self._name(signature, context.codegen())
         return any((folder / name).exists() for folder in self._folders.readable)
 
+    def is_taken(self, signature: Any, context: Any) -> bool:
+        """Whether another process is compiling a signature."""
+        if self._folders.writable is None:
+            return False
+        name = self._name(signature, context.codegen())
+        lock = KernelLock(self._folders.writable, name)
+        if not lock.acquire(patience=0):
+            return True
+        lock.release()
+        return False
+
     def enable(self) -> None:
         """Do nothing: it is always in use."""
 

@@ -10,7 +10,6 @@ import fcntl
 import os
 import time
 from contextlib import suppress
-from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
@@ -18,6 +17,8 @@ from typing import Final
 _PATIENCE: Final = 60.0
 """Seconds to wait; longer than a kernel takes. Its compiler may have been stopped."""
 _PAUSE: Final = 0.01
+_FILES: Final[dict[tuple[Path, int], int]] = {}
+"""Open files with locks, by folder and process: a fork has none of its parent's locks."""
 
 
 class KernelLock:
@@ -31,7 +32,7 @@ class KernelLock:
         """Wait for it; False if it could not be had."""
         deadline = time.monotonic() + patience
         try:
-            file = _lock_file(self._folder, os.getpid())
+            file = _lock_file(self._folder)
         except OSError:
             return False
         while True:
@@ -49,11 +50,21 @@ class KernelLock:
     def release(self) -> None:
         """Let others have it."""
         with suppress(OSError):
-            fcntl.lockf(_lock_file(self._folder, os.getpid()), fcntl.LOCK_UN, 1, self._byte)
+            fcntl.lockf(_lock_file(self._folder), fcntl.LOCK_UN, 1, self._byte)
 
 
-@cache
-def _lock_file(folder: Path, _process: int) -> int:
+def release_all() -> None:
+    """Let others have every lock of this process: after a compilation that failed."""
+    for (_, process), file in _FILES.items():
+        if process == os.getpid():
+            with suppress(OSError):
+                fcntl.lockf(file, fcntl.LOCK_UN)
+
+
+def _lock_file(folder: Path) -> int:
     """The file whose bytes are locks. To close it would free them all, so it stays open."""
-    folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-    return os.open(folder / "kernels.lock", os.O_RDWR | os.O_CREAT, 0o644)
+    key = folder, os.getpid()
+    if key not in _FILES:
+        folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+        _FILES[key] = os.open(folder / "kernels.lock", os.O_RDWR | os.O_CREAT, 0o644)
+    return _FILES[key]

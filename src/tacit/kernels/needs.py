@@ -1,0 +1,92 @@
+"""Which kernels a run needs, so that they can be compiled before it begins.
+
+`needs.json` holds runs that were recorded: for each its features, such as `source:CsvSource` or
+`operator:Seq`, and the kernels that it called. A run needs what recorded runs needed that have no
+feature which it lacks. This is advice only: what it misses is compiled when it is called.
+`make kernels` records anew.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Final
+
+from tacit.kernels.ahead import KernelSignature
+
+FILE: Final = "needs.json"
+_DECIDED_BY: Final = {
+    "tacit.connectors.": ("source", "column"),
+    "tacit.events.grid.": ("areas",),
+    "tacit.events.interning.": ("source", "subject"),
+    "tacit.events.sieves.": ("column",),
+    "tacit.events.subjects.": ("source", "subject"),
+    "tacit.events.times.": ("source", "time"),
+    "tacit.": ("command", "operator", "mechanism", "windows", "ledger"),
+}
+"""Which features decide whether kernels of a module are called; the first that fits counts."""
+
+
+@dataclass(frozen=True)
+class RecordedRun:
+    """A run that was recorded, or a part of it."""
+
+    features: frozenset[str]
+    kernels: tuple[KernelSignature, ...]
+
+
+def split_run(run: RecordedRun) -> Iterator[RecordedRun]:
+    """A run in parts, each with the features alone that decide about its kernels."""
+    parts: dict[tuple[str, ...], list[KernelSignature]] = {}
+    for kernel in run.kernels:
+        kinds = next(kinds for name, kinds in _DECIDED_BY.items() if kernel.name.startswith(name))
+        parts.setdefault(kinds, []).append(kernel)
+    for kinds, kernels in parts.items():
+        features = frozenset(one for one in run.features if one.partition(":")[0] in kinds)
+        yield RecordedRun(features, tuple(kernels))
+
+
+def recorded_runs() -> list[RecordedRun]:
+    """All parts of runs that were recorded."""
+    content = json.loads(files(__package__).joinpath(FILE).read_text("utf-8"))
+    kernels = [KernelSignature.of(one) for one in content["kernels"]]
+    return [
+        RecordedRun(frozenset(run["features"]), tuple(kernels[number] for number in run["kernels"]))
+        for run in content["runs"]
+    ]
+
+
+def format_runs(runs: Sequence[RecordedRun]) -> str:
+    """Runs as they are written to the file: a line for each kernel and each run."""
+    kernels = {one: number for number, one in enumerate(_distinct(runs))}
+    called = [
+        {"features": sorted(run.features), "kernels": [kernels[one] for one in run.kernels]}
+        for run in runs
+    ]
+    first = ",\n".join(json.dumps(kernel.as_json()) for kernel in kernels)
+    return (
+        f'{{"kernels": [\n{first}\n], "runs": [\n' + ",\n".join(map(json.dumps, called)) + "\n]}\n"
+    )
+
+
+def needed_kernels(features: Iterable[str] | None = None) -> list[KernelSignature]:
+    """What a run with these features needs; any run, if none are named.
+
+    A feature that ends with `*` stands for all of its kind.
+    """
+    runs = recorded_runs()
+    if features is None:
+        return _distinct(runs)
+    known = frozenset(features)
+    kinds = tuple(one.removesuffix("*") for one in known if one.endswith("*"))
+    return _distinct(
+        run
+        for run in runs
+        if all(one in known or (kinds and one.startswith(kinds)) for one in run.features)
+    )
+
+
+def _distinct(runs: Iterable[RecordedRun]) -> list[KernelSignature]:
+    return list(dict.fromkeys(kernel for run in runs for kernel in run.kernels))

@@ -1,0 +1,189 @@
+"""Small runs that between them call the kernels that first runs call.
+
+`python -m tests.kernels.scenarios` records which, for `tacit.kernels.needs`.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import polars as pl
+
+from tacit.kernels import needs
+from tacit.kernels.ahead import KernelSignature
+from tacit.kernels.needs import RecordedRun
+
+SUBJECTS = [f"t{number}" for number in range(10)]
+NUMBERS = [f'"{number}"' for number in range(10)]
+HEAD = """
+version: 1
+streams: {{gps: {{subject: taxi, time: at}}}}
+windows: {{size: 10 min, lateness: 30 s{windows}}}
+areas: {{hospital: {{circle: [116.39, 39.91, 600 m]}}}}
+events:
+  parked: {{stream: gps, where: "speed < 1"}}
+  slow: {{stream: gps, where: "speed BETWEEN 1 AND 10"}}
+  fast: {{stream: gps, where: "speed > 15"}}
+{area}
+private: [{{pattern: {private}, epsilon: 1.0}}]
+queries: [{{name: asked, consumer: city, pattern: "{pattern}"}}]
+subjects: [{subjects}]
+"""
+AREA = "  near: {stream: gps, inside: hospital}"
+PATTERNS = (
+    "parked",
+    "AND(slow, parked)",
+    "OR(slow, NOT parked)",
+    "SEQ(slow, parked)",
+    "SEQ(slow{2,}) WITHIN 8 min",
+    "SEQ(slow, parked) WITHIN 8 min",
+    "SEQ(slow, NOT fast, parked)",
+    "SEQ(slow a, fast b) WHERE b.speed > 2 * a.speed",
+)
+RECORD = """
+import json, sys
+from tacit.cli import warming
+from tacit.cli.main import main
+from tacit.kernels import KERNELS
+from tacit.kernels.signatures import format_type
+features = []
+warming.compile_ahead = lambda *_args, **_named: 0
+needed = warming.needed_kernels
+warming.needed_kernels = lambda found: features.extend(found) or needed(found)
+main(sys.argv[1:], standalone_mode=False)
+kernels = []
+for name, kernel in KERNELS.items():
+    for types in kernel.overloads:
+        try:
+            kernels.append([name, [format_type(one) for one in types]])
+        except ValueError:
+            pass
+compiled = sum(sum(kernel.stats.cache_misses.values()) for kernel in KERNELS.values())
+print(json.dumps([features, kernels, compiled]))
+"""
+"""Runs a command and prints which features it has and which kernels it loaded. Kernels that only
+other kernels call are part of these, so that they are not loaded where all are compiled already."""
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A command, and the specification it is given."""
+
+    command: str
+    pattern: str
+    source: str = "csv"
+    options: tuple[str, ...] = ()
+    area: bool = False
+    sliding: bool = False
+    numbered: bool = False
+    """Whether subjects are integers in the file."""
+
+    @property
+    def spec(self) -> str:
+        """The specification's text."""
+        return HEAD.format(
+            windows=", slide: 5 min" if self.sliding else "",
+            area=AREA if self.area else "",
+            private="near" if self.area else "parked",
+            pattern=self.pattern,
+            subjects=", ".join(f'"{n}"' for n in range(10))
+            if self.numbered
+            else ", ".join(SUBJECTS),
+        )
+
+    def arguments(self, folder: Path) -> list[str]:
+        """The command line, for files in a folder."""
+        name = "numbered" if self.numbered else "tuples"
+        spec, source = folder / "spec.yaml", folder / f"{name}.{self.source}"
+        spec.write_text(self.spec)
+        options = [one.format(folder=folder) for one in self.options]
+        if self.command == "plan":
+            return ["plan", str(spec), "--history", str(source), *options]
+        return [self.command, str(spec), str(source), "--to", str(folder / "out.csv"), *options]
+
+
+def scenarios() -> Iterator[Scenario]:
+    """Each feature with as few others as possible, and pairs that bring kernels of their own."""
+    uniform = ("--mechanism", "uniform")
+    for pattern in PATTERNS:
+        yield Scenario("detect", pattern)
+        yield Scenario("run", pattern, options=uniform)
+    for pattern in ("parked", "SEQ(slow, parked)", "SEQ(slow, parked) WITHIN 8 min"):
+        yield Scenario("detect", pattern, sliding=True)
+        for mechanism in ("optimal", "adaptive"):
+            plan = ("-o", "{folder}/plan.json", "--mechanism", mechanism)
+            yield Scenario("plan", pattern, options=plan)
+            yield Scenario("run", pattern, options=("--plan", "{folder}/plan.json"))
+    for source in ("parquet", "jsonl", "arrow"):
+        yield Scenario("detect", "parked", source)
+        if source != "jsonl":
+            yield Scenario("detect", "parked", source, numbered=True)
+    yield Scenario("detect", "parked", area=True)
+    yield Scenario("run", "parked", options=(*uniform, "--ledger", "{folder}/ledger.db"))
+    yield Scenario("run", "parked", options=uniform, sliding=True)
+
+
+def write_tuples(folder: Path) -> None:
+    """The same tuples in every format."""
+    rng, rows = np.random.default_rng(1), 2000
+    tuples = pl.DataFrame(
+        {
+            "taxi": [SUBJECTS[number % 10] for number in range(rows)],
+            "at": [1_700_000_000 + 3 * number for number in range(rows)],
+            "lon": 116.38 + 0.04 * rng.random(rows),
+            "lat": 39.9 + 0.02 * rng.random(rows),
+            "speed": 20 * rng.random(rows),
+        }
+    )
+    tuples.write_csv(folder / "tuples.csv")
+    tuples.write_ndjson(folder / "tuples.jsonl")
+    timed = tuples.with_columns(pl.from_epoch("at"))
+    timed.write_parquet(folder / "tuples.parquet", compression="snappy")
+    timed.write_ipc(folder / "tuples.arrow")
+    numbered = timed.with_columns(pl.Series("taxi", np.arange(rows) % 10))
+    numbered.write_parquet(folder / "numbered.parquet", compression="snappy")
+    numbered.write_ipc(folder / "numbered.arrow")
+
+
+def record(scenario: Scenario, folder: Path) -> RecordedRun:
+    """What a run needs, which shows where nothing is left to be compiled."""
+    while True:
+        for name in ("ledger.db", "out.csv"):
+            (folder / name).unlink(missing_ok=True)
+        ran = subprocess.run(
+            [sys.executable, "-c", RECORD, *scenario.arguments(folder)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if ran.returncode:
+            raise RuntimeError(f"{scenario}: {ran.stderr}")
+        features, kernels, compiled = json.loads(ran.stdout.splitlines()[-1])
+        if not compiled:
+            signatures = tuple(KernelSignature.of(one) for one in kernels)
+            return RecordedRun(frozenset(features), signatures)
+
+
+def record_all(chosen: Sequence[Scenario]) -> list[RecordedRun]:
+    """What all of them need, in parts; those with the same features together."""
+    runs: dict[frozenset[str], dict[KernelSignature, None]] = {}
+    with TemporaryDirectory() as name:
+        write_tuples(Path(name))
+        for scenario in chosen:
+            run = record(scenario, Path(name))
+            print(f"{len(run.kernels):4} {' '.join(sorted(run.features))}", flush=True)
+            for part in needs.split_run(run):
+                runs.setdefault(part.features, {}).update(dict.fromkeys(part.kernels))
+    return [RecordedRun(features, tuple(kernels)) for features, kernels in runs.items()]
+
+
+if __name__ == "__main__":
+    target = Path(needs.__file__).with_name(needs.FILE)
+    target.write_text(needs.format_runs(record_all(list(scenarios()))))
