@@ -1,0 +1,271 @@
+"""Breaks, planted again: each lets a private tuple reach an answer past all channels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from datetime import date
+from typing import Any, Final
+from unittest.mock import patch
+
+import click
+import numpy as np
+import polars as pl
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tacit.connectors import delimited, jsonlines, payloads
+from tacit.connectors.deadletters import DeadLetters
+from tacit.connectors.jsonlines import ParsedItems
+from tacit.connectors.mqtt import messages
+from tacit.connectors.sources import Batch, encode_keys
+from tacit.errors import SourceError
+from tacit.events import columntypes
+from tacit.events.columntypes import ColumnTypes, convert_text, infer_type
+from tacit.events.extraction import Extractor
+from tacit.events.streams import ColumnType, Stream
+from tacit.pipeline.reading import Reading
+from tacit.windows.clock import Clock
+
+Mutant = Callable[[], AbstractContextManager[None]]
+_LENIENT: Final = pl.col(pl.String).str.strip_chars().str.to_lowercase().replace("", None)
+TEXT: Final = ("csv", "jsonl", "json", "cbor")
+
+
+@contextmanager
+def time_format_of_the_batch() -> Iterator[None]:
+    """All times of a batch are ISO 8601, or all are numbers, as the first one shows."""
+
+    def inferred(text: pl.Series, to: ColumnType, stream: Stream) -> pl.Series:
+        found = convert_text(text, to, stream)
+        if to != "time":
+            return found
+        numeric = text.str.strip_chars().cast(pl.Float64, strict=False).is_not_null()
+        known = numeric.filter(text.is_not_null() & found.is_not_null())
+        return found.set(numeric != known[0], None) if len(known) else found
+
+    with patch.object(columntypes, "convert_text", inferred):
+        yield
+
+
+@contextmanager
+def date_format_in_a_condition() -> Iterator[None]:
+    """The condition of `p` has `AND DATE(tag) < DATE('2024-06-01')`, as Polars evaluates it."""
+    masks = Extractor.masks
+
+    def dated(self: Extractor, table: Any, out: Any = None) -> Any:
+        found = masks(self, table, out)
+        if "p" not in self._numbers or "tag" not in table.schema.names:
+            return found
+        text = pl.Series(table.column("tag")).cast(pl.String)
+        try:
+            early = (text.str.to_date(strict=False) < date(2024, 6, 1)).fill_null(False)
+        except pl.exceptions.PolarsError:
+            early = pl.Series([False] * len(text))
+        word, bit = divmod(self._numbers["p"], 64)
+        found[~early.to_numpy(), word] &= ~np.uint64(1 << bit)
+        return found
+
+    with patch.object(Extractor, "masks", dated):
+        yield
+
+
+@contextmanager
+def subjects_as_numbers() -> Iterator[None]:
+    """Where all subjects of a batch are whole numbers, they are read as such."""
+
+    def encode(batch: pa.RecordBatch, keys: Sequence[str]) -> pa.RecordBatch:
+        for number, name in enumerate(batch.schema.names):
+            if name in keys:
+                texts = pl.Series(batch.column(number).cast(pa.string()))
+                whole = texts.str.strip_chars().cast(pl.Int64, strict=False)
+                if whole.null_count() == texts.null_count():
+                    read = whole.cast(pl.String).to_arrow().cast(pa.string())
+                    batch = batch.set_column(number, name, read)
+        return encode_keys(batch, keys)
+
+    with (
+        patch.object(delimited, "encode_keys", encode),
+        patch.object(jsonlines, "encode_keys", encode),
+        patch.object(messages, "encode_keys", encode),
+    ):
+        yield
+
+
+@contextmanager
+def types_of_the_batch() -> Iterator[None]:
+    """The type of a column is what all of its values in a batch fit."""
+    with patch.object(columntypes, "convert_text", _convert_if_all_fit):
+        yield
+
+
+def _convert_if_all_fit(text: pl.Series, to: ColumnType, stream: Stream) -> pl.Series:
+    found = convert_text(text, to, stream)
+    filled = text.is_not_null() & (text.str.strip_chars() != "")
+    if to in ("number", "boolean") and (found.is_null() & filled).any():
+        return pl.Series(text.name, [None] * len(text), found.dtype)
+    return found
+
+
+@contextmanager
+def types_of_the_first_block() -> Iterator[None]:
+    """The type of a column is what its values in the first batch of a source fit."""
+    convert = ColumnTypes.convert
+    kept: dict[int, tuple[ColumnTypes, dict[str, ColumnType]]] = {}
+
+    def first(self: ColumnTypes, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if id(self) not in kept and batch.num_rows:
+            frame = pl.DataFrame(batch)
+            found = {
+                name: infer_type(frame[name].cast(pl.String), self.stream)
+                for name, kind in self.types.items()
+                if kind == "number" and name in frame
+            }
+            kept[id(self)] = (self, found)
+        converted = convert(self, batch)
+        wrong = [name for name, kind in kept.get(id(self), (self, {}))[1].items() if kind == "text"]
+        for name in wrong:
+            place = converted.schema.get_field_index(name)
+            nulls = pa.nulls(len(converted), converted.schema.field(place).type)
+            converted = converted.set_column(place, name, nulls)
+        return converted
+
+    with patch.object(ColumnTypes, "convert", first):
+        yield
+
+
+@contextmanager
+def broken_line_breaks_its_block() -> Iterator[None]:
+    """Where a line of CSV cannot be read, the others of its block are read more leniently."""
+    batch = delimited.CsvParser.batch
+
+    def lenient(self: delimited.CsvParser, block: delimited.Block) -> Batch:
+        found = batch(self, block)
+        if not found.rejected:
+            return found
+        table = pl.DataFrame(found.table).with_columns(_LENIENT)
+        rows = table.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(
+            pa.schema([(name, pa.string()) for name in table.columns])
+        )
+        read = rows.combine_chunks().to_batches() or [found.table]
+        return replace(found, table=encode_keys(read[0], self._keys))
+
+    with patch.object(delimited.CsvParser, "batch", lenient):
+        yield
+
+
+@contextmanager
+def broken_object_spells_the_others_anew() -> Iterator[None]:
+    """Where a JSON object cannot be read, those beside it are read by another parser."""
+    parse = jsonlines.parse_objects
+
+    def anew(lines: Sequence[bytes], columns: Sequence[str]) -> ParsedItems:
+        found = parse(lines, columns)
+        if not found.rejected:
+            return found
+        frame = found.frame.with_columns(_LENIENT)
+        return ParsedItems(frame, found.origin, found.rejected)
+
+    with (
+        patch.object(jsonlines, "parse_objects", anew),
+        patch.object(payloads, "parse_objects", anew),
+    ):
+        yield
+
+
+@contextmanager
+def odd_number_poisons_its_column() -> Iterator[None]:
+    """A number that is not finite makes all numbers of its batch so."""
+
+    def poisoned(text: pl.Series, to: ColumnType, stream: Stream) -> pl.Series:
+        if to != "number":
+            return convert_text(text, to, stream)
+        numbers = text.str.strip_chars().cast(pl.Float64, strict=False)
+        numbers = numbers + 0 * (numbers.sum() or 0)
+        return numbers.set(~numbers.is_finite(), None)
+
+    with patch.object(columntypes, "convert_text", poisoned):
+        yield
+
+
+@contextmanager
+def wild_time_moves_the_schedule() -> Iterator[None]:
+    """No time is too far in the future."""
+    at_rest = Clock.at_rest
+
+    def unbounded(size: int, lateness: int, future: int, *rest: Any, **more: Any) -> Clock:
+        return at_rest(size, lateness, 1 << 60, *rest, **more)
+
+    with patch.object(Clock, "at_rest", unbounded):
+        yield
+
+
+@contextmanager
+def true_times_reach_answers() -> Iterator[None]:
+    """Where queries look at order, private events are seen at their own times, too."""
+
+    def nothing(self: Reading, width: int) -> NDArray[np.uint64]:
+        return np.zeros(width, np.uint64)
+
+    with patch.object(Reading, "_private_mask", nothing):
+        yield
+
+
+@contextmanager
+def counts_go_with_the_answers() -> Iterator[None]:
+    """What the operator is told is printed where answers may go."""
+    echo = click.echo
+
+    def aloud(message: Any = None, *, err: bool = False, **more: Any) -> None:
+        echo(message, **more)
+
+    with patch("tacit.cli.running.click.echo", aloud):
+        yield
+
+
+@contextmanager
+def broken_line_ends_the_run() -> Iterator[None]:
+    """A line that cannot be read is an error."""
+
+    def refuse(*_: Any) -> None:
+        raise SourceError("a line cannot be read")
+
+    with patch.object(DeadLetters, "lines", refuse):
+        yield
+
+
+@contextmanager
+def conditions_see_the_batch() -> Iterator[None]:
+    """A tuple that is no event makes all events of its batch those of the tuple before."""
+    masks = Extractor.masks
+
+    def shifted(self: Extractor, table: Any, out: Any = None) -> Any:
+        found = masks(self, table, out)
+        if len(found) > 1 and not found.any(axis=1).all():
+            found[:] = np.roll(found, 1, axis=0)
+        return found
+
+    with patch.object(Extractor, "masks", shifted):
+        yield
+
+
+MUTANTS: Final[dict[str, tuple[Mutant, tuple[str, ...]]]] = {
+    "date format in a condition": (date_format_in_a_condition, (*TEXT, "parquet", "arrow")),
+    "time format of the batch": (time_format_of_the_batch, TEXT),
+    "subjects as numbers": (subjects_as_numbers, TEXT),
+    "types of the batch": (types_of_the_batch, TEXT),
+    "types of the first block": (types_of_the_first_block, TEXT),
+    "a broken line breaks its block": (broken_line_breaks_its_block, ("csv",)),
+    "a broken object spells the others anew": (
+        broken_object_spells_the_others_anew,
+        ("jsonl", "json"),
+    ),
+    "an odd number poisons its column": (odd_number_poisons_its_column, TEXT),
+    "a wild time moves the schedule": (wild_time_moves_the_schedule, (*TEXT, "parquet", "arrow")),
+    "true times reach answers": (true_times_reach_answers, (*TEXT, "parquet", "arrow")),
+    "counts go with the answers": (counts_go_with_the_answers, ("csv",)),
+    "a broken line ends the run": (broken_line_ends_the_run, TEXT),
+    "conditions see the batch": (conditions_see_the_batch, (*TEXT, "parquet", "arrow")),
+}
+"""What is planted, and the codings in which it shows."""

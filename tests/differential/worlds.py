@@ -1,0 +1,391 @@
+"""Random specifications with plans, and streams whose private tuples are made again and again.
+
+A tuple's kind decides which event types it can be, whatever stands in its other columns: the
+conditions of all public types ask for a kind (or for an area that private tuples are never in).
+So it is known, without a look at the program that is tested, which tuples are *free*: they are
+no public event of their subject. Neighbours have the same public tuples and any free ones.
+
+The registry is declared, public tuples are in the first and the last pane of the schedule, and no
+order of arrival makes a public tuple late. Everything else that a free tuple does must stay
+unseen.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from functools import cached_property
+from random import Random
+from typing import Any, Final
+
+from tacit.events.streams import ColumnType
+from tacit.patterns.tree import Pattern, elements
+from tacit.planning.plan import Plan
+from tacit.planning.planner import make_plan
+from tacit.planning.survey import without_history
+from tacit.privacy.policies import Policies
+from tacit.spec.specification import Specification
+from tests.differential.values import COLUMNS, Broken, Cell, any_cell, plain_cell, well_formed
+from tests.patterns.strategies import random_pattern
+
+BEGIN: Final = 1_699_999_200
+"""Where the schedule begins, in seconds: a whole hour."""
+FAR: Final = 1_200
+"""Seconds from there to a time that is refused: too far in the future."""
+SUBJECTS: Final = ("007", "7", "7.0", "x", "X", "née", "1e3", "true", "2024-01-31")
+HIDDEN: Final = ("a", "b", "c")
+OPEN: Final = ("p", "q", "r")
+EPSILONS: Final = ("0.1", "0.5", "1", "1.3", "4")
+TYPES: Final[Mapping[str, ColumnType]] = {
+    "kind": "text",
+    "tag": "text",
+    "v": "number",
+    "w": "number",
+    "ok": "boolean",
+    "seen": "time",
+    "lon": "number",
+    "lat": "number",
+    "secret": "number",
+}
+_CONDITIONS: Final = (
+    "v < 2",
+    "v + w > 1",
+    "v BETWEEN 0 AND 1",
+    "ABS(w) < 1",
+    "v % 2 = 1",
+    "COALESCE(v, 7) > 2",
+    "v IS NULL",
+    "ROUND(v) = 0",
+    "v * w <> 0",
+    "tag = 'x'",
+    "tag LIKE 'x%'",
+    "tag IN ('x', 'y', '7')",
+    "LOWER(tag) = 'x'",
+    "LENGTH(tag) > 1",
+    "tag IS NULL",
+    "SUBSTR(tag, 1, 1) = 'x'",
+    "CONCAT(tag, 'x') = 'xx'",
+    "DATE(tag, '%Y-%m-%d') < DATE('2024-06-01')",
+    "STRPTIME(tag, '%Y-%m-%d') IS NOT NULL",
+    "TRY_CAST(tag AS DOUBLE) > 3",
+    "ok",
+    "NOT ok",
+    "ok IS NULL",
+    "CASE WHEN ok THEN v < 2 ELSE w < 2 END",
+    "EXTRACT(YEAR FROM seen) = 2024",
+    "seen IS NULL",
+)
+
+
+@dataclass(frozen=True)
+class RawTuple:
+    """A tuple before it is written down: cells by column, or a line that cannot be read."""
+
+    stream: str
+    arrival: float
+    """Tuples of a stream stand in this order."""
+    cells: Mapping[str, Cell]
+    public: bool
+    broken: Broken | None = None
+    spelling: int = 0
+    """A seed for how it is spelled."""
+    style: int | None = None
+    """How its time is spelled, if that is not left to chance."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Free tuples for the subjects and panes of a world.
+
+    Those of `changed` (all, where it is None) are made with the seed, the others are those of
+    every variant.
+    """
+
+    seed: int
+    changed: frozenset[tuple[str, int]] | None = None
+    empty: bool = False
+    odd: float = 0.5
+    """The share of values that look like something else, and of broken lines."""
+
+
+@dataclass(frozen=True)
+class World:
+    """A specification, its plan, and streams."""
+
+    seed: int
+    spec: Specification
+    plan: Plan
+    limited: bool
+    panes: int
+    """How many panes the streams last."""
+    areas_alone: bool
+    """Whether an area alone makes a public event."""
+    wild: bool
+    """Whether free tuples may have times far away: the schedule has a declared start."""
+    tidy: int | None = None
+    """Where public tuples are spelled as by one program, how their times are: then one odd value
+    is enough to make a column look like another type."""
+    sources: Sequence[SourceShape] = field(default_factory=tuple)
+
+    @property
+    def odd(self) -> float:
+        """The share of odd values among those that no variant changes."""
+        return 0.5 if self.tidy is None else 0.0
+
+    @property
+    def pane(self) -> int:
+        """Seconds in a pane."""
+        return self.spec.windows.pane // 1_000_000
+
+    @property
+    def end(self) -> int:
+        """Where the streams end."""
+        return BEGIN + self.panes * self.pane
+
+    @property
+    def subjects(self) -> tuple[str, ...]:
+        """The registry."""
+        assert isinstance(self.spec.subjects, tuple)
+        return tuple(map(str, self.spec.subjects))
+
+    @cached_property
+    def private_types(self) -> Mapping[str, frozenset[str]]:
+        """What is private for each subject."""
+        return {
+            subject: frozenset(
+                name
+                for declared, pattern in zip(
+                    self.spec.private, self.spec.private_patterns, strict=True
+                )
+                if declared.subjects is None or subject in map(str, declared.subjects)
+                for name in elements(pattern)
+            )
+            for subject in self.subjects
+        }
+
+    def public_tuples(self, variant: Variant) -> list[RawTuple]:
+        """Tuples that are public events; what only private conditions read is the variant's."""
+        rng = Random(f"{self.seed}/public")
+        places = [(subject, pane) for subject in self.subjects for pane in range(self.panes)]
+        chosen = [place for place in places for _ in range(rng.choice((0, 0, 1, 1, 2)))]
+        chosen += [(self.subjects[0], 0), (self.subjects[0], self.panes - 1)]
+        found = []
+        for number, (subject, pane) in enumerate(chosen):
+            kinds = [name for name in self.kinds if name not in self.private_types[subject]]
+            made = self._tuple(
+                rng, subject, pane, rng.choice(kinds), odd=0.2 * self.odd, public=True
+            )
+            shade = Random(f"{self.seed}/{variant.seed}/shade/{number}")
+            if variant.changed is None or (subject, pane) in variant.changed:
+                cells = {
+                    name: well_formed(shade, name, odd=variant.odd) for name in ("secret", "note")
+                }
+                made = replace(made, cells={**made.cells, **cells})
+            found.append(made)
+        return found
+
+    def free_tuples(self, variant: Variant) -> list[RawTuple]:
+        """Tuples that are no public event of their subject."""
+        found = []
+        for subject in self.subjects:
+            for pane in range(self.panes):
+                changed = variant.changed is None or (subject, pane) in variant.changed
+                if changed and variant.empty:
+                    continue
+                rng = Random(f"{self.seed}/{variant.seed if changed else 0}/{subject}/{pane}")
+                for _ in range(rng.choice((0, 1, 1, 2, 4))):
+                    found.append(
+                        self._free(rng, subject, pane, variant.odd if changed else self.odd)
+                    )
+        return found
+
+    def _free(self, rng: Random, subject: str, pane: int, odd: float) -> RawTuple:
+        own = [name for name in self.kinds if name in self.private_types[subject]]
+        kind = rng.choice(own) if own and rng.random() < 0.8 else rng.choice(("other", "P", ""))
+        made = self._tuple(rng, subject, pane, kind, odd=odd, public=False)
+        cells = dict(made.cells)
+        if self.areas_alone and rng.random() < 0.8:
+            cells["lon"] = rng.choice((None, 50, "abc", -7.5, "1e400", ""))
+        elif self.areas_alone:
+            cells["lat"] = rng.choice((None, 70, "abc", -7.5, "NaN", ""))
+        if rng.random() < 0.2 * odd:
+            cells["who"] = rng.choice((None, "", "nobody", " 007", "07", "0007", 7.5))
+        if rng.random() < 0.2 * odd:
+            cells["at"] = rng.choice((None, "", "yesterday", "2023-13-45", "12:30", "x" * 40))
+        if self.wild and rng.random() < 0.2 * odd:
+            past = (0, -1, "1970-01-01T00:00:00Z", "0001-01-01")
+            cells["at"] = rng.choice((*past, BEGIN + FAR, BEGIN + FAR))
+        broken = rng.choice(list(Broken)) if rng.random() < 0.3 * odd else None
+        return replace(made, cells=cells, broken=broken)
+
+    @cached_property
+    def kinds(self) -> list[str]:
+        """The event types that are known by a kind."""
+        return [name for name in self.spec.events if name in (*HIDDEN, *OPEN)]
+
+    def _tuple(
+        self, rng: Random, subject: str, pane: int, kind: str, *, odd: float, public: bool
+    ) -> RawTuple:
+        time = BEGIN + pane * self.pane + rng.randrange(self.pane)
+        lateness = self.spec.windows.lateness / 1_000_000
+        arrival = time + rng.random() * lateness if lateness else pane + rng.random()
+        event = self.spec.events.get(kind)
+        stream = event.stream if event is not None else rng.choice(list(self.spec.streams))
+        make = well_formed if public else any_cell
+        cells: dict[str, Cell] = {
+            name: make(rng, name, odd=odd) if rng.random() < 0.9 else None
+            for name in COLUMNS
+            if name != "kind"
+        }
+        if public:
+            cells |= {"secret": plain_cell(rng, "secret"), "note": plain_cell(rng, "note")}
+        cells |= {"who": subject, "at": time, "kind": kind}
+        style = self.tidy
+        if style is not None and (public or odd == 0):
+            cells["seen"] = rng.choice(("2023-05-01T00:00:00Z", "2024-02-03T04:05:06Z", None))
+        elif rng.random() < odd:
+            style = None
+        return RawTuple(stream, arrival, cells, public, None, rng.getrandbits(60), style)
+
+
+@dataclass(frozen=True)
+class SourceShape:
+    """How the tuples of a stream are written down."""
+
+    stream: str
+    coding: str
+    """csv, jsonl, parquet, arrow, json (messages) or cbor (messages)."""
+    cuts: tuple[float, ...] = ()
+    """Where one file ends and the next begins, by order of arrival."""
+    layout: int = 0
+    """A seed for column types, blocks and so on: the same for all variants."""
+
+
+CODINGS: Final = ("csv", "jsonl", "parquet", "arrow", "json", "cbor")
+
+
+def random_world(seed: int, coding: str | None = None) -> World:
+    """A specification and all that goes with it."""
+    rng = Random(f"world {seed}")
+    declared = rng.random() < 0.6
+    spec, areas_alone = _random_specification(rng, declared=declared)
+    plan = _random_plan(rng, spec)
+    if not declared:  # the types that history had
+        recorded = {stream: dict(TYPES) for stream in spec.streams}
+        plan = replace(plan, columns=recorded)
+    world = World(
+        seed,
+        spec,
+        plan,
+        any(private.limit is not None for private in spec.private),
+        rng.randint(3, 4),
+        areas_alone,
+        wild=spec.windows.start is not None,
+        tidy=rng.randrange(6) if rng.random() < 0.6 else None,
+    )
+    sources = []
+    for stream in spec.streams:
+        span = world.panes if not spec.windows.lateness else world.panes * world.pane
+        origin = 0 if not spec.windows.lateness else BEGIN
+        cuts = sorted(origin + rng.random() * span for _ in range(rng.choice((0, 0, 1, 2))))
+        chosen = coding or rng.choice(CODINGS)
+        sources.append(SourceShape(stream, chosen, tuple(cuts), rng.getrandbits(60)))
+    return replace(world, sources=tuple(sources))
+
+
+def _random_specification(rng: Random, *, declared: bool) -> tuple[Specification, bool]:
+    hidden = list(HIDDEN[: rng.randint(1, 3)])
+    visible = list(OPEN[: rng.randint(1, 3)])
+    streams = ["s"] if rng.random() < 0.7 else ["s", "t"]
+    shaded, areas_alone = rng.random() < 0.5, rng.random() < 0.15
+    events = {}
+    for name in (*hidden, *visible):
+        events[name] = {"stream": rng.choice(streams), "where": _where(rng, f"kind = '{name}'")}
+        if rng.random() < 0.05:
+            events[name]["inside"] = "zone"
+    if shaded:
+        events["z"] = {"stream": rng.choice(streams), "where": "secret < 3"}
+    if areas_alone:
+        events["g"] = {"stream": rng.choice(streams), "inside": "zone"}
+    numeric = rng.random() < 0.3
+    subjects = ["007", "7", "42"] if numeric else rng.sample(SUBJECTS, rng.randint(3, 4))
+    pane, panes = rng.choice(((10, 1), (10, 1), (5, 2), (5, 3)))
+    lateness, start = rng.choice((0, 0, 7, 20)), rng.random() < 0.5
+    spans = (0, 1_000_000, 3_000_000) if rng.random() < 0.4 else ()
+    private: list[dict[str, Any]] = []
+    seen: set[Pattern] = set()
+    for _ in range(rng.randint(1, 3)):
+        types = rng.sample(hidden, rng.randint(1, len(hidden)))
+        pattern = random_pattern(rng, types, rng.randint(0, 1), spans=())
+        if pattern not in seen:
+            seen.add(pattern)
+            some = ["007"] if numeric else rng.sample(subjects, rng.randint(1, len(subjects) - 1))
+            private.append({"pattern": pattern, "subjects": some if rng.random() < 0.5 else None})
+    if shaded:
+        private.append({"pattern": "z"})
+    for one in private:
+        one["epsilon"] = Decimal(rng.choice(EPSILONS))
+    if rng.random() < 0.2:
+        private[0]["limit"] = f"{2 * private[0]['epsilon']} per 30 s"
+    names = list(events)
+    queries = [
+        random_pattern(
+            rng,
+            names,
+            rng.choice((1, 1, 2)),
+            where=rng.random() < 0.25,
+            negation=rng.random() < 0.5,
+            repetition=rng.random() < 0.5,
+            spans=spans,
+        )
+        for _ in range(rng.randint(1, 3))
+    ]
+    plain = {
+        "subjects": subjects,
+        "streams": {
+            name: {"subject": "who", "time": "at", "columns": dict(TYPES) if declared else {}}
+            for name in streams
+        },
+        "areas": {"zone": {"box": [10, 40, 11, 41]}},
+        "windows": {
+            "size": f"{pane * panes} s",
+            "slide": f"{pane} s",
+            "lateness": f"{lateness} s",
+            "future": "10 min",
+            **({"start": "2023-11-14T22:00:00Z"} if start else {}),
+        },
+        "events": events,
+        "private": private,
+        "queries": [
+            {"name": f"q{number}", "consumer": rng.choice(("us", "them")), "pattern": pattern}
+            for number, pattern in enumerate(queries)
+        ],
+    }
+    return Specification.model_validate(plain).checked(), areas_alone
+
+
+def _where(rng: Random, guard: str) -> str:
+    """A condition that holds for tuples of one kind at most."""
+    parts = [f"({rng.choice(_CONDITIONS)})" for _ in range(rng.choice((0, 1, 1, 2)))]
+    joined = rng.choice((" AND ", " OR ")).join(parts)
+    return f"{guard} AND ({joined})" if parts else guard
+
+
+def _random_plan(rng: Random, spec: Specification) -> Plan:
+    mechanism = rng.choice(("uniform", "adaptive", "optimal"))
+    decode = rng.choice(("literal", "posterior"))
+    rates = {name: rng.choice((0.1, 0.3, 0.5)) for name in spec.events}
+    queries = tuple(spec.query_patterns.values())
+    statistics = [
+        without_history(policy, queries, rates, spec.windows.panes)
+        for policy in Policies(spec).policies
+    ]
+    return make_plan(spec, statistics, mechanism, decode)
+
+
+def describe(world: World) -> str:
+    """What a failed comparison was about."""
+    plan = {"mechanism": world.plan.mechanism, "decode": world.plan.decode}
+    return json.dumps({"seed": world.seed, **plan, "codings": [s.coding for s in world.sources]})
