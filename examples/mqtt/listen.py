@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -45,10 +46,17 @@ def main() -> None:
         client.subscribe(f"tacit/answers/{given.consumer}/+", 1)
 
     client = Client(CallbackAPIVersion.VERSION2, protocol=MQTTv5)
-    client.username_pw_set(given.consumer, (HERE / f"{given.consumer}.secret").read_text().strip())
     client.on_connect = subscribe
     client.on_message = lambda _client, _userdata, message: answers.show(message)
-    client.connect("localhost", given.port)
+    secret = HERE / f"{given.consumer}.secret"
+    try:
+        client.username_pw_set(given.consumer, secret.read_text().strip())
+        client.connect("localhost", given.port)
+    except FileNotFoundError:
+        sys.exit(f"{secret.name} is missing beside this script: create it as README.md says")
+    except OSError as error:
+        why = error.strerror or type(error).__name__
+        sys.exit(f"no broker answers at localhost:{given.port} ({why}): start it as README.md says")
     client.loop_forever()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import sys
 import time
 from pathlib import Path
 
@@ -17,8 +18,14 @@ HERE = Path(__file__).parent
 def connect(user: str, port: int) -> Client:
     """A connection as this user, who may publish."""
     client = Client(CallbackAPIVersion.VERSION2, protocol=MQTTv5)
-    client.username_pw_set(user, (HERE / f"{user}.secret").read_text().strip())
-    client.connect("localhost", port)
+    try:
+        client.username_pw_set(user, (HERE / f"{user}.secret").read_text().strip())
+        client.connect("localhost", port)
+    except FileNotFoundError:
+        sys.exit(f"{user}.secret is missing beside this script: create it as README.md says")
+    except OSError as error:
+        why = error.strerror or type(error).__name__
+        sys.exit(f"no broker answers at localhost:{port} ({why}): start it as README.md says")
     client.loop_start()
     return client
 

@@ -86,3 +86,23 @@ def test_the_commands_of_the_readme_give_a_consumer_its_answers(folder: Path) ->
     assert "hospital_visit" in shown.stdout
     secrets = [(folder / f"{user}.secret").read_text().strip() for user in ("tacit", "city")]
     assert not [secret for secret in secrets if secret in said(2) + said(3) + shown.stdout]
+
+
+@pytest.mark.parametrize("script", ["publish.py", "listen.py city"])
+def test_without_a_broker_or_a_password_the_scripts_say_what_to_do(
+    tmp_path: Path, script: str
+) -> None:
+    name, *consumer = script.split()
+    shutil.copy(EXAMPLE / name, tmp_path)
+    command = [sys.executable, name, *consumer, "--port", str(free_port())]
+
+    def said() -> str:
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 1
+        assert "Traceback" not in done.stderr
+        return done.stderr
+
+    assert ".secret is missing" in said()
+    (tmp_path / "taxis.secret").write_text("x")
+    (tmp_path / "city.secret").write_text("x")
+    assert "no broker answers at localhost" in said()
