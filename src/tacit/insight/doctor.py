@@ -77,10 +77,9 @@ def examine(setup: Setup) -> Findings:
     spec = _specification(findings, setup)
     bare = [_stream_and_place(text)[1] for text in setup.sources]
     missing = look_at_extras(findings, needed_modules(bare, setup.sink, setup.ledger))
-    if spec is not None:
-        _plan(findings, setup, spec)
+    plan = None if spec is None else _plan(findings, setup, spec)
     subjects = None if spec is None else _registry(findings, setup, spec, missing)
-    live = _sources(findings, setup, spec, missing)
+    live = _sources(findings, setup, spec, plan, missing)
     found = _ledger(findings, setup, spec, missing)
     _sink(findings, setup, missing)
     if subjects is None and found is not None:
@@ -149,12 +148,13 @@ def _specification(findings: Findings, setup: Setup) -> Specification | None:
     return None
 
 
-def _plan(findings: Findings, setup: Setup, spec: Specification) -> None:
+def _plan(findings: Findings, setup: Setup, spec: Specification) -> Plan | None:
+    """The plan, if there is one that can be used."""
     with findings.judging("plan"):
         if setup.plan is None:
             made = plan_without_history(spec)
             findings.ok("plan", f"none is needed: {made.mechanism} does without")
-            return
+            return None
         plan = Plan.load(setup.plan, spec)
         report = audit(plan)
         if not report.passed:
@@ -164,9 +164,11 @@ def _plan(findings: Findings, setup: Setup, spec: Specification) -> None:
                 f" ({command('tacit audit', 'tacit.audit')} says where); make it anew with"
                 f" {command('tacit plan', 'tacit.plan')}",
             )
-            return
+            return None
         past = f"{count(plan.windows, 'window')} of history" if plan.windows else "no history"
         findings.ok("plan", f"{setup.plan} fits and passes its audit: {plan.mechanism}, {past}")
+        return plan
+    return None
 
 
 def _registry(
@@ -233,11 +235,16 @@ def _names_stream(text: str) -> bool:
 
 
 def _sources(
-    findings: Findings, setup: Setup, spec: Specification | None, missing: Sequence[str]
+    findings: Findings,
+    setup: Setup,
+    spec: Specification | None,
+    plan: Plan | None,
+    missing: Sequence[str],
 ) -> bool:
     """Whether any of them has no end."""
     live, fed = False, set[str]()
-    flow = None if spec is None else Flow(spec)
+    recorded = {} if plan is None else plan.columns
+    flow = None if spec is None else Flow(spec, recorded=recorded)
     for text in setup.sources:
         stream, place = _stream_and_place(text)
         lives = place.startswith(_BROKERS)
