@@ -15,11 +15,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pyarrow as pa
 import pytest
 
+from tacit.connectors.files import open_source
 from tacit.connectors.outlets import Outlet, Parcel
 from tacit.connectors.sources import Batch, Rejected, Source
 from tacit.errors import SinkError, UnreachableError
@@ -489,3 +492,15 @@ def _in_time(attempt: Callable[[], Any]) -> Any:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.1)
+
+
+def file_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of a file of answers, as another program reads it."""
+    if not path.name.endswith((".csv", ".jsonl", ".ndjson", ".gz", ".zst")):
+        return [row for batch in open_source(path).batches() for row in batch.table.to_pylist()]
+    with pa.input_stream(str(path), compression="detect") as file:
+        data = file.read()
+    if ".csv" not in path.name:
+        return [json.loads(line) for line in data.split(b"\n") if line]
+    frame = pl.read_csv(data, schema_overrides={"subject": pl.String})
+    return frame.with_columns(pl.col("subject").fill_null("")).to_dicts()

@@ -17,7 +17,7 @@ from tacit.connectors.opening import open_outlet, open_sink
 from tacit.connectors.outlets import Parcel
 from tacit.connectors.placeholders import FileTemplate
 from tacit.errors import SinkError, UnreachableError
-from tests.connectors.checks import CONSUMERS, parcel
+from tests.connectors.checks import CONSUMERS, file_rows, parcel
 
 NASTY = ["..", ".", "", "/", "a/../b", "\0", "%2F", "%", "a%z", "-", "a-", "\ud800", "x" * 400]
 NAMES = st.one_of(
@@ -86,9 +86,7 @@ def test_names_that_would_run_together_are_refused(name: str, tmp_path: Path) ->
 def read(folder: Path, suffix: str) -> dict[str, pl.DataFrame]:
     """The files in a folder and below, by their names without the suffix."""
     return {
-        str(path.relative_to(folder)).removesuffix(suffix): pl.concat(
-            [pl.DataFrame(batch.table) for batch in open_source(path).batches()] or [pl.DataFrame()]
-        )
+        str(path.relative_to(folder)).removesuffix(suffix): pl.DataFrame(file_rows(path))
         for path in sorted(folder.rglob(f"*{suffix}"))
         if not path.name.startswith(".")
     }

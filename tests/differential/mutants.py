@@ -26,7 +26,6 @@ from tacit.events.columntypes import ColumnTypes, convert_text, infer_type
 from tacit.events.extraction import Extractor
 from tacit.events.streams import ColumnType, Stream
 from tacit.pipeline.reading import Reading
-from tacit.windows.clock import Clock
 
 Mutant = Callable[[], AbstractContextManager[None]]
 _LENIENT: Final = pl.col(pl.String).str.strip_chars().str.to_lowercase().replace("", None)
@@ -190,18 +189,6 @@ def odd_number_poisons_its_column() -> Iterator[None]:
 
 
 @contextmanager
-def wild_time_moves_the_schedule() -> Iterator[None]:
-    """No time is too far in the future."""
-    at_rest = Clock.at_rest
-
-    def unbounded(size: int, lateness: int, future: int, *rest: Any, **more: Any) -> Clock:
-        return at_rest(size, lateness, 1 << 60, *rest, **more)
-
-    with patch.object(Clock, "at_rest", unbounded):
-        yield
-
-
-@contextmanager
 def true_times_reach_answers() -> Iterator[None]:
     """Where queries look at order, private events are seen at their own times, too."""
 
@@ -262,7 +249,6 @@ MUTANTS: Final[dict[str, tuple[Mutant, tuple[str, ...]]]] = {
         ("jsonl", "json"),
     ),
     "an odd number poisons its column": (odd_number_poisons_its_column, TEXT),
-    "a wild time moves the schedule": (wild_time_moves_the_schedule, (*TEXT, "parquet", "arrow")),
     "true times reach answers": (true_times_reach_answers, (*TEXT, "parquet", "arrow")),
     "counts go with the answers": (counts_go_with_the_answers, ("csv",)),
     "a broken line ends the run": (broken_line_ends_the_run, TEXT),

@@ -10,7 +10,7 @@ from tests.differential.neighbours import variants
 from tests.differential.outputs import find_difference
 from tests.differential.worlds import CODINGS, random_world
 
-SEEDS = range(40)
+SEEDS = range(20)
 
 
 @pytest.mark.parametrize("coding", CODINGS)

@@ -785,7 +785,7 @@ def test_a_run_keeps_to_its_kind_of_noise(house: House) -> None:
     """With a seed answers can be made again, so they are not private; both must not be mixed."""
     source = filled(house.folder / "input", files=1, rows=300)
     house.run(source, noise=Noise(SeededSource(1)))
-    with pytest.raises(StateError, match=r"begun with --seed.* another run with --name"):
+    with pytest.raises(StateError, match=r"begun with seed=.* another run with name="):
         house.run(source)
     house.run(source, noise=Noise(SeededSource(2)))
 
@@ -793,7 +793,7 @@ def test_a_run_keeps_to_its_kind_of_noise(house: House) -> None:
 def test_a_run_that_is_private_cannot_go_on_with_a_seed(house: House) -> None:
     source = filled(house.folder / "input", files=1, rows=300)
     house.run(source)
-    with pytest.raises(StateError, match=r"begun without --seed.* Go on without it"):
+    with pytest.raises(StateError, match=r"begun without seed=.* Go on without it"):
         house.run(source, noise=Noise(SeededSource(1)))
     house.run(source)
 

@@ -223,6 +223,7 @@ def small(spec: Specification) -> Specification:
     return spec.model_copy(update={"subjects": few, "private": private})
 
 
+@pytest.mark.filterwarnings("ignore::tacit.errors.RefusedInputWarning")
 @mechanisms
 @decoders
 @settings(max_examples=3 * SWEEP, derandomize=True)
