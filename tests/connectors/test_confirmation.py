@@ -186,7 +186,7 @@ def test_a_single_tuple_is_a_source_too() -> None:
 
 
 def test_at_most_a_few_tuples_wait() -> None:
-    """A source that lives is not held back for long, whoever sends."""
+    """A source that lives is not held back for long, even if one subject alone sends."""
     tuples = [(0, 0), (1, 1), *[(0, 500 + place) for place in range(100)]]
     confirmation = Confirmation(LIMITS)
     waiting = 0

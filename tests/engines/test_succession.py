@@ -382,7 +382,7 @@ PRIVATE = OLD + "private: [{pattern: a, epsilon: 1, subjects: [1, 7]}]\n"
 
 
 def test_whoever_is_named_must_be_registered_when_subjects_have_been_learned() -> None:
-    """Whoever was heard of too late is not registered; no window is given before that is known."""
+    """A subject that is heard of too late is not registered; no window is given before."""
     late = [*FLOW[:20], (7, 40, 0, 0.0), *FLOW[20:30]]
     run = Run(terms(PRIVATE), learn=30)
     with pytest.raises(SpecificationError, match="1 subject that the registry does not have: '7'"):

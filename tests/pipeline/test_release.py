@@ -112,7 +112,7 @@ def test_each_subject_is_answered_by_its_own_policy(mechanism: str, decode: str)
 
 
 def test_an_engine_gives_no_window_while_somebody_who_is_named_is_missing() -> None:
-    """However the registry came about, and whoever runs the engine."""
+    """For every kind of registry, and for engines that are used directly."""
     spec = specification(["pattern: x, epsilon: 1, subjects: [900]"], ["AND(a, x)"], listed=False)
     release = Release(spec, plan_without_history(spec, "uniform").schemes, Noise())
     registry = Subjects()

@@ -1,6 +1,6 @@
 """Where machine code is kept between runs.
 
-Whoever can write there can run code as you. So a folder that other users can write is never used
+Anyone who can write there can run code as you. So a folder that other users can write is never used
 unless you name it yourself, in `NUMBA_CACHE_DIR`.
 """
 
