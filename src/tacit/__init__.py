@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tacit.answers.answers import Answers as Answers
     from tacit.answers.collected import Collected as Collected
     from tacit.engines.flink.submitting import submit as submit
+    from tacit.engines.ledger_reports import archive_ledger as archive_ledger
     from tacit.engines.ledger_reports import export_ledger as export_ledger
     from tacit.engines.ledger_reports import show_ledger as show_ledger
     from tacit.engines.ledger_reports import verify_ledger as verify_ledger
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from tacit.engines.local import least_epsilon as least_epsilon
     from tacit.engines.local import plan as plan
     from tacit.engines.local import run as run
+    from tacit.engines.warming import warm as warm
     from tacit.errors import TacitError as TacitError
     from tacit.events.areas import Area as Area
     from tacit.events.streams import Stream as Stream
@@ -83,6 +85,7 @@ _HOMES = {
     "Stream": "tacit.events.streams",
     "TacitError": "tacit.errors",
     "Windows": "tacit.windows.schedule",
+    "archive_ledger": "tacit.engines.ledger_reports",
     "audit": "tacit.insight.audit",
     "curve": "tacit.insight.curve",
     "detect": "tacit.engines.local",
@@ -104,6 +107,7 @@ _HOMES = {
     "to_yaml": "tacit.spec.writing",
     "validate": "tacit.spec.validation",
     "verify_ledger": "tacit.engines.ledger_reports",
+    "warm": "tacit.engines.warming",
 }
 __all__ = sorted(_HOMES)
 

@@ -13,6 +13,10 @@ from typing import Final
 _ARGUMENTS: Final = {
     "no-ledger": "ledger=False",
     "history": "history",
+    "json": "to_dict()",
+    "allow-path": "allow_paths=",
+    "archive": "archives=",
+    "undelivered": "undelivered=True",
     "quality": "quality= of tacit.least_epsilon",
 }
 """Arguments that are not called as the flag is."""

@@ -77,6 +77,7 @@ PRINTING = [
     ["doctor", "spec.yaml"],
     ["doctor", "spec.yaml", "--json"],
     ["demo", "--taxis", "3", "--days", "0.1"],
+    ["warm", "spec.yaml"],
     ["ledger", "show", "spent.db"],
     ["ledger", "show", "spent.db", "--json"],
     ["ledger", "export", "spent.db", "--to", "-"],

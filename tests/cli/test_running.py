@@ -120,7 +120,7 @@ def test_no_plan_is_needed_where_nothing_private_is_asked(
 def test_a_plan_for_another_mechanism_is_refused(spec: Path, source: Path, plan: Path) -> None:
     shown = tacit("run", spec, source, "--plan", plan, "--mechanism", "adaptive")
     assert shown.exit_code == 6
-    assert "a plan for the mechanism optimal, not for adaptive" in shown.stderr
+    assert "is for the mechanism optimal, not for adaptive" in shown.stderr
 
 
 def test_a_plan_for_another_specification_is_refused(spec: Path, source: Path, plan: Path) -> None:

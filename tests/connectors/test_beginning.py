@@ -65,8 +65,10 @@ def test_a_run_from_mqtt_begins_when_the_broker_has_confirmed_the_subscription(
             with Peer(server.port) as peer:
                 until(lambda: "the run r begins" in caplog.text, "begun")
                 assert not run.status.connecting
-                peer.publish([("gps", b'{"subject": "s0", "at": 60, "n": 1}')], qos=0)
-                until(lambda: run.status.tuples == 1, "taken")
+                for subject in (b"s0", b"s1"):
+                    row = b'{"subject": "%b", "at": 60, "n": 1}' % subject
+                    peer.publish([("gps", row)], qos=0)
+                until(lambda: run.status.tuples == 2, "taken")
     finally:
         server.stop()
     assert caplog.text.count("begins") == 1
@@ -78,11 +80,11 @@ def test_a_run_from_kafka_begins_when_it_has_its_partitions(
     """From the end: what is sent before the place in a partition is known would be missed."""
     caplog.set_level(logging.INFO, "tacit.ledger")
     feed = KafkaFeed(broker.servers, config)
-    row = {"subject": "s0", "at": 60, "n": 1}
-    feed.send([row])
+    rows = [{"subject": f"s{part % 2}", "at": 60, "n": 1} for part in range(3)]
+    feed.send(rows[:1])
     url = f"kafka://{broker.servers}/{feed.topic}?config={config}&{feed.options}&from=end"
     with running(url, tmp_path) as run:
         until(lambda: "the run r begins" in caplog.text, "begun")
-        for part in range(3):
+        for part, row in enumerate(rows):
             feed.send([row], part)
         until(lambda: run.status.tuples == 3, "taken")

@@ -15,7 +15,7 @@ from tacit.connectors.merge import Timed
 from tacit.events.times import NO_TIME
 from tacit.windows import jumps as rules
 from tacit.windows.clock import FUTURE_SLOT, NONE, UNCONFIRMED_SLOT
-from tacit.windows.jumps import IN_A_ROW, Jumps
+from tacit.windows.jumps import AGAINST, IN_A_ROW, Jumps
 
 Tuples = list[tuple[int, int]]  # slot, time
 Outcome = list[int]
@@ -37,7 +37,8 @@ def by_the_rules(tuples: Tuples, bounds: Jumps, front: int | None = None) -> Out
         else:
             following = [(s, t) for s, t in tuples[place + 1 :] if s >= 0 and t != NO_TIME]
             if front is None:
-                fine = first_stands(time, following, jump, bounds.future)
+                enough = 2 if bounds.alone else IN_A_ROW
+                fine = first_stands(slot, time, following, jump, bounds.future, enough)
             else:
                 near = [(s, t) for s, t in following if t <= front + bounds.future]
                 fine = jump_stands(slot, time, near, jump)
@@ -59,10 +60,21 @@ def jump_stands(slot: int, time: int, following: Tuples, jump: int) -> bool:
     return False
 
 
-def first_stands(time: int, following: Tuples, jump: int, future: int) -> bool:
+def first_stands(
+    slot: int, time: int, following: Tuples, jump: int, future: int, enough: int
+) -> bool:
     """Whether the first tuple of a source is taken."""
-    agree = [time - jump <= then <= time + future for _, then in following]
-    return any(agree[:IN_A_ROW]) or len(agree) < IN_A_ROW
+    agreed, against = 1, 0
+    for other, then in following:
+        if time - jump <= then <= time + future:
+            agreed += 1
+            if other != slot or agreed == enough:
+                return True
+        else:
+            against += 1
+            if against == AGAINST:
+                return False
+    return True
 
 
 def pieces_of(tuples: Tuples, cuts: list[int]) -> list[Timed]:

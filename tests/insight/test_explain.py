@@ -217,7 +217,7 @@ def test_each_group_of_subjects_is_told_apart() -> None:
 def test_a_group_without_anyone_in_it_is_left_out() -> None:
     """Where all registered subjects are named, there are no others."""
     private, asked = ["pattern: a, epsilon: 1, subjects: [1, 2]"], {"q": "a"}
-    for registry, groups in (("[1, 2]", [(1, 2)]), ("[1, 2, 3]", [None, (1, 2)])):
+    for registry, groups in (("[1, 2]", [("1", "2")]), ("[1, 2, 3]", [None, ("1", "2")])):
         told = explain(written(private, asked, f"subjects: {registry}"))
         assert [policy.subjects for policy in told.policies] == groups
 

@@ -19,7 +19,7 @@ from tacit.insight.relations import TupleCondition, relate
 
 SCHEMA = pl.Schema({"x": pl.Float64(), "y": pl.Float64(), "s": pl.String(), "b": pl.Boolean()})
 NUMBERS = [None, *(n / 2 for n in range(-1, 8))]
-TEXTS = [None, "", "a", "a\0", "aa", "b", "bb", "c"]
+TEXTS = [None, "", "\0", "a", "a\0", "aa", "b", "bb", "c"]
 GRID = pl.DataFrame(
     list(product(NUMBERS, [None, -0.5, 0, 0.5, 1, 1.5, 2, 2.5], TEXTS, [None, True, False])),
     SCHEMA, orient="row",

@@ -90,7 +90,7 @@ def test_a_long_list_is_cut_short_in_text_and_whole_in_the_explanation() -> None
     spec = loads(SPEC.replace("private:", f"{events}private:"))
     lines = sharing_lines(spec)
     assert len(lines) == MOST_LINES + 2
-    assert lines[-1].endswith("more share attributes; --json lists them.")
+    assert lines[-1].endswith("more share attributes; to_dict() lists them.")
     assert len(explain(spec).shared_attributes) == len(shared_attributes(spec)) > 40
 
 

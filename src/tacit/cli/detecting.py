@@ -11,11 +11,12 @@ import pyarrow as pa
 
 from tacit.cli.paths import allowed_paths
 from tacit.cli.reporting import UNPROTECTED, Summary, Tally, judge_refusals, watching
-from tacit.cli.warming import run_features, warm_up
+from tacit.cli.warming import warm_up
 from tacit.connectors.deadletters import DeadLetters
 from tacit.connectors.opening import open_input, open_sink
 from tacit.engines.local import Detection, Input, assign
 from tacit.engines.setup import letters_beside, refuse_overwrite, with_registry
+from tacit.engines.warming import run_features
 from tacit.spec.reading import load
 from tacit.spec.specification import Specification
 

@@ -13,9 +13,10 @@ from tacit.cli.detecting import opened, spare
 from tacit.cli.outcomes import Outcome, Wish
 from tacit.cli.paths import allowed_paths
 from tacit.cli.reporting import judge_refusals, watching, working
-from tacit.cli.warming import run_features, warm_up
+from tacit.cli.warming import warm_up
 from tacit.cli.watching import Call, stamps, watch
 from tacit.engines.local import survey
+from tacit.engines.warming import run_features
 from tacit.errors import OptionError, PlanError, SourceError
 from tacit.insight.curve import check_picture, curve
 from tacit.planning.plan import Expected

@@ -124,8 +124,13 @@ def judge_refusals(refusals: Refusals, allowed: float | None) -> None:
     """Say it where most of the input was refused; fail where more was than is allowed."""
     if allowed is not None:
         refusals.check(allowed)
-    if refusals.exceed(MOST):
-        click.echo(f"tacit: warning: {refusals}", err=True)
+    for message in refusal_warnings(refusals):
+        click.echo(f"tacit: warning: {message}", err=True)
+
+
+def refusal_warnings(refusals: Refusals) -> list[str]:
+    """A warning where most of the input was refused."""
+    return [str(refusals)] if refusals.exceed(MOST) else []
 
 
 def iso(microseconds: int) -> str:

@@ -14,13 +14,15 @@ import click
 from tacit.cli.detecting import opened, spare, write_answers
 from tacit.cli.operating import Operating
 from tacit.cli.paths import allowed_paths
-from tacit.cli.reporting import Summary, judge_refusals, watching
-from tacit.cli.warming import run_features, warm_up
+from tacit.cli.reporting import Summary, judge_refusals, refusal_warnings, watching
+from tacit.cli.warming import warm_up
 from tacit.connectors.deadletters import DeadLetters
 from tacit.counting import count
 from tacit.engines.local import protected
+from tacit.engines.refusals import Refusals
 from tacit.engines.setup import LedgerOptions, chosen_plan, letters_beside, with_registry
 from tacit.engines.terms import Terms
+from tacit.engines.warming import run_features
 from tacit.planning.plan import Plan, unit
 from tacit.privacy.exponentials import written
 from tacit.privacy.noise import Noise
@@ -73,8 +75,7 @@ def run_protected(
         told, refusals = run_durably(
             terms, read, inputs, plan_file, sink, letters, noise, options, operating
         )
-        click.echo(json.dumps(told.as_dict(), indent=2) if as_json else told, err=True)
-        judge_refusals(refusals, allowed)
+        _report(told, refusals, allowed, as_json)
         return
     with (
         watching([input_.source for input_ in inputs]) as watch,
@@ -83,9 +84,23 @@ def run_protected(
         run = protected(spec, inputs, plan, noise=noise, dead_letters=dead_letters, progress=watch)
         summary = write_answers(run, sink, protected=noise.private)
     told = Told(plan, plan_file, summary, run.engine.warnings)
-    # Counts of tuples depend on private events, so they never go where answers may go.
-    click.echo(json.dumps(told.as_dict(), indent=2) if as_json else told, err=True)
-    judge_refusals(run.refusals, allowed)
+    _report(told, run.refusals, allowed, as_json)
+
+
+def _report(told: Told, refusals: Refusals, allowed: float | None, as_json: bool) -> None:
+    """Report to standard error: counts of tuples never go where answers may go.
+
+    They depend on private events. In JSON the warnings are a part of the report.
+    """
+    if not as_json:
+        click.echo(told, err=True)
+        judge_refusals(refusals, allowed)
+        return
+    report = told.as_dict()
+    report["warnings"] += refusal_warnings(refusals)
+    click.echo(json.dumps(report, indent=2), err=True)
+    if allowed is not None:
+        refusals.check(allowed)
 
 
 @dataclass(frozen=True)

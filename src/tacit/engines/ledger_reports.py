@@ -1,13 +1,17 @@
-"""What a ledger holds, from Python; none of these changes it, and a run may go on meanwhile."""
+"""Reports on a ledger and its archives, from Python; a run may go on meanwhile."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
 
 import pyarrow as pa
 
 from tacit.connectors.opening import open_sink
+from tacit.ledger.answers import microseconds
+from tacit.ledger.archiving import Archived, archive
 from tacit.ledger.ledger import Ledger
 from tacit.ledger.rows import SCHEMA, charges
 from tacit.ledger.statement import Statement, statement
@@ -44,11 +48,35 @@ def export_ledger(
 
 
 def verify_ledger(
-    ledger: str | os.PathLike[str], *, anchors: Mapping[int, str] | None = None
+    ledger: str | os.PathLike[str],
+    *,
+    anchors: Mapping[int, str] | None = None,
+    archives: Sequence[str | os.PathLike[str]] = (),
+    full: bool = False,
 ) -> Verdict:
     """Whether a ledger is as it was written; `passed` says so, `faults` names what was changed.
 
-    `anchors` are numbers of releases with the hashes that an earlier verification gave.
+    `anchors` are numbers of releases with the hashes that an earlier verification gave; `archives`
+    are files of `archive_ledger` to be checked too. What `tacit ledger verify` has verified before
+    is not checked again, except for a sample, unless `full` is true.
     """
+    files = [Path(path) for path in archives]
     with Ledger.open(os.fspath(ledger), read_only=True) as opened:
-        return verify(opened, anchors or {})
+        return verify(opened, anchors or {}, full=full, archives=files)
+
+
+def archive_ledger(
+    ledger: str | os.PathLike[str],
+    *,
+    before: str | datetime,
+    out: str | os.PathLike[str] | None = None,
+    undelivered: bool = False,
+) -> Archived:
+    """Move releases that ended before a time to a file; balances and limits stay as they are.
+
+    A time without a zone is in UTC. Releases that were not delivered everywhere, and all after
+    them, stay, unless `undelivered` is true: then they will not be delivered.
+    """
+    file = None if out is None else Path(out)
+    with Ledger.open(os.fspath(ledger), create=False) as opened:
+        return archive(opened, microseconds(before), file, undelivered=undelivered)

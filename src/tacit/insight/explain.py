@@ -18,6 +18,7 @@ from typing import Any, Final, Literal, TypeAlias
 from tacit.counting import count
 from tacit.durations import MICROSECONDS, format_duration
 from tacit.insight.sharing import MOST_LINES, SharedAttributes, shared_attributes
+from tacit.options import option
 from tacit.patterns.residuals import Residual, boolean_form, is_presence, residual
 from tacit.patterns.ternary import without_conditions
 from tacit.patterns.tree import Not, Pattern, Repeat, Seq, Within, elements, walk
@@ -511,7 +512,7 @@ def _sections(told: Explanation) -> Iterator[Section]:
             (_shown(str(one), 1000), []) for one in shared[:MOST_LINES]
         ]
         if len(shared) > MOST_LINES:
-            pairs.append((f"{len(shared) - MOST_LINES:,} more: see --json.", []))
+            pairs.append((f"{len(shared) - MOST_LINES:,} more: see {option('json')}", []))
         yield "Shared attributes", pairs
     if told.private:
         yield "What is promised", [(line, []) for line in told.promised]

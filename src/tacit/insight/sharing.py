@@ -17,6 +17,7 @@ from tacit.events.shapes import Shape
 from tacit.events.sql import Column, FunctionCall, Tree, as_moment
 from tacit.events.sql import Literal as SqlLiteral
 from tacit.insight.relations import Relation, TupleCondition, relate
+from tacit.options import option
 from tacit.patterns.conditions import (
     Attribute,
     Both,
@@ -107,7 +108,9 @@ def sharing_lines(spec: Specification) -> list[str]:
     found = shared_attributes(spec)
     lines = [str(one) for one in found[:MOST_LINES]]
     if len(found) > MOST_LINES:
-        lines.append(f"{len(found) - MOST_LINES:,} more share attributes; --json lists them.")
+        lines.append(
+            f"{len(found) - MOST_LINES:,} more share attributes; {option('json')} lists them."
+        )
     heads = ["Shared attributes:"] if lines else []
     return [*heads, *(f"  {line if line.isprintable() else repr(line)}" for line in lines)]
 

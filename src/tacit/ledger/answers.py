@@ -26,6 +26,7 @@ from tacit.ledger.directory import Directory
 from tacit.ledger.ledger import Ledger
 from tacit.ledger.statement import subject_id
 from tacit.ledger.tables import BODIES, HEAD, RELEASES, RUNS
+from tacit.options import command
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -255,7 +256,12 @@ def released(
     table per release, or call `arrow()`, `polars()` or `pandas()` for all of them.
     """
     selection = Selection(
-        _names(run), _names(consumer), _names(query), _names(subject), _us(since), _us(until)
+        _names(run),
+        _names(consumer),
+        _names(query),
+        _names(subject),
+        _given_time(since),
+        _given_time(until),
     )
     opened = Ledger.open(os.fspath(ledger), read_only=True)
     try:
@@ -269,24 +275,27 @@ def _names(given: str | Collection[str]) -> Collection[str]:
     return [given] if isinstance(given, str) else given
 
 
-def _us(given: str | datetime | None) -> int | None:
-    moment = datetime.fromisoformat(given) if isinstance(given, str) else given
-    return None if moment is None else microseconds(moment)
+def _given_time(given: str | datetime | None) -> int | None:
+    return None if given is None else microseconds(given)
 
 
-def microseconds(moment: datetime) -> int:
+def microseconds(given: str | datetime) -> int:
     """A time in microseconds since 1970; one without a zone is in UTC.
 
-    >>> microseconds(datetime(1970, 1, 1, 0, 1))
-    60000000
+    >>> microseconds(datetime(1970, 1, 1, 0, 1)), microseconds("1970-01-01T00:01+01:00")
+    (60000000, -3540000000)
     """
+    moment = datetime.fromisoformat(given) if isinstance(given, str) else given
     moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
     return (moment - datetime.fromtimestamp(0, UTC)) // timedelta(microseconds=1)
 
 
 def command_for_answers(place: str, run: str) -> str:
-    """The command that gives the answers of a run again."""
-    return f"tacit ledger answers {shlex.quote(place)} --run {shlex.quote(run)} --to FILE"
+    """How to have the answers of a run again."""
+    return command(
+        f"tacit ledger answers {shlex.quote(place)} --run {shlex.quote(run)} --to FILE",
+        f"tacit.released({place!r}, run={run!r})",
+    )
 
 
 def _is_in(column: pa.ChunkedArray, texts: list[str]) -> pa.ChunkedArray:

@@ -35,6 +35,7 @@ from tacit.ledger.tables import (
     RUNS,
     VERIFIED,
 )
+from tacit.options import command, option
 
 _AT_ONCE: Final = 256
 """Rows that are fetched at a time."""
@@ -58,6 +59,10 @@ class Archived:
     """Whether the file was there, from an attempt that was cut off."""
 
 
+def _verify_all() -> str:
+    return command("run tacit ledger verify --full", "call tacit.verify_ledger(full=True)")
+
+
 def archive(
     ledger: Ledger, before: int, file: Path | None = None, *, undelivered: bool = False
 ) -> Archived:
@@ -67,7 +72,9 @@ def archive(
     everywhere, unless `undelivered` says otherwise.
     """
     if before > now():
-        raise LedgerError("only the past can be archived: --before must not lie in the future")
+        raise LedgerError(
+            f"only the past can be archived: {option('before')} must not lie in the future"
+        )
     with ledger.database.reading() as connection:
         head = connection.execute(sa.select(HEAD)).mappings().one()
         archives = Archives.read(connection, head)
@@ -145,7 +152,8 @@ def _undelivered(connection: sa.Connection) -> Iterator[tuple[int | None, str]]:
             RELEASES.c.run == run, RELEASES.c.number > reached
         )
         first = connection.execute(query).scalar()
-        yield first, f"of the run '{run}' was not delivered {where}; --undelivered moves it anyway"
+        remedy = f"{option('undelivered')} moves it anyway"
+        yield first, f"of the run '{run}' was not delivered {where}; {remedy}"
 
 
 def _releases(connection: sa.Connection, after: int, last: int) -> Iterator[dict[str, Any]]:
@@ -201,8 +209,7 @@ def _read(
         changed = row["body"] is not None and digest(row["body"]) != row["digest"]
         if row["number"] != number or row["hash"] != hashed or changed:
             raise LedgerError(
-                f"release {number} is not as it was written; run tacit ledger verify --full."
-                " Nothing was archived"
+                f"release {number} is not as it was written; {_verify_all()}. Nothing was archived"
             )
         runs[row["run"]] = runs.get(row["run"], NEVER).then(row, kept=keep(row))
         answers += row["answers"]
@@ -210,7 +217,7 @@ def _read(
             charges += 1
             merging.add({**charge})
     if number != last:
-        raise LedgerError(f"release {number + 1} is missing; run tacit ledger verify --full")
+        raise LedgerError(f"release {number + 1} is missing; {_verify_all()}")
     return _Moved(
         len(archives.rows), archives.last, last, hashed, answers, charges, runs, merging.rows()
     )

@@ -49,6 +49,7 @@ from tacit.ledger.tables import (
     SUBJECTS,
     VERIFIED,
 )
+from tacit.options import option
 
 _AT_ONCE: Final = 64
 """Rows that are fetched at a time."""
@@ -210,7 +211,9 @@ class _Check:
 
     def _not_there(self, number: int) -> str:
         if number <= self.archived:
-            return "its hash was noted, and it is archived; name its archive with --archive"
+            return (
+                f"its hash was noted, and it is archived; name its archive with {option('archive')}"
+            )
         return "its hash was noted, and it is not there"
 
     def _rows(self, query: Any) -> Iterator[Any]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tacit.config import describe
+from tacit.options import option
 
 
 def check_path(name: str, folder: Path, allowed: Iterable[Path] = ()) -> None:
@@ -27,7 +28,7 @@ def check_path(name: str, folder: Path, allowed: Iterable[Path] = ()) -> None:
     if not inside:
         raise ValueError(
             f"the file {describe(name)} is outside of the specification's folder; move it there, "
-            "or allow its folder (--allow-path DIR, or allow_paths in Python)"
+            f"or allow its folder with {option('allow-path', 'DIR')}"
         )
     if not stat.S_ISREG(mode):
         raise ValueError(

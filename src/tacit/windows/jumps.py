@@ -11,12 +11,13 @@ One that is further ahead waits for the tuples after it, in order of arrival:
 If the source ends before that, the tuple is refused. One that is more than `future` ahead of the
 front is refused at once, as FUTURE, and counts for nothing.
 
-The first tuple of a source has no front before it. It waits until another one agrees with it, of
-any subject, and is refused if ten do not: those more than `jump` behind or `future` ahead of it.
-If the source ends before that, it is taken.
+The first tuple of a source has no front before it. It is confirmed in the same way: by one tuple
+of another subject that agrees with it, or by nine of its own. Those that lie more than `jump`
+behind or `future` ahead of it do not agree, and ten of them refuse it. If the source ends before
+that, it is taken.
 
 Tuples without a time, or of nobody who is registered, neither wait nor count. Where there is only
-one subject, it may move the front by `future`.
+one subject, it may move the front by `future`, and its second tuple confirms its first.
 
 What becomes of a tuple depends on the order of arrival alone, not on batches.
 """
@@ -36,6 +37,8 @@ from tacit.windows.schedule import Windows
 
 IN_A_ROW: Final = 10
 """So many tuples of one subject in a row confirm the first of them."""
+AGAINST: Final = 10
+"""So many tuples that do not agree with the first one refuse it."""
 _REFUSED, _CONFIRMED, _WAITING = 0, 1, 2
 
 
@@ -65,7 +68,8 @@ class Jumps:
         comes after these.
         """
         jump = self.future if self.alone else min(self.jump, self.future)
-        done, now = _judge(times, slots, front, jump, self.future, IN_A_ROW, ended)
+        enough = 2 if self.alone else IN_A_ROW
+        done, now = _judge(times, slots, front, jump, self.future, enough, ended)
         return int(done), int(now)
 
 
@@ -99,15 +103,14 @@ def _outcome(
         if slots[i] < 0 or other < -REACH or other > REACH:
             continue
         if front == NONE:
-            if time - jump <= other and other - time <= future:
-                return _CONFIRMED
-            against += 1
-            if against == enough:
-                return _REFUSED
+            if other < time - jump or other - time > future:
+                against += 1
+                if against == AGAINST:
+                    return _REFUSED
+                continue
+        elif other - front > future:
             continue
-        if other - front > future:
-            continue
-        if other < time - jump:
+        elif other < time - jump:
             return _REFUSED
         agreed += 1
         if slots[i] != slot or agreed == enough:
