@@ -258,7 +258,7 @@ def test_the_documentation_lists_exactly_the_operators_and_functions_that_are_al
     page = Path(__file__).parents[2] / "docs" / "specification.md"
     section = page.read_text("utf-8").split("### Conditions")[1].split("### patterns")[0]
     operators, functions = section.split("| functions |")
-    functions = functions.split("What stands in quotes")[0]
+    functions = functions.split("Arguments in quotes")[0]
     written = set(re.findall(r"`([A-Z][A-Z0-9_]*)\(", functions))
     columns = [line.split(" | ")[0] for line in operators.splitlines() if line.startswith("| `")]
     signs = {sign.replace("\\", "") for sign in re.findall(r"`([^`]+)`", " ".join(columns))}
