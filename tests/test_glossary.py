@@ -23,7 +23,8 @@ def test_each_line_defines_one_term_in_one_sentence() -> None:
         matched = ENTRY.fullmatch(line)
         assert matched, line
         term, meaning = matched.groups()
-        assert len(term.split()) <= 3 and "**" not in meaning, line
+        assert len(term.split()) <= 3, line
+        assert "**" not in meaning, line
         assert not re.search(r"\. [A-Z]", meaning), line
 
 
