@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 import pytest
 
-from tacit.cli.endings import EXIT_CODES
+from tacit.cli.exit_codes import EXIT_CODES
 from tacit.cli.main import main
 
 ROOT = Path(__file__).parent.parent
@@ -36,7 +36,10 @@ def commands(name: str = "tacit", command: click.Command = main) -> dict[str, cl
     """Every command by what is typed, at any depth, the outermost included."""
     found = {name: command}
     if isinstance(command, click.Group):
-        for part, inner in command.commands.items():
+        within = click.Context(command)
+        for part in command.list_commands(within):
+            inner = command.get_command(within, part)
+            assert inner is not None
             found |= commands(f"{name} {part}", inner)
     return found
 

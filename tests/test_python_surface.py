@@ -23,7 +23,10 @@ CALL = re.compile(r"`(tacit[\w.]*)(?:\((\w+)=\)|\(\))?`")
 def options(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, str]]:
     """Every command with each of its options, as they are written."""
     if isinstance(command, click.Group):
-        for name, one in command.commands.items():
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            one = command.get_command(context, name)
+            assert one is not None
             yield from options(one, (*path, name))
         return
     name = " ".join(path)

@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 from click.testing import CliRunner, Result
 
-from tacit.cli.main import main
+from tacit.cli.main import COMMANDS, main
 
 SPEC = """
 version: 1
@@ -64,7 +64,7 @@ def answers(path: Path) -> dict[tuple[str, str, str], bool]:
 def test_help_and_exit_codes_are_shown_for_every_command() -> None:
     """Each command has help with an example."""
     assert "Exit codes" in tacit("--help").output
-    for command in main.commands:
+    for command in COMMANDS:
         shown = tacit(command, "--help")
         assert shown.exit_code == 0
         assert f"tacit {command}" in shown.output.split("Example", 1)[1]
@@ -419,13 +419,25 @@ def modules_after(statement: str) -> Sequence[str]:
     return shown.stdout.split()
 
 
-def test_the_command_line_starts_without_heavy_libraries() -> None:
-    """Help is quick because nothing large is imported for it."""
-    heavy = {"numba", "polars", "pyarrow", "pydantic", "numpy", "rich", "lark", "shapely"}
-    assert not heavy & set(modules_after("import tacit.cli.main"))
-    assert not heavy & set(modules_after("import tacit"))
-    # A specification can be explained without the compiler.
-    assert "numba" not in modules_after("import tacit.cli.explaining")
+HEAVY = {"numba", "polars", "pyarrow", "pydantic", "numpy", "rich", "lark", "shapely"}
+
+
+def test_help_imports_no_heavy_library() -> None:
+    """The help of every command is quick; importing the libraries takes a second or two."""
+    modules = [f"tacit.cli.{name}" for name in COMMANDS]
+    assert not HEAVY & set(modules_after("import tacit"))
+    assert not HEAVY & set(modules_after(f"import tacit.cli.main, {', '.join(modules)}"))
+
+
+def test_the_version_imports_no_command() -> None:
+    code = "from tacit.cli.main import main; main(['--version'], standalone_mode=False)"
+    assert not {f"tacit.cli.{name}" for name in COMMANDS} & set(modules_after(code))
+
+
+def test_a_specification_is_explained_without_the_compiler() -> None:
+    example = Path(__file__).parents[2] / "examples/taxi.yaml"
+    code = f"from tacit.cli.main import main; main(['explain', '{example}'], standalone_mode=False)"
+    assert "numba" not in modules_after(code)
 
 
 def test_what_is_read_is_never_written_over(spec: Path, tmp_path: Path) -> None:

@@ -7,14 +7,14 @@ import logging
 
 import pytest
 
-from tacit.cli.logs import logging_to_stderr
+from tacit.cli.log import log_to_stderr
 from tacit.errors import SourceError
 
 SECRET = "marker-7f3a"
 
 
 def test_lines_for_people_say_when_how_grave_and_what(capsys: pytest.CaptureFixture[str]) -> None:
-    with logging_to_stderr():
+    with log_to_stderr():
         logging.getLogger("tacit.engines").info("released %d windows", 2, extra={"release": 7})
     line = capsys.readouterr().err
     assert line.endswith(" info: released 2 windows (release=7)\n")
@@ -24,7 +24,7 @@ def test_lines_for_people_say_when_how_grave_and_what(capsys: pytest.CaptureFixt
 def test_lines_for_machines_are_json_with_a_field_for_each_thing(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with logging_to_stderr("json"):
+    with log_to_stderr("json"):
         logging.getLogger("tacit.delivery").warning("waits", extra={"outlet": "file"})
     entry = json.loads(capsys.readouterr().err)
     assert entry.pop("time").endswith("Z")
@@ -37,7 +37,7 @@ def test_lines_for_machines_are_json_with_a_field_for_each_thing(
 
 
 def test_only_what_is_grave_enough_is_logged(capsys: pytest.CaptureFixture[str]) -> None:
-    with logging_to_stderr(level="warning"):
+    with log_to_stderr(level="warning"):
         logging.getLogger("tacit").info("no")
         logging.getLogger("tacit").error("yes")
     assert [line[-3:] for line in capsys.readouterr().err.splitlines()] == ["yes"]
@@ -49,7 +49,7 @@ def test_an_exception_of_others_is_logged_without_its_words(
 ) -> None:
     """They may quote a row; what Tacit raises on purpose never does."""
     log = logging.getLogger("tacit.engines")
-    with logging_to_stderr(form):
+    with log_to_stderr(form):
         for error in (ValueError(f"could not parse '{SECRET}'"), SourceError("a.csv is gone")):
             try:
                 raise error
@@ -64,7 +64,7 @@ def test_an_exception_of_others_is_logged_without_its_words(
 
 
 def test_the_words_of_other_libraries_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
-    with logging_to_stderr():
+    with log_to_stderr():
         logging.getLogger("sqlalchemy.pool").error("parameters: %s", SECRET, extra={"x": SECRET})
         logging.getLogger("sqlalchemy.engine").info("parameters: %s", SECRET)
     said = capsys.readouterr().err
@@ -74,7 +74,7 @@ def test_the_words_of_other_libraries_are_left_out(capsys: pytest.CaptureFixture
 
 
 def test_a_message_of_many_lines_is_logged_in_one(capsys: pytest.CaptureFixture[str]) -> None:
-    with logging_to_stderr():
+    with log_to_stderr():
         logging.getLogger("tacit").error("first\nsecond")
     assert capsys.readouterr().err.endswith("error: first | second\n")
 
@@ -84,7 +84,7 @@ def test_a_log_that_nobody_reads_stops_nothing(monkeypatch: pytest.MonkeyPatch) 
         def write(self, _: str) -> None:
             raise BrokenPipeError
 
-    with logging_to_stderr():
+    with log_to_stderr():
         monkeypatch.setattr("sys.stderr", Gone())
         logging.getLogger("tacit").error("nobody hears this")
         monkeypatch.undo()
@@ -93,6 +93,6 @@ def test_a_log_that_nobody_reads_stops_nothing(monkeypatch: pytest.MonkeyPatch) 
 def test_afterwards_logging_is_as_it_was() -> None:
     root, ours = logging.getLogger(), logging.getLogger("tacit")
     before = [*root.handlers], [*ours.handlers], ours.level, ours.propagate
-    with logging_to_stderr("json", "debug"):
+    with log_to_stderr("json", "debug"):
         assert ours.handlers != before[1]
     assert ([*root.handlers], [*ours.handlers], ours.level, ours.propagate) == before

@@ -12,7 +12,8 @@ from pathlib import Path
 import click
 import pytest
 
-from tacit.cli.main import main
+from tacit.cli.ledger import ledger
+from tacit.cli.main import COMMANDS, main
 from tests.cli.meetings import specified, tacit, tuples
 
 RUNNER = """
@@ -40,7 +41,10 @@ def helps(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[list[s
     """The help of every command."""
     yield [*path, "--help"]
     if isinstance(command, click.Group):
-        for name, one in command.commands.items():
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            one = command.get_command(context, name)
+            assert one is not None
             yield from helps(one, (*path, name))
 
 
@@ -115,7 +119,7 @@ def test_every_command_that_prints_is_tried() -> None:
     """A new command must be added above."""
     tried = {" ".join(arguments[:2]) for arguments in PRINTING} | {one[0] for one in PRINTING}
     silent = {"submit", "reproduce", "ledger", "ledger answers", "ledger archive"}
-    names = set(main.commands) | {f"ledger {name}" for name in main.commands["ledger"].commands}  # type: ignore[attr-defined]
+    names = set(COMMANDS) | {f"ledger {name}" for name in ledger.commands}
     assert names - tried - silent == set()
 
 
@@ -152,7 +156,7 @@ def test_want_of_memory_is_said(monkeypatch: pytest.MonkeyPatch, folder: Path) -
     def exhausted(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("tacit.cli.explaining.explain", exhausted)
+    monkeypatch.setattr("tacit.insight.explain.explain", exhausted)
     shown = tacit("explain", folder / "spec.yaml")
     assert shown.exit_code == 1
     assert "not enough memory" in shown.stderr

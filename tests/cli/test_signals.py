@@ -11,14 +11,14 @@ import time
 
 import pytest
 
-from tacit.cli.signals import Calls, listening
+from tacit.cli.signals import SignalRelay, handle_signals
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_the_first_signal_asks_to_stop(number: signal.Signals) -> None:
     asked = threading.Event()
     before = signal.getsignal(number)
-    with listening(asked.set):
+    with handle_signals(asked.set):
         os.kill(os.getpid(), number)
         assert asked.wait(5)
     assert signal.getsignal(number) == before
@@ -26,25 +26,25 @@ def test_the_first_signal_asks_to_stop(number: signal.Signals) -> None:
 
 def test_a_hangup_asks_to_reload_as_often_as_it_comes() -> None:
     reloads: list[None] = []
-    with listening(lambda: None, lambda: reloads.append(None)):
+    with handle_signals(lambda: None, lambda: reloads.append(None)):
         for _ in range(3):
             os.kill(os.getpid(), signal.SIGHUP)
     assert len(reloads) == 3
 
 
 def test_a_run_that_cannot_reload_outlives_a_hangup() -> None:
-    with listening(lambda: None):
+    with handle_signals(lambda: None):
         os.kill(os.getpid(), signal.SIGHUP)
 
 
 def test_what_is_asked_before_a_run_is_there_is_passed_on_to_it_once() -> None:
     """A start takes its time; a hangup in it must neither be lost nor end the process."""
     said: list[str] = []
-    calls = Calls()
-    with listening(calls.stop, calls.reload):
+    relay = SignalRelay()
+    with handle_signals(relay.stop, relay.reload):
         os.kill(os.getpid(), signal.SIGHUP)
         assert said == []
-        calls.answer(lambda: said.append("stop"), lambda: said.append("reload"))
+        relay.connect(lambda: said.append("stop"), lambda: said.append("reload"))
         assert said == ["reload"]
         os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGHUP)
@@ -53,8 +53,8 @@ def test_what_is_asked_before_a_run_is_there_is_passed_on_to_it_once() -> None:
 
 STUBBORN = """
 import sys, time
-from tacit.cli.signals import Calls, listening
-with listening(lambda: print("asked", flush=True)):
+from tacit.cli.signals import handle_signals
+with handle_signals(lambda: print("asked", flush=True)):
     print("ready", flush=True)
     while True:
         time.sleep(0.05)

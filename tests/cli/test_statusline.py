@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from tacit.cli.statusline import StatusLine, shown
+from tacit.cli.status_line import StatusLine, show_status
 from tacit.engines.status import Public, Status
 
 DAY = 1_772_352_000  # 2026-03-01T08:00:00Z
@@ -71,17 +71,17 @@ def test_a_time_beyond_the_calendar_is_no_trouble() -> None:
 def test_in_a_pipe_nothing_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     written = io.StringIO()
     monkeypatch.setattr("sys.stderr", written)
-    with shown(Status()):
+    with show_status(Status()):
         pass
     assert written.getvalue() == ""
 
 
 SHOWING = """
 import logging, time
-from tacit.cli.logs import logging_to_stderr
-from tacit.cli.statusline import shown
+from tacit.cli.log import log_to_stderr
+from tacit.cli.status_line import show_status
 from tacit.engines.status import Status
-with logging_to_stderr(), shown(Status(late=42)):
+with log_to_stderr(), show_status(Status(late=42)):
     time.sleep(1.2)
     logging.getLogger("tacit").info("above it")
     time.sleep(0.8)

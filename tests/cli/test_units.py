@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
-from tacit.cli.endings import CODES
+from tacit.cli.exit_codes import CODES
 from tacit.cli.main import main
 from tacit.errors import FencedError, LedgerError, SinkError, SourceError
 
@@ -45,7 +45,8 @@ def test_systemd_finds_nothing_wrong(unit: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("unit", UNITS)
 def test_the_command_has_the_options_that_are_given_to_it(unit: str) -> None:
     _, name, *arguments = setting(unit, "ExecStart").split()
-    command = main.commands[name]
+    command = main.get_command(click.Context(main), name)
+    assert command is not None
     known = {
         spelling
         for param in command.params

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tacit.cli.watching import Call, stamps
+from tacit.cli.watch import ReloadSignal, read_stamps
 from tacit.planning.plan import Plan
 from tacit.spec.reading import load
 from tests.cli.meetings import SPEC, specified, tacit, tuples
@@ -100,19 +100,19 @@ def test_a_process_that_would_be_ended_by_the_signal_is_left_alone() -> None:
     """A number in an old file may be that of another process by now."""
     sleeper = subprocess.Popen(["sleep", "60"])
     try:
-        assert "does not reload" in Call(str(sleeper.pid))()
+        assert "does not reload" in ReloadSignal(str(sleeper.pid))()
         assert sleeper.poll() is None
     finally:
         sleeper.kill()
         sleeper.wait()
-    assert "does not run" in Call(str(sleeper.pid))()
+    assert "does not run" in ReloadSignal(str(sleeper.pid))()
 
 
 def test_a_file_without_a_process_number_is_told(tmp_path: Path) -> None:
     (tmp_path / "pid").write_text("soon")
-    assert "holds no process number" in Call(str(tmp_path / "pid"))()
-    assert "holds no process number" in Call(str(tmp_path / "missing"))()
-    assert "no engine was told" in Call("1")()
+    assert "holds no process number" in ReloadSignal(str(tmp_path / "pid"))()
+    assert "holds no process number" in ReloadSignal(str(tmp_path / "missing"))()
+    assert "no engine was told" in ReloadSignal("1")()
 
 
 def test_all_files_that_a_plan_is_made_from_are_watched(tmp_path: Path) -> None:
@@ -122,12 +122,12 @@ def test_all_files_that_a_plan_is_made_from_are_watched(tmp_path: Path) -> None:
         (tmp_path / name).write_text("x")
     spec = specified(tmp_path, SPEC + "subjects: {file: who.txt}\n")
     history = [f"s={tmp_path}/old", f"{tmp_path}/b*.csv"]
-    seen = stamps(spec, history, tmp_path / "prior.yaml")
+    seen = read_stamps(spec, history, tmp_path / "prior.yaml")
     assert {os.path.relpath(name, tmp_path) for name in seen} == {
         "spec.yaml", "who.txt", "old/a.csv", "b1.csv", "b2.csv", "prior.yaml",
     }  # fmt: skip
     (tmp_path / "old/c.csv").write_text("x")
-    assert stamps(spec, history, tmp_path / "prior.yaml") != seen
+    assert read_stamps(spec, history, tmp_path / "prior.yaml") != seen
 
 
 @pytest.mark.parametrize(

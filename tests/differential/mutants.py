@@ -207,7 +207,7 @@ def counts_go_with_the_answers() -> Iterator[None]:
     def aloud(message: Any = None, *, err: bool = False, **more: Any) -> None:
         echo(message, **more)
 
-    with patch("tacit.cli.running.click.echo", aloud):
+    with patch("tacit.cli.run.click.echo", aloud):
         yield
 
 

@@ -233,7 +233,7 @@ def _openable(opened: Mapping[str, Source]) -> Iterator[None]:
         return opened[text] if text in opened else open_input(text, follow=follow)
 
     with ExitStack() as stack:
-        stack.enter_context(patch("tacit.cli.detecting.open_input", open_any))
+        stack.enter_context(patch("tacit.cli.sources.open_input", open_any))
         yield
 
 

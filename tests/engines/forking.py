@@ -31,7 +31,10 @@ def _import_everything() -> None:
     import psycopg  # noqa: F401
     from paho.mqtt import client  # noqa: F401
 
-    import tacit.cli.releasing
+    import tacit.cli.monitoring
+    import tacit.cli.run_report
+    import tacit.cli.sources
+    import tacit.engines.durable
     import tacit.ledger.verifying
     from tacit.events.subjects import Subjects
 

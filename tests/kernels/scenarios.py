@@ -49,14 +49,13 @@ PATTERNS = (
 )
 RECORD = """
 import json, sys
-from tacit.cli import warming
 from tacit.cli.main import main
-from tacit.kernels import KERNELS
+from tacit.kernels import KERNELS, ahead, needs
 from tacit.kernels.signatures import format_type
 features = []
-warming.compile_ahead = lambda *_args, **_named: 0
-needed = warming.needed_kernels
-warming.needed_kernels = lambda found: features.extend(found) or needed(found)
+ahead.compile_ahead = lambda *_args, **_named: 0
+needed = needs.needed_kernels
+needs.needed_kernels = lambda found: features.extend(found) or needed(found)
 main(sys.argv[1:], standalone_mode=False)
 kernels = []
 for name, kernel in KERNELS.items():

@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner
 from numba import types as numba_types
 
-from tacit.cli import warming
 from tacit.cli.main import main
+from tacit.cli.warm import show_compilation
 from tacit.kernels import needs
 from tacit.kernels.ahead import KernelSignature
 from tacit.kernels.needs import needed_kernels, recorded_runs
@@ -183,7 +183,7 @@ def test_progress_is_shown_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -
 
     for stream, expected in ((Terminal(), True), (io.StringIO(), False)):
         monkeypatch.setattr(sys, "stderr", stream)
-        with warming._shown() as progress:
+        with show_compilation() as progress:
             progress(12, 40)
         written = stream.getvalue()
         assert ("Compiling kernels for this machine, once: 12 of 40" in written) == expected
@@ -204,8 +204,8 @@ def test_warm_compiles_what_a_specification_needs(tmp_path: Path) -> None:
 
 
 def test_warm_says_so_where_kernels_cannot_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(warming, "compile_ahead", lambda *_args, **_named: 3)
-    monkeypatch.setattr(warming, "count_unkept", lambda _: 2)
+    monkeypatch.setattr("tacit.kernels.ahead.compile_ahead", lambda *_args, **_named: 3)
+    monkeypatch.setattr("tacit.kernels.ahead.count_unkept", lambda _: 2)
     result = CliRunner().invoke(main, ["warm"])
     assert result.exit_code == 5
     assert "2 kernels could not be kept" in result.output

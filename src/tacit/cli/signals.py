@@ -1,4 +1,4 @@
-"""Signals while a run lasts: stop when asked, at once when asked twice; reload on SIGHUP."""
+"""Signals during a run: SIGTERM and SIGINT stop it, SIGHUP reloads it."""
 
 from __future__ import annotations
 
@@ -14,62 +14,64 @@ _LOG: Final = logging.getLogger(__name__)
 _STOPPING: Final = (signal.SIGTERM, signal.SIGINT)
 
 
-class Calls:
-    """What signals ask for, kept until there is a run that can be asked."""
+class SignalRelay:
+    """Passes requests to stop or reload to a run; keeps them until the run exists."""
 
     def __init__(self) -> None:
         self._stop, self._reload = threading.Event(), threading.Event()
-        self._answering: tuple[Callable[[], None], Callable[[], None]] | None = None
+        self._callbacks: tuple[Callable[[], None], Callable[[], None]] | None = None
 
     def stop(self) -> None:
-        """Ask to stop."""
+        """Request a stop."""
         self._stop.set()
         self._pass_on()
 
     def reload(self) -> None:
-        """Ask to reload."""
+        """Request a reload."""
         self._reload.set()
         self._pass_on()
 
-    def answer(self, stop: Callable[[], None], reload: Callable[[], None]) -> None:
-        """From now on these are called; at once for what was asked before."""
-        self._answering = stop, reload
+    def connect(self, stop: Callable[[], None], reload: Callable[[], None]) -> None:
+        """Call these from now on, and at once for earlier requests."""
+        self._callbacks = stop, reload
         self._pass_on()
 
     def _pass_on(self) -> None:
-        if self._answering is None:
+        if self._callbacks is None:
             return
-        for asked, answer in zip((self._stop, self._reload), self._answering, strict=True):
-            if asked.is_set():
-                asked.clear()
-                answer()
+        for requested, callback in zip((self._stop, self._reload), self._callbacks, strict=True):
+            if requested.is_set():
+                requested.clear()
+                callback()
 
 
 @contextmanager
-def listening(stop: Callable[[], None], reload: Callable[[], None] | None = None) -> Iterator[None]:
-    """The first SIGTERM or SIGINT asks to stop, the next ends the process; SIGHUP asks to reload.
+def handle_signals(
+    stop: Callable[[], None], reload: Callable[[], None] | None = None
+) -> Iterator[None]:
+    """Stop on the first SIGTERM or SIGINT, exit on the second; reload on SIGHUP.
 
-    Ending at once loses nothing: what was not committed comes again from the source. The
-    callbacks run between two steps of the main thread, so they should do no more than set a flag.
+    An immediate exit loses nothing: the source repeats what was not committed. The callbacks run
+    in the main thread between two bytecode instructions, so they should only set a flag.
     """
 
-    def asked(number: int, _frame: FrameType | None) -> None:
+    def handle_stop(number: int, _frame: FrameType | None) -> None:
         for each in _STOPPING:
             signal.signal(each, signal.SIG_DFL)
         _LOG.info("stopping: %s came; another one ends it at once", signal.Signals(number).name)
         stop()
 
-    def called(_number: int, _frame: FrameType | None) -> None:
+    def handle_hangup(_number: int, _frame: FrameType | None) -> None:
         if reload is None:
             _LOG.warning("SIGHUP came, but this run cannot reload; give it a ledger")
         else:
             reload()
 
     if threading.current_thread() is not threading.main_thread():
-        yield  # signals come to the main thread alone
+        yield  # only the main thread gets signals
         return
-    wanted = {**dict.fromkeys(_STOPPING, asked), signal.SIGHUP: called}
-    before = {number: signal.signal(number, handler) for number, handler in wanted.items()}
+    handlers = {**dict.fromkeys(_STOPPING, handle_stop), signal.SIGHUP: handle_hangup}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""How a long run is operated: its log, its metrics, its signals, its process number."""
+"""How a long run is monitored: log, metrics, signals, status line and pid file."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from typing import Final
 
 import click
 
-from tacit.cli.logs import logging_to_stderr
-from tacit.cli.signals import Calls, listening
-from tacit.cli.statusline import shown
+from tacit.cli.log import log_to_stderr
+from tacit.cli.signals import SignalRelay, handle_signals
+from tacit.cli.status_line import show_status
 from tacit.engines.metrics import Address, Metrics
 from tacit.engines.status import Status
 from tacit.errors import SinkError, TacitError
@@ -25,25 +25,25 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Operating:
-    """What the operator wants to see and to touch."""
+class MonitoringOptions:
+    """Where a run logs and reports, and where its process id is written."""
 
     metrics: Address | None = None
     log: str = "text"
     level: str | None = None
-    """By default what happens, for a run without an end, and else what goes wrong."""
+    """By default info for live sources, else warning."""
     pid_file: Path | None = None
 
     @classmethod
-    def of(
+    def parse(
         cls,
         metrics: str | None,
         log: str,
         level: str | None,
         pid_file: Path | None,
         ledger: str | None,
-    ) -> Operating:
-        """As the command line has it."""
+    ) -> MonitoringOptions:
+        """Read the options of a command line."""
         for option, given in (("--metrics", metrics), ("--pid-file", pid_file)):
             if given is not None and ledger is None:
                 raise click.UsageError(f"{option} needs --ledger: it is for runs that last")
@@ -55,8 +55,8 @@ class Operating:
 
     @contextmanager
     def logging(self, *, live: bool) -> Iterator[None]:
-        """Log while something is done; what ends it by mistake is logged without its words."""
-        with logging_to_stderr(self.log, self.level or ("info" if live else "warning")):
+        """Log to standard error; an unexpected error is logged without its message, then exits."""
+        with log_to_stderr(self.log, self.level or ("info" if live else "warning")):
             try:
                 yield
             except (TacitError, click.ClickException, OSError):
@@ -66,28 +66,28 @@ class Operating:
                 sys.exit(1)
 
     @contextmanager
-    def listening(self) -> Iterator[Calls]:
-        """Listen to signals: from the beginning, as a start may take its time."""
-        calls = Calls()
-        with listening(calls.stop, calls.reload):
-            yield calls
+    def handle_signals(self) -> Iterator[SignalRelay]:
+        """Handle signals; begin before the run exists, because its start may take long."""
+        relay = SignalRelay()
+        with handle_signals(relay.stop, relay.reload):
+            yield relay
 
     @contextmanager
-    def showing(self, status: Status, *, live: bool) -> Iterator[None]:
-        """Show how a run goes, while it does."""
+    def show_status(self, status: Status, *, live: bool) -> Iterator[None]:
+        """Serve metrics, write the pid file and show the status line during a run."""
         with ExitStack() as stack:
             if self.metrics is not None:
                 stack.enter_context(Metrics(self.metrics, status.public, time.time()))
             if self.pid_file is not None:
-                stack.enter_context(numbered(self.pid_file))
+                stack.enter_context(write_pid_file(self.pid_file))
             if live:
-                stack.enter_context(shown(status))
+                stack.enter_context(show_status(status))
             yield
 
 
 @contextmanager
-def numbered(path: Path) -> Iterator[None]:
-    """Keep the number of this process in a file while something is done."""
+def write_pid_file(path: Path) -> Iterator[None]:
+    """Keep the process id in a file; remove the file at the end."""
     fresh = path.with_name(f".{path.name}-{os.getpid()}")
     try:
         fresh.write_text(f"{os.getpid()}\n")

@@ -1,4 +1,4 @@
-"""What `tacit plan` tells: what to expect, what it costs, and what was written."""
+"""What `tacit plan` reports: the expected quality, the epsilon, and the files written."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any, Final
 
+from tacit.cli.plan import PlanOptions
 from tacit.counting import count
 from tacit.insight.curve import Curve
 from tacit.insight.explain import allowed_windows, past_limit
@@ -29,46 +30,33 @@ SECRET: Final = "It tells about history: show it to operators and subjects, not 
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What is asked of the planner."""
-
-    mechanism: str | None
-    decode: str | None
-    quality: str | None
-    out: Path | None
-    plot: Path | None
-    allowed: float | None = None
-    """The share of history that may be refused, where that is limited."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What came of planning."""
+class PlanReport:
+    """The result of planning, as text and as JSON."""
 
     spec: Specification
-    wish: Wish
+    options: PlanOptions
     plan: Plan | None
     expected: Expected | None
     windows: int
     compared: dict[str, Expected]
-    """What to expect of each mechanism, where one was chosen."""
+    """The expected quality of each mechanism, if `auto` chose one."""
     least: Least | None
     curve: Curve | None
 
     @property
     def succeeded(self) -> bool:
-        """Whether there is what was asked for: a quality that can be had, a plan to be written."""
+        """Whether the requested quality is feasible, and the requested plan was made."""
         feasible = self.least is None or self.least.factor is not None
-        return feasible and (self.plan is not None or self.wish.out is None)
+        return feasible and (self.plan is not None or self.options.out is None)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON; exact numbers are text."""
+        """Return the fields for JSON; exact numbers are text."""
         plan, expected = self.plan, self.expected
         return {
             "fingerprint": self.spec.fingerprint,
             "windows": self.windows,
             "mechanism": None if plan is None else plan.mechanism,
-            "decode": self.wish.decode or self.spec.decode,
+            "decode": self.options.decode or self.spec.decode,
             "private": [
                 {"private": private.name, "epsilon": written(Fraction(private.epsilon)), **spent}
                 for private, spent in zip(self.spec.private, self._spent(), strict=True)
@@ -89,8 +77,8 @@ class Outcome:
             "compared": {name: _overall(other) for name, other in self.compared.items()},
             "least": None if self.least is None else self._least_dict(self.least),
             "curve": None if self.curve is None else self.curve.to_dict(),
-            "plan": _path(self.wish.out if plan is not None else None),
-            "plot": _path(self.wish.plot if self.curve is not None else None),
+            "plan": _format_path(self.options.out if plan is not None else None),
+            "plot": _format_path(self.options.plot if self.curve is not None else None),
         }
 
     def _spent(self) -> list[dict[str, str | None]]:
@@ -109,7 +97,7 @@ class Outcome:
         }
 
     def _limits(self) -> list[tuple[str, str, int, int]]:
-        """Of each limit the private pattern, how many windows it allows, and how many there are."""
+        """Return for each limit: pattern, limit, windows that it allows, windows in its horizon."""
         share = self.plan.share if self.plan else Fraction(1)
         chosen = self.plan.mechanism if self.plan else None
         private = range(len(self.spec.private))
@@ -132,10 +120,10 @@ class Outcome:
         ]
 
     def _needed(self) -> list[float | None]:
-        return required_qualities(self.spec, self.wish.quality or DECLARED)
+        return required_qualities(self.spec, self.options.quality or DECLARED)
 
     def _exact(self) -> set[str]:
-        """The queries that touch nothing private, whoever the subject is."""
+        """Return the queries that contain no private element, for any subject."""
         private = {name for pattern in self.spec.private_patterns for name in elements(pattern)}
         asked = self.spec.query_patterns.items()
         return {name for name, pattern in asked if private.isdisjoint(elements(pattern))}
@@ -148,15 +136,17 @@ class Outcome:
             parts.append("Without history there is no telling what quality to expect.")
         parts += ["", *self._epsilons(), *self._past()]
         if self.curve is not None:
-            parts += ["", str(self.curve), f"Drawn into {self.wish.plot}."]
-        return "\n".join([*parts, "", *self._last()])
+            parts += ["", str(self.curve), f"Drawn into {self.options.plot}."]
+        return "\n".join([*parts, "", *self._next_steps()])
 
     def _headline(self) -> str:
         past = f"{count(self.windows, 'window')} of history" if self.windows else "no history"
         if self.least is not None and self.least.factor is None:
             return f"No epsilon is enough, from {past}. The best that can be had:\n"
-        mechanism = self.plan.mechanism if self.plan else self.wish.mechanism or self.spec.mechanism
-        decode = self.wish.decode or self.spec.decode
+        mechanism = (
+            self.plan.mechanism if self.plan else self.options.mechanism or self.spec.mechanism
+        )
+        decode = self.options.decode or self.spec.decode
         told = f"{mechanism}, decoded by {decode}, from {past}."
         if self.compared:
             figures = ", ".join(f"{name} {e.quality:.3f}" for name, e in self.compared.items())
@@ -168,10 +158,10 @@ class Outcome:
         rows: list[tuple[str, ...]] = [("query", "precision", "recall", "Q", "MRE", "needs", "")]
         for row in self._queries(expected):
             short = row["needs"] is not None and row["quality"] < row["needs"]
-            figures = ("exact", "", "", "") if row["exact"] else _figures(row)
+            figures = ("exact", "", "", "") if row["exact"] else _format_row(row)
             wanted = "" if row["needs"] is None else f"{row['needs']:g}"
             rows.append((row["query"], *figures, wanted, "falls short" if short else ""))
-        rows.append(("all", *_figures(_overall(expected)), "", ""))
+        rows.append(("all", *_format_row(_overall(expected)), "", ""))
         if needs == [None] * len(needs):
             rows = [row[:-2] for row in rows]
         return [*aligned(rows), ""]
@@ -194,7 +184,7 @@ class Outcome:
         return lines + (overlapping(self.plan) if self.plan and private else [])
 
     def _past(self) -> list[str]:
-        """What limits allow, and what to expect once they are reached."""
+        """Say what limits allow, and what to expect once they are reached."""
         lines = []
         for name, limit, allowed, windows in self._limits():
             lines += fill(f"Limit of {name}, {limit}: {past_limit(allowed, windows)}", 100).split(
@@ -206,9 +196,9 @@ class Outcome:
             lines += self._table(self.plan.past)[:-1]
         return ["", *lines] if lines else []
 
-    def _last(self) -> list[str]:
-        """What was written, or why nothing was, and what to do."""
-        least, out = self.least, self.wish.out
+    def _next_steps(self) -> list[str]:
+        """Say what was written, or why nothing was, and what to do."""
+        least, out = self.least, self.options.out
         if least is not None and least.factor is None:
             return [
                 f"Infeasible: {least.obstacle} is the obstacle. Ask for less quality there, change"
@@ -230,12 +220,12 @@ class Outcome:
         return [f"Plan written to {out}.{f' {SECRET}' if self.windows else ''}"]
 
 
-def _figures(row: dict[str, Any]) -> tuple[str, ...]:
-    return tuple(_figure(row[label]) for label in ("precision", "recall", "quality", "mre"))
+def _format_row(row: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(_format_share(row[label]) for label in ("precision", "recall", "quality", "mre"))
 
 
-def _figure(share: float) -> str:
-    """Three digits; what is nearly 0 or 1 is not told as if it were that."""
+def _format_share(share: float) -> str:
+    """Format a share with three digits; only exact values show as 0.000 or 1.000."""
     if 0 < share < 0.0005:
         return "<0.001"
     return ">0.999" if 0.9995 <= share < 1 else f"{share:.3f}"
@@ -251,5 +241,5 @@ def _overall(expected: Expected) -> dict[str, float]:
     }
 
 
-def _path(path: Path | None) -> str | None:
+def _format_path(path: Path | None) -> str | None:
     return None if path is None else str(path)

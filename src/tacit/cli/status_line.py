@@ -1,4 +1,4 @@
-"""The line that shows on a terminal how a live run goes, for the operator alone."""
+"""The status line of a live run, on the operator's terminal."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from tacit.engines.status import Status
 if TYPE_CHECKING:
     from rich.text import Text
 
-_STRETCH: Final = 10.0
-"""The seconds over which the rate is taken."""
-_SLOW: Final = 0.5
-"""Seconds of a commit from which on it is told."""
+_RATE_SECONDS: Final = 10.0
+"""Seconds over which the rate is averaged."""
+_SLOW_COMMIT: Final = 0.5
+"""Commits that take at least this many seconds are shown."""
 _REFRESHES: Final = 2
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass
 class StatusLine:
-    """Words for a status at a moment; it remembers a little, for the rate."""
+    """Formats a status; remembers recent counts for the rate."""
 
     status: Status
     now: Callable[[], float] = time.time
@@ -40,7 +40,11 @@ class StatusLine:
         parts = [f"{self._rate():,.0f} tuples/s"]
         if status.newest is not None:
             lag = self.now() - status.newest / 1e6
-            parts.append(f"lag {_span(lag)}" if lag >= 0 else f"{_span(-lag)} ahead of the clock")
+            parts.append(
+                f"lag {_format_span(lag)}"
+                if lag >= 0
+                else f"{_format_span(-lag)} ahead of the clock"
+            )
         parts.append(f"{count(status.open_windows, 'window')} open")
         parts.append(f"{count(public.windows, 'window')} released")
         for number, what in ((status.late, "late"), (status.refused, "refused")):
@@ -49,10 +53,10 @@ class StatusLine:
             parts.append(f"{count(public.undelivered, 'release')} undelivered")
         if public.exhausted:
             parts.append(f"{count(public.exhausted, 'subject')} exhausted")
-        if status.commit_seconds >= _SLOW:
-            parts.append(f"commits take {_span(status.commit_seconds)}")
+        if status.commit_seconds >= _SLOW_COMMIT:
+            parts.append(f"commits take {_format_span(status.commit_seconds)}")
         if public.next_close is not None:
-            parts.append(f"next close {_moment(public.next_close)}")
+            parts.append(f"next close {_format_moment(public.next_close)}")
         return " · ".join(parts)
 
     def __rich__(self) -> Text:
@@ -61,18 +65,18 @@ class StatusLine:
         return Text(str(self), no_wrap=True, overflow="ellipsis")
 
     def _rate(self) -> float:
-        """Tuples in a second, over the last stretch."""
+        """Return the recent tuples per second."""
         now, seen = self.now(), self._seen
         seen.append((now, self.status.tuples))
-        while len(seen) > 2 and seen[1][0] <= now - _STRETCH:
+        while len(seen) > 2 and seen[1][0] <= now - _RATE_SECONDS:
             seen.popleft()
         began, before = seen[0]
         return (self.status.tuples - before) / (now - began) if now > began else 0.0
 
 
 @contextmanager
-def shown(status: Status) -> Iterator[None]:
-    """Show the line while a run lasts, on a terminal only; what is logged stands above it."""
+def show_status(status: Status) -> Iterator[None]:
+    """Show the line during a run, on a terminal only; log lines appear above it."""
     if not sys.stderr.isatty():
         yield
         return
@@ -90,10 +94,10 @@ def shown(status: Status) -> Iterator[None]:
         yield
 
 
-def _span(seconds: float) -> str:
-    """A stretch of time in its two largest units, roughly.
+def _format_span(seconds: float) -> str:
+    """Format a duration in its two largest units.
 
-    >>> _span(0.25), _span(75), _span(90_061)
+    >>> _format_span(0.25), _format_span(75), _format_span(90_061)
     ('0.2 s', '1 min 15 s', '1 d 1 h')
     """
     if seconds < 60:
@@ -105,7 +109,7 @@ def _span(seconds: float) -> str:
     return f"{whole // 60} min {whole % 60} s"
 
 
-def _moment(microseconds: int) -> str:
+def _format_moment(microseconds: int) -> str:
     try:
         moment = _EPOCH + timedelta(microseconds=microseconds)
     except OverflowError:

@@ -12,32 +12,32 @@ from typing import Final, TypeAlias
 
 import click
 
-from tacit.cli.paths import allowed_paths
-from tacit.cli.signals import listening
+from tacit.cli.options import allowed_paths
+from tacit.cli.signals import handle_signals
 from tacit.counting import count
 from tacit.errors import SpecificationError, TacitError
 from tacit.spec.reading import load
 from tacit.spec.subjects import SubjectFile
 
 Stamps: TypeAlias = dict[str, tuple[int, int, int]]
-"""For each file its inode, its size and when it was last changed."""
+"""For each file its inode, its size and its modification time."""
 INTERVAL: Final = 1.0
-"""Seconds between two looks at the files; they must be at rest for as long before it plans."""
+"""Seconds between two checks; files must be unchanged this long before planning starts."""
 
 
-class Call:
-    """Tells a running engine to reload, by SIGHUP to a process or to one that a file names."""
+class ReloadSignal:
+    """Sends SIGHUP to a run: to a process id, or to the one in a file."""
 
     def __init__(self, target: str) -> None:
         self.target = target
 
     def __call__(self) -> str:
-        """Send the signal, if it would be heard; what was done."""
+        """Send the signal if the process handles it; returns what was done."""
         try:
             pid = int(self.target if self.target.isdigit() else Path(self.target).read_text())
         except (OSError, ValueError):
             return f"no engine was told: {self.target} holds no process number"
-        if pid <= 1 or not _hears_hangup(pid):
+        if pid <= 1 or not _handles_hangup(pid):
             return f"no engine was told: process {pid} does not run, or does not reload"
         try:
             os.kill(pid, signal.SIGHUP)
@@ -46,26 +46,26 @@ class Call:
         return f"told process {pid} to reload"
 
 
-def watch(
+def watch_files(
     plan: Callable[[], None],
     files: Callable[[], Stamps],
-    call: Call | None = None,
+    signal_reload: ReloadSignal | None = None,
     interval: float = INTERVAL,
 ) -> None:
-    """Plan now and after every change, until SIGINT or SIGTERM; mistakes are told and outlived."""
+    """Plan now and after every change, until SIGINT or SIGTERM; errors do not end it."""
     ended = threading.Event()
-    with listening(ended.set):
+    with handle_signals(ended.set):
         seen = files()
-        _say(f"watching {count(len(seen), 'file')}; stop it with Ctrl-C")
+        _print(f"watching {count(len(seen), 'file')}; stop it with Ctrl-C")
         while not ended.is_set():
-            if _planned(plan) and call is not None:
-                _say(call())
-            seen = _changed(files, seen, ended, interval)
-    _say("stopped")
+            if _try_plan(plan) and signal_reload is not None:
+                _print(signal_reload())
+            seen = _wait_for_change(files, seen, ended, interval)
+    _print("stopped")
 
 
-def _planned(plan: Callable[[], None]) -> bool:
-    """Plan once; whether there is a new plan."""
+def _try_plan(plan: Callable[[], None]) -> bool:
+    """Plan once; returns whether there is a new plan."""
     try:
         plan()
     except TacitError as error:
@@ -78,34 +78,35 @@ def _planned(plan: Callable[[], None]) -> bool:
             return True
     else:
         return True
-    _say("no new plan; watching on")
+    _print("no new plan; watching on")
     return False
 
 
-def _changed(
+def _wait_for_change(
     files: Callable[[], Stamps], seen: Stamps, ended: threading.Event, interval: float
 ) -> Stamps:
-    """Wait until files have changed and are at rest again, or the watch has ended."""
+    """Wait until files have changed and then stayed the same, or the watch has ended."""
     before = seen
     while not ended.wait(interval):
         now = files()
         if now == before and now != seen:
-            _say(f"{count(sum(1 for _ in _differing(seen, now)), 'file')} changed; planning again")
+            changed = sum(1 for _ in _changed_files(seen, now))
+            _print(f"{count(changed, 'file')} changed; planning again")
             return now
         before = now
     return seen
 
 
-def _differing(one: Stamps, other: Stamps) -> Iterator[str]:
+def _changed_files(one: Stamps, other: Stamps) -> Iterator[str]:
     return (name for name in one.keys() | other.keys() if one.get(name) != other.get(name))
 
 
-def stamps(spec_file: Path, history: Sequence[str], prior: Path | None = None) -> Stamps:
-    """What a plan is made from, as it is on the disk now; files that are not there are left out.
+def read_stamps(spec_file: Path, history: Sequence[str], prior: Path | None = None) -> Stamps:
+    """Return the stamps of all files that a plan depends on; missing files are left out.
 
-    The files that the specification names are found as long as it can be read.
+    Files that the specification names are included if the specification can be read.
     """
-    names = {str(spec_file), *([] if prior is None else [str(prior)]), *_named_in(spec_file)}
+    names = {str(spec_file), *([] if prior is None else [str(prior)]), *_list_spec_files(spec_file)}
     for text in history:
         path = text if os.path.exists(text) else text.partition("=")[2] or text
         if os.path.isdir(path):
@@ -124,8 +125,8 @@ def stamps(spec_file: Path, history: Sequence[str], prior: Path | None = None) -
     return found
 
 
-def _named_in(spec_file: Path) -> set[str]:
-    """The files that a specification refers to."""
+def _list_spec_files(spec_file: Path) -> set[str]:
+    """Return the files that a specification names."""
     try:
         spec = load(spec_file, allowed_paths())
     except SpecificationError:
@@ -136,15 +137,15 @@ def _named_in(spec_file: Path) -> set[str]:
     return {str(spec.folder / name) for name in named}
 
 
-def _hears_hangup(pid: int) -> bool:
-    """Whether a process has its own way with SIGHUP: others would be ended by it."""
+def _handles_hangup(pid: int) -> bool:
+    """Whether a process handles SIGHUP; it would end any other process."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
-        return not Path("/proc/self/status").exists()  # where it cannot be known, it is trusted
+        return not Path("/proc/self/status").exists()  # without /proc, assume that it does
     caught = next((line.split()[1] for line in lines if line.startswith("SigCgt:")), "0")
     return bool(int(caught, 16) >> (signal.SIGHUP - 1) & 1)
 
 
-def _say(what: str) -> None:
-    click.echo(f"tacit: {what}", err=True)
+def _print(message: str) -> None:
+    click.echo(f"tacit: {message}", err=True)

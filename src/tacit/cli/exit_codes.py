@@ -1,4 +1,4 @@
-"""How a command ends: its exit code, and one clear message where something went wrong."""
+"""Exit codes, and the error message that goes with each."""
 
 from __future__ import annotations
 
@@ -61,44 +61,44 @@ Exit codes:
 
 
 @contextmanager
-def ending(arguments: Sequence[str] = ()) -> Iterator[None]:
-    """Turn what goes wrong outside of the program into a message and an exit code.
+def exit_on_error(arguments: Sequence[str] = ()) -> Iterator[None]:
+    """Turn expected errors into a message and an exit code.
 
-    A traceback is for mistakes in the program alone. No message repeats a secret that stands in
-    the command's arguments.
+    Only a bug in Tacit shows a traceback. Secrets in the command's arguments are removed from
+    messages.
     """
     try:
         with command_line():
             yield
             _flush()
     except (ClosedPipeError, BrokenPipeError):
-        _end(141)
+        _exit(141)
     except OptionError as error:
         raise click.UsageError(scrub(str(error), *arguments)) from error
     except TacitError as error:
         lead = "" if isinstance(error, SpecificationError) else "tacit: "
         code = next(code for kind, code in CODES if isinstance(error, kind))
-        _end(code, *(lead + line for line in scrub(str(error), *arguments).splitlines()))
+        _exit(code, *(lead + line for line in scrub(str(error), *arguments).splitlines()))
     except click.ClickException as error:
         vars(error)["message"] = scrub(error.message, *arguments)
         raise
     except KeyboardInterrupt:
-        _end(130, "tacit: interrupted")
+        _exit(130, "tacit: interrupted")
     except UnicodeEncodeError as error:
-        _end(5, f"tacit: the output cannot be written as {error.encoding}; set PYTHONUTF8=1")
+        _exit(5, f"tacit: the output cannot be written as {error.encoding}; set PYTHONUTF8=1")
     except MemoryError:
-        _end(
+        _exit(
             1,
             "tacit: there is not enough memory; free some, or take fewer subjects, queries or"
             " shorter windows",
         )
     except OSError as error:
-        code, why = _explained(error)
-        _end(code, f"tacit: {scrub(why, *arguments)}")
+        code, why = _describe_os_error(error)
+        _exit(code, f"tacit: {scrub(why, *arguments)}")
 
 
-def _explained(error: OSError) -> tuple[int, str]:
-    """What failed: a file that the error names, or else what is printed."""
+def _describe_os_error(error: OSError) -> tuple[int, str]:
+    """Return the exit code and the message for an error of the operating system."""
     why = os.strerror(error.errno) if error.errno else type(error).__name__
     if error.filename is not None:
         return 1, f"{os.fsdecode(error.filename)}: {why}; check the path and who may use it"
@@ -107,15 +107,15 @@ def _explained(error: OSError) -> tuple[int, str]:
     return 1, f"the system refused something: {why}"
 
 
-def _end(code: int, *lines: str) -> NoReturn:
-    """Say why, if standard error can be written, and exit."""
+def _exit(code: int, *lines: str) -> NoReturn:
+    """Print the message, if standard error can be written, and exit."""
     with suppress(OSError, ValueError):
         for line in lines:
             click.echo(line, err=True)
     try:
         _flush()
     except (OSError, ValueError):
-        # Python would complain of the same output again when it flushes at its end.
+        # Otherwise Python fails again when it flushes standard output at exit.
         with suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code)

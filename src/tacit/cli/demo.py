@@ -1,0 +1,221 @@
+"""`tacit demo`: plan, run and audit on generated taxi trips."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from tacit.engines.local import Input
+    from tacit.insight.audit import Report
+    from tacit.insight.curve import Curve
+    from tacit.planning.plan import Plan
+    from tacit.spec.specification import Specification
+
+_EPSILONS: Final = {"0.5", "1", "2", "3", "5", "10"}
+_WRITTEN: Final = {
+    "taxi.yaml": "the specification: what is asked, and what is private",
+    "history.parquet": "trips of the past, which the plan was made from",
+    "trips.parquet": "trips of another day",
+    "plan.json": "the plan; for operators and subjects",
+    "answers.parquet": "protected answers; for consumers",
+    "truth.parquet": "true answers; for the operator alone",
+    "quality.svg": "quality against epsilon; also quality.png",
+    "demo.svg": "what you see here",
+}
+
+
+@click.command()
+@click.option("--out", type=click.Path(path_type=Path, file_okay=False), default="demo-output",
+              show_default=True, help="The folder to write everything to.")  # fmt: skip
+@click.option("--taxis", type=click.IntRange(1, 100_000), default=500, show_default=True,
+              help="Number of taxis.")  # fmt: skip
+@click.option("--days", type=click.FloatRange(0.05, 60), default=2.0, show_default=True,
+              help="Days of history; the run covers one more day.")  # fmt: skip
+@click.option("--seed", type=int, default=0, show_default=True,
+              help="Seed of the generated trips.")  # fmt: skip
+def demo(out: Path, taxis: int, days: float, seed: int) -> None:
+    """Show all of Tacit on generated taxi trips, in about a minute.
+
+    Makes a plan from history, runs it over another day, shows what consumers see next to the truth,
+    audits the plan, and plots quality against epsilon.
+
+    \b
+    Example:
+      tacit demo --taxis 1000 --days 7
+    """
+    run_demo(out, taxis, days, seed)
+
+
+def run_demo(out: Path, taxis: int, days: float, seed: int) -> None:
+    """Generate trips, plan, run with protection, and show the answers next to the truth."""
+    from tacit.cli.demo_tables import compare_answers, join_truth, show_morning
+    from tacit.cli.sources import write_answers
+    from tacit.connectors.appending import failing
+    from tacit.engines.local import Detection, protected, survey
+    from tacit.insight.audit import audit
+    from tacit.insight.curve import curve
+    from tacit.planning.plan import Plan
+    from tacit.planning.planner import make_plan
+
+    console = _open_console()
+    with failing(str(out)):
+        out.mkdir(parents=True, exist_ok=True)
+        _check_writable(out)
+    spec = _write_spec(out / "taxi.yaml")
+    _print_title(console, 1, "Taxis report where they are")
+    with console.status("Generating taxi trips ..."):
+        past, today = _generate_trips(out, taxis, days, seed)
+    console.print(f"{past:,} reports of {taxis:,} taxis are history; {today:,} are of another day.")
+    _print_title(console, 2, "Passengers and drivers say what is private")
+    _print_private(console, spec)
+    _print_title(console, 3, "The planner looks at history for the best channels")
+    with console.status("Planning ..."):
+        statistics = survey(spec, _open_trips(spec, out / "history.parquet"), literal=False)
+        plan = make_plan(spec, statistics)
+        plan.save(out / "plan.json")
+        drawn = curve(spec, statistics)
+        for suffix in (".svg", ".png"):
+            drawn.save(out / f"quality{suffix}")
+    _print_curve(console, plan, drawn)
+    _print_title(console, 4, "Another day is answered: what consumers see, beside the truth")
+    with console.status("Answering ..."):
+        trips = out / "trips.parquet"
+        truth = Detection(spec, _open_trips(spec, trips))
+        write_answers(truth, str(out / "truth.parquet"))
+        run = protected(spec, _open_trips(spec, trips), Plan.load(out / "plan.json", spec))
+        write_answers(run, str(out / "answers.parquet"), protected=True)
+    both = join_truth(out)
+    assert plan.expected is not None, "the history has windows"
+    console.print(compare_answers(both, spec, plan.expected))
+    console.print("\nA morning, truth and protected answer; ! marks where they differ:")
+    console.print(show_morning(both, spec))
+    _print_title(console, 5, "The audit reckons what was given away, in whole numbers")
+    _print_audit(console, audit(plan))
+    _print_title(console, 6, f"Written to {out}")
+    for name, what in _WRITTEN.items():
+        console.print(f"  {name:<16} {what}", highlight=False)
+    (out / "demo.svg").write_text(_export_svg(console), "utf-8")
+    console.print(f"\nNext: tacit explain {out / 'taxi.yaml'}", highlight=False)
+
+
+def _open_console() -> Console:
+    """Return a console that leaves the handling of a broken pipe to the command."""
+    from rich.console import Console
+
+    from tacit.errors import ClosedPipeError
+
+    class PipeConsole(Console):
+        def on_broken_pipe(self) -> None:
+            raise ClosedPipeError("standard output was closed by its reader")
+
+    return PipeConsole(width=110, record=True)
+
+
+def _check_writable(out: Path) -> None:
+    """Fail now rather than after a minute's work."""
+    probe = out / ".written"
+    probe.touch()
+    probe.unlink()
+
+
+def _print_title(console: Console, number: int, text: str) -> None:
+    console.print(f"\n[bold cyan]{number}[/]  [bold]{text}[/]")
+
+
+def _write_spec(path: Path) -> Specification:
+    """Copy the example specification to a file and load it."""
+    from tacit.spec.reading import load
+
+    text = files("tacit.evaluation").joinpath("taxi.yaml").read_text("utf-8")
+    path.write_text(text, "utf-8")
+    return load(path)
+
+
+def _generate_trips(out: Path, taxis: int, days: float, seed: int) -> tuple[int, int]:
+    """Write trips of the past and of another day; returns the number of reports in each."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    from tacit.evaluation.trips import Trips
+
+    trips = Trips(taxis=taxis, days=days + 1, seed=seed)
+    table = trips.table()
+    turn = pa.scalar(trips.start + timedelta(days=days), table.schema.field("ts").type)
+    earlier = pc.less(table.column("ts"), turn)
+    past, today = table.filter(earlier), table.filter(pc.invert(earlier))
+    pq.write_table(past, out / "history.parquet")
+    pq.write_table(today, out / "trips.parquet")
+    return past.num_rows, today.num_rows
+
+
+def _open_trips(spec: Specification, path: Path) -> list[Input]:
+    from tacit.connectors.files import open_source
+    from tacit.engines.local import assign
+
+    return assign(spec, [(None, open_source(path))])
+
+
+def _print_private(console: Console, spec: Specification) -> None:
+    from tacit.insight.explain import UNIT, explain
+    from tacit.privacy.exponentials import written
+
+    console.print(f"Every epsilon is for {UNIT}.")
+    for private in explain(spec).private:
+        even = private.odds.even
+        console.print(
+            f"{private.name}: [yellow]{private.pattern}[/], epsilon {written(private.epsilon)}:"
+            f" a 50:50 guess can become at most {even}:{100 - even}.",
+            highlight=False,
+        )
+
+
+def _print_curve(console: Console, plan: Plan, drawn: Curve) -> None:
+    from rich.table import Table
+
+    from tacit.privacy.exponentials import written
+
+    console.print(
+        f"{plan.windows:,} windows of history. The quality Q to expect, half precision and half"
+        " recall, over all queries:",
+        highlight=False,
+    )
+    rows = Table(*drawn.rows()[0], box=None, padding=(0, 2))
+    declared = written(drawn.declared)
+    for row in drawn.rows()[1:]:
+        if row[0] in _EPSILONS | {declared}:
+            rows.add_row(*row, style="bold" if row[0] == declared else "dim")
+    console.print(rows)
+    console.print(f"This run uses {plan.mechanism}, with epsilon {declared}.", highlight=False)
+
+
+def _print_audit(console: Console, report: Report) -> None:
+    from tacit.privacy.exponentials import written
+
+    channels = [channel for policy in report.policies for channel in policy.channels]
+    for policy in report.policies:
+        for pattern in policy.patterns:
+            true = "without limit" if pattern.whole is None else f"{float(pattern.whole):.12g}"
+            console.print(
+                f"{pattern.name}: true epsilon at most {true}, of {written(pattern.asked)} that was"
+                " asked, for one subject and window.",
+                highlight=False,
+            )
+    word = "[green]passed[/]" if report.passed else "[bold red]FAILED[/]"
+    console.print(f"{len(channels)} channels: {word}.", highlight=False)
+
+
+def _export_svg(console: Console) -> str:
+    """Export what the console shows as SVG, without a font to download."""
+    from rich._export_format import CONSOLE_SVG_FORMAT
+
+    frame = re.sub(r"@font-face \{\{.*?\}\}", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
+    return console.export_svg(title="tacit demo", clear=False, code_format=frame)

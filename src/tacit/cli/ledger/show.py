@@ -1,0 +1,192 @@
+"""`tacit ledger show`: who was charged what."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from tacit.cli import options
+from tacit.cli.progress import show_spinner
+from tacit.cli.report import format_time
+from tacit.counting import count
+from tacit.durations import format_duration
+from tacit.insight.tabular import aligned
+
+if TYPE_CHECKING:
+    from tacit.ledger.statement import Entry, Horizon, Statement
+
+_UNIT: Final = "Epsilon counts for one subject and one private pattern; windows add up."
+_SHOWN: Final = 7
+"""Horizons of a private pattern that are shown as text."""
+_ENTRIES: Final = 20
+"""Charges that are shown as text."""
+
+
+@click.command("show")
+@options.ledger_place
+@options.subject
+@options.private
+@options.as_json("Report as JSON, amounts in nano-epsilon.")
+def show_ledger(place: str, subject: str | None, private: str | None, as_json: bool) -> None:
+    """Show who was charged what and when, what is left, and what the next horizon allows.
+
+    \b
+    Examples:
+      tacit ledger show taxi.ledger
+      tacit ledger show taxi.ledger --subject 4711 --private hospital_visit
+    """
+    from tacit.ledger.ledger import Ledger
+    from tacit.ledger.statement import statement
+
+    with Ledger.open(place, read_only=True) as ledger, show_spinner("Reading the ledger"):
+        found = statement(ledger, subject=subject, private=private)
+        name = ledger.name
+    if as_json:
+        click.echo(json.dumps(_to_dict(found), indent=2))
+    else:
+        click.echo("\n".join(_format_statement(name, found)))
+
+
+def format_epsilon(amount: int) -> str:
+    """Format an amount of nano-epsilon as a decimal number.
+
+    >>> format_epsilon(20_000_000_000), format_epsilon(1), format_epsilon(2_500_000_000)
+    ('20', '0.000000001', '2.5')
+    """
+    from tacit.ledger.charges import NANO
+
+    whole, rest = divmod(amount, NANO)
+    return f"{whole}.{rest:09}".rstrip("0").rstrip(".")
+
+
+def _format_statement(name: str, statement: Statement) -> Iterator[str]:
+    yield (
+        f"Ledger {name} ({statement.ledger}), since {format_time(statement.created)}:"
+        f" {count(statement.releases, 'release')}, {count(statement.answers, 'answer')},"
+        f" {count(statement.subjects, 'subject')}."
+    )
+    if statement.subject is None:
+        yield from _format_runs(statement)
+    else:
+        yield f"Subject {statement.subject}:"
+    if statement.horizons:
+        yield from ("", _UNIT, *_format_horizons(statement))
+    else:
+        yield "Nothing was charged."
+    if statement.entries:
+        yield from ("", "Charges:", *_format_entries(statement.entries))
+    if statement.archived:
+        archived = (
+            f"Releases up to {statement.archived:,} are archived; their charges are in balances"
+        )
+        yield from ("", f"{archived}, and no longer listed one by one.")
+    if statement.releases:
+        yield from ("", f"Release {statement.releases} has the hash {statement.hash}")
+
+
+def _format_runs(statement: Statement) -> Iterator[str]:
+    rows = [("run", "releases", "windows", "answers", "released until")]
+    for run in statement.runs:
+        until = "" if run.until is None else format_time(run.until)
+        rows.append((run.run, f"{run.releases:,}", f"{run.windows:,}", f"{run.answers:,}", until))
+    if statement.runs:
+        yield from aligned(rows)
+
+
+def _format_horizons(statement: Statement) -> Iterator[str]:
+    """Format the last horizons of each private pattern, and what the next one allows."""
+    patterns: dict[tuple[str, int], list[Horizon]] = {}
+    for horizon in statement.horizons:
+        patterns.setdefault((horizon.private, horizon.length), []).append(horizon)
+    for (private, length), horizons in patterns.items():
+        last = horizons[-1]
+        limit = "no limit"
+        if last.limit is not None:
+            limit = (
+                f"at most {format_epsilon(last.limit)} in a horizon of {format_duration(length)}"
+            )
+        yield from ("", f"{private}: {format_epsilon(last.amount)} for a window, {limit}")
+        yield from aligned(
+            [_headings(statement), *(_format_horizon(statement, one) for one in horizons[-_SHOWN:])]
+        )
+        if len(horizons) > _SHOWN:
+            yield f"  and {len(horizons) - _SHOWN:,} before; --json shows all"
+        yield f"  {_format_next(statement, last)}"
+
+
+def _headings(statement: Statement) -> tuple[str, ...]:
+    if statement.subject is not None:
+        return ("horizon from", "spent", "left", "exhausted")
+    return ("horizon from", "subjects", "most spent", "least left", "exhausted")
+
+
+def _format_horizon(statement: Statement, horizon: Horizon) -> tuple[str, ...]:
+    left = "no limit" if horizon.left is None else format_epsilon(horizon.left)
+    if statement.subject is not None:
+        exhausted = "yes" if horizon.exhausted else "no"
+        return (format_time(horizon.start), format_epsilon(horizon.spent), left, exhausted)
+    numbers = (
+        f"{horizon.subjects:,}",
+        format_epsilon(horizon.spent),
+        left,
+        f"{horizon.exhausted:,}",
+    )
+    return (format_time(horizon.start), *numbers)
+
+
+def _format_next(statement: Statement, last: Horizon) -> str:
+    if last.limit is None or last.allowed is None:
+        return "Every window can be paid for."
+    who = "The subject" if statement.subject is not None else "Whoever is exhausted"
+    allows = f"{format_epsilon(last.limit)} again, enough for {count(last.allowed, 'window')}"
+    if not last.exhausted:
+        return f"The next horizon, from {format_time(last.end)} on, allows {allows}."
+    return (
+        f"{who} is answered from public events and the prior alone until {format_time(last.end)};"
+        f" then there is {allows}."
+    )
+
+
+def _format_entries(entries: tuple[Entry, ...]) -> Iterator[str]:
+    rows = [("private pattern", "first window", "windows", "each", "release", "released at")]
+    rows += [
+        (
+            entry.private,
+            format_time(entry.first),
+            f"{entry.windows:,}",
+            format_epsilon(entry.amount),
+            f"{entry.release:,}",
+            format_time(entry.committed),
+        )
+        for entry in entries[-_ENTRIES:]
+    ]
+    yield from aligned(rows)
+    if len(entries) > _ENTRIES:
+        yield f"  and {len(entries) - _ENTRIES:,} before; --json shows all, export writes all"
+
+
+def _to_dict(statement: Statement) -> dict[str, Any]:
+    """Return the fields for JSON: times as text, amounts in nano-epsilon."""
+    plain = asdict(statement) | {"created": format_time(statement.created)}
+    for run in plain["runs"]:
+        run["until"] = None if run["until"] is None else format_time(run["until"])
+    plain["horizons"] = [
+        asdict(one)
+        | {
+            "start": format_time(one.start),
+            "end": format_time(one.end),
+            "left": one.left,
+            "allowed": one.allowed,
+        }
+        for one in statement.horizons
+    ]
+    for entry in plain["entries"]:
+        entry |= {
+            "committed": format_time(entry["committed"]),
+            "first": format_time(entry["first"]),
+        }
+    return plain

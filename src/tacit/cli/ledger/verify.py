@@ -1,0 +1,114 @@
+"""`tacit ledger verify`: whether a ledger was changed."""
+
+from __future__ import annotations
+
+import json
+import string
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from tacit.cli import options
+from tacit.cli.progress import show_spinner
+from tacit.counting import count
+from tacit.errors import LedgerError
+
+if TYPE_CHECKING:
+    from tacit.ledger.verifying import Verdict
+
+FAILED: Final = 8
+_FAULTS: Final = 20
+"""Faults that are shown as text."""
+
+
+def _read_anchors(
+    _context: click.Context, _param: click.Parameter, given: tuple[str, ...]
+) -> dict[int, str]:
+    """Read numbers of releases and their hashes."""
+    anchors = {}
+    for text in given:
+        number, _, noted = text.partition(":")
+        if not number.isdecimal() or len(noted) != 64 or set(noted.lower()) - set(string.hexdigits):
+            raise click.BadParameter(f"expected NUMBER:HASH, as verify prints it; got {text!r}")
+        anchors[int(number)] = noted.lower()
+    return anchors
+
+
+@click.command("verify")
+@options.ledger_place
+@click.option(
+    "--anchor",
+    "anchors",
+    metavar="NUMBER:HASH",
+    multiple=True,
+    callback=_read_anchors,
+    help="A release and its hash, as verify printed them earlier. Repeatable.",
+)
+@options.archives("Verify this archive too, and that it continues into the ledger.")
+@click.option("--full", is_flag=True, help="Verify everything, also what was verified before.")
+@options.as_json()
+def verify_ledger(
+    place: str, anchors: dict[int, str], archives: tuple[Path, ...], full: bool, as_json: bool
+) -> None:
+    """Verify that nobody changed a ledger, and name the first broken link.
+
+    Checks the hash chain of releases and charges, the stored answers, the registry of subjects, and
+    that balances are the sum of charges. The ledger remembers what was verified: the next time only
+    new entries and a random sample of the rest are checked. Exits with code 8 if anything was
+    changed.
+
+    \b
+    Examples:
+      tacit ledger verify taxi.ledger
+      tacit ledger verify taxi.ledger --full --archive taxi.ledger.1-44640.archive
+    """
+    from tacit.ledger.ledger import Ledger
+    from tacit.ledger.verifying import remember, verify
+
+    with Ledger.open(place, read_only=True) as ledger, show_spinner("Verifying the ledger"):
+        verdict = verify(ledger, anchors, full=full, archives=archives)
+        name = ledger.name
+    if verdict.passed:
+        try:
+            with Ledger.open(place, create=False) as ledger:
+                remember(ledger, verdict)
+        except LedgerError as error:
+            click.echo(f"tacit: what was verified is not remembered: {error}", err=True)
+    if as_json:
+        click.echo(json.dumps({"passed": verdict.passed} | asdict(verdict), indent=2))
+    else:
+        click.echo("\n".join(_format_verdict(name, verdict)))
+    if not verdict.passed:
+        sys.exit(FAILED)
+
+
+def _format_verdict(name: str, verdict: Verdict) -> Iterator[str]:
+    looked = (
+        f"{count(verdict.releases, 'release')}, {count(verdict.charges, 'charge')},"
+        f" {count(verdict.bodies, 'release')} with answers kept,"
+        f" {count(verdict.balances, 'balance')}, {count(verdict.subjects, 'subject')}"
+    )
+    if verdict.passed:
+        yield f"The ledger {name} is as it was written: {looked}."
+        if verdict.archived:
+            yield f"Releases up to {verdict.archived:,} are archived."
+        for path in verdict.archives:
+            yield f"The archive {path} is as it was written, and joins the ledger."
+        if verdict.since > verdict.archived:
+            yield (
+                f"Releases up to {verdict.since:,} were verified before; {verdict.sampled:,} of"
+                " them were checked again, by lot. --full checks all."
+            )
+        if verdict.releases:
+            yield f"Release {verdict.releases} has the hash {verdict.hash}; note it elsewhere,"
+            yield f"and --anchor {verdict.releases}:{verdict.hash} tells later whether it stands."
+        return
+    yield f"The ledger {name} was CHANGED ({looked} read):"
+    for fault in verdict.faults[:_FAULTS]:
+        yield f"  {fault}"
+    if len(verdict.faults) > _FAULTS:
+        yield f"  and {len(verdict.faults) - _FAULTS:,} more; --json shows all"

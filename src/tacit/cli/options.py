@@ -1,0 +1,157 @@
+"""Options and arguments that several commands share, each defined once.
+
+They are decorators: `@options.sink` gives a command the option `--to SINK`. Where the help text
+differs from command to command, they take it: `@options.as_json("Report as JSON.")`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import click
+
+Decorator: TypeAlias = Callable[[Any], Any]
+
+_ALLOWED_PATHS: Final = "tacit.allow_paths"
+
+
+def file(*names: str, metavar: str = "FILE", help: str, multiple: bool = False) -> Decorator:  # noqa: A002
+    """Define an option that names a file."""
+    kind = click.Path(path_type=Path, dir_okay=False)
+    return click.option(*names, metavar=metavar, type=kind, help=help, multiple=multiple)
+
+
+def as_json(text: str = "Report as JSON.") -> Decorator:
+    """Define `--json`."""
+    return click.option("--json", "as_json", is_flag=True, help=text)
+
+
+def allow_path(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the option `--allow-path`; `allowed_paths` returns its values."""
+
+    def keep(context: click.Context, _: click.Parameter, value: tuple[Path, ...]) -> None:
+        context.meta[_ALLOWED_PATHS] = value
+
+    return click.option(
+        "--allow-path",
+        metavar="DIR",
+        type=click.Path(path_type=Path),
+        multiple=True,
+        expose_value=False,
+        callback=keep,
+        help="Let the specification name files below DIR too. Repeatable.",
+    )(command)
+
+
+def allowed_paths() -> tuple[Path, ...]:
+    """Return the values of `--allow-path`, while the command runs in this thread."""
+    context = click.get_current_context(silent=True)
+    paths: tuple[Path, ...] = () if context is None else context.meta.get(_ALLOWED_PATHS, ())
+    return paths
+
+
+def log_level(default: str) -> Decorator:
+    """Define `--log-level`."""
+    return click.option(
+        "--log-level",
+        type=click.Choice(["debug", "info", "warning", "error"]),
+        help=f"Minimum log level; by default {default}.",
+    )
+
+
+def ledger(text: str) -> Decorator:
+    """Define `--ledger`."""
+    return click.option("--ledger", "ledger_place", metavar="LEDGER", help=text)
+
+
+def name(text: str, metavar: str = "RUN") -> Decorator:
+    """Define `--name`."""
+    return click.option("--name", metavar=metavar, help=text)
+
+
+def follow(text: str) -> Decorator:
+    """Define `--follow`."""
+    return click.option("--follow", is_flag=True, help=text)
+
+
+def archives(text: str) -> Decorator:
+    """Define `--archive`."""
+    return file("--archive", "archives", help=f"{text} Repeatable.", multiple=True)
+
+
+def time(*names: str, required: bool = False, help: str) -> Decorator:  # noqa: A002
+    """Define an option whose value is a date or time; the command gets microseconds since 1970."""
+    return click.option(*names, metavar="TIME", required=required, callback=_read_time, help=help)
+
+
+def _read_time(_context: click.Context, _param: click.Parameter, given: str | None) -> int | None:
+    """Read a time in microseconds since 1970; a time without a zone is in UTC."""
+    if given is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(given)
+    except ValueError:
+        raise click.BadParameter(
+            f"expected a date or time, such as 2026-03-01 or 2026-03-01T08:00Z; got {given!r}"
+        ) from None
+    from tacit.ledger.answers import microseconds
+
+    return microseconds(moment)
+
+
+spec: Final = click.argument("spec", type=click.Path(path_type=Path))
+sources: Final = click.argument("sources", metavar="SOURCE...", nargs=-1, required=True)
+ledger_place: Final = click.argument("place", metavar="LEDGER")
+sink: Final = click.option(
+    "--to",
+    "sink",
+    metavar="SINK",
+    default="-",
+    show_default=True,
+    help="Where to write answers: .parquet, .csv, .jsonl or .arrow; - means JSON lines on standard"
+    " output.",
+)
+dead_letters: Final = file(
+    "--dead-letters",
+    help="Where to write refused tuples, as JSON lines; by default next to the sink.",
+)
+subjects: Final = file(
+    "--subjects",
+    help="A file with the registered subjects, one per line. Overrides the specification.",
+)
+learn: Final = click.option(
+    "--learn",
+    metavar="DURATION",
+    help="Learn the subjects from the first part of the stream, this long. Overrides the"
+    " specification.",
+)
+fail_if_refused: Final = click.option(
+    "--fail-if-refused",
+    "allowed",
+    metavar="SHARE",
+    type=click.FloatRange(0, 1),
+    help="Exit with code 11 if more than this share of the tuples was refused, such as 0.5.",
+)
+plan: Final = file(
+    "--plan",
+    "plan_file",
+    metavar="PLAN",
+    help="A plan for this specification, made by tacit plan.",
+)
+mechanism: Final = click.option(
+    "--mechanism",
+    type=click.Choice(["uniform", "adaptive", "optimal", "auto"]),
+    help="The privacy mechanism. Overrides the specification.",
+)
+log: Final = click.option(
+    "--log",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Log format on standard error.",
+)
+subject: Final = click.option("--subject", metavar="SUBJECT", help="Only this subject.")
+private: Final = click.option("--private", metavar="PATTERN", help="Only this private pattern.")

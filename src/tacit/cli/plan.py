@@ -1,0 +1,233 @@
+"""`tacit plan`: make a plan from history."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tacit.cli import options
+from tacit.cli.progress import show_progress, show_spinner
+from tacit.cli.report import check_refusals
+from tacit.cli.warm import compile_kernels
+from tacit.errors import OptionError, PlanError, SourceError
+
+if TYPE_CHECKING:
+    from tacit.cli.plan_report import PlanReport
+    from tacit.planning.plan import Expected
+    from tacit.planning.survey import Statistics
+    from tacit.spec.specification import Specification
+
+
+@click.command()
+@options.spec
+@options.allow_path
+@click.option(
+    "--history",
+    metavar="SOURCE",
+    multiple=True,
+    help="Past windows: a SOURCE as for detect, STREAM=SOURCE for several streams. Repeatable.",
+)
+@options.file("-o", "--out", metavar="PLAN", help="Where to write the plan, as JSON.")
+@options.mechanism
+@click.option(
+    "--decode",
+    type=click.Choice(["posterior", "literal"]),
+    help="How noisy events become answers. Overrides the specification.",
+)
+@options.file(
+    "--prior",
+    help="Instead of history: a YAML or JSON file with the probability of event types in a window.",
+)
+@click.option(
+    "--quality",
+    metavar="Q",
+    help="Find the least epsilon with which every query reaches this quality; 'declared' means the"
+    " qualities that the queries declare.",
+)
+@options.file("--plot", metavar="PICTURE", help="Plot quality against epsilon, as .svg or .png.")
+@click.option(
+    "--watch", is_flag=True, help="Plan again whenever the specification or the history changes."
+)
+@click.option(
+    "--signal",
+    "target",
+    metavar="PID|FILE",
+    help="After each plan, send SIGHUP to this process so that it reloads; FILE holds its pid.",
+)
+@options.fail_if_refused
+@options.as_json()
+def plan(
+    spec: Path,
+    history: tuple[str, ...],
+    out: Path | None,
+    mechanism: str | None,
+    decode: str | None,
+    prior: Path | None,
+    quality: str | None,
+    plot: Path | None,
+    watch: bool,
+    target: str | None,
+    allowed: float | None,
+    as_json: bool,
+) -> None:
+    """Plan from history: the best quality for an epsilon, or the least epsilon for a quality.
+
+    Prints the precision, recall and quality to expect for every query. The plan and these figures
+    are for operators and subjects, not for consumers.
+
+    \b
+    Examples:
+      tacit plan taxi.yaml --history january.parquet -o plan.json
+      tacit plan taxi.yaml --history january.parquet --quality 0.9
+      tacit plan home.yaml --history doors=doors.csv --history power=power.csv --plot curve.svg
+      tacit plan taxi.yaml --history january.parquet -o plan.json --watch --signal taxi.pid
+    """
+    wanted = PlanOptions(history, prior, mechanism, decode, quality, out, plot, allowed)
+    if watch:
+        watch_and_plan(spec, wanted, as_json, target)
+    elif target is not None:
+        raise click.UsageError("--signal needs --watch")
+    else:
+        make_plan(spec, wanted, as_json)
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """What to plan from, what to plan for, and what to write."""
+
+    history: tuple[str, ...]
+    prior: Path | None
+    mechanism: str | None
+    decode: str | None
+    quality: str | None
+    out: Path | None
+    plot: Path | None
+    allowed: float | None = None
+    """The share of history that may be refused; None if any share may."""
+
+
+def make_plan(spec_file: Path, wanted: PlanOptions, as_json: bool) -> None:
+    """Plan, write the files, and print the report."""
+    from tacit.cli.sources import check_targets
+    from tacit.insight.curve import check_picture
+    from tacit.planning.requirements import required_qualities
+    from tacit.spec.reading import load
+
+    spec = load(spec_file, options.allowed_paths())
+    check_targets([wanted.out, wanted.plot], [spec_file, wanted.prior, *wanted.history])
+    if wanted.prior is not None and wanted.history:
+        raise OptionError("--history and --prior exclude each other")
+    if wanted.plot is not None:
+        check_picture(wanted.plot)
+    if wanted.quality is not None:
+        required_qualities(spec, wanted.quality)
+    if wanted.history:
+        report = _plan_from_history(spec, _survey_history(spec, wanted), wanted)
+    else:
+        report = _plan_from_prior(spec, wanted)
+    if wanted.out is not None and report.plan is not None:
+        report.plan.save(wanted.out)
+    if wanted.plot is not None and report.curve is not None:
+        report.curve.save(wanted.plot)
+    click.echo(json.dumps(report.as_dict(), indent=2) if as_json else report)
+    if not report.succeeded:
+        sys.exit(1)
+
+
+def watch_and_plan(spec_file: Path, wanted: PlanOptions, as_json: bool, target: str | None) -> None:
+    """Plan now and after every change; then send a reload signal to the process `target`."""
+    from tacit.cli.watch import ReloadSignal, read_stamps, watch_files
+
+    if wanted.out is None:
+        raise OptionError("--watch needs -o PLAN: a place where new plans go")
+    watch_files(
+        lambda: make_plan(spec_file, wanted, as_json),
+        lambda: read_stamps(spec_file, wanted.history, wanted.prior),
+        None if target is None else ReloadSignal(target),
+    )
+
+
+def _survey_history(spec: Specification, wanted: PlanOptions) -> list[Statistics]:
+    from tacit.cli.sources import open_sources
+    from tacit.engines.local import survey
+    from tacit.engines.warming import run_features
+
+    if not spec.queries:
+        raise PlanError("there are no queries to plan for: add some to the specification")
+    inputs = open_sources(spec, wanted.history)
+    literal = (wanted.decode or spec.decode) == "literal"
+    compile_kernels(run_features("plan", spec, inputs, wanted.mechanism or spec.mechanism))
+    with show_progress([input_.source for input_ in inputs]) as progress:
+        statistics = survey(
+            spec,
+            inputs,
+            literal=literal,
+            progress=progress,
+            refusals=lambda refusals: check_refusals(refusals, wanted.allowed),
+        )
+    if not sum(part.windows for part in statistics):
+        raise SourceError("the history has no tuple that could be used, and so no window")
+    return statistics
+
+
+def _plan_from_history(
+    spec: Specification, statistics: Sequence[Statistics], wanted: PlanOptions
+) -> PlanReport:
+    from tacit.cli.plan_report import PlanReport
+    from tacit.insight.curve import curve
+    from tacit.planning import planner
+    from tacit.planning.requirements import required_qualities
+
+    statistics = list(statistics)
+    mechanism, decode = wanted.mechanism, wanted.decode
+    compared: dict[str, Expected] = {}
+    least = drawn = None
+    with show_spinner("Planning ...") as update:
+        if wanted.quality is not None:
+            least = planner.least_epsilon(
+                spec,
+                statistics,
+                required_qualities(spec, wanted.quality),
+                mechanism,
+                decode,
+                progress=lambda step: update(f"Searching for the least epsilon, step {step} ..."),
+            )
+            plan = least.plan
+        elif (mechanism or spec.mechanism) == "auto":
+            plans = [
+                planner.make_plan(spec, statistics, name, decode) for name in planner.MECHANISMS
+            ]
+            compared = {plan.mechanism: plan.expected for plan in plans if plan.expected}
+            plan = max(plans, key=lambda plan: plan.expected.quality if plan.expected else 0.0)
+        else:
+            plan = planner.make_plan(spec, statistics, mechanism, decode)
+        if wanted.plot is not None:
+            drawn = curve(
+                spec,
+                statistics,
+                decode,
+                progress=lambda done, all_: update(f"Computing the curve, {done} of {all_} ..."),
+            )
+    expected = least.expected if least is not None else plan.expected if plan else None
+    windows = int(sum(part.windows for part in statistics))
+    return PlanReport(spec, wanted, plan, expected, windows, compared, least, drawn)
+
+
+def _plan_from_prior(spec: Specification, wanted: PlanOptions) -> PlanReport:
+    """Plan without history: from the given prior, or with uniform from nothing."""
+    from tacit.cli.plan_report import PlanReport
+    from tacit.planning.planner import plan_without_history
+    from tacit.planning.requirements import read_prior
+
+    for option, given in (("--quality", wanted.quality), ("--plot", wanted.plot)):
+        if given is not None:
+            raise PlanError(f"{option} needs to know what quality to expect: give --history SOURCE")
+    rates = None if wanted.prior is None else read_prior(wanted.prior, spec)
+    plan = plan_without_history(spec, wanted.mechanism, wanted.decode, rates)
+    return PlanReport(spec, wanted, plan, None, 0, {}, None, None)

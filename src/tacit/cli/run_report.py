@@ -1,0 +1,129 @@
+"""What `tacit run` reports to the operator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Final
+
+from tacit.cli.report import RunSummary
+from tacit.counting import count
+from tacit.engines.durable import Outcome
+from tacit.ledger.charges import NANO
+from tacit.planning.plan import Plan, unit
+from tacit.privacy.exponentials import written
+
+AGAIN: Final = "A run over the same windows again draws new noise and spends that epsilon again."
+SEEDED: Final = (
+    "NOT PRIVATE: the noise came from a seed. Who knows the seed knows the truth; never give these"
+    " answers to consumers."
+)
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """The report on a protected run without a ledger."""
+
+    plan: Plan
+    plan_file: Path | None
+    summary: RunSummary
+    warnings: Sequence[str]
+    """Warnings about names in the registry."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields for JSON."""
+        return {
+            **self.summary.as_dict(),
+            "for": "the operator alone",
+            "not_private": None if self.summary.protected else SEEDED,
+            "mechanism": self.plan.mechanism,
+            "decode": self.plan.decode,
+            "plan": None if self.plan_file is None else str(self.plan_file),
+            "spent": list_spent(self.plan),
+            "unit": unit(self.plan.spec),
+            "warnings": list(self.warnings),
+        }
+
+    def __str__(self) -> str:
+        source = "without a plan" if self.plan_file is None else f"by the plan {self.plan_file}"
+        made = "protected with" if self.summary.protected else "with seeded noise by"
+        lines = [f"Answers {made} {self.plan.mechanism}, {source}."]
+        amounts = [
+            f"{one['epsilon']} for {one['private']}{_format_subjects(one['subjects'])}"
+            for one in list_spent(self.plan)
+        ]
+        if amounts:
+            told = f"Spent {unit(self.plan.spec)}: epsilon {', '.join(amounts)}."
+            lines += [told, self._consequences()]
+        else:
+            lines = ["Nothing is declared private: the answers are true."]
+        if not self.summary.protected:
+            lines.insert(0, SEEDED)
+        lines += [f"For the operator alone: {self.summary}"]
+        return "\n".join([*lines, *(f"Warning: {message}." for message in self.warnings)])
+
+    def _consequences(self) -> str:
+        """Say what another run over the same windows does."""
+        return AGAIN
+
+
+@dataclass(frozen=True)
+class LedgerRunReport(RunReport):
+    """The report on a protected run with a ledger."""
+
+    outcome: Outcome
+    ledger: str
+    name: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields for JSON."""
+        return {
+            **super().as_dict(),
+            "ledger": self.ledger,
+            "run": self.name,
+            "outcome": asdict(self.outcome),
+        }
+
+    def _consequences(self) -> str:
+        """Say what was charged, and how the run ended."""
+        outcome = self.outcome
+        amounts = ", ".join(
+            f"{written(Fraction(amount, NANO))} for {private}"
+            for private, amount in outcome.charged.items()
+        )
+        begun = "went on" if outcome.resumed else "was begun"
+        lines = [
+            f"The run '{self.name}' in the ledger {self.ledger} {begun}:"
+            f" {count(outcome.windows, 'window')}, charged"
+            f" epsilon {amounts or 0}, summed over subjects and windows."
+        ]
+        if outcome.finished and outcome.resumed and not outcome.windows:
+            lines.append("All windows of this input had been released before; nothing is new.")
+        if outcome.exhausted:
+            lines.append(
+                f"Limits were reached {count(outcome.exhausted, 'time')}, counted by subject and"
+                " window: those answers are from public events and the prior alone."
+            )
+        if not outcome.finished:
+            lines.append("It was told to stop; open windows are kept, and it can go on.")
+        if outcome.undelivered:
+            lines.append("Some releases have not arrived; they are delivered when it goes on.")
+        return "\n".join(lines)
+
+
+def list_spent(plan: Plan) -> list[dict[str, Any]]:
+    """Return what is spent for each declared private pattern."""
+    return [
+        {
+            "private": private.name,
+            "epsilon": written(Fraction(private.epsilon) * plan.share),
+            "subjects": None if private.subjects is None else len(private.subjects),
+        }
+        for private in plan.spec.private
+    ]
+
+
+def _format_subjects(subjects: int | None) -> str:
+    return "" if subjects is None else f" of {count(subjects, 'subject')}"

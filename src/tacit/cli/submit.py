@@ -1,0 +1,269 @@
+"""`tacit submit`: the same run on Apache Flink."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tacit.cli import options
+from tacit.counting import count
+from tacit.durations import parse_duration
+
+if TYPE_CHECKING:
+    from tacit.engines.flink.run import Outcome
+    from tacit.engines.flink.submitting import Options
+    from tacit.planning.plan import Plan
+
+
+@click.command()
+@options.spec
+@options.allow_path
+@options.sources
+@options.plan
+@click.option(
+    "--to",
+    "sink",
+    metavar="SINK",
+    required=True,
+    help="Where to write answers: a folder such as answers/, a .jsonl or .csv file, or kafka://...",
+)
+@click.option(
+    "--engine",
+    type=click.Choice(["flink"]),
+    default="flink",
+    show_default=True,
+    help="The engine that runs the job.",
+)
+@click.option(
+    "--parallelism",
+    type=click.IntRange(min=1, max=128),
+    default=1,
+    show_default=True,
+    metavar="NUMBER",
+    help="Number of parallel tasks.",
+)
+@click.option(
+    "--cluster",
+    metavar="HOST:PORT",
+    help="REST address of a cluster; by default Flink runs inside this command.",
+)
+@click.option(
+    "--folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="FOLDER",
+    help="Where the job keeps its files. Every machine must see it under the same path."
+    " By default NAME.job.",
+)
+@options.ledger(
+    "Charge epsilon to this ledger: a file, or postgresql://...; by default a file in the folder."
+)
+@options.name(
+    "Name of the job and of its run in the ledger; by default the name of the specification's"
+    " file.",
+    metavar="NAME",
+)
+@options.mechanism
+@options.subjects
+@options.follow("Keep reading files and folders as they grow, until stopped.")
+@click.option(
+    "--idle",
+    default="60 s",
+    show_default=True,
+    metavar="DURATION",
+    help="A source without a tuple for this long no longer holds back the watermark.",
+)
+@click.option(
+    "--shards",
+    type=click.IntRange(min=1, max=4096),
+    default=16,
+    show_default=True,
+    metavar="NUMBER",
+    help="Number of groups of subjects; it cannot change later.",
+)
+@click.option(
+    "--python",
+    metavar="PROGRAM",
+    help="Python with Tacit on the machines of the cluster; by default the path of this one.",
+)
+@click.option(
+    "--repeats",
+    is_flag=True,
+    help="Accept a sink that may get the last release twice after a crash, with the same ids.",
+)
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A Flink setting, such as execution.checkpointing.interval=5s. Repeatable.",
+)
+@options.log
+@options.log_level("info")
+@options.as_json("Print the summary as JSON.")
+def submit(
+    spec: Path,
+    sources: tuple[str, ...],
+    plan_file: Path | None,
+    sink: str,
+    engine: str,  # noqa: ARG001 - Flink is the only one
+    parallelism: int,
+    cluster: str | None,
+    folder: Path | None,
+    ledger_place: str | None,
+    name: str | None,
+    mechanism: str | None,
+    subjects: Path | None,
+    follow: bool,
+    idle: str,
+    shards: int,
+    python: str | None,
+    repeats: bool,
+    settings: tuple[str, ...],
+    log: str,
+    log_level: str | None,
+    as_json: bool,
+) -> None:
+    """Answer queries on Apache Flink, with the same answers as run, on many machines.
+
+    Each SOURCE is read separately, in its own order. Every window is released and charged once,
+    even if processes are killed; give the same command again to resume. SIGTERM or Ctrl-C stops the
+    job with a savepoint, from which it resumes, also with another parallelism. Needs the extra
+    tacit[flink] and Java 17 or 21.
+
+    \b
+    Examples:
+      tacit submit taxi.yaml north.parquet south.parquet --plan plan.json --to answers/
+      tacit submit taxi.yaml trips/ --plan plan.json --to answers/ --cluster flink:8081 \\
+          --parallelism 8 --folder /mnt/shared/taxi.job --ledger postgresql://ledger/tacit
+    """
+    from tacit.cli.monitoring import MonitoringOptions
+    from tacit.cli.sources import check_targets, split_stream
+    from tacit.engines.flink.submitting import submitted
+    from tacit.engines.setup import chosen_plan, with_registry
+    from tacit.engines.terms import Terms
+    from tacit.spec.reading import load
+
+    monitoring = MonitoringOptions.parse(None, log, log_level, None, None)
+    declared = load(spec, options.allowed_paths())
+    plan = chosen_plan(declared, plan_file, mechanism)
+    checked = with_registry(declared, subjects, None)
+    wanted = SubmitOptions(
+        name,
+        folder,
+        ledger_place,
+        parallelism,
+        cluster,
+        python,
+        shards,
+        follow,
+        idle,
+        repeats,
+        settings,
+    ).resolve(spec)
+    given = [split_stream(text, checked) for text in sources]
+    check_targets([sink, wanted.ledger], [spec, plan_file, subjects, *sources])
+    with (
+        monitoring.logging(live=True),
+        monitoring.handle_signals() as signals,
+        submitted(Terms(checked, plan), given, [sink], wanted) as run,
+    ):
+        signals.connect(run.stop, _refuse_reload)
+        outcome = run.run()
+    report = JobReport(plan, wanted, outcome)
+    click.echo(json.dumps(report.as_dict(), indent=2) if as_json else report, err=True)
+
+
+@dataclass(frozen=True)
+class SubmitOptions:
+    """Where and how a job runs, as the command line has it."""
+
+    name: str | None
+    folder: Path | None
+    ledger: str | None = field(repr=False)
+    parallelism: int
+    cluster: str | None
+    python: str | None
+    shards: int
+    follow: bool
+    idle: str
+    repeats: bool
+    settings: tuple[str, ...] = field(repr=False)
+
+    def resolve(self, spec: Path) -> Options:
+        """Check the options and fill in the defaults."""
+        from tacit.engines.flink.submitting import Options
+
+        name = self.name or spec.stem
+        if not name.strip():
+            raise click.BadParameter("a job needs a name", param_hint="--name")
+        try:
+            idle = parse_duration(self.idle)
+        except ValueError as error:
+            raise click.BadParameter(str(error), param_hint="--idle") from error
+        pairs = [setting.partition("=") for setting in self.settings]
+        for key, sign, _ in pairs:
+            if not sign or not key:
+                raise click.BadParameter(f"expected KEY=VALUE, got '{key}'", param_hint="--set")
+        return Options(
+            name,
+            self.folder or Path(f"{name}.job"),
+            self.ledger,
+            self.parallelism,
+            self.cluster,
+            self.python,
+            self.shards,
+            self.follow,
+            idle,
+            self.repeats,
+            {key: value for key, _, value in pairs},
+        )
+
+
+def _refuse_reload() -> None:
+    click.echo("tacit: a job on a cluster is not reloaded; stop it and begin another", err=True)
+
+
+@dataclass(frozen=True)
+class JobReport:
+    """The report on a job."""
+
+    plan: Plan
+    options: Options
+    outcome: Outcome
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields for JSON."""
+        from tacit.planning.plan import unit
+
+        return {
+            "for": "the operator alone",
+            "engine": "flink",
+            "job": self.options.name,
+            "folder": str(self.options.folder),
+            "parallelism": self.options.parallelism,
+            "mechanism": self.plan.mechanism,
+            "unit": unit(self.plan.spec),
+            "outcome": asdict(self.outcome),
+        }
+
+    def __str__(self) -> str:
+        outcome, options = self.outcome, self.options
+        begun = "went on" if outcome.resumed else "was begun"
+        lines = [
+            f"The job '{options.name}' {begun}: {count(outcome.windows, 'window')} released,"
+            f" {count(outcome.answers, 'answer')}, protected with {self.plan.mechanism}."
+        ]
+        if not outcome.finished:
+            lines.append(
+                f"It was stopped; give the same command again to go on (from"
+                f" {outcome.savepoint}), with another --parallelism if you like."
+            )
+        elif outcome.resumed and not outcome.windows:
+            lines.append("All windows of this input had been released before; nothing is new.")
+        if any((options.folder / "letters").glob("*.jsonl")):
+            lines.append(f"Refused tuples are in {options.folder / 'letters'}.")
+        return "\n".join(lines)
