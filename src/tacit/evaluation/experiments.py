@@ -141,7 +141,7 @@ class Taxi:
     def title(self) -> str:
         """What it is called above tables and figures."""
         source = "generated trips" if self.reports is None else "T-Drive"
-        return f"Taxi ({source}{', windows with reports alone' if self.heard else ''})"
+        return f"Taxi ({source}{', only windows with reports' if self.heard else ''})"
 
     @property
     def about(self) -> str:

@@ -1,8 +1,7 @@
-"""Pictures of experiments: errors against epsilon, or against what is varied.
+"""Figures of experiments: errors against epsilon, or against the parameter that is varied.
 
-The three PPMs have a colour each, told apart with any colour vision, and shapes and strokes tell
-them too. Baselines are grey. Every line is named at its end; lines that lie upon each other share
-a name.
+Each of the three mechanisms has its own colour, safe for colour-blind readers, marker and line
+style. Baselines are grey. Every line is labelled at its end; lines that coincide share a label.
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ _REMARKS: Final = {"prior alone": " (epsilon 0)", "suppression": " (no epsilon)"
 _INK: Final = "#333333"
 _GREY: Final = "#8a8a8a"
 _SAME: Final = 0.006
-"""Lines that are never further apart than this share of the picture share a name."""
+"""Lines closer than this share of the axis everywhere share a label."""
 _TITLES: Final = {
-    "literal": "noisy events at their word (literal)",
-    "posterior": "what is likelier, given the noise (posterior)",
+    "literal": "literal decoding: noisy events count as true",
+    "posterior": "posterior decoding: noise combined with history",
 }
 _VARIED: Final = tuple(
     Method(name, decode)
@@ -51,7 +50,7 @@ _VARIED: Final = tuple(
     }.items()
     for decode in decodes
 )
-"""The methods in pictures of what is varied."""
+"""The methods in figures that vary a parameter."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,7 @@ class _Line:
 
 
 def save(outcome: Outcome, path: str | PathLike[str]) -> None:
-    """Draw it into an SVG or PNG file."""
+    """Draw the figure to an SVG or PNG file."""
     import matplotlib as mpl
 
     # Text stays text in SVG, and the same outcome gives the same file.
@@ -91,7 +90,7 @@ def save(outcome: Outcome, path: str | PathLike[str]) -> None:
 
 
 def figure(outcome: Outcome) -> Figure:
-    """The picture, for those who want to go on with it in matplotlib."""
+    """The figure as a matplotlib object, to process further."""
     from matplotlib.figure import Figure
 
     varied = outcome.experiment.variation is not None
@@ -109,7 +108,7 @@ def figure(outcome: Outcome) -> Figure:
         _frame(axes, outcome, title)
         _name(axes, lines, top)
         if number == 0:
-            axes.set_ylabel("MRE of Q: share of the quality that is lost", color=_INK)
+            axes.set_ylabel("MRE: relative loss of quality Q", color=_INK)
         else:
             axes.tick_params(labelleft=False)
     drawn.suptitle(_heading(outcome), x=0.01, ha="left", fontsize=11, color=_INK)
@@ -118,7 +117,7 @@ def figure(outcome: Outcome) -> Figure:
 
 def _heading(outcome: Outcome) -> str:
     sets = "1 data set" if outcome.datasets == 1 else f"{outcome.datasets:,} data sets"
-    said = f"{outcome.experiment.title}: mean over {sets}, bands of 95 % confidence"
+    said = f"{outcome.experiment.title}: mean over {sets}, 95 % confidence bands"
     return f"{said}, seed {outcome.experiment.seed}"
 
 
@@ -175,7 +174,7 @@ def _draw(axes: Axes, lines: Sequence[_Line]) -> None:
             stroke = (0, (4, 3)) if name in WITHOUT_EPSILON else "solid"
             style = {"linestyle": stroke, "linewidth": 1.1, "zorder": 2}
         axes.plot(line.places, line.means, color=line.colour, **style)
-    # Lines that lie upon each other have one band, or it would look darker than it is.
+    # Lines that coincide have one band; several would add up to a darker one.
     for line, _ in _together(lines, axes.get_ylim()[1]):
         axes.fill_between(
             line.places, line.lows, line.highs, color=line.colour, alpha=0.13, linewidth=0,
@@ -184,7 +183,7 @@ def _draw(axes: Axes, lines: Sequence[_Line]) -> None:
 
 
 def _name(axes: Axes, lines: Sequence[_Line], top: float) -> None:
-    """Each line is named where it ends; names that would lie upon each other are moved apart."""
+    """Label each line at its end; labels that would overlap are moved apart."""
     named = sorted(_together(lines, top), key=lambda pair: -_end(pair[0]))
     heights = _spread([(_end(line), 1 + label.count("\n")) for line, label in named], top)
     last = max(place for line in lines for place in line.places)
@@ -207,7 +206,7 @@ def _end(line: _Line) -> float:
 
 
 def _together(lines: Sequence[_Line], top: float) -> list[tuple[_Line, str]]:
-    """Lines with their names; baselines that can hardly be told apart have one name together."""
+    """Lines with their labels; baselines that nearly coincide share one label."""
     groups: list[list[_Line]] = []
     for line in lines:
         for group in groups:
@@ -226,19 +225,19 @@ def _wrapped(label: str) -> str:
 
 
 _STEP: Final = 0.042
-"""The height of a line of text, as a share of the picture."""
+"""The height of a line of text, as a share of the axis."""
 
 
-def _spread(wished: Sequence[tuple[float, int]], top: float) -> list[float]:
-    """Heights near the wished ones, from the highest to the lowest, with room for the text."""
-    sizes = [lines * _STEP * top for _, lines in wished]
+def _spread(wanted: Sequence[tuple[float, int]], top: float) -> list[float]:
+    """Heights near the wanted ones, from the highest to the lowest, with room for the text."""
+    sizes = [lines * _STEP * top for _, lines in wanted]
     heights: list[float] = []
-    for number, ((wish, _), size) in enumerate(zip(wished, sizes, strict=True)):
+    for number, ((want, _), size) in enumerate(zip(wanted, sizes, strict=True)):
         ceiling = top if number == 0 else heights[-1] - (sizes[number - 1] + size) / 2
-        heights.append(min(wish, ceiling))
+        heights.append(min(want, ceiling))
     floor = 0.0
     for number in reversed(range(len(heights))):
-        # Pushed below the axis, so all of them move up as far as needed.
+        # Labels pushed below the axis move up again, with those above them.
         heights[number] = max(heights[number], floor + (sizes[number] / 2 if floor else 0.0))
         floor = heights[number] + sizes[number] / 2
     return heights

@@ -112,16 +112,12 @@ VARIATIONS: Final = {
     for variation in (
         Variation("queries", "number of queries", (1, 2, 3, 5, 10), with_queries),
         Variation("private", "number of private patterns", (1, 2, 3, 4, 5), with_private),
-        Variation(
-            "overlap", "elements of each target that are private", (0, 1, 2, 3), with_overlap
-        ),
+        Variation("overlap", "private elements in each target pattern", (0, 1, 2, 3), with_overlap),
         Variation("length", "events in each pattern", (1, 2, 3, 4, 5), with_length),
-        Variation(
-            "alpha", "alpha: how much precision counts", (0.1, 0.3, 0.5, 0.7, 0.9), with_alpha
-        ),
+        Variation("alpha", "alpha: weight of precision", (0.1, 0.3, 0.5, 0.7, 0.9), with_alpha),
         Variation(
             "history",
-            "how far rates have moved since history (1: unrelated)",
+            "change of event rates since history (0: none, 1: unrelated)",
             (0, 0.1, 0.25, 0.5, 0.75, 1),
             with_drift,
         ),

@@ -202,16 +202,16 @@ def _matplotlib() -> Any:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise PlanError(
-            "pictures are drawn by matplotlib, which is not there: pip install 'tacit[plot]'"
+            "figures need matplotlib, which is not installed: pip install 'tacit[plot]'"
         ) from error
     return Figure
 
 
 def _label(axes: Axes, made: Curve) -> None:
-    """Each line is named where it ends; names that would lie upon each other are moved apart."""
+    """Label each line at its end; labels that would overlap are moved apart."""
     low, high = axes.get_ylim()
     gap = 0.06 * (high - low)
-    # Where they end together, the better one on the way is named above.
+    # If lines end at the same height, the better mechanism is labelled above.
     ends = [(round(made.of(name)[-1].quality, 3), rank) for rank, name in enumerate(MECHANISMS)]
     last = max(float(point.epsilon) for point in made.points)
     height, place = high, {}
@@ -234,12 +234,12 @@ def _frame(axes: Axes, made: Curve) -> None:
     axes.set_xlabel(made.unit, color=_INK)
     axes.set_ylabel("expected quality Q (micro average)", color=_INK)
     axes.set_title(
-        f"What privacy costs: {made.windows:,} windows of history, decoded by {made.decode}",
+        f"Quality against epsilon: {made.windows:,} windows of history, {made.decode} decoding",
         loc="left", fontsize=10, color=_INK,
     )  # fmt: skip
     axes.axvline(float(made.declared), color="#999999", linewidth=0.9, zorder=0)
     axes.annotate(
-        f"the specification: {written(made.declared)}", (float(made.declared), axes.get_ylim()[0]),
+        f"in the specification: {written(made.declared)}", (float(made.declared), axes.get_ylim()[0]),
         xytext=(4, 5), textcoords="offset points", fontsize=8, color="#666666",
     )  # fmt: skip
     axes.grid(axis="y", color="#dddddd", linewidth=0.6)
