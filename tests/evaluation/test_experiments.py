@@ -23,7 +23,7 @@ import tacit
 from tacit.errors import StateError
 from tacit.evaluation.bands import error_band, ratio_band
 from tacit.evaluation.experiments import Home, Outcome, Synthetic, Taxi, kept_results, perform
-from tacit.evaluation.figures import _spread, save
+from tacit.evaluation.figures import LOSS, TITLES, _spread, save
 from tacit.evaluation.home import Homes, home_specification
 from tacit.evaluation.household_runs import HomeRuns
 from tacit.evaluation.measuring import measured, mre, statistics_of
@@ -35,6 +35,9 @@ from tacit.patterns.tree import elements
 from tacit.planning.planner import make_plan
 from tacit.privacy.noise import Noise
 from tacit.privacy.randomness import SeededSource
+
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
+LABELS = [variation.label for variation in VARIATIONS.values()]
 
 ONE, THREE = Fraction(1), Fraction(3)
 OPTIMAL = Method("optimal", "posterior")
@@ -350,6 +353,13 @@ def test_a_picture_names_every_method_and_is_the_same_each_time(tmp_path: Path) 
     for name in {method.name for method in METHODS}:
         assert text.count(name) >= 2, f"{name} in each panel"
     assert (tmp_path / "three.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("*.svg")), ids=lambda path: path.stem)
+def test_the_figures_of_the_documentation_have_the_titles_of_today(path: Path) -> None:
+    text = path.read_text("utf-8")
+    assert LOSS in text
+    assert any(label in text for label in [*TITLES.values(), *LABELS])
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.integers(1, 3)), min_size=1, max_size=9))

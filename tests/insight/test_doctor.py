@@ -99,7 +99,7 @@ def test_a_good_set_up_passes_and_is_left_as_it_was(whole: Setup) -> None:
     assert str(found).endswith("\n\nAll is well.")
     assert Path(whole.ledger).read_bytes() == before
     assert "1 release" in only(found, "ledger", "ok") or "releases" in only(found, "ledger", "ok")
-    assert "'spec' goes on" in only(found, "run", "ok")
+    assert "'spec' resumes" in only(found, "run", "ok")
 
 
 def test_the_command_says_the_same_and_ends_accordingly(whole: Setup, tmp_path: Path) -> None:
@@ -460,12 +460,12 @@ def test_a_ledger_in_postgresql(
     """Before it is laid, after, when it was changed, with a clock ahead, and when it is away."""
     place = postgres.database("doctor")
     setup = Setup(written(tmp_path, SPEC), ledger=place)
-    assert "first run lays it" in only(examine(setup), "ledger", "ok")
+    assert "first run creates it" in only(examine(setup), "ledger", "ok")
     with Ledger.open(place) as ledger:
         ledger.take_over("spec", "0" * 64)
     found = examine(setup)
     assert "its last link holds: 0 releases" in only(found, "ledger", "ok")
-    assert "nothing to go on from" in only(found, "run", "ok")
+    assert "no checkpoint yet" in only(found, "run", "ok")
     only(found, "clock", "ok")
     seen = glance(place, "spec")
     assert seen is not None

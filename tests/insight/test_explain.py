@@ -113,9 +113,9 @@ def test_the_example_is_told_in_plain_words() -> None:
     assert "SEQ(at_hospital, parked)" in text
     assert f"epsilon 2 for {UNIT}" in text
     assert "A 50:50 guess about hospital_visit in one window can become at most 89:11" in text
-    assert "whatever all answers together say" in text
+    assert "whatever all the answers say" in text
     assert "1 in 100 can become at most 7.0 in 100" in text
-    assert "what shows in 3 windows could become as sure as 99:1" in text
+    assert "something that affects 3 windows could become 99:1 or more" in text
     assert "A day has 144 windows" in text
     assert "jam, busy exact Nothing private is touched." in text
     assert (
@@ -123,7 +123,7 @@ def test_the_example_is_told_in_plain_words() -> None:
         " touched by hospital_visit, because it looks at parked."
         " touched by break, because it looks at parked."
         " noisy Only in windows where at_station is detected; elsewhere exactly no."
-        " unknown It asks for the order of private events, which stays unknown."
+        " unknown It needs the order of private events, which stays unknown."
     ) in text
     assert "per element" not in text
     assert all(line in text for line in (*PROMISED, *NOT_PROMISED.values()))
@@ -194,7 +194,7 @@ def test_what_no_query_touches_is_said_to_be_told_by_no_answer() -> None:
     spec = written(["pattern: 'SEQ(a, b)', epsilon: 1", "pattern: c, epsilon: 1"], {"q": "a"})
     told = explain(spec)
     assert told.policies[0].untouched == ("c",)
-    assert "c: no answer depends on it, so answers give nothing away about it" in said(told)
+    assert "c: no answer depends on it, so answers reveal nothing about it" in said(told)
 
 
 def test_each_group_of_subjects_is_told_apart() -> None:
@@ -328,8 +328,8 @@ def test_nothing_private_and_nothing_asked_are_told_too() -> None:
 
 def test_an_epsilon_that_hides_nothing_is_called_so() -> None:
     text = said(explain(written(["pattern: a, epsilon: 50"], {"q": "a"})))
-    assert "can become as good as certain" in text
-    assert "One window is enough to make a 50:50 guess as sure as 99:1, or surer." in text
+    assert "can become nearly certain" in text
+    assert "After one window a 50:50 guess could become 99:1 or more." in text
 
 
 def test_names_that_people_chose_do_no_harm() -> None:
@@ -423,7 +423,7 @@ def test_where_windows_slide_the_unit_is_an_occurrence(mechanism: str) -> None:
     assert "10 min long, one every 2 min: 5 panes each" in page
     assert "A 50:50 guess about one occurrence of SEQ(clinic, slow)" in page
     assert "one event of each of P's element event types" in page
-    assert "one window." not in page.split("What is promised")[0]
+    assert "one window." not in page.split("What is guaranteed")[0]
     each_window = "One occurrence may change 9 windows: 1/9 for each of them."
     assert (each_window in page) == (mechanism == "optimal")
     assert ("In every pane, once" in page) == (mechanism == "uniform")

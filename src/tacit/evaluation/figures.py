@@ -35,7 +35,8 @@ _INK: Final = "#333333"
 _GREY: Final = "#8a8a8a"
 _SAME: Final = 0.006
 """Lines closer than this share of the axis everywhere share a label."""
-_TITLES: Final = {
+LOSS: Final = "MRE: relative loss of quality Q"
+TITLES: Final = {
     "literal": "literal decoding: noisy events count as true",
     "posterior": "posterior decoding: noise combined with history",
 }
@@ -108,7 +109,7 @@ def figure(outcome: Outcome) -> Figure:
         _frame(axes, outcome, title)
         _name(axes, lines, top)
         if number == 0:
-            axes.set_ylabel("MRE: relative loss of quality Q", color=_INK)
+            axes.set_ylabel(LOSS, color=_INK)
         else:
             axes.tick_params(labelleft=False)
     drawn.suptitle(_heading(outcome), x=0.01, ha="left", fontsize=11, color=_INK)
@@ -131,7 +132,7 @@ def _epsilon_panels(outcome: Outcome) -> list[tuple[str, list[_Line]]]:
             if method.decode == decode
         ]
 
-    return [(_TITLES[decode], lines(decode)) for decode in DECODES]
+    return [(TITLES[decode], lines(decode)) for decode in DECODES]
 
 
 def _varied_panels(outcome: Outcome) -> list[tuple[str, list[_Line]]]:

@@ -1,1 +1,1 @@
-"""What a specification means to people: odds, leaks, what is promised and what is not."""
+"""What a specification means: odds, shared attributes, what is guaranteed and what is not."""

@@ -1,7 +1,7 @@
-"""The exact audit of a plan: what its channels give away, against what was asked.
+"""The exact audit of a plan: the true epsilon of its channels, against the granted one.
 
-Everything is reckoned from the tables and the specification. What a channel says about its own
-neighbours is not relied on.
+Everything is computed from the tables and the specification. What a channel states about its own
+neighbours is not used.
 """
 
 from __future__ import annotations
@@ -36,45 +36,45 @@ from tacit.spec.reading import load
 from tacit.spec.specification import Specification
 
 NEW_CONTEXTS: Final = (
-    "Contexts that are not in the plan are made when a run meets them. Each of their channels is"
+    "Channels of contexts that are not in the plan are made during a run. Each of them is"
     " audited before it is used."
 )
 _SHOWN: Final = 12
 _WIDE: Final = 48
 
 Ratio: TypeAlias = Fraction | None
-"""How many times likelier an output is for one window than for its neighbour; None: no limit."""
+"""The ratio of an output's probabilities for two neighbours; None: unbounded."""
 
 
 @dataclass(frozen=True, slots=True)
 class PatternAudit:
-    """What all channels together give away about a private pattern.
+    """The epsilon of all channels together for a private pattern.
 
-    In one window; where windows slide, about one occurrence, in all windows that it is in.
+    For one window; with sliding windows, for one occurrence, over all windows that contain it.
     """
 
     name: str
     asked: Fraction
     """The epsilon in the specification."""
     granted: Fraction
-    """What the plan may spend of it."""
+    """The part of it that the plan may spend."""
     whole: Fraction | None
-    """The true epsilon if all of its elements may change: an upper bound; None: no limit."""
+    """The true epsilon if all of its elements may change: an upper bound; None: unbounded."""
     element: Fraction | None
     """The true epsilon if one of its elements may change."""
     passed: bool
     draws: int = 1
-    """So many windows that an occurrence may change are drawn for."""
+    """The number of windows that an occurrence may change, each with its own draw."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelAudit:
-    """What one channel gives away in one draw."""
+    """The epsilon of one channel in one draw."""
 
     where: str
     """The element that it flips, or the private patterns that it is about."""
     context: str | None
-    """The public patterns that are detected where it is used; None for flips."""
+    """The public patterns that are detected in its context; None for flips."""
     rows: int
     columns: int
     asked: Fraction
@@ -88,7 +88,7 @@ class PolicyAudit:
 
     kind: Literal["exact", "elements", "optimal"]
     fits: bool
-    """Whether it protects what the specification says."""
+    """Whether it protects what the specification declares."""
     patterns: tuple[PatternAudit, ...]
     channels: tuple[ChannelAudit, ...]
 
@@ -110,7 +110,7 @@ class Report:
     """The share of every epsilon that the plan spends."""
     policies: tuple[PolicyAudit, ...]
     panes: int = 1
-    """How many panes a window has; more than 1 where windows slide."""
+    """How many panes a window has; more than 1 with sliding windows."""
 
     @property
     def passed(self) -> bool:
@@ -123,7 +123,7 @@ class Report:
         return _unit("one private pattern", "window" if self.panes == 1 else "occurrence")
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, fit for JSON; exact numbers are text, so that none is cut short."""
+        """Plain data for JSON; exact numbers are text, so that none is rounded."""
         told: dict[str, Any] = plain(asdict(self))
         told["policies"] = [
             {**told_policy, "passed": policy.passed}
@@ -151,9 +151,9 @@ class Report:
 def audit(
     plan: Plan | str | PathLike[str], spec: Specification | str | PathLike[str] | None = None
 ) -> Report:
-    """Compute in whole numbers what a plan gives away about each private pattern.
+    """Compute the exact epsilon that a plan spends on each private pattern.
 
-    A plan that is given as a path must be for `spec`, or for the specification that it holds.
+    A plan given as a path must be for `spec`, or for the specification that it contains.
     """
     if not isinstance(plan, Plan):
         declared = spec if spec is None or isinstance(spec, Specification) else load(spec)
@@ -177,9 +177,9 @@ def audit(
 def _policy(
     policy: Policy, scheme: Scheme, queries: Sequence[Pattern], share: Fraction, panes: int
 ) -> PolicyAudit:
-    """What a scheme gives away, by the widest ratios of each pattern and of each element.
+    """The epsilons of a scheme, from the largest ratios of each pattern and of each element.
 
-    Where windows slide, panes are drawn for once. Draws for windows that share panes multiply.
+    With sliding windows, a pane is drawn once. Ratios of windows that share panes multiply.
     """
     drawn = policy
     match scheme:
@@ -236,7 +236,7 @@ def _epsilon(ratio: Ratio, most: Fraction | None) -> Fraction | None:
 
 
 def _refines(fine: Policy, policy: Policy) -> bool:
-    """Whether a policy is another one, or that with some patterns in single elements."""
+    """Whether a policy equals another one, or splits some of its patterns into elements."""
     try:
         insist(policy, fine)
     except (AuditError, KeyError):
@@ -245,12 +245,12 @@ def _refines(fine: Policy, policy: Policy) -> bool:
 
 
 def _widest(scheme: Scheme, changing: frozenset[str]) -> Ratio:
-    """How far windows can be told apart in which only these elements of a pattern differ."""
+    """The largest ratio for windows that differ only in these elements of a pattern."""
     if isinstance(scheme, ElementScheme):
         flips = [_flip(scheme.elements.channels[name]) for name in sorted(changing)]
         return _product(flips)
     if isinstance(scheme, OptimalScheme):
-        # Components draw independently; those that the elements do not touch tell nothing.
+        # Components draw independently; those that the elements do not touch have the ratio 1.
         return _product(
             _largest(_context(context, changed) for context in planned.values())
             for component, planned in zip(scheme.exposure.components, scheme.planned, strict=True)
@@ -274,7 +274,7 @@ def _context(context: Context, changed: frozenset[int]) -> Ratio:
 
 
 def _block(block: Block, channel: Channel, changed: frozenset[int]) -> Ratio:
-    """How far a channel tells windows apart in which only these variables differ."""
+    """The largest ratio of a channel for windows that differ only in these variables."""
     inside = sum(1 << place for place, v in enumerate(block.variables) if v in changed)
     if not inside:
         return Fraction(1)
@@ -345,7 +345,7 @@ def _row(pattern: PatternAudit) -> tuple[str, ...]:
 
 
 def _number(epsilon: Fraction | None) -> str:
-    """An upper bound in few digits, which must not make it smaller."""
+    """An upper bound in few digits, rounded up."""
     if epsilon is None:
         return "no limit"
     short = Fraction(f"{float(epsilon):.12g}")
@@ -384,7 +384,7 @@ def _channel_lines(policy: PolicyAudit, panes: int) -> list[str]:
         "pane" if flips and panes > 1 else "window",
     )
     lines = [f"{count(len(policy.channels), 'channel')}: epsilon for {unit}"]
-    # What gives away most comes first, and what has no limit before it.
+    # The largest epsilon comes first; an unbounded one before all others.
     ordered = sorted(policy.channels, key=lambda c: (c.passed, -(c.true or 0), c.where))
     rows = [
         (

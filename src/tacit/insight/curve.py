@@ -1,4 +1,4 @@
-"""Quality against epsilon: what each mechanism is expected to give."""
+"""Quality against epsilon: the expected quality of each mechanism."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 EPSILONS: Final = tuple(
     Fraction(tenths, 10) for tenths in (1, 2, 5, 10, 15, 20, 25, 30, 40, 50, 70, 100)
 )
-"""Where a curve is looked at, for the private pattern with the largest epsilon."""
+"""The epsilons of a curve, for the private pattern with the largest one."""
 SUFFIXES: Final = (".svg", ".png")
 _STYLES: Final = {
-    # Colours that are told apart with any colour vision; shapes and strokes tell them too.
+    # Colours that are safe for colour-blind readers, with distinct markers and line styles.
     "uniform": ("#D55E00", "s", (0, (1, 1))),
     "adaptive": ("#0072B2", "^", (0, (5, 2))),
     "optimal": ("#009E73", "o", "solid"),
@@ -53,7 +53,7 @@ class Curve:
     """Expected quality against epsilon, for each mechanism.
 
     All private patterns have their epsilons in the same proportions as in the specification;
-    the largest of them is the one that is told.
+    points state the largest of them.
     """
 
     private: dict[str, Fraction]
@@ -63,7 +63,7 @@ class Curve:
     """How many windows of history it was made from."""
     points: tuple[Point, ...]
     per: str = "window"
-    """What an epsilon is for; where windows slide, an occurrence."""
+    """The unit of an epsilon; with sliding windows, an occurrence."""
 
     @property
     def declared(self) -> Fraction:
@@ -93,7 +93,7 @@ class Curve:
         }
 
     def rows(self) -> list[tuple[str, ...]]:
-        """A head, then for each epsilon the expected Q of each mechanism."""
+        """A header, then for each epsilon the expected Q of each mechanism."""
         columns = [self.of(mechanism) for mechanism in MECHANISMS]
         body = [
             (written(points[0].epsilon), *(f"{point.quality:.3f}" for point in points))
@@ -112,14 +112,14 @@ class Curve:
 
     @property
     def unit(self) -> str:
-        """What the epsilon is that stands beside a quality."""
+        """The unit of the epsilon of a quality."""
         if len(set(self.private.values())) == 1:
             return f"epsilon (for one subject, one private pattern, one {self.per})"
         widest = next(name for name, own in self.private.items() if own == self.declared)
         return f"epsilon of {widest} (one subject, one {self.per}; the others in proportion)"
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Draw it into an SVG or PNG file."""
+        """Draw the curve to an SVG or PNG file."""
         check_picture(path)
         import matplotlib as mpl
 
@@ -135,7 +135,7 @@ class Curve:
                 raise SinkError(f"{path} cannot be written: {why}; choose another place") from error
 
     def figure(self) -> Figure:
-        """The picture, for those who want to go on with it in matplotlib."""
+        """The figure as a matplotlib object, to process further."""
         figure_type = _matplotlib()
         figure: Figure = figure_type(figsize=(7.2, 4.2), layout="constrained")
         axes = figure.add_subplot()
@@ -191,7 +191,7 @@ def quality_curve(
 
 
 def check_picture(path: str | PathLike[str]) -> None:
-    """Refuse a picture that cannot be drawn, before any work is done for it."""
+    """Refuse a figure that cannot be drawn, before the curve is computed."""
     if not fspath(path).lower().endswith(SUFFIXES):
         raise SinkError(f"{path}: expected a name ending in {' or '.join(SUFFIXES)}")
     _matplotlib()
@@ -239,7 +239,7 @@ def _frame(axes: Axes, made: Curve) -> None:
     )  # fmt: skip
     axes.axvline(float(made.declared), color="#999999", linewidth=0.9, zorder=0)
     axes.annotate(
-        f"in the specification: {written(made.declared)}", (float(made.declared), axes.get_ylim()[0]),
+        f"specification: {written(made.declared)}", (float(made.declared), axes.get_ylim()[0]),
         xytext=(4, 5), textcoords="offset points", fontsize=8, color="#666666",
     )  # fmt: skip
     axes.grid(axis="y", color="#dddddd", linewidth=0.6)

@@ -1,6 +1,6 @@
-"""Check a set-up before it runs: nothing of it is changed, and no run that is under way is touched.
+"""Check a set-up before it runs, without changing it and without touching a run in progress.
 
-What is found goes to the operator. It tells of files, brokers and counts of subjects, never of
+The findings are for the operator. They mention files, brokers and counts of subjects, never
 events.
 """
 
@@ -51,7 +51,7 @@ _BROKERS = ("mqtt://", "mqtts://", "kafka://")
 
 @dataclass(frozen=True)
 class Setup:
-    """What is to be run, as the command line of `tacit run` has it."""
+    """The set-up to check, with the options of `tacit run`."""
 
     spec: Path
     sources: tuple[str, ...] = field(default=(), repr=False)
@@ -72,7 +72,7 @@ class Setup:
 
 
 def examine(setup: Setup) -> Findings:
-    """Look at all of it; what is wrong with one part keeps no other from being looked at."""
+    """Check all parts; an error in one part does not prevent the check of the others."""
     findings = Findings(setup.addresses)
     spec = _specification(findings, setup)
     bare = [_stream_and_place(text)[1] for text in setup.sources]
@@ -106,9 +106,9 @@ def doctor(
     dead_letters: str | os.PathLike[str] | None = None,
     **streams: str | os.PathLike[str],
 ) -> Findings:
-    """Check a set-up before it runs: give what `tacit.run` is to be given, as paths and URLs.
+    """Check a set-up before it runs: pass the arguments of `tacit.run`, as paths and URLs.
 
-    Nothing is changed. `passed` of what comes back says whether anything is wrong.
+    Nothing is changed. `passed` of the result says whether everything is right.
     """
     sink = None if to is None else os.fspath(to)
     letters = None if dead_letters is None else Path(dead_letters)
@@ -134,7 +134,7 @@ def _specification(findings: Findings, setup: Setup) -> Specification | None:
         spec = load(setup.spec, setup.allow_paths)
         findings.ok("specification", f"{setup.spec} is valid: {spec}")
         if not spec.queries:
-            findings.warn("specification", "nothing is asked, so there will be no answers")
+            findings.warn("specification", "there are no queries, so there will be no answers")
         if not spec.private:
             findings.warn("specification", "nothing is private, so all answers are true")
         limited = next((one for one in spec.private if one.limit is not None), None)
@@ -160,8 +160,8 @@ def _plan(findings: Findings, setup: Setup, spec: Specification) -> Plan | None:
         if not report.passed:
             findings.wrong(
                 "plan",
-                f"{setup.plan} gives away more than it may"
-                f" ({command('tacit audit', 'tacit.audit')} says where); make it anew with"
+                f"{setup.plan} reveals more than it may"
+                f" ({command('tacit audit', 'tacit.audit')} says where); make a new one with"
                 f" {command('tacit plan', 'tacit.plan')}",
             )
             return None
@@ -302,9 +302,7 @@ def _ledger(
     """What it says of itself, if it is there and can be read."""
     if setup.ledger is None:
         if spec is not None and spec.private:
-            findings.warn(
-                "ledger", f"there is none: nobody counts what is spent; see {option('ledger')}"
-            )
+            findings.warn("ledger", f"none: spending is not recorded; see {option('ledger')}")
         return None
     if {"sqlalchemy", "alembic", "psycopg"}.intersection(missing):
         return None
@@ -315,7 +313,7 @@ def _ledger(
         _place(findings, setup.ledger)
         found = glance(setup.ledger, name)
         if found is None:
-            findings.ok("ledger", "none is there yet: the first run lays it")
+            findings.ok("ledger", "none yet: the first run creates it")
             return None
         if not found.sound:
             findings.wrong(
@@ -364,16 +362,16 @@ def _run(
         )
         return
     if checkpoint is None:
-        findings.ok("run", f"'{name}' has begun, and has nothing to go on from yet")
+        findings.ok("run", f"'{name}' has begun, and has no checkpoint yet")
         return
     kept = Checkpoint.from_bytes(checkpoint)
     if spec is None or kept.fingerprint == spec.fingerprint:
-        findings.ok("run", f"'{name}' goes on where it was")
+        findings.ok("run", f"'{name}' resumes where it stopped")
         return
     findings.warn(
         "run",
-        f"'{name}' was last run with another specification, or another registry: it goes on where"
-        " it was only if windows and streams are the same. To begin anew give it another"
+        f"'{name}' was last run with another specification, or another registry: it resumes"
+        " only if windows and streams are the same. To start from the beginning, give another"
         f" {option('name')}",
     )
 

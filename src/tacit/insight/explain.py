@@ -1,6 +1,6 @@
-"""A specification in plain words: what epsilon means, what is touched, what is promised.
+"""A specification in plain words: what epsilon means, what is touched, what is guaranteed.
 
-Odds are rounded towards the weaker claim: what is said is never less than what could happen.
+Odds are rounded towards the weaker claim: the text never understates what could happen.
 """
 
 from __future__ import annotations
@@ -49,21 +49,21 @@ PROMISED_SLIDING: Final = (
     " Pr'[the same]. The unit is one subject, one private pattern, one occurrence.",
 )
 NOT_PROMISED: Final = {
-    "events": "Public events are used as they are. One that goes with a private pattern gives it"
-    " away, whatever epsilon is. The odds above are those of someone who knows all public events.",
-    "sums": "Windows add up, and so do private patterns and subjects: n windows may give away n"
-    " times as much. A ledger counts it for each subject and private pattern; it ends nothing but"
-    " where there is a limit.",
+    "events": "Public events are used unchanged. If one is correlated with a private pattern, it"
+    " reveals it, whatever epsilon is. The odds above are for someone who knows all public events.",
+    "sums": "Windows add up, and so do private patterns and subjects: n windows may reveal n"
+    " times as much. A ledger records the sum for each subject and private pattern; only a limit"
+    " stops it.",
     "arrival": "When tuples arrive, and so when answers come and whose tuples are late, is not "
-    "hidden; a private event's time moves that too.",
-    "policies": "Which subject protects which pattern with which epsilon is regarded as known.",
+    "hidden; a private event's time can change that too.",
+    "policies": "Which subject protects which pattern with which epsilon counts as known.",
     "registry": "Who is registered is public.",
-    "history": "What a plan itself tells about the history it was made from is not bounded.",
+    "history": "What a plan itself reveals about the history it was made from is not bounded.",
     "operators": "What operators see (true answers, dead letters, logs) is not protected.",
 }
 _SURE: Final = 99
 _CERTAIN: Final = 60
-"""From this epsilon on any guess may become as good as certain: exp(60) is beyond 10**26."""
+"""From this epsilon on any guess may become nearly certain: exp(60) exceeds 10**26."""
 _WIDTH: Final = 100
 _NAMES: Final = 8
 _TEXT: Final = 160
@@ -74,12 +74,12 @@ Subject: TypeAlias = str | int
 
 @dataclass(frozen=True, slots=True)
 class Odds:
-    """What an epsilon means to someone who guesses; all figures are on the safe side."""
+    """What an epsilon means as odds; all figures are upper bounds."""
 
     even: Decimal
     """A 50:50 guess about one window becomes at most so many in 100."""
     rare: Decimal
-    """What is held to be 1 in 100 becomes at most so many in 100."""
+    """A probability of 1 in 100 becomes at most so many in 100."""
     windows_to_99: int
     """From so many windows on, a 50:50 guess about all of them could become 99:1."""
     windows_in_a_day: int
@@ -89,8 +89,8 @@ class Odds:
     def of(cls, epsilon: Fraction, window: int, cost: Fraction | None = None) -> Odds:
         """The odds of an epsilon for each window of so many microseconds.
 
-        Where windows slide, they begin so far apart, epsilon is that of an occurrence, and each
-        window has a cost.
+        With sliding windows, `slide` is their distance, epsilon is that of an occurrence, and
+        each window has a cost.
         """
         daily = -(-MICROSECONDS["d"] // window)
         return cls(
@@ -115,7 +115,7 @@ class PrivateMeaning:
     """For one subject, one private pattern, one window; where windows slide, one occurrence."""
     limit: str | None
     allowed: tuple[int, int] | None
-    """How many windows the limit allows in its stretch of time, and how many there are."""
+    """How many windows the limit allows in its horizon, and how many there are."""
     per_element: Fraction | None
     """The largest share of any of its elements under `uniform`; None for other mechanisms."""
     odds: Odds
@@ -125,7 +125,7 @@ class PrivateMeaning:
 
 @dataclass(frozen=True, slots=True)
 class QueryMeaning:
-    """What private patterns have to do with a query."""
+    """How private patterns affect a query."""
 
     name: str
     consumer: str
@@ -137,7 +137,7 @@ class QueryMeaning:
     signals: tuple[str, ...]
     """The patterns over public events that decide where it is open."""
     looks_at: tuple[str, ...]
-    """What it asks of private events beyond presence: order, number, attributes."""
+    """What it needs of private events beyond presence: order, number, attributes."""
     splits: tuple[tuple[str, ...], ...]
     """Private patterns whose parts of the query are answered from separate draws."""
     joins: tuple[tuple[str, ...], ...]
@@ -146,10 +146,10 @@ class QueryMeaning:
 
 @dataclass(frozen=True, slots=True)
 class PolicyMeaning:
-    """What holds for a group of subjects with the same private patterns."""
+    """What applies to a group of subjects with the same private patterns."""
 
     subjects: tuple[Subject, ...] | None
-    """None is everyone whom no private pattern names."""
+    """None: all subjects that no private pattern names."""
     private: tuple[str, ...]
     shared: dict[str, tuple[str, ...]]
     """The event types that are elements of several private patterns, and these."""
@@ -174,9 +174,9 @@ class Explanation:
     private: tuple[PrivateMeaning, ...]
     policies: tuple[PolicyMeaning, ...]
     panes: int = 1
-    """How many panes a window has; more than 1 where windows slide."""
+    """How many panes a window has; more than 1 with sliding windows."""
     shared_attributes: tuple[SharedAttributes, ...] = ()
-    """What is public and reads what a private event type reads too."""
+    """Public event types and conditions that read a column that a private type reads."""
 
     @property
     def unit(self) -> str:
@@ -189,13 +189,13 @@ class Explanation:
         return PROMISED if self.panes == 1 else PROMISED_SLIDING
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, fit for JSON; exact numbers are text, so that none is cut short.
+        """Plain data for JSON; exact numbers are text, so that none is rounded.
 
         - `mechanism`, `decode`, `window` (as `10 min`), `panes` (of a window; 1 unless windows
           slide), `unit` (of every epsilon)
         - `private`: for each declaration `name`, `pattern`, `elements`, `subjects` (null for
           all), `epsilon`, `limit`, `allowed` (windows that the limit allows, and how many there
-          are in its stretch of time; null without one), `per_element` (null unless uniform),
+          are in its horizon; null without one), `per_element` (null unless uniform),
           and `odds`: `even` and `rare` (what 50 and 1 in 100 become at most),
           `windows_to_99`, `windows_in_a_day`, `epsilon_in_a_day`; and `windows` (that one
           occurrence may change)
@@ -246,7 +246,7 @@ class Explanation:
 def at_most(before: Fraction, epsilon: Exact, places: int = 0) -> Decimal:
     """What a probability can become at most, in 100; rounded up.
 
-    Digits are added where the bound would read as certain, until six are not enough.
+    Digits are added while the bound would round to certainty, up to six.
 
     >>> at_most(Fraction(1, 2), 1), at_most(Fraction(1, 2), 5), at_most(Fraction(1, 100), 1, 1)
     (Decimal('74'), Decimal('99.4'), Decimal('2.7'))
@@ -313,7 +313,7 @@ def explain(spec: Specification | str | PathLike[str]) -> Explanation:
 def _groups(spec: Specification) -> dict[frozenset[int], tuple[Subject, ...] | None]:
     """Who has which private patterns, in the order of `Policies`.
 
-    None is everyone whom no private pattern names; nobody, if all registered ones are named.
+    None: all subjects that no private pattern names; left out if all registered ones are named.
     """
     named = [frozenset(declared.subjects or ()) for declared in spec.private]
     general = frozenset(n for n, declared in enumerate(spec.private) if declared.subjects is None)
@@ -365,9 +365,9 @@ def allowed_windows(
     share: Fraction = Fraction(1),
     mechanism: str | None = None,
 ) -> tuple[int, int] | None:
-    """How many windows a private pattern's limit allows, and how many its stretch of time has.
+    """How many windows a private pattern's limit allows, and how many its horizon has.
 
-    None where it has no limit. `share` is the share of its epsilon that a plan spends, with the
+    None if it has no limit. `share` is the share of its epsilon that a plan spends, with the
     `mechanism` of the specification or another.
     """
     declared = spec.private[number]
@@ -397,8 +397,8 @@ def _policy(
             tuple(name for name in components[number] if name in own)
             for number, _ in question.parts
         )
-        # What a query joins when it is the only one, it joins because of itself; but what is
-        # small by itself may be too large together with what others ask.
+        # A query that joins components when it is alone does so by itself. Components that are
+        # small alone may be too large together with those of other queries.
         alone = [tuple(p.name for p in c.patterns) for c in exposure(policy, [pattern]).components]
         joins = tuple(j for j in alone if len(j) > 1 and any(_within(j, c) for c in components))
         splits = parts if len(parts) > 1 else ()
@@ -438,7 +438,7 @@ def _query(
 
 
 def _openness(left: Residual) -> tuple[Openness, tuple[str, ...]]:
-    """Where what remains of a query depends on its variables, and the signals that say so."""
+    """In which windows the query depends on its variables, and the signals that decide this."""
     kinds = dict.fromkeys(left.cofactors)
     if len(kinds) == 1:
         return "never", ()
@@ -451,7 +451,7 @@ def _openness(left: Residual) -> tuple[Openness, tuple[str, ...]]:
 
 
 def _looks_at(left: Residual, private: frozenset[str]) -> tuple[str, ...]:
-    """What it asks of private events that their presence does not tell."""
+    """What it needs of private events beyond their presence."""
     atoms = [v.atom for v in left.variables if not is_presence(boolean_form(v.atom))]
     nodes = [n for atom in atoms for n in walk(atom) if not private.isdisjoint(elements(n))]
     order = any(
@@ -480,22 +480,22 @@ Rows: TypeAlias = list[tuple[str, str]]
 Section: TypeAlias = tuple[str, list[tuple[str, Rows]]]
 
 _HOW: Final = {
-    "uniform": "uniform: whether a private event occurred is flipped at random, for all elements"
-    " of a pattern alike.",
-    "adaptive": "adaptive: whether a private event occurred is flipped at random; the plan says"
-    " how often for each element.",
+    "uniform": "uniform: the presence of each private event is flipped at random, with the same"
+    " probability for all elements of a pattern.",
+    "adaptive": "adaptive: the presence of each private event is flipped at random; the plan has"
+    " the probability for each element.",
     "optimal": "optimal: answers that private events can change are drawn at random; all others"
     " are exact.",
     "auto": "auto: the planner takes the best of uniform, adaptive and optimal.",
 }
 _READ: Final = {
-    "literal": "Noisy events are taken at their word.",
-    "posterior": "The likelier answer is given, by the noise and by what the plan expects.",
+    "literal": "Noisy events count as true.",
+    "posterior": "The answer is what is likely, given the noise and the plan's prior.",
 }
 
 
 def _sections(told: Explanation) -> Iterator[Section]:
-    """All that is said, for text and for HTML."""
+    """All sections, for text and for HTML."""
     if told.private:
         yield "How it is protected", [(f"Every epsilon is for {told.unit}.", _general_rows(told))]
         entries = [(_shown(p.name), _private_rows(told, p)) for p in told.private]
@@ -515,9 +515,9 @@ def _sections(told: Explanation) -> Iterator[Section]:
             pairs.append((f"{len(shared) - MOST_LINES:,} more: see {option('json')}", []))
         yield "Shared attributes", pairs
     if told.private:
-        yield "What is promised", [(line, []) for line in told.promised]
+        yield "What is guaranteed", [(line, []) for line in told.promised]
         link = f"More, with proofs: {GUARANTEE}"
-        yield "What is not promised", [("", [*NOT_PROMISED.items()]), (link, [])]
+        yield "What is not guaranteed", [("", [*NOT_PROMISED.items()]), (link, [])]
 
 
 def _general_rows(told: Explanation) -> Rows:
@@ -526,7 +526,7 @@ def _general_rows(told: Explanation) -> Rows:
     if told.panes > 1:
         long += f", one every {format_duration(told.window // told.panes)}: {told.panes} panes each"
         if told.mechanism != "optimal":
-            noise = "In every pane, once for all windows that have it"
+            noise = "In every pane, once for all windows that contain it"
     return [
         ("windows", long),
         ("mechanism", _HOW[told.mechanism] + read),
@@ -535,7 +535,7 @@ def _general_rows(told: Explanation) -> Rows:
 
 
 def _queries(told: Explanation, policy: PolicyMeaning) -> list[tuple[str, Rows]]:
-    """The queries of a policy; those that are as in the first policy are not told again."""
+    """The queries of a policy; those that are as in the first policy are not repeated."""
     first = told.policies[0]
     pairs = list(zip(policy.queries, first.queries, strict=True))
     same = [query.name for query, other in pairs if policy is not first and query == other]
@@ -569,7 +569,7 @@ def _private_rows(told: Explanation, private: PrivateMeaning) -> Rows:
         (
             "means",
             f"A 50:50 guess about {about} {_become(odds.even)},"
-            " either way, whatever all answers together say.",
+            " either way, whatever all the answers say.",
         ),
         ("", f"If it is rare, 1 in 100 can become at most {odds.rare} in 100."),
     ]
@@ -590,13 +590,13 @@ def _private_rows(told: Explanation, private: PrivateMeaning) -> Rows:
 
 
 def past_limit(allowed: int, windows: int) -> str:
-    """What a limit means, in a run that keeps a ledger."""
+    """What a limit means, in a run with a ledger."""
     if allowed >= windows:
         return "enough for every window, so it is never reached."
     return (
-        f"enough for {allowed:,} of {count(windows, 'window')}. In the others what private events"
-        " could change is answered from public events and the prior alone, and marked"
-        " `exhausted`. A run counts it in its ledger."
+        f"enough for {allowed:,} of {count(windows, 'window')}. In the others, answers that private"
+        " events could change come from public events and the prior alone, and are marked"
+        " `exhausted`. A run needs a ledger for this."
     )
 
 
@@ -607,17 +607,16 @@ def _adds_up(odds: Odds, unit: str) -> str:
         f" pattern epsilon {written(odds.epsilon_in_a_day)} together."
     )
     if number == 1:
-        return f"One {unit} is enough to make a 50:50 guess as sure as 99:1, or surer. {day}"
+        return f"After one {unit} a 50:50 guess could become 99:1 or more. {day}"
     some = (
-        f"A 50:50 guess about what shows in {number:,} {unit}s could become as sure as 99:1,"
-        " or surer."
+        f"A 50:50 guess about something that affects {number:,} {unit}s could become 99:1 or more."
     )
     return f"{some} {day}"
 
 
 def _become(most: Decimal) -> str:
     if most == 100:
-        return "can become as good as certain"
+        return "can become nearly certain"
     return f"can become at most {most}:{100 - most}"
 
 
@@ -636,7 +635,7 @@ def _policy_rows(told: Explanation, policy: PolicyMeaning) -> Rows:
         rows.append(
             (
                 "untouched",
-                f"{_shown(name)}: no answer depends on it, so answers give nothing away about it"
+                f"{_shown(name)}: no answer depends on it, so answers reveal nothing about it"
                 " beyond public events.",
             )
         )
@@ -656,7 +655,7 @@ def _query_rows(told: Explanation, query: QueryMeaning) -> Rows:
         return rows
     if query.looks_at:
         what = _listed(query.looks_at, "and")
-        rows.append(("unknown", f"It asks for the {what} of private events, which stays unknown."))
+        rows.append(("unknown", f"It needs the {what} of private events, which stays unknown."))
         rows += [("read", text) for text in _literal(told, query)]
     if told.mechanism in ("optimal", "auto"):
         if query.splits:
@@ -682,17 +681,17 @@ def _open(query: QueryMeaning) -> str:
             return f"Only in windows without {signal}; where it is detected, exactly yes."
         case "depends":
             number = count(len(query.signals), "pattern")
-            return f"In some windows: {number} over public events tell which. Elsewhere exact."
+            return f"In some windows: {number} over public events decide which. Elsewhere exact."
 
 
 def _literal(told: Explanation, query: QueryMeaning) -> list[str]:
-    """What reading noisy events at their word means for a query."""
+    """What literal decoding means for a query."""
     if told.mechanism == "optimal" or told.decode != "literal":
         return []
     if told.mechanism == "auto":
-        return ["Literally, if uniform or adaptive is chosen: see docs/known-limits.md."]
+        return ["Literal decoding, if uniform or adaptive is chosen: see docs/known-limits.md."]
     words = {
-        "order": "A private event that comes out present gets a random time: order is chance.",
+        "order": "A private event that comes out present gets a random time: its order is random.",
         "number": "One noisy event stands for any number: two or more are never found.",
         "attributes": "Conditions on private events count as met.",
     }
@@ -713,14 +712,14 @@ def _people(subjects: tuple[Subject, ...] | None) -> str:
 
 
 def _shown(chosen: Subject, longest: int = _TEXT) -> str:
-    """What someone wrote: not too long, and without anything that a terminal would obey."""
+    """A user's text: not too long, and without control characters."""
     text = str(chosen)
     text = text if text.isprintable() else repr(text)
     return text if len(text) <= longest else f"{text[: longest - 3]}..."
 
 
 def _listed(names: Iterable[Subject], last: str = "") -> str:
-    """Names in a line; a long list is cut short."""
+    """Names in a line; a long list is shortened."""
     known = [_shown(name) for name in names]
     if len(known) > _NAMES:
         return f"{', '.join(known[:_NAMES])} and {len(known) - _NAMES:,} more"
@@ -730,12 +729,12 @@ def _listed(names: Iterable[Subject], last: str = "") -> str:
 
 
 def _filled(text: str, lead: str) -> list[str]:
-    """Lines of text behind a lead, which stands in the first of them."""
+    """Lines of text after a lead, which is at the start of the first."""
     return wrap(text, _WIDTH, initial_indent=lead, subsequent_indent=" " * len(lead))
 
 
 def _plain(value: Any) -> Any:
-    """Only what JSON knows."""
+    """Only JSON types."""
     match value:
         case dict():
             return {key: _plain(inner) for key, inner in value.items()}

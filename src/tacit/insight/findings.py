@@ -1,4 +1,4 @@
-"""Findings: what was looked at, how it stands, and what to do about it."""
+"""Findings of checks: what was checked, the result, and what to do."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _ABOUT: Final = 14
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     grade: Grade
     about: str
-    """What was looked at, in a word."""
+    """What was checked, in a word."""
     says: str
-    """What was found, and what to do where it is not right."""
+    """What was found, and what to do if it is wrong."""
 
     def lines(self) -> list[str]:
         """For a terminal."""
@@ -42,29 +42,29 @@ class Finding:
 
 @dataclass(slots=True)
 class Findings:
-    """All that was found, in the order in which it was looked at.
+    """All findings, in the order of the checks.
 
-    No finding repeats a secret that stands in one of the `addresses`.
+    No finding repeats a secret from one of the `addresses`.
     """
 
     addresses: Sequence[str] = field(default=(), repr=False)
     all: list[Finding] = field(default_factory=list)
 
     def ok(self, about: str, says: str) -> None:
-        """Something is as it should be."""
+        """Record that a check passed."""
         self._add("ok", about, says)
 
     def warn(self, about: str, says: str) -> None:
-        """It would run, but the operator should know."""
+        """Record a warning: it would run, but the operator should know."""
         self._add("warning", about, says)
 
     def wrong(self, about: str, says: str) -> None:
-        """It would not run, or not as it should."""
+        """Record an error: it would not run, or not correctly."""
         self._add("wrong", about, says)
 
     @contextmanager
     def judging(self, about: str) -> Iterator[None]:
-        """What is raised on purpose is something wrong, and the rest is looked at all the same."""
+        """Turn our own errors into findings, so that the remaining checks still run."""
         try:
             yield
         except SpecificationError as error:
@@ -77,7 +77,7 @@ class Findings:
         self.all.append(Finding(grade, about, scrub(says, *self.addresses)))
 
     def of(self, grade: Grade) -> Sequence[Finding]:
-        """Those of a grade."""
+        """The findings of one grade."""
         return [finding for finding in self.all if finding.grade == grade]
 
     @property

@@ -1,4 +1,4 @@
-"""What two conditions on one tuple say about each other: implied, excluded or independent.
+"""How two conditions on one tuple are related: implied, excluded or independent.
 
 Each column's constants cut its values into cells: the constants themselves, what lies between
 two of them, and null. A condition that compares columns with constants is constant on every
@@ -6,8 +6,8 @@ combination of cells, so trying one value of each decides exactly. Numbers are a
 numbers, texts all texts, times all microseconds. Areas are cells too: those combinations of
 "inside this one, outside that one" for which there is a position.
 
-What is compared otherwise (`LENGTH(name) > 3`) may be true, false or unknown on any tuple.
-Then implication and exclusion are claimed only where they hold all the same.
+Any other expression (`LENGTH(name) > 3`) may be true, false or unknown on any tuple. Then
+implication and exclusion are claimed only if they hold in every case.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from tacit.events.sql import Column, FunctionCall, Tree
 from tacit.events.sql import Literal as Constant
 
 Relation: TypeAlias = Literal["implies", "implied by", "same", "excludes", "overlaps"]
-"""What one condition says about another: `implies` is that the other holds on the same tuple."""
+"""How one condition is related to another: `implies` means that the other holds on the tuple."""
 Truth: TypeAlias = bool | None
 Assignment: TypeAlias = Mapping[Tree, int | None]
-"""A cell for each column, and a truth for each expression of which nothing is known."""
+"""A cell for each column, and a truth value for each opaque expression."""
 Membership: TypeAlias = tuple[bool, ...]
-"""Inside of which areas a position is."""
+"""The areas that contain a position."""
 Key: TypeAlias = tuple[str, Fraction | str | bool]
 """A constant: its kind, and what it is ordered by."""
 
@@ -61,7 +61,7 @@ class NotDerivedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TupleCondition:
-    """What must hold of one tuple: an expression, and a position in one of some areas."""
+    """A condition on one tuple: an expression, and a position in one of some areas."""
 
     tree: Tree | None = None
     areas: tuple[Shape, ...] = ()
@@ -70,7 +70,7 @@ class TupleCondition:
 
 
 def relate(one: TupleCondition, other: TupleCondition) -> Relation | None:
-    """What `one` says about `other` on a single tuple; None where that was not derived."""
+    """The relation of `one` to `other` on a single tuple; None if it was not derived."""
     try:
         return _relate(one, other)
     except NotDerivedError:
@@ -131,16 +131,16 @@ def _holds(
 
 @dataclass(frozen=True, slots=True)
 class _World:
-    """The values that tuples can have, as far as conditions tell them apart."""
+    """The values that tuples can have, as far as conditions distinguish them."""
 
     keys: Mapping[Column, tuple[Key, ...]]
     """The constants that each column is compared with, in order."""
     opaque: frozenset[Tree]
-    """The expressions of which nothing is known."""
+    """The opaque expressions, which may have any value."""
 
     @classmethod
     def of(cls, trees: Sequence[Tree]) -> _World:
-        """What some conditions tell apart."""
+        """The cells that some conditions distinguish."""
         constants: dict[Column, set[Key]] = {}
         opaque: set[Tree] = set()
         for tree in trees:
@@ -278,7 +278,7 @@ def _atom(tree: Tree) -> tuple[str, Column, list[Constant]] | None:
 
 
 def _gather(tree: Tree, constants: dict[Column, set[Key]], opaque: set[Tree]) -> None:
-    """The constants that columns are compared with; whatever is not that is opaque."""
+    """The constants that columns are compared with; everything else is opaque."""
     match tree:
         case FunctionCall("AND" | "OR" | "NOT" | "IS TRUE", parts):
             for part in parts:
@@ -345,7 +345,7 @@ def _in_box(box: Box, lon: str, lat: str) -> Tree:
 def _memberships(shapes: Sequence[Shape]) -> tuple[set[Membership], set[Membership]]:
     """Which combinations of inside and outside are possible, and which surely occur.
 
-    No position at all is outside of every area, so that this one occurs.
+    A tuple without a position is outside of every area, so this combination occurs.
     """
     nowhere = (False,) * len(shapes)
     if len(shapes) <= 1:
@@ -365,7 +365,7 @@ def _memberships(shapes: Sequence[Shape]) -> tuple[set[Membership], set[Membersh
 
 
 def _pair(one: Shape, other: Shape) -> set[Membership] | None:
-    """What occurs for two areas: polygons by their geometry, circles by their distance."""
+    """The combinations for two areas: polygons by their geometry, circles by their distance."""
     if isinstance(one, Circle) and isinstance(other, Circle):
         return _circles(one, other)
     if isinstance(one, Circle) or isinstance(other, Circle):
@@ -384,7 +384,7 @@ def _geometry(shape: Box | Polygon) -> shapely.geometry.base.BaseGeometry:
 
 
 def _circles(one: Circle, other: Circle) -> set[Membership] | None:
-    """Circles by the distance of their centres; None where rounding could decide."""
+    """Circles by the distance of their centres; None if rounding could decide."""
     distance = float(haversine(one.lon, one.lat, np.array([other.lon]), np.array([other.lat]))[0])
     close = 1e-3
     if one.radius + other.radius > EARTH * pi / 2:

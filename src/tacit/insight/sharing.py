@@ -1,8 +1,8 @@
-"""Shared attributes: what is public and reads what a private event type reads too.
+"""Shared attributes: public event types and conditions that read what a private type reads.
 
-Neighbours differ in private events and leave public ones as they are. Where a public event type
-reads the same attribute of the same tuple, that limits what a private event can be changed to,
-so each such pair is named, with what follows on a single tuple.
+Neighbours differ in private events and leave public ones as they are. If a public event type
+reads the same attribute of the same tuple, that limits how the private event can change. So each
+such pair is listed, with what follows on a single tuple.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class SharedAttributes:
     attributes: tuple[str, ...]
     """The columns that both read."""
     relation: Relation | None
-    """What being private says about being public, on one tuple; None where not derived."""
+    """The relation of the private type to the public one, on one tuple; None if not derived."""
     query: str | None = None
     """The query whose condition reads them; None for the event type's own condition."""
     condition: str | None = None
@@ -104,7 +104,7 @@ def shared_attributes(spec: Specification) -> list[SharedAttributes]:
 
 
 def sharing_lines(spec: Specification) -> list[str]:
-    """The pairs in sentences, for a terminal; a long list is cut short."""
+    """The pairs in sentences, for a terminal; a long list is shortened."""
     found = shared_attributes(spec)
     lines = [str(one) for one in found[:MOST_LINES]]
     if len(found) > MOST_LINES:
@@ -182,7 +182,7 @@ class _Sharing:
 
     @cached_property
     def _conditions(self) -> list[_ElementCondition]:
-        """What queries ask of the attributes of elements."""
+        """The conditions of queries on attributes of elements."""
         found: dict[_ElementCondition, None] = {}
         for query, pattern in self.spec.query_patterns.items():
             for node in walk(pattern):
@@ -235,7 +235,7 @@ class _Sharing:
 
 
 def _element_conditions(query: str, node: Where) -> Iterator[_ElementCondition]:
-    """Every part of a condition that must hold by itself, for every element it looks at."""
+    """Every part of a condition that must hold separately, for every element it uses."""
     types: dict[str, list[str]] = {}
     for part in walk(node.part):
         if isinstance(part, Name) and part.alias is not None:
@@ -247,7 +247,7 @@ def _element_conditions(query: str, node: Where) -> Iterator[_ElementCondition]:
 
 
 def _tree(condition: Condition, alias: str) -> Tree:
-    """A condition on one element as one on its tuple; what looks further is left opaque."""
+    """A condition on one element as one on its tuple; parts about other elements are opaque."""
     match condition:
         case Both(left, right):
             return FunctionCall("AND", (_tree(left, alias), _tree(right, alias)))

@@ -1,4 +1,4 @@
-"""What a run needs of the machine that it runs on: extras, room, a clock, and closed doors."""
+"""Checks of the machine that a run needs: extras, disk space, the clock, file permissions."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _EXTRAS: Final = {
     "confluent_kafka": "kafka",
 }
 _BYTES: Final = {".jsonl": 190, ".ndjson": 190, ".csv": 110, ".parquet": 4, ".arrow": 30}
-"""About what an answer takes in a file of this kind."""
+"""The approximate bytes of an answer in a file of this format."""
 _PACKED: Final = 10
 """Compressed text is about so many times smaller."""
 _KEPT: Final = 2
 """Bytes that an answer takes in a ledger at most, as long as it is kept there."""
 _DAYS: Final = 7
-"""A ledger keeps answers that have arrived for so long, if nothing else is said."""
+"""How long a ledger keeps delivered answers by default."""
 _SLACK: Final = 2.0
-"""Seconds that two clocks may differ by before it is worth a word."""
+"""Seconds that two clocks may differ by without a warning."""
 _FIRST_YEAR: Final = 2025
 _UNSYNCHRONISED: Final = 5
 _REMOTE: Final = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs")
@@ -58,7 +58,7 @@ def needed_modules(sources: Iterable[str], sink: str | None, ledger: str | None)
 
 
 def look_at_extras(findings: Findings, modules: Sequence[str]) -> list[str]:
-    """Find out which modules are missing."""
+    """Find the missing modules."""
     missing = [name for name in modules if find_spec(name) is None]
     for extra in dict.fromkeys(_EXTRAS[name] for name in missing):
         findings.wrong("extras", f"needs the extra tacit[{extra}]: pip install 'tacit[{extra}]'")
@@ -101,7 +101,7 @@ def look_at_clock(
 
 
 def _drifts() -> bool:
-    """Whether the kernel says that nobody keeps its clock."""
+    """Whether the kernel reports that its clock is not synchronised."""
     try:
         ask = ctypes.CDLL(None).adjtimex
     except (AttributeError, OSError):
@@ -122,7 +122,7 @@ def _zone(now: float) -> str:
 
 
 def look_at_doors(findings: Findings, secrets: Sequence[Path], guarded: Sequence[Path]) -> None:
-    """Whether others on this machine can read what is secret, or change what is protected."""
+    """Whether other users of this machine can read secrets or change the protection."""
     before = len(findings.all)
     for path in _there(secrets):
         if path.stat().st_mode & (stat.S_IROTH | stat.S_IWOTH):
@@ -153,7 +153,7 @@ def look_at_room(
     sink: str | None,
     ledger: str | None,
 ) -> None:
-    """Whether a day's answers have room on the disk."""
+    """Whether a day's answers fit on the disk."""
     if spec is None or subjects is None:
         return
     windows = MICROSECONDS["d"] // spec.windows.pane
@@ -188,7 +188,7 @@ def _size(sink: str) -> int:
 
 
 def _existing(folder: Path) -> Path:
-    """The nearest folder above that is there."""
+    """The nearest parent folder that exists."""
     found = folder.absolute()
     while not found.is_dir():
         found = found.parent
@@ -205,7 +205,7 @@ def _written(size: int) -> str:
 
 
 def is_remote(path: Path) -> bool:
-    """Whether a path lies on a disk of another machine, as far as this one tells."""
+    """Whether a path is on a network file system, as far as this machine knows."""
     try:
         mounts = Path("/proc/mounts").read_text("utf-8", "replace").splitlines()
     except OSError:

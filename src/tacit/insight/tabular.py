@@ -1,4 +1,4 @@
-"""What is told as rows: text with its columns below each other, and plain data for JSON."""
+"""Rows as text with aligned columns, and as plain data for JSON."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tacit.privacy.exponentials import written
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows as lines of text with their cells below each other; all but the first to the right.
+    """Rows as lines of text with aligned columns; all but the first are aligned to the right.
 
     >>> print("\\n".join(aligned([("query", "Q"), ("jam", "0.93")])))
       query     Q
@@ -28,7 +28,7 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def plain(value: Any) -> Any:
-    """Only what JSON knows; exact numbers are text, so that none is cut short."""
+    """Only JSON types; exact numbers are text, so that none is rounded."""
     match value:
         case dict():
             return {key: plain(inner) for key, inner in value.items()}

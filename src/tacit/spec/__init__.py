@@ -1,1 +1,1 @@
-"""What people write down: YAML -> checked objects."""
+"""Specifications: YAML -> checked objects."""

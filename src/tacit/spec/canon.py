@@ -1,4 +1,4 @@
-"""The canonical form of a specification: one for all spellings that mean the same."""
+"""The canonical form of a specification: the same for all equivalent spellings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def canonical(spec: Specification) -> dict[str, Any]:
-    """Plain data in which only what has meaning is left.
+    """Plain data with only what affects the meaning.
 
     The order of events is kept, since it numbers the event types, as is that of lists.
     """
@@ -45,7 +45,7 @@ def _shortest(number: Decimal) -> str:
 
 
 def _canonical_area(area: Area, folder: Path) -> Any:
-    """An area; a file counts by what it holds, or by its path where it cannot be read."""
+    """An area; a file counts by its contents, or by its path if it cannot be read."""
     if not isinstance(area.geojson, str):
         return area.model_dump()
     try:

@@ -1,4 +1,4 @@
-"""What the parts of a specification must mean together: names, circles, lengths of time.
+"""Checks across the parts of a specification: names, circular references, durations.
 
 The checks run over a draft, so that all mistakes are found at once: a part that could not
 be read is None, but its name is known; so is a field that a part needs and does not have.
@@ -56,7 +56,7 @@ class Draft:
 
 
 def find_mistakes(draft: Draft) -> Iterator[Finding]:
-    """Everything that is wrong with what the parts say together."""
+    """All mistakes that concern several parts."""
     hints = Hints()
     yield from _check_names(draft)
     yield from _check_events(draft, hints)
@@ -78,7 +78,7 @@ class Hints:
         return nearest(name, [*known]) if self.left >= 0 and len(name) < 100 else ""
 
     def of_subject(self, name: str, registry: Sequence[str]) -> str:
-        """The same for a subject; what differs only in blanks or leading zeros is nearest."""
+        """The same for a subject; a name with other blanks or leading zeros is nearest."""
         from tacit.spec.lookalikes import lookalikes  # it brings Polars along
 
         similar = lookalikes([name], registry) if self.left >= 0 else {}
@@ -151,7 +151,7 @@ def _check_files(draft: Draft) -> Iterator[Finding]:
 
 
 def _check_patterns(draft: Draft) -> Iterator[Finding]:
-    """Names, aliases and lengths of time in patterns, wherever patterns stand."""
+    """Names, aliases and durations in all patterns."""
     known = {name: tree for name, tree in draft.patterns.items() if tree is not None}
     others = (draft.events.keys() | draft.patterns.keys()) - known.keys()
     names = Names(known, others)
@@ -211,8 +211,8 @@ def _check_private(draft: Draft, hints: Hints) -> Iterator[Finding]:
             counted = "" if limit.amount < epsilon else ", counted in whole nano-epsilon,"
             message = (
                 f"the limit of {limit}{counted} is less than the epsilon of one window "
-                f"({epsilon}), so that no window could ever tell of private events; raise the "
-                "limit or lower epsilon"
+                f"({epsilon}), so no window could ever be released with noise; raise the limit or "
+                "lower epsilon"
             )
             yield Finding(("private", place, "limit"), message)
         for row, subject in enumerate(private.subjects or ()):

@@ -1,4 +1,4 @@
-"""How much may be given away: exact decimal numbers, and limits for a stretch of time."""
+"""Epsilons as exact decimal numbers, and limits per horizon."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ Epsilon = Annotated[
 
 
 class Limit(Config):
-    """An epsilon for each stretch of time: `20 per day`.
+    """An epsilon for each horizon: `20 per day`.
 
     >>> Limit.model_validate("20 per 24 h")
     20 per day
@@ -68,7 +68,7 @@ class Limit(Config):
     amount: Epsilon
     """The epsilon that may be spent."""
     horizon: Span
-    """The stretch of time in which it may be spent."""
+    """The length of the horizon in which it may be spent."""
 
     @model_validator(mode="before")
     @classmethod

@@ -1,4 +1,4 @@
-"""Names that are easily taken for each other: they differ in what the eye passes over."""
+"""Names that look alike: they differ only in what readers do not see."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def lookalikes(names: Sequence[str], known: pa.Array | Sequence[str]) -> dict[st
 
 
 def _look(names: pl.Series) -> pl.Series:
-    """What is left of names without what the eye passes over."""
+    """Names without what readers do not see: blanks, case and so on."""
     ascii_alone = names.str.len_bytes().sum() == names.str.len_chars().sum()
     if not ascii_alone:
         names = names.str.normalize("NFKC")

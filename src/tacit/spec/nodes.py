@@ -1,4 +1,4 @@
-"""YAML text as a tree of nodes that know their places.
+"""YAML text as a tree of nodes with their places.
 
 Of YAML this takes the JSON-like core (version 1.2): `yes`, `on` and `10:30` are text, as is
 `007`. Aliases are followed within bounds; merge keys and tags are refused.
@@ -38,7 +38,7 @@ _NOTHING: Mapping[str, Node] = MappingProxyType({})
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """A part of a YAML text: where it begins and ends, and what it holds."""
+    """A part of a YAML text: where it begins and ends, and its content."""
 
     kind: Literal["scalar", "list", "mapping"]
     line: int
@@ -92,9 +92,9 @@ def read_scalar(text: str) -> bool | int | Number | str | None:
 
 
 def read_nodes(text: str, name: str) -> tuple[Node | None, list[Mistake]]:
-    """The root of a YAML text (None where it is empty), and mistakes that leave it readable.
+    """The root of a YAML text (None if it is empty), and mistakes that leave it readable.
 
-    Raises SpecificationError where it is not YAML at all, or too much of it.
+    Raises SpecificationError if it is not YAML, or too large.
     """
     return _Tree(text, name).read()
 

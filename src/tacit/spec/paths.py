@@ -1,4 +1,4 @@
-"""Which files a specification may name: those below its folder, and what is allowed besides."""
+"""Which files a specification may name: those below its folder, and below allowed folders."""
 
 from __future__ import annotations
 

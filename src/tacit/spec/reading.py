@@ -1,4 +1,4 @@
-"""Specifications from YAML: every mistake is found, and told with its place."""
+"""Specifications from YAML: every mistake is found, and reported with its place."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _STAND_INS: dict[type[BaseModel], dict[str, Any]] = {
     Private: {"pattern": "_", "epsilon": 1},
     Query: {"name": "_", "consumer": "_", "pattern": "_"},
 }
-"""What stands for needed fields while the rest of a part is read."""
+"""Values for missing required fields, while the rest of a part is read."""
 _PLACE = re.compile(r"line (\d+), column (\d+)")
 M = TypeVar("M", bound=BaseModel)
 
@@ -258,12 +258,12 @@ class _Reader:
         return place_in(node, self.text, _offset(node.text, line, column))
 
     def told(self, node: Node, found: re.Match[str]) -> str:
-        """A place in a pattern, told as one in the file."""
+        """A place in a pattern as a place in the file."""
         line, column = self.inside(node, int(found[1]), int(found[2]))
         return f"line {line}, column {column}"
 
     def place(self, finding: Finding) -> None:
-        """Find the place of a mistake in what the parts say together."""
+        """Find the place of a mistake that concerns several parts."""
         node = self.root.find(finding.path)
         if finding.of_name:
             node = self.root.find(finding.path[:-1]).keys[str(finding.path[-1])]

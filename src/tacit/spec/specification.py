@@ -98,49 +98,49 @@ Quality = Annotated[
 
 
 class Private(Config):
-    """A pattern that subjects keep private, and how much of it may be given away."""
+    """A pattern that subjects keep private, and how much may be revealed about it."""
 
     pattern: PatternText
     """The name of a pattern or event, or a pattern itself."""
     epsilon: Epsilon
-    """What may be given away for each subject and window."""
+    """How much may be revealed for each subject and window."""
     subjects: Subjects | None = None
-    """Whose pattern it is; by default that of all subjects."""
+    """The subjects that it applies to; by default all."""
     limit: LimitText | None = None
-    """The epsilon that may be spent in a stretch of time, such as `20 per day`; else no end."""
+    """The epsilon that may be spent in a period, such as `20 per day`; by default no limit."""
 
     @property
     def name(self) -> str:
-        """What it is called: the pattern's name, or its text."""
+        """The pattern's name, or its text."""
         return repr(self.pattern)
 
 
 class Query(Config):
-    """A pattern that a consumer asks for in every window of every subject."""
+    """A pattern that a consumer wants to be detected in every window of every subject."""
 
     name: str
-    """What its answers are called."""
+    """The name of the query in its answers."""
     consumer: str = Field(min_length=1)
     """Who receives the answers."""
     pattern: PatternText
     """The name of a pattern or event, or a pattern itself."""
     alpha: Share = 0.5
-    """How much precision counts in its quality; recall counts for the rest."""
+    """The weight of precision in its quality; recall has the rest."""
     quality: Quality | None = None
-    """The quality that the consumer needs; by default the best that can be had."""
+    """The quality that the consumer needs; by default the best possible."""
 
 
 class Settings(Config):
     """The fields of a specification that stand alone."""
 
     version: Literal[1] = 1
-    """The version of this language."""
+    """The version of this format."""
     mechanism: Literal["uniform", "adaptive", "optimal", "auto"] = "optimal"
-    """What makes answers private; `auto` takes the best by expected quality."""
+    """How answers are protected; `auto` takes the mechanism with the best expected quality."""
     decode: Literal["posterior", "literal"] = "posterior"
-    """How noisy events become answers: the likelier one, or noisy events at their word."""
+    """How noisy events become answers: `posterior` or `literal` decoding."""
     subjects: Registry | None = None
-    """The registry: a list of subjects, a file of them, or learned; by default the run decides."""
+    """The registry: a list of subjects, a file of them, or learned; by default set by the run."""
 
 
 NOT_WRITTEN = ("folder", "allow_paths")
@@ -153,7 +153,7 @@ class Specification(Settings):
     streams: dict[str, Stream]
     """The streams of tuples, by name."""
     areas: dict[str, Area] = Field(default={})
-    """Parts of the world, by name."""
+    """Geographic areas, by name."""
     windows: Windows
     """The public schedule of answers."""
     events: dict[str, EventType]
@@ -170,7 +170,7 @@ class Specification(Settings):
     """Folders outside of `folder` in which files may be named; not a part of it either."""
 
     def check(self) -> list[Mistake]:
-        """Every mistake in what the parts say together."""
+        """Every mistake that concerns several parts."""
         draft = Draft(
             streams=self.streams,
             areas=self.areas,
@@ -186,7 +186,7 @@ class Specification(Settings):
         return [Mistake(finding.message) for finding in find_mistakes(draft)]
 
     def checked(self) -> Specification:
-        """The specification itself; raises SpecificationError where it has mistakes."""
+        """The specification itself; raises SpecificationError if it has mistakes."""
         if mistakes := self.check():
             raise SpecificationError(mistakes)
         return self
@@ -225,7 +225,7 @@ class Specification(Settings):
     def model_copy(
         self, *, update: Mapping[str, Any] | None = None, deep: bool = False
     ) -> Specification:
-        """A copy with some fields replaced; what was worked out from the old ones is forgotten."""
+        """A copy with some fields replaced; cached results of the old ones are dropped."""
         copy = super().model_copy(update=update, deep=deep)
         for name in vars(copy).keys() - Specification.model_fields.keys():
             del copy.__dict__[name]

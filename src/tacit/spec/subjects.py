@@ -1,6 +1,6 @@
-"""The registry of subjects: a list, a file, or learned from the first stretch of the stream.
+"""The registry of subjects: a list, a file, or learned from the first part of the stream.
 
-Names are text, exactly as written: '007' is not '7'. A whole number is its decimal digits.
+Names are text, exactly as written: '007' is not '7'. An integer becomes its decimal digits.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class SubjectFile(Config):
     """The column that holds the subjects; by default each line of the file is one."""
 
     def read(self, folder: Path = Path()) -> list[str]:
-        """The subjects, each once, in the file's order; raises SourceError where it cannot.
+        """The subjects, each once, in the file's order; raises SourceError if it cannot be read.
 
         Names are text as the file has it; integers in Parquet are their digits. Empty lines and
         cells do not count.
@@ -79,10 +79,10 @@ class SubjectFile(Config):
 
 
 class Learned(Config):
-    """Subjects learned from the first stretch of the stream and then announced."""
+    """Subjects learned from the first part of the stream and then announced."""
 
     learn: Span
-    """How long the first stretch is."""
+    """The length of that part."""
 
 
 def _lines(path: Path) -> list[str]:
@@ -114,7 +114,7 @@ def _column(path: Path, column: str) -> list[str]:
 
 
 def _read_registry(value: Any) -> Any:
-    """Say which form was probably meant, so that mistakes are told in its terms."""
+    """Find the form that was probably meant, so that mistakes refer to it."""
     if isinstance(value, list | tuple):
         return value
     if isinstance(value, dict):
@@ -131,7 +131,7 @@ Registry = Annotated[Subjects | SubjectFile | Learned, BeforeValidator(_read_reg
 
 
 def listed(registry: tuple[str, ...] | SubjectFile | Learned | None, folder: Path) -> list[str]:
-    """The subjects that a registry lists, itself or in a file; none where they are learned."""
+    """The subjects that a registry lists, itself or in a file; none if they are learned."""
     if isinstance(registry, SubjectFile):
         return registry.read(folder)
     return list(registry) if isinstance(registry, tuple) else []

@@ -41,7 +41,7 @@ class Complaint(NamedTuple):
 
 
 def complaints(error: ValidationError, data: Any, model: type[BaseModel]) -> Iterator[Complaint]:
-    """What a model says about data that do not fit, each value once."""
+    """The mistakes that a model finds in data, each value once."""
     grouped: dict[tuple[str | int, ...], list[ErrorDetails]] = {}
     for detail in error.errors(include_url=False):
         grouped.setdefault(_path(detail, data), []).append(detail)

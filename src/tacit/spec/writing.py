@@ -36,7 +36,7 @@ def to_yaml(spec: Specification) -> str:
 
 
 def _write(name: str, section: Any) -> str:
-    """A section: each of its parts in a line, as far as lines go."""
+    """A section: each of its parts in one line, if it fits."""
     if name in ("private", "queries"):
         return f"{name}:\n" + "".join(f"  - {_flow(part)}\n" for part in section)
     if name in ("streams", "areas", "events", "patterns"):
@@ -58,7 +58,7 @@ def _flow(value: Any) -> str:
 
 
 class _Dumper(yaml.CSafeDumper):
-    """Puts in quotes what either version of YAML would not take for text."""
+    """Quotes what either version of YAML would not read as text."""
 
     def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002
         """Write everything out."""
