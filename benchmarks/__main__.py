@@ -30,6 +30,7 @@ from benchmarks.report import Finding, Skipped
 
 JOBS: dict[str, Callable[[Setting], Iterator[Finding | Skipped]]] = {
     "presence": jobs.presence,
+    "parquet": jobs.parquet,
     "order": jobs.order,
     "scaling": jobs.scaling,
     "batching": jobs.batching,

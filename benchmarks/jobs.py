@@ -78,18 +78,45 @@ def _compare(
 
 
 def presence(setting: Setting) -> Iterator[Finding]:
-    """20 AND queries, from memory and from Parquet, by number and by name."""
+    """20 AND queries, from memory."""
     table = data.events(setting.scale)
     yield _compare("20 AND queries, Arrow in memory", "AND", table, setting, 5)
-    del table
-    path = data.parquet(setting.scale, setting.folder)
-    yield _compare("20 AND queries, Parquet", "AND", path, setting, 2)
-    for compression in ("none", "zstd"):
+
+
+def parquet(setting: Setting) -> Iterator[Finding]:
+    """20 AND queries from Parquet: against rivals, and against decoding alone."""
+    for compression, target in (("snappy", 1.5), ("none", None), ("zstd", None)):
         path = data.parquet(setting.scale, setting.folder, compression=compression)
-        name = "not compressed" if compression == "none" else compression
-        yield _compare(f"20 AND queries, Parquet, {name}", "AND", path, setting, None)
+        name = {"snappy": "Parquet", "none": "Parquet, not compressed"}.get(
+            compression, f"Parquet, {compression}"
+        )
+        yield _compare(f"20 AND queries, {name}", "AND", path, setting, target)
+        yield from _over_decoding(name, path, setting, 1.3 if target else None)
     path = data.parquet(setting.scale, setting.folder, text=True)
     yield _compare("20 AND queries, Parquet, names", "AND", path, setting, 1.5, text=True)
+    yield from _over_decoding("Parquet, names", path, setting, 1.3, text=True)
+
+
+def _over_decoding(
+    name: str, path: Path, setting: Setting, target: float | None, *, text: bool = False
+) -> Iterator[Finding]:
+    """What answers from a file cost, as a multiple of what libraries need to decode it."""
+    queries = data.draw_queries(20, setting.scale.kinds)
+    spec = ours.specification("AND", queries, setting.scale, text=text)
+    runs = {OURS: lambda: ours.detect(spec, path), **rivals.decoding(path, text=text)}
+    outcomes = race(runs, setting.rounds, lambda _, __: None)
+    answers = outcomes[OURS].spent
+    for library in rivals.decoding(path):
+        bare = outcomes[library].spent
+        yield Finding(
+            f"20 AND queries, {name}",
+            f"times the time {library} needs to decode the columns",
+            answers.elapsed / bare.elapsed,
+            answers.processor / bare.processor,
+            None if library.endswith("in batches") else target,
+            "at most",
+            seconds={OURS: answers, library: bare},
+        )
 
 
 def order(setting: Setting) -> Iterator[Finding]:

@@ -16,6 +16,7 @@ import duckdb
 import numpy as np
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from benchmarks.data import START, WINDOW, Scale
@@ -152,6 +153,31 @@ def _duckdb(source: pa.Table | Path) -> duckdb.DuckDBPyConnection:
     else:
         connection.register("events", source)
     return connection
+
+
+def decoding(path: Path, *, text: bool = False) -> Ways:
+    """Ways to decode the columns of a Parquet file and do nothing else.
+
+    Into memory, as a whole; or in batches that are dropped at once, which saves fresh memory.
+    """
+    columns, keys = ["subject", "time", "kind"], ["subject"] if text else []
+    return {
+        "PyArrow": lambda: pq.read_table(path, columns=columns, read_dictionary=keys),
+        "PyArrow, in batches": lambda: _drop_arrow(path, columns, keys),
+        "Polars": lambda: pl.read_parquet(path, columns=columns),
+        "Polars, in batches": lambda: _drop_polars(path, columns),
+    }
+
+
+def _drop_arrow(path: Path, columns: list[str], keys: list[str]) -> None:
+    with pq.ParquetFile(path, read_dictionary=keys) as file:
+        for _ in file.iter_batches(1 << 18, columns=columns):
+            pass
+
+
+def _drop_polars(path: Path, columns: list[str]) -> None:
+    for _ in pl.scan_parquet(path).select(columns).collect_batches(maintain_order=True):
+        pass
 
 
 def presence(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tacit.connectors.prefetch import parallel, prefetch
+from tacit.connectors.prefetch import prefetch
 
 
 def threads() -> list[str]:
@@ -65,37 +65,3 @@ def test_closing_early_stops_the_thread_and_closes_the_items() -> None:
     flow.close()
     assert closed.wait(5)
     assert not threads()
-
-
-@pytest.mark.parametrize("workers", [1, 2, 5])
-def test_work_in_parallel_comes_back_in_order(workers: int) -> None:
-    def work(number: int) -> int:
-        time.sleep(0.002 * (number % 3))
-        return number * number
-
-    assert list(parallel(work, range(30), workers)) == [number * number for number in range(30)]
-    assert not working()
-
-
-def test_an_exception_in_parallel_work_comes_after_the_results_before_it() -> None:
-    flow = parallel(lambda number: 12 // (2 - number), range(9), 3)
-    assert [next(flow), next(flow)] == [6, 12]
-    with pytest.raises(ZeroDivisionError):
-        next(flow)
-    assert not working()
-
-
-def test_parallel_work_is_no_further_ahead_than_there_are_threads() -> None:
-    begun: list[int] = []
-    flow = parallel(begun.append, range(100), 2)
-    next(flow)
-    time.sleep(0.05)
-    assert len(begun) <= 2
-    flow.close()
-    assert len(begun) <= 2
-    assert not working()
-
-
-def working() -> list[str]:
-    """The names of the threads that work in parallel now."""
-    return [t.name for t in threading.enumerate() if t.name.startswith("tacit-parallel")]

@@ -44,9 +44,8 @@ def written(folder: Path, name: str) -> Path:
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pieces, "PIECE", 5000)
-    monkeypatch.setattr("tacit.connectors.parquet.source.MOST_ROWS", 256)
-    monkeypatch.setattr("tacit.connectors.parquet.source._USUAL", (500, 900))
-    monkeypatch.setattr("tacit.connectors.parquet.source._SMALL_GROUP", 100)
+    monkeypatch.setattr("tacit.connectors.parquet.MOST_ROWS", 256)
+    monkeypatch.setattr("tacit.connectors.parquet._SMALL_GROUP", 100)
 
 
 def read(path: Path, token: Any = None) -> list[Batch]:

@@ -404,25 +404,109 @@ def test_parquet_with_categories_of_text_gives_dictionaries(tmp_path: Path) -> N
     assert collect(found) == table.to_pydict()
 
 
-@pytest.mark.parametrize("usual", [(1, 10**9), (10**9, 10**9), (1, 2)])
+NUMBERS = {
+    "int8": pa.int8(),
+    "int16": pa.int16(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "uint8": pa.uint8(),
+    "uint16": pa.uint16(),
+    "uint32": pa.uint32(),
+    "uint64": pa.uint64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "ms": pa.timestamp("ms"),
+    "us": pa.timestamp("us", "UTC"),
+    "ns": pa.timestamp("ns"),
+    "date": pa.date32(),
+}
+
+
+def every_type(count: int) -> pa.Table:
+    """A column of each type of numbers, with its extremes, and one with gaps."""
+    spread = np.random.default_rng(5).integers(0, 2**64, count, np.uint64, endpoint=False)
+    spread[count // 3 : count // 2] = 0  # runs of the same value are stored differently
+    columns = {}
+    for name, kind in NUMBERS.items():
+        width = kind.bit_width // 8
+        raw = spread.view(np.uint8).reshape(-1, 8)[:, 8 - width :].tobytes()
+        columns[name] = pa.Array.from_buffers(kind, count, [None, pa.py_buffer(raw)])
+    return pa.table({**columns, "gaps": pa.array([None, 1, 2] * (count // 3))})
+
+
+@pytest.mark.parametrize("begin", [0, 1, 250, 1_000, 1_234, 2_999])
+@pytest.mark.parametrize("small", [1, 1 << 16])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"compression": "snappy"},
+        {"compression": "zstd", "data_page_version": "2.0"},
+        {"compression": "none", "use_dictionary": False},
+    ],
+    ids=lambda options: options["compression"],
+)
+def test_parquet_gives_the_rows_that_pyarrow_finds(
+    options: dict[str, Any],
+    small: int,
+    begin: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tacit.connectors.parquet._SMALL_GROUP", small)
+    monkeypatch.setattr("tacit.connectors.parquet.MOST_ROWS", 700)
+    written = every_type(3_000).append_column("name", pa.array(["a", "b", None] * 1_000))
+    pq.write_table(written, tmp_path / "a.parquet", row_group_size=1_000, **options)
+    expected = pl.DataFrame(pq.read_table(tmp_path / "a.parquet").slice(begin))
+    for keys in ((), ("name",)):
+        source = open_source(tmp_path / "a.parquet")
+        source.resume({"row": begin})
+        found = list(source.batches(keys=keys))
+        assert [batch.first_row for batch in found] == [
+            1 + begin + sum(batch.table.num_rows for batch in found[:number])
+            for number in range(len(found))
+        ]
+        frame = pl.DataFrame(pa.Table.from_batches([batch.table for batch in found]))
+        assert frame.with_columns(pl.col("name").cast(pl.String)).equals(expected)
+
+
+@pytest.mark.parametrize("begin", [0, 3, 5, 6, 12])
+def test_row_groups_without_rows_are_skipped(begin: int, tmp_path: Path) -> None:
+    part = pa.table({"n": range(12), "name": [f"name {n}" for n in range(12)]})
+    with pq.ParquetWriter(tmp_path / "a.parquet", part.schema) as writer:
+        for start, count in ((0, 0), (0, 5), (5, 0), (5, 7), (12, 0)):
+            writer.write_table(part.slice(start, count))
+    for keys in ((), ("name",)):
+        source = open_source(tmp_path / "a.parquet")
+        source.resume({"row": begin})
+        found = [row for batch in source.batches(keys=keys) for row in batch.table.to_pylist()]
+        assert found == part.slice(begin).to_pylist()
+
+
 @pytest.mark.parametrize("keys", [(), ("s",)])
-def test_parquet_gives_the_same_rows_whichever_way_it_is_read(
-    usual: tuple[int, int], keys: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("damage", ["text that is not UTF-8", "a damaged page"])
+def test_damage_in_parquet_is_refused_with_the_file_and_the_row(
+    damage: str, keys: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tacit.connectors.parquet.source._USUAL", usual)
-    table = pa.table({"s": [f"name {n % 7}" for n in range(100)], "n": range(100)})
-    pq.write_table(table, tmp_path / "a.parquet", row_group_size=9)
-    found = list(open_source(tmp_path / "a.parquet").batches(["n", "s"], keys))
-    assert collect(found) == {"n": table["n"].to_pylist(), "s": table["s"].to_pylist()}
-    assert [batch.first_row for batch in found] == [
-        1 + sum(batch.table.num_rows for batch in found[:number]) for number in range(len(found))
-    ]
+    monkeypatch.setattr("tacit.connectors.parquet._SMALL_GROUP", 1)
+    path = tmp_path / "a.parquet"
+    end = b"" if damage == "a damaged page" else b"\xff"
+    texts = pa.array([b"secret %d" % n + (end if n >= 300 else b"") for n in range(400)])
+    named = pa.Array.from_buffers(pa.string(), 400, texts.buffers())
+    whole = pa.table({"s": named, "n": range(400)})
+    pq.write_table(whole, path, row_group_size=100, use_dictionary=False)
+    if damage == "a damaged page":
+        page = pq.read_metadata(path).row_group(3).column(0).data_page_offset
+        content = bytearray(path.read_bytes())
+        content[page : page + 40] = b"\xff" * 40
+        path.write_bytes(content)
+    taken: list[int] = []
+    with pytest.raises(SourceError) as refused:
+        taken.extend(batch.table.num_rows for batch in open_source(path).batches(keys=keys))
+    assert f"{path} cannot be read as Parquet after row {sum(taken)}" in str(refused.value)
+    assert "secret" not in str(refused.value)
 
 
-def test_parquet_left_in_the_middle_leaves_no_thread(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tacit.connectors.parquet.source._USUAL", (1, 10**9))
+def test_parquet_left_in_the_middle_leaves_no_thread(tmp_path: Path) -> None:
     table = pa.table({"s": [f"name {n % 7}" for n in range(100)], "n": range(100)})
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=9)
     flow = open_source(tmp_path / "a.parquet").read(["n", "s"], ["s"])

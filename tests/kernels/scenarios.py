@@ -144,10 +144,10 @@ def write_tuples(folder: Path) -> None:
     tuples.write_csv(folder / "tuples.csv")
     tuples.write_ndjson(folder / "tuples.jsonl")
     timed = tuples.with_columns(pl.from_epoch("at"))
-    timed.write_parquet(folder / "tuples.parquet", compression="snappy")
+    timed.write_parquet(folder / "tuples.parquet")
     timed.write_ipc(folder / "tuples.arrow")
     numbered = timed.with_columns(pl.Series("taxi", np.arange(rows) % 10))
-    numbered.write_parquet(folder / "numbered.parquet", compression="snappy")
+    numbered.write_parquet(folder / "numbered.parquet")
     numbered.write_ipc(folder / "numbered.arrow")
 
 

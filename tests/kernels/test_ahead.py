@@ -123,12 +123,7 @@ def test_a_run_needs_what_runs_with_no_more_features_needed() -> None:
     names = {kernel.name for kernel in needed_kernels(simple)}
     assert "tacit.windows.clock._judge" in names
     assert "tacit.events.interning._find_texts" in names
-    unneeded = (
-        "tacit.privacy.",
-        "tacit.planning.",
-        "tacit.connectors.parquet.",
-        "tacit.events.grid",
-    )
+    unneeded = ("tacit.privacy.", "tacit.planning.", "tacit.events.grid")
     assert not any(name.startswith(unneeded) for name in names)
     more = needed_kernels({*simple, "operator:Seq"})
     assert set(needed_kernels(simple)) < set(more)

@@ -14,7 +14,7 @@ import pyarrow as pa
 from tacit.connectors.delimited import CsvSource
 from tacit.connectors.ipc import ArrowSource
 from tacit.connectors.jsonlines import JsonLinesSource
-from tacit.connectors.parquet.source import ParquetSource
+from tacit.connectors.parquet import ParquetSource
 from tacit.connectors.pieces import CODECS
 from tacit.connectors.sources import Batch, EmptySourceError, Source, is_text
 from tacit.errors import SchemaError, SourceError

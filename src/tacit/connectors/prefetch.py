@@ -5,14 +5,11 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
-R = TypeVar("R")
 
 PATIENCE = 1.0
 """Seconds to wait for the thread at the end: it may hang in a read from a silent pipe."""
@@ -75,30 +72,6 @@ def _fill(items: Iterator[T], waiting: _Putting, stop: threading.Event) -> None:
             close()
         if not stop.is_set():
             waiting.put(end)
-
-
-def parallel(
-    work: Callable[[T], R], items: Iterable[T], threads: int, waiting: int = 0
-) -> Generator[R, None, None]:
-    """What `work` gives for each item, in order, worked out by several threads.
-
-    They are at most `threads` items ahead of what was asked for, and `waiting` more, so that
-    threads need not idle while a result is used. The first exception is
-    raised here, after the results before it. Closing this iterator early waits for what is
-    being worked on, and leaves the rest.
-    """
-    running: deque[Future[R]] = deque()
-    with ThreadPoolExecutor(threads, thread_name_prefix="tacit-parallel") as pool:
-        try:
-            for item in items:
-                running.append(pool.submit(work, item))
-                if len(running) >= threads + waiting:
-                    yield running.popleft().result()
-            while running:
-                yield running.popleft().result()
-        finally:
-            for future in running:
-                future.cancel()
 
 
 def mingle(

@@ -1,1 +1,0 @@
-"""Parquet files as sources: `source` is the way in."""
