@@ -23,7 +23,7 @@ from benchmarks.jobs import Setting, UnequalError
 from benchmarks.measuring import race
 from benchmarks.report import OURS, Finding, against
 from tacit.ledger.charges import Account, Charge
-from tacit.ledger.lease import Draft
+from tacit.ledger.drafts import Draft
 from tacit.ledger.ledger import Ledger
 
 _SUBJECTS = 1_000_000

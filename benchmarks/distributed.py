@@ -22,7 +22,6 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from benchmarks import data, flink, foreign, ours, protected
@@ -34,8 +33,8 @@ from benchmarks.ours import Queries
 from benchmarks.report import OURS, Finding, Skipped, against
 from tacit.connectors.files import open_source
 from tacit.connectors.opening import open_sink
-from tacit.engines import local
-from tacit.engines.local import Detection, Input
+from tacit.pipeline.reader import Input
+from tacit.pipeline.run import Run
 from tacit.planning.planner import plan_without_history
 from tacit.spec.specification import Private, Specification
 from tacit.spec.subjects import SubjectFile
@@ -225,7 +224,7 @@ def _compare(job: Job, rivals: Sequence[Rival], setting: Setting) -> Iterator[Fi
 
 def true_answers(job: Job) -> NDArray[np.bool_]:
     """What the local engine detects."""
-    return ours.dense(Detection(job.spec, _inputs(job)), job.scale, len(job.queries))
+    return ours.dense(Run(job.spec, _inputs(job)), job.scale, len(job.queries))
 
 
 def _agreed(way: str, done: Done, expected: NDArray[np.bool_]) -> Done:
@@ -246,11 +245,10 @@ def _alone(job: Job, setting: Setting) -> Spent:
     plan = plan_without_history(spec, "uniform")
 
     def release() -> None:
-        run = local.protected(spec, _inputs(job), plan)
+        run = Run(spec, _inputs(job), plan=plan)
         with open_sink(setting.folder / "alone.parquet", run.schema) as sink:
-            for part in run:
-                for batch in part.batches():
-                    sink.write(pa.Table.from_batches([batch]))
+            run.add_sink(sink)
+            run.run()
 
     release()
     return timed(release)[1]

@@ -10,7 +10,6 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks import data, ours
@@ -18,10 +17,10 @@ from benchmarks.jobs import Setting, UnequalError
 from benchmarks.measuring import race
 from benchmarks.report import Finding
 from tacit.connectors.files import open_source
-from tacit.connectors.opening import open_outlet, open_sink
-from tacit.engines.durable import Durable
-from tacit.engines.local import Input, protected
+from tacit.connectors.opening import open_resumable_sink, open_sink
 from tacit.ledger.ledger import Ledger
+from tacit.pipeline.reader import Input
+from tacit.pipeline.run import Run
 from tacit.planning.plan import Plan
 from tacit.planning.planner import plan_without_history
 from tacit.spec.specification import Private, Specification
@@ -66,13 +65,10 @@ def _inputs(source: Path) -> list[Input]:
 
 
 def _without(spec: Specification, plan: Plan, source: Path, folder: Path) -> int:
-    run, answers = protected(spec, _inputs(source), plan), 0
+    run = Run(spec, _inputs(source), plan=plan)
     with open_sink(folder / "without.jsonl", run.schema) as sink:
-        for part in run:
-            for batch in part.batches():
-                sink.write(pa.Table.from_batches([batch]))
-            answers += len(part)
-    return answers
+        run.add_sink(sink)
+        return sum(map(len, run))
 
 
 def _with(
@@ -82,8 +78,10 @@ def _with(
     fresh.mkdir()
     with (
         Ledger.open(str(fresh / "spent.db")) as ledger,
-        open_outlet(fresh / "answers.jsonl") as outlet,
+        open_resumable_sink(fresh / "answers.jsonl") as outlet,
     ):
-        outcome = Durable(spec, _inputs(source), plan, ledger, [outlet], run="bench").run()
+        outcome = Run(
+            spec, _inputs(source), plan=plan, ledger=ledger, sinks=[outlet], name="bench"
+        ).run()
     shutil.rmtree(fresh)
     return outcome.answers

@@ -18,8 +18,8 @@ from tacit.engines.flink.folders import Folders
 from tacit.engines.flink.progress import Progress
 from tacit.engines.flink.run import FlinkRun
 from tacit.engines.flink.submitting import Options, submitted
-from tacit.engines.terms import Terms
 from tacit.errors import EngineError
+from tacit.pipeline.versions import SpecVersion
 from tacit.planning.planner import plan_without_history
 from tacit.spec.reading import load
 
@@ -70,7 +70,7 @@ def main() -> None:
     parser.add_argument("--only-timed", action="store_true")
     given = parser.parse_args()
     spec = load(given.spec)
-    terms = Terms(spec, plan_without_history(spec, "uniform"))
+    terms = SpecVersion(spec, plan_without_history(spec, "uniform"))
     sources = [(None, name) for name in given.files]
     told: dict[str, float] = {}
     for true in (True, False):

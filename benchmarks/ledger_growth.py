@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from tacit.ledger.archiving import archive
 from tacit.ledger.charges import Charge
-from tacit.ledger.lease import Draft
+from tacit.ledger.drafts import Draft
 from tacit.ledger.ledger import Ledger
 from tacit.ledger.verifying import remember, verify
 

@@ -13,11 +13,12 @@ from benchmarks.data import LATENESS, START, WINDOW, Scale, name
 from tacit.answers.answers import Answers
 from tacit.connectors.files import open_source
 from tacit.connectors.frames import FrameSource
-from tacit.engines.local import Detection, Input
 from tacit.events.subjects import Subjects
-from tacit.pipeline.arrivals import Rows
+from tacit.pipeline.batches import Rows
 from tacit.pipeline.engine import Engine
 from tacit.pipeline.flow import Flow
+from tacit.pipeline.reader import Input
+from tacit.pipeline.run import Run
 from tacit.spec.specification import Specification
 
 Queries = Sequence[tuple[int, int, int]]
@@ -65,7 +66,7 @@ def detect(spec: Specification, source: pa.Table | Path) -> list[Answers]:
 def detect_each(spec: Specification, source: pa.Table | Path) -> Iterator[Answers]:
     """The same, window by window."""
     opened = open_source(source) if isinstance(source, Path) else FrameSource(source)
-    yield from Detection(spec, [Input("events", opened)])
+    yield from Run(spec, [Input("events", opened)])
 
 
 def push(spec: Specification, batches: Iterable[pa.RecordBatch]) -> Iterator[Answers]:

@@ -14,8 +14,10 @@ from benchmarks.jobs import Setting
 from benchmarks.measuring import Spent, race, timed
 from benchmarks.report import Finding
 from tacit.connectors.frames import FrameSource
-from tacit.engines.local import Detection, Input, protected, survey
+from tacit.engines.local import survey
 from tacit.evaluation.measuring import statistics_of
+from tacit.pipeline.reader import Input
+from tacit.pipeline.run import Run
 from tacit.planning.plan import Plan
 from tacit.planning.planner import make_plan
 from tacit.spec.specification import Private, Specification
@@ -36,7 +38,7 @@ def run(setting: Setting) -> Iterator[Finding]:
     history = table.slice(0, setting.scale.events // 10)
     statistics = survey(spec, [Input("events", FrameSource(history))], literal=False)
     plans = {name: make_plan(spec, statistics, name) for name in ("optimal", "adaptive", "uniform")}
-    runs: dict[str, Callable[[], int]] = {"detect": lambda: _count(Detection(spec, _inputs(table)))}
+    runs: dict[str, Callable[[], int]] = {"detect": lambda: _count(Run(spec, _inputs(table)))}
     for name, plan in plans.items():
         runs[name] = partial(_protected, spec, table, plan)
     outcomes = race(runs, setting.rounds, lambda _, result: result)
@@ -50,10 +52,10 @@ def _inputs(table: pa.Table) -> list[Input]:
 
 
 def _protected(spec: Specification, table: pa.Table, plan: Plan) -> int:
-    return _count(protected(spec, _inputs(table), plan))
+    return _count(Run(spec, _inputs(table), plan=plan))
 
 
-def _count(run: Detection) -> int:
+def _count(run: Run) -> int:
     return sum(int(np.bitwise_count(answers.bits).sum()) for answers in run)
 
 

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from tacit.engines.ledger_reports import verify_ledger as verify_ledger
     from tacit.engines.ledger_run import DeliveredAnswers as DeliveredAnswers
     from tacit.engines.ledger_run import open_run as open_run
-    from tacit.engines.local import Detection as Detection
     from tacit.engines.local import detect as detect
     from tacit.engines.local import least_epsilon as least_epsilon
     from tacit.engines.local import plan as plan
@@ -55,6 +54,7 @@ if TYPE_CHECKING:
     from tacit.patterns.tree import Not as Not
     from tacit.patterns.tree import Or as Or
     from tacit.patterns.tree import Seq as Seq
+    from tacit.pipeline.run import Run as Run
     from tacit.planning.plan import Plan as Plan
     from tacit.spec.reading import load as load
     from tacit.spec.reading import loads as loads
@@ -72,7 +72,6 @@ _HOMES = {
     "Area": "tacit.events.areas",
     "Collected": "tacit.answers.collected",
     "DeliveredAnswers": "tacit.engines.ledger_run",
-    "Detection": "tacit.engines.local",
     "EventType": "tacit.events.types",
     "Name": "tacit.patterns.tree",
     "Not": "tacit.patterns.tree",
@@ -80,6 +79,7 @@ _HOMES = {
     "Plan": "tacit.planning.plan",
     "Private": "tacit.spec.specification",
     "Query": "tacit.spec.specification",
+    "Run": "tacit.pipeline.run",
     "Seq": "tacit.patterns.tree",
     "Specification": "tacit.spec.specification",
     "Stream": "tacit.events.streams",

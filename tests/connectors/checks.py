@@ -1,6 +1,6 @@
 """What every source and every outlet must do, checked against the real thing.
 
-A connector's tests subclass `SourceChecks` with a fixture `feed`, or `OutletChecks` with a
+A connector's tests subclass `SourceChecks` with a fixture `feed`, or `SinkChecks` with a
 fixture `receiver`: the other end of the connector, as `Feed` and `Receiver` describe it.
 """
 
@@ -23,11 +23,11 @@ import pyarrow as pa
 import pytest
 
 from tacit.connectors.files import open_source
-from tacit.connectors.outlets import Outlet, Parcel
-from tacit.connectors.sources import Batch, Rejected, Source
 from tacit.errors import SinkError, UnreachableError
 from tacit.events.columntypes import ColumnTypes
 from tacit.events.streams import ColumnType, Stream
+from tacit.pipeline.sinks import ReleaseBatch, Sink
+from tacit.pipeline.sources import Batch, Rejected, Source
 
 PATIENCE = 30.0
 SUBJECTS = ("plain", 'quo"ted', "new\nline", "a,b", "Ärger 😀", "")
@@ -301,12 +301,12 @@ class Receiver(ABC):
     """The other end of an outlet: where a consumer finds the answers."""
 
     exactly_once = True
-    """Whether a parcel that is delivered again after a crash must not be seen twice."""
+    """Whether a batch that is delivered again after a crash must not be seen twice."""
     secrets: Sequence[str] = ()
     """What the outlet knows and must not tell."""
 
     @abstractmethod
-    def open(self) -> Outlet:
+    def open(self) -> Sink:
         """The outlet to this receiver, as a run opens it."""
 
     @abstractmethod
@@ -318,90 +318,90 @@ class Receiver(ABC):
         """While this lasts, the receiver takes nothing."""
 
 
-class OutletChecks:
+class SinkChecks:
     """The list of checks for outlets."""
 
     def test_a_consumer_sees_every_answer_in_the_order_of_releases(
         self, receiver: Receiver
     ) -> None:
-        parcels = [parcel(1), parcel(2, 1), parcel(5, 40)]
+        batches = [batch(1), batch(2, 1), batch(5, 40)]
         with receiver.open() as outlet:
             outlet.recover(None)
-            for each in parcels:
+            for each in batches:
                 outlet.deliver(each)
-        assert_same(receiver.received(), answers(*parcels))
+        assert_same(receiver.received(), answers(*batches))
 
     def test_deliveries_go_on_after_a_restart(self, receiver: Receiver) -> None:
-        parcels = [parcel(release) for release in range(1, 6)]
+        batches = [batch(release) for release in range(1, 6)]
         position = None
-        for each in parcels:
+        for each in batches:
             with receiver.open() as outlet:
                 outlet.recover(position)
                 position = remembered(outlet.deliver(each))
-        assert_same(receiver.received(), answers(*parcels))
+        assert_same(receiver.received(), answers(*batches))
 
     @pytest.mark.parametrize("done", [0, 1, 2])
     def test_what_was_delivered_but_not_remembered_is_not_seen_twice(
         self, receiver: Receiver, done: int
     ) -> None:
-        parcels = [parcel(release) for release in range(1, 5)]
+        batches = [batch(release) for release in range(1, 5)]
         positions: list[Any] = [None]
         with receiver.open() as outlet:
             outlet.recover(None)
-            positions.extend(remembered(outlet.deliver(each)) for each in parcels[: done + 1])
+            positions.extend(remembered(outlet.deliver(each)) for each in batches[: done + 1])
         with receiver.open() as outlet:
             outlet.recover(positions[done])
-            for each in parcels[done:]:
+            for each in batches[done:]:
                 outlet.deliver(each)
-        assert_once(receiver, *parcels)
+        assert_once(receiver, *batches)
 
     def test_a_parcel_that_failed_arrives_when_the_receiver_is_back(
         self, receiver: Receiver
     ) -> None:
         with receiver.open() as outlet:
             outlet.recover(None)
-            position = remembered(outlet.deliver(parcel(1)))
+            position = remembered(outlet.deliver(batch(1)))
             with receiver.away(), pytest.raises(UnreachableError):
-                outlet.deliver(parcel(2))
-            position = deliver_in_time(outlet, parcel(2))
+                outlet.deliver(batch(2))
+            position = deliver_in_time(outlet, batch(2))
         with receiver.open() as outlet:
             outlet.recover(position)
-            outlet.deliver(parcel(3))
-        assert_once(receiver, parcel(1), parcel(2), parcel(3))
+            outlet.deliver(batch(3))
+        assert_once(receiver, batch(1), batch(2), batch(3))
 
     def test_a_restart_finds_a_receiver_that_is_away_and_goes_on_when_it_is_back(
         self, receiver: Receiver
     ) -> None:
         with receiver.open() as outlet:
             outlet.recover(None)
-            position = remembered(outlet.deliver(parcel(1)))
+            position = remembered(outlet.deliver(batch(1)))
         with receiver.away(), receiver.open() as outlet, pytest.raises(UnreachableError):
-            begin_with(outlet, position, parcel(2))
+            begin_with(outlet, position, batch(2))
         with receiver.open() as outlet:
             recover_in_time(outlet, position)
-            deliver_in_time(outlet, parcel(2))
-        assert_once(receiver, parcel(1), parcel(2))
+            deliver_in_time(outlet, batch(2))
+        assert_once(receiver, batch(1), batch(2))
 
     def test_an_outlet_that_was_replaced_adds_nothing_more(self, receiver: Receiver) -> None:
         first, second = receiver.open(), receiver.open()
         first.recover(None)
-        position = remembered(first.deliver(parcel(1)))
+        position = remembered(first.deliver(batch(1)))
         with contextlib.suppress(UnreachableError):
             second.recover(position)
-            position = remembered(second.deliver(parcel(2)))
-            second.deliver(parcel(3))
+            position = remembered(second.deliver(batch(2)))
+            second.deliver(batch(3))
         with contextlib.suppress(SinkError):
-            first.deliver(parcel(2))
+            first.deliver(batch(2))
         first.close()
         second.close()
         with receiver.open() as outlet:
             outlet.recover(position)
             for release in (2, 3, 4):
-                outlet.deliver(parcel(release))
-        assert_once(receiver, *map(parcel, (1, 2, 3, 4)))
+                outlet.deliver(batch(release))
+        assert_once(receiver, *map(batch, (1, 2, 3, 4)))
 
     def test_a_large_parcel_arrives_whole(self, receiver: Receiver) -> None:
-        large = parcel(1, 20_000)
+        large = batch(1, 20_000)
         with receiver.open() as outlet:
             outlet.recover(None)
             outlet.deliver(large)
@@ -414,7 +414,7 @@ class OutletChecks:
         assert not [secret for secret in receiver.secrets if secret in shown]
 
 
-def parcel(release: int, rows: int = 12) -> Parcel:
+def batch(release: int, rows: int = 12) -> ReleaseBatch:
     """Some answers of this release, the same whenever they are asked for; ids never repeat."""
     start = datetime(2008, 2, 2, 13, 30, tzinfo=UTC) + timedelta(minutes=release)
     kind = pa.timestamp("us", "UTC")
@@ -433,12 +433,12 @@ def parcel(release: int, rows: int = 12) -> Parcel:
             "confidence": pa.array([row % 100 / 128 for row in range(rows)], pa.float32()),
         }
     )
-    return Parcel(release, table, CONSUMERS)
+    return ReleaseBatch(release, table, CONSUMERS)
 
 
-def answers(*parcels: Parcel) -> list[dict[str, Any]]:
+def answers(*batches: ReleaseBatch) -> list[dict[str, Any]]:
     """What a consumer must see of them."""
-    rows = [row for each in parcels for row in each.table.to_pylist()]
+    rows = [row for each in batches for row in each.table.to_pylist()]
     for row in rows:
         row["window_start"] = row["window_start"].strftime("%Y-%m-%dT%H:%M:%SZ")
         row["window_end"] = row["window_end"].strftime("%Y-%m-%dT%H:%M:%S.500Z")
@@ -451,9 +451,9 @@ def assert_same(found: list[dict[str, Any]], wanted: list[dict[str, Any]]) -> No
     assert found == wanted
 
 
-def assert_once(receiver: Receiver, *parcels: Parcel) -> None:
+def assert_once(receiver: Receiver, *batches: ReleaseBatch) -> None:
     """Every answer of these is seen, once where that is promised, else the same each time."""
-    found, wanted = receiver.received(), answers(*parcels)
+    found, wanted = receiver.received(), answers(*batches)
     if not receiver.exactly_once:
         seen: dict[int, dict[str, Any]] = {}
         for row in found:
@@ -467,18 +467,18 @@ def remembered(position: Any) -> Any:
     return json.loads(json.dumps(position))
 
 
-def deliver_in_time(outlet: Outlet, what: Parcel) -> Any:
+def deliver_in_time(outlet: Sink, what: ReleaseBatch) -> Any:
     """Try a delivery until it succeeds, as the engine does."""
     return remembered(_in_time(lambda: outlet.deliver(what)))
 
 
-def begin_with(outlet: Outlet, position: Any, first: Parcel) -> None:
+def begin_with(outlet: Sink, position: Any, first: ReleaseBatch) -> None:
     """What a run does first."""
     outlet.recover(position)
     outlet.deliver(first)
 
 
-def recover_in_time(outlet: Outlet, position: Any) -> None:
+def recover_in_time(outlet: Sink, position: Any) -> None:
     """Try to recover until it succeeds."""
     _in_time(lambda: outlet.recover(position))
 

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
-from tacit.connectors.opening import open_input, open_outlet
-from tacit.connectors.outlets import Outlet
-from tacit.connectors.sources import Source
+from tacit.connectors.opening import open_input, open_resumable_sink
+from tacit.pipeline.sinks import Sink
+from tacit.pipeline.sources import Source
 from tests.connectors.checks import Feed, Receiver
 
 LOGIN = "tacit:open sesame"
@@ -116,9 +116,9 @@ class KafkaReceiver(Receiver):
         self.config = config
         self.prefix = f"t{uuid.uuid4().hex}"
 
-    def open(self) -> Outlet:
+    def open(self) -> Sink:
         topic = f"{self.prefix}-{{consumer}}-{{query}}"
-        return open_outlet(f"kafka://{self.broker.servers}/{topic}?config={self.config}")
+        return open_resumable_sink(f"kafka://{self.broker.servers}/{topic}?config={self.config}")
 
     def received(self) -> list[dict[str, Any]]:
         found = [row for _, row in self.messages()]

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from tacit.connectors.files import open_source
-from tacit.engines.durable import Durable
 from tacit.engines.local import assign
 from tacit.ledger.ledger import Ledger
+from tacit.pipeline.run import Run
 from tacit.planning.planner import plan_without_history
 from tacit.spec.reading import loads
 from tests.connectors.kafka_ends import Broker, KafkaFeed, broker, config
@@ -35,11 +35,12 @@ queries:
 
 
 @contextmanager
-def running(url: str, folder: Path) -> Iterator[Durable]:
+def running(url: str, folder: Path) -> Iterator[Run]:
     """A run from this source, in a thread."""
     with Ledger.open(str(folder / "spent.db")) as ledger:
         inputs = assign(SPEC, [(None, open_source(url))])
-        run = Durable(SPEC, inputs, plan_without_history(SPEC, "uniform"), ledger, [], run="r")
+        plan = plan_without_history(SPEC, "uniform")
+        run = Run(SPEC, inputs, plan=plan, ledger=ledger, name="r")
         thread = threading.Thread(target=run.run)
         thread.start()
         try:

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from tacit.connectors import pieces
 from tacit.connectors.delimited import CsvSource
-from tacit.connectors.sources import Batch, Rejected
 from tacit.errors import SourceError
+from tacit.pipeline.sources import Batch, Rejected
 
 
 def read(path: Path, text: str | bytes, **options: Any) -> list[Batch]:

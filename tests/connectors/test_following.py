@@ -14,8 +14,8 @@ import pytest
 
 from tacit.connectors.following import FollowSource
 from tacit.connectors.opening import open_input
-from tacit.connectors.sources import Source
 from tacit.errors import SchemaError, SourceError
+from tacit.pipeline.sources import Source
 from tests.connectors.checks import COLUMNS, Feed, Reading, SourceChecks, numbers, tuples
 
 

@@ -16,9 +16,9 @@ from tacit.connectors import growing, pieces
 from tacit.connectors.files import open_source
 from tacit.connectors.growing import GrowingSource
 from tacit.connectors.opening import open_input
-from tacit.connectors.sources import Source
 from tacit.errors import SchemaError, SourceError
 from tacit.pipeline.flow import Flow
+from tacit.pipeline.sources import Source
 from tacit.spec.reading import loads
 from tests.connectors.checks import COLUMNS, TYPES, Feed, Reading, SourceChecks, numbers, tuples
 

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from tacit.connectors import jsonlines, pieces
 from tacit.connectors.files import open_source
 from tacit.connectors.jsonlines import JsonLinesSource
-from tacit.connectors.sources import Batch, Rejected
 from tacit.errors import SourceError
+from tacit.pipeline.sources import Batch, Rejected
 
 
 def read(path: Path, text: str | bytes, *columns: str) -> list[Batch]:

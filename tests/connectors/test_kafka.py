@@ -18,20 +18,20 @@ import cbor2
 import pytest
 from confluent_kafka import Producer
 
-from tacit.connectors.kafka import outlet
-from tacit.connectors.opening import open_input, open_outlet
-from tacit.connectors.outlets import Parcel
+from tacit.connectors.kafka import sink as kafka_sink
+from tacit.connectors.opening import open_input, open_resumable_sink
 from tacit.errors import SinkError, SourceError, TacitError, UnreachableError
+from tacit.pipeline.sinks import ReleaseBatch
 from tests.connectors.checks import (
     COLUMNS,
-    OutletChecks,
     Reading,
+    SinkChecks,
     SourceChecks,
     answers,
     assert_same,
+    batch,
     begin_with,
     numbers,
-    parcel,
     tuples,
 )
 from tests.connectors.kafka_ends import (
@@ -70,7 +70,7 @@ def feed(broker: Broker, config: Path) -> KafkaFeed:
 
 @pytest.fixture
 def receiver(broker: Broker, config: Path, monkeypatch: pytest.MonkeyPatch) -> KafkaReceiver:
-    monkeypatch.setattr(outlet, "_PATIENCE", 3.0)
+    monkeypatch.setattr(kafka_sink, "_PATIENCE", 3.0)
     return KafkaReceiver(broker, config)
 
 
@@ -78,7 +78,7 @@ class TestKafkaSource(SourceChecks):
     """Topics that are read pass the list of checks."""
 
 
-class TestKafkaOutlet(OutletChecks):
+class TestKafkaSink(SinkChecks):
     """Topics that are written to pass the list of checks."""
 
 
@@ -223,7 +223,7 @@ def read_both(first: Reading, second: Reading, until: Callable[[], bool] | None)
 def test_every_message_has_its_release_and_its_subject(receiver: KafkaReceiver) -> None:
     with receiver.open() as sink:
         sink.recover(None)
-        sink.deliver(parcel(7))
+        sink.deliver(batch(7))
     for message, row in receiver.messages():
         assert dict(message.headers() or []) == {"release": b"7"}
         assert (message.key() or b"").decode() == row["subject"]
@@ -234,9 +234,9 @@ def test_every_message_has_its_release_and_its_subject(receiver: KafkaReceiver) 
 KILLED = """
 import os, signal, sys
 from confluent_kafka import Producer
-from tacit.connectors.kafka import outlet
-from tacit.connectors.opening import open_outlet
-from tests.connectors.checks import parcel
+from tacit.connectors.kafka import sink as kafka_sink
+from tacit.connectors.opening import open_resumable_sink
+from tests.connectors.checks import batch
 
 class Dying(Producer):
     def commit_transaction(self, timeout):
@@ -247,14 +247,14 @@ class Dying(Producer):
             os.kill(os.getpid(), signal.SIGKILL)
         super().commit_transaction(timeout)
 
-outlet.Producer = Dying
+kafka_sink.Producer = Dying
 Dying.dies = False
-sink = open_outlet(sys.argv[1])
+sink = open_resumable_sink(sys.argv[1])
 sink.recover(None)
 if sys.argv[2] != "after":
-    sink.deliver(parcel(1))
+    sink.deliver(batch(1))
 Dying.dies = True
-sink.deliver(parcel(2))
+sink.deliver(batch(2))
 """
 
 
@@ -264,21 +264,21 @@ def test_a_crash_at_the_commit_leaves_each_answer_once(receiver: KafkaReceiver, 
     url = f"kafka://{receiver.broker.servers}/{topic}?config={receiver.config}"
     done = subprocess.run([sys.executable, "-c", KILLED, url, when], capture_output=True)
     assert done.returncode == -signal.SIGKILL, done.stderr
-    before = [] if when == "after" else [parcel(1)]
-    assert_same(receiver.received(), answers(*before, *([parcel(2)] if when == "after" else [])))
+    before = [] if when == "after" else [batch(1)]
+    assert_same(receiver.received(), answers(*before, *([batch(2)] if when == "after" else [])))
     with receiver.open() as sink:
         sink.recover({"release": 1} if before else None)
-        sink.deliver(parcel(2))
-        sink.deliver(parcel(3))
-    assert_same(receiver.received(), answers(*before, parcel(2), parcel(3)))
+        sink.deliver(batch(2))
+        sink.deliver(batch(3))
+    assert_same(receiver.received(), answers(*before, batch(2), batch(3)))
 
 
 def test_answers_of_another_ledger_are_not_taken_for_delivered(receiver: KafkaReceiver) -> None:
     with receiver.open() as sink:
         sink.recover(None)
-        sink.deliver(parcel(3))
+        sink.deliver(batch(3))
     before = receiver.received()
-    for other in (parcel(3, 13), parcel(2)):
+    for other in (batch(3, 13), batch(2)):
         with receiver.open() as sink, pytest.raises(SinkError, match="of another ledger"):
             begin_with(sink, None, other)
     assert_same(receiver.received(), before)
@@ -323,9 +323,9 @@ def test_the_mock_broker_of_the_client_library_agrees(tmp_path: Path) -> None:
         receiver = KafkaReceiver(mock, config)
         with receiver.open() as sink:
             sink.recover(None)
-            sink.deliver(parcel(1))
-            sink.deliver(parcel(2))
-        assert_same(receiver.received(), answers(parcel(1), parcel(2)))
+            sink.deliver(batch(1))
+            sink.deliver(batch(2))
+        assert_same(receiver.received(), answers(batch(1), batch(2)))
     finally:
         mock.stop()
 
@@ -362,17 +362,17 @@ def test_a_mistake_in_a_source_is_explained(url: str, says: str) -> None:
 )
 def test_a_mistake_in_an_outlet_is_explained(url: str, says: str) -> None:
     with pytest.raises(SinkError, match=says):
-        open_outlet(url)
+        open_resumable_sink(url)
 
 
 def test_a_consumer_whose_name_is_no_topic_is_explained(receiver: KafkaReceiver) -> None:
-    strange = Parcel(1, parcel(1).table, {"jam": "city hall", "rush": "a", "visit": "b"})
+    strange = ReleaseBatch(1, batch(1).table, {"jam": "city hall", "rush": "a", "visit": "b"})
     with receiver.open() as sink, pytest.raises(SinkError, match="letters, digits"):
         begin_with(sink, None, strange)
 
 
 def test_without_the_client_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tacit.connectors.urls.find_spec", lambda _: None)
-    for attempt in (open_input, open_outlet):
+    for attempt in (open_input, open_resumable_sink):
         with pytest.raises(TacitError, match=r"pip install 'tacit\[kafka\]'"):
             attempt("kafka://host/gps-{consumer}")

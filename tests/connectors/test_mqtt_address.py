@@ -12,7 +12,7 @@ import pytest
 from tacit.connectors.files import open_source
 from tacit.connectors.mqtt.address import DEFAULT_TOPIC, PASSWORD, read_inward, read_outward
 from tacit.connectors.mqtt.letters import topic_of
-from tacit.connectors.opening import open_outlet
+from tacit.connectors.opening import open_resumable_sink
 from tacit.errors import SinkError, SourceError
 
 COLUMNS = "columns=ts:time,speed:number"
@@ -69,7 +69,7 @@ def test_a_password_is_shown_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("scheme", ["mqtt", "mqtts"])
 def test_a_password_in_a_url_is_refused_and_not_repeated(scheme: str) -> None:
-    for read in (open_source, open_outlet):
+    for read in (open_source, open_resumable_sink):
         with pytest.raises((SourceError, SinkError), match="must not stand in a URL") as caught:
             read(f"{scheme}://alice:swordfish@host/a/{{consumer}}")
         assert "swordfish" not in str(caught.value)
@@ -131,7 +131,7 @@ def test_certificates_that_cannot_be_read_are_told(tmp_path: Path) -> None:
 )
 def test_a_mistake_in_an_outlets_url_says_what_is_expected(rest: str, message: str) -> None:
     with pytest.raises(SinkError, match=message):
-        open_outlet(f"mqtt://host/{rest}")
+        open_resumable_sink(f"mqtt://host/{rest}")
 
 
 def test_no_name_reaches_beyond_its_level_of_a_topic() -> None:

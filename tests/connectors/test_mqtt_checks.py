@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tacit.connectors.files import open_source
-from tacit.connectors.sources import Source
+from tacit.pipeline.sources import Source
 from tests.connectors.checks import COLUMNS, TYPES, Feed, SourceChecks
 from tests.connectors.mqtt_clients import Peer, certificates, passwords, until
 from tests.services import Mosquitto

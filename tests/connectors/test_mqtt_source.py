@@ -24,8 +24,8 @@ from tacit.connectors.mqtt import session
 from tacit.connectors.mqtt.address import PASSWORD
 from tacit.connectors.mqtt.messages import Token
 from tacit.connectors.mqtt.source import MqttSource
-from tacit.connectors.sources import Batch
 from tacit.errors import SourceError
+from tacit.pipeline.sources import Batch
 from tests.connectors.checks import column_types
 from tests.connectors.mqtt_clients import PATIENCE, Peer, certificates, passwords, until
 from tests.services import Mosquitto

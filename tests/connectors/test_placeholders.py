@@ -13,11 +13,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tacit.connectors.files import open_source
-from tacit.connectors.opening import open_outlet, open_sink
-from tacit.connectors.outlets import Parcel
+from tacit.connectors.opening import open_resumable_sink, open_sink
 from tacit.connectors.placeholders import FileTemplate
 from tacit.errors import SinkError, UnreachableError
-from tests.connectors.checks import CONSUMERS, file_rows, parcel
+from tacit.pipeline.sinks import ReleaseBatch
+from tests.connectors.checks import CONSUMERS, batch, file_rows
 
 NASTY = ["..", ".", "", "/", "a/../b", "\0", "%2F", "%", "a%z", "-", "a-", "\ud800", "x" * 400]
 NAMES = st.one_of(
@@ -71,7 +71,7 @@ def test_an_unknown_placeholder_is_an_error_that_names_the_known_ones(
 ) -> None:
     if name.endswith("/") and not ledger:
         name += "a.csv"
-    opening = open_outlet if ledger else open_sink
+    opening = open_resumable_sink if ledger else open_sink
     with pytest.raises(SinkError, match=r"Known are \{consumer\}, \{query\}, \{subject\}"):
         opening(f"{tmp_path}/{name}")
     assert not os.listdir(tmp_path)
@@ -97,7 +97,7 @@ def read(folder: Path, suffix: str) -> dict[str, pl.DataFrame]:
 def test_each_file_holds_the_rows_of_its_name_in_their_order(
     name: str, suffix: str, tmp_path: Path
 ) -> None:
-    table = pa.concat_tables([parcel(1, 60).table, parcel(2, 60).table])
+    table = pa.concat_tables([batch(1, 60).table, batch(2, 60).table])
     with open_sink(f"{tmp_path}/{name}{suffix}", table.schema, CONSUMERS) as sink:
         sink.write(table.slice(0, 50))
         sink.write(table.slice(50))
@@ -116,7 +116,7 @@ def test_each_file_holds_the_rows_of_its_name_in_their_order(
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_every_query_has_its_file_though_nothing_is_written(suffix: str, tmp_path: Path) -> None:
     """A missing file would tell."""
-    schema = parcel(1).table.schema
+    schema = batch(1).table.schema
     open_sink(f"{tmp_path}/{{consumer}}/{{query}}{suffix}", schema, CONSUMERS).close()
     found = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob(f"*{suffix}"))
     assert found == [f"city/jam{suffix}", f"city/rush{suffix}", f"clinic/visit{suffix}"]
@@ -125,10 +125,10 @@ def test_every_query_has_its_file_though_nothing_is_written(suffix: str, tmp_pat
 
 @pytest.mark.parametrize("name", ["{consumer}/{query}.csv", "{consumer}/{query}/"])
 def test_a_release_without_rows_for_a_query_reaches_its_file_too(name: str, tmp_path: Path) -> None:
-    part = parcel(1)
-    with open_outlet(f"{tmp_path}/{name}") as outlet:
+    part = batch(1)
+    with open_resumable_sink(f"{tmp_path}/{name}") as outlet:
         outlet.recover(None)
-        outlet.deliver(Parcel(1, part.table.slice(0, 1), part.consumers))
+        outlet.deliver(ReleaseBatch(1, part.table.slice(0, 1), part.consumers))
     files = [p for p in tmp_path.rglob("*") if p.is_file() and not p.name.startswith(".")]
     assert {path.relative_to(tmp_path).parts[0] for path in files} == {"city", "clinic"}
     assert len(files) == 3
@@ -138,8 +138,8 @@ def test_files_are_all_whole_or_all_absent(tmp_path: Path) -> None:
     class OhError(Exception): ...
 
     def broken() -> None:
-        with open_sink(f"{tmp_path}/{{consumer}}.csv", parcel(1).table.schema, CONSUMERS) as sink:
-            sink.write(parcel(1).table)
+        with open_sink(f"{tmp_path}/{{consumer}}.csv", batch(1).table.schema, CONSUMERS) as sink:
+            sink.write(batch(1).table)
             raise OhError
 
     with pytest.raises(OhError):
@@ -156,10 +156,10 @@ def test_subjects_may_be_more_than_files_that_can_be_open(tmp_path: Path) -> Non
     try:
         with open_sink(f"{tmp_path}/{{subject}}.csv", table.schema) as sink:
             sink.write(table)
-        with open_outlet(f"{tmp_path}/kept/{{subject}}.csv") as outlet:
+        with open_resumable_sink(f"{tmp_path}/kept/{{subject}}.csv") as outlet:
             outlet.recover(None)
             for release in (1, 2):
-                outlet.deliver(Parcel(release, table, {}))
+                outlet.deliver(ReleaseBatch(release, table, {}))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert (tmp_path / "s7.csv").read_text() == "subject,n\ns7,7\ns7,407\n"
@@ -171,9 +171,9 @@ def test_a_delivery_that_fails_in_one_file_comes_again_once_in_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first files have the release already when the disk is full."""
-    with open_outlet(f"{tmp_path}/{{query}}.jsonl") as outlet:
+    with open_resumable_sink(f"{tmp_path}/{{query}}.jsonl") as outlet:
         outlet.recover(None)
-        outlet.deliver(parcel(1))
+        outlet.deliver(batch(1))
         calls = 0
 
         def full_later(_: int) -> None:
@@ -185,14 +185,14 @@ def test_a_delivery_that_fails_in_one_file_comes_again_once_in_all(
         with monkeypatch.context() as patch:
             patch.setattr(os, "fsync", full_later)
             with pytest.raises(UnreachableError):
-                outlet.deliver(parcel(2))
-        outlet.deliver(parcel(2))
+                outlet.deliver(batch(2))
+        outlet.deliver(batch(2))
     ids = [row for part in read(tmp_path, ".jsonl").values() for row in part["id"].to_list()]
-    wanted = [row for n in (1, 2) for row in parcel(n).table["id"].to_pylist()]
+    wanted = [row for n in (1, 2) for row in batch(n).table["id"].to_pylist()]
     assert sorted(ids) == sorted(wanted)
 
 
 def test_a_folder_that_does_not_exist_is_explained(tmp_path: Path) -> None:
-    for opening in (open_sink, open_outlet):
+    for opening in (open_sink, open_resumable_sink):
         with pytest.raises(SinkError, match=r"does not exist; create it"):
             opening(f"{tmp_path}/no/{{consumer}}.csv")

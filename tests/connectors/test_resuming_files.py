@@ -11,8 +11,8 @@ import pytest
 
 from tacit.connectors import jsonlines, pieces
 from tacit.connectors.files import open_source
-from tacit.connectors.sources import Batch
 from tacit.errors import SourceError
+from tacit.pipeline.sources import Batch
 
 ROWS = 3000
 FRAME = pl.DataFrame(

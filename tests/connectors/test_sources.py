@@ -18,11 +18,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tacit.connectors import sources as sources_module
 from tacit.connectors.files import open_source
 from tacit.connectors.frames import FrameSource
-from tacit.connectors.sources import Batch, Source, is_text
 from tacit.errors import SchemaError, SourceError
+from tacit.pipeline import sources as sources_module
+from tacit.pipeline.sources import Batch, Source, is_text
 from tests.connectors.checks import column_types
 
 ODD = ["plain", "", 'quo"ted', "comma, here", "Ärger 😀", "x" * 10_000]

@@ -16,16 +16,16 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tacit.connectors import delimited, jsonlines, payloads
-from tacit.connectors.deadletters import DeadLetters
 from tacit.connectors.jsonlines import ParsedItems
 from tacit.connectors.mqtt import messages
-from tacit.connectors.sources import Batch, encode_keys
 from tacit.errors import SourceError
 from tacit.events import columntypes
 from tacit.events.columntypes import ColumnTypes, convert_text, infer_type
 from tacit.events.extraction import Extractor
 from tacit.events.streams import ColumnType, Stream
+from tacit.pipeline.deadletters import DeadLetters
 from tacit.pipeline.reading import Reading
+from tacit.pipeline.sources import Batch, encode_keys
 
 Mutant = Callable[[], AbstractContextManager[None]]
 _LENIENT: Final = pl.col(pl.String).str.strip_chars().str.to_lowercase().replace("", None)

@@ -21,15 +21,16 @@ from click.testing import CliRunner
 from numpy.typing import NDArray
 
 from tacit.cli.main import main
-from tacit.connectors import pieces, sources
+from tacit.connectors import pieces
 from tacit.connectors.mqtt.address import Inward
 from tacit.connectors.mqtt.messages import Message, Rows
 from tacit.connectors.opening import open_input
-from tacit.connectors.sources import Batch, Source
 from tacit.events.grid import Grid
 from tacit.events.shapes import Shape
 from tacit.ledger.ledger import Ledger
 from tacit.ledger.tables import CHARGES, RELEASES
+from tacit.pipeline import sources
+from tacit.pipeline.sources import Batch, Source
 from tacit.spec.writing import to_yaml
 from tests.differential.codings import payloads, write_files
 from tests.differential.draws import fixed_draws
@@ -205,7 +206,7 @@ def _threads(*, ahead: bool) -> Iterator[None]:
     with (
         patch.object(Source, "ahead", 0),
         patch("tacit.engines.local._AHEAD", 0),
-        patch("tacit.engines.intake._AHEAD", 0),
+        patch("tacit.pipeline.reader._AHEAD", 0),
     ):
         yield
 

@@ -15,13 +15,13 @@ import polars as pl
 import pytest
 
 from tacit.connectors.frames import FrameSource
-from tacit.connectors.outlets import Outlet, Parcel
-from tacit.engines.durable import Durable
 from tacit.engines.local import assign
 from tacit.engines.metrics import Address, Metrics
-from tacit.engines.status import Public, Status
 from tacit.errors import TacitError
 from tacit.ledger.ledger import Ledger
+from tacit.pipeline.run import Run
+from tacit.pipeline.sinks import ReleaseBatch, Sink
+from tacit.pipeline.status import Public, Status
 from tacit.planning.planner import plan_without_history
 from tacit.spec.reading import loads
 
@@ -138,12 +138,12 @@ queries:
 DOOR = 0
 
 
-class Nowhere(Outlet):
+class Nowhere(Sink):
     """Everything arrives."""
 
     name = "nowhere"
 
-    def deliver(self, parcel: Parcel) -> None:
+    def deliver(self, batch: ReleaseBatch) -> None:
         """At once."""
 
     def close(self) -> None:
@@ -167,13 +167,13 @@ def run_over(frame: pl.DataFrame, folder: Path) -> tuple[str, Status]:
     subjects = ", ".join(f"p{n}" for n in range(30))
     spec = loads(HEAD + f"subjects: [{subjects}]\n")
     with Ledger.open(str(folder / "spent.db")) as ledger:
-        run = Durable(
+        run = Run(
             spec,
             assign(spec, [(None, FrameSource(frame, "frame"))]),
-            plan_without_history(spec, "uniform"),
-            ledger,
-            [Nowhere()],
-            run="home",
+            plan=plan_without_history(spec, "uniform"),
+            ledger=ledger,
+            sinks=[Nowhere()],
+            name="home",
         )
         with Metrics(Address(0), run.status.public, began=time.time()) as metrics:
             run.run()

@@ -12,8 +12,8 @@ from click.testing import CliRunner
 
 import tacit
 from tacit.cli.main import main
-from tacit.engines.refusals import Refusals
 from tacit.errors import RefusedInputError, RefusedInputWarning
+from tacit.pipeline.refusals import Refusals
 from tacit.spec.reading import loads
 from tacit.windows.clock import FUTURE, LATE, REASONS, UNREGISTERED
 

@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 
-from tacit.engines.status import Public, Status
+from tacit.pipeline.status import Public, Status
 from tacit.windows.clock import LATE, NO_SUBJECT, REASONS, TAKEN, Clock, Verdicts
 
 

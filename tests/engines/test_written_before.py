@@ -14,12 +14,13 @@ import polars as pl
 import pytest
 
 from tacit.connectors.files import open_source
-from tacit.connectors.opening import open_outlet
-from tacit.engines.durable import Durable, Outcome
+from tacit.connectors.opening import open_resumable_sink
 from tacit.engines.local import assign, detect
 from tacit.ledger.ledger import Ledger
 from tacit.ledger.statement import statement
 from tacit.ledger.verifying import verify
+from tacit.pipeline.run import Run
+from tacit.pipeline.settlement import Outcome
 from tacit.planning.planner import plan_without_history
 from tacit.spec.reading import load
 
@@ -66,8 +67,8 @@ def go_on(place: str) -> Outcome:
     spec = load("spec.yaml")
     inputs = assign(spec, [(None, open_source("input"))])
     plan = plan_without_history(spec)
-    with Ledger.open(place) as ledger, open_outlet("answers.jsonl") as outlet:
-        return Durable(spec, inputs, plan, ledger, [outlet], run="home").run()
+    with Ledger.open(place) as ledger, open_resumable_sink("answers.jsonl") as outlet:
+        return Run(spec, inputs, plan=plan, ledger=ledger, sinks=[outlet], name="home").run()
 
 
 @pytest.mark.parametrize("kind", REGISTRIES)

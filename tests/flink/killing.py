@@ -14,9 +14,10 @@ import numpy as np
 import polars as pl
 
 from tacit.connectors.files import open_source
-from tacit.engines.local import Detection, assign
+from tacit.engines.local import assign
 from tacit.ledger.ledger import Ledger
 from tacit.ledger.verifying import verify
+from tacit.pipeline.run import Run
 from tacit.spec.reading import load
 from tests.engines.sharded.test_sharded import KEY, SPEC, plain
 from tests.flink.cluster import StandaloneCluster
@@ -146,7 +147,7 @@ def check(driver: Driver, sources: list[Path]) -> pl.DataFrame:
     assert verdict.passed, verdict.faults
     assert verdict.releases == len(windows)
     spec = load(driver.folder / "home.yaml")
-    run = Detection(spec, assign(spec, [("home", open_source(path)) for path in sources]))
+    run = Run(spec, assign(spec, [("home", open_source(path)) for path in sources]))
     true = plain(pl.concat([pl.DataFrame(part.table()) for part in run]))
     public = ["thrice"]
     found = plain(answers.with_columns(window_start=starts.cast(pl.Datetime("us", "UTC"))))

@@ -24,12 +24,12 @@ from tacit.connectors.kafka.source import key_text
 from tacit.connectors.mqtt import address as mqtt
 from tacit.connectors.mqtt.messages import Message, Rows, Token
 from tacit.connectors.payloads import Coding, PayloadParser
-from tacit.connectors.sources import Batch, Source
 from tacit.errors import TacitError
 from tacit.events.columntypes import ColumnTypes, convert_text
 from tacit.events.streams import COLUMN_TYPES, Stream
 from tacit.events.subjects import Subjects
 from tacit.events.times import to_microseconds
+from tacit.pipeline.sources import Batch, Source
 
 COLUMNS: Final = ("subject", "time", "kind", "speed", "hired")
 STREAM: Final = Stream(subject="subject", time="time")

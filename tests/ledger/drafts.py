@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from tacit.ledger.accounts import Accounts
 from tacit.ledger.charges import Account, Charge
-from tacit.ledger.lease import Draft, Lease
+from tacit.ledger.drafts import Draft
+from tacit.ledger.lease import Lease
 
 MINUTE = 60_000_000
 DAY = 1440 * MINUTE

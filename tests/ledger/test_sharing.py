@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tacit.errors import FencedError, StaleError
 from tacit.ledger.charges import Charge
-from tacit.ledger.lease import Draft
+from tacit.ledger.drafts import Draft
 from tacit.ledger.ledger import Ledger
 from tacit.ledger.rows import charges as charged
 from tacit.ledger.tables import RUNS

@@ -21,7 +21,7 @@ from tacit.answers.answers import Answers
 from tacit.errors import StateError
 from tacit.events.subjects import Subjects
 from tacit.patterns.reference import Tuple, detected
-from tacit.pipeline.arrivals import Rows
+from tacit.pipeline.batches import Rows
 from tacit.pipeline.engine import Engine, Refused
 from tacit.pipeline.flow import Flow
 from tacit.spec.reading import loads
@@ -357,7 +357,7 @@ import sys
 from pathlib import Path
 import pyarrow as pa
 from tacit.events.subjects import Subjects
-from tacit.pipeline.arrivals import Rows
+from tacit.pipeline.batches import Rows
 from tacit.pipeline.engine import Engine
 from tacit.pipeline.flow import Flow
 from tacit.spec.reading import load

@@ -14,12 +14,12 @@ from tacit.answers.answers import Answers
 from tacit.events.subjects import Subjects
 from tacit.patterns.lists import EventLists
 from tacit.patterns.reference import Tuple, detected
-from tacit.pipeline.arrivals import Rows
 from tacit.pipeline.asking import Asking
+from tacit.pipeline.batches import Rows
 from tacit.pipeline.engine import Engine
 from tacit.pipeline.flow import Flow, compiled_queries
 from tacit.pipeline.release import Release
-from tacit.pipeline.shard import Handed
+from tacit.pipeline.shard import ClosedWindows
 from tacit.planning.planner import plan_without_history
 from tacit.privacy.noise import Noise
 from tacit.privacy.randomness import SeededSource
@@ -179,7 +179,7 @@ def test_windows_that_were_handed_on_together_are_the_same_for_a_registry_that_h
             "bucket": [place for place, _ in told],
         }
     )
-    handed = Handed(closed, {"s": frame}, np.zeros(3, np.int64))
+    handed = ClosedWindows(closed, {"s": frame}, np.zeros(3, np.int64))
     for slots in (3, 5, 70):
         wider = handed.widened(np.zeros(slots, np.int64), np.uint64(0))
         octets = queries.answer(wider.closed, wider.rows).astype("<u8").view(np.uint8)

@@ -12,12 +12,13 @@ import pytest
 from numpy.typing import NDArray
 
 from tacit.connectors.frames import FrameSource
-from tacit.engines.local import Detection, Input
 from tacit.patterns.language import parse_pattern
 from tacit.patterns.reference import Tuple, detected
 from tacit.pipeline.asking import Asking
 from tacit.pipeline.flow import compiled_queries
+from tacit.pipeline.reader import Input
 from tacit.pipeline.reading import Reading
+from tacit.pipeline.run import Run
 from tacit.privacy.noise import Noise
 from tacit.privacy.randomness import SeededSource
 from tacit.spec.reading import loads
@@ -115,7 +116,7 @@ def closed_windows(
 ) -> list[tuple[Closed, Mapping[str, pl.DataFrame]]]:
     capture = Capture(spec, reading)
     inputs = [Input(stream, FrameSource(frame, stream)) for stream, frame in frames.items()]
-    list(Detection(spec, inputs, asking=capture))
+    list(Run(spec, inputs, asking=capture))
     return capture.seen
 
 

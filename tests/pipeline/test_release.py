@@ -9,14 +9,16 @@ import polars as pl
 import pytest
 
 from tacit.connectors.frames import FrameSource
-from tacit.engines.local import Detection, Input, protected, survey
+from tacit.engines.local import survey
 from tacit.errors import SpecificationError
 from tacit.events.subjects import Subjects
 from tacit.patterns.reference import Tuple, detected
-from tacit.pipeline.arrivals import Rows
+from tacit.pipeline.batches import Rows
 from tacit.pipeline.engine import Engine
 from tacit.pipeline.flow import Flow
+from tacit.pipeline.reader import Input
 from tacit.pipeline.release import Release
+from tacit.pipeline.run import Run
 from tacit.planning.planner import make_plan, plan_without_history
 from tacit.privacy.noise import Noise
 from tacit.privacy.randomness import SeededSource
@@ -78,11 +80,11 @@ def protected_and_true(
     """Answers, their confidence and the truth, `[window][query][subject]`."""
     given = inputs(frame(1), frame(2))
     plan = make_plan(spec, survey(spec, given, literal=True), mechanism, decode)
-    parts = list(protected(spec, given, plan, noise=Noise(SeededSource(seed))))
+    parts = list(Run(spec, given, plan=plan, noise=Noise(SeededSource(seed))))
     sure = [
         np.stack([part.confidence(n) for n in range(len(spec.queries))], axis=1) for part in parts
     ]
-    truth = [part.detected for part in Detection(spec, given)]
+    truth = [part.detected for part in Run(spec, given)]
     return np.concatenate([p.detected for p in parts]), np.concatenate(sure), np.concatenate(truth)
 
 
@@ -118,9 +120,9 @@ def test_an_engine_gives_no_window_while_somebody_who_is_named_is_missing() -> N
     registry = Subjects()
     registry.add([str(who) for who in range(70)])
     engine = Engine(Flow(spec, release), registry)
-    rows = engine.extract(Rows("s", frame(1).to_arrow().combine_chunks().to_batches()[0]))
+    rows = Rows("s", frame(1).to_arrow().combine_chunks().to_batches()[0])
     with pytest.raises(SpecificationError, match="'900'"):
-        next(engine.take(rows))
+        next(engine.push(rows))
     with pytest.raises(SpecificationError, match="'900'"):
         next(engine.finish())
 
@@ -166,7 +168,7 @@ def test_confidence_is_the_same_however_rows_are_cut(
     )
     given = inputs(frame(1), frame(2))
     plan = make_plan(spec, survey(spec, given, literal=True), mechanism, decode)
-    parts = list(protected(spec, given, plan, noise=Noise(SeededSource(1))))
+    parts = list(Run(spec, given, plan=plan, noise=Noise(SeededSource(1))))
     whole = pl.concat([pl.DataFrame(part.table()) for part in parts])
     monkeypatch.setattr("tacit.answers.answers._ROWS", rows)
     cut = pl.concat([pl.DataFrame(part.table()) for part in parts])
@@ -215,7 +217,7 @@ def test_conditions_over_two_streams_are_met_as_the_reference_says(silent: str) 
         t = t.clear()
     windows = true_windows(s, t, 70)
     patterns = list(spec.query_patterns.values())
-    found = np.concatenate([part.detected for part in Detection(spec, inputs(s, t))])
+    found = np.concatenate([part.detected for part in Run(spec, inputs(s, t))])
     expected = np.array(
         [
             [[detected(p, windows[window, who]) for who in range(70)] for p in patterns]
@@ -238,7 +240,7 @@ def test_conditions_are_protected_over_two_streams(
     )
     second = frame(4).clear() if silent == "t" else frame(4)
     given = inputs(frame(3), second)
-    parts = list(protected(spec, given, plan, noise=Noise(SeededSource(1))))
+    parts = list(Run(spec, given, plan=plan, noise=Noise(SeededSource(1))))
     rows = pl.concat([pl.DataFrame(part.table()) for part in parts])
     assert len(rows) == 6 * 70 * len(CONDITIONS)
     assert rows["confidence"].is_between(0, 1).all()

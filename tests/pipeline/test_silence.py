@@ -14,12 +14,14 @@ import pytest
 
 from tacit.answers.answers import Answers, schema
 from tacit.connectors.frames import FrameSource
-from tacit.engines.local import Detection, Input, protected, survey
+from tacit.engines.local import survey
 from tacit.errors import PlanError, PrivacyError
 from tacit.patterns.reference import Tuple, detected
 from tacit.patterns.tree import Name
+from tacit.pipeline.reader import Input
 from tacit.pipeline.release import Release
-from tacit.pipeline.shard import Handed, Shard
+from tacit.pipeline.run import Run
+from tacit.pipeline.shard import ClosedWindows, Shard
 from tacit.pipeline.silence import Silent, SilentComponents, SilentElements
 from tacit.planning.plan import Plan
 from tacit.planning.planner import make_plan, plan_without_history
@@ -107,11 +109,11 @@ def answered(
     """A run in which the limits of some subjects are reached."""
     answer = Shard.answer
 
-    def told(this: Shard, handed: Handed, _: Any = None) -> Answers:
-        return answer(this, handed, exhausted)
+    def told(this: Shard, closed: ClosedWindows, *_: Any, **_named: Any) -> Answers:
+        return answer(this, closed, exhausted)
 
     with patch.object(Shard, "answer", told):
-        return list(protected(spec, inputs(frame), plan, noise=Noise(SeededSource(seed))))
+        return list(Run(spec, inputs(frame), plan=plan, noise=Noise(SeededSource(seed))))
 
 
 def planned(spec: Specification, mechanism: str) -> Plan:
@@ -211,7 +213,7 @@ def test_history_tells_how_likely_a_query_is(mechanism: str, decode: str) -> Non
     spec = specification(queries=["AND(a, p)", "SEQ(p, a)"], decode=decode)
     plan = planned(spec, mechanism)
     answers = answered(spec, plan, history(1), np.ones(70, np.bool_))
-    true = np.concatenate([part.detected for part in Detection(spec, inputs(history(1)))])
+    true = np.concatenate([part.detected for part in Run(spec, inputs(history(1)))])
     given = np.concatenate([part.detected for part in answers])
     for query in range(2):
         sure = np.concatenate([part.confidence(query) for part in answers])
@@ -252,7 +254,7 @@ def test_where_nobody_is_exhausted_all_is_as_without_limits(mechanism: str, deco
         patch.object(SilentComponents, "answer", side_effect=AssertionError),
     ):
         nobody = answered(spec, plan, history(2), np.zeros(70, np.bool_))
-    bare = list(protected(spec, inputs(history(2)), plan, noise=Noise(SeededSource(1))))
+    bare = list(Run(spec, inputs(history(2)), plan=plan, noise=Noise(SeededSource(1))))
     for one, other in zip(nobody, bare, strict=True):
         assert np.array_equal(one.bits, other.bits)
         assert one.table().drop_columns("exhausted").equals(other.table())
@@ -366,7 +368,7 @@ def test_a_plan_says_what_to_expect_past_a_limit(mechanism: str, decode: str) ->
         [*LIMITED, "pattern: r, epsilon: 2, limit: 8 per hour"], queries, decode=decode
     )
     plan = planned(spec, mechanism)
-    true = np.concatenate([part.detected for part in Detection(spec, inputs(history(1)))])
+    true = np.concatenate([part.detected for part in Run(spec, inputs(history(1)))])
     given = np.concatenate(
         [p.detected for p in answered(spec, plan, history(1), np.ones(70, np.bool_))]
     )

@@ -16,7 +16,7 @@ from tacit.engines.local import detect
 from tacit.errors import StateError
 from tacit.events.subjects import Subjects
 from tacit.patterns.reference import Tuple, detected
-from tacit.pipeline.arrivals import Rows
+from tacit.pipeline.batches import MergedBatch, Rows
 from tacit.pipeline.engine import Engine
 from tacit.pipeline.flow import Flow
 from tacit.spec.reading import loads
@@ -232,7 +232,7 @@ def test_panes_that_were_put_together_last_may_come_again_and_no_others() -> Non
     engine = Engine(Flow(HALVES), registry)
     rows = Rows("s", batch([Row(1, at, at % 3, 1.0) for at in range(0, 60, 4)]))
     engine.most_windows = 2
-    handed = [*engine.hand(engine.extract(rows))]
+    handed = [*engine.insert(MergedBatch.of_one(engine.extract(rows)))]
     once = [engine.answer(part) for part in handed[:3]]
     again = engine.answer(handed[2])
     assert flat([once[2]]) == flat([again])

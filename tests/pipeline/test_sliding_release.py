@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 
 from tacit.answers.answers import Answers
 from tacit.connectors.frames import FrameSource
-from tacit.engines.local import Detection, Input, protected
 from tacit.events.subjects import Subjects
-from tacit.pipeline.arrivals import Rows
+from tacit.pipeline.batches import MergedBatch, Rows
 from tacit.pipeline.engine import Engine
 from tacit.pipeline.flow import Flow
+from tacit.pipeline.reader import Input
 from tacit.pipeline.release import Release
+from tacit.pipeline.run import Run
 from tacit.planning.plan import Plan
 from tacit.planning.planner import plan_without_history
 from tacit.privacy.channels import Channel
@@ -49,6 +50,11 @@ WAYS = pytest.mark.parametrize(
     ("mechanism", "decode"),
     [(m, d) for m in ("uniform", "optimal") for d in ("literal", "posterior")],
 )
+
+
+def as_merged(current: Engine, table: pa.RecordBatch) -> MergedBatch:
+    """The events of rows, as an engine inserts them."""
+    return MergedBatch.of_one(current.extract(Rows("s", table)))
 
 
 def specification(epsilon: str = "2") -> Specification:
@@ -100,8 +106,8 @@ def test_with_a_huge_epsilon_answers_are_the_truth(mechanism: str) -> None:
     spec = specification("400")
     inputs = [Input("s", FrameSource(frame(1), "s"))]
     made = plan(spec, mechanism, "literal")
-    found = bits(list(protected(spec, inputs, made, noise=Noise(SeededSource(1)))))
-    true = bits(list(Detection(spec, inputs)))
+    found = bits(list(Run(spec, inputs, plan=made, noise=Noise(SeededSource(1)))))
+    true = bits(list(Run(spec, inputs)))
     assert len(found) == len(true) == 22
     exact = range(4) if mechanism == "optimal" else [0, 3]
     for query in exact:
@@ -185,8 +191,8 @@ def test_panes_of_those_whose_limit_is_reached_are_never_told_of(
         who, at, kind = zip(*sorted(rows, key=lambda row: row[1]), strict=True)
         table = pl.DataFrame({"who": who, "at": at, "kind": kind}).to_arrow()
         handed = [
-            *current.hand(current.extract(Rows("s", table.combine_chunks().to_batches()[0]))),
-            *current.hand_rest(),
+            *current.insert(as_merged(current, table.combine_chunks().to_batches()[0])),
+            *current.flush(),
         ]
         answers = []
         for part in handed:
@@ -206,7 +212,7 @@ def test_windows_that_are_answered_again_have_new_noise_for_new_panes_alone() ->
     current = engine(spec, plan(spec, "uniform", "literal"), Noise(SeededSource(4)))
     current.most_windows = 1
     (first, second, *_) = [part for batch in batches(3) for part in
-                           current.hand(current.extract(Rows("s", batch)))]  # fmt: skip
+                           current.insert(as_merged(current, batch))]  # fmt: skip
     current.answer(first)
     assert current.shard.sliding is not None
     kept = current.shard.sliding.state()[0]["drawn.policy0.bits"].copy()
@@ -226,7 +232,7 @@ def test_moments_lie_in_their_panes_and_are_the_same_for_all_windows() -> None:
     rows = [(1, 3, 0), (1, 12, 2), (2, 12, 0), (2, 3, 2), (1, 60, 1)]
     who, at, kind = zip(*rows, strict=True)
     inputs = [Input("s", FrameSource(pl.DataFrame({"who": who, "at": at, "kind": kind}), "s"))]
-    found = bits(list(protected(spec, inputs, made, noise=Noise(SeededSource(7)))))[:, 1]
+    found = bits(list(Run(spec, inputs, plan=made, noise=Noise(SeededSource(7)))))[:, 1]
     # Windows begin at -20, -10, 0, ...: only those at -10 and 0 have both panes.
     assert found[:, 1].tolist() == [False, True, True, *[False] * 6]
     assert not found[:, 2].any()

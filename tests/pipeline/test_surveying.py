@@ -11,9 +11,10 @@ import polars as pl
 import pytest
 
 from tacit.connectors.frames import FrameSource
-from tacit.engines.local import Input, survey
+from tacit.engines.local import survey
 from tacit.patterns.reference import Tuple, detected
 from tacit.patterns.tree import Name, Pattern
+from tacit.pipeline.reader import Input
 from tacit.planning.evidence import Evidence
 from tacit.planning.sampled import SampledEvidence
 from tacit.planning.survey import Statistics, WideEvidence

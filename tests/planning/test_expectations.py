@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 
 from tacit.answers.answers import Answers
 from tacit.connectors.frames import FrameSource
-from tacit.engines.local import Detection, Input, protected, survey
+from tacit.engines.local import survey
+from tacit.pipeline.reader import Input
+from tacit.pipeline.run import Run
 from tacit.planning.plan import Plan
 from tacit.planning.planner import make_plan
 from tacit.planning.survey import Statistics
@@ -93,13 +95,13 @@ def detected(parts: list[Answers]) -> NDArray[np.bool_]:
 
 @cache
 def truth() -> NDArray[np.bool_]:
-    return detected(list(Detection(specification(), source(2))))
+    return detected(list(Run(specification(), source(2))))
 
 
 @cache
 def answered(mechanism: str, decode: str) -> list[Answers]:
     made = plan(mechanism, decode)
-    return list(protected(specification(), source(2), made, noise=Noise(SeededSource(4))))
+    return list(Run(specification(), source(2), plan=made, noise=Noise(SeededSource(4))))
 
 
 def furthest(mechanism: str, decode: str, share: str = "1") -> float:

@@ -14,10 +14,12 @@ import polars as pl
 import pytest
 
 from tacit.connectors.frames import FrameSource
-from tacit.engines.local import Detection, Input, survey
+from tacit.engines.local import survey
 from tacit.errors import PlanError, PrivacyError
 from tacit.pipeline.flow import Flow
+from tacit.pipeline.reader import Input
 from tacit.pipeline.release import Release
+from tacit.pipeline.run import Run
 from tacit.planning.planner import make_plan, plan_without_history
 from tacit.planning.schemes import OptimalScheme, Scheme, scheme_from_dict
 from tacit.planning.survey import Statistics
@@ -88,7 +90,7 @@ def answers(made: Scheme) -> list[tuple[bytes, bytes]]:
     assert Flow(SPEC, release).names == ("q0", "q1", "q2", "q3")
     return [
         (part.bits.tobytes(), np.stack([part.confidence(q) for q in range(4)]).tobytes())
-        for part in Detection(SPEC, inputs(2), asking=release)
+        for part in Run(SPEC, inputs(2), asking=release)
     ]
 
 

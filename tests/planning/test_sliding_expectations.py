@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tacit.answers.answers import Answers
-from tacit.engines.local import Detection, protected, survey
+from tacit.engines.local import survey
 from tacit.errors import AuditError, PlanError, PrivacyError
 from tacit.insight.audit import audit
+from tacit.pipeline.run import Run
 from tacit.planning.evidence import Evidence, chances, through
 from tacit.planning.objective import ElementObjective, flip_probability
 from tacit.planning.plan import Plan
@@ -68,13 +69,13 @@ def detected(parts: list[Answers]) -> NDArray[np.bool_]:
 
 @cache
 def truth(panes: int) -> NDArray[np.bool_]:
-    return detected(list(Detection(specification(panes), source(2))))
+    return detected(list(Run(specification(panes), source(2))))
 
 
 @cache
 def answered(panes: int, mechanism: str, decode: str) -> list[Answers]:
     made = plan(panes, mechanism, decode)
-    return list(protected(specification(panes), source(2), made, noise=Noise(SeededSource(3))))
+    return list(Run(specification(panes), source(2), plan=made, noise=Noise(SeededSource(3))))
 
 
 def furthest(panes: int, mechanism: str, decode: str, share: str = "1") -> float:

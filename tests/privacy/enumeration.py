@@ -25,9 +25,10 @@ from numpy.typing import NDArray
 
 from tacit.answers import contexts
 from tacit.connectors.frames import FrameSource
-from tacit.engines.local import Input, protected
 from tacit.patterns.reference import Tuple
 from tacit.pipeline import pane_noise, reading, release
+from tacit.pipeline.reader import Input
+from tacit.pipeline.run import Run
 from tacit.planning.plan import Plan
 from tacit.privacy.channels import Channel
 from tacit.privacy.exponentials import exp_below
@@ -291,7 +292,7 @@ def released(
     sure = np.full(detected.shape, np.nan, np.float32)
     scripted = noise.watching() if isinstance(noise, ScriptedNoise) else nullcontext()
     with scripted:
-        for answers in protected(spec, inputs, plan, noise=noise):
+        for answers in Run(spec, inputs, plan=plan, noise=noise):
             table = pl.DataFrame(answers.table())
             start = table["window_start"].to_physical().to_numpy()
             slot = table["subject"].cast(pl.String).replace_strict(subjects, return_dtype=pl.Int64)

@@ -24,7 +24,7 @@ from tacit.answers import contexts
 from tacit.answers.answers import Answers
 from tacit.events.subjects import Subjects
 from tacit.pipeline import pane_noise
-from tacit.pipeline.arrivals import Rows
+from tacit.pipeline.batches import Rows
 from tacit.pipeline.engine import Engine
 from tacit.pipeline.flow import Flow
 from tacit.pipeline.release import Release

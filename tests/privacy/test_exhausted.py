@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from tacit.answers.answers import Answers
 from tacit.patterns.tree import elements
 from tacit.pipeline import release
-from tacit.pipeline.shard import Handed, Shard
+from tacit.pipeline.shard import ClosedWindows, Shard
 from tacit.planning.planner import make_plan
 from tacit.spec.epsilon import Limit
 from tacit.spec.specification import Specification
@@ -55,7 +55,7 @@ def limits_reached() -> Iterator[None]:
     """Runs in which the limits of the tired subjects are reached."""
     answer = Shard.answer
 
-    def told(this: Shard, handed: Handed, _: Any = None) -> Answers:
+    def told(this: Shard, handed: ClosedWindows, _: Any = None) -> Answers:
         return answer(this, handed, TIRED)
 
     with patch.object(Shard, "answer", told):

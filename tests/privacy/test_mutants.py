@@ -22,7 +22,7 @@ from tacit.patterns.residuals import Residual, residual
 from tacit.patterns.tree import Pattern
 from tacit.pipeline.reading import Reading
 from tacit.pipeline.release import FlipGuard, OptimalGuard
-from tacit.pipeline.shard import Handed, Shard
+from tacit.pipeline.shard import ClosedWindows, Shard
 from tacit.planning import planner
 from tacit.planning.planner import make_plan
 from tacit.planning.survey import Statistics
@@ -195,7 +195,7 @@ def test_silent_subjects_have_no_rows(monkeypatch: Patch, mechanism: str) -> Non
     answer, table = Shard.answer, Answers.table
     loud: list[tuple[int, str]] = []
 
-    def hearing(self: Shard, handed: Handed, exhausted: Any = None) -> Answers:
+    def hearing(self: Shard, handed: ClosedWindows, exhausted: Any = None) -> Answers:
         names = self.subjects.names.to_pylist()
         for window, slot in np.argwhere(handed.closed.words.any(axis=2)).tolist():
             loud.append(((handed.closed.first + window) * self.size, names[slot]))

@@ -16,9 +16,10 @@ from random import Random
 import numpy as np
 
 from tacit.connectors.frames import FrameSource
-from tacit.engines.local import Input, survey
+from tacit.engines.local import survey
 from tacit.patterns.reference import Tuple, detected
 from tacit.patterns.tree import Pattern, elements
+from tacit.pipeline.reader import Input
 from tacit.planning.plan import Plan
 from tacit.planning.planner import make_plan
 from tacit.planning.survey import Statistics, without_history

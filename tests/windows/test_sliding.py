@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tacit.errors import SpecificationError
 from tacit.events.subjects import Subjects
-from tacit.pipeline.arrivals import Rows
+from tacit.pipeline.batches import Rows
 from tacit.pipeline.engine import Engine
 from tacit.pipeline.flow import Flow
 from tacit.windows.panes import ring_capacity

@@ -18,8 +18,8 @@ from tacit.cli.log import log_to_stderr
 from tacit.cli.signals import SignalRelay, handle_signals
 from tacit.cli.status_line import show_status
 from tacit.engines.metrics import Address, Metrics
-from tacit.engines.status import Status
 from tacit.errors import SinkError, TacitError
+from tacit.pipeline.status import Status
 
 _LOG: Final = logging.getLogger(__name__)
 

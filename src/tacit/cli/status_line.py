@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from tacit.counting import count
-from tacit.engines.status import Status
+from tacit.pipeline.status import Status
 
 if TYPE_CHECKING:
     from rich.text import Text

@@ -21,10 +21,10 @@ from typing import Any, Final
 import polars as pl
 import pyarrow as pa
 
-from tacit.connectors.outlets import Outlet, Parcel
 from tacit.connectors.sinks import sync_folder
 from tacit.connectors.writers import TextWriter
 from tacit.errors import SinkError, UnreachableError
+from tacit.pipeline.sinks import ReleaseBatch, Sink
 
 _ROWS: Final = 1 << 18
 """Rows that are turned into text at a time."""
@@ -45,7 +45,7 @@ _PASSING: Final = (
 log = logging.getLogger(__name__)
 
 
-class AppendingOutlet(Outlet):
+class AppendingSink(Sink):
     """A file of lines, CSV or JSON, that each release is added to.
 
     The file belongs to this outlet: it is locked while it is open. A file that is moved away
@@ -82,15 +82,15 @@ class AppendingOutlet(Outlet):
         except FileNotFoundError:
             return True
 
-    def deliver(self, parcel: Parcel) -> dict[str, Any]:
+    def deliver(self, batch: ReleaseBatch) -> dict[str, Any]:
         """Put the answers behind those of the release before, and on the disk."""
-        columns = list(parcel.table.schema.names)
+        columns = list(batch.table.schema.names)
         with failing(self.name):
             file = self._reopen()
-            offset = self._end(file, parcel.table)
+            offset = self._end(file, batch.table)
             file.truncate(offset)
             file.seek(offset)
-            for text in self._texts(parcel.table, header=offset == 0):
+            for text in self._texts(batch.table, header=offset == 0):
                 _write(file, text)
             os.fsync(file.fileno())
             end = file.tell()

@@ -23,7 +23,9 @@ from numpy.typing import NDArray
 
 from tacit.connectors.pieces import LONGEST_LINE, Piece, Pieces
 from tacit.connectors.salvage import salvage
-from tacit.connectors.sources import (
+from tacit.errors import SourceError
+from tacit.kernels import compiled
+from tacit.pipeline.sources import (
     Batch,
     EmptySourceError,
     Rejected,
@@ -31,8 +33,6 @@ from tacit.connectors.sources import (
     check_names,
     encode_keys,
 )
-from tacit.errors import SourceError
-from tacit.kernels import compiled
 
 _COMMA, _QUOTE, _LF, _CR = 44, 34, 10, 13
 _UNCLOSED: Final = -1

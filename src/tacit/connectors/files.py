@@ -16,9 +16,9 @@ from tacit.connectors.ipc import ArrowSource
 from tacit.connectors.jsonlines import JsonLinesSource
 from tacit.connectors.parquet import ParquetSource
 from tacit.connectors.pieces import CODECS
-from tacit.connectors.sources import Batch, EmptySourceError, Source, is_text
 from tacit.errors import SchemaError, SourceError
 from tacit.events.subjects import check_subject_type
+from tacit.pipeline.sources import STANDARD_INPUT, Batch, EmptySourceError, Source, is_text
 
 _FORMATS: dict[str, Callable[[Path], Source]] = {
     ".parquet": ParquetSource,
@@ -30,7 +30,6 @@ _FORMATS: dict[str, Callable[[Path], Source]] = {
     ".ipc": ArrowSource,
 }
 _PACKED = (".csv", ".jsonl", ".ndjson")
-STANDARD_INPUT = "standard input"
 SUFFIXES = (*_FORMATS, *(suffix + codec for suffix in _PACKED for codec in CODECS))
 
 

@@ -20,8 +20,8 @@ import pyarrow as pa
 
 from tacit.connectors import delimited, jsonlines
 from tacit.connectors.pieces import BOM, FOREIGN, LONGEST_LINE, PIECE, reading
-from tacit.connectors.sources import Batch, Source, check_columns, encode_keys
 from tacit.errors import SourceError
+from tacit.pipeline.sources import Batch, Source, check_columns, encode_keys
 
 _PULSE: Final = 0.1
 """Seconds between two looks at a file that does not grow."""

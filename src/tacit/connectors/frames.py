@@ -11,8 +11,8 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
-from tacit.connectors.sources import Batch, Source, check_columns, check_names, encode_keys
 from tacit.errors import SchemaError, SourceError
+from tacit.pipeline.sources import Batch, Source, check_columns, check_names, encode_keys
 
 
 class FrameSource(Source):

@@ -20,8 +20,8 @@ import pyarrow as pa
 
 from tacit.connectors.files import kind_of, open_file, read_alike
 from tacit.connectors.pieces import reading
-from tacit.connectors.sources import Batch, EmptySourceError, Source, encode_keys
 from tacit.errors import SourceError
+from tacit.pipeline.sources import Batch, EmptySourceError, Source, encode_keys
 
 _PULSE: Final = 0.1
 """Seconds between two looks at a folder that does not grow."""

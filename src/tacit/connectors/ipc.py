@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from tacit.connectors.sources import Batch, Source, check_names, encode_keys
 from tacit.errors import SourceError, TacitError
+from tacit.pipeline.sources import Batch, Source, check_names, encode_keys
 
 _FILE = b"ARROW1"
 

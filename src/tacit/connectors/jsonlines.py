@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from tacit.connectors.pieces import LONGEST_LINE, Piece, Pieces
 from tacit.connectors.salvage import salvage
-from tacit.connectors.sources import Batch, EmptySourceError, Rejected, Source, encode_keys
 from tacit.errors import SourceError
+from tacit.pipeline.sources import Batch, EmptySourceError, Rejected, Source, encode_keys
 
 _SAMPLE: Final = 1000
 """Lines whose keys are looked at."""

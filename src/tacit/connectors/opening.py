@@ -9,17 +9,17 @@ from typing import Final
 
 import pyarrow as pa
 
-from tacit.connectors.appending import AppendingOutlet
+from tacit.connectors.appending import AppendingSink
 from tacit.connectors.files import open_source
-from tacit.connectors.outlets import Outlet, Parcel
-from tacit.connectors.parts import PartsOutlet
+from tacit.connectors.parts import FolderSink
 from tacit.connectors.pieces import CODECS
-from tacit.connectors.placed import PlacedOutlet, PlacedSink
+from tacit.connectors.placed import ResumableTemplateSink, TemplateSink
 from tacit.connectors.placeholders import FileTemplate, has_placeholders
-from tacit.connectors.sinks import FileSink, Sink, StandardOutput, writer_for
-from tacit.connectors.sources import Source
+from tacit.connectors.sinks import FileSink, StandardOutput, TableSink, writer_for
 from tacit.connectors.writers import SUFFIXES, csv_header, csv_lines, json_lines
 from tacit.errors import SinkError
+from tacit.pipeline.sinks import Sink
+from tacit.pipeline.sources import Source
 
 _Lines = Callable[[pa.Table], bytes]
 _Header = Callable[[pa.Schema], bytes]
@@ -28,26 +28,6 @@ _APPENDABLE: Final[dict[str, tuple[_Lines, _Header | None]]] = {
     ".ndjson": (json_lines, None),
     ".csv": (csv_lines, csv_header),
 }
-
-
-class StandardOutlet(Outlet):
-    """JSON lines on standard output.
-
-    What was written cannot be taken back: after a crash the last release may come again, with
-    the same ids.
-    """
-
-    name = "-"
-
-    def __init__(self) -> None:
-        self._output = StandardOutput()
-
-    def deliver(self, parcel: Parcel) -> None:
-        """Write the answers at once."""
-        self._output.write(parcel.table)
-
-    def close(self) -> None:
-        """Nothing is held back."""
 
 
 def open_input(name: str | os.PathLike[str], *, follow: bool = False) -> Source:
@@ -72,7 +52,7 @@ def open_sink(
     target: str | os.PathLike[str],
     schema: pa.Schema | None = None,
     consumers: Mapping[str, str] | None = None,
-) -> Sink:
+) -> TableSink:
     """A sink by suffix; `-` is JSON lines on standard output.
 
     `schema` says what the columns are even if no table is ever written. A name with placeholders,
@@ -86,13 +66,13 @@ def open_sink(
     if not has_placeholders(text):
         return FileSink(Path(text), writer, schema)
     template = FileTemplate(text)
-    return PlacedSink(
+    return TemplateSink(
         template, schema, consumers or {}, lambda path: FileSink(path, writer, schema)
     )
 
 
-def open_outlet(name: str | os.PathLike[str]) -> Outlet:
-    """An outlet by its name.
+def open_resumable_sink(name: str | os.PathLike[str]) -> Sink:
+    """A sink by its name that a run with a ledger delivers to, again and again if need be.
 
     `-` is JSON lines on standard output; `answers.jsonl` or `.csv` is a file that releases are
     added to; `answers/` is a folder with a Parquet file for each release, `answers/*.csv` one
@@ -104,7 +84,7 @@ def open_outlet(name: str | os.PathLike[str]) -> Outlet:
     if separator:
         return _open_broker(scheme.lower(), text)
     if text == "-":
-        return StandardOutlet()
+        return StandardOutput()
     path = Path(text)
     placed = has_placeholders(text)
     suffix = max((s for s in SUFFIXES if path.name.lower().endswith(s)), key=len, default="")
@@ -115,29 +95,29 @@ def open_outlet(name: str | os.PathLike[str]) -> Outlet:
     elif placed:
         make = _file_maker(path, suffix)
         _check_folder(FileTemplate(text).base, path)
-        return PlacedOutlet(FileTemplate(text), make)
+        return ResumableTemplateSink(FileTemplate(text), make)
     else:
         return _open_file(path, suffix)
     if not placed:
-        return PartsOutlet(folder, suffix)
+        return FolderSink(folder, suffix)
     template = FileTemplate(str(folder))
     _check_folder(template.base, path)
-    return PlacedOutlet(template, lambda own: PartsOutlet(own, suffix))
+    return ResumableTemplateSink(template, lambda own: FolderSink(own, suffix))
 
 
-def _open_broker(scheme: str, url: str) -> Outlet:
+def _open_broker(scheme: str, url: str) -> Sink:
     if scheme in ("mqtt", "mqtts"):
-        from tacit.connectors.mqtt import open_mqtt_outlet
+        from tacit.connectors.mqtt import open_mqtt_sink
 
-        return open_mqtt_outlet(url)
+        return open_mqtt_sink(url)
     if scheme == "kafka":
-        from tacit.connectors.kafka import open_kafka_outlet
+        from tacit.connectors.kafka import open_kafka_sink
 
-        return open_kafka_outlet(url)
-    raise SinkError(f"'{scheme}://' is no outlet: expected a path, mqtt://, mqtts:// or kafka://")
+        return open_kafka_sink(url)
+    raise SinkError(f"'{scheme}://' is no sink: expected a path, mqtt://, mqtts:// or kafka://")
 
 
-def _open_file(path: Path, suffix: str) -> Outlet:
+def _open_file(path: Path, suffix: str) -> Sink:
     make = _file_maker(path, suffix)
     if path.exists() and not path.is_file():
         raise SinkError(f"{path} is there and is not a regular file; choose another name")
@@ -150,7 +130,7 @@ def _check_folder(folder: Path, path: Path) -> None:
         raise SinkError(f"{path}: its folder does not exist; create it or choose another place")
 
 
-def _file_maker(path: Path, suffix: str) -> Callable[[Path], Outlet]:
+def _file_maker(path: Path, suffix: str) -> Callable[[Path], Sink]:
     """What opens files of the kind of this name."""
     plain, codec = suffix, None
     for ending, found in CODECS.items():
@@ -161,4 +141,4 @@ def _file_maker(path: Path, suffix: str) -> Callable[[Path], Outlet]:
         what = f"a {suffix} file cannot be added to" if suffix else "no kind of file"
         raise SinkError(f"{path}: {what}; {expected} {path.stem or 'answers'}/ for one per release")
     lines, header = _APPENDABLE[plain]
-    return lambda path: AppendingOutlet(path, lines, header, codec)
+    return lambda path: AppendingSink(path, lines, header, codec)

@@ -8,13 +8,13 @@ import os
 from pathlib import Path
 
 from tacit.connectors.appending import explained, failing, open_locked
-from tacit.connectors.outlets import Outlet, Parcel
 from tacit.connectors.sinks import FileSink
 from tacit.connectors.writers import SUFFIXES
 from tacit.errors import SinkError
+from tacit.pipeline.sinks import ReleaseBatch, Sink
 
 
-class PartsOutlet(Outlet):
+class FolderSink(Sink):
     """A folder in which each release becomes a file, named by the release's number.
 
     A release that is delivered again finds its file and leaves it as it is. The folder belongs to
@@ -41,15 +41,15 @@ class PartsOutlet(Outlet):
         """Whether the file of the last release that was delivered is gone."""
         return not (self._folder / f"{release:012d}{self._suffix}").exists()
 
-    def deliver(self, parcel: Parcel) -> None:
+    def deliver(self, batch: ReleaseBatch) -> None:
         """Write the release's file and put it on the disk before it gets its name."""
         with failing(self.name):
             self._take_folder()
-        name = f"{parcel.release:012d}{self._suffix}"
+        name = f"{batch.release:012d}{self._suffix}"
         target = self._folder / name
         if target.exists():
             again = self._folder / f".{name}.again.partial"
-            self._write(again, parcel)
+            self._write(again, batch)
             same = filecmp.cmp(again, target, shallow=False)
             again.unlink()
             if not same:
@@ -58,7 +58,7 @@ class PartsOutlet(Outlet):
                     "another folder, or move it away"
                 )
             return
-        self._write(target, parcel)
+        self._write(target, batch)
 
     def close(self) -> None:
         """Release the folder."""
@@ -70,10 +70,10 @@ class PartsOutlet(Outlet):
         if self._lock is None:
             self._lock = open_locked(self._folder / f"{self._suffix}.lock", self.name)
 
-    def _write(self, path: Path, parcel: Parcel) -> None:
+    def _write(self, path: Path, batch: ReleaseBatch) -> None:
         try:
             with FileSink(path, SUFFIXES[self._suffix]) as sink:
-                sink.write(parcel.table)
+                sink.write(batch.table)
         except SinkError as error:
             if isinstance(error.__cause__, OSError):
                 raise explained(str(path), error.__cause__) from error

@@ -11,16 +11,16 @@ from typing import Any, Final
 import pyarrow as pa
 
 from tacit.connectors.appending import failing, open_locked
-from tacit.connectors.outlets import Outlet, Parcel
 from tacit.connectors.placeholders import FileTemplate
-from tacit.connectors.sinks import FileSink, Sink
+from tacit.connectors.sinks import FileSink, TableSink
 from tacit.errors import SinkError
+from tacit.pipeline.sinks import ReleaseBatch, Sink
 
 _OPEN: Final = 64
 """Files that are kept open between two releases."""
 
 
-class PlacedSink(Sink):
+class TemplateSink(TableSink):
     """Files that appear under their names when all of them are complete.
 
     Every query's file is there, whatever it holds. A subject's file comes with its first answer,
@@ -89,7 +89,7 @@ class PlacedSink(Sink):
         return self._files[path]
 
 
-class PlacedOutlet(Outlet):
+class ResumableTemplateSink(Sink):
     """Files that releases are added to, or folders of releases, each as an outlet of its own.
 
     The position of a delivery holds those of all files. A delivery that fails in one file begins
@@ -98,11 +98,11 @@ class PlacedOutlet(Outlet):
 
     once = True
 
-    def __init__(self, template: FileTemplate, make: Callable[[Path], Outlet]) -> None:
+    def __init__(self, template: FileTemplate, make: Callable[[Path], Sink]) -> None:
         self.name = template.text
         self._template = template
         self._make = make
-        self._outlets: dict[str, Outlet] = {}
+        self._outlets: dict[str, Sink] = {}
         self._positions: dict[str, Any] = {}
         self._lock: io.FileIO | None = None
 
@@ -118,20 +118,20 @@ class PlacedOutlet(Outlet):
             for place, own in (position or {}).items()
         )
 
-    def deliver(self, parcel: Parcel) -> dict[str, Any]:
+    def deliver(self, batch: ReleaseBatch) -> dict[str, Any]:
         """Deliver to every file what is for it; what has no rows this time has its file too."""
         self._take()
-        nothing = parcel.table.slice(0, 0)
+        nothing = batch.table.slice(0, 0)
         parts = {
-            self._template.path(names): nothing for names in self._template.keys(parcel.consumers)
+            self._template.path(names): nothing for names in self._template.keys(batch.consumers)
         }
-        for names, table in self._template.split(parcel.table):
+        for names, table in self._template.split(batch.table):
             parts[self._template.path(names)] = table
         delivered = {}
         for path, table in parts.items():
             outlet, place = self._outlet(path)
             outlet.recover(self._positions.get(place))
-            delivered[place] = outlet.deliver(Parcel(parcel.release, table, parcel.consumers))
+            delivered[place] = outlet.deliver(ReleaseBatch(batch.release, table, batch.consumers))
             if len(self._outlets) > _OPEN:
                 outlet.close()
         self._positions |= delivered
@@ -154,7 +154,7 @@ class PlacedOutlet(Outlet):
             with failing(self.name):
                 self._lock = open_locked(base / f".{tail}.lock", self.name)
 
-    def _outlet(self, path: Path) -> tuple[Outlet, str]:
+    def _outlet(self, path: Path) -> tuple[Sink, str]:
         place = os.path.relpath(path, self._template.base)
         if place not in self._outlets:
             make_folders(path.parent, self._template.base, self.name)

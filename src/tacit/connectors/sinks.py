@@ -1,7 +1,7 @@
 """Where answers go: files, whole or not at all, and standard output.
 
 A file is written under a temporary name beside its target and takes the target's
-name only when it is complete and on the disk. To add a sink, subclass `Sink`.
+name only when it is complete and on the disk.
 """
 
 from __future__ import annotations
@@ -10,10 +10,9 @@ import contextlib
 import errno
 import os
 import tempfile
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import IO
 
 import polars as pl
@@ -21,44 +20,25 @@ import pyarrow as pa
 
 from tacit.connectors.writers import SUFFIXES, Writer, json_lines
 from tacit.errors import ClosedPipeError, SinkError
+from tacit.pipeline.sinks import ReleaseBatch, Sink
 
 _GROUP = 1 << 20
 """Rows that are written to a file at a time."""
 
 
-class Sink(ABC):
-    """Takes tables of one schema; used as a context manager it aborts on an exception."""
-
-    name: str
+class TableSink(Sink):
+    """Takes tables of one schema, without a ledger behind them."""
 
     @abstractmethod
     def write(self, table: pa.Table) -> None:
         """Add these rows."""
 
-    @abstractmethod
-    def close(self) -> None:
-        """Make everything that was written final."""
-
-    @abstractmethod
-    def abort(self) -> None:
-        """Leave nothing behind that looks whole."""
-
-    def __enter__(self) -> Sink:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.abort()
+    def deliver(self, batch: ReleaseBatch) -> None:
+        """Add these answers."""
+        self.write(batch.table)
 
 
-class FileSink(Sink):
+class FileSink(TableSink):
     """A file of answers that appears under its name only when it is complete."""
 
     def __init__(
@@ -156,11 +136,16 @@ class FileSink(Sink):
             raise _explain(self.name, error) from error
 
 
-class StandardOutput(Sink):
-    """JSON lines on standard output, or another open descriptor, as the answers come."""
+class StandardOutput(TableSink):
+    """JSON lines on standard output, or another open descriptor, as the answers come.
 
-    def __init__(self, descriptor: int = 1, name: str = "standard output") -> None:
-        self.name = name
+    What was written cannot be taken back: after a crash the last release may come again, with the
+    same ids.
+    """
+
+    name = "-"
+
+    def __init__(self, descriptor: int = 1) -> None:
         self._descriptor = descriptor
 
     def write(self, table: pa.Table) -> None:
@@ -170,21 +155,18 @@ class StandardOutput(Sink):
             while rest:
                 rest = rest[os.write(self._descriptor, rest) :]
         except BrokenPipeError as error:
-            raise ClosedPipeError(f"{self.name} was closed by its reader") from error
+            raise ClosedPipeError("standard output was closed by its reader") from error
         except OSError as error:
-            raise _explain(self.name, error) from error
+            raise _explain("standard output", error) from error
 
     def close(self) -> None:
         """Nothing is held back."""
 
-    def abort(self) -> None:
-        """What was written cannot be taken back; every line of it is whole."""
 
+class CallableSink(TableSink):
+    """Passes answers to a function, as Arrow tables; what it raises ends the run."""
 
-class CallableSink(Sink):
-    """Hands answers to a function, as Arrow tables."""
-
-    name = "a function"
+    name = "python"
 
     def __init__(self, take: Callable[[pa.Table], None]) -> None:
         self._take = take
@@ -195,9 +177,6 @@ class CallableSink(Sink):
 
     def close(self) -> None:
         """Nothing is held back."""
-
-    def abort(self) -> None:
-        """What the function has taken cannot be taken back."""
 
 
 def writer_for(path: Path) -> Callable[[IO[bytes], pa.Schema], Writer]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -12,11 +12,9 @@ import polars as pl
 import pyarrow as pa
 
 from tacit.answers.collected import Collected
-from tacit.connectors.deadletters import DeadLetters
 from tacit.connectors.frames import FrameSource
-from tacit.connectors.opening import open_outlet
-from tacit.connectors.outlets import Outlet, Parcel
-from tacit.engines.durable import Durable, Outcome
+from tacit.connectors.opening import open_resumable_sink
+from tacit.connectors.sinks import CallableSink
 from tacit.engines.local import (
     Place,
     SpecSource,
@@ -29,30 +27,17 @@ from tacit.engines.local import (
 )
 from tacit.engines.metrics import Address, Metrics
 from tacit.engines.setup import RETAIN, LedgerOptions, chosen_plan, with_registry
-from tacit.engines.terms import Terms
 from tacit.errors import OptionError
 from tacit.ledger.ledger import Ledger
 from tacit.options import option
+from tacit.pipeline.deadletters import DeadLetters
+from tacit.pipeline.run import Run
+from tacit.pipeline.settlement import Outcome
+from tacit.pipeline.versions import SpecVersion
 from tacit.planning.plan import Plan
 from tacit.privacy.noise import Noise
 from tacit.privacy.randomness import SeededSource
 from tacit.spec.specification import Specification
-
-
-class CallableOutlet(Outlet):
-    """Hands released answers to a function, as Arrow tables; what it raises ends the run."""
-
-    name = "python"
-
-    def __init__(self, take: Callable[[pa.Table], None]) -> None:
-        self._take = take
-
-    def deliver(self, parcel: Parcel) -> None:
-        """When the function returns, they have arrived."""
-        self._take(parcel.table)
-
-    def close(self) -> None:
-        """Nothing is held."""
 
 
 class DeliveredAnswers(Collected):
@@ -115,7 +100,7 @@ def open_run(
     retain: str = RETAIN,
     metrics: str | None = None,
     **streams: Any,
-) -> Iterator[Durable]:
+) -> Iterator[Run]:
     """A run with a ledger that is ready to start; its arguments are those of `tacit.run`.
 
     `run.run()` works until the input ends; `run.stop()` and `run.reload()` may be called by any
@@ -123,13 +108,13 @@ def open_run(
     """
     options = LedgerOptions.of(run_name(spec), ledger, name, follow, retain)
 
-    def read() -> Terms:
+    def read() -> SpecVersion:
         declared = load_spec(spec)
-        terms = Terms(declared, chosen_plan(declared, plan, mechanism))
-        return Terms(with_registry(declared, subjects, learn), terms.plan)
+        version = SpecVersion(declared, chosen_plan(declared, plan, mechanism))
+        return SpecVersion(with_registry(declared, subjects, learn), version.plan)
 
-    terms = read()
-    inputs = open_inputs(terms.spec, sources, streams, follow=follow)
+    version = read()
+    inputs = open_inputs(version.spec, sources, streams, follow=follow)
     for input_ in inputs:
         if isinstance(input_.source, FrameSource):
             input_.source.identify()  # another frame is another source, with a place of its own
@@ -138,14 +123,14 @@ def open_run(
     address = _address(metrics)
     with ExitStack() as stack:
         opened = stack.enter_context(Ledger.open(os.fspath(ledger)))
-        outlet = CallableOutlet(to) if callable(to) else stack.enter_context(open_outlet(to))
-        run = Durable(
-            terms.spec,
+        sink = CallableSink(to) if callable(to) else stack.enter_context(open_resumable_sink(to))
+        run = Run(
+            version.spec,
             inputs,
-            terms.plan,
-            opened,
-            [outlet],
-            run=options.name,
+            plan=version.plan,
+            ledger=opened,
+            sinks=[sink],
+            name=options.name,
             noise=noise,
             dead_letters=stack.enter_context(DeadLetters(letters, keep=True)),
             retain=options.retain,
@@ -169,20 +154,20 @@ def collect_run(
     tables: list[pa.Table] = []
     target = tables.append if to is None else to
     with open_run(spec, *sources, to=target, seed=seed, **options, **streams) as run:
-        live = next((one.source for one in run.detection.inputs if one.source.live), None)
+        live = next((one.source for one in run.inputs if one.source.live), None)
         if live is not None and to is None:
             raise OptionError(
                 f"{live.name} has no end, so answers would pile up in memory: say where they go"
                 f" with {option('to')}, a place or a function"
             )
         outcome = run.run()
-        run.detection.refusals.warn()
+        run.refusals.warn()
         return DeliveredAnswers(
             tables,
-            run.detection.schema,
-            run.detection.flow.names,
+            run.schema,
+            run.flow.names,
             protected=seed is None,
-            refused=refused_by_reason(run.detection.dead_letters),
+            refused=refused_by_reason(run.dead_letters),
             outcome=outcome,
         )
 

@@ -14,9 +14,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from tacit.engines.status import Public
 from tacit.errors import TacitError
 from tacit.options import option
+from tacit.pipeline.status import Public
 
 if TYPE_CHECKING:
     from threading import Thread

@@ -20,7 +20,7 @@ from tacit.spec.specification import Specification
 from tacit.spec.subjects import Learned, SubjectFile
 
 if TYPE_CHECKING:
-    from tacit.engines.local import Input
+    from tacit.pipeline.reader import Input
 
 RETAIN = "7 d"
 """How long a ledger keeps answers that have arrived, if nothing is said."""

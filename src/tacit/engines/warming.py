@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tacit.engines.local import Input
 from tacit.errors import TacitError
 from tacit.events.predicates import parse_predicate
 from tacit.kernels.ahead import compile_ahead
 from tacit.kernels.needs import needed_kernels
 from tacit.patterns.tree import Name, walk
+from tacit.pipeline.reader import Input
 from tacit.spec.specification import Specification
 
 _ANY = (

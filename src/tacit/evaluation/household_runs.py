@@ -12,11 +12,13 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tacit.connectors.frames import FrameSource
-from tacit.engines.local import Detection, Input, protected, survey
+from tacit.engines.local import survey
 from tacit.evaluation.baselines.decoding import compared
 from tacit.evaluation.home import Homes, home_specification
 from tacit.evaluation.measuring import mre
 from tacit.evaluation.methods import Method
+from tacit.pipeline.reader import Input
+from tacit.pipeline.run import Run
 from tacit.planning.planner import make_plan
 from tacit.planning.survey import Statistics
 from tacit.privacy.noise import Noise
@@ -43,7 +45,7 @@ class HomeRuns:
     @cached_property
     def truth(self) -> NDArray[np.bool_]:
         """The true answers `[query][window][subject]`."""
-        return _answers(Detection(self.spec, _inputs(self._later)))
+        return _answers(Run(self.spec, _inputs(self._later)))
 
     def error(self, method: Method, epsilon: Fraction) -> float:
         """The MRE of a protected run, with an epsilon for each private pattern."""
@@ -53,7 +55,7 @@ class HomeRuns:
         share = epsilon / max(Fraction(private.epsilon) for private in self.spec.private)
         plan = make_plan(self.spec, self._statistics[literal], method.name, method.decode, share)
         noise = Noise(SeededSource(self._seed))
-        found = _answers(protected(self.spec, _inputs(self._later), plan, noise=noise))
+        found = _answers(Run(self.spec, _inputs(self._later), plan=plan, noise=noise))
         return mre(compared(self.truth, found), [query.alpha for query in self.spec.queries])
 
 
@@ -61,6 +63,6 @@ def _inputs(tables: dict[str, pa.Table]) -> list[Input]:
     return [Input(stream, FrameSource(table, stream)) for stream, table in tables.items()]
 
 
-def _answers(run: Detection) -> NDArray[np.bool_]:
+def _answers(run: Run) -> NDArray[np.bool_]:
     """What a run answers, `[query][window][subject]`."""
     return np.concatenate([part.detected for part in run]).swapaxes(0, 1)

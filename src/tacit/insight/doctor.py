@@ -14,14 +14,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from tacit.connectors.opening import open_input, open_outlet
+from tacit.connectors.opening import open_input, open_resumable_sink
 from tacit.connectors.placeholders import FileTemplate, has_placeholders
 from tacit.connectors.probing import probe
-from tacit.connectors.sources import EmptySourceError, Source
 from tacit.connectors.writers import SUFFIXES
 from tacit.counting import count
-from tacit.engines.checkpoints import Checkpoint
-from tacit.engines.local import all_subjects, assign, named_sources
+from tacit.engines.local import assign, named_sources
 from tacit.engines.setup import letters_beside
 from tacit.errors import LedgerError, SchemaError, SinkError, SourceError, SpecificationError
 from tacit.insight.audit import audit
@@ -35,7 +33,10 @@ from tacit.insight.surroundings import (
     needed_modules,
 )
 from tacit.options import command, option
+from tacit.pipeline.checkpoints import Checkpoint
 from tacit.pipeline.flow import Flow
+from tacit.pipeline.registry import read_subjects
+from tacit.pipeline.sources import EmptySourceError, Source
 from tacit.planning.plan import Plan
 from tacit.planning.planner import plan_without_history
 from tacit.privacy.naming import check_names
@@ -219,7 +220,7 @@ def _occurring(setup: Setup, spec: Specification, missing: Sequence[str]) -> pa.
         inputs = assign(spec, [(stream, open_input(place)) for stream, place in given])
         if any(input_.source.once or input_.source.live for input_ in inputs):
             return None
-        return all_subjects(Flow(spec), inputs).names
+        return read_subjects(Flow(spec), inputs).names
     except (SourceError, SchemaError, SpecificationError):
         return None
 
@@ -387,11 +388,11 @@ def _sink(findings: Findings, setup: Setup, missing: Sequence[str]) -> None:
                 raise SinkError(
                     f"answers go to a broker from a ledger alone: name one with {option('ledger')}"
                 )
-            open_outlet(setup.sink).close()
+            open_resumable_sink(setup.sink).close()
             findings.ok("sink", probe(setup.sink, source=False))
             return
         if setup.ledger is not None:
-            open_outlet(setup.sink).close()
+            open_resumable_sink(setup.sink).close()
         elif setup.sink != "-" and not setup.sink.lower().endswith(tuple(SUFFIXES)):
             raise SinkError(f"{setup.sink}: expected a name ending in {', '.join(SUFFIXES)}, or -")
         if setup.sink == "-":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -26,7 +25,6 @@ from tacit.ledger.directory import Directory
 from tacit.ledger.ledger import Ledger
 from tacit.ledger.statement import subject_id
 from tacit.ledger.tables import BODIES, HEAD, RELEASES, RUNS
-from tacit.options import command
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -288,14 +286,6 @@ def microseconds(given: str | datetime) -> int:
     moment = datetime.fromisoformat(given) if isinstance(given, str) else given
     moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
     return (moment - datetime.fromtimestamp(0, UTC)) // timedelta(microseconds=1)
-
-
-def command_for_answers(place: str, run: str) -> str:
-    """How to have the answers of a run again."""
-    return command(
-        f"tacit ledger answers {shlex.quote(place)} --run {shlex.quote(run)} --to FILE",
-        f"tacit.released({place!r}, run={run!r})",
-    )
 
 
 def _is_in(column: pa.ChunkedArray, texts: list[str]) -> pa.ChunkedArray:

@@ -7,8 +7,8 @@ checkpoint. What a lease has released is delivered from the ledger, outlet by ou
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -24,6 +24,7 @@ from tacit.ledger.archives import Archives
 from tacit.ledger.chain import CHARGE, DELIVERY, RUN, digest, link, seal
 from tacit.ledger.charges import Account, Charge, merged
 from tacit.ledger.database import Database, now
+from tacit.ledger.drafts import Draft, Waiting
 from tacit.ledger.packing import pack_ids
 from tacit.ledger.registry import Registry, as_texts
 from tacit.ledger.tables import (
@@ -36,57 +37,14 @@ from tacit.ledger.tables import (
     RELEASES,
     RUNS,
 )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Draft:
-    """What is to be released: the answers of consecutive windows, and what they cost."""
-
-    first: int
-    """When the first of the windows starts."""
-    windows: int
-    size: int
-    slide: int
-    fingerprint: str
-    """The specification's."""
-    plan: str
-    """The plan's fingerprint, or another name for how answers were made."""
-    answers: int
-    """How many answers the body holds; each gets an id."""
-    body: bytes
-    charges: Sequence[Charge] = ()
-
-    def __post_init__(self) -> None:
-        if min(self.windows, self.size, self.slide) < 1:
-            raise ValueError("a release has at least one window, of some length")
-        if any(not self.first <= charge.first < self.until for charge in self.charges):
-            raise ValueError("a release may charge for its own windows alone")
-
-    @property
-    def until(self) -> int:
-        """When the window after these starts."""
-        return self.first + self.windows * self.slide
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Waiting:
-    """A release that an outlet has not delivered yet."""
-
-    release: int
-    first_id: int
-    """The id of its first answer; the others follow."""
-    answers: int
-    body: bytes
-    first: int
-    windows: int
-    size: int
-    slide: int
-    fingerprint: str
-    plan: str
+from tacit.options import command
 
 
 class Lease:
     """The right to release for a run. Several threads may use it."""
+
+    durable = True
+    """Whether what is committed is kept."""
 
     def __init__(
         self, database: Database, registry: Registry, run: str, epoch: int, fingerprint: str
@@ -103,6 +61,15 @@ class Lease:
     def place(self) -> str:
         """Where the ledger is, without secrets."""
         return self._database.name
+
+    @property
+    def answers_command(self) -> str:
+        """How to have the run's answers again."""
+        return command(
+            f"tacit ledger answers {shlex.quote(self.place)} --run {shlex.quote(self.run)}"
+            " --to FILE",
+            f"tacit.released({self.place!r}, run={self.run!r})",
+        )
 
     def __repr__(self) -> str:
         return f"<Lease: {self.run}, epoch {self.epoch}>"

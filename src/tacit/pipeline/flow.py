@@ -15,8 +15,8 @@ from tacit.events.streams import ColumnType
 from tacit.events.subjects import Subjects, check_subject_type
 from tacit.events.times import check_time_type, to_microseconds
 from tacit.patterns.tree import Pattern
-from tacit.pipeline.arrivals import Arrivals, Rows
 from tacit.pipeline.asking import Asking, Detecting
+from tacit.pipeline.batches import EventBatch, Rows
 from tacit.pipeline.queries import Queries
 from tacit.privacy.policies import Policies
 from tacit.spec.columntypes import RecordedTypes, SpecColumns
@@ -143,14 +143,14 @@ class Flow:
                     )
         return faults
 
-    def extract(self, rows: Rows, subjects: Subjects, *, learn: bool) -> Arrivals:
+    def extract(self, rows: Rows, subjects: Subjects, *, learn: bool) -> EventBatch:
         """The events that rows of a stream give."""
         config = self.spec.streams[rows.stream]
         column = rows.table.column(config.subject)
         slots = subjects.learn(column) if learn else subjects.slots(column)
         times = to_microseconds(rows.table.column(config.time), config)
         masks = self.extractors[rows.stream].masks(rows.table)
-        return Arrivals(slots, times, masks, (rows,))
+        return EventBatch(times, slots, masks, rows)
 
 
 def compiled_queries(

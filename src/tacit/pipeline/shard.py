@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from tacit.answers.answers import Answers
 from tacit.events.subjects import Subjects
 from tacit.patterns.lists import EventLists
-from tacit.pipeline.arrivals import Arrivals
 from tacit.pipeline.asking import Asking
+from tacit.pipeline.batches import MergedBatch
 from tacit.privacy.policies import Policies
 from tacit.windows.clock import NEVER, NONE, TAKEN, Verdicts
 from tacit.windows.panes import Closed, Panes
@@ -34,14 +34,14 @@ _COLUMN_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Handed:
+class ClosedWindows:
     """Windows that are closed: what they hold, for the subjects that were known then."""
 
     closed: Closed
     rows: Mapping[str, pl.DataFrame]
     since: NDArray[np.int64]
 
-    def widened(self, since: NDArray[np.int64], initial: np.uint64) -> Handed:
+    def widened(self, since: NDArray[np.int64], initial: np.uint64) -> ClosedWindows:
         """The same windows for a registry that has grown: newcomers sent nothing in them.
 
         `initial` is the state of the automaton before the first event.
@@ -61,7 +61,7 @@ class Handed:
         )
         bucket = pl.col("bucket") + pl.col("bucket") // max(1, before) * new
         rows = {stream: frame.with_columns(bucket) for stream, frame in self.rows.items()}
-        return Handed(wider, rows, since)
+        return ClosedWindows(wider, rows, since)
 
     def arrays(self) -> dict[str, NDArray[np.generic]]:
         """All of it but the rows and the first window's number, as plain arrays."""
@@ -83,7 +83,7 @@ class Handed:
         first: int,
         arrays: Mapping[str, NDArray[np.generic]],
         rows: Mapping[str, pl.DataFrame],
-    ) -> Handed:
+    ) -> ClosedWindows:
         """What `arrays` gave."""
         kept = cast("Mapping[str, NDArray[Any]]", arrays)
         lists = EventLists(kept["starts"], kept["times"], kept["masks"])
@@ -156,7 +156,7 @@ class Shard:
             self.settled = False
             self.panes.grow(len(self.subjects))
 
-    def lay(self, arrivals: Arrivals, verdicts: Verdicts, begin: int, end: int) -> None:
+    def lay(self, arrivals: MergedBatch, verdicts: Verdicts, begin: int, end: int) -> None:
         """Lay the tuples from `begin` to `end` that were taken into their windows."""
         slots, times, masks = arrivals.slots, arrivals.times, arrivals.masks
         self.panes.lay(slots, times, masks, verdicts, begin, end)
@@ -170,7 +170,7 @@ class Shard:
                 rows.stream, rows.table, chosen, slots[places], times[places], masks[places]
             )
 
-    def close(self, first: int, stop: int, most: int | None = None) -> Iterator[Handed]:
+    def close(self, first: int, stop: int, most: int | None = None) -> Iterator[ClosedWindows]:
         """Hand on the windows from `first` up to `stop`, as many at a time as are cheap.
 
         Not more than `most` at a time, where that is told. Where windows slide, these are
@@ -187,15 +187,15 @@ class Shard:
             rows = self.tuples.hand_on(begin, count, self.panes.slots)
             # Only the clock writes to it, and only while subjects are learned.
             since = self.since if self.settled else self.since.copy()
-            yield Handed(closed, rows, since)
+            yield ClosedWindows(closed, rows, since)
 
-    def widened(self, handed: Handed) -> Handed:
+    def widened(self, handed: ClosedWindows) -> ClosedWindows:
         """Windows that were handed on before, for the subjects that are known now."""
         walk = self.asking.automaton
         initial = np.uint64(0) if walk is None else walk.initial[0]
         return handed.widened(self.since.copy(), initial)
 
-    def pass_over(self, handed: Handed) -> None:
+    def pass_over(self, handed: ClosedWindows) -> None:
         """Keep what later windows need of panes whose own windows are not asked for."""
         if self.sliding is not None:
             self.sliding.windows(handed.closed, handed.rows)
@@ -207,16 +207,20 @@ class Shard:
         return self._numbers
 
     def answer(
-        self, handed: Handed, exhausted: NDArray[np.bool_] | None = None, *, blind: bool = False
+        self,
+        handed: ClosedWindows,
+        exhausted: NDArray[np.bool_] | None = None,
+        *,
+        public_only: bool = False,
     ) -> Answers:
         """The answers of windows that were handed on.
 
         `exhausted` says, where subjects have limits, whose is reached in all these windows:
         they are answered from public events and the prior alone. It must not depend on what
-        anybody sent. With `blind` all are answered so.
+        anybody sent. With `public_only` all are answered so.
         """
         numbers = self.policy_numbers()
-        if blind:
+        if public_only:
             numbers = numbers + np.int32(len(self.policies))
         elif exhausted is not None and exhausted.any():
             numbers = np.where(exhausted, numbers + np.int32(len(self.policies)), numbers)

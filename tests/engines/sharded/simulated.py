@@ -14,12 +14,13 @@ from random import Random
 import numpy as np
 
 from tacit.connectors.files import open_source
-from tacit.engines.local import Detection, assign
+from tacit.engines.local import assign
 from tacit.engines.sharded.job import Job, Partition
 from tacit.engines.sharded.lines import Line
-from tacit.engines.sharded.reader import Reader
+from tacit.engines.sharded.reader import PartitionReader
 from tacit.engines.sharded.shard import Late, Shard
-from tacit.engines.terms import Terms
+from tacit.pipeline.run import Run
+from tacit.pipeline.versions import SpecVersion
 from tacit.planning.planner import plan_without_history
 from tacit.spec.specification import Specification
 
@@ -30,13 +31,13 @@ def made(
     shards: int,
     *,
     protected: bool = False,
-    terms: Terms | None = None,
+    terms: SpecVersion | None = None,
 ) -> Job:
     """A job over files; subjects as a run on one machine has them."""
     inputs = assign(spec, [(stream, open_source(path)) for stream, path in files])
-    subjects = Detection(spec, inputs).engine.subjects
+    subjects = Run(spec, inputs).engine.subjects
     return Job(
-        terms or Terms(spec, plan_without_history(spec, "uniform")),
+        terms or SpecVersion(spec, plan_without_history(spec, "uniform")),
         subjects,
         np.arange(len(subjects)),
         tuple(Partition(stream, str(path)) for stream, path in files),
@@ -127,7 +128,8 @@ class Simulation:
 
     def _go_on(self, kept: Kept) -> None:
         self.readers = {
-            number: Reader(self.job, number, state) for number, state in kept.readers.items()
+            number: PartitionReader(self.job, number, state)
+            for number, state in kept.readers.items()
         }
         self.shards = {
             number: Shard(self.job, number, state) for number, state in kept.shards.items()

@@ -16,7 +16,6 @@ from tacit.engines.sharded.collector import Collector
 from tacit.engines.sharded.job import Job
 from tacit.engines.sharded.lines import Line
 from tacit.engines.sharded.preparing import insist_same, prepare
-from tacit.engines.terms import Terms
 from tacit.errors import SourceError, SpecificationError, StateError
 from tacit.ledger.alchemy import sa
 from tacit.ledger.charges import NANO
@@ -26,6 +25,7 @@ from tacit.ledger.ledger import Ledger
 from tacit.ledger.packing import unpack_ids
 from tacit.ledger.tables import CHARGES
 from tacit.ledger.verifying import verify
+from tacit.pipeline.versions import SpecVersion
 from tacit.planning.planner import plan_without_history
 from tacit.spec.reading import loads
 from tests.engines.sharded.simulated import Simulation
@@ -46,7 +46,7 @@ def prepared(folder: Path, lease: Lease, text: str = PRIVATE) -> Job:
     """A job of three files, written to a folder and read from there."""
     spec = loads(text)
     files = written(folder, 5, 3, 500)
-    terms = Terms(spec, plan_without_history(spec, "uniform"))
+    terms = SpecVersion(spec, plan_without_history(spec, "uniform"))
     job = prepare(terms, [(stream, str(path)) for stream, path in files], lease, shards=4)
     job.write(folder / "job")
     return Job.read(folder / "job")
@@ -231,7 +231,7 @@ def test_what_cannot_be_distributed_is_refused(
     told: str,
 ) -> None:
     spec = loads(text)
-    terms = Terms(spec, plan_without_history(spec, "uniform"))
+    terms = SpecVersion(spec, plan_without_history(spec, "uniform"))
     given = source or str(written(tmp_path, 1, 1, 10)[0][1])
     with pytest.raises(wrong, match=told):
         prepare(terms, [(None, given)], ledger.take_over("job", "f"))

@@ -15,19 +15,20 @@ import pyarrow as pa
 import pytest
 
 from tacit.answers.packing import unpack
-from tacit.connectors.deadletters import DeadLetters
 from tacit.connectors.files import open_source
-from tacit.connectors.sources import Batch, Source
-from tacit.engines.local import Detection, assign
+from tacit.engines.local import assign
 from tacit.engines.sharded.job import Job, Partition
 from tacit.engines.sharded.layout import Layout
 from tacit.engines.sharded.lines import Line
 from tacit.engines.sharded.pieces import Piece
-from tacit.engines.sharded.reader import Reader
+from tacit.engines.sharded.reader import PartitionReader
 from tacit.engines.sharded.saved import SavedState
 from tacit.engines.sharded.shard import Late, Shard, Told
-from tacit.engines.terms import Terms
 from tacit.events.subjects import Subjects
+from tacit.pipeline.deadletters import DeadLetters
+from tacit.pipeline.run import Run
+from tacit.pipeline.sources import Batch, Source
+from tacit.pipeline.versions import SpecVersion
 from tacit.planning.planner import plan_without_history
 from tacit.spec.reading import loads
 from tacit.spec.specification import Specification
@@ -86,7 +87,7 @@ def alone(spec: Specification, files: list[tuple[str, Path]]) -> tuple[pl.DataFr
     """The answers and the dead letters of a run on one machine."""
     letters = io.BytesIO()
     inputs = assign(spec, [(stream, open_source(path)) for stream, path in files])
-    run = Detection(spec, inputs, dead_letters=DeadLetters.into(letters))
+    run = Run(spec, inputs, dead_letters=DeadLetters.into(letters))
     answers = pl.concat([pl.DataFrame(part.table()) for part in run])
     return plain(answers), lettered(letters.getvalue())
 
@@ -187,16 +188,16 @@ def test_a_partition_that_falls_silent_is_waited_for_only_so_long(
     spec = loads(SPEC + "subjects: [p1, p2, p3]\n")
     subjects = Subjects()
     subjects.add(["p1", "p2", "p3"])
-    terms = Terms(spec, plan_without_history(spec, "uniform"))
+    terms = SpecVersion(spec, plan_without_history(spec, "uniform"))
     partitions = (Partition("home", "busy"), Partition("home", "quiet"))
     job = Job(terms, subjects, np.arange(3), partitions, 1, False, 200_000)
-    busy, quiet = Reader(job, 0), Reader(job, 1)
+    busy, quiet = PartitionReader(job, 0), PartitionReader(job, 1)
     shard = Shard(job, 0)
 
-    def stepped(reader: Reader) -> list[Told | Late]:
+    def stepped(reader: PartitionReader) -> list[Told | Late]:
         return [told for _, piece in reader.step().pieces for told in shard.take(piece)]
 
-    def until(reader: Reader, wanted: type) -> list[Told | Late]:
+    def until(reader: PartitionReader, wanted: type) -> list[Told | Late]:
         deadline = time.monotonic() + 20
         while True:
             assert time.monotonic() < deadline
@@ -247,16 +248,16 @@ def test_readers_send_what_patterns_look_at_and_all_after_a_silence(tmp_path: Pa
     begin, end = SPEC.index("  - {name: order"), SPEC.index("  - {name: thrice")
     spec = loads(SPEC[:begin] + SPEC[end : SPEC.index("  - {name: rising")])  # door and stove
     job = made(spec, written(tmp_path, 7, 1, 500), 3)
-    fresh = Reader(job, 0)
+    fresh = PartitionReader(job, 0)
     saved = SavedState.from_bytes(fresh.state())
     heard = replace(saved, plain={**saved.plain, "was idle": True}).to_bytes()
     known = 1 << spec.types["door"] | 1 << spec.types["stove"]
-    few, all_ = (_sent(reader) for reader in (fresh, Reader(job, 0, heard)))
+    few, all_ = (_sent(reader) for reader in (fresh, PartitionReader(job, 0, heard)))
     assert 0 < len(few) < len(all_)
     assert sorted(few) == sorted(one for one in all_ if one[2] & known)
 
 
-def _sent(reader: Reader) -> list[tuple[int, int, int]]:
+def _sent(reader: PartitionReader) -> list[tuple[int, int, int]]:
     """The tuples that a reader sends: the shard and the subject's place as one, time and mask."""
     found = []
     while not (step := reader.step()).done:

@@ -1,16 +1,16 @@
 """Kafka: tuples from topics, read as a consumer group; answers to topics, in transactions.
 
 `open_kafka_source("kafka://host:9092/gps?group=tacit&columns=...")` reads,
-`open_kafka_outlet("kafka://host:9092/answers-{consumer}")` delivers.
+`open_kafka_sink("kafka://host:9092/answers-{consumer}")` delivers.
 """
 
 from __future__ import annotations
 
 from tacit.connectors.kafka.address import read_inward, read_outward
-from tacit.connectors.outlets import Outlet
-from tacit.connectors.sources import Source
 from tacit.connectors.urls import need
 from tacit.errors import SinkError, SourceError
+from tacit.pipeline.sinks import Sink
+from tacit.pipeline.sources import Source
 
 
 def open_kafka_source(url: str) -> Source:
@@ -24,10 +24,10 @@ def open_kafka_source(url: str) -> Source:
     return KafkaSource(address, inward)
 
 
-def open_kafka_outlet(url: str) -> Outlet:
+def open_kafka_sink(url: str) -> Sink:
     """Topics that answers are delivered to, each release once; connects when it recovers."""
     need("confluent_kafka", "kafka", SinkError)
     address, outward = read_outward(url)
-    from tacit.connectors.kafka.outlet import KafkaOutlet
+    from tacit.connectors.kafka.sink import KafkaSink
 
-    return KafkaOutlet(address, outward)
+    return KafkaSink(address, outward)

@@ -24,9 +24,9 @@ from confluent_kafka import Message as Fetched
 from tacit.connectors.kafka.address import Address, Inward
 from tacit.connectors.kafka.backlog import Backlog, Gathered, Messages, Offsets, Partition
 from tacit.connectors.payloads import PayloadParser, declared_types
-from tacit.connectors.sources import Batch, Rejected, Source, encode_keys
 from tacit.errors import SourceError
 from tacit.events.streams import ColumnType
+from tacit.pipeline.sources import Batch, Rejected, Source, encode_keys
 
 _PULSE: Final = 0.1
 _FETCHED: Final = 1000

@@ -1,16 +1,16 @@
 """MQTT 5: tuples from the topics of a broker, and answers to them.
 
 `open_mqtt_source("mqtt://host/taxis/+/position?subject=topic:2&columns=...")` subscribes,
-`open_mqtt_outlet("mqtt://host/answers/{consumer}/{query}")` publishes.
+`open_mqtt_sink("mqtt://host/answers/{consumer}/{query}")` publishes.
 """
 
 from __future__ import annotations
 
 from tacit.connectors.mqtt.address import read_inward, read_outward
-from tacit.connectors.outlets import Outlet
-from tacit.connectors.sources import Source
 from tacit.connectors.urls import need
 from tacit.errors import SinkError, SourceError
+from tacit.pipeline.sinks import Sink
+from tacit.pipeline.sources import Source
 
 
 def open_mqtt_source(url: str) -> Source:
@@ -24,12 +24,12 @@ def open_mqtt_source(url: str) -> Source:
     return MqttSource(address, inward)
 
 
-def open_mqtt_outlet(url: str) -> Outlet:
+def open_mqtt_sink(url: str) -> Sink:
     """A topic for each consumer and query that answers are published to."""
     need("paho", "mqtt", SinkError)
     address, outward = read_outward(url)
     if outward.payload == "cbor":
         need("cbor2", "mqtt", SinkError)
-    from tacit.connectors.mqtt.outlet import MqttOutlet
+    from tacit.connectors.mqtt.sink import MqttSink
 
-    return MqttOutlet(address, outward)
+    return MqttSink(address, outward)

@@ -10,8 +10,8 @@ from urllib.parse import quote
 import polars as pl
 
 from tacit.connectors.mqtt.address import Outward
-from tacit.connectors.outlets import Parcel
 from tacit.connectors.writers import json_lines
+from tacit.pipeline.sinks import ReleaseBatch
 
 _PLACE = re.compile(r"\{(\w+)\}")
 _HEAD = 1 << 10
@@ -25,15 +25,15 @@ class Letter(NamedTuple):
     payload: bytes
 
 
-def letters(parcel: Parcel, outward: Outward, largest: int) -> Iterator[Letter]:
-    """The messages of a parcel, none larger than a broker takes, in the order of answers."""
-    frame = pl.DataFrame(parcel.table)
+def letters(batch: ReleaseBatch, outward: Outward, largest: int) -> Iterator[Letter]:
+    """The messages of a batch, none larger than a broker takes, in the order of answers."""
+    frame = pl.DataFrame(batch.table)
     subjects = {"subject": "subject"} if "{subject}" in outward.topic else {}
     for group in frame.partition_by(["window_start", "query", *subjects], maintain_order=True):
         names = {name: str(group[column][0]) for name, column in subjects.items()}
         query = str(group["query"][0])
         topic = topic_of(
-            outward.topic, {"query": query, "consumer": parcel.consumers[query]} | names
+            outward.topic, {"query": query, "consumer": batch.consumers[query]} | names
         )
         for payload in _payloads(group, outward, largest - len(topic.encode()) - _HEAD):
             yield Letter(topic, payload)

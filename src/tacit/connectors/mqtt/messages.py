@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from tacit.connectors.mqtt.address import Inward
 from tacit.connectors.payloads import PayloadParser
-from tacit.connectors.sources import Rejected, encode_keys
 from tacit.errors import SourceError
+from tacit.pipeline.sources import Rejected, encode_keys
 
 TOPIC = "topic"
 SUBJECT = "subject"

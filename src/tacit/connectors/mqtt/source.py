@@ -20,8 +20,8 @@ from tacit.connectors.mqtt.link import log
 from tacit.connectors.mqtt.messages import Message, Rows, Token
 from tacit.connectors.mqtt.session import MOST, Session
 from tacit.connectors.payloads import declared_types
-from tacit.connectors.sources import Batch, Rejected, Source
 from tacit.events.streams import ColumnType
+from tacit.pipeline.sources import Batch, Rejected, Source
 
 _AGAIN: Final = 1.0
 """Seconds of silence after which a broker is taken to have sent all that it sends again."""

@@ -38,7 +38,7 @@ from tacit.engines.flink.folders import Folders
 from tacit.engines.flink.progress import Progress
 from tacit.engines.sharded.job import Job
 from tacit.engines.sharded.lines import LETTERS, Line, letter
-from tacit.engines.sharded.reader import Reader
+from tacit.engines.sharded.reader import PartitionReader
 from tacit.engines.sharded.shard import Late, Shard
 from tacit.windows.clock import LATE, REASONS
 
@@ -125,7 +125,7 @@ class _Reading(KeyedProcessFunction):  # type: ignore[misc]
         """Begin, or go on after a failure: readers are made when they are needed."""
         described = ValueStateDescriptor("reader", Types.PICKLED_BYTE_ARRAY())
         self._state = runtime_context.get_state(described)
-        self._readers: dict[int, Reader] = {}
+        self._readers: dict[int, PartitionReader] = {}
         _job(self._root)
         self._progress = Progress(Folders(Path(self._root)).progress)
 
@@ -147,7 +147,7 @@ class _Reading(KeyedProcessFunction):  # type: ignore[misc]
         if timestamp != due:
             return
         if key not in self._readers:
-            self._readers[key] = Reader(_job(self._root), number, state)
+            self._readers[key] = PartitionReader(_job(self._root), number, state)
         reader = self._readers[key]
         end = time.monotonic() + _TURN
         wait: int | None = _SOON
@@ -167,7 +167,7 @@ class _Reading(KeyedProcessFunction):  # type: ignore[misc]
         self._tell(number, reader)
         self._keep(ctx, number, _Held(reader.state), wait)
 
-    def _tell(self, number: int, reader: Reader) -> None:
+    def _tell(self, number: int, reader: PartitionReader) -> None:
         self._progress.tell(number, reader.closed if reader.waited_for else None)
 
     def _keep(

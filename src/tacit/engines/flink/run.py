@@ -10,9 +10,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Final
 
-from tacit.connectors.outlets import Outlet
 from tacit.counting import count
-from tacit.engines.delivery import Delivery
 from tacit.engines.flink.folders import Folders
 from tacit.engines.flink.progress import Progress
 from tacit.engines.flink.staged import Staged
@@ -20,9 +18,11 @@ from tacit.engines.flink.starting import Placed, start
 from tacit.engines.sharded.collector import Collector
 from tacit.engines.sharded.job import Job
 from tacit.errors import EngineError, LedgerLostError
-from tacit.ledger.directory import Directory
-from tacit.ledger.lease import Draft, Lease
+from tacit.ledger.drafts import Draft
+from tacit.ledger.lease import Lease
 from tacit.ledger.ledger import Ledger
+from tacit.pipeline.delivery import Delivery
+from tacit.pipeline.sinks import Sink
 
 _LOOK: Final = 0.1
 """Seconds between looks at what shards have told."""
@@ -58,7 +58,7 @@ class FlinkRun:
         folders: Folders,
         ledger: Ledger,
         lease: Lease,
-        outlets: Sequence[Outlet],
+        outlets: Sequence[Sink],
         *,
         parallelism: int = 1,
         cluster: str | None = None,
@@ -72,7 +72,7 @@ class FlinkRun:
         self._address = cluster
         self._python = python
         self._settings = dict(settings or {})
-        self._delivery = Delivery(lease, outlets, Directory(ledger))
+        self._delivery = Delivery.from_ledger(ledger, lease, outlets)
         self._collector = Collector(job, lease, self._released)
         self._staged = Staged(folders.staged, folders.letters)
         self._progress = Progress(folders.progress)
@@ -180,7 +180,7 @@ class FlinkRun:
     def _released(self, number: int, draft: Draft) -> None:
         self.outcome.windows += draft.windows
         self.outcome.answers += draft.answers
-        self._delivery.released(number)
+        self._delivery.release(number)
 
     def _insist_alive(self, placed: Placed) -> None:
         """Raise where the job has ended by itself, or its cluster is gone for long."""

@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tacit.connectors.opening import open_outlet
-from tacit.connectors.outlets import Outlet
+from tacit.connectors.opening import open_resumable_sink
 from tacit.durations import parse_duration
 from tacit.engines.flink.folders import Folders
 from tacit.engines.flink.java import need_flink, need_java
@@ -18,10 +17,11 @@ from tacit.engines.flink.run import FlinkRun, Outcome
 from tacit.engines.setup import chosen_plan, with_registry
 from tacit.engines.sharded.job import Job
 from tacit.engines.sharded.preparing import SHARDS, insist_same, prepare
-from tacit.engines.terms import Terms
 from tacit.errors import OptionError, SinkError
 from tacit.ledger.ledger import Ledger
 from tacit.options import option
+from tacit.pipeline.sinks import Sink
+from tacit.pipeline.versions import SpecVersion
 from tacit.planning.plan import Plan
 from tacit.spec.reading import load
 from tacit.spec.specification import Specification
@@ -55,7 +55,7 @@ class Options:
 
 @contextmanager
 def submitted(
-    terms: Terms,
+    terms: SpecVersion,
     sources: Sequence[tuple[str | None, str]],
     to: Sequence[str],
     options: Options,
@@ -68,7 +68,7 @@ def submitted(
     if options.cluster is not None:
         Cluster(options.cluster).overview()
     folders = Folders(options.folder.absolute())
-    outlets = [open_outlet(place) for place in to]
+    outlets = [open_resumable_sink(place) for place in to]
     if not options.repeats:
         insist_once(outlets)
     folders.make()
@@ -154,11 +154,11 @@ def submit(
         repeats,
         settings or {},
     )
-    with submitted(Terms(declared, plan), given, [os.fspath(to)], options, true=true) as run:
+    with submitted(SpecVersion(declared, plan), given, [os.fspath(to)], options, true=true) as run:
         return run.run()
 
 
-def insist_once(outlets: Sequence[Outlet]) -> None:
+def insist_once(outlets: Sequence[Sink]) -> None:
     """Refuse outlets that may show a release twice after a crash."""
     for outlet in outlets:
         if not outlet.once:

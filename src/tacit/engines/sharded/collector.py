@@ -15,11 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.answers.packing import join
-from tacit.engines.charging import accounts_of
 from tacit.engines.sharded.job import Job
 from tacit.engines.sharded.lines import Line
 from tacit.errors import LedgerLostError, StaleError, StateError
-from tacit.ledger.lease import Draft, Lease
+from tacit.ledger.drafts import Draft
+from tacit.ledger.lease import Lease
+from tacit.pipeline.charging import accounts_of
 
 _AT_ONCE: Final = 64
 """Windows that are released in one transaction at most."""

@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.engines.sharded.layout import Layout
-from tacit.engines.terms import Terms
 from tacit.errors import StateError
 from tacit.events.subjects import Subjects
 from tacit.ledger.accounts import Amounts, Key
 from tacit.patterns.tree import elements
 from tacit.pipeline.flow import Flow
+from tacit.pipeline.versions import SpecVersion
 from tacit.privacy.noise import Noise
 from tacit.windows.panes import ring_capacity
 
@@ -45,7 +45,7 @@ class Partition:
 class Job:
     """What is asked of which subjects, and where the tuples come from."""
 
-    terms: Terms
+    terms: SpecVersion
     subjects: Subjects
     ids: NDArray[np.int64]
     """The ledger's number of each subject, by slot."""
@@ -132,7 +132,7 @@ class Job:
                 raise ValueError("format")
             with np.load(folder / _ARRAYS, allow_pickle=False) as file:
                 arrays = {name: file[name] for name in file.files}
-            terms = Terms.unpacked((folder / _TERMS).read_bytes())
+            terms = SpecVersion.unpacked((folder / _TERMS).read_bytes())
             named = {
                 name.removeprefix("subjects."): part
                 for name, part in arrays.items()

@@ -9,19 +9,20 @@ from typing import Final
 import numpy as np
 
 from tacit.connectors.opening import open_input
-from tacit.engines.local import Detection, assign, protected
+from tacit.engines.local import assign
 from tacit.engines.sharded.job import Job, Partition
-from tacit.engines.terms import Terms
 from tacit.errors import Mistake, SourceError, SpecificationError, StateError
 from tacit.ledger.lease import Lease
 from tacit.options import option
+from tacit.pipeline.run import Run
+from tacit.pipeline.versions import SpecVersion
 
 SHARDS: Final = 16
 _LOG: Final = logging.getLogger(__name__)
 
 
 def prepare(
-    terms: Terms,
+    terms: SpecVersion,
     sources: Sequence[tuple[str | None, str]],
     lease: Lease,
     *,
@@ -54,7 +55,7 @@ def prepare(
                 " a folder or Kafka, or run it on one machine with tacit run"
             )
     inputs = assign(spec, opened)
-    run = Detection(spec, inputs) if true else protected(spec, inputs, terms.plan)
+    run = Run(spec, inputs, plan=None if true else terms.plan)
     if run.engine.learning:
         raise SpecificationError(
             [

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -17,19 +17,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tacit.connectors.deadletters import DeadLetters
 from tacit.connectors.opening import open_input
-from tacit.connectors.sources import Batch
-from tacit.engines.intake import Intake, Positions, Taken
-from tacit.engines.local import Input
 from tacit.engines.sharded.job import Job
 from tacit.engines.sharded.pieces import Piece
 from tacit.engines.sharded.saved import SavedState
-from tacit.events.subjects import Subjects
 from tacit.kernels import compiled
-from tacit.pipeline.arrivals import Arrivals, Rows
-from tacit.windows.clock import NONE, REASONS, TAKEN, Clock, Verdicts
-from tacit.windows.jumps import Jumps
+from tacit.pipeline.batches import MergedBatch
+from tacit.pipeline.deadletters import DeadLetters
+from tacit.pipeline.engine import Refused
+from tacit.pipeline.reader import Input, Positions, Reader, RegistryExtractor
+from tacit.windows.clock import NONE, TAKEN, Clock, Verdicts
 
 PULSE: Final = 0.05
 """Seconds that a reader waits for tuples before others have their turn."""
@@ -49,10 +46,8 @@ class Step:
     """Whether there will be no other."""
 
 
-class Reader:
+class PartitionReader:
     """Reads one partition, a batch at each turn."""
-
-    learning = 0
 
     def __init__(self, job: Job, number: int, state: bytes | None = None) -> None:
         partition = job.partitions[number]
@@ -74,48 +69,16 @@ class Reader:
             self._was_idle = kept["was idle"]
             self._clock = replace(self._clock, state=saved.arrays["clock"])
         self._letters = io.BytesIO()
-        self._dead_letters = DeadLetters.into(self._letters)
-        self._intake = Intake(self, positions)
-        self._flow = self._intake.flow(lambda: PULSE)
+        self._reader = Reader(
+            self.spec.streams,
+            [self._input],
+            RegistryExtractor(job.flow, job.subjects),
+            windows.jumps[1],
+            positions=positions,
+            dead_letters=DeadLetters.into(self._letters),
+        )
+        self._batches = self._reader.read(lambda: PULSE)
         self._heard = time.monotonic()
-
-    # What an intake asks of a run
-
-    @property
-    def inputs(self) -> Sequence[Input]:
-        """The partition alone."""
-        return [self._input]
-
-    @property
-    def engine(self) -> Reader:
-        """It extracts by itself."""
-        return self
-
-    @property
-    def subjects(self) -> Subjects:
-        """The whole registry."""
-        return self._job.subjects
-
-    @property
-    def jumps(self) -> Jumps:
-        """How far the partition's time may jump."""
-        return Jumps.of(self.spec.windows, alone=len(self.subjects) == 1)
-
-    def extract(self, rows: Rows) -> Arrivals:
-        """The events that rows give."""
-        return self._job.flow.extract(rows, self._job.subjects, learn=False)
-
-    def batches(self, input_: Input, known: int = 0) -> Iterator[Batch]:
-        """The partition's rows; lines that cannot be read are dead letters."""
-        stream = self.spec.streams[input_.stream]
-        columns = self._job.flow.columns(input_.stream)
-        types = self._job.flow.column_types(input_.stream, input_.source)
-        for batch in input_.source.batches(columns, [stream.subject], types):
-            rows = batch.table.num_rows
-            known -= rows
-            if batch.rejected and (known < 0 or known == rows == 0):
-                self._dead_letters.lines(input_.stream, batch.source, batch.rejected)
-            yield batch
 
     # Turns
 
@@ -135,22 +98,22 @@ class Reader:
             return Step(done=True)
         step = Step()
         try:
-            taken = next(self._flow)
+            batch = next(self._batches)
         except StopIteration:
             self._done = step.done = True
             step.pieces = list(self._told())
         else:
-            self._turn(step, taken)
+            self._turn(step, batch)
         step.letters = self._letters.getvalue()
         self._letters.seek(0)
         self._letters.truncate()
         return step
 
-    def _turn(self, step: Step, taken: Taken | None) -> None:
+    def _turn(self, step: Step, batch: MergedBatch | None) -> None:
         """What comes of tuples, or of none."""
-        if taken is not None and len(taken.arrivals):
+        if batch is not None and len(batch):
             self._heard, self._idle = time.monotonic(), False
-            step.pieces = list(self._divide(taken))
+            step.pieces = list(self._divide(batch))
             return
         silent = time.monotonic() - self._heard > self._job.idle / 1_000_000
         if silent and not self._idle:
@@ -161,42 +124,42 @@ class Reader:
     def state(self) -> bytes:
         """Where it is, to go on from in any process."""
         kept = {
-            "positions": self._intake.positions,
+            "positions": self._reader.positions,
             "done": self._done,
             "idle": self._idle,
             "was idle": self._was_idle,
         }
         return SavedState(kept, {"clock": self._clock.state}).to_bytes()
 
-    def _divide(self, taken: Taken) -> Iterator[tuple[int, bytes]]:
+    def _divide(self, batch: MergedBatch) -> Iterator[tuple[int, bytes]]:
         """The tuples that are taken, in pieces; a piece is not longer than windows are held.
 
         Those that no pattern looks at stay here, unless others may have gone on without this
         partition: then shards have to see for themselves which tuples are late.
         """
-        arrivals, clock = taken.arrivals, self._clock
-        verdicts = Verdicts.blank(len(arrivals))
+        clock = self._clock
+        verdicts = Verdicts.blank(len(batch))
         begin = 0
-        while begin < len(arrivals):
-            end = clock.judge(arrivals.slots, arrivals.times, self._since, begin, 0, True, verdicts)
+        while begin < len(batch):
+            end = clock.judge(batch.slots, batch.times, self._since, begin, 0, True, verdicts)
             clock.hand_on(clock.closed)
             each = verdicts.each
-            self._refuse(arrivals, begin, np.flatnonzero(each[begin:end]), each)
-            yield from self._cut(arrivals, each, begin, end)
+            self._refuse(batch, begin, np.flatnonzero(each[begin:end]), each)
+            yield from self._cut(batch, each, begin, end)
             begin = end
-        self._intake.advance(taken, len(arrivals))
+        self._reader.advance(batch, len(batch))
 
     def _cut(
-        self, arrivals: Arrivals, verdicts: NDArray[np.uint8], begin: int, end: int
+        self, batch: MergedBatch, verdicts: NDArray[np.uint8], begin: int, end: int
     ) -> Iterator[tuple[int, bytes]]:
         layout = self._job.layout
         sent = verdicts[begin:end] == TAKEN
         if not self._was_idle:
-            sent &= (arrivals.masks[begin:end] & self._job.looked_at).any(axis=1)
+            sent &= (batch.masks[begin:end] & self._job.looked_at).any(axis=1)
         starts, rows, places, times, masks = _scattered(
-            arrivals.slots,
-            arrivals.times,
-            arrivals.masks,
+            batch.slots,
+            batch.times,
+            batch.masks,
             begin,
             sent,
             layout.shard,
@@ -208,7 +171,7 @@ class Reader:
             own = slice(starts[shard], starts[shard + 1])
             attributes = None
             if compared and own.start < own.stop:
-                origin, chosen, _ = next(arrivals.trace(rows[own]))
+                origin, chosen, _ = next(batch.trace(rows[own]))
                 attributes = origin.table.select(list(compared)).take(pa.array(chosen))
             yield shard, self._piece(places[own], times[own], masks[own], attributes)
 
@@ -245,18 +208,13 @@ class Reader:
 
     def _refuse(
         self,
-        arrivals: Arrivals,
+        batch: MergedBatch,
         begin: int,
         chosen: NDArray[np.int64],
         verdicts: NDArray[np.uint8],
     ) -> None:
-        subject = self.spec.streams[self._input.stream].subject
-        for rows, lines, places in arrivals.trace(begin + chosen):
-            for reason in np.unique(verdicts[places]):
-                own = verdicts[places] == reason
-                self._dead_letters.rows(
-                    rows, lines[own], REASONS[int(reason)], arrivals.times[places[own]], subject
-                )
+        for rows, lines, places in batch.trace(begin + chosen):
+            self._reader.refuse(Refused(rows, lines, batch.times[places], verdicts[places]))
 
 
 @compiled

@@ -17,14 +17,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tacit.answers.packing import pack
-from tacit.engines.charging import accounts_of
 from tacit.engines.sharded.job import Job
 from tacit.engines.sharded.pieces import Piece
 from tacit.engines.sharded.saved import SavedState
 from tacit.events.subjects import Subjects
 from tacit.ledger.accounts import Accounts, Amounts, Key
-from tacit.pipeline.arrivals import Arrivals, Rows
-from tacit.pipeline.shard import Handed
+from tacit.pipeline.batches import MergedBatch, Rows
+from tacit.pipeline.charging import accounts_of
+from tacit.pipeline.shard import ClosedWindows
 from tacit.pipeline.shard import Shard as Windows
 from tacit.windows.clock import LATE, NONE, TAKEN, Verdicts
 
@@ -148,7 +148,7 @@ class Shard:
         rows: tuple[Rows, ...] = ()
         if piece.attributes is not None:
             rows = (Rows(self._streams[piece.stream], piece.attributes),)
-        arrivals = Arrivals(piece.slots, piece.times, piece.masks, rows)
+        arrivals = MergedBatch(piece.times, piece.slots, piece.masks, rows)
         self._windows.lay(arrivals, Verdicts.of(verdicts), 0, len(arrivals))
         if late.any():
             names = self._windows.subjects.names.take(pa.array(piece.slots[late]))
@@ -190,7 +190,7 @@ class Shard:
         for handed in self._windows.close(begin, self._next, 1):
             yield self._answered(handed)
 
-    def _answered(self, handed: Handed) -> Told:
+    def _answered(self, handed: ClosedWindows) -> Told:
         exhausted = None
         if self._accounts is not None:
             start = (handed.closed.first - self._panes + 1) * self._size

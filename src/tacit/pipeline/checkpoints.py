@@ -1,0 +1,60 @@
+"""Checkpoints: an engine's state and how far its sources were taken, as bytes for the ledger."""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from tacit.errors import StateError
+from tacit.options import option
+from tacit.pipeline.reader import Positions
+
+_FORMAT: Final = 2
+_HEAD: Final = struct.Struct("<4sIQ")
+_MAGIC: Final = b"TChk"
+_CODEC: Final = pa.Codec("zstd", 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A moment at which the state and the positions agree."""
+
+    fingerprint: str
+    """The specification's."""
+    positions: Positions
+    snapshot: bytes
+    private: bool
+    """Whether the noise of this run may be released as private: not where it has a seed."""
+
+    def to_bytes(self) -> bytes:
+        """All of it; the snapshot compressed."""
+        plain = {
+            "format": _FORMAT,
+            "fingerprint": self.fingerprint,
+            "positions": self.positions,
+            "private": self.private,
+        }
+        text = json.dumps(plain, sort_keys=True).encode()
+        head = _HEAD.pack(_MAGIC, len(text), len(self.snapshot))
+        return b"".join([head, text, _CODEC.compress(self.snapshot, asbytes=True)])
+
+    @classmethod
+    def from_bytes(cls, given: bytes) -> Checkpoint:
+        """What `to_bytes` gave."""
+        try:
+            magic, length, size = _HEAD.unpack_from(given)
+            end = _HEAD.size + length
+            plain: dict[str, Any] = json.loads(given[_HEAD.size : end])
+            if magic != _MAGIC or plain["format"] != _FORMAT:
+                raise ValueError("format")
+            snapshot = _CODEC.decompress(given[end:], size, asbytes=True)
+            return cls(plain["fingerprint"], plain["positions"], snapshot, plain["private"])
+        except (ValueError, KeyError, OSError, struct.error, pa.ArrowException) as error:
+            raise StateError(
+                "the ledger's checkpoint of this run cannot be read: it is damaged, or was written"
+                f" by another version; begin another run with {option('name')}, or restore a backup"
+            ) from error

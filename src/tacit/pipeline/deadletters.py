@@ -1,0 +1,163 @@
+"""Dead letters: tuples that were refused, and why. They are for the operator alone."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tacit.errors import SinkError
+from tacit.events.times import NO_TIME
+from tacit.pipeline.batches import Rows
+from tacit.pipeline.sources import Rejected
+
+_SCHEMA = {
+    "stream": pl.String(),
+    "source": pl.String(),
+    "place": pl.Int64(),
+    "reason": pl.String(),
+    "time": pl.String(),
+    "subject": pl.String(),
+    "raw": pl.String(),
+}
+
+
+class DeadLetters:
+    """Writes refused tuples as JSON lines, readable by their owner alone, and counts them.
+
+    The file appears with the first letter, or at once with `always`; letters of an
+    earlier run under the same name are removed, unless they are to be kept. Without a path
+    they are only counted.
+    """
+
+    def __init__(
+        self, path: Path | None = None, *, always: bool = False, keep: bool = False
+    ) -> None:
+        self.path = path
+        self._how = os.O_APPEND if keep else os.O_TRUNC
+        self.counts: Counter[tuple[str, str]] = Counter()
+        """How many tuples were refused, by stream and reason."""
+        self._file: IO[bytes] | None = None
+        if path is not None:
+            if path.exists() and not path.is_file():
+                raise SinkError(f"{path} is there and is not a regular file; choose another name")
+            if not keep:
+                path.unlink(missing_ok=True)
+            if always:
+                self._open()
+
+    @classmethod
+    def into(cls, file: IO[bytes]) -> DeadLetters:
+        """Dead letters that are written to an open file."""
+        letters = cls()
+        letters._file = file
+        return letters
+
+    def lines(self, stream: str, source: str, rejected: Sequence[Rejected]) -> None:
+        """Add lines that could not be read."""
+        for line in rejected:
+            self.counts[stream, line.reason] += 1
+        self._write(
+            pl.DataFrame(
+                {
+                    "place": [line.place for line in rejected],
+                    "reason": [line.reason for line in rejected],
+                    "raw": [line.raw for line in rejected],
+                },
+                schema={name: _SCHEMA[name] for name in ("place", "reason", "raw")},
+            ),
+            stream,
+            source,
+        )
+
+    def rows(
+        self,
+        rows: Rows,
+        chosen: NDArray[np.int64],
+        reason: str,
+        times: NDArray[np.int64] | None = None,
+        subject: str | None = None,
+    ) -> None:
+        """Add the chosen rows; `times` are theirs, `subject` names the column of subjects."""
+        if not len(chosen):
+            return
+        self.counts[rows.stream, reason] += len(chosen)
+        if self._nowhere:
+            return
+        came = rows.table if rows.raw is None else rows.raw
+        frame = pl.DataFrame(pa.Table.from_batches([came]))[chosen]
+        columns = {
+            "place": pl.Series(rows.number(chosen)),
+            "reason": pl.Series([reason]).new_from_index(0, len(chosen)),
+            "raw": frame.select(pl.struct(pl.all()).struct.json_encode()).to_series(),
+        }
+        if times is not None:
+            columns["time"] = _times(times)
+        if subject is not None:
+            columns["subject"] = frame[subject].cast(pl.String)
+        self._write(pl.DataFrame(columns), rows.stream, rows.source)
+
+    def close(self) -> None:
+        """Put everything on the disk."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def __enter__(self) -> DeadLetters:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _write(self, letters: pl.DataFrame, stream: str, source: str) -> None:
+        if self._nowhere or not letters.height:
+            return
+        missing = [
+            pl.lit(None, kind).alias(name)
+            for name, kind in _SCHEMA.items()
+            if name not in letters.columns
+        ]
+        whole = letters.with_columns(missing).with_columns(
+            stream=pl.lit(stream), source=pl.lit(source)
+        )
+        try:
+            file = self._file or self._open()
+            whole.select(list(_SCHEMA)).write_ndjson(file)
+            file.flush()
+        except (OSError, pl.exceptions.PolarsError) as error:
+            raise SinkError(
+                f"dead letters cannot be written to {self.path}; free some space or choose "
+                "another place"
+            ) from error
+
+    @property
+    def _nowhere(self) -> bool:
+        return self.path is None and self._file is None
+
+    def _open(self) -> IO[bytes]:
+        path = self.path
+        assert path is not None, "letters that are only counted are not written"
+        try:
+            number = os.open(path, os.O_WRONLY | os.O_CREAT | self._how, 0o600)
+        except OSError as error:
+            raise SinkError(
+                f"{path} cannot be written: {os.strerror(error.errno or 0)}; choose another place"
+            ) from error
+        self._file = os.fdopen(number, "wb")
+        return self._file
+
+
+def _times(times: NDArray[np.int64]) -> pl.Series:
+    """ISO 8601 in UTC; as it is where the calendar does not reach that far; null where none is."""
+    numbers = pl.Series("time", times)
+    known = numbers.set(numbers == NO_TIME, None)
+    sane = known.is_between(-62_135_596_800_000_000, 253_402_300_799_999_999)
+    dates = known.set(~sane, None).cast(pl.Datetime("us")).dt.strftime("%Y-%m-%dT%H:%M:%S%.fZ")
+    return dates.fill_null(known.cast(pl.String))

@@ -1,0 +1,45 @@
+"""The registry of subjects of a run: listed, learned, or all that occur in the input."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import pyarrow.compute as pc
+
+from tacit.events.subjects import Subjects
+from tacit.pipeline.flow import Flow
+from tacit.pipeline.reader import Input
+from tacit.spec.subjects import Learned, listed
+
+_STRETCH: Final = 10
+"""Windows from which the subjects of a flow are learned where nothing else is given."""
+
+
+def open_registry(flow: Flow, inputs: Sequence[Input]) -> tuple[Subjects, int]:
+    """The registry, and how long to learn it from the stream.
+
+    Where the specification says nothing, subjects are learned from the whole input if it can be
+    read twice, else from the first windows.
+    """
+    spec, subjects = flow.spec, Subjects()
+    given = spec.subjects
+    passing = any(input_.source.once or input_.source.live for input_ in inputs)
+    if given is None and not passing:
+        return read_subjects(flow, inputs), 0
+    if given is None or isinstance(given, Learned):
+        return subjects, given.learn if given else _STRETCH * spec.windows.size
+    subjects.add(listed(given, spec.folder))
+    return subjects, 0
+
+
+def read_subjects(flow: Flow, inputs: Sequence[Input]) -> Subjects:
+    """All subjects that occur in sources, in order of name: the order of arrival is private."""
+    found, ordered = Subjects(), Subjects()
+    for input_ in inputs:
+        subject = flow.spec.streams[input_.stream].subject
+        types = flow.column_types(input_.stream, input_.source)
+        for batch in input_.source.batches([subject], [subject], types):
+            found.learn(batch.table.column(subject))
+    ordered.add(found.names.take(pc.sort_indices(found.names)))
+    return ordered

@@ -1,0 +1,53 @@
+"""Try again until a ledger answers."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Final, ParamSpec, TypeVar
+
+from tacit.errors import LedgerLostError
+
+GRACE: Final = 10.0
+"""Seconds for what is under way when a run is asked to stop."""
+_FIRST, _LONGEST = 0.05, 5.0
+"""Seconds between attempts to reach the ledger."""
+_SOON: Final = 0.2
+
+log = logging.getLogger("tacit.ledger")
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class LedgerRetry:
+    """Calls functions that need the ledger, and waits where it does not answer."""
+
+    def __init__(self, name: str, stopping: threading.Event) -> None:
+        self._name = name
+        self._stopping = stopping
+
+    def __call__(self, attempt: Callable[P, R], *given: P.args, **named: P.kwargs) -> R:
+        """Call it until the ledger answers; nothing is acknowledged meanwhile.
+
+        Where the run was asked to stop, not for long: then LedgerLostError is raised.
+        """
+        delay, failed, deadline = _FIRST, False, None
+        while True:
+            try:
+                result = attempt(*given, **named)
+            except LedgerLostError as error:
+                if not failed:
+                    log.warning("%s", error)
+                failed = True
+                if self._stopping.is_set():
+                    deadline = deadline or time.monotonic() + GRACE
+                    if time.monotonic() > deadline:
+                        raise
+                time.sleep(min(delay, _SOON) if deadline else delay)
+                delay = min(2 * delay, _LONGEST)
+            else:
+                if failed:
+                    log.warning("the ledger %s answers again", self._name)
+                return result

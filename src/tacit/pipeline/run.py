@@ -1,0 +1,450 @@
+"""The run loop: one for frames, files, brokers and the service, with a ledger or without.
+
+sources --read----> tuples in order of arrival
+        --insert--> windows; those that close
+        --settle--> a release: noise is drawn, charged and committed
+        --deliver-> sinks
+
+With a ledger a run survives anything: after a crash it goes on from its last commit, a window is
+released once, and a tuple that its source was told to be safe is in it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, suppress
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from tacit.answers.answers import Answers, schema
+from tacit.errors import SourceError, StateError
+from tacit.events.subjects import Subjects
+from tacit.ledger.none import NoLease, NoLedger
+from tacit.options import command, option
+from tacit.pipeline.asking import Asking
+from tacit.pipeline.batches import MergedBatch
+from tacit.pipeline.checkpoints import Checkpoint
+from tacit.pipeline.deadletters import DeadLetters
+from tacit.pipeline.delivery import Delivery, DirectDelivery
+from tacit.pipeline.engine import Engine
+from tacit.pipeline.flow import Flow
+from tacit.pipeline.reader import PULSE, Input, Reader
+from tacit.pipeline.refusals import Refusals
+from tacit.pipeline.registry import open_registry
+from tacit.pipeline.reloads import ReadColumns, Reloads, check_inputs
+from tacit.pipeline.retries import GRACE, LedgerRetry
+from tacit.pipeline.settlement import Outcome, Settlement
+from tacit.pipeline.shard import ClosedWindows
+from tacit.pipeline.sinks import Sink
+from tacit.pipeline.sources import STANDARD_INPUT, EmptySourceError, Source
+from tacit.pipeline.status import Status
+from tacit.pipeline.versions import SpecVersion
+from tacit.planning.plan import Plan
+from tacit.privacy.noise import Noise
+from tacit.spec.columntypes import RecordedTypes
+from tacit.spec.specification import Specification
+from tacit.spec.subjects import SubjectFile, listed
+from tacit.windows.clock import REASONS, TAKEN
+
+if TYPE_CHECKING:
+    from tacit.ledger.lease import Lease
+    from tacit.ledger.ledger import Ledger
+
+_SOON: Final = 0.2
+_CATCHING_UP: Final = 5.0
+"""Seconds after a restart for tuples that waited meanwhile, whatever comes."""
+_WATCH: Final = 2.0
+"""Seconds without a commit after which it is checked whether the run is still this engine's."""
+_SWEEP: Final = 60.0
+"""Seconds between looks for answers that need no longer be kept."""
+
+log = logging.getLogger("tacit.ledger")
+
+
+class Run:
+    """A run over sources. Iterate over it for the answers as they are released, or call `run`.
+
+    With a `plan` answers are protected; without one they are true, or what `asking` makes of
+    windows. `noise` is where randomness comes from.
+
+    With a `ledger` only one engine can work on a run of this `name`: one that is made takes the run
+    over from any other. Releases are charged and kept there until they have arrived at all `sinks`,
+    and dropped after `retain` seconds. `reread` gives specification and plan again for `reload`.
+    `now` is the wall clock.
+    """
+
+    def __init__(
+        self,
+        spec: Specification,
+        inputs: Sequence[Input],
+        *,
+        plan: Plan | None = None,
+        asking: Asking | None = None,
+        recorded: RecordedTypes | None = None,
+        noise: Noise | None = None,
+        ledger: Ledger | NoLedger | None = None,
+        sinks: Sequence[Sink] = (),
+        name: str = "tacit",
+        dead_letters: DeadLetters | None = None,
+        progress: Callable[[Source, int], None] | None = None,
+        retain: float | None = None,
+        reread: Callable[[], SpecVersion] | None = None,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        ledger = ledger or NoLedger()
+        durable = not isinstance(ledger, NoLedger)
+        check_fed(spec, inputs, durable=durable)
+        noise = noise or Noise()
+        version = None if plan is None else SpecVersion(spec, plan)
+        if version is not None:
+            version.check()
+        flow = Flow(spec, asking, recorded) if version is None else version.flow(noise)
+        self.inputs = _with_content(inputs)
+        check_inputs(flow, self.inputs)
+        self.outcome = Outcome()
+        self.status = Status()
+        self._name = name
+        self._now = now
+        self._retain = retain
+        self._sinks = list(sinks)
+        self._stopping = threading.Event()
+        self._retry = LedgerRetry(ledger.name, self._stopping)
+        self._lease: Lease | NoLease
+        self._delivery: Delivery | DirectDelivery
+        if isinstance(ledger, NoLedger):
+            self._lease = ledger.take_over(name, spec.fingerprint)
+            self._delivery = DirectDelivery(sinks)
+        else:
+            self._lease = ledger.take_over(name, spec.fingerprint)
+            self._delivery = Delivery.from_ledger(ledger, self._lease, sinks)
+        checkpoint = _read_checkpoint(self._lease.checkpoint(), private=noise.private)
+        self.outcome.resumed = checkpoint is not None
+        self.engine = _open_engine(flow, version, noise, self.inputs, checkpoint)
+        if durable:
+            # Each window is a release: which windows close together depends on private events too.
+            self.engine.most_windows = 1
+        if not self.engine.learning and (
+            flow.asking.protects or isinstance(spec.subjects, SubjectFile)
+        ):
+            self.engine.check_names()
+        self._reader = Reader(
+            spec.streams,
+            self.inputs,
+            self.engine,
+            spec.windows.jumps[1],
+            positions=None if checkpoint is None else checkpoint.positions,
+            dead_letters=dead_letters,
+            progress=progress,
+            resumable=durable,
+        )
+        self.engine.refused = self._reader.refuse
+        self._reloads = Reloads(self.engine, self.inputs, noise, self.status.public, reread)
+        self._settlement = Settlement(
+            self.engine,
+            self._reader,
+            self._lease,
+            self._delivery,
+            self._retry,
+            private=noise.private,
+            outcome=self.outcome,
+            public=self.status.public,
+        )
+        self._dropped = self._looked = time.monotonic()
+        self._caught_up = 0.0
+        """When tuples that waited while the run was down have had their time."""
+        self._learning = bool(self.engine.learning)
+
+    # What others may ask
+
+    @property
+    def spec(self) -> Specification:
+        """The specification in use, or the one that is about to be."""
+        latest = self.engine.latest
+        return self.engine.flow.spec if latest is None else latest.spec
+
+    @property
+    def flow(self) -> Flow:
+        """The specification in use, compiled."""
+        return self.engine.flow
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the answers."""
+        asking = self.flow.asking
+        return schema(protected=asking.protects, private=asking.private)
+
+    @property
+    def dead_letters(self) -> DeadLetters:
+        """Where refused tuples go."""
+        return self._reader.dead_letters
+
+    @property
+    def refusals(self) -> Refusals:
+        """How much of the input was refused, and why."""
+        counts = self.engine.counts.tolist()
+        reasons = {reason: counts[code] for code, reason in REASONS.items() if counts[code]}
+        for (_, reason), times in self.dead_letters.counts.items():
+            if reason not in REASONS.values():  # lines that could not be read
+                reasons[reason] = reasons.get(reason, 0) + times
+        return Refusals(counts[TAKEN], reasons)
+
+    def add_sink(self, sink: Sink) -> None:
+        """Deliver to this sink too; call it before the run starts."""
+        self._sinks.append(sink)
+        self._delivery.add(sink)
+
+    def stop(self) -> None:
+        """Take nothing more; what was taken is kept for the next time. Any thread may call it."""
+        self._stopping.set()
+
+    def reload(self) -> None:
+        """Read the specification and the plan again, and use them from the next window on.
+
+        Where they are wrong, the old ones stay. Any thread may call it.
+        """
+        self._reloads.request()
+
+    # The loop
+
+    def run(self) -> Outcome:
+        """Go on until the input ends or `stop` is called."""
+        for _ in self:
+            pass
+        return self.outcome
+
+    def __iter__(self) -> Iterator[Answers]:
+        with closing(self._delivery):
+            self._delivery.start()
+            self._reloads.warn()
+            if self.outcome.resumed:
+                self._caught_up = time.monotonic() + _CATCHING_UP
+            self.status.connecting = True
+            self._announce_start()
+            while not self.outcome.finished and not self._stopping.is_set():
+                yield from self._advance_versions()
+                yield from self._read()
+                if not self.outcome.finished:
+                    yield from self._commit()  # a receipt means nothing to a source read again
+            if self.outcome.finished:
+                yield from self._hold(self.engine.flush())
+            yield from self._commit()
+            self._deliver_rest()
+
+    def _read(self) -> Iterator[Answers]:
+        """Take what comes until the input ends or sources must be read again."""
+        reading = self._reloads.columns
+        with closing(self._reader.read(self._patience)) as batches:
+            yield from self._tick()
+            for batch in batches:
+                self._announce_start()
+                yield from self._tick()  # first: how many tuples came must not delay a release
+                if batch is not None:
+                    yield from self._insert(batch)
+                yield from self._settle()
+                self._announce_registry()
+                self._reloads.offer(reading)
+                if self.engine.due:
+                    yield from self._advance_live_versions()
+                if self._stopping.is_set() or self._must_read_again(reading):
+                    return
+        self.outcome.finished = True
+
+    def _insert(self, batch: MergedBatch) -> Iterator[Answers]:
+        """Put tuples into windows, and hold those that close."""
+        self._settlement.changed |= len(batch) > 0
+        yield from self._hold(self.engine.insert(batch), batch)
+        self._reader.advance(batch, len(batch))
+
+    def _hold(
+        self, closing_now: Iterable[ClosedWindows], batch: MergedBatch | None = None
+    ) -> Iterator[Answers]:
+        """Hold windows as they close until they are released, which must be soon for many."""
+        for closed in closing_now:
+            if self._settlement.add(closed):
+                if batch is not None:
+                    self._reader.advance(batch, self.engine.inserted)
+                yield from self._settlement.commit()
+                self._tidy()
+
+    def _settle(self) -> Iterator[Answers]:
+        """Between batches: release what is closed, or write a checkpoint where it is time."""
+        self._delivery.check()
+        self._look()
+        if self._settlement.is_due():
+            yield from self._settlement.commit()
+            self._tidy()
+        elif time.monotonic() - max(self._settlement.committed, self._looked) >= _WATCH:
+            self._retry(self._lease.until)  # raises where another engine has taken over
+            self._looked = time.monotonic()
+
+    def _commit(self) -> Iterator[Answers]:
+        """Commit whatever there is."""
+        if self._settlement.unwritten or self._reader.receipts:
+            yield from self._settlement.commit()
+            self._tidy()
+
+    def _tick(self) -> Iterator[Answers]:
+        """Where windows close by the clock, release those that it closes, at once."""
+        if not self.engine.clock.ticking:
+            return
+        # Windows stay open for tuples that waited while the run was down, for a fixed time: if
+        # what comes decided it, private tuples would decide which others are late.
+        catching_up = time.monotonic() < self._caught_up
+        now = int(self._now() * 1_000_000)
+        yield from self._hold(self.engine.tick(now, catching_up=catching_up))
+        if self._settlement.pending:
+            yield from self._settle()
+
+    def _patience(self) -> float:
+        """Seconds until something is to be done, whether or not tuples come."""
+        if not self.engine.clock.ticking:
+            return PULSE
+        left = self._caught_up - time.monotonic()
+        if left <= 0:
+            left = self.engine.clock.next_close / 1_000_000 - self._now()
+        return min(PULSE, left)
+
+    # Versions of the specification
+
+    def _advance_versions(self) -> Iterator[Answers]:
+        """Take the steps of a reload that are due, while nothing is read ahead."""
+        if self.engine.due and self._settlement.pending:
+            yield from self._settlement.commit()  # these are under the version of before
+        self._reloads.advance()
+        self._settlement.update_versions()
+
+    def _advance_live_versions(self) -> Iterator[Answers]:
+        """The same between two batches, where nothing is extracted ahead."""
+        if self._reader.live:
+            yield from self._advance_versions()
+
+    def _must_read_again(self, reading: ReadColumns) -> bool:
+        """Whether sources must be read again for the next step of a reload, if one is due."""
+        if self.engine.due:
+            return True  # what was read ahead is extracted by the version of before
+        return any(wanted - reading[name] for name, wanted in self._reloads.columns.items())
+
+    # What goes on beside
+
+    def _announce_start(self) -> None:
+        """Say that the run has begun, once every source gets what is sent from now on."""
+        if self.status.connecting and self._reader.listening:
+            self.status.connecting = False
+            if self._lease.durable:
+                how = "goes on" if self.outcome.resumed else "begins"
+                log.info("the run %s %s", self._name, how)
+
+    def _announce_registry(self) -> None:
+        """Where subjects were learned, warn about what is found as soon as they are."""
+        if self._learning and not self.engine.learning:
+            self._learning = False
+            self._reloads.warn()
+
+    def _look(self) -> None:
+        """How the run goes, for the operator."""
+        self.status.look(self.engine, self._reader.unreadable)
+        self.status.commit_seconds = self._settlement.cost
+        self.status.public.undelivered = self._delivery.waiting
+        self.status.public.retries = self._delivery.retries
+
+    def _tidy(self) -> None:
+        """After a commit: wait for slow sinks, and now and then drop answers delivered long ago."""
+        while not (self._delivery.has_room(_SOON) or self._stopping.is_set()):
+            self._delivery.check()
+        if self._retain is None or time.monotonic() - self._dropped < _SWEEP:
+            return
+        self._dropped = time.monotonic()
+        before = int((self._now() - self._retain) * 1_000_000)
+        self._retry(self._lease.drop, [sink.name for sink in self._sinks], before)
+
+    def _deliver_rest(self) -> None:
+        """Deliver all that is released; not for ever where the run was asked to stop."""
+        deadline: float | None = None
+        while not self._delivery.is_done(_SOON):
+            self._delivery.check()
+            if self._stopping.is_set():
+                deadline = deadline or time.monotonic() + GRACE
+                if time.monotonic() > deadline:
+                    self.outcome.undelivered = True
+                    return
+        self._delivery.check()
+
+
+def _open_engine(
+    flow: Flow,
+    version: SpecVersion | None,
+    noise: Noise,
+    inputs: Sequence[Input],
+    checkpoint: Checkpoint | None,
+) -> Engine:
+    """A new engine, or one that goes on from a checkpoint.
+
+    Subjects that were added to a list since then have answers from the next window on.
+    """
+    # History and files are replayed: they go by event time, however late it is.
+    live = all(input_.source.live for input_ in inputs)
+    ticking = live and flow.spec.windows.close == "clock"
+    registry, learn = Subjects(), 0
+    if checkpoint is None:
+        registry, learn = open_registry(flow, inputs)
+    engine = Engine(flow, registry, version=version, noise=noise, learn=learn, ticking=ticking)
+    if checkpoint is not None:
+        engine.restore(checkpoint.snapshot)
+        names = listed(flow.spec.subjects, flow.spec.folder)
+        if names:
+            engine.register(names)
+    return engine
+
+
+def _read_checkpoint(given: bytes | None, *, private: bool) -> Checkpoint | None:
+    """What the last engine of this run has left, if there was one."""
+    if given is None:
+        return None
+    checkpoint = Checkpoint.from_bytes(given)
+    if checkpoint.private == private:
+        return checkpoint
+    seed, name = option("seed"), option("name")
+    if private:
+        raise StateError(
+            f"this run was begun with {seed}, so its answers are not private, and it cannot go on"
+            f" with noise that is: begin another run with {name}, or go on with {seed}"
+        )
+    raise StateError(
+        f"this run was begun without {seed}: with one its answers would no longer be private. Go on"
+        f" without it, or begin another run with {name}"
+    )
+
+
+def check_fed(spec: Specification, inputs: Sequence[Input], *, durable: bool) -> None:
+    """Refuse a run in which the events of a stream could never come."""
+    given = [input_.stream for input_ in inputs]
+    missing = [stream for stream in spec.streams if stream not in given]
+    if missing:
+        raise SourceError(
+            f"no source is given for {', '.join(missing)}; write {missing[0]}="
+            f"{command('SOURCE', '')} for it"
+        )
+    if sum(input_.source.name == STANDARD_INPUT for input_ in inputs) > 1:
+        raise SourceError("standard input can feed only one stream")
+    replayed = not all(input_.source.live for input_ in inputs)
+    if durable and replayed and spec.windows.close == "clock":
+        raise SourceError(
+            "windows close by the clock (windows.close: clock), but files are replayed faster or"
+            " slower than that; read a live source, or write close: events"
+        )
+
+
+def _with_content(inputs: Sequence[Input]) -> list[Input]:
+    """The inputs without empty ones; if all of them are, that is an error."""
+    full = []
+    for input_ in inputs:
+        with suppress(EmptySourceError):
+            input_.source.schema()
+            full.append(input_)
+    if inputs and not full:
+        inputs[0].source.schema()
+    return full

@@ -1,0 +1,254 @@
+"""From closed windows to released answers: bill, draw, commit, deliver.
+
+A commit writes the release, its charges, the state of the engine and the positions of the sources:
+all of it or nothing. What was drawn and not committed never leaves. Without a ledger there are no
+bills and nothing is written; windows are released as they close.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from tacit.answers.answers import Answers
+from tacit.answers.packing import pack
+from tacit.counting import count
+from tacit.errors import LedgerLostError, StaleError
+from tacit.ledger.drafts import Draft
+from tacit.ledger.none import NoLease
+from tacit.pipeline.charging import NO_BILL, Accountant, Bill
+from tacit.pipeline.checkpoints import Checkpoint
+from tacit.pipeline.delivery import Delivery, DirectDelivery
+from tacit.pipeline.engine import Engine
+from tacit.pipeline.reader import Reader
+from tacit.pipeline.retries import LedgerRetry
+from tacit.pipeline.shard import ClosedWindows
+from tacit.pipeline.status import Public
+from tacit.pipeline.times import format_time
+from tacit.pipeline.versions import SpecVersion
+
+if TYPE_CHECKING:
+    from tacit.ledger.lease import Lease
+
+_MOST_ANSWERS: Final = 1 << 22
+"""Answers that are drawn before they are released."""
+_SOON, _LATER = 0.2, 5.0
+"""Seconds between checkpoints without a release: where a source waits for them, and else."""
+_APART: Final = 10
+"""So many times its own cost lies at least between two of them."""
+_AT_ONCE: Final = 8
+"""The same for releases from files."""
+
+log = logging.getLogger("tacit.ledger")
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a run has done since it was begun or resumed."""
+
+    resumed: bool = False
+    finished: bool = False
+    """Whether its input came to an end; else it was asked to stop."""
+    windows: int = 0
+    answers: int = 0
+    charged: dict[str, int] = field(default_factory=dict)
+    """By private pattern, in nano-epsilon, summed over subjects and windows."""
+    exhausted: int = 0
+    """Windows of subjects whose limit was reached, all counted."""
+    undelivered: bool = False
+    """Whether something has not arrived everywhere: it is delivered next time."""
+
+
+class Settlement:
+    """Holds closed windows until they are released."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        reader: Reader,
+        lease: Lease | NoLease,
+        delivery: Delivery | DirectDelivery,
+        retry: LedgerRetry,
+        *,
+        private: bool,
+        outcome: Outcome,
+        public: Public,
+    ) -> None:
+        self._engine = engine
+        self._reader = reader
+        self._lease = lease
+        self._delivery = delivery
+        self._retry = retry
+        self._private = private
+        self._outcome = outcome
+        self._public = public
+        self._accountants: dict[SpecVersion | None, Accountant] = {}
+        self._closed: list[ClosedWindows] = []
+        self._volume = 0
+        self.changed = False
+        """Whether tuples were taken since the last commit."""
+        self.committed = time.monotonic()
+        """When the last commit was made."""
+        self.cost = self._last_cost = 0.0
+        """Seconds of a commit, and of the last one."""
+        self._at_once = not lease.durable or engine.flow.spec.windows.panes > 1
+        """Whether windows are released one by one. Where windows slide, their panes were drawn
+        before."""
+
+    @property
+    def pending(self) -> bool:
+        """Whether there is anything to release."""
+        return bool(self._closed)
+
+    @property
+    def unwritten(self) -> bool:
+        """Whether there is anything to commit."""
+        return self.pending or (self._lease.durable and self.changed)
+
+    def update_versions(self) -> None:
+        """After a step of a reload: keep accounts for the versions that are in use."""
+        engine, lease = self._engine, self._lease
+        if isinstance(lease, NoLease):
+            return
+        latest = engine.latest
+        assert latest is not None
+        lease.fingerprint = latest.spec.fingerprint
+        self._accountants = {
+            version: self._accountants.get(version) or Accountant(engine, version, lease)
+            for version in engine.windows.versions
+        }
+
+    def add(self, closed: ClosedWindows) -> bool:
+        """Hold windows until they are released; whether that must be at once."""
+        self._closed.append(closed)
+        windows, slots, _ = closed.closed.words.shape
+        self._volume += windows * slots * len(self._engine.flow.names)
+        return self._volume >= _MOST_ANSWERS or self._at_once or self._engine.crossing
+
+    def is_due(self) -> bool:
+        """Whether it is time for a commit."""
+        elapsed = time.monotonic() - self.committed
+        if self._closed:
+            # From files nobody waits for a single window: those of some time go together.
+            return self._reader.live or elapsed >= _AT_ONCE * self.cost
+        if not self._lease.durable:
+            return False
+        waited = _SOON if self._reader.receipts else _LATER
+        wanted = self._reader.receipts or self.changed
+        return wanted and elapsed >= max(waited, _APART * self.cost)
+
+    def commit(self) -> Iterator[Answers]:
+        """Make all that was taken safe, and release the windows that it closed."""
+        if self._closed:
+            yield from self._release()
+        else:
+            self._write()
+        if self._lease.durable:
+            self._reader.acknowledge()
+        self.changed = False
+        self.committed = time.monotonic()
+
+    def _write(self, *drafts: Draft) -> int:
+        """Write a checkpoint and releases; the number of the last of them."""
+        if not self._lease.durable:
+            return 0
+        began = time.monotonic()
+        fingerprint, state = self._lease.fingerprint, self._engine.snapshot()
+        checkpoint = Checkpoint(fingerprint, self._reader.positions, state, self._private)
+        number = self._retry(self._lease.commit, checkpoint.to_bytes(), *drafts)
+        cost = time.monotonic() - began
+        # One that took unusually long says little of the next.
+        self.cost, self._last_cost = min(cost, self._last_cost), cost
+        return number or 0
+
+    def _release(self) -> Iterator[Answers]:
+        """Answer the windows that are held, and commit; what was not committed is drawn anew."""
+        closed = self._closed
+        version = self._engine.windows.version_of(closed[0])
+        accountant = self._accountants.get(version)
+        while True:
+            bills = [NO_BILL] * len(closed)
+            if accountant is not None:
+                bills = self._retry(self._bill, accountant)
+            answers = [
+                self._engine.answer(one, bill.exhausted)
+                for one, bill in zip(closed, bills, strict=True)
+            ]
+            drafts: list[Draft] = []
+            if accountant is not None and version is not None:
+                drafts = [
+                    self._draft(part, bill, version, accountant)
+                    for part, bill in zip(answers, bills, strict=True)
+                ]
+            try:
+                last = self._write(*drafts)
+            except StaleError:
+                assert accountant is not None
+                accountant.forget()
+                continue
+            self._closed, self._volume = [], 0
+            for place, (part, bill) in enumerate(zip(answers, bills, strict=True)):
+                self._outcome.windows += part.windows
+                if accountant is not None:
+                    self._count(part, bill)
+                self._delivery.release(last - len(answers) + 1 + place, part)
+                yield part
+            return
+
+    def _bill(self, accountant: Accountant) -> list[Bill]:
+        windows = self._engine.windows
+        try:
+            return [
+                accountant.bill(closed, public_only=windows.is_public_only(closed))
+                for closed in self._closed
+            ]
+        except LedgerLostError:
+            accountant.forget()  # some of it may be charged already
+            raise
+
+    def _draft(
+        self, answers: Answers, bill: Bill, version: SpecVersion, accountant: Accountant
+    ) -> Draft:
+        ids, order = accountant.ids(), self._engine.shard.order
+        return Draft(
+            first=answers.first * answers.step,
+            windows=answers.windows,
+            size=answers.size,
+            slide=answers.step,
+            fingerprint=version.spec.fingerprint,
+            plan=version.plan_digest,
+            answers=len(answers),
+            body=pack([answers], [ids if order is None else ids[order]], version.consumers),
+            charges=bill.charges,
+        )
+
+    def _count(self, answers: Answers, bill: Bill) -> None:
+        outcome = self._outcome
+        outcome.answers += len(answers)
+        charged: dict[str, int] = {}
+        for charge in bill.charges:
+            amount = charge.amount * charge.windows * int(np.count_nonzero(charge.ids))
+            charged[charge.private] = charged.get(charge.private, 0) + amount
+        for private, amount in charged.items():
+            outcome.charged[private] = outcome.charged.get(private, 0) + amount
+        outcome.exhausted += 0 if bill.exhausted is None else int(bill.exhausted.sum())
+        self._publish(answers, charged)
+
+    def _publish(self, answers: Answers, charged: Mapping[str, int]) -> None:
+        first, slide = answers.first * answers.step, answers.step
+        until = first + (answers.windows - 1) * slide + answers.size
+        self._public.release(
+            answers.windows,
+            until,
+            until + slide + self._engine.flow.spec.windows.lateness,
+            slide=slide,
+            subjects=int(answers.registered[-1].sum()),
+            exhausted=0 if answers.exhausted is None else int(answers.exhausted.sum()),
+            charged=charged,
+        )
+        log.info("released %s up to %s", count(answers.windows, "window"), format_time(until))

@@ -1,0 +1,96 @@
+"""Sources that live, and tuples that wait until another one confirms their time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from tacit.events.columntypes import ColumnTypes
+from tacit.pipeline.batches import EventBatch, Rows
+from tacit.pipeline.flow import SourceColumns
+from tacit.pipeline.reader import Input, Reader
+from tacit.pipeline.sources import Batch, Source
+from tacit.spec.reading import loads
+from tacit.windows.jumps import Jumps
+
+SPEC = loads("""
+version: 1
+streams: {s: {subject: who, time: at}}
+windows: {size: 10 us}
+events: {a: {stream: s}}
+queries: [{name: q, consumer: c, pattern: a}]
+""")
+
+
+class Single(Source):
+    """Each tuple in a batch of its own, with a receipt."""
+
+    name = "single"
+    live = True
+    ahead = 0
+
+    def __init__(self, tuples: Sequence[tuple[int, int]]) -> None:
+        self._tuples = tuples
+        self.safe: list[int] = []
+
+    def schema(self) -> pa.Schema:
+        """Slots and times."""
+        return pa.schema({"who": pa.int32(), "at": pa.int64()})
+
+    def read(self, columns: Sequence[str], keys: Sequence[str]) -> Iterator[Batch]:
+        """One after the other."""
+        for number, (who, at) in enumerate(self._tuples):
+            table = pa.record_batch({"who": [who], "at": [at]}, schema=self.schema())
+            yield Batch(table, 1, number, self.name, token=number, receipt=number)
+
+    def acknowledge(self, receipt: int) -> None:
+        """So many are safe."""
+        self.safe.append(receipt)
+
+
+class Extractor:
+    """How wide masks are depends on the specification of the moment."""
+
+    learning = 0
+    words = 1
+    jumps: Jumps | None = Jumps(100, 1000)
+
+    def columns(self, stream: str) -> tuple[str, ...]:
+        """All of them."""
+        return ("who", "at")
+
+    def column_types(self, stream: str, source: SourceColumns) -> ColumnTypes:
+        """As they are."""
+        return ColumnTypes(SPEC.streams[stream], {})
+
+    def extract(self, rows: Rows) -> EventBatch:
+        """What the columns say."""
+        slots, times = (rows.table.column(name).to_numpy() for name in ("who", "at"))
+        masks = np.ones((len(slots), self.words), np.uint64)
+        return EventBatch(times.copy(), slots.copy(), masks, rows)
+
+
+TUPLES = [(0, 0), (1, 1), (0, 500), (0, 501), (1, 502), (0, 900)]
+
+
+def test_what_waits_is_neither_counted_nor_acknowledged_and_is_read_by_the_latest_events() -> None:
+    """The specification changes while two tuples wait for a third."""
+    source, extractor = Single(TUPLES), Extractor()
+    reader = Reader(SPEC.streams, [Input("s", source)], extractor, 1000)
+    places: list[tuple[int, int]] = []
+    for batch in reader.read():
+        if batch is None:
+            continue
+        assert batch.masks.shape == (len(batch), extractor.words)
+        reader.advance(batch, len(batch))
+        reader.acknowledge()
+        places += zip(batch.slots.tolist(), batch.times.tolist(), strict=True)
+        if places[-1] == TUPLES[1]:
+            assert source.safe == [0, 1]
+            assert reader.positions["s=single"] == {"token": 1, "rows": 1, "progress": 1}
+            extractor.words = 2
+    assert places == [*TUPLES[:-1], (-3, 900)]
+    assert source.safe == [*range(6)]
+    assert reader.positions["s=single"] == {"token": 5, "rows": 1, "progress": 502}

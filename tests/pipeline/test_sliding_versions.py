@@ -1,0 +1,371 @@
+"""New terms while windows slide: no window lost, and no occurrence told by both terms."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tacit.engines.local import plan
+from tacit.errors import SpecificationError
+from tacit.events.streams import ColumnType
+from tacit.pipeline import definitions
+from tacit.pipeline.versions import SpecVersion
+from tacit.planning.planner import plan_without_history
+from tacit.spec.columntypes import SpecColumns
+from tacit.spec.reading import load, loads
+from tests.pipeline.test_versions import (
+    HEAD,
+    NEW,
+    OLD,
+    Answer,
+    FedEngine,
+    Row,
+    alone,
+    cuts,
+    terms,
+    tuples,
+)
+
+SLIDES = HEAD.replace("size: 10 us", "size: 15 us, slide: 5 us")
+PANE, PANES = 5, 3
+GUARDED = """
+events:
+  a: {stream: s, where: "kind = 0"}
+  b: {stream: s, where: "kind = 1"}
+  c: {stream: s, where: "kind = 2"}
+patterns: {visit: "SEQ(a, b)"}
+"""
+PRIVATE = "private: [{pattern: visit, epsilon: 60}]\n"
+BEFORE = (
+    SLIDES
+    + GUARDED
+    + PRIVATE
+    + """
+queries:
+  - {name: first, consumer: x, pattern: "AND(a, c)", alpha: 0.5}
+  - {name: second, consumer: x, pattern: "AND(b, c)", alpha: 0.5}
+  - {name: open, consumer: x, pattern: c}
+"""
+)
+AFTER = BEFORE + '  - {name: third, consumer: x, pattern: "AND(a, b)"}\n'
+TICKS: list[Row] = [(1, at, 2, 0.0) for at in range(0, 160, 5)]
+"""A public event in each of 32 panes, so that queries ask for private ones alone."""
+CHANGE = 47
+"""When the terms change."""
+HISTORY = pa.table(
+    {
+        "who": [1] * 120,
+        "at": [5 * n for n in range(120)],
+        "kind": [0 if n % 13 == 0 else 1 if n % 17 == 0 else 2 for n in range(120)],
+        "value": [0.0] * 120,
+    }
+)
+"""Private events are rare, so that whoever does not look at them says that there are none."""
+
+
+def sliding(text: str) -> SpecVersion:
+    """SpecVersion with windows of three panes and nothing private."""
+    return terms(text.replace(HEAD, SLIDES))
+
+
+@cache
+def private_terms(text: str, mechanism: str) -> SpecVersion:
+    """SpecVersion with so large an epsilon that answers hardly differ from the true ones."""
+    spec = loads(text)
+    return SpecVersion(spec, plan(spec, HISTORY, mechanism=mechanism))
+
+
+@settings(max_examples=150, deadline=None)
+@given(tuples, cuts, st.integers(0, 40), st.integers(0, 40))
+def test_public_answers_are_those_of_the_terms_that_a_window_is_under(
+    some: list[Row], places: list[int], change: int, lost: int
+) -> None:
+    """Also after a crash, and for tuples compared with each other across the panes."""
+    run = FedEngine(sliding(OLD))
+    begin: int | None = None
+    now = sliding(OLD)
+    for place, following in zip(
+        points := sorted({0, change, lost, *places}), [*points[1:], None], strict=True
+    ):
+        if place == change:
+            now = sliding(NEW)
+            run.engine.offer(now)
+            while run.engine.due:
+                run.engine.advance()
+                if run.engine.windows.next is not None:
+                    begin = run.engine.windows.next.begin
+        if place == lost:
+            run.crash(now)
+        run.take(some[place:following])
+    found = run.finish()
+    old, new = alone(sliding(OLD), some)[0], alone(sliding(NEW), some)[0]
+    if begin is None:
+        assert found in (old, new)
+        return
+    expected = {key: told for key, told in old.items() if key[0] < begin * PANE}
+    expected |= {key: told for key, told in new.items() if key[0] >= begin * PANE}
+    assert found == expected
+
+
+def answered(
+    mechanism: str, events: Sequence[Row], crash: int | None = None
+) -> tuple[int, FedEngine]:
+    """The first window of the new terms, by its last pane, and the run."""
+    some = sorted([*TICKS, *events], key=lambda row: row[1])
+    run = FedEngine(private_terms(BEFORE, mechanism))
+    run.take([row for row in some if row[1] < CHANGE])
+    run.offer(private_terms(AFTER, mechanism))
+    assert run.engine.windows.next is not None
+    boundary = run.engine.windows.next.boundary
+    for row in some:
+        if row[1] >= CHANGE:
+            if row[1] == crash:
+                run.crash(run.engine.latest)
+            run.take([row])
+    run.finish()
+    return boundary, run
+
+
+@pytest.mark.parametrize("crash", [None, 60, 80])
+@pytest.mark.parametrize("mechanism", ["uniform", "adaptive", "optimal"])
+def test_no_occurrence_inside_one_window_is_told_by_both_terms(
+    mechanism: str, crash: int | None
+) -> None:
+    """A private event in any one pane: the windows of which terms does it change?"""
+    boundary, quiet = answered(mechanism, [], crash)
+    old: set[int] = set()
+    new: set[int] = set()
+    for pane in range(32):
+        for kind in (0, 1):
+            same, run = answered(mechanism, [(1, pane * PANE + 1, kind, 0.0)], crash)
+            assert same == boundary
+            for key, said in quiet.answers.items():
+                if run.answers[key] != said:
+                    (old if last_pane(key) < boundary else new).add(pane)
+    assert old == set(range(boundary))
+    assert new == set(range(boundary + PANES - 1, 32))
+    assert min(new) - max(old) >= PANES  # so no window has panes of both
+
+
+@pytest.mark.parametrize("mechanism", ["uniform", "optimal"])
+def test_windows_that_are_answered_blind_still_tell_what_is_public(mechanism: str) -> None:
+    boundary, run = answered(mechanism, [(1, at, 0, 0.0) for at in range(1, 160, 5)])
+    assert {key[0] for key in run.answers} == set(range(-2 * PANE, 160, PANE))
+    told = {last_pane(key): said for key, said in run.answers.items() if key[1:] == (1, "open")}
+    assert all(told.values())
+    first = {last_pane(key): said for key, said in run.answers.items() if key[1:] == (1, "first")}
+    sighted = boundary + (1 if mechanism == "uniform" else 2) * (PANES - 1)
+    assert [pane for pane, said in first.items() if not said] == list(range(boundary, sighted))
+
+
+def test_terms_that_change_again_at_once_leave_a_gap_again() -> None:
+    run = FedEngine(private_terms(BEFORE, "uniform"))
+    events = sorted([*TICKS, *[(1, row[1] + 1, 0, 0.0) for row in TICKS]], key=lambda row: row[1])
+    blind = []
+    for number, row in enumerate(events):
+        if number in (10, 16):
+            run.engine.offer(private_terms(AFTER if number == 10 else BEFORE, "uniform"))
+        run.take([row])
+        if run.engine.windows.next is not None and run.engine.windows.next.boundary not in blind:
+            blind.append(run.engine.windows.next.boundary)
+    run.finish()
+    assert len(blind) == 2
+    first = {last_pane(key): said for key, said in run.answers.items() if key[1:] == (1, "first")}
+    gaps = {pane + more for pane in blind for more in range(PANES - 1)}
+    assert {pane for pane, said in first.items() if not said} == gaps
+
+
+OTHER = """
+events:
+  y: {stream: s, where: "kind = 3"}
+  x: {stream: s, where: "kind = 0"}
+  c: {stream: s, where: "kind = 2"}
+  a: {stream: s, where: "kind = 4"}
+  b: {stream: s, where: "kind = 5"}
+"""
+REDEFINED = (
+    SLIDES
+    + OTHER
+    + """
+patterns: {visit: "SEQ(a, b)"}
+private: [{pattern: visit, epsilon: 60}]
+queries:
+  - {name: told, consumer: x, pattern: x}
+  - {name: news, consumer: x, pattern: y}
+  - {name: open, consumer: x, pattern: c}
+  - {name: first, consumer: x, pattern: "AND(a, c)"}
+"""
+)
+"""The names of what was private now mean something else; `x` means what was private before."""
+UNGUARDED = BEFORE.replace(PRIVATE, "")
+WIDER = REDEFINED.replace('x: {stream: s, where: "kind = 0"}', 'x: {stream: s, where: "kind < 2"}')
+WORDED = REDEFINED.replace("kind = 0", "kind + 1 = 1")
+FEWER = BEFORE.replace("epsilon: 60}", "epsilon: 60, subjects: [2, 3]}")
+
+
+def changed_by(
+    mechanism: str, after: str, kind: int, before: str = BEFORE
+) -> tuple[int, dict[str, set[int]]]:
+    """The first window of the new terms; for each query, the panes in which it sees such an event.
+
+    An event is put into every pane, one after the other. Only windows of the new terms count.
+    """
+    boundary, quiet = reloaded(mechanism, after, [], before)
+    seen: dict[str, set[int]] = {}
+    for pane in range(32):
+        same, run = reloaded(mechanism, after, [(1, pane * PANE + 1, kind, 0.0)], before)
+        assert same == boundary
+        for key, said in quiet.answers.items():
+            if run.answers[key] != said and last_pane(key) >= boundary:
+                seen.setdefault(key[2], set()).add(pane)
+    return boundary, seen
+
+
+def reloaded(
+    mechanism: str, after: str, events: Sequence[Row], before: str = BEFORE
+) -> tuple[int, FedEngine]:
+    """The first window of the new terms, by its last pane, and a run that changes to them."""
+    some = sorted([*TICKS, *events], key=lambda row: row[1])
+    run = FedEngine(private_terms(before, mechanism))
+    run.take([row for row in some if row[1] < CHANGE])
+    run.offer(private_terms(after, mechanism))
+    assert run.engine.windows.next is not None
+    boundary = run.engine.windows.next.boundary
+    run.take([row for row in some if CHANGE <= row[1] < 68])
+    run.crash(run.engine.latest)
+    run.take([row for row in some if row[1] >= 68])
+    run.finish()
+    return boundary, run
+
+
+@pytest.mark.parametrize("mechanism", ["uniform", "adaptive", "optimal"])
+@pytest.mark.parametrize(
+    ("after", "query"),
+    [
+        (REDEFINED, "told"),  # the old definition under a public name
+        (WIDER, "told"),  # a condition that it implies
+        (WORDED, "told"),  # the same in other words
+        (UNGUARDED, "first"),  # nothing is private any more
+        (FEWER, "first"),  # others keep it private, this subject no longer does
+    ],
+)
+def test_what_was_private_shows_only_where_no_old_window_sees_any_part_of_it(
+    mechanism: str, after: str, query: str
+) -> None:
+    """An occurrence is at most a window long, so it may reach so far past the last old window."""
+    boundary, seen = changed_by(mechanism, after, 0)
+    assert seen[query] == set(range(boundary + PANES - 1, 32))
+    assert set().union(*seen.values()) == seen[query]
+
+
+@pytest.mark.parametrize("mechanism", ["uniform", "optimal"])
+def test_a_type_that_was_public_before_shows_in_every_pane_under_any_name(mechanism: str) -> None:
+    renamed = REDEFINED.replace("c: {", "tick: {").replace("pattern: c}", "pattern: tick}")
+    renamed = renamed.replace("AND(a, c)", "AND(a, tick)")
+    boundary, run = reloaded(mechanism, renamed, [])
+    told = {last_pane(key): said for key, said in run.answers.items() if key[1:] == (1, "open")}
+    assert min(told) < boundary
+    assert all(told.values())
+
+
+def test_a_type_that_is_new_is_seen_from_the_same_pane_on_as_private_ones() -> None:
+    """Nobody can say in general whether a condition lets through what was private."""
+    boundary, seen = changed_by("uniform", REDEFINED, 3)
+    assert seen == {"news": set(range(boundary + PANES - 1, 32))}
+
+
+def test_a_type_of_a_stream_with_nothing_private_is_seen_at_once() -> None:
+    boundary, seen = changed_by("uniform", REDEFINED, 3, UNGUARDED)
+    assert seen["news"] == set(range(boundary - PANES + 1, 32))
+
+
+def test_a_reload_that_went_by_names_would_show_what_was_private(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """So the tests above can fail: here they see private events in windows of before."""
+    by_name = BEFORE.replace("  c: {", '  x: {stream: s, where: "kind = 6"}\n  c: {')
+    after = REDEFINED
+    boundary, seen = changed_by("uniform", after, 0, by_name)
+    assert min(seen["told"]) == boundary + PANES - 1
+    monkeypatch.setattr(definitions, "definition", lambda columns, name: name)
+    boundary, seen = changed_by("uniform", after, 0, by_name)
+    assert min(seen["told"]) == boundary - PANES + 1
+
+
+def test_areas_count_by_their_geometry_as_it_was_when_they_were_read(tmp_path: Path) -> None:
+    """The file is replaced before the reload; its name stays."""
+    old, same, other = (
+        private_areas(tmp_path, square) for square in ((0, 0, 1, 1), (0, 0, 1, 1), (0, 0, 2, 2))
+    )
+    assert definitions.definition(old.columns, "near") == definitions.definition(
+        same.columns, "near"
+    )
+    assert definitions.definition(old.columns, "near") != definitions.definition(
+        other.columns, "near"
+    )
+    shown = definitions.public_before(old.columns, other.columns)
+    assert shown.tolist() == [[0b10]]  # `kind` alone, and not the new `near`
+    assert old.digest != other.digest
+
+
+def test_a_condition_on_a_column_of_another_type_is_another_definition() -> None:
+    """A plan may record another type than the one before: `0` and `00` are the same number."""
+    spec = loads(BEFORE.replace("kind = 2", "here = there"))
+    number, text = (SpecColumns(spec, {"s": {"here": kind, "there": kind}}) for kind in KINDS)
+    assert definitions.definition(number, "c") != definitions.definition(text, "c")
+    assert definitions.definition(number, "a") == definitions.definition(text, "a")
+
+
+KINDS: tuple[ColumnType, ColumnType] = ("number", "text")
+
+
+def private_areas(folder: Path, square: tuple[int, int, int, int]) -> SpecVersion:
+    """SpecVersion with a type inside an area that a file draws."""
+    west, south, east, north = square
+    ring = [[west, south], [east, south], [east, north], [west, north], [west, south]]
+    (folder / "near.geojson").write_text(json.dumps({"type": "Polygon", "coordinates": [ring]}))
+    text = (
+        SLIDES
+        + """
+areas: {near: {geojson: near.geojson}}
+events:
+  near: {stream: s, inside: near}
+  kind: {stream: s, where: "kind = 0"}
+  kept: {stream: s, where: "kind = 1"}
+private: [{pattern: kept, epsilon: 1}]
+queries: [{name: q, consumer: x, pattern: near}]
+"""
+    )
+    (folder / "spec.yaml").write_text(text)
+    spec = load(folder / "spec.yaml")
+    return SpecVersion(spec, plan_without_history(spec, "uniform"))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    ["subject: kind", "time: value", "unit: ms", "zone: Asia/Tokyo", "lon: east", "lat: north"],
+)
+def test_a_stream_may_not_change_what_its_columns_mean(changed: str) -> None:
+    """Neither may definitions stay the same by that."""
+    name = changed.split(":")[0]
+    fields = {"subject": "subject: who", "time": "time: at", "unit": "unit: us"} | {name: changed}
+    text = BEFORE.replace("subject: who, time: at, unit: us", ", ".join(fields.values()))
+    before, after = loads(BEFORE), loads(text)
+    old, new = SpecColumns(before), SpecColumns(after)
+    assert definitions.definition(old, "a") != definitions.definition(new, "a")
+    run = FedEngine(private_terms(BEFORE, "uniform"))
+    version = SpecVersion(after, plan_without_history(after, "uniform"))
+    with pytest.raises(SpecificationError, match="streams cannot be changed"):
+        run.engine.windows.check_version(version, learning=False)
+
+
+def last_pane(key: Answer) -> int:
+    """The number of the pane with which a window ends."""
+    return key[0] // PANE + PANES - 1
