@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from tacit.cli.status_line import StatusLine, show_status
-from tacit.engines.status import Public, Status
+from tacit.pipeline.status import Public, Status
 
 DAY = 1_772_352_000  # 2026-03-01T08:00:00Z
 
@@ -80,7 +80,7 @@ SHOWING = """
 import logging, time
 from tacit.cli.log import log_to_stderr
 from tacit.cli.status_line import show_status
-from tacit.engines.status import Status
+from tacit.pipeline.status import Status
 with log_to_stderr(), show_status(Status(late=42)):
     time.sleep(1.2)
     logging.getLogger("tacit").info("above it")

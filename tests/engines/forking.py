@@ -34,8 +34,8 @@ def _import_everything() -> None:
     import tacit.cli.monitoring
     import tacit.cli.run_report
     import tacit.cli.sources
-    import tacit.engines.durable
     import tacit.ledger.verifying
+    import tacit.pipeline.run
     from tacit.events.subjects import Subjects
 
     del alembic, pd, tacit

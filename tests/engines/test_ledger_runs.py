@@ -87,6 +87,7 @@ class House:
         prepare: Callable[[Run], None] | None = None,
         opened: Callable[[Ledger], None] | None = None,
         outlet: Sink | None = None,
+        released: Callable[[Answers], None] = lambda _: None,
         **options: Any,
     ) -> Outcome:
         """Run as the command does; others may change the ledger, the lease and the run."""
@@ -113,7 +114,9 @@ class House:
             )
             if prepare is not None:
                 prepare(run)
-            return run.run()
+            for answers in run:
+                released(answers)
+            return run.outcome
 
 
 def _named(source: object) -> tuple[str | None, Source]:

@@ -13,9 +13,9 @@ import click
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tacit.engines.local import Input
     from tacit.insight.audit import Report
     from tacit.insight.curve import Curve
+    from tacit.pipeline.reader import Input
     from tacit.planning.plan import Plan
     from tacit.spec.specification import Specification
 
@@ -59,9 +59,10 @@ def run_demo(out: Path, taxis: int, days: float, seed: int) -> None:
     from tacit.cli.demo_tables import compare_answers, join_truth, show_morning
     from tacit.cli.sources import write_answers
     from tacit.connectors.appending import failing
-    from tacit.engines.local import Detection, protected, survey
+    from tacit.engines.local import survey
     from tacit.insight.audit import audit
     from tacit.insight.curve import curve
+    from tacit.pipeline.run import Run
     from tacit.planning.plan import Plan
     from tacit.planning.planner import make_plan
 
@@ -88,9 +89,10 @@ def run_demo(out: Path, taxis: int, days: float, seed: int) -> None:
     _print_title(console, 4, "Another day is answered: what consumers see, beside the truth")
     with console.status("Answering ..."):
         trips = out / "trips.parquet"
-        truth = Detection(spec, _open_trips(spec, trips))
+        truth = Run(spec, _open_trips(spec, trips))
         write_answers(truth, str(out / "truth.parquet"))
-        run = protected(spec, _open_trips(spec, trips), Plan.load(out / "plan.json", spec))
+        saved = Plan.load(out / "plan.json", spec)
+        run = Run(spec, _open_trips(spec, trips), plan=saved)
         write_answers(run, str(out / "answers.parquet"), protected=True)
     both = join_truth(out)
     assert plan.expected is not None, "the history has windows"

@@ -50,10 +50,10 @@ def detect(
       zcat trips.jsonl.gz | tacit detect examples/taxi.yaml - > answers.jsonl
     """
     from tacit.cli.sources import check_targets, open_sources, write_answers
-    from tacit.connectors.deadletters import DeadLetters
-    from tacit.engines.local import Detection
     from tacit.engines.setup import letters_beside, with_registry
     from tacit.engines.warming import run_features
+    from tacit.pipeline.deadletters import DeadLetters
+    from tacit.pipeline.run import Run
     from tacit.spec.reading import load
 
     checked = with_registry(load(spec, options.allowed_paths()), subjects, learn)
@@ -65,7 +65,7 @@ def detect(
         show_progress([input_.source for input_ in inputs]) as progress,
         DeadLetters(letters_file) as letters,
     ):
-        run = Detection(checked, inputs, dead_letters=letters, progress=progress)
+        run = Run(checked, inputs, dead_letters=letters, progress=progress)
         summary = write_answers(run, sink)
     click.echo(UNPROTECTED, err=True)
     if as_json:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-    from tacit.connectors.sources import Source
+    from tacit.pipeline.sources import Source
 
 
 class ProgressCallback(Protocol):

@@ -13,8 +13,8 @@ from tacit.counting import count
 
 if TYPE_CHECKING:
     from tacit.answers.answers import Answers
-    from tacit.engines.local import Detection
-    from tacit.engines.refusals import Refusals
+    from tacit.pipeline.refusals import Refusals
+    from tacit.pipeline.run import Run
 
 
 @dataclass
@@ -58,7 +58,7 @@ class RunSummary:
     tuples_per_second: float
 
     @classmethod
-    def of(cls, run: Detection, counted: AnswerCounts, *, protected: bool = False) -> RunSummary:
+    def of(cls, run: Run, counted: AnswerCounts, *, protected: bool = False) -> RunSummary:
         """Summarize a finished run."""
         import numpy as np
 
@@ -117,7 +117,7 @@ def check_refusals(refusals: Refusals, allowed: float | None) -> None:
 
 def refusal_warnings(refusals: Refusals) -> list[str]:
     """Return a warning if most of the input was refused."""
-    from tacit.engines.refusals import MOST
+    from tacit.pipeline.refusals import MOST
 
     return [str(refusals)] if refusals.exceed(MOST) else []
 

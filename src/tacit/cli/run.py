@@ -18,10 +18,10 @@ from tacit.cli.warm import compile_kernels
 if TYPE_CHECKING:
     from tacit.cli.monitoring import MonitoringOptions
     from tacit.cli.run_report import RunReport
-    from tacit.engines.local import Input
-    from tacit.engines.refusals import Refusals
     from tacit.engines.setup import LedgerOptions
-    from tacit.engines.terms import Terms
+    from tacit.pipeline.reader import Input
+    from tacit.pipeline.refusals import Refusals
+    from tacit.pipeline.versions import SpecVersion
     from tacit.privacy.noise import Noise
 
 
@@ -109,8 +109,8 @@ def run(
     from tacit.cli.monitoring import MonitoringOptions
     from tacit.cli.sources import check_targets, open_sources
     from tacit.engines.setup import LedgerOptions, chosen_plan, letters_beside, with_registry
-    from tacit.engines.terms import Terms
     from tacit.engines.warming import run_features
+    from tacit.pipeline.versions import SpecVersion
     from tacit.privacy.noise import Noise
     from tacit.privacy.randomness import SeededSource
     from tacit.spec.reading import load
@@ -122,24 +122,26 @@ def run(
     monitoring = MonitoringOptions.parse(metrics, log, log_level, pid_file, ledger_place)
     allowed_paths = options.allowed_paths()
 
-    def read() -> Terms:
+    def read() -> SpecVersion:
         declared = load(spec, allowed_paths)
         plan = chosen_plan(declared, plan_file, mechanism)
-        return Terms(with_registry(declared, subjects, learn), plan)
+        return SpecVersion(with_registry(declared, subjects, learn), plan)
 
-    terms = read()
-    inputs = open_sources(terms.spec, sources, follow=follow)
-    ledger.check(terms.spec, inputs)
+    version = read()
+    inputs = open_sources(version.spec, sources, follow=follow)
+    ledger.check(version.spec, inputs)
     letters = letters_beside(sink, dead_letters)
     check_targets([sink, letters, ledger.place], [spec, plan_file, subjects, *sources])
     noise = Noise() if seed is None else Noise(SeededSource(seed))
     charged = ledger.place is not None
-    compile_kernels(run_features("run", terms.spec, inputs, terms.plan.mechanism, ledger=charged))
+    compile_kernels(
+        run_features("run", version.spec, inputs, version.plan.mechanism, ledger=charged)
+    )
     files = RunFiles(inputs, plan_file, sink, letters)
     if charged:
-        report, refusals = run_with_ledger(terms, read, files, noise, ledger, monitoring)
+        report, refusals = run_with_ledger(version, read, files, noise, ledger, monitoring)
     else:
-        report, refusals = run_without_ledger(terms, files, noise)
+        report, refusals = run_without_ledger(version, files, noise)
     _print_report(report, refusals, allowed, as_json)
 
 
@@ -153,32 +155,34 @@ class RunFiles:
     dead_letters: Path | None
 
 
-def run_without_ledger(terms: Terms, files: RunFiles, noise: Noise) -> tuple[RunReport, Refusals]:
+def run_without_ledger(
+    version: SpecVersion, files: RunFiles, noise: Noise
+) -> tuple[RunReport, Refusals]:
     """Run to the end of the input; nothing is charged."""
     from tacit.cli.run_report import RunReport
     from tacit.cli.sources import write_answers
-    from tacit.connectors.deadletters import DeadLetters
-    from tacit.engines.local import protected
+    from tacit.pipeline.deadletters import DeadLetters
+    from tacit.pipeline.run import Run
 
     with (
         show_progress([input_.source for input_ in files.inputs]) as progress,
         DeadLetters(files.dead_letters) as letters,
     ):
-        run = protected(
-            terms.spec,
+        run = Run(
+            version.spec,
             files.inputs,
-            terms.plan,
+            plan=version.plan,
             noise=noise,
             dead_letters=letters,
             progress=progress,
         )
         summary = write_answers(run, files.sink, protected=noise.private)
-    return RunReport(terms.plan, files.plan, summary, run.engine.warnings), run.refusals
+    return RunReport(version.plan, files.plan, summary, run.engine.warnings), run.refusals
 
 
 def run_with_ledger(
-    terms: Terms,
-    read: Callable[[], Terms],
+    version: SpecVersion,
+    read: Callable[[], SpecVersion],
     files: RunFiles,
     noise: Noise,
     options: LedgerOptions,
@@ -186,10 +190,10 @@ def run_with_ledger(
 ) -> tuple[RunReport, Refusals]:
     """Run until the input ends or a signal stops it; `read` reads the specification again."""
     from tacit.cli.run_report import LedgerRunReport
-    from tacit.connectors.deadletters import DeadLetters
-    from tacit.connectors.opening import open_outlet
-    from tacit.engines.durable import Durable
+    from tacit.connectors.opening import open_resumable_sink
     from tacit.ledger.ledger import Ledger
+    from tacit.pipeline.deadletters import DeadLetters
+    from tacit.pipeline.run import Run
 
     counts = AnswerCounts()
     sources = [input_.source for input_ in files.inputs]
@@ -198,38 +202,39 @@ def run_with_ledger(
         monitoring.logging(live=live),
         monitoring.handle_signals() as signals,
         Ledger.open(options.place or "") as ledger,
-        open_outlet(files.sink) as outlet,
+        open_resumable_sink(files.sink) as target,
         DeadLetters(files.dead_letters, keep=True) as letters,
         show_progress([] if live else sources) as progress,
     ):
-        run = Durable(
-            terms.spec,
+        run = Run(
+            version.spec,
             files.inputs,
-            terms.plan,
-            ledger,
-            [outlet],
-            run=options.name,
+            plan=version.plan,
+            ledger=ledger,
+            sinks=[target],
+            name=options.name,
             noise=noise,
             dead_letters=letters,
             progress=None if live else progress,
-            released=counts.add,
             retain=options.retain,
             reread=read,
         )
         signals.connect(run.stop, run.reload)
         with monitoring.show_status(run.status, live=live):
-            outcome = run.run()
-        summary = RunSummary.of(run.detection, counts, protected=noise.private)
+            for answers in run:
+                counts.add(answers)
+        summary = RunSummary.of(run, counts, protected=noise.private)
+    current = run.engine.windows.version
     report = LedgerRunReport(
-        run.engine.terms.plan,
+        version.plan if current is None else current.plan,
         files.plan,
         summary,
         run.engine.warnings,
-        outcome,
+        run.outcome,
         ledger.name,
         options.name,
     )
-    return report, run.detection.refusals
+    return report, run.refusals
 
 
 def _print_report(

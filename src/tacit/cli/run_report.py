@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from tacit.cli.report import RunSummary
 from tacit.counting import count
-from tacit.engines.durable import Outcome
 from tacit.ledger.charges import NANO
+from tacit.pipeline.settlement import Outcome
 from tacit.planning.plan import Plan, unit
 from tacit.privacy.exponentials import written
 

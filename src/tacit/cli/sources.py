@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import pyarrow as pa
-
 from tacit.cli.report import AnswerCounts, RunSummary
 from tacit.connectors.opening import open_input, open_sink
-from tacit.engines.local import Detection, Input, assign
+from tacit.engines.local import assign
 from tacit.engines.setup import refuse_overwrite
+from tacit.pipeline.reader import Input
+from tacit.pipeline.run import Run
 from tacit.spec.specification import Specification
 
 
@@ -37,13 +37,12 @@ def check_targets(
     refuse_overwrite(targets, [str(one).rpartition("=")[2] for one in inputs if one is not None])
 
 
-def write_answers(run: Detection, sink: str, *, protected: bool = False) -> RunSummary:
+def write_answers(run: Run, sink: str, *, protected: bool = False) -> RunSummary:
     """Write the answers of a run; the file appears only when it is complete."""
     counts = AnswerCounts()
     consumers = {query.name: query.consumer for query in run.spec.queries}
     with open_sink(sink, run.schema, consumers) as file:
+        run.add_sink(file)
         for answers in run:
             counts.add(answers)
-            for batch in answers.batches():
-                file.write(pa.Table.from_batches([batch]))
     return RunSummary.of(run, counts, protected=protected)

@@ -144,7 +144,7 @@ def submit(
     from tacit.cli.sources import check_targets, split_stream
     from tacit.engines.flink.submitting import submitted
     from tacit.engines.setup import chosen_plan, with_registry
-    from tacit.engines.terms import Terms
+    from tacit.pipeline.versions import SpecVersion
     from tacit.spec.reading import load
 
     monitoring = MonitoringOptions.parse(None, log, log_level, None, None)
@@ -169,7 +169,7 @@ def submit(
     with (
         monitoring.logging(live=True),
         monitoring.handle_signals() as signals,
-        submitted(Terms(checked, plan), given, [sink], wanted) as run,
+        submitted(SpecVersion(checked, plan), given, [sink], wanted) as run,
     ):
         signals.connect(run.stop, _refuse_reload)
         outcome = run.run()

@@ -312,4 +312,4 @@ def _limited(spec: Specification) -> bool:
 def _with_listed(registry: pa.Array, spec: Specification) -> pa.Array:
     """The registry with the subjects that a specification adds to it."""
     more = pa.array(listed(spec.subjects, spec.folder), pa.large_string())
-    return pa.concat_arrays([registry, more])
+    return pc.unique(pa.concat_arrays([registry, more]))
