@@ -20,7 +20,7 @@ from tests.kernels.programs import COUNT, environment
 
 PROGRESS = """
 import numpy as np
-from tacit.pipeline.merge import running_progress
+from tacit.pipeline.batches import running_progress
 print(running_progress(np.array([10]), 5, 0)[0], compilations() > 0)
 """
 
