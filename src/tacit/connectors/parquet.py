@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from polars.exceptions import PanicException
 
-from tacit.connectors.prefetch import prefetch
-from tacit.connectors.sources import MOST_ROWS, Batch, Source, check_names, is_text
 from tacit.errors import SourceError, TacitError
+from tacit.pipeline.prefetch import prefetch
+from tacit.pipeline.sources import MOST_ROWS, Batch, Source, check_names, is_text
 
 _SMALL_GROUP = 1 << 16
 """Row groups with fewer rows on average are joined into larger batches, which costs a copy."""
