@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*/*.md")])
 GLOSSARY = (ROOT / "docs" / "glossary.md").read_text("utf-8")
 ENTRIES = [line for line in GLOSSARY.splitlines() if line.startswith("- ")]
 ENTRY = re.compile(r"- \*\*([^*]+)\*\*: (.+)\.")
@@ -41,3 +42,10 @@ def test_the_terms_that_every_page_uses_are_defined(term: str) -> None:
 @pytest.mark.parametrize("page", ["README.md", "docs/concepts.md", "docs/index.md"])
 def test_the_glossary_is_linked_where_readers_begin(page: str) -> None:
     assert "glossary.md)" in (ROOT / page).read_text("utf-8")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_pattern_is_never_a_file_name(page: Path) -> None:
+    """A file name with wildcards is a glob."""
+    text = page.read_text("utf-8")
+    assert not re.search(r"patterns? (of files?|such as `[^`]*\*)|all files that the pattern", text)

@@ -1,1 +1,1 @@
-"""How well it works: data sets, baselines, experiments and figures."""
+"""Evaluation: data sets, baselines, experiments and figures."""

@@ -1,4 +1,4 @@
-"""Means over data sets, with bands that hold the true mean 95 times in 100."""
+"""Means over data sets, with bands that contain the true mean 95 times in 100."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CONFIDENCE: Final = 0.95
 
 
 class Band(NamedTuple):
-    """A mean, and where the true one lies."""
+    """A mean and its confidence band."""
 
     mean: float
     low: float
@@ -21,10 +21,10 @@ class Band(NamedTuple):
 
 
 def error_band(errors: Floats) -> Band:
-    """Of the errors on data sets, which are drawn independently (Student's t).
+    """The band of errors on independent data sets (Student's t).
 
-    Errors lie between 0 and 1, and so does the band. One data set alone says nothing about the
-    others, so that its band is all of that.
+    Errors lie between 0 and 1, and so does the band. A single data set says nothing about
+    others, so its band is [0, 1].
 
     >>> error_band(np.array([0.1, 0.2, 0.3]))
     Band(mean=0.2, low=0.0, high=0.448414)
@@ -37,8 +37,8 @@ def error_band(errors: Floats) -> Band:
 def ratio_band(errors: Floats, others: Floats) -> Band | None:
     """How a method's mean error compares with another's on the same data sets.
 
-    The difference on each data set counts, not how much data sets differ among themselves: that
-    is what pairing is for. None where the other makes no error at all.
+    Pairing removes the differences between data sets: only the difference on each data set
+    counts. None if the other makes no error at all.
 
     >>> ratio_band(np.array([0.1, 0.21, 0.29]), np.array([0.2, 0.4, 0.6]))
     Band(mean=0.5, low=0.437897, high=0.562103)

@@ -1,4 +1,4 @@
-"""A city in outline like Beijing: its roads, its places, and where people want to go.
+"""A simulated city similar to Beijing: its roads, its places, and the demand for trips.
 
 It is invented, and the same for every seed, so that places keep their coordinates.
 """
@@ -94,7 +94,7 @@ _FROM_OFFICES = np.concatenate(
 
 
 class City(NamedTuple):
-    """Crossings, the roads between them, and how often each crossing is asked for.
+    """Crossings, the roads between them, and the demand for each crossing.
 
     `links[c, k]` is the crossing reached from `c` in compass direction `k`, or -1;
     `routes[g, c]` is the direction in which the fastest way from `c` to `g` leaves.
@@ -114,7 +114,7 @@ class City(NamedTuple):
 
 @cache
 def build_city() -> City:
-    """Lay out the roads, find the fastest ways, and spread the demand."""
+    """Create the roads, find the fastest routes, and distribute the demand."""
     chance = np.random.Generator(np.random.PCG64(1949))
     x, y = _lay_crossings(chance)
     links, roads = _lay_roads(x, y, chance)

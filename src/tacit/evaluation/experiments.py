@@ -42,23 +42,23 @@ _SEEDS: Final = 1_000_000
 
 
 class Experiment(Protocol):
-    """Something that can be done on data sets with numbers; sent to processes as it is."""
+    """An experiment on numbered data sets; pickled to worker processes."""
 
     @property
     def name(self) -> str:
-        """What it is called on the command line."""
+        """Its name on the command line."""
 
     @property
     def methods(self) -> tuple[Method, ...]:
-        """What is compared."""
+        """The methods that are compared."""
 
     @property
     def epsilons(self) -> tuple[Fraction, ...]:
-        """Where it looks."""
+        """The epsilons."""
 
     @property
     def seed(self) -> int:
-        """That of all data sets and noise."""
+        """The seed of all data sets and noise."""
 
     @property
     def title(self) -> str:
@@ -123,7 +123,7 @@ class Synthetic:
 
 @dataclass(frozen=True)
 class Taxi:
-    """Taxis on a grid of cells, drawn anew for each data set; on reports, or on generated trips."""
+    """Taxis on a grid of cells, drawn for each data set; on reports, or on generated trips."""
 
     name: ClassVar[str] = "taxi"
     methods: ClassVar[tuple[Method, ...]] = METHODS
@@ -309,9 +309,9 @@ def perform(
     processes: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Outcome:
-    """Do an experiment on data sets, as many at a time as there are cores; keep what comes.
+    """Run an experiment on data sets, one per core at a time, and store results as they come.
 
-    `progress` is told how many data sets are done.
+    `progress` is called with the number of data sets that are done.
     """
     numbers = [experiment.seed * _SEEDS + n for n in range(datasets)]
     left = [number for number in numbers if number not in kept.done]
@@ -357,8 +357,8 @@ def _worked(
             yield futures[future], future.result()
     except BrokenProcessPool as error:
         raise TacitError(
-            "a process was ended from outside, perhaps for want of memory; what was done is kept"
-            f" where {option('out')} is given: do the same again to go on"
+            "a worker process was killed, perhaps because memory ran out; with"
+            f" {option('out')} finished data sets are kept: repeat the command to resume"
         ) from error
     finally:
         pool.shutdown(cancel_futures=True)
@@ -368,7 +368,7 @@ _ours: Experiment | None = None
 
 
 def _begin(experiment: Experiment) -> None:
-    """In a new process: what it works on. Whoever interrupts speaks to the first process."""
+    """Set up a worker process. Interrupts are handled by the first process."""
     global _ours
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _ours = experiment
@@ -389,7 +389,7 @@ def _parameters(experiment: Experiment) -> dict[str, Any]:
 
 
 def _fingerprint(reports: pl.DataFrame) -> str:
-    """Tells reports apart without holding any of them."""
+    """A digest that identifies reports without containing any of them."""
     digest = hashlib.sha256()
     for name in ("taxi_id", "ts", "lon", "lat"):
         column = reports[name]

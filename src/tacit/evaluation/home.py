@@ -78,7 +78,7 @@ class Homes:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """What a sensor sees next in a course of action."""
+    """What a sensor reports next in an activity."""
 
     stream: str
     what: str
@@ -101,7 +101,7 @@ def _runs(appliance: str, least: float, most: float, chance: float = 1.0) -> _St
 
 
 class _Diary:
-    """Collects what sensors see."""
+    """Collects sensor reports."""
 
     def __init__(self, random: np.random.Generator) -> None:
         self.random = random
@@ -110,7 +110,7 @@ class _Diary:
         }
 
     def follow(self, homes: Numbers, times: Floats, *steps: _Step) -> Floats:
-        """Courses of action that begin at these times; when they end."""
+        """Activities that begin at these times; when they end."""
         for step in steps:
             times = times + self.random.uniform(*step.after, len(times))
             done = self.random.random(len(times)) < step.chance
@@ -148,7 +148,7 @@ def _subjects_and_times(homes: Numbers, times: Floats) -> dict[str, pa.Array]:
 def _now_and_then(
     days: Days, diary: _Diary, rate: Floats | float
 ) -> tuple[Numbers, Numbers, Floats]:
-    """Moments at which people are at home and up, so many in a day: day, home and time."""
+    """Random times at which people are at home and awake, so many a day: day, home and time."""
     counts = diary.random.poisson(np.broadcast_to(rate, len(days.home)))
     which = np.repeat(np.arange(len(days.home)), counts)
     rises, rests = days.rises[which], days.rests[which]
@@ -229,7 +229,7 @@ def _medicine(days: Days, diary: _Diary) -> None:
 
 
 def _chores(days: Days, diary: _Diary) -> None:
-    """Small things all day long."""
+    """Minor activities during the day."""
     _, homes, times = _now_and_then(days, diary, days.people.teas)
     diary.follow(
         homes,
@@ -308,7 +308,7 @@ def _outings(days: Days, diary: _Diary) -> None:
 
 
 def _read_meters(told: Homes, days: Days, random: np.random.Generator) -> pa.Table:
-    """Four readings an hour of each home, whatever happens there."""
+    """Four readings an hour of each home."""
     readings = int(told.days * DAY / _METER)
     phase: Floats = np.floor(random.uniform(0, _METER, told.homes))
     idle = random.uniform(60, 180, told.homes)

@@ -1,4 +1,4 @@
-"""Who lives in the generated homes: their habits, and how each of their days goes."""
+"""The people in the generated homes: their habits, and the course of each day."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class People:
 
     @classmethod
     def drawn(cls, homes: int, random: np.random.Generator) -> People:
-        """Somebody for each home."""
+        """One person for each home."""
         takes = random.random(homes) < 0.7
         return cls(
             works=random.random(homes) < 0.25,

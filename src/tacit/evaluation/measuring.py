@@ -1,4 +1,4 @@
-"""How well a plan does on windows of which only presence is known, by the engine's own release."""
+"""The quality of a plan on windows of presence bits, measured with the engine's own release."""
 
 from __future__ import annotations
 

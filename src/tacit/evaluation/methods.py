@@ -1,4 +1,4 @@
-"""All that is compared: the three PPMs and every baseline, each in both decodings."""
+"""All methods that are compared: the three PPMs and every baseline, each in both decodings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DECODES: Final[tuple[Decode, ...]] = ("literal", "posterior")
 
 
 class Method(NamedTuple):
-    """A mechanism or baseline, and how its noisy output is read."""
+    """A mechanism or baseline, and how its noisy output is decoded."""
 
     name: str
     decode: Decode

@@ -1,4 +1,4 @@
-"""What an experiment found, as a table and as a short report in Markdown."""
+"""The results of an experiment, as a table and as a short report in Markdown."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def markdown(rows: Sequence[Sequence[str]]) -> str:
 
 
 def report(outcome: Outcome, command: str) -> str:
-    """What was done, what came out, and how it is to be read."""
+    """The experiment, its results, and how to read them."""
     experiment, varied = outcome.experiment, outcome.experiment.variation
     title = f"# {experiment.title}: error against "
     parts = [

@@ -1,4 +1,4 @@
-"""Results that are kept as they come, so that a run that was broken off goes on from there."""
+"""Results that are stored as they come, so that an interrupted experiment can resume."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Kept:
             raise _unwritten(self._folder, error) from error
 
     def _read(self, path: Path) -> None:
-        """What was kept. A line that was broken off is left out, and its data set done again."""
+        """Read stored results. An incomplete line is ignored, and its data set is done again."""
         text = path.read_text("utf-8") if path.exists() else ""
         for line in text.splitlines():
             try:

@@ -27,7 +27,7 @@ LARGEST_EPSILON: Final = Decimal(10)
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The sizes of a data set; those of the paper if not told."""
+    """The sizes of a data set; by default those of the paper."""
 
     types: int = 20
     windows: int = 1000
@@ -40,7 +40,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class DataSet:
-    """What is private and what is asked, windows to plan from, and others to test on."""
+    """A specification, windows to plan from, and others to test on."""
 
     spec: Specification
     history: Presence

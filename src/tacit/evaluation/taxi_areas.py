@@ -1,4 +1,4 @@
-"""The Taxi experiment: cells of a grid over the city, some private, some asked for.
+"""The Taxi experiment: cells of a grid over the city, some private, some targets of the query.
 
 A taxi's event in a window is that it reported from a cell of a kind: *private only*, *private
 and target*, or *target only*. Private is to have been in a private cell, asked is whether the
@@ -125,7 +125,7 @@ class TaxiDataSet(DataSet):
     def heard(self) -> DataSet:
         """The same without the windows in which a taxi did not report.
 
-        For comparisons alone: a run that skips silent windows tells that they are silent.
+        For comparisons only: a run that skips silent windows reveals that they are silent.
         """
         past = self.history_streams.shape[1]
         return DataSet(
@@ -147,7 +147,7 @@ def taxi_data_set(
     """The experiment on these reports, with cells drawn by the seed.
 
     History is the first days, from midnight before the first report by the reports' own clock;
-    half of the days, rounded up, if not told. Times without a zone are Beijing's.
+    by default half of the days, rounded up. Times without a zone are Beijing time.
     """
     if not reports.height:
         raise SourceError("expected reports of taxis; got none")

@@ -1,4 +1,4 @@
-"""How a taxi spends its day: a compiled simulation that can stop and go on at any moment.
+"""A taxi's day: a compiled simulation that can stop and resume at any time.
 
 A taxi is a row of state and is always on one leg: a straight line driven, or a stay. Each
 has its own random numbers, so that no other taxi and no way of cutting time changes it.
@@ -127,7 +127,7 @@ def _go(taxi: Any, x: float, y: float, speed: float) -> None:
 
 @compiled
 def _stay(taxi: Any, seconds: float) -> None:
-    """Begin a leg that leads nowhere; it ends on a whole second, as meters count."""
+    """Begin a stop; it ends on a whole second, like a taximeter's count."""
     taxi.x1, taxi.y1, taxi.speed = taxi.x0, taxi.y0, 0.0
     taxi.ends = np.ceil(taxi.started + seconds)
 
@@ -240,7 +240,7 @@ def _choose(taxi: Any, city: City) -> None:
 
 @compiled
 def _arrive(taxi: Any, city: City) -> None:
-    """At the door: what the way was for."""
+    """At the door: do what the trip was for."""
     if taxi.phase == RIDE:
         taxi.phase = ALIGHT
         _stay(taxi, 20 + 50 * _draw(taxi))
@@ -339,7 +339,7 @@ def drive(
     faults: tuple[float, float, float],
     rows: Any,
 ) -> int:
-    """Let every taxi live until a time; the number of rows written.
+    """Simulate every taxi until a time; the number of rows written.
 
     When `rows` may not hold another report it returns early; call again to go on.
     """

@@ -304,7 +304,7 @@ def _unreadable(files: Sequence[tuple[Path, str]], folder: Path) -> pl.DataFrame
 
 
 def _named(broken: pl.DataFrame) -> str:
-    """The first few places, without what stands there."""
+    """The first few places, without their content."""
     named = [
         (f"{file}: {reason}" if line is None else f"{file}:{line}: {reason}")
         for file, line, reason in broken.head(_NAMED).iter_rows()

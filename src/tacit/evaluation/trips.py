@@ -101,7 +101,7 @@ class Trips:
                 yield _to_arrow(known[:here])
 
     def _hire_taxis(self, city: City, time: float) -> np.ndarray[Any, Any]:
-        """Every taxi at home, about to begin its shift or to sleep on."""
+        """Every taxi at home, before its shift."""
         taxis = np.zeros(self.taxis, TAXI)
         hour = time % 86_400 / 3600
         for i, taxi in enumerate(taxis):

@@ -39,7 +39,7 @@ def with_length(number: int, length: float) -> DataSet:
 
 
 def with_alpha(number: int, alpha: float) -> DataSet:
-    """Precision counts for so much, recall for the rest."""
+    """The weight of precision; recall has the rest."""
     return data_set(number, Shape(alpha=alpha))
 
 
@@ -67,8 +67,7 @@ def with_drift(number: int, drift: float) -> DataSet:
     """History is that of other rates: each event of a test window is redrawn with this chance.
 
     A redrawn event occurs at a new rate of its type, uniform in (0, 1). So a type whose rate was
-    r has the rate (1 - drift) * r + drift * r' by then: 0 is a history that is right, 1 one that
-    tells nothing.
+    r has the rate (1 - drift) * r + drift * r' by then: 0 is a correct history, 1 an unrelated one.
     """
     drawn = data_set(number)
     random = np.random.default_rng([number, 8])

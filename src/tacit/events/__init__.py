@@ -1,1 +1,1 @@
-"""Raw tuples become typed events: who, when, and of which event types."""
+"""Raw tuples to typed events: the subject, the time and the event types of each tuple."""

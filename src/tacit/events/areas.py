@@ -75,7 +75,7 @@ Distance = Annotated[
 
 
 class Area(Config):
-    """A part of the world, given in exactly one of three ways."""
+    """A geographic area, given in exactly one of three ways."""
 
     model_config = ConfigDict(json_schema_extra={"minProperties": 1, "maxProperties": 1})
 
@@ -132,7 +132,7 @@ class Area(Config):
         return self
 
     def shape(self, folder: Path = Path()) -> Shape:
-        """What tells which positions are inside; reads the GeoJSON file if there is one.
+        """The shape that decides which positions are inside; reads the GeoJSON file if any.
 
         A relative path starts at `folder`, the specification's. Raises ValueError where
         the file is missing or holds no fit polygon.

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 
 def frozen(array: NDArray[Any]) -> NDArray[Any]:
-    """A read-only view: a loop is compiled anew for arrays that may be written to."""
+    """A read-only view: loops would be compiled again for writable arrays."""
     if not array.flags.writeable:
         return array
     view = array.view()
@@ -33,7 +33,7 @@ def arrow_chunks(column: pa.Array | pa.ChunkedArray | pl.Series) -> list[pa.Arra
 
 
 def numbers(array: pa.Array) -> NDArray[Any]:
-    """The numbers of an array, with whatever stands where it is null."""
+    """The numbers of an array; at nulls they are arbitrary."""
     if array.null_count == 0:
         return frozen(array.to_numpy())
     dtype = np.dtype(array.type.to_pandas_dtype())

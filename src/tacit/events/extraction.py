@@ -1,8 +1,7 @@
 """Tuples become events: for each tuple, the mask of the event types it is of.
 
-An event type asks for a number of things that must all hold: the factors of its `where`,
-and `inside`. They are gathered into sieves, each over few columns and for many event
-types at once:
+The condition of an event type is a conjunction: the factors of its `where`, and `inside`. They
+are grouped into sieves, each over few columns and for many event types at once:
 
 - A column of few distinct values (small integers, truth values, dictionaries): Polars
   evaluates the predicates once per distinct value; a compiled loop looks the bits up.
@@ -52,7 +51,7 @@ _INTEGERS = frozenset(
     {pl.Int8, pl.Int16, pl.Int32, pl.Int64, pl.UInt8, pl.UInt16, pl.UInt32, pl.UInt64}
 )
 _BLOCK = 1 << 16
-"""Tuples that are sifted together, so that what is read and written stays in the cache."""
+"""Tuples that are filtered together, so that they stay in the processor's cache."""
 
 
 class Extractor:
@@ -127,7 +126,7 @@ class Extractor:
         return masks
 
     def _missing(self, names: Sequence[str]) -> list[str]:
-        """Which columns are not there, or there more than once."""
+        """The columns that are missing, or present more than once."""
         purposes = [(self.stream.subject, "the subject"), (self.stream.time, "the time")]
         for name, event in self._events.items():
             used = self._predicates[name].columns if name in self._predicates else ()
@@ -186,7 +185,7 @@ class Extractor:
         return self._bindings[-1][1]
 
     def _bind(self, schema: pa.Schema, types: pl.Schema) -> _Binding:
-        """Share out what is asked for among sieves."""
+        """Divide the conditions among sieves."""
         every = np.zeros(self.words, np.uint64)
         bound, _ = self._factors(types)
         by_columns: dict[tuple[str, ...], list[tuple[int, BoundPredicate]]] = {}
@@ -222,7 +221,7 @@ class _Binding:
         else:
             for start in range(0, len(masks), _BLOCK):
                 self._sift(batch.slice(start, _BLOCK), masks[start : start + _BLOCK])
-        # Polars takes its time to start, so it is given everything at once.
+        # A call of Polars has a fixed cost, so everything is evaluated in one call.
         for sieve in self.slow:
             sieve.sift(batch, masks)
 
@@ -275,7 +274,7 @@ def _is_true(factor: BoundPredicate) -> bool:
 
 
 def _polars_schema(schema: Schema, columns: Sequence[str]) -> pl.Schema:
-    """The columns' types as predicates see them: a dictionary is what it stands for."""
+    """The columns' types as predicates see them: a dictionary has the type of its values."""
     found: dict[str, pl.DataType] = {}
     for column in columns:
         if isinstance(schema, pl.Schema):

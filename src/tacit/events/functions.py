@@ -89,7 +89,7 @@ class Function:
 
     @property
     def signature(self) -> str:
-        """How it is called, for the documentation."""
+        """How to call it, for the documentation."""
         names = [str(parameter) for parameter in self.parameters]
         needed = len(names) - self.optional
         shown = [*names[:needed], *(f"[{name}]" for name in names[needed:])]

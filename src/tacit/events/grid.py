@@ -1,7 +1,7 @@
 """Many areas at once: a grid look-up, and exact geometry only where an edge passes.
 
-A uniform grid lies over all areas. Each cell knows which areas cover it wholly and
-which have to be asked. Cells that know the same share one *class*, so that the grid is
+A uniform grid covers all areas. Each cell stores which areas cover it completely and
+which need an exact test. Cells with the same areas share one *class*, so that the grid is
 a table of small numbers that stays in the cache.
 """
 
@@ -55,14 +55,14 @@ class Grid:
     def _ask(
         self, lon: Floats, lat: Floats, pending: NDArray[np.int64], found: NDArray[np.uint64]
     ) -> None:
-        """Ask the polygons themselves about the positions near their edges."""
+        """Test the positions near edges with the polygons themselves."""
         for area in np.unique(pending[:, 1]):
             rows = pending[pending[:, 1] == area, 0]
             rows = rows[self.shapes[area].contains(lon[rows], lat[rows])]
             found[rows] |= self.masks[area]
 
     def _fill(self) -> None:
-        """Find each cell's class: the areas that cover it, and those to be asked."""
+        """Find each cell's class: the areas that cover it, and those that need an exact test."""
         knows: dict[int, tuple[list[int], list[int]]] = {}
         for area, shape in enumerate(self.shapes):
             for cell, relation in self._related(shape):
@@ -106,7 +106,7 @@ class Grid:
 
 
 def _describe(shapes: Sequence[Shape]) -> tuple[NDArray[np.int8], Floats]:
-    """What the compiled loop needs to ask boxes and circles by itself."""
+    """The parameters with which the compiled loop tests boxes and circles."""
     kinds = np.full(len(shapes), _POLYGON, np.int8)
     figures = np.zeros((len(shapes), 4), np.float64)
     for number, shape in enumerate(shapes):

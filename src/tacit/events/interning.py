@@ -327,7 +327,7 @@ def _same(text: Bytes, start: np.uint64, names: Bytes, known: np.uint64, length:
 
 @compiled
 def _entry(code: np.uint64, number: int) -> np.uint64:
-    """What stands in a table: half of a hash, to tell strangers apart, and a number plus 1."""
+    """An entry of the table: half of a hash, to compare first, and a number plus 1."""
     return (code & _UPPER) | np.uint64(number + 1)
 
 
@@ -341,7 +341,7 @@ def _search(
     ends: Ints,
     table: Entries,
 ) -> np.uint64:
-    """The place in the table where a text is, or the empty one where it would be."""
+    """The place of a text in the table, or the empty place where it belongs."""
     last = np.uint64(len(table) - 1)
     place = code & last
     while table[place] != np.uint64(0):

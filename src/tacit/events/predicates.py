@@ -1,4 +1,4 @@
-"""Conditions on a single tuple, in SQL: read, checked, and made expressions of Polars.
+"""Conditions on a single tuple, in SQL: parsed, checked, and turned into Polars expressions.
 
 The text is read by `sql`, whose grammar has expressions only, and uses the functions of
 `functions` only. So what is true of a tuple depends on that tuple's values and on the types

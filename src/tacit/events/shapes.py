@@ -1,7 +1,7 @@
 """The geometry behind areas: which positions are inside, and where a cell of a grid lies.
 
-Every shape tells two things, both vectorised: `contains` for positions, exactly, and
-`relate` for rectangles, where PARTLY is always a safe answer.
+Every shape has two vectorised methods: `contains` for positions, exactly, and `relate` for
+rectangles, where PARTLY is always a safe answer.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Sieves: what clears, in the masks of tuples, the bits of event types they are not of.
+"""Sieves: filters that clear, in the masks of tuples, the bits of event types they are not of.
 
-Each sieve looks at few columns for many event types at once. A row of bits has 1 for the
-event types that a sieve says nothing about, so that masks are the AND of all rows; to
-sift the same tuples twice changes nothing. What masks are before the first sieve is called
-`every`: 1 for the event types that are possible at all.
+Each sieve reads few columns for many event types at once. A row of bits has 1 for the event
+types that a sieve does not test, so masks are the AND of all rows; filtering the same tuples
+twice changes nothing. The masks before the first sieve are `every`: 1 for the event types that
+are possible at all.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tacit.kernels import compiled
 
 Masks: TypeAlias = NDArray[np.uint64]
 Asked: TypeAlias = Sequence[tuple[int, BoundPredicate]]
-"""Numbers of event types, and what each asks for; the same number may come again."""
+"""Numbers of event types, and a condition of each; a number may occur several times."""
 
 WIDEST = 4096
 """How many integers a table of all values between the least and the greatest may have."""
@@ -37,7 +37,7 @@ _FEW = 96
 
 
 class Sieve(Protocol):
-    """Something that sifts tuples."""
+    """A filter of tuples."""
 
     def sift(self, batch: pa.RecordBatch, masks: Masks) -> None:
         """Clear the bits of event types that the tuples are not of."""
@@ -160,7 +160,7 @@ class IntegerSieve(LookUpSieve):
             sieve.sift(batch, masks)
 
     def _widen(self, low: int, high: int) -> None:
-        """Make the table hold these values too, or give it up."""
+        """Extend the table to these values, or give it up."""
         if self._high >= self._low:
             low, high = min(self._low, int(low)), max(self._high, int(high))
         self._wide = int(high) - int(low) >= WIDEST
@@ -192,7 +192,7 @@ class StepSieve:
 
 
 class ExpressionSieve:
-    """Whatever else: Polars evaluates the expressions over the tuples."""
+    """Everything else: Polars evaluates the expressions over the tuples."""
 
     def __init__(self, asked: Asked, schema: pl.Schema) -> None:
         self._numbers = [number for number, _ in asked]

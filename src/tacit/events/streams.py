@@ -15,16 +15,16 @@ COLUMN_TYPES: Final[tuple[ColumnType, ...]] = get_args(ColumnType)
 
 
 class Stream(Config):
-    """Where a stream's tuples keep what the engine needs of them."""
+    """The columns of a stream's tuples that the engine needs."""
 
     subject: str
-    """The column that holds the subject: whose tuple it is."""
+    """The column that holds the subject."""
     time: str
     """The column that holds the event time."""
     zone: str = "UTC"
-    """The zone of times that carry none."""
+    """The time zone of times without a zone."""
     unit: Literal["s", "ms", "us", "ns"] | None = None
-    """The unit of numeric times; by default seconds or milliseconds, told by their size."""
+    """The unit of numeric times; by default seconds or milliseconds, depending on their size."""
     lon: str = "lon"
     """The column that holds the longitude, for areas."""
     lat: str = "lat"

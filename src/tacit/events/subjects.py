@@ -1,8 +1,8 @@
 """The registry of subjects: names to slots and back, for as long as a run lasts.
 
 Names are text, exactly as written: '007' is not '7'. An integer in a column is its decimal
-digits. Other types (fractions, truth values, bytes) name nobody: cast them to text first. A null
-or an empty text is no subject.
+digits. Other types (fractions, booleans, bytes) are refused: cast them to text first. A null or
+an empty text is not a subject.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tacit.events.interning import UNKNOWN, DecimalIndex, Numbers, TextInterner
 from tacit.kernels import compiled
 
 NO_SUBJECT = -2
-"""In place of a slot where a tuple names nobody; UNKNOWN (-1) where it names a stranger."""
+"""Instead of a slot, for a tuple without a subject; UNKNOWN (-1) is an unregistered one."""
 _SIGNED = {pa.int32().id, pa.int64().id}
 Column: TypeAlias = pa.Array | pa.ChunkedArray | pl.Series
 
@@ -59,7 +59,7 @@ class Subjects:
         return self._names
 
     def slots(self, column: Column) -> Numbers:
-        """Each tuple's slot: UNKNOWN for a stranger, NO_SUBJECT where nobody is named."""
+        """Each tuple's slot: UNKNOWN if unregistered, NO_SUBJECT without a subject."""
         if isinstance(column, pa.Array):
             if column.type.id in _SIGNED and not column.null_count:
                 return self._integers.find(column.to_numpy())  # as most often
@@ -67,7 +67,7 @@ class Subjects:
         return _joined([self._slots(chunk, False) for chunk in arrow_chunks(column)])
 
     def learn(self, column: Column) -> Numbers:
-        """Each tuple's slot; strangers are registered in order of first appearance."""
+        """Each tuple's slot; new subjects are registered in order of first appearance."""
         return _joined([self._slots(chunk, True) for chunk in arrow_chunks(column)])
 
     def add(self, names: Column | Sequence[int] | Sequence[str]) -> int:
@@ -86,7 +86,7 @@ class Subjects:
         return self.learn(names)
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """All there is to know, as plain arrays."""
+        """The state, as plain arrays."""
         text, ends = self._texts.names
         return {"text": text.copy(), "ends": ends.copy()}
 
@@ -211,7 +211,7 @@ def _refuse_empty(ends: NDArray[Any], found: Numbers) -> None:
 def _look_up(
     codes: NDArray[Any], bits: NDArray[np.uint8], offset: int, slots: Numbers, found: Numbers
 ) -> bool:
-    """The slots of codes; whether there is a stranger among them."""
+    """The slots of codes; whether any of them is unregistered."""
     strange = False
     for row in range(len(codes)):
         if len(bits) and not bits[(offset + row) >> 3] >> ((offset + row) & 7) & 1:

@@ -1,4 +1,4 @@
-"""Event times: whatever a column holds becomes whole microseconds since 1970, in UTC.
+"""Event times: the values of a column become whole microseconds since 1970, in UTC.
 
 A column may hold timestamps (of any unit, with or without a zone), dates, ISO 8601 text
 or numbers, also as text, that count from 1970. What is finer than a microsecond is cut off. A
@@ -18,7 +18,7 @@ from tacit.events.streams import Stream
 from tacit.kernels import compiled
 
 NO_TIME = -(2**63)
-"""In place of a time where there is none."""
+"""Instead of a time, where there is none."""
 _SECOND, _DAY = 1_000_000, 86_400_000_000
 _PER = {"s": 1_000_000, "ms": 1_000, "us": 1, "ns": -1_000}
 """Microseconds in a unit; a negative number divides."""

@@ -11,7 +11,7 @@ class EventType(Config):
     """Which tuples of a stream are events of this type; without conditions, all of them."""
 
     stream: str
-    """The stream whose tuples are looked at."""
+    """The stream whose tuples are tested."""
     where: str | None = None
     """An SQL expression over the tuple's columns; null is no match."""
     inside: str | tuple[str, ...] | None = None

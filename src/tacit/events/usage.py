@@ -30,7 +30,7 @@ _KINDS: Final[dict[Kind, ColumnType]] = {
 
 
 class Inferred(NamedTuple):
-    """The type of a column, and the use that shows it; None where its uses do not tell."""
+    """The type of a column, and the use that shows it; None if its uses do not show it."""
 
     type: ColumnType | None
     reason: str

@@ -1,1 +1,1 @@
-"""What can be asked or protected: the tree, the language, and how patterns are matched."""
+"""Patterns for queries and private patterns: the tree, the language, and matching."""

@@ -111,8 +111,8 @@ def _collect(pattern: Pattern, mistakes: list[PatternError]) -> tuple[set[str], 
 
 _TWICE = "the alias '{}' is given twice: only branches of one OR may share an alias"
 _UNBOUND = (
-    "the alias '{}' stands inside {}, and means nothing outside it: "
-    "take it away, or put its WHERE inside too"
+    "the alias '{}' is inside {} and has no meaning outside of it: "
+    "remove it, or put its WHERE inside too"
 )
 
 

@@ -28,7 +28,7 @@ from tacit.patterns.lists import ONE, SPREAD, TOP, EventLists, Selection, read_g
 
 @dataclass(frozen=True, slots=True)
 class Bits:
-    """The tables of chains laid out in words; a chain longer than a word has words of its own."""
+    """The tables of chains packed into words; a chain longer than a word has its own words."""
 
     selection: Selection
     enter: NDArray[np.uint64]  # [type, word]: states entered by an event
@@ -82,7 +82,7 @@ class Bits:
     def run(
         self, lists: EventLists, columns: NDArray[np.int64], out: NDArray[np.bool_]
     ) -> NDArray[np.bool_]:
-        """Fill a column of `out[window]` for each chain; tell where types occur twice at once."""
+        """Fill a column of `out[window]` for each chain; mark where types occur twice at once."""
         doubled = np.zeros(len(lists), np.bool_)
         _run(
             lists.starts,

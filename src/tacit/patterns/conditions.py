@@ -129,7 +129,7 @@ def parts(condition: Condition | Term) -> tuple[Condition | Term, ...]:
 
 
 def depth(condition: Condition | Term) -> int:
-    """How many conditions and terms stand inside one another at most."""
+    """The deepest nesting of conditions and terms."""
     deepest, level = 0, [condition]
     while level:
         deepest += 1

@@ -110,7 +110,7 @@ def value(term: Term, schema: Mapping[str, pl.DataType]) -> pl.Expr:
 
 
 def _value(term: Term, schema: Mapping[str, pl.DataType]) -> Value | None:
-    """A term's value; None where it is unknown whatever the row."""
+    """A term's value; None if it is unknown for every row."""
     match term:
         case Constant(constant):
             return constant_value(constant)

@@ -245,7 +245,7 @@ def _list_node(
     empty: NDArray[np.bool_],
     heads: NDArray[np.int64],
 ) -> tuple[Store, int, bool]:
-    """Append the intervals of a node; tell whether it has a match without events as well."""
+    """Append the intervals of a node; return whether it also has a match without events."""
     kind, left, right, value = row[0], row[1], row[2], row[3]
     reach = (row[4] != 0, row[5] != 0)
     one, two = bounds[left], bounds[right]

@@ -80,7 +80,7 @@ class Names:
             raise mistake
         for used in _references(pattern, self.written):
             if used not in self.patterns:
-                raise _mistake(name, used, f"'{used}' has a mistake of its own: mend that first")
+                raise _mistake(name, used, f"'{used}' has a mistake; correct that first")
         return self._inline(pattern)
 
     def _own_mistakes(self, name: str | None, pattern: Pattern) -> list[PatternError]:

@@ -1,4 +1,4 @@
-"""What the parts of a pattern owe to what stands around them.
+"""What the parts of a pattern depend on in the parts around them.
 
 The less a table of matches must hold, the shorter it is: a match that differs from another
 in nothing that is looked at, or that is no better in anything, is dropped.
@@ -96,7 +96,7 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """How one part of a SEQ or AND comes in: what is asked of it, and of the join with it."""
+    """How one part of a SEQ or AND is joined: the conditions on it, and on the join."""
 
     part: Pattern
     need: Need

@@ -61,7 +61,7 @@ class Relational:
         self.when_empty = _detected_when_empty(pattern)
         self._numbers = {type_: number for number, type_ in enumerate(types)}
         self._streams = {type_: streams[type_] for type_ in self.event_types}
-        # A stream whose attributes nobody compares has none, but its tuples matter.
+        # A stream without compared attributes has no columns here, but its tuples matter.
         columns: dict[str, dict[str, None]] = {stream: {} for stream in self._streams.values()}
         for stream, attribute in self._looked_at():
             columns[stream][attribute.column] = None

@@ -133,7 +133,7 @@ def _code(text: str) -> str:
 
 
 def _unclosed(code: str) -> int:
-    """Where the innermost parenthesis stands that is not closed."""
+    """The place of the innermost parenthesis that is not closed."""
     opened: list[int] = []
     for found in re.finditer(r"[()]", code):
         if found[0] == "(":

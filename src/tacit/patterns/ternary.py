@@ -1,4 +1,4 @@
-"""Three values: what a window's known events say about a pattern, whatever the others do.
+"""Three values: what a window's known events imply about a pattern, whatever the others do.
 
 `surely` and `possibly` rewrite a pattern into one over the known events alone. They keep, for
 every choice of unknown events (any number, times and attributes):
@@ -159,7 +159,7 @@ def _possibly(pattern: Pattern, unknown: AbstractSet[str]) -> _Possible:
         case And():
             return _Possible(all_of(part.pattern for part in below), whole)
         case Or():
-            # Where one branch is always met, the matches of the others are not told apart.
+            # If one branch is always met, the matches of the others need not be distinguished.
             made = any_of(part.pattern for part in below)
             return _Possible(made, whole and made is not True)
         case Seq(parts):
@@ -212,7 +212,7 @@ def _loosely_where(part: Pattern | bool, condition: Condition) -> Pattern | bool
 
 
 def _loosened(condition: Condition, known: AbstractSet[str], *, wanted: bool) -> Condition | None:
-    """What the known elements must meet for the condition to be `wanted`; None is nothing."""
+    """The condition on known elements for the result to be `wanted`; None if there is none."""
     match condition:
         case Comparison():
             if not {found.alias for found in attributes(condition)} <= known:
@@ -291,8 +291,8 @@ def not_of(part: Pattern | bool) -> Pattern | bool:
 def _seq(made: Iterable[tuple[Pattern, Pattern | bool]]) -> Pattern | bool:
     """SEQ of what was made of its parts, without those that are always met.
 
-    A part that has become a NOT speaks of the whole window; as such it must not stand
-    directly in the SEQ, where it would speak of a gap.
+    A part that has become a NOT refers to the whole window. It must not be directly in the SEQ,
+    where it would refer to a gap.
     """
     needed: list[Pattern] = []
     for part, result in made:

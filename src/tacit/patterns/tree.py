@@ -21,11 +21,11 @@ from tacit.patterns.conditions import KEYWORDS, NAME, Condition
 MAX_DEPTH = 250
 """How deep a pattern, or a condition, may be nested."""
 MAX_COUNT = 1000
-"""How often a repetition may ask for its part."""
+"""The largest count of a repetition."""
 
 
 class _Node:
-    """What every kind of pattern can do."""
+    """The methods of every pattern."""
 
     __slots__ = ()
 

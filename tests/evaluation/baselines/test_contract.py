@@ -138,7 +138,7 @@ def test_settings_that_make_no_sense_are_refused() -> None:
         Setting(TYPES, (frozenset("ae"),), (), history)
     with pytest.raises(PatternError, match="'e'"):
         Setting(TYPES, PRIVATE, (Name("e"),), history)
-    with pytest.raises(PatternError, match="no order"):
+    with pytest.raises(PatternError, match="not order"):
         Setting(TYPES, PRIVATE, (Seq("a", "b"),), history)
     with pytest.raises(PrivacyError, match="presence must be"):
         Setting(TYPES, PRIVATE, (), history[:, :2])

@@ -1,4 +1,4 @@
-"""Baselines: what others would do, each brought to the same guarantee for private patterns."""
+"""Baselines: other methods, each calibrated to the same guarantee for private patterns."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BASELINES: Final[tuple[Baseline, ...]] = (
     Suppression(),
     PriorAlone(),
 )
-"""All of them, with the parameters that suit them best: see the page on baselines."""
+"""All baselines, with the parameters with which they do best: see docs/baselines.md."""
 
 __all__ = [
     "BASELINES",

@@ -23,7 +23,7 @@ from tacit.kernels import compiled
 
 @dataclass(frozen=True, slots=True)
 class BudgetAbsorption:
-    """Publish where the data have changed, with the shares of the steps that were skipped too.
+    """Publish when the data have changed, with the shares of skipped steps added.
 
     Half of the budget E is for finding out whether they have changed, E/(2w) at each step; of
     the other half each step has E/(2w). A publication absorbs the shares of skipped steps, up

@@ -23,7 +23,7 @@ from tacit.kernels import compiled
 
 @dataclass(frozen=True, slots=True)
 class BudgetDistribution:
-    """Publish where the data have changed, each time with half of what is left; else repeat.
+    """Publish when the data have changed, each time with half of what is left; else repeat.
 
     Half of the budget E is for finding out whether they have changed, E/(2w) at each step.
 

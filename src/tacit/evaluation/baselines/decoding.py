@@ -1,8 +1,8 @@
-"""How noisy presence becomes answers: at its word, or by what is likelier. The same for all.
+"""Literal and posterior decoding of noisy presence, the same for all baselines.
 
-A posterior decoder knows what everyone may know: how noisy a release is, when it was only
-repeated, and what history says. It looks at a query's noisy elements, a number y, and weighs
-each true x by how often history has it and how likely the noise turns it into y.
+A posterior decoder uses what is public: how noisy a release is, when it was only repeated, and
+what history says. It takes a query's noisy elements, a number y, and weights each true x by how
+often history has it and how likely the noise turns it into y.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tacit.planning.quality import Confusion, micro_alpha
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Decoder:
-    """For each query and grade, the noisy presences y in which to say yes."""
+    """For each query and grade, the noisy presences y for which the answer is yes."""
 
     setting: Setting
     yes: tuple[NDArray[np.bool_], ...]
@@ -40,7 +40,7 @@ class Decoder:
 
 
 def literal(setting: Setting) -> Decoder:
-    """Reads noisy presence as if it were true."""
+    """Treats noisy presence as true."""
     tables = tuple(np.broadcast_to(asked.table, (256, len(asked.table))) for asked in setting.asked)
     return Decoder(setting, tables)
 
@@ -48,10 +48,10 @@ def literal(setting: Setting) -> Decoder:
 def posterior(
     baseline: Baseline, setting: Setting, epsilon: Amount, random: np.random.Generator
 ) -> Decoder:
-    """Says yes where a query is likely enough, for the best expected micro Q on history.
+    """Answers yes if a query is likely enough, for the best expected micro Q on history.
 
-    The baseline is tried on history, to see how often it repeats a release and how much a
-    repeated one tells. This is post-processing: it costs no privacy.
+    The baseline is run on history, to learn how often it repeats a release and how much a
+    repeated one reveals. This is post-processing: it costs no privacy.
     """
     tried = baseline.release(setting.history, setting, epsilon, random)
     shares = np.bincount(tried.grades.ravel(), minlength=len(tried.flips)).astype(np.float64)
@@ -77,7 +77,7 @@ def measured(
     epsilon: Amount,
     random: np.random.Generator,
 ) -> dict[Decode, Confusion[Floats]]:
-    """How well the same release does in either decoding, for each query."""
+    """The counts of one release with each decoding, for each query."""
     truth = true_answers(setting, presence)
     release = baseline.release(presence, setting, epsilon, random)
     decoders: dict[Decode, Decoder] = {
@@ -108,8 +108,8 @@ def _stacked(answers: list[NDArray[np.bool_]], shape: tuple[int, ...]) -> NDArra
 def _channels(tried: Release, truth: Presence) -> Floats:
     """`[grade][type][x][y]`: how likely a bit x comes out as y.
 
-    What is known is used as it is; how repeated bits relate to the truth is learned, as the
-    covariance of the two. It is 0, and the bits tell nothing, where they never change.
+    Known probabilities are used directly. How repeated bits relate to the true ones is learned,
+    as the covariance of the two. It is 0, and the bits are ignored, if they never change.
     """
     flips = tried.flips
     channels = np.stack([1 - flips, flips, flips, 1 - flips], axis=-1)

@@ -1,4 +1,4 @@
-"""How far a window is from the last release, as w-event mechanisms see it."""
+"""The distance of a window from the last release, for w-event mechanisms."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from tacit.evaluation.baselines.setting import Floats, Presence, Setting
 
 @dataclass(frozen=True, slots=True)
 class EventLevel:
-    """Flip the presence of every event type, whatever the private patterns are.
+    """Flip the presence of every event type, independently of the private patterns.
 
     Guarantee: event-level epsilon/m-DP, so pattern-level epsilon-DP.
     Neighbours: streams that differ in one event; a pattern's are m of these apart.

@@ -1,4 +1,4 @@
-"""Landmark privacy: windows that hold a private element count, of the others one at a time."""
+"""Landmark privacy: protects all windows with a private element, and one other window."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tacit.kernels import compiled
 
 
 def landmarks(presence: Presence, setting: Setting) -> NDArray[np.int64]:
-    """How many windows of each subject hold an element of a private pattern."""
+    """How many windows of each subject contain an element of a private pattern."""
     marked = setting.streams(presence)[..., setting.private_columns].any(axis=-1)
     return np.asarray(marked.sum(axis=1), np.int64)
 
@@ -40,8 +40,8 @@ class LandmarkUniform:
     Neighbours: streams that differ in one event at each landmark and in one other window.
     Why: each window spends E/(L + 1) per event, and L + 1 of them add up to E. A pattern's m
     events lie in one window, where they lose m * E/(L + 1) = epsilon.
-    Spends: epsilon/m for each event. The noise does not depend on L once it is converted, so
-    that nothing is given away about which windows are landmarks.
+    Spends: epsilon/m for each event. After the conversion the noise does not depend on L, so
+    nothing is revealed about which windows are landmarks.
     Source: Katsomallos, Tzompanaki, Kotzinos 2022.
     """
 
@@ -62,8 +62,9 @@ class LandmarkUniform:
 class LandmarkAdaptive:
     """Publish at a rate that follows the releases: less often while they stay alike; else repeat.
 
-    After a publication the rate loses a share `fall` of itself where the release is nearer to
-    the last one than the noise is wide, and gains a share `rise` of what it lacks otherwise.
+    After a publication the rate falls by the share `fall` of itself if the release is closer to
+    the last one than the scale of the noise. Otherwise it rises by the share `rise` of its
+    distance to 1.
 
     Guarantee: landmark E-DP, with E = (L + 1) * epsilon/m for a subject with L landmarks.
     Neighbours: streams that differ in one event at each landmark and in one other window.
@@ -71,7 +72,7 @@ class LandmarkAdaptive:
     event, a repeated one nothing. A pattern's m events lose m * E/(L + 1) = epsilon at most.
     Spends: epsilon/m for each event of a published window.
     Source: Katsomallos, Tzompanaki, Kotzinos 2022. What a repetition saves is not added to
-    later windows: they would give away more than epsilon.
+    later windows: they would spend more than epsilon.
     """
 
     fall: float = 0.1

@@ -1,4 +1,4 @@
-"""Prior alone: answers from public events and base rates, whatever private events do."""
+"""Prior alone: answers from public events and base rates, independent of private events."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tacit.evaluation.baselines.suppression import without
 
 @dataclass(frozen=True, slots=True)
 class PriorAlone:
-    """Show public events as they are and no private event at all.
+    """Release public events unchanged and no private events.
 
     Guarantee: pattern-level 0-DP.
     Neighbours: windows that differ anywhere inside a pattern's elements.
     Why: what is released does not depend on any element of any private pattern.
-    Spends: nothing. What it reaches is what any mechanism should at least reach.
+    Spends: nothing. Every mechanism should be at least as good.
     """
 
     name: str = "prior alone"

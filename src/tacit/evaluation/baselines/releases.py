@@ -1,4 +1,4 @@
-"""What a baseline gives out, what that cost, and the noise that it is made with.
+"""The releases of baselines, what they cost, and their noise.
 
 Amounts are per event: what a mechanism spends to hide the presence of one event of a window.
 A private pattern has m elements, and they lie in one window, so its loss there is m times as much.
@@ -21,21 +21,21 @@ from tacit.evaluation.baselines.setting import Floats, Presence, Setting
 Amount: TypeAlias = float | int | Decimal | Fraction
 
 GRADES: Final = 12
-"""How many levels of noise a decoder tells apart, half an octave of epsilon each."""
+"""How many levels of noise a decoder distinguishes, each a factor sqrt(2) of epsilon wide."""
 _UNIT = 2**53
 """NumPy's uniform floats are whole multiples of 1/_UNIT, each as likely as any other."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Release:
-    """Noisy presence, with what everyone may know about its noise."""
+    """Noisy presence, with what is public about its noise."""
 
     values: Floats | Presence
-    """In the shape of the presence: numbers, or truth values."""
+    """In the shape of the presence: numbers, or booleans."""
     grades: NDArray[np.uint8]
     """`[window]`, or `[subject][window]`: 0 where the last release is repeated."""
     flips: Floats
-    """`[grade][event type]`: how likely a bit is wrong; of grade 0 nothing is known beforehand."""
+    """`[grade][event type]`: how likely a bit is wrong; unknown in advance for grade 0."""
     spent: Floats
     """`[window]`, or `[subject][window]`: the epsilon per event for what is published."""
     tested: Floats
@@ -43,13 +43,13 @@ class Release:
 
     @property
     def bits(self) -> Presence:
-        """The noisy presence: what is above a half."""
+        """The noisy presence: values above a half."""
         if self.values.dtype == np.bool_:
             return self.values.astype(np.bool_, copy=False)
         return np.asarray(self.values > 0.5)
 
     def loss(self, elements: int) -> Floats:
-        """What each window gives away of a private pattern of so many elements."""
+        """What each window spends on a private pattern of so many elements."""
         return elements * (self.spent + self.tested)
 
 
@@ -58,10 +58,10 @@ class Baseline(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is called in tables and figures."""
+        """Its name in tables and figures."""
 
     def own_epsilon(self, presence: Presence, setting: Setting, epsilon: Amount) -> Floats:
-        """What its own definition of privacy calls epsilon, for each subject."""
+        """The epsilon of its own privacy definition, for each subject."""
 
     def release(
         self, presence: Presence, setting: Setting, epsilon: Amount, random: np.random.Generator
@@ -70,7 +70,7 @@ class Baseline(Protocol):
 
 
 def check_epsilon(epsilon: Amount) -> float:
-    """The epsilon as a float; what is no finite number greater than 0 is refused."""
+    """The epsilon as a float; anything but a finite number greater than 0 is refused."""
     number = isinstance(epsilon, float | int | Decimal | Fraction | np.floating | np.integer)
     if not number or isinstance(epsilon, bool):
         raise PrivacyError(f"epsilon must be a number, such as 1.0; got {epsilon!r}")
@@ -82,7 +82,7 @@ def check_epsilon(epsilon: Amount) -> float:
 
 
 def check_steps(w: int) -> None:
-    """Refuse a number of steps that is none."""
+    """Refuse an invalid number of steps."""
     if isinstance(w, bool) or not isinstance(w, int) or w < 1:
         raise PrivacyError(f"w must be a whole number of steps, 1 or more; got {w!r}")
 
@@ -90,8 +90,8 @@ def check_steps(w: int) -> None:
 def per_event(setting: Setting, epsilon: Amount) -> float:
     """What one event may cost in its window: epsilon/m, with the m of the longest pattern.
 
-    These mechanisms do not look at patterns: all event types are treated alike. So where
-    patterns differ in length the longest loses epsilon and the shorter ones less.
+    These mechanisms do not use patterns: all event types are treated alike. So if patterns
+    differ in length, the longest loses epsilon and the shorter ones less.
     """
     return check_epsilon(epsilon) / setting.longest
 
@@ -128,7 +128,7 @@ def alike(values: Floats | Presence, flips: Floats, epsilon: float) -> Release:
 def laplacian(values: Floats, spent: Floats, tested: Floats, most: float) -> Release:
     """A release by the Laplace mechanism, whose scale is 1/spent; `most` is spent at most.
 
-    Cut at a half, a value lies on the wrong side with probability exp(-spent/2)/2.
+    Thresholded at a half, a value is wrong with probability exp(-spent/2)/2.
     """
     octaves = np.full(spent.shape, np.inf)
     np.divide(most, spent, out=octaves, where=spent > 0)

@@ -1,4 +1,4 @@
-"""What a baseline works in: event types, private patterns, queries of presence, and history."""
+"""The setting of a baseline: event types, private patterns, queries of presence, and history."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Asked:
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """What is protected and what is asked. All private patterns have the same epsilon.
+    """The private patterns and the queries. All private patterns have the same epsilon.
 
     >>> history = np.array([[True, False, True], [True, True, False]])
     >>> Setting(("a", "b", "c"), (frozenset("ab"),), (And("b", "c"),), history).longest
@@ -72,7 +72,7 @@ class Setting:
     queries: tuple[Pattern, ...]
     history: Presence
     alphas: tuple[float, ...] = ()
-    """How much precision counts for each query; a half if nothing is said."""
+    """The weight of precision for each query; a half by default."""
 
     def __post_init__(self) -> None:
         if not self.private or not all(self.private):
@@ -122,7 +122,7 @@ class Setting:
 
     def _check(self, query: Pattern) -> None:
         if not is_presence(boolean_form(query)):
-            raise PatternError(f"baselines know presence alone, no order: they cannot read {query}")
+            raise PatternError(f"baselines support presence only, not order; got {query}")
         if unknown := set(elements(query)) - set(self.types):
             raise PatternError(f"no event type is called '{min(unknown)}'")
         if len(elements(query)) > MOST_ELEMENTS:

@@ -20,15 +20,15 @@ _MOST_CHOICES = 1024
 
 @dataclass(frozen=True, slots=True)
 class Suppression:
-    """Remove all events of one element of each private pattern: the one that is missed least.
+    """Remove all events of one element of each private pattern: the one that costs least quality.
 
-    Guarantee: none of the kind that epsilon measures. No private pattern can be seen whole,
-    but its other elements are shown as they are: an input without them is told apart for sure.
+    Guarantee: none that epsilon measures. No private pattern can be seen as a whole, but its
+    other elements are released unchanged: an input without them is distinguished with certainty.
     Neighbours: it hides the difference between inputs that differ in suppressed types alone.
     Why: what is released does not depend on the suppressed types.
     Spends: nothing on what is suppressed, and no epsilon bounds the rest.
     Source: Wang, He, Rundensteiner, Naughton 2013 (type-level suppression); they weigh the
-    matches that are lost, we the quality Q on history when absence is taken at its word.
+    matches that are lost, we the quality Q on history with literal decoding.
     """
 
     name: str = "suppression"
@@ -52,7 +52,7 @@ class Suppression:
 
 
 def without(presence: Presence, hidden: Iterable[int], spent: float) -> Release:
-    """Presence as it is, but for types that are never shown: their bits tell nothing."""
+    """Presence unchanged, except for suppressed types, whose bits carry no information."""
     columns = list(hidden)
     shown = presence.copy()
     shown[..., columns] = False

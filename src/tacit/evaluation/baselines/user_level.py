@@ -26,12 +26,12 @@ class UserLevel:
     Neighbours: whole streams of one subject.
     Why: each of the T * d bits is flipped with E/(T * d), and these add up to E. Inputs that
     differ in a pattern's m elements in one window differ in m bits: m * E/(T * d) = epsilon.
-    Spends: epsilon/m for each event. Converted so, it is the event-level mechanism: what
-    user-level privacy promises beyond one window is more than the axis of the plot shows.
+    Spends: epsilon/m for each event. After this conversion it is the event-level mechanism: the
+    axis of the plot does not show what user-level privacy guarantees beyond one window.
     Source: Dwork, Naor, Pitassi, Rothblum 2010.
 
     With `over="stream"` epsilon is that of a pattern's elements in all windows of a subject,
-    which is a T times stronger promise than that of the others: for context only.
+    which is a T times stronger guarantee than that of the others: for context only.
     """
 
     over: Literal["window", "stream"] = "window"

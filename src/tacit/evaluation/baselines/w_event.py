@@ -27,7 +27,7 @@ class WEventUniform:
     Neighbours: streams that differ in one event at each of w steps in a row.
     Why: a step spends E/w per event, w of them E. A pattern's m events lie in one step, where
     the sum of what they change is m: its loss is m * E/w = epsilon.
-    Spends: epsilon/m for each event, whatever w is; it only says how E is reckoned.
+    Spends: epsilon/m for each event, for every w, which only determines E.
     Source: Kellaris, Papadopoulos, Xiao, Papadias 2014.
     """
 
