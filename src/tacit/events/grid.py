@@ -62,40 +62,48 @@ class Grid:
             found[rows] |= self.masks[area]
 
     def _fill(self) -> None:
-        """Find each cell's class: the areas that cover it, and those that need an exact test."""
-        knows: dict[int, tuple[list[int], list[int]]] = {}
-        for area, shape in enumerate(self.shapes):
-            for cell, relation in self._related(shape):
-                covering, asked = knows.setdefault(cell, ([], []))
-                (covering if relation == WHOLLY else asked).append(area)
-        classes: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {((), ()): 0}
-        self._cells = np.zeros(SIDE * SIDE, np.int32)
-        for cell, (covering, asked) in knows.items():
-            kind = tuple(covering), tuple(asked)
-            self._cells[cell] = classes.setdefault(kind, len(classes))
-        self._covers = np.zeros((len(classes), self.masks.shape[1]), np.uint64)
-        for number, (covers, _) in enumerate(classes):
-            self._covers[number] = np.bitwise_or.reduce(self.masks[list(covers)], axis=0)
-        counts = [len(asked) for _, asked in classes]
-        self._first = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        self._asked = np.array([area for _, asked in classes for area in asked], np.int64)
+        """Find each cell's class: the areas that cover it, and those that need an exact test.
 
-    def _related(self, shape: Shape) -> list[tuple[int, int]]:
+        Each area splits the classes of the cells that it touches.
+        """
+        classes: list[tuple[tuple[int, ...], tuple[int, ...]]] = [((), ())]
+        cells = np.zeros(SIDE * SIDE, np.int64)
+        for area, shape in enumerate(self.shapes):
+            touched, relation = self._related(shape)
+            splits, place = np.unique(
+                2 * cells[touched] + (relation == WHOLLY), return_inverse=True
+            )
+            cells[touched] = len(classes) + place
+            for kind, wholly in (divmod(int(split), 2) for split in splits):
+                covers, asked = classes[kind]
+                classes.append(((*covers, area), asked) if wholly else (covers, (*asked, area)))
+        used, place = np.unique(np.append(0, cells), return_inverse=True)
+        self._cells = place[1:].astype(np.int32)
+        kept = [classes[number] for number in used]
+        self._covers = np.zeros((len(kept), self.masks.shape[1]), np.uint64)
+        for number, (covers, _) in enumerate(kept):
+            self._covers[number] = np.bitwise_or.reduce(self.masks[list(covers)], axis=0)
+        counts = [len(asked) for _, asked in kept]
+        self._first = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        self._asked = np.array([area for _, asked in kept for area in asked], np.int64)
+
+    def _related(self, shape: Shape) -> tuple[NDArray[np.int64], NDArray[np.int8]]:
         """The cells that a shape touches and how, found by halving blocks of cells."""
-        found: list[tuple[int, int]] = []
+        found: list[NDArray[np.int64]] = []
+        relations: list[NDArray[np.int8]] = []
         blocks, side = np.zeros((1, 2), np.int64), SIDE
         while len(blocks):
             relation = shape.relate(self._rectangles(blocks, side))
             done = (relation == WHOLLY) | ((relation == PARTLY) & (side == 1))
-            for (column, row), how in zip(blocks[done], relation[done], strict=True):
-                inner = np.arange(side)
-                cells = (column + inner)[:, None] * SIDE + (row + inner)
-                found.extend((int(cell), int(how)) for cell in cells.ravel())
+            inner = (np.arange(side)[:, None] * SIDE + np.arange(side)).reshape(-1)
+            cells = (blocks[done] @ np.array([SIDE, 1]))[:, None] + inner
+            found.append(cells.reshape(-1))
+            relations.append(np.repeat(relation[done], side * side))
             blocks = blocks[(relation != OUTSIDE) & ~done]
             side //= 2
             halves = np.array([[0, 0], [0, side], [side, 0], [side, side]])
             blocks = (blocks[:, None, :] + halves).reshape(-1, 2)
-        return found
+        return np.concatenate(found), np.concatenate(relations)
 
     def _rectangles(self, blocks: NDArray[np.int64], side: int) -> Floats:
         """The blocks' edges, a hair too wide: a position may be rounded into the next cell."""
