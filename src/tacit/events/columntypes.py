@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -105,8 +106,7 @@ class ColumnTypes:
                     f"column '{field.name}' is declared as {to}, but the source holds"
                     f" {field.type}, which cannot be converted; correct `columns`"
                 )
-            converted = _convert(pa.nulls(1, field.type), to, self.stream)
-            fields.append(pa.field(field.name, converted.type))
+            fields.append(pa.field(field.name, _converted_type(field.type, to)))
         return pa.schema(fields)
 
     def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -117,6 +117,12 @@ class ColumnTypes:
                 column = _convert(batch.column(number), to, self.stream)
                 batch = batch.set_column(number, field.name, column)
         return batch
+
+
+@lru_cache(maxsize=256)
+def _converted_type(kind: pa.DataType, to: ColumnType) -> pa.DataType:
+    """The type of a column after conversion; it depends on no stream."""
+    return _convert(pa.nulls(1, kind), to, Stream(subject="subject", time="time")).type
 
 
 def _convert(array: pa.Array, to: ColumnType, stream: Stream) -> pa.Array:

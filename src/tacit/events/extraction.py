@@ -160,9 +160,11 @@ class Extractor:
             factors: Factors = {}
             faults = []
             for name, predicate in self._predicates.items():
+                parts = predicate.factors()
                 try:
-                    predicate.bind(schema)
-                    factors[name] = [factor.bind(schema) for factor in predicate.factors()]
+                    if len(parts) > 1:  # they must fit together too
+                        predicate.bind(schema)
+                    factors[name] = [part.bind(schema) for part in parts]
                 except ValueError as error:
                     faults.append(
                         f"the condition of event type '{name}' does not work here: {error}"
