@@ -9,6 +9,7 @@ import csv
 import io
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from itertools import pairwise
 from math import isfinite
@@ -45,6 +46,9 @@ def payloads(shape: SourceShape, tuples: Sequence[RawTuple]) -> list[bytes]:
     """The tuples of a stream as messages."""
     found: list[bytes] = []
     for one in sorted(tuples, key=lambda one: one.arrival):
+        if one.raw is not None:
+            found.append(one.raw)
+            continue
         rng = Random(one.spelling)
         payload = _json_line(one) if shape.coding == "json" else _cbor(one)
         if shape.coding == "json" and rng.random() < 0.2:
@@ -71,6 +75,8 @@ def _write_json(world: World, shape: SourceShape, tuples: Sequence[RawTuple], pa
 
 
 def _csv_line(one: RawTuple, names: Sequence[str]) -> bytes:
+    if one.raw is not None:
+        return one.raw + b"\n"
     rng = Random(one.spelling)
     fields = [_csv_text(rng, name, one.cells[name], one.style) for name in names]
     match one.broken:
@@ -86,7 +92,7 @@ def _csv_line(one: RawTuple, names: Sequence[str]) -> bytes:
     quoted = rng.random() < 0.3
     write = csv.writer(out, lineterminator="", quoting=csv.QUOTE_ALL if quoted else 0)
     write.writerow(fields)
-    line = out.getvalue().encode()
+    line = out.getvalue().encode("utf-8", "surrogatepass")
     match one.broken:
         case Broken.UNCLOSED_QUOTE:
             line = _inserted(rng, line, b',"')
@@ -143,6 +149,8 @@ def _spell_time(rng: Random, value: Cell, style: int | None) -> Cell:
 
 
 def _json_line(one: RawTuple) -> bytes:
+    if one.raw is not None:
+        return one.raw
     rng = Random(one.spelling)
     names = [name for name in ALL if one.cells[name] is not None or rng.random() < 0.5]
     rng.shuffle(names)
@@ -199,7 +207,10 @@ def _cbor(one: RawTuple) -> bytes:
         cells["at"] = _spell_time(rng, cells["at"], one.style)
     if one.broken is Broken.LIST:
         cells[rng.choice(ALL)] = [1, "a", {"b": []}]
-    payload = cbor2.dumps(cells)
+    try:
+        payload = cbor2.dumps(cells)
+    except UnicodeEncodeError:  # a lone surrogate, which it does not write
+        one, payload = replace(one, broken=Broken.LONE_SURROGATE), cbor2.dumps({})
     match one.broken:
         case None | Broken.LIST:
             return rng.choice((payload, payload, cbor2.dumps([cells])))
@@ -229,7 +240,7 @@ def _table(world: World, shape: SourceShape, tuples: Sequence[RawTuple]) -> pa.T
     columns = {}
     for name in ALL:
         kind = _arrow_type(rng, world, name)
-        values = [_typed(one.cells[name], kind) for one in tuples if one.broken is None]
+        values = [_typed(one.cells[name], kind) for one in tuples if not one.unreadable]
         columns[name] = pa.array(values, kind)
     return pa.table(columns)
 
@@ -261,7 +272,8 @@ def _typed(value: Cell, kind: pa.DataType) -> Any:
     if value is None:
         return None
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return _csv_text(Random(0), "", value)
+        text = _csv_text(Random(0), "", value)
+        return text if text.isascii() else text.encode("utf-8", "replace").decode()
     if isinstance(value, str) and pa.types.is_timestamp(kind):
         try:
             value = datetime.fromisoformat(value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import date
 from typing import Any, Final
 from unittest.mock import patch
@@ -18,14 +18,24 @@ from numpy.typing import NDArray
 from tacit.connectors import delimited, jsonlines, payloads
 from tacit.connectors.jsonlines import ParsedItems
 from tacit.connectors.mqtt import messages
+from tacit.connectors.writers import ArrowWriter
 from tacit.errors import SourceError
 from tacit.events import columntypes
 from tacit.events.columntypes import ColumnTypes, convert_text, infer_type
 from tacit.events.extraction import Extractor
 from tacit.events.streams import ColumnType, Stream
+from tacit.pipeline import openwindows
 from tacit.pipeline.deadletters import DeadLetters
+from tacit.pipeline.engine import Engine
 from tacit.pipeline.reading import Reading
+from tacit.pipeline.settlement import Settlement
 from tacit.pipeline.sources import Batch, encode_keys
+from tacit.privacy.policies import Policies
+from tacit.spec.columntypes import SpecColumns
+from tacit.windows.clock import NONE
+from tacit.windows.jumps import Jumps
+from tacit.windows.schedule import Windows
+from tests.differential.worlds import CODINGS, RELOADING
 
 Mutant = Callable[[], AbstractContextManager[None]]
 _LENIENT: Final = pl.col(pl.String).str.strip_chars().str.to_lowercase().replace("", None)
@@ -237,21 +247,113 @@ def conditions_see_the_batch() -> Iterator[None]:
         yield
 
 
-MUTANTS: Final[dict[str, tuple[Mutant, tuple[str, ...]]]] = {
-    "date format in a condition": (date_format_in_a_condition, (*TEXT, "parquet", "arrow")),
-    "time format of the batch": (time_format_of_the_batch, TEXT),
-    "subjects as numbers": (subjects_as_numbers, TEXT),
-    "types of the batch": (types_of_the_batch, TEXT),
-    "types of the first block": (types_of_the_first_block, TEXT),
-    "a broken line breaks its block": (broken_line_breaks_its_block, ("csv",)),
-    "a broken object spells the others anew": (
-        broken_object_spells_the_others_anew,
-        ("jsonl", "json"),
+@contextmanager
+def nothing_bounds_the_schedule() -> Iterator[None]:
+    """Any time moves the watermark, however far ahead it is."""
+    with patch.object(Windows, "jumps", property(lambda _: (1 << 60, 1 << 60))):
+        yield
+
+
+@contextmanager
+def one_tuple_confirms_itself() -> Iterator[None]:
+    """A tuple far ahead needs no other subject's."""
+
+    def alone(windows: Windows, *, alone: bool) -> Jumps:
+        return Jumps(windows.jumps[1], windows.jumps[1], windows.start_time or NONE, alone)
+
+    with patch.object(Jumps, "of", alone):
+        yield
+
+
+@contextmanager
+def reload_by_names() -> Iterator[None]:
+    """What was private before is known by its name."""
+
+    def by_names(old: SpecColumns, new: SpecColumns) -> NDArray[np.uint64]:
+        policies = Policies(old.spec).policies
+        public = np.zeros((len(policies), -(-len(new.spec.events) // 64)), np.uint64)
+        for place, policy in enumerate(policies):
+            for name, number in new.spec.types.items():
+                if name not in policy.private:
+                    public[place, number // 64] |= np.uint64(1) << np.uint64(number % 64)
+        return public
+
+    with patch.object(openwindows, "public_before", by_names):
+        yield
+
+
+@contextmanager
+def windows_that_close_together_are_one_release() -> Iterator[None]:
+    """A folder then has a file for all windows that a batch has closed."""
+    many = property(lambda _: 8, lambda *_: None)
+    with patch.object(Engine, "most_windows", many, create=True):
+        yield
+
+
+@contextmanager
+def batches_of_a_file_are_those_of_the_run() -> Iterator[None]:
+    """An Arrow file has a batch for all windows that were closed together."""
+
+    def as_they_come(self: ArrowWriter, table: pa.Table) -> None:
+        self._writer.write_table(table)
+
+    with patch.object(ArrowWriter, "write", as_they_come):
+        yield
+
+
+@contextmanager
+def tuples_are_counted_in_metrics() -> Iterator[None]:
+    """A counter that anyone can scrape goes up with tuples."""
+    publish = Settlement._publish
+
+    def counted(self: Settlement, *given: Any) -> None:
+        self._public.reloads = int(self._engine.counts.sum())
+        publish(self, *given)
+
+    with patch.object(Settlement, "_publish", counted):
+        yield
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A break, the kinds of worlds in which it shows, and one that shows it."""
+
+    mutant: Mutant
+    kinds: tuple[str, ...] = CODINGS
+    first: int = 0
+    """The number of the world to begin with."""
+
+
+MUTANTS: Final[dict[str, Planted]] = {
+    # Conditions that are not row-local.
+    "date format in a condition": Planted(date_format_in_a_condition, first=38),
+    "conditions see the batch": Planted(conditions_see_the_batch),
+    # Subjects that are not as written.
+    "subjects as numbers": Planted(subjects_as_numbers, TEXT),
+    # Types inferred across subjects.
+    "time format of the batch": Planted(time_format_of_the_batch, TEXT),
+    "types of the batch": Planted(types_of_the_batch, TEXT),
+    "types of the first block": Planted(types_of_the_first_block, TEXT, 23),
+    "an odd number poisons its column": Planted(odd_number_poisons_its_column, TEXT),
+    # Reloads.
+    "reload by names": Planted(reload_by_names, (RELOADING,), 3),
+    # The schedule.
+    "nothing bounds the schedule": Planted(nothing_bounds_the_schedule, first=3),
+    "one tuple confirms itself": Planted(one_tuple_confirms_itself, first=48),
+    # Lines that cannot be read.
+    "a broken line breaks its block": Planted(broken_line_breaks_its_block, ("csv",), 18),
+    "a broken object spells the others anew": Planted(
+        broken_object_spells_the_others_anew, ("jsonl", "json"), 2
     ),
-    "an odd number poisons its column": (odd_number_poisons_its_column, TEXT),
-    "true times reach answers": (true_times_reach_answers, (*TEXT, "parquet", "arrow")),
-    "counts go with the answers": (counts_go_with_the_answers, ("csv",)),
-    "a broken line ends the run": (broken_line_ends_the_run, TEXT),
-    "conditions see the batch": (conditions_see_the_batch, (*TEXT, "parquet", "arrow")),
+    "a broken line ends the run": Planted(broken_line_ends_the_run, TEXT),
+    # Outputs.
+    "true times reach answers": Planted(true_times_reach_answers, first=38),
+    "counts go with the answers": Planted(counts_go_with_the_answers, ("csv",)),
+    "windows that close together are one release": Planted(
+        windows_that_close_together_are_one_release, (RELOADING,), 3
+    ),
+    "batches of a file are those of the run": Planted(
+        batches_of_a_file_are_those_of_the_run, first=38
+    ),
+    "tuples are counted in metrics": Planted(tuples_are_counted_in_metrics, (RELOADING,)),
 }
-"""What is planted, and the codings in which it shows."""

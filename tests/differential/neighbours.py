@@ -12,6 +12,8 @@ def variants(world: World, number: int = 2) -> list[Variant]:
     one subject changed, and others with values of any kind and broken lines.
     """
     rng = Random(f"variants {world.seed}")
+    if world.then is not None:
+        return _before(world, world.then.clear)
     found = [Variant(0, odd=world.odd)]
     place = (rng.choice(world.subjects), rng.randrange(world.panes))
     others = [
@@ -22,3 +24,9 @@ def variants(world: World, number: int = 2) -> list[Variant]:
         Variant(5, odd=0.5),
     ]
     return found + rng.sample(others, number - 1)
+
+
+def _before(world: World, pane: int) -> list[Variant]:
+    """Variants that differ before a pane alone."""
+    places = frozenset((subject, early) for subject in world.subjects for early in range(pane))
+    return [Variant(0, odd=world.odd), Variant(1, places, odd=world.odd)]

@@ -2,41 +2,55 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import signal
+import sqlite3
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Final, TypeVar
 from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
-import sqlalchemy as sa
 from click.testing import CliRunner
-from numpy.typing import NDArray
 
 from tacit.cli.main import main
 from tacit.connectors import pieces
 from tacit.connectors.mqtt.address import Inward
 from tacit.connectors.mqtt.messages import Message, Rows
 from tacit.connectors.opening import open_input
-from tacit.events.grid import Grid
-from tacit.events.shapes import Shape
+from tacit.engines.metrics import Figures
+from tacit.engines.setup import chosen_plan
 from tacit.ledger.ledger import Ledger
-from tacit.ledger.tables import CHARGES, RELEASES
 from tacit.pipeline import sources
 from tacit.pipeline.sources import Batch, Source
+from tacit.pipeline.status import Public
+from tacit.planning.plan import Plan
+from tacit.spec.reading import load
+from tacit.spec.specification import Specification
 from tacit.spec.writing import to_yaml
 from tests.differential.codings import payloads, write_files
 from tests.differential.draws import fixed_draws
-from tests.differential.worlds import RawTuple, Variant, World, describe
+from tests.differential.worlds import RawTuple, SourceShape, Variant, World, describe
 
-MESSAGES = ("json", "cbor")
+T = TypeVar("T")
+LEDGER: Final = "ledger.db"
+MESSAGES: Final = ("json", "cbor")
+FILES: Final = ("a.csv", "a.jsonl", "a.csv.gz", "a.jsonl.zst")
+SINKS: Final = (*FILES, "a.parquet", "a.arrow", "-", "{consumer}.csv", "{query}-{subject}.parquet")
+OUTLETS: Final = (
+    *(*FILES, "-", "parts/", "parts/*.csv", "parts/*.arrow"),
+    *("{consumer}.jsonl", "{subject}.csv", "{consumer}/{query}/"),
+)
+BY_RECEIVERS: Final = ("tacit_releases_undelivered", "tacit_delivery_retries_total")
+"""Metrics that wait for whoever takes the answers: they differ from run to run."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +61,9 @@ class Outputs:
     files: Mapping[str, bytes]
     printed: bytes
     ledger: Sequence[Any]
+    """Releases and charges."""
+    metrics: Sequence[Mapping[str, float]]
+    """What could be scraped after each release."""
     error: str
 
     def differs(self, other: Outputs) -> str | None:
@@ -61,10 +78,13 @@ class Outputs:
                 return _first_difference(name, mine, theirs)
         if self.printed != other.printed:
             return _first_difference("stdout", self.printed, other.printed)
-        if self.ledger != other.ledger:
-            pairs = zip(self.ledger, other.ledger, strict=False)
-            found = next(((a, b) for a, b in pairs if a != b), "their number")
-            return f"the ledger: {found}"
+        for what, ours, others in (
+            ("the ledger", self.ledger, other.ledger),
+            ("metrics", self.metrics, other.metrics),
+        ):
+            if ours != others:
+                pairs = zip(ours, others, strict=False)
+                return f"{what}: {next(((a, b) for a, b in pairs if a != b), 'their number')}"
         return None
 
 
@@ -89,40 +109,75 @@ class PayloadSource(Source):
             Message(number, 0, False, "tuples/x", payload)
             for number, payload in enumerate(messages)
         ]
-        self._most = Random(layout).choice((1, 3, 8, 1000))
+        self._most = Random(layout).choice((4, 16, 1000, 1000))
+        self._begin = 0
 
     def schema(self) -> pa.Schema:
         """None: payloads name their own columns."""
         return pa.schema([])
 
+    def resume(self, token: Any) -> None:
+        """Begin with the message of this number."""
+        self._begin = token or 0
+
     def read(self, columns: Sequence[str], keys: Sequence[str]) -> Iterator[Batch]:
         """So many messages at a time."""
         rows = Rows(self._inward, columns, keys)
-        for start in range(0, len(self._messages), self._most):
-            part = self._messages[start : start + self._most]
+        for start, stop in self._spans():
+            part = self._messages[start:stop]
             table, origin, rejected = rows.read(part)
             places = np.array([message.place for message in part], np.int64)[origin]
-            yield Batch(table, start, start + len(part), self.name, tuple(rejected), places)
+            yield Batch(table, start, stop, self.name, tuple(rejected), places, start or None)
+
+    def _spans(self) -> Iterator[tuple[int, int]]:
+        return self._cut(self._begin, len(self._messages))
+
+    def _cut(self, begin: int, end: int) -> Iterator[tuple[int, int]]:
+        for start in range(begin, end, self._most):
+            yield start, min(start + self._most, end)
+
+
+class ReloadingSource(PayloadSource):
+    """Before one of the messages, the specification is changed and the run is told of it.
+
+    The engine has taken all messages before, and takes up the change after this one.
+    """
+
+    def __init__(
+        self, shape: SourceShape, messages: Sequence[bytes], last: int, change: Callable[[], None]
+    ) -> None:
+        super().__init__("mqtt://s", shape.coding, messages, shape.layout)
+        self._last = last
+        self._change: Callable[[], None] | None = change
+
+    def _spans(self) -> Iterator[tuple[int, int]]:
+        yield from self._cut(self._begin, self._last)
+        if self._change is not None:
+            self._change()
+            self._change = None
+            os.kill(os.getpid(), signal.SIGHUP)
+        yield from self._cut(max(self._begin, self._last), self._last + 1)
+        yield from self._cut(max(self._begin, self._last + 1), len(self._messages))
 
 
 class Runs:
     """Runs of one world in a folder."""
 
-    def __init__(self, world: World, folder: Path) -> None:
+    def __init__(self, world: World, folder: Path, *, ledger: bool = False) -> None:
         self.world = world
         self.folder = folder
         rng = Random(f"runs {world.seed}")
         self._spec, self._plan = folder / "spec.yaml", folder / "plan.json"
-        self._spec.write_text(to_yaml(world.spec))
-        world.plan.save(self._plan)
-        self._ledger = rng.random() < (0.5 if world.limited else 0.05)
-        self._sink = rng.choice(("csv", "jsonl", "csv.gz", "jsonl.zst"))
-        if not self._ledger:
-            self._sink = rng.choice((self._sink, "csv", "parquet", "arrow", "-"))
-        self._piece = rng.choice((300, 1000, 1 << 23, 1 << 23))
-        self._rows = rng.choice((5, 11, 1 << 18, 1 << 18))
-        self._ahead = rng.random() < 0.1
+        by_chance = rng.random() < (0.2 if world.limited else 0.02)
+        self._ledger = ledger or world.then is not None or by_chance
+        self._sink = rng.choice(OUTLETS if self._ledger else SINKS)
+        self._piece = rng.choice((700, 2000, 1 << 23, 1 << 23))
+        self._rows = rng.choice((5, 16, 1 << 18, 1 << 18))
+        self._ahead = world.then is None and rng.random() < 0.1
         self._number = 0
+        self._write(world.spec, world.plan)
+        self._load = _once(load)
+        self._chosen_plan = _once(chosen_plan)
 
     def run(self, variant: Variant) -> Outputs:
         """The outputs of the command line for one variant."""
@@ -132,38 +187,57 @@ class Runs:
 
     def run_tuples(self, tuples: Sequence[RawTuple]) -> Outputs:
         """The outputs of the command line for some tuples."""
-        self._number += 1
-        place = self.folder / f"run-{self._number}"
-        (place / "out").mkdir(parents=True)
+        place = self.new_folder()
         arguments, opened = [], {}
         for shape in self.world.sources:
             own = [one for one in tuples if one.stream == shape.stream]
             if shape.coding in MESSAGES:
                 name = f"mqtt://{shape.stream}"
-                opened[name] = PayloadSource(name, shape.coding, payloads(shape, own), shape.layout)
+                opened[name] = self._source(name, shape, own)
             else:
                 name = str(write_files(self.world, shape, own, place / shape.stream))
             arguments.append(f"{shape.stream}={name}")
-        return self._invoke(place, arguments, opened)
+        with _openable(opened), _threads(ahead=self._ahead), _small(self._piece, self._rows):
+            return self.invoke(place, arguments)
 
-    def _invoke(
-        self, place: Path, arguments: Sequence[str], opened: Mapping[str, Source]
-    ) -> Outputs:
-        sink = "-" if self._sink == "-" else str(place / "out" / f"answers.{self._sink}")
-        ledger = place / "ledger.db"
-        command = ["run", str(self._spec), *arguments, "--plan", str(self._plan), "--to", sink]
+    def new_folder(self) -> Path:
+        """A folder for one more run, with the specification and the plan as they were."""
+        self._number += 1
+        place = self.folder / f"run-{self._number}"
+        (place / "out").mkdir(parents=True)
+        if self.world.then is not None:  # the last run has changed them
+            self._write(self.world.spec, self.world.plan)
+        return place
+
+    def _write(self, spec: Specification, plan: Plan) -> None:
+        self._spec.write_text(to_yaml(spec))
+        plan.save(self._plan)
+
+    def _source(self, name: str, shape: SourceShape, tuples: Sequence[RawTuple]) -> Source:
+        messages, then = payloads(shape, tuples), self.world.then
+        if then is None:
+            return PayloadSource(name, shape.coding, messages, shape.layout)
+        before = sum(one.arrival < then.after + 1 for one in tuples)
+        change = partial(self._write, then.spec, then.plan)
+        return ReloadingSource(shape, messages, before - 1, change)
+
+    def invoke(self, place: Path, sources: Sequence[str]) -> Outputs:
+        """The outputs of the command line for some sources."""
+        sink = "-" if self._sink == "-" else f"{place}/out/{self._sink}"
+        ledger = place / LEDGER
+        command = ["run", str(self._spec), *sources, "--plan", str(self._plan), "--to", sink]
         command += ["--dead-letters", str(place / "letters.jsonl")]
         if self._ledger:
-            _empty_ledger(ledger)
+            ledger.write_bytes(_empty_ledger())
             command += ["--ledger", str(ledger), "--name", "run"]
         elif self.world.limited:
             command += ["--no-ledger"]
         with (
-            patch("tacit.events.sieves.Grid", _grid),
-            _small(self._piece, self._rows),
-            _threads(ahead=self._ahead),
-            _openable(opened),
+            patch("tacit.cli.run.compile_kernels"),  # they are compiled as they are needed
+            patch("tacit.spec.reading.load", self._load),
+            patch("tacit.engines.setup.chosen_plan", self._chosen_plan),
             _standard_output(place / "printed"),
+            _scraped() as metrics,
             fixed_draws(),
         ):
             shown = CliRunner().invoke(main, command)
@@ -174,20 +248,47 @@ class Runs:
             for path in sorted((place / "out").rglob("*"))
             if path.is_file()
         }
-        kept = _charges(ledger) if self._ledger and shown.exit_code == 0 else []
+        kept = _kept(ledger) if self._ledger and shown.exit_code == 0 else []
         printed = shown.stdout_bytes + (place / "printed").read_bytes()
-        return Outputs(shown.exit_code, files, printed, kept, shown.stderr[-500:])
+        served = metrics if self._ledger else []  # else nobody can scrape them
+        return Outputs(shown.exit_code, files, printed, kept, served, shown.stderr[-500:])
 
 
-_GRIDS: dict[Any, Grid] = {}
+def _once(read: Callable[..., T]) -> Callable[..., T]:
+    """Read each specification or plan once: neighbours have the same, and it takes long."""
+    known: dict[tuple[bytes, ...], T] = {}
+
+    def find(*given: Any) -> T:
+        key = tuple(path.read_bytes() for path in given if isinstance(path, Path))
+        if key not in known:
+            known[key] = read(*given)
+        return known[key]
+
+    return find
 
 
-def _grid(shapes: Sequence[Shape], masks: NDArray[np.uint64]) -> Grid:
-    """The grid of some areas, made once: all worlds have the same."""
-    key = (tuple(map(repr, shapes)), masks.tobytes())
-    if key not in _GRIDS:
-        _GRIDS[key] = Grid(shapes, masks)
-    return _GRIDS[key]
+@contextmanager
+def _scraped() -> Iterator[list[Mapping[str, float]]]:
+    """The metrics after each release, without those that wait for a receiver."""
+    found: list[Mapping[str, float]] = []
+    release = Public.release
+
+    def scrape(self: Public, *given: Any, **named: Any) -> None:
+        release(self, *given, **named)
+        samples = [sample for one in Figures(self, 0.0).collect() for sample in one.samples]
+        found.append(
+            {
+                f"{sample.name}{sample.labels}": sample.value
+                for sample in samples
+                if sample.name not in BY_RECEIVERS
+            }
+        )
+
+    with (
+        patch.object(Public, "release", scrape),
+        patch("tacit.pipeline.status.time.time", lambda: 1e9),
+    ):
+        yield found
 
 
 @contextmanager
@@ -205,7 +306,6 @@ def _threads(*, ahead: bool) -> Iterator[None]:
         return
     with (
         patch.object(Source, "ahead", 0),
-        patch("tacit.engines.local._AHEAD", 0),
         patch("tacit.pipeline.reader._AHEAD", 0),
     ):
         yield
@@ -233,13 +333,12 @@ def _openable(opened: Mapping[str, Source]) -> Iterator[None]:
         text = os.fspath(name)
         return opened[text] if text in opened else open_input(text, follow=follow)
 
-    with ExitStack() as stack:
-        stack.enter_context(patch("tacit.cli.sources.open_input", open_any))
+    with patch("tacit.cli.sources.open_input", open_any):
         yield
 
 
 @cache
-def _template() -> bytes:
+def _empty_ledger() -> bytes:
     """A ledger in which nothing is, since it takes long to make one."""
     with TemporaryDirectory() as folder:
         place = Path(folder) / "ledger.db"
@@ -248,26 +347,29 @@ def _template() -> bytes:
         return place.read_bytes()
 
 
-def _empty_ledger(place: Path) -> None:
-    place.write_bytes(_template())
+def _kept(ledger: Path) -> list[Any]:
+    """What was released, and what was charged to whom in which window."""
+    with closing(sqlite3.connect(ledger)) as database:
+        found: list[Any] = database.execute(
+            "SELECT number, first, windows, answers FROM tacit_releases ORDER BY number"
+        ).fetchall()
+        charges = database.execute(
+            'SELECT release, first, last, slide, private, amount, "limit", ids FROM tacit_charges'
+        ).fetchall()
+    return found + sorted(charges, key=repr)
 
 
-def _charges(ledger: Path) -> list[Any]:
-    """What was charged to whom in which window, however windows were put into releases."""
-    engine = sa.create_engine(f"sqlite:///{ledger}")
-    with engine.connect() as connection:
-        found: list[Any] = []
-        for row in connection.execute(sa.select(CHARGES)).mappings():
-            spans = range(row["first"], row["last"] + 1, row["slide"] or 1)
-            assert len(spans) >= 1
-            found += [
-                (start, row["private"], row["amount"], row["limit"], row["ids"]) for start in spans
-            ]
-        releases = connection.execute(sa.select(RELEASES)).mappings().all()
-        found.append(("windows", sum(row["windows"] for row in releases)))
-        found.append(("answers", sum(row["answers"] for row in releases)))
-    engine.dispose()
-    return sorted(found, key=repr)
+@contextmanager
+def rare_collection() -> Iterator[None]:
+    """Look for cyclic garbage rarely: with all that is imported it takes a tenth of the time."""
+    before = gc.get_threshold()
+    gc.freeze()
+    gc.set_threshold(100_000, 50, 1000)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
 
 
 def find_difference(world: World, folder: Path, variants: Sequence[Variant]) -> str | None:

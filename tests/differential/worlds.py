@@ -33,7 +33,8 @@ from tests.patterns.strategies import random_pattern
 BEGIN: Final = 1_699_999_200
 """Where the schedule begins, in seconds: a whole hour."""
 FAR: Final = 1_200
-"""Seconds from there to a time that is refused: too far in the future."""
+"""Seconds from there to a time that is refused: it is too far in the future, or nobody confirms
+it."""
 SUBJECTS: Final = ("007", "7", "7.0", "x", "X", "née", "1e3", "true", "2024-01-31")
 HIDDEN: Final = ("a", "b", "c")
 OPEN: Final = ("p", "q", "r")
@@ -93,6 +94,13 @@ class RawTuple:
     """A seed for how it is spelled."""
     style: int | None = None
     """How its time is spelled, if that is not left to chance."""
+    raw: bytes | None = None
+    """What stands in its place, whatever its cells are."""
+
+    @property
+    def unreadable(self) -> bool:
+        """Whether it is a line or a message that cannot be read; tables have none of these."""
+        return self.broken is not None or self.raw is not None
 
 
 @dataclass(frozen=True)
@@ -108,6 +116,21 @@ class Variant:
     empty: bool = False
     odd: float = 0.5
     """The share of values that look like something else, and of broken lines."""
+
+
+@dataclass(frozen=True)
+class NextTerms:
+    """A specification that a run changes to: what was private has another name, and is public."""
+
+    spec: Specification
+    plan: Plan
+    after: int
+    """The pane after whose tuples it is read."""
+
+    @property
+    def clear(self) -> int:
+        """The first pane whose tuples may be seen as what they are now."""
+        return self.after + 1 + 2 * (self.spec.windows.panes - 1)
 
 
 @dataclass(frozen=True)
@@ -128,6 +151,8 @@ class World:
     """Where public tuples are spelled as by one program, how their times are: then one odd value
     is enough to make a column look like another type."""
     sources: Sequence[SourceShape] = field(default_factory=tuple)
+    then: NextTerms | None = None
+    """What the specification is changed to in the middle of the run."""
 
     @property
     def odd(self) -> float:
@@ -171,6 +196,8 @@ class World:
         places = [(subject, pane) for subject in self.subjects for pane in range(self.panes)]
         chosen = [place for place in places for _ in range(rng.choice((0, 0, 1, 1, 2)))]
         chosen += [(self.subjects[0], 0), (self.subjects[0], self.panes - 1)]
+        if self.then is not None:  # how far the streams are when it is read is public
+            chosen += [(subject, self.then.after) for subject in self.subjects[:2]]
         found = []
         for number, (subject, pane) in enumerate(chosen):
             kinds = [name for name in self.kinds if name not in self.private_types[subject]]
@@ -216,9 +243,17 @@ class World:
             cells["at"] = rng.choice((None, "", "yesterday", "2023-13-45", "12:30", "x" * 40))
         if self.wild and rng.random() < 0.2 * odd:
             past = (0, -1, "1970-01-01T00:00:00Z", "0001-01-01")
-            cells["at"] = rng.choice((*past, BEGIN + FAR, BEGIN + FAR))
+            ahead = (BEGIN + FAR,) * 2 if self._refused_alone(subject) else ()
+            cells["at"] = rng.choice((*past, *ahead))
         broken = rng.choice(list(Broken)) if rng.random() < 0.3 * odd else None
         return replace(made, cells=cells, broken=broken)
+
+    def _refused_alone(self, subject: str) -> bool:
+        """Whether tuples of this subject that are far ahead are refused, whatever others send.
+
+        Two subjects that are far ahead would confirm each other.
+        """
+        return self.spec.windows.future < FAR * 1_000_000 or subject == self.subjects[-1]
 
     @cached_property
     def kinds(self) -> list[str]:
@@ -266,25 +301,24 @@ class SourceShape:
 CODINGS: Final = ("csv", "jsonl", "parquet", "arrow", "json", "cbor")
 
 
+RELOADING: Final = "reloading"
+
+
+def make_world(kind: str, number: int) -> World:
+    """One of the worlds with inputs in this coding, or of those whose specification changes."""
+    if kind == RELOADING:
+        return reloading_world(number)
+    return random_world(number * len(CODINGS) + CODINGS.index(kind), kind)
+
+
 def random_world(seed: int, coding: str | None = None) -> World:
     """A specification and all that goes with it."""
     rng = Random(f"world {seed}")
     declared = rng.random() < 0.6
-    spec, areas_alone = _random_specification(rng, declared=declared)
-    plan = _random_plan(rng, spec)
-    if not declared:  # the types that history had
-        recorded = {stream: dict(TYPES) for stream in spec.streams}
-        plan = replace(plan, columns=recorded)
-    world = World(
-        seed,
-        spec,
-        plan,
-        any(private.limit is not None for private in spec.private),
-        rng.randint(3, 4),
-        areas_alone,
-        wild=spec.windows.start is not None,
-        tidy=rng.randrange(6) if rng.random() < 0.6 else None,
-    )
+    plain, areas_alone = _random_specification(rng, declared=declared)
+    spec = Specification.model_validate(plain).checked()
+    plan = _random_plan(rng, spec, declared=declared)
+    world = _world(rng, seed, spec, plan, areas_alone=areas_alone, panes=rng.randint(3, 4))
     sources = []
     for stream in spec.streams:
         span = world.panes if not spec.windows.lateness else world.panes * world.pane
@@ -295,10 +329,79 @@ def random_world(seed: int, coding: str | None = None) -> World:
     return replace(world, sources=tuple(sources))
 
 
-def _random_specification(rng: Random, *, declared: bool) -> tuple[Specification, bool]:
+def reloading_world(seed: int) -> World:
+    """One in which a private type gets another condition, and a public one its old condition."""
+    rng = Random(f"reloading world {seed}")
+    plain, areas_alone = _random_specification(rng, declared=True, reloading=True)
+    spec = Specification.model_validate(plain).checked()
+    plan = _random_plan(rng, spec, declared=True)
+    hidden = {name for pattern in spec.private_patterns for name in elements(pattern)} - {"z"}
+    moved = rng.choice(sorted(hidden))
+    events = plain["events"]
+    query = {"name": "new", "consumer": "them", "pattern": "n"}
+    plain = {
+        **plain,
+        "events": {**events, moved: {"stream": "s", "where": "kind = 'moved'"}, "n": events[moved]},
+        "queries": [*plain["queries"], query],
+    }
+    other = Specification.model_validate(plain).checked()
+    then = NextTerms(other, _random_plan(rng, other, declared=True), after=1)
+    panes = then.clear + 2
+    world = _world(rng, seed, spec, plan, areas_alone=areas_alone, panes=panes)
+    shape = SourceShape("s", rng.choice(("json", "cbor")), (), rng.getrandbits(60))
+    return replace(world, sources=(shape,), then=then)
+
+
+def typed_world(coding: str) -> World:
+    """One whose public events depend on columns of every type, and whose public values all fit."""
+    rng = Random(f"typed world {coding}")
+    plain = {
+        "subjects": ["007", "7", "x"],
+        "streams": {"s": {"subject": "who", "time": "at", "columns": dict(TYPES)}},
+        "areas": {"zone": {"box": [10, 40, 11, 41]}},
+        "windows": {"size": "10 s", "start": "2023-11-14T22:00:00Z", "future": "10 min"},
+        "events": {
+            "a": {"stream": "s", "where": "kind = 'a' AND v < 2"},
+            "p": {"stream": "s", "where": "kind = 'p' AND v + w < 3"},
+            "q": {"stream": "s", "where": "kind = 'q' AND (ok OR EXTRACT(YEAR FROM seen) = 2024)"},
+            "r": {"stream": "s", "where": "kind = 'r' AND (tag LIKE 'x%' OR tag IS NULL)"},
+            "g": {"stream": "s", "where": "kind = 'p'", "inside": "zone"},
+        },
+        "private": [{"pattern": "a", "epsilon": 1}],
+        "queries": [
+            {"name": f"q{number}", "consumer": "us", "pattern": pattern}
+            for number, pattern in enumerate(("p", "q", "r", "g", "AND(a, p)", "SEQ(a, q)"))
+        ],
+    }
+    spec = Specification.model_validate(plain).checked()
+    plan = _random_plan(rng, spec, declared=True)
+    world = _world(rng, CODINGS.index(coding), spec, plan, areas_alone=False, panes=3)
+    shape = SourceShape("s", coding, (), rng.getrandbits(60))
+    return replace(world, tidy=rng.randrange(6), sources=(shape,))
+
+
+def _world(
+    rng: Random, seed: int, spec: Specification, plan: Plan, *, areas_alone: bool, panes: int
+) -> World:
+    return World(
+        seed,
+        spec,
+        plan,
+        any(private.limit is not None for private in spec.private),
+        panes,
+        areas_alone,
+        wild=spec.windows.start is not None,
+        tidy=rng.randrange(6) if rng.random() < 0.6 else None,
+    )
+
+
+def _random_specification(
+    rng: Random, *, declared: bool, reloading: bool = False
+) -> tuple[dict[str, Any], bool]:
+    """A specification as it is written down, and whether an area alone makes a public event."""
     hidden = list(HIDDEN[: rng.randint(1, 3)])
     visible = list(OPEN[: rng.randint(1, 3)])
-    streams = ["s"] if rng.random() < 0.7 else ["s", "t"]
+    streams = ["s"] if reloading or rng.random() < 0.7 else ["s", "t"]
     shaded, areas_alone = rng.random() < 0.5, rng.random() < 0.15
     events = {}
     for name in (*hidden, *visible):
@@ -311,8 +414,9 @@ def _random_specification(rng: Random, *, declared: bool) -> tuple[Specification
         events["g"] = {"stream": rng.choice(streams), "inside": "zone"}
     numeric = rng.random() < 0.3
     subjects = ["007", "7", "42"] if numeric else rng.sample(SUBJECTS, rng.randint(3, 4))
-    pane, panes = rng.choice(((10, 1), (10, 1), (5, 2), (5, 3)))
-    lateness, start = rng.choice((0, 0, 7, 20)), rng.random() < 0.5
+    pane, panes = rng.choice(((10, 1), (5, 2) if reloading else (10, 1), (5, 2), (5, 3)))
+    lateness = 0 if reloading else rng.choice((0, 0, 7, 20))
+    start = rng.random() < 0.5
     spans = (0, 1_000_000, 3_000_000) if rng.random() < 0.4 else ()
     private: list[dict[str, Any]] = []
     seen: set[Pattern] = set()
@@ -353,7 +457,7 @@ def _random_specification(rng: Random, *, declared: bool) -> tuple[Specification
             "size": f"{pane * panes} s",
             "slide": f"{pane} s",
             "lateness": f"{lateness} s",
-            "future": "10 min",
+            **rng.choice(({"future": "10 min"}, {"future": "1 h", "jump": "2 min"})),
             **({"start": "2023-11-14T22:00:00Z"} if start else {}),
         },
         "events": events,
@@ -363,7 +467,7 @@ def _random_specification(rng: Random, *, declared: bool) -> tuple[Specification
             for number, pattern in enumerate(queries)
         ],
     }
-    return Specification.model_validate(plain).checked(), areas_alone
+    return plain, areas_alone
 
 
 def _where(rng: Random, guard: str) -> str:
@@ -373,7 +477,7 @@ def _where(rng: Random, guard: str) -> str:
     return f"{guard} AND ({joined})" if parts else guard
 
 
-def _random_plan(rng: Random, spec: Specification) -> Plan:
+def _random_plan(rng: Random, spec: Specification, *, declared: bool) -> Plan:
     mechanism = rng.choice(("uniform", "adaptive", "optimal"))
     decode = rng.choice(("literal", "posterior"))
     rates = {name: rng.choice((0.1, 0.3, 0.5)) for name in spec.events}
@@ -382,7 +486,11 @@ def _random_plan(rng: Random, spec: Specification) -> Plan:
         without_history(policy, queries, rates, spec.windows.panes)
         for policy in Policies(spec).policies
     ]
-    return make_plan(spec, statistics, mechanism, decode)
+    plan = make_plan(spec, statistics, mechanism, decode)
+    if declared:
+        return plan
+    # The types that history had.
+    return replace(plan, columns={stream: dict(TYPES) for stream in spec.streams})
 
 
 def describe(world: World) -> str:

@@ -1,0 +1,54 @@
+"""Private values that look like other types change no byte of any output."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.differential.outputs import Outputs, Runs
+from tests.differential.strategies import free_tuples
+from tests.differential.worlds import CODINGS, RawTuple, Variant, World, typed_world
+
+PLAIN = Variant(1, odd=0.0)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A world whose outputs are known without any private tuple."""
+
+    runs: Runs
+    public: list[RawTuple]
+    expected: Outputs
+
+    @classmethod
+    def of(cls, world: World, folder: Path) -> Compared:
+        """Run it once."""
+        runs, public = Runs(world, folder), world.public_tuples(PLAIN)
+        expected = runs.run_tuples(public)
+        assert expected.exit_code == 0, expected.error
+        return cls(runs, public, expected)
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Compared]:
+    """A world for each coding."""
+    return {
+        coding: Compared.of(typed_world(coding), tmp_path_factory.mktemp(coding))
+        for coding in CODINGS
+    }
+
+
+@pytest.mark.parametrize("coding", CODINGS)
+@settings(max_examples=20)
+@given(data=st.data())
+def test_private_values_that_look_like_other_types_change_nothing(
+    coding: str, compared: Mapping[str, Compared], data: st.DataObject
+) -> None:
+    known = compared[coding]
+    private = data.draw(st.lists(free_tuples(known.runs.world), min_size=1, max_size=8))
+    assert known.expected.differs(known.runs.run_tuples([*known.public, *private])) is None
