@@ -6,6 +6,7 @@ whenever they are read. Sources that bring tuples as they happen are taken as th
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol, TypedDict
@@ -108,6 +109,9 @@ class Reader:
 
     Lines that cannot be read, and rows that are refused, go to the dead letters. `resumable` says
     that a run goes on after a stop: then a pipe, which cannot be read again, is taken as it comes.
+
+    Sources are read ahead. With `rejected`, batches with lines that cannot be read go there instead
+    of to the dead letters, with the number of rows that were read up to their ends.
     """
 
     def __init__(
@@ -121,11 +125,13 @@ class Reader:
         dead_letters: DeadLetters | None = None,
         progress: Callable[[Source, int], None] | None = None,
         resumable: bool = True,
+        rejected: deque[tuple[int, Batch]] | None = None,
     ) -> None:
         self.inputs = inputs
         self.dead_letters = dead_letters or DeadLetters()
         self.unreadable = 0
         """Lines that could not be read."""
+        self._rejected = rejected
         self._streams = streams
         self._extractor = extractor
         self._future = future
@@ -287,7 +293,10 @@ class Reader:
             known -= rows
             if batch.rejected and (known < 0 or known == rows == 0):
                 self.unreadable += len(batch.rejected)
-                self.dead_letters.lines(input_.stream, batch.source, batch.rejected)
+                if self._rejected is None:
+                    self.dead_letters.lines(input_.stream, batch.source, batch.rejected)
+                else:
+                    self._rejected.append((-known, batch))
             yield batch
             if self._report is not None:
                 self._report(input_.source, batch.position)

@@ -15,6 +15,7 @@ import numpy as np
 
 from tacit.connectors.files import open_source
 from tacit.engines.local import assign
+from tacit.engines.sharded.counts import TupleCounts
 from tacit.engines.sharded.job import Job, Partition
 from tacit.engines.sharded.lines import Line
 from tacit.engines.sharded.reader import PartitionReader
@@ -55,6 +56,7 @@ class Kept:
     queues: dict[tuple[int, int], list[bytes]]
     lines: list[str]
     letters: list[bytes]
+    counts: list[TupleCounts]
 
 
 @dataclass
@@ -67,6 +69,7 @@ class Simulation:
     """How likely everything is lost at a step."""
     lines: list[str] = field(default_factory=list)
     letters: list[bytes] = field(default_factory=list)
+    counts: list[TupleCounts] = field(default_factory=list)
     late: list[Late] = field(default_factory=list)
     losses: int = 0
 
@@ -77,6 +80,7 @@ class Simulation:
                 dict.fromkeys(range(len(self.job.partitions))),
                 dict.fromkeys(self.job.layout.peopled),
                 {},
+                [],
                 [],
                 [],
             )
@@ -104,6 +108,7 @@ class Simulation:
             self.queues.setdefault((number, shard), deque()).append(piece)
         if step.letters:
             self.letters.append(step.letters)
+        self.counts.append(self.readers[number].counts)
         if step.done:
             self.reading.discard(number)
 
@@ -114,6 +119,7 @@ class Simulation:
                 self.late.append(told)
             else:
                 self.lines.append(Line.of(key[1], told).written())
+        self.counts.append(shard.counts)
         if shard.finished:
             self.lines.append(Line(key[1]).written())
 
@@ -124,6 +130,7 @@ class Simulation:
             {key: list(queue) for key, queue in self.queues.items()},
             list(self.lines),
             list(self.letters),
+            list(self.counts),
         )
 
     def _go_on(self, kept: Kept) -> None:
@@ -136,4 +143,5 @@ class Simulation:
         }
         self.queues = {key: deque(queue) for key, queue in kept.queues.items()}
         self.lines, self.letters = list(kept.lines), list(kept.letters)
+        self.counts = list(kept.counts)
         self.reading = set(self.readers)

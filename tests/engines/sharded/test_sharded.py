@@ -17,6 +17,7 @@ import pytest
 from tacit.answers.packing import unpack
 from tacit.connectors.files import open_source
 from tacit.engines.local import assign
+from tacit.engines.sharded.counts import TupleCounts, refusals
 from tacit.engines.sharded.job import Job, Partition
 from tacit.engines.sharded.layout import Layout
 from tacit.engines.sharded.lines import Line
@@ -26,6 +27,7 @@ from tacit.engines.sharded.saved import SavedState
 from tacit.engines.sharded.shard import Late, Shard, Told
 from tacit.events.subjects import Subjects
 from tacit.pipeline.deadletters import DeadLetters
+from tacit.pipeline.refusals import Refusals
 from tacit.pipeline.run import Run
 from tacit.pipeline.sources import Batch, Source
 from tacit.pipeline.versions import SpecVersion
@@ -62,7 +64,7 @@ def written(folder: Path, seed: int, files: int, rows: int) -> list[tuple[str, P
     for number in range(files):
         times = 1_700_000_000 + np.sort(random.integers(100 * number, 900, rows))
         times += random.integers(-30, 31, rows)
-        times[random.random(rows) < 0.01] += 500_000  # within windows.future
+        times[random.random(rows) < 0.01] += 50_000  # more than windows.jump, within windows.future
         times[random.random(rows) < 0.01] += 900_000
         frame = pl.DataFrame(
             {
@@ -85,11 +87,19 @@ def written(folder: Path, seed: int, files: int, rows: int) -> list[tuple[str, P
 
 def alone(spec: Specification, files: list[tuple[str, Path]]) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The answers and the dead letters of a run on one machine."""
+    answers, letters, _ = counted(spec, files)
+    return answers, letters
+
+
+def counted(
+    spec: Specification, files: list[tuple[str, Path]]
+) -> tuple[pl.DataFrame, pl.DataFrame, Refusals]:
+    """The answers, the dead letters and the counts of a run on one machine."""
     letters = io.BytesIO()
     inputs = assign(spec, [(stream, open_source(path)) for stream, path in files])
     run = Run(spec, inputs, dead_letters=DeadLetters.into(letters))
     answers = pl.concat([pl.DataFrame(part.table()) for part in run])
-    return plain(answers), lettered(letters.getvalue())
+    return plain(answers), lettered(letters.getvalue()), run.refusals
 
 
 def plain(answers: pl.DataFrame) -> pl.DataFrame:
@@ -121,12 +131,14 @@ def test_true_answers_and_dead_letters_are_those_of_one_machine(
 ) -> None:
     spec, random = loads(text), Random(seed)
     files = written(tmp_path, seed, 1 + seed % 3, 600)
-    expected, refused = alone(spec, files)
+    expected, refused, counts = counted(spec, files)
     job = made(spec, files, 1 + seed)
     run = Simulation(job, random, loss=0.15)
     found = told(job, run.run())
     assert found.equals(expected)
     assert lettered(b"".join(run.letters)).equals(refused)
+    assert refusals(run.counts) == counts
+    assert counts.refused
     assert run.losses
     assert not run.late
 
@@ -165,10 +177,10 @@ class Slow(Source):
 
 
 def at(*seconds: int) -> pl.DataFrame:
-    """A tuple at each of these seconds."""
+    """A tuple at each of these seconds, of two subjects in turn."""
     return pl.DataFrame(
         {
-            "who": ["p1"] * len(seconds),
+            "who": [f"p{1 + n % 2}" for n in range(len(seconds))],
             "at": [1_700_000_000 + s for s in seconds],
             "kind": [0] * len(seconds),
             "level": [0] * len(seconds),
@@ -205,6 +217,7 @@ def test_a_partition_that_falls_silent_is_waited_for_only_so_long(
             if any(isinstance(one, wanted) for one in found):
                 return found
 
+    assert shard.counts == TupleCounts("shard 0")
     held = sources["quiet"].frames.pop()
     assert stepped(busy) == []
     assert stepped(quiet) == []
@@ -217,6 +230,31 @@ def test_a_partition_that_falls_silent_is_waited_for_only_so_long(
     assert [told.times.tolist() for told in late if isinstance(told, Late)] == [
         [1_700_000_061_000_000]
     ]
+    assert quiet.counts == TupleCounts("reader 1", 4)
+    reason = {"late: its window is closed": 1}
+    assert shard.counts == TupleCounts("shard 0", -1, reason)
+    assert refusals([busy.counts, quiet.counts, shard.counts]) == Refusals(9, reason)
+    assert Shard(job, 0, shard.state()).counts == shard.counts
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_lines_that_cannot_be_read_are_reported_and_counted_once_whatever_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Readers read ahead: what they found there must not be told before its turn."""
+    monkeypatch.setattr("tacit.connectors.pieces.PIECE", 2000)
+    (_, source), *_ = reversed(written(tmp_path, seed, 3, 600))
+    assert source.suffix == ".jsonl"
+    lines = source.read_text().splitlines()
+    lines = [f"{line}\n{{ no JSON {n}" if n % 7 == 0 else line for n, line in enumerate(lines)]
+    source.write_text("\n".join(lines) + "\n")
+    spec, files = loads(SPEC), [("home", source)]
+    _, refused, counts = counted(spec, files)
+    run = Simulation(made(spec, files, 3), Random(seed), loss=0.2)
+    run.run()
+    assert run.losses
+    assert lettered(b"".join(run.letters)).equals(refused)
+    assert refusals(run.counts) == counts
 
 
 def test_shards_of_subjects_who_never_send_have_their_answers_too(tmp_path: Path) -> None:

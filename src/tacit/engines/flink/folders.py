@@ -39,6 +39,11 @@ class Folders:
         return self.root / "letters"
 
     @property
+    def counts(self) -> Path:
+        """How many tuples were taken and refused, of files that are staged no more."""
+        return self.root / "counts.jsonl"
+
+    @property
     def checkpoints(self) -> Path:
         """Flink's own."""
         return self.root / "checkpoints"

@@ -1,4 +1,4 @@
-"""The job as Flink runs it: readers and shards as keyed functions, told lines into files.
+"""The job as Flink runs it: readers and shards as keyed functions, lines of text into files.
 
     partitions (a line for each, in files that are watched)
         --by partition-->  readers   state: positions and clock
@@ -7,6 +7,10 @@
 
 Readers drive themselves by timers, so that checkpoints come between two batches. Nothing here
 knows what privacy is.
+
+States (`sharded/saved.py`) and what goes from readers to shards (`sharded/pieces.py`) are bytes in
+formats of our own, and lines are text. PyFlink's default, a pickle, is used for none of them:
+reading a pickle can run any code.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -36,13 +40,20 @@ from pyflink.datastream.state import ValueStateDescriptor
 
 from tacit.engines.flink.folders import Folders
 from tacit.engines.flink.progress import Progress
+from tacit.engines.flink.states import BytesState
+from tacit.engines.sharded.counts import COUNTS
 from tacit.engines.sharded.job import Job
 from tacit.engines.sharded.lines import LETTERS, Line, letter
 from tacit.engines.sharded.reader import PartitionReader
 from tacit.engines.sharded.shard import Late, Shard
 from tacit.windows.clock import LATE, REASONS
 
-_PIECE: Final = Types.TUPLE([Types.INT(), Types.PRIMITIVE_ARRAY(Types.BYTE())])
+PIECE: Final = Types.TUPLE([Types.INT(), Types.PRIMITIVE_ARRAY(Types.BYTE())])
+"""A shard, and what is for it."""
+READER: Final = ValueStateDescriptor("reader", Types.STRING())
+DUE: Final = ValueStateDescriptor("due", Types.LONG())
+"""When a reader's next turn is, in milliseconds since 1970."""
+SHARD: Final = ValueStateDescriptor("shard", Types.STRING())
 _SOON: Final = 1
 _TURN: Final = 0.1
 """Seconds that a reader goes on for."""
@@ -55,7 +66,7 @@ _HELD_BACK: Final = 20
 def build(
     env: StreamExecutionEnvironment, folders: Folders, partitions: list[int], shards: list[int]
 ) -> None:
-    """Lay the job out; `partitions` and `shards` are the keys that they are known by to Flink."""
+    """Define the job; `partitions` and `shards` are the keys that Flink knows them by."""
     source = (
         FileSource.for_record_stream_format(
             StreamFormat.text_line_format(), folders.partitions.as_uri()
@@ -68,13 +79,13 @@ def build(
     root = os.fspath(folders.root)
     read = (
         begun.key_by(_Key(partitions), key_type=Types.INT())
-        .process(_Reading(root), output_type=_PIECE)
+        .process(Reading(root, partitions), output_type=PIECE)
         .name("readers")
         .uid("readers")
     )
     told = (
         read.key_by(_Key(shards), key_type=Types.INT())
-        .process(_Closing(root), output_type=Types.STRING())
+        .process(Closing(root), output_type=Types.STRING())
         .name("shards")
         .uid("shards")
     )
@@ -105,50 +116,41 @@ class _Key:
         return self._keys[number]
 
 
-class _Held:
-    """A state that is made into bytes when Flink asks for them, not at every change."""
-
-    def __init__(self, state: Callable[[], bytes]) -> None:
-        self._state = state
-
-    def __reduce__(self) -> tuple[type[bytes], tuple[bytes]]:
-        return bytes, (self._state(),)
-
-
-class _Reading(KeyedProcessFunction):  # type: ignore[misc]
+class Reading(KeyedProcessFunction):  # type: ignore[misc]
     """One reader for each partition of this task."""
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, partitions: list[int]) -> None:
         self._root = root
+        self._numbers = {key: number for number, key in enumerate(partitions)}
 
     def open(self, runtime_context: RuntimeContext) -> None:
         """Begin, or go on after a failure: readers are made when they are needed."""
-        described = ValueStateDescriptor("reader", Types.PICKLED_BYTE_ARRAY())
-        self._state = runtime_context.get_state(described)
+        self._state = BytesState(runtime_context.get_state(READER))
+        self._due = runtime_context.get_state(DUE)
         self._readers: dict[int, PartitionReader] = {}
         _job(self._root)
         self._progress = Progress(Folders(Path(self._root)).progress)
 
-    def process_element(self, value: str, ctx: KeyedProcessFunction.Context) -> None:
+    def process_element(self, _: str, ctx: KeyedProcessFunction.Context) -> None:
         """A partition is to be read, from where it was left.
 
         It is said at every start and after every failure: a timer that is set while a checkpoint
         is made is not in it, so a reader could wait for it for ever.
         """
-        number, state, due = self._state.value() or (int(value), None, None)
+        due = self._due.value()
         if due is not None:
             ctx.timer_service().delete_processing_time_timer(due)
-        self._keep(ctx, number, state, _SOON)
+        self._come_back(ctx, _SOON)
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[Any]:
         """Read what comes for a while: states are sent to Flink after every turn."""
-        key = ctx.get_current_key()
-        number, state, due = self._state.value()
-        if timestamp != due:
+        if timestamp != self._due.value():
             return
-        if key not in self._readers:
-            self._readers[key] = PartitionReader(_job(self._root), number, state)
-        reader = self._readers[key]
+        number = self._numbers[ctx.get_current_key()]
+        if number not in self._readers:
+            self._readers[number] = PartitionReader(_job(self._root), number, self._state.load())
+        reader, messenger = self._readers[number], _job(self._root).layout.peopled[0]
+        counts = reader.counts
         end = time.monotonic() + _TURN
         wait: int | None = _SOON
         while time.monotonic() < end:
@@ -160,28 +162,30 @@ class _Reading(KeyedProcessFunction):  # type: ignore[misc]
             step = reader.step()
             yield from step.pieces
             if step.letters:
-                yield _job(self._root).layout.peopled[0], LETTERS + step.letters
+                yield messenger, LETTERS + step.letters
             if step.done or step.wait:
                 wait = None if step.done else int(step.wait * 1000)
                 break
         self._tell(number, reader)
-        self._keep(ctx, number, _Held(reader.state), wait)
+        if reader.counts != counts:
+            yield messenger, reader.counts.written().encode()
+        self._state.save(reader.state)
+        self._come_back(ctx, wait)
 
     def _tell(self, number: int, reader: PartitionReader) -> None:
         self._progress.tell(number, reader.closed if reader.waited_for else None)
 
-    def _keep(
-        self, ctx: KeyedProcessFunction.Context, number: int, state: Any, wait: int | None
-    ) -> None:
-        """Keep a partition's state and, unless it is done, come back in so many milliseconds."""
-        due = None
-        if wait is not None:
-            due = ctx.timer_service().current_processing_time() + wait
-            ctx.timer_service().register_processing_time_timer(due)
-        self._state.update((number, state, due))
+    def _come_back(self, ctx: KeyedProcessFunction.Context, wait: int | None) -> None:
+        """Set a partition's next turn in so many milliseconds; None where it is done."""
+        if wait is None:
+            self._due.clear()
+            return
+        due = ctx.timer_service().current_processing_time() + wait
+        ctx.timer_service().register_processing_time_timer(due)
+        self._due.update(due)
 
 
-class _Closing(KeyedProcessFunction):  # type: ignore[misc]
+class Closing(KeyedProcessFunction):  # type: ignore[misc]
     """The shards of this task."""
 
     def __init__(self, root: str) -> None:
@@ -189,32 +193,36 @@ class _Closing(KeyedProcessFunction):  # type: ignore[misc]
 
     def open(self, runtime_context: RuntimeContext) -> None:
         """Begin, or go on after a failure: shards are made when they are needed."""
-        described = ValueStateDescriptor("shard", Types.PICKLED_BYTE_ARRAY())
-        self._state = runtime_context.get_state(described)
+        self._state = BytesState(runtime_context.get_state(SHARD))
         self._shards: dict[int, Shard] = {}
         _job(self._root)
 
     def process_element(
         self, value: tuple[int, bytes], _: KeyedProcessFunction.Context
     ) -> Iterator[Any]:
-        """A piece of a partition."""
+        """A piece of a partition, or what a reader has for the driver."""
         number, piece = value[0], bytes(value[1])
         if piece.startswith(LETTERS):
             letters = piece.removeprefix(LETTERS).decode().rstrip("\n")
             yield from map(letter, letters.split("\n"))  # not at what else may break lines
             return
+        if piece.startswith(COUNTS.encode()):
+            yield piece.decode()
+            return
         if number not in self._shards:
-            self._shards[number] = Shard(_job(self._root), number, self._state.value())
+            self._shards[number] = Shard(_job(self._root), number, self._state.load())
         shard = self._shards[number]
-        finished = shard.finished
+        finished, counts = shard.finished, shard.counts
         for told in shard.take(piece):
             if isinstance(told, Late):
                 yield from map(letter, self._letters(told))
             else:
                 yield Line.of(number, told).written()
+        if shard.counts != counts:
+            yield shard.counts.written()
         if shard.finished and not finished:
             yield Line(number).written()
-        self._state.update(_Held(shard.state))
+        self._state.save(shard.state)
 
     def _letters(self, late: Late) -> Iterator[str]:
         partition = _job(self._root).partitions[late.partition]

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from tacit.counting import count
@@ -22,6 +22,7 @@ from tacit.ledger.drafts import Draft
 from tacit.ledger.lease import Lease
 from tacit.ledger.ledger import Ledger
 from tacit.pipeline.delivery import Delivery
+from tacit.pipeline.refusals import Refusals
 from tacit.pipeline.sinks import Sink
 
 _LOOK: Final = 0.1
@@ -46,6 +47,15 @@ class Outcome:
     """Whether the input came to its end; else it was stopped, and can go on."""
     savepoint: str | None = None
     """Where the job was stopped."""
+    taken: int = 0
+    """Tuples that were taken since the job began; for the operator alone."""
+    refused: Mapping[str, int] = field(default_factory=dict)
+    """Tuples that were refused since the job began, by reason; for the operator alone."""
+
+    @property
+    def refusals(self) -> Refusals:
+        """How much of the input was refused, and why."""
+        return Refusals(self.taken, self.refused)
 
 
 class FlinkRun:
@@ -74,7 +84,7 @@ class FlinkRun:
         self._settings = dict(settings or {})
         self._delivery = Delivery.from_ledger(ledger, lease, outlets)
         self._collector = Collector(job, lease, self._released)
-        self._staged = Staged(folders.staged, folders.letters)
+        self._staged = Staged(folders)
         self._progress = Progress(folders.progress)
         self._stopping = threading.Event()
         self._hurried = False
@@ -120,6 +130,8 @@ class FlinkRun:
 
     def _delivered(self) -> Outcome:
         self._staged.write_letters()
+        refusals = self._staged.refusals
+        self.outcome.taken, self.outcome.refused = refusals.taken, refusals.reasons
         while not self._delivery.is_done(_ASK):
             self._delivery.check()
         return self.outcome

@@ -130,7 +130,8 @@ def submit(
 ) -> Outcome:
     """Run a job on Flink until its input ends; the same as `tacit submit`.
 
-    With `true` answers are true and unprotected, for tests and for the operator alone.
+    With `true` answers are true and unprotected, for tests and for the operator alone. Warns with
+    RefusedInputWarning if most of the input was refused; `outcome.refusals` has the numbers.
     """
     declared = spec if isinstance(spec, Specification) else load(spec)
     plan = chosen_plan(declared, plan, mechanism)
@@ -155,7 +156,9 @@ def submit(
         settings or {},
     )
     with submitted(SpecVersion(declared, plan), given, [os.fspath(to)], options, true=true) as run:
-        return run.run()
+        outcome = run.run()
+    outcome.refusals.warn()
+    return outcome
 
 
 def insist_once(outlets: Sequence[Sink]) -> None:

@@ -1,4 +1,9 @@
-"""Pieces: what a reader sends to a shard. Some tuples, and how far their partition is."""
+"""Pieces: what a reader sends to a shard. Some tuples, and how far their partition is.
+
+    mark of the format | numbers | times, slots and masks in narrow types | attributes, in Arrow
+
+Reading one never runs anything; what is in another format, or is cut short, is refused.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +15,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-_HEAD: Final = struct.Struct("<iiqqqqIHBBBB")
+from tacit.engines.sharded.saved import read_stream
+from tacit.errors import StateError
+
+_MARK: Final = b"piece 2\n"
+_HEAD: Final = struct.Struct("<8siiqqqqIHBBBB")
 _WIDTHS: Final = (np.uint8, np.uint16, np.uint32, np.uint64)
 
 
@@ -56,6 +65,7 @@ class Piece:
         slots = _narrow(self.slots.view(np.uint32))
         masks = _narrow(self.masks)
         head = _HEAD.pack(
+            _MARK,
             self.partition,
             self.stream,
             self.least,
@@ -80,28 +90,31 @@ class Piece:
     @staticmethod
     def partition_of(given: bytes) -> int:
         """The partition that a piece is from."""
-        partition: int = _HEAD.unpack_from(given)[0]
+        partition: int = _head(given)[0]
         return partition
 
     @classmethod
     def from_bytes(cls, given: bytes) -> Piece:
-        """What `to_bytes` gave."""
-        partition, stream, least, closed, ended, *rest = _HEAD.unpack_from(given)
+        """What `to_bytes` gave; raises StateError for anything else."""
+        partition, stream, least, closed, ended, *rest = _head(given)
         base, count, words, idle, finished, codes, compared = rest
         at = _HEAD.size
-        columns = []
-        for code, number in (
-            (codes & 3, count),
-            (codes >> 2 & 3, count),
-            (codes >> 4, count * words),
-        ):
-            width = np.dtype(_WIDTHS[code])
-            columns.append(np.frombuffer(given, width, number, at))
-            at += number * width.itemsize
-        attributes = None
-        if compared:
-            with pa.ipc.open_stream(pa.py_buffer(given)[at:]) as reader:
-                attributes = reader.read_next_batch()
+        columns, attributes = [], None
+        try:
+            for code, number in (
+                (codes & 3, count),
+                (codes >> 2 & 3, count),
+                (codes >> 4, count * words),
+            ):
+                width = np.dtype(_WIDTHS[code])
+                columns.append(np.frombuffer(given, width, number, at))
+                at += number * width.itemsize
+            if compared:
+                attributes = _only_batch(pa.py_buffer(given)[at:], count)
+            elif at != len(given):
+                raise ValueError("something follows")
+        except Exception as error:  # damage may raise anything
+            raise _damaged() from error
         offsets, slots, masks = columns
         return cls(
             partition,
@@ -116,6 +129,28 @@ class Piece:
             masks.astype(np.uint64).reshape(count, words),
             attributes,
         )
+
+
+def _head(given: bytes) -> tuple[int, ...]:
+    """The numbers that a piece begins with."""
+    if len(given) < _HEAD.size or not given.startswith(_MARK):
+        raise _damaged()
+    return _HEAD.unpack_from(given)[1:]
+
+
+def _only_batch(given: pa.Buffer, rows: int) -> pa.RecordBatch:
+    """The attributes of so many tuples."""
+    batches = read_stream(given).combine_chunks().to_batches()
+    if len(batches) != 1 or batches[0].num_rows != rows:
+        raise ValueError("expected one batch with a row for each tuple")
+    return batches[0]
+
+
+def _damaged() -> StateError:
+    return StateError(
+        "expected a piece of a partition from a reader of this version, but the bytes are"
+        " something else or damaged: start the job anew, or from a savepoint of this version"
+    )
 
 
 def _narrow(numbers: NDArray[Any]) -> NDArray[Any]:

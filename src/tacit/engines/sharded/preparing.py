@@ -6,8 +6,6 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
-import numpy as np
-
 from tacit.connectors.opening import open_input
 from tacit.engines.local import assign
 from tacit.engines.sharded.job import Job, Partition
@@ -68,6 +66,12 @@ def prepare(
     for message in run.engine.warnings:
         _LOG.warning("%s", message)
     subjects = run.engine.subjects
+    if not len(subjects):
+        raise SourceError(
+            "the sources name no subject, so there is nobody to answer for. See which lines are"
+            " refused, and why, with tacit detect; or list the subjects, as in"
+            " `subjects: {file: subjects.txt}`"
+        )
     partitions = [
         Partition(input_.stream, name, follow)
         for input_, (_, name) in zip(assign(spec, opened), sources, strict=True)
@@ -76,7 +80,7 @@ def prepare(
     return Job(
         terms,
         subjects,
-        lease.enrol(subjects.names) if len(subjects) else np.empty(0, np.int64),
+        lease.enrol(subjects.names),
         tuple(partitions),
         shards,
         not true,

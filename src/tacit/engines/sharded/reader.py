@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import time
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -18,14 +19,16 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tacit.connectors.opening import open_input
+from tacit.engines.sharded.counts import TupleCounts
 from tacit.engines.sharded.job import Job
 from tacit.engines.sharded.pieces import Piece
-from tacit.engines.sharded.saved import SavedState
+from tacit.engines.sharded.saved import SavedState, check_array, restoring
 from tacit.kernels import compiled
 from tacit.pipeline.batches import MergedBatch
 from tacit.pipeline.deadletters import DeadLetters
 from tacit.pipeline.engine import Refused
-from tacit.pipeline.reader import Input, Positions, Reader, RegistryExtractor
+from tacit.pipeline.reader import Input, Position, Positions, Reader, RegistryExtractor
+from tacit.pipeline.sources import Batch
 from tacit.windows.clock import NONE, TAKEN, Clock, Verdicts
 
 PULSE: Final = 0.05
@@ -61,21 +64,28 @@ class PartitionReader:
         )
         self._since = np.full(len(job.subjects), NONE, np.int64)
         self._done = self._idle = self._was_idle = False
-        positions: Positions = {}
-        if state is not None:
-            saved = SavedState.from_bytes(state)
-            kept = saved.plain
-            positions, self._done, self._idle = kept["positions"], kept["done"], kept["idle"]
-            self._was_idle = kept["was idle"]
-            self._clock = replace(self._clock, state=saved.arrays["clock"])
+        self._taken, self._refused = 0, Counter[str]()
+        """How many tuples were taken, and refused by which reason, since the job began."""
+        positions: Positions = {} if state is None else self._restore(state)
+        self._rows = 0
+        """Rows that came from the source to this object."""
+        self._rejected: deque[tuple[int, Batch]] = deque()
+        """Batches with lines that cannot be read, and the number of rows up to their ends.
+
+        They are reported when those rows are taken: with the position that a checkpoint has, so
+        that going on from there reports each line once. Those of a batch without any row may come
+        twice.
+        """
         self._letters = io.BytesIO()
+        self._dead_letters = DeadLetters.into(self._letters)
         self._reader = Reader(
             self.spec.streams,
             [self._input],
             RegistryExtractor(job.flow, job.subjects),
             windows.jumps[1],
             positions=positions,
-            dead_letters=DeadLetters.into(self._letters),
+            dead_letters=self._dead_letters,
+            rejected=self._rejected,
         )
         self._batches = self._reader.read(lambda: PULSE)
         self._heard = time.monotonic()
@@ -104,14 +114,21 @@ class PartitionReader:
             step.pieces = list(self._told())
         else:
             self._turn(step, batch)
+        while self._rejected and (self._rejected[0][0] <= self._rows or self._done):
+            _, read = self._rejected.popleft()
+            self._dead_letters.lines(self._input.stream, read.source, read.rejected)
         step.letters = self._letters.getvalue()
         self._letters.seek(0)
         self._letters.truncate()
+        for (_, reason), times in self._dead_letters.counts.items():
+            self._refused[reason] += times
+        self._dead_letters.counts.clear()
         return step
 
     def _turn(self, step: Step, batch: MergedBatch | None) -> None:
         """What comes of tuples, or of none."""
         if batch is not None and len(batch):
+            self._rows += len(batch)
             self._heard, self._idle = time.monotonic(), False
             step.pieces = list(self._divide(batch))
             return
@@ -128,8 +145,31 @@ class PartitionReader:
             "done": self._done,
             "idle": self._idle,
             "was idle": self._was_idle,
+            "taken": self._taken,
+            "refused": self._refused,
         }
         return SavedState(kept, {"clock": self._clock.state}).to_bytes()
+
+    def _restore(self, state: bytes) -> Positions:
+        """Go on from a state; where the source was left."""
+        saved, clock = SavedState.from_bytes(state), self._clock.state
+        with restoring():
+            kept = saved.plain
+            self._done, self._idle = bool(kept["done"]), bool(kept["idle"])
+            self._was_idle = bool(kept["was idle"])
+            self._taken = int(kept["taken"])
+            self._refused.update({reason: int(n) for reason, n in kept["refused"].items()})
+            saved_clock = check_array("clock", saved.arrays["clock"], clock.dtype, clock.shape)
+            self._clock = replace(self._clock, state=saved_clock)
+            return {
+                key: Position(token=one["token"], rows=int(one["rows"]), progress=one["progress"])
+                for key, one in kept["positions"].items()
+            }
+
+    @property
+    def counts(self) -> TupleCounts:
+        """What it has taken and refused since the job began."""
+        return TupleCounts(f"reader {self._number}", self._taken, dict(self._refused))
 
     def _divide(self, batch: MergedBatch) -> Iterator[tuple[int, bytes]]:
         """The tuples that are taken, in pieces; a piece is not longer than windows are held.
@@ -144,6 +184,7 @@ class PartitionReader:
             end = clock.judge(batch.slots, batch.times, self._since, begin, 0, True, verdicts)
             clock.hand_on(clock.closed)
             each = verdicts.each
+            self._taken += int(np.count_nonzero(each[begin:end] == TAKEN))
             self._refuse(batch, begin, np.flatnonzero(each[begin:end]), each)
             yield from self._cut(batch, each, begin, end)
             begin = end

@@ -1,25 +1,36 @@
-"""State that crosses processes: JSON, arrays and frames in one archive, and nothing that runs.
+"""State that crosses processes: JSON, arrays and frames in one checked archive.
 
-Reading it never executes anything: what is not in this format is refused.
+Reading it never runs anything. Bytes that are not in this format, pickles among them, are refused
+before anything looks at their content.
+
+    mark of the format | SHA-256 of the rest | size | NumPy archive, compressed
+
+The archive holds arrays without objects. Frames are Arrow streams, and are validated in full.
 """
 
 from __future__ import annotations
 
 import io
 import json
-import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Any, Final
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
+import pyarrow as pa
+from numpy.typing import DTypeLike, NDArray
 
 from tacit.errors import StateError
 
-_FORMAT: Final = 1
+_MARK: Final = b"tacit state 2\n\0\0"
+_DIGEST: Final = 32
+_SIZE: Final = 8
+_CODEC: Final = pa.Codec("zstd", 1)
 _PLAIN: Final = "plain"
+_WHAT_TO_DO: Final = "start the job anew, or from a savepoint of this version"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,47 +45,114 @@ class SavedState:
     def to_bytes(self) -> bytes:
         """All of it."""
         parts = {f"array.{name}": part for name, part in self.arrays.items()}
-        for name, frame in self.frames.items():
-            parts[f"frame.{name}"] = _octets(frame.write_ipc(None).getvalue())
+        parts |= {f"frame.{name}": _octets(_stream(part)) for name, part in self.frames.items()}
         parts |= {f"blob.{name}": _octets(blob) for name, blob in self.blobs.items()}
-        head = {"format": _FORMAT, "plain": self.plain}
-        parts[_PLAIN] = _octets(json.dumps(head).encode())
+        parts[_PLAIN] = _octets(json.dumps(self.plain).encode())
         buffer = io.BytesIO()
         np.savez(buffer, allow_pickle=False, **parts)
-        return buffer.getvalue()
+        size = buffer.tell().to_bytes(_SIZE, "little")
+        content = size + bytes(_CODEC.compress(buffer.getbuffer(), asbytes=True))
+        return _MARK + sha256(content).digest() + content
 
     @classmethod
     def from_bytes(cls, state: bytes) -> SavedState:
         """What `to_bytes` gave; raises StateError for anything else."""
+        if not state.startswith(_MARK):
+            raise StateError(
+                "expected the state of a reader or shard of this version, but the bytes do not"
+                f" begin with its mark: {_WHAT_TO_DO}"
+            )
+        digest, content = state[len(_MARK) :][:_DIGEST], state[len(_MARK) + _DIGEST :]
+        if sha256(content).digest() != digest:
+            raise StateError(
+                f"the state of a reader or shard is damaged: its digest is wrong; {_WHAT_TO_DO}"
+            )
         try:
-            with np.load(io.BytesIO(state), allow_pickle=False) as file:
+            size = int.from_bytes(content[:_SIZE], "little")
+            whole = _CODEC.decompress(content[_SIZE:], size, asbytes=True)
+            with np.load(io.BytesIO(whole), allow_pickle=False) as file:
                 parts = {name: file[name] for name in file.files}
-            head = json.loads(parts.pop(_PLAIN).tobytes())
-            if head["format"] != _FORMAT:
-                raise ValueError("format")
+            plain = json.loads(parts.pop(_PLAIN).tobytes())
+            if not isinstance(plain, dict) or not all(
+                isinstance(part, np.ndarray) for part in parts.values()
+            ):
+                raise ValueError("expected an object and arrays")
             return cls(
-                head["plain"],
+                plain,
                 _below("array.", parts),
-                {
-                    name: pl.read_ipc(io.BytesIO(part.tobytes()))
-                    for name, part in _below("frame.", parts).items()
-                },
+                {name: _frame(part) for name, part in _below("frame.", parts).items()},
                 {name: part.tobytes() for name, part in _below("blob.", parts).items()},
             )
-        except (
-            ValueError,
-            OSError,
-            EOFError,
-            KeyError,
-            TypeError,
-            AttributeError,
-            zipfile.BadZipFile,
-            pl.exceptions.PolarsError,
-        ) as error:
+        except Exception as error:  # what is no archive may raise anything
             raise StateError(
-                "this is not the state of a reader or shard of this version, or it is damaged;"
-                " begin the job anew, or from a savepoint of this version"
+                "the state of a reader or shard cannot be read"
+                f" ({type(error).__name__}): {_WHAT_TO_DO}"
             ) from error
+
+
+@contextmanager
+def restoring() -> Iterator[None]:
+    """Raise StateError where a state can be read but is not what this job keeps."""
+    try:
+        yield
+    except StateError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise StateError(
+            "the state of a reader or shard does not fit this job"
+            f" ({type(error).__name__}): {_WHAT_TO_DO}"
+        ) from error
+
+
+def check_array(
+    name: str, part: NDArray[Any] | None, kind: DTypeLike, shape: Sequence[int | None]
+) -> NDArray[Any]:
+    """An array of a state, of this type and shape: compiled code uses it without looking.
+
+    None in a shape stands for any size.
+    """
+    if part is None:
+        raise StateError(f"the state of a reader or shard has no '{name}': {_WHAT_TO_DO}")
+    fits = len(part.shape) == len(shape) and all(
+        wanted is None or size == wanted for size, wanted in zip(part.shape, shape, strict=True)
+    )
+    if part.dtype != np.dtype(kind) or not fits:
+        wanted = " x ".join("any" if size is None else str(size) for size in shape)
+        raise StateError(
+            f"'{name}' in the state of a reader or shard does not fit this job: expected"
+            f" {np.dtype(kind)} of {wanted}, got {part.dtype} of"
+            f" {' x '.join(map(str, part.shape))}. {_WHAT_TO_DO.capitalize()}"
+        )
+    return part
+
+
+def check_places(name: str, places: NDArray[Any], stop: int) -> None:
+    """Raise StateError unless all places are from 0 up to `stop`."""
+    if len(places) and not (int(places.min()) >= 0 and int(places.max()) < stop):
+        raise StateError(
+            f"'{name}' in the state of a reader or shard does not fit this job: expected places"
+            f" below {stop}. {_WHAT_TO_DO.capitalize()}"
+        )
+
+
+def read_stream(given: bytes | pa.Buffer) -> pa.Table:
+    """A table from an Arrow stream, validated in full; what is none raises."""
+    with pa.ipc.open_stream(given) as reader:
+        table = reader.read_all()
+    table.validate(full=True)  # offsets and indices are used unchecked from here on
+    return table
+
+
+def _stream(frame: pl.DataFrame) -> bytes:
+    table = frame.to_arrow()
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+def _frame(part: NDArray[Any]) -> pl.DataFrame:
+    return pl.DataFrame(read_stream(part.tobytes()))
 
 
 def _octets(data: bytes) -> NDArray[np.uint8]:

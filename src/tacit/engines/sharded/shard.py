@@ -17,18 +17,19 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tacit.answers.packing import pack
+from tacit.engines.sharded.checks import check_windows
+from tacit.engines.sharded.counts import TupleCounts
 from tacit.engines.sharded.job import Job
 from tacit.engines.sharded.pieces import Piece
-from tacit.engines.sharded.saved import SavedState
+from tacit.engines.sharded.saved import SavedState, check_array, check_places, restoring
 from tacit.events.subjects import Subjects
 from tacit.ledger.accounts import Accounts, Amounts, Key
 from tacit.pipeline.batches import MergedBatch, Rows
 from tacit.pipeline.charging import accounts_of
 from tacit.pipeline.shard import ClosedWindows
 from tacit.pipeline.shard import Shard as Windows
-from tacit.windows.clock import LATE, NONE, TAKEN, Verdicts
+from tacit.windows.clock import LATE, NONE, REASONS, TAKEN, Verdicts
 
-_CODEC: Final = pa.Codec("zstd", 1)
 _TRUE: Final = "true"
 """The mark of answers that no noise is drawn for."""
 
@@ -88,6 +89,9 @@ class Shard:
         self._progress: dict[int, Piece] = {}
         """The last piece of each partition that was laid, without its tuples."""
         self._waiting: dict[int, deque[bytes]] = {}
+        self._late = 0
+        """Tuples that readers took and that were late here, since the job began."""
+        self._number = number
         self.finished = False
         """Whether all partitions are finished and all windows closed."""
         if state is not None:
@@ -95,7 +99,9 @@ class Shard:
 
     def take(self, given: bytes) -> Iterator[Told | Late]:
         """Take a piece; the answers of the windows that it closes."""
-        self._waiting.setdefault(Piece.partition_of(given), deque()).append(given)
+        partition = Piece.partition_of(given)
+        check_places("partition", np.array([partition]), len(self._job.partitions))
+        self._waiting.setdefault(partition, deque()).append(given)
         if len(self._progress.keys() | self._waiting.keys()) < len(self._job.partitions):
             return  # where the schedule begins is not known yet
         while True:
@@ -122,17 +128,32 @@ class Shard:
             "waiting": [(number, len(waiting)) for number, waiting in self._waiting.items()],
             "balances": list(balances),
             "finished": self.finished,
+            "late": self._late,
         }
         own |= {f"balance.{place}": spent for place, spent in enumerate(balances.values())}
-        plain = SavedState(kept, own, frames, blobs).to_bytes()
-        return len(plain).to_bytes(8, "little") + bytes(_CODEC.compress(plain, asbytes=True))
+        return SavedState(kept, own, frames, blobs).to_bytes()
+
+    @property
+    def counts(self) -> TupleCounts:
+        """What it refused although readers had taken it, since the job began."""
+        return TupleCounts(
+            f"shard {self._number}", -self._late, {REASONS[LATE]: self._late} if self._late else {}
+        )
+
+    def _read(self, given: bytes) -> Piece:
+        """A piece that fits this shard: compiled code takes its places as they are."""
+        piece = Piece.from_bytes(given)
+        check_places("slots", piece.slots, self._windows.panes.slots)
+        check_places("stream", np.array([piece.stream]), len(self._streams))
+        check_array("masks", piece.masks, np.uint64, (None, self._job.words))
+        return piece
 
     def _lay_what_fits(self) -> Iterator[Late]:
         """Lay the pieces that the windows which are held have room for."""
         end = (self._lowest() + self._windows.panes.capacity) * self._size
         for partition, waiting in self._waiting.items():
             while waiting:
-                piece = Piece.from_bytes(waiting[0])
+                piece = self._read(waiting[0])
                 if piece.times.max(initial=NONE) >= end:
                     break
                 waiting.popleft()
@@ -151,6 +172,7 @@ class Shard:
         arrivals = MergedBatch(piece.times, piece.slots, piece.masks, rows)
         self._windows.lay(arrivals, Verdicts.of(verdicts), 0, len(arrivals))
         if late.any():
+            self._late += int(np.count_nonzero(late))
             names = self._windows.subjects.names.take(pa.array(piece.slots[late]))
             yield Late(piece.partition, names, piece.times[late])
 
@@ -159,7 +181,7 @@ class Shard:
         if self._next != NONE:
             return self._next
         pieces = [*self._progress.values()]
-        pieces += [Piece.from_bytes(one[0]) for one in self._waiting.values() if one]
+        pieces += [self._read(one[0]) for one in self._waiting.values() if one]
         floors = [min(piece.least, piece.closed) for piece in pieces if piece.least != NONE]
         return min(floors, default=0)
 
@@ -202,27 +224,34 @@ class Shard:
         return Told(handed.closed.first, self._first, exhausted, body, mark)
 
     def _restore(self, state: bytes) -> None:
-        size = int.from_bytes(state[:8], "little")
-        plain = _CODEC.decompress(state[8:], size, asbytes=True)
-        saved = SavedState.from_bytes(plain)
+        saved = SavedState.from_bytes(state)
+        with restoring():
+            self._take_up(saved)
+
+    def _take_up(self, saved: SavedState) -> None:
         kept, blobs = saved.plain, saved.blobs
         subjects = self._windows.subjects
         named = {f"subjects.{name}": part for name, part in subjects.state().items()}
         balances = {
-            cast("Key", tuple(key)): saved.arrays[f"balance.{place}"]
+            cast("Key", tuple(key)): check_array(
+                f"balance.{place}", saved.arrays[f"balance.{place}"], np.int64, (len(subjects),)
+            )
             for place, key in enumerate(kept["balances"])
         }
         own = {n: part for n, part in saved.arrays.items() if not n.startswith("balance.")}
+        check_windows(self._windows, own, saved.frames)
         self._windows.restore({**own, **named}, dict(saved.frames))
-        self._first, self._next = kept["first"], kept["next"]
-        self._progress = {n: Piece.from_bytes(blobs[f"progress.{n}"]) for n in kept["progress"]}
+        self._first, self._next = int(kept["first"]), int(kept["next"])
+        self._progress = {int(n): self._read(blobs[f"progress.{n}"]) for n in kept["progress"]}
         self._waiting = {
-            number: deque(blobs[f"waiting.{number}.{place}"] for place in range(count))
+            int(number): deque(blobs[f"waiting.{number}.{place}"] for place in range(count))
             for number, count in kept["waiting"]
         }
+        known = np.array([*self._progress, *self._waiting], np.int64)
+        check_places("partitions", known, len(self._job.partitions))
         if self._accounts is not None:
             self._accounts.balances = balances
-        self.finished = kept["finished"]
+        self._late, self.finished = int(kept["late"]), bool(kept["finished"])
 
 
 def _accounts(job: Job, members: NDArray[np.int64], subjects: Subjects) -> Accounts | None:

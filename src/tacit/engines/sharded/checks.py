@@ -1,0 +1,68 @@
+"""Whether saved windows fit a shard: compiled code uses their numbers without looking."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from tacit.engines.sharded.saved import check_array, check_places
+from tacit.errors import StateError
+from tacit.pipeline.shard import Shard, below
+
+_SLOT: Final = 2
+"""The row of a table of moments that holds slots."""
+
+
+def check_windows(
+    windows: Shard, arrays: Mapping[str, NDArray[Any]], frames: Mapping[str, pl.DataFrame]
+) -> None:
+    """Raise StateError unless these arrays and frames fit the windows of a fresh shard."""
+    fresh, _ = windows.state()
+    slots, words = windows.panes.slots, len(windows.panes.ordered_types)
+    for name in ("since", "panes.ring", "panes.states", "panes.lasts"):
+        if name in fresh:
+            check_array(name, arrays.get(name), fresh[name].dtype, fresh[name].shape)
+    times = check_array("panes.times", arrays.get("panes.times"), np.int64, (None,))
+    owners = check_array("panes.owners", arrays.get("panes.owners"), np.int32, times.shape)
+    check_array("panes.masks", arrays.get("panes.masks"), np.uint64, (len(times), words))
+    check_places("panes.owners", owners, slots)
+    earlier = below("sliding.", arrays)
+    if windows.sliding is not None and earlier:
+        _check_earlier(earlier, windows.sliding.panes - 1, slots, words)
+    for name, frame in frames.items():
+        _check_rows(name, frame, slots, words)
+
+
+def _check_earlier(arrays: Mapping[str, NDArray[Any]], panes: int, slots: int, words: int) -> None:
+    """The panes before those that are open, and what was drawn for them."""
+    get = arrays.get
+    check_array("sliding.end", get("end"), np.int64, ())
+    check_array("sliding.words", get("words"), np.uint64, (panes, slots, words))
+    keys = check_array("sliding.keys", get("keys"), np.int64, (None,))
+    check_places("sliding.keys", keys, panes * slots)
+    starts = check_array("sliding.starts", get("starts"), np.int64, (len(keys) + 1,))
+    times = check_array("sliding.times", get("times"), np.int64, (None,))
+    check_array("sliding.masks", get("masks"), np.uint64, (len(times), words))
+    if starts[0] != 0 or starts[-1] != len(times) or (np.diff(starts) < 0).any():
+        raise StateError("'sliding.starts' in the state of a shard is not in order")
+    for name, part in below("drawn.", arrays).items():
+        if name.endswith(".moments"):
+            check_array(name, part, np.int64, (4, None))
+            check_places(name, part[_SLOT], slots)
+        else:
+            check_array(name, part, np.uint64, (panes, None, -(-slots // 64)))
+
+
+def _check_rows(name: str, frame: pl.DataFrame, slots: int, words: int) -> None:
+    """The rows of tuples that conditions compare."""
+    wanted: dict[str, Any] = {"slot": pl.Int32, "row": pl.Int64, "time": pl.Int64}
+    wanted |= {f"mask{word}": pl.UInt64 for word in range(words)}
+    if any(frame.schema.get(column) != kind for column, kind in wanted.items()):
+        raise StateError(f"the rows '{name}' in the state of a shard have other columns")
+    if any(frame[column].null_count() for column in wanted):
+        raise StateError(f"the rows '{name}' in the state of a shard have nulls")
+    check_places(f"{name}.slot", frame["slot"].to_numpy(), slots)

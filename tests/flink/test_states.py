@@ -1,0 +1,137 @@
+"""What Flink holds of a job are bytes and text in formats of our own: a pickle there never runs."""
+
+from __future__ import annotations
+
+import base64
+import pickle
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyflink.fn_execution.coders import (
+    BinaryCoder,
+    CharCoder,
+    CloudPickleCoder,
+    IntCoder,
+    PickleCoder,
+    TupleCoder,
+    from_type_info,
+)
+
+from tacit.engines.flink import program
+from tacit.engines.flink.folders import Folders
+from tacit.engines.flink.run import Outcome
+from tacit.engines.flink.submitting import Options, submitted
+from tacit.engines.sharded.saved import SavedState
+from tacit.errors import EngineError
+from tacit.pipeline.versions import SpecVersion
+from tacit.planning.planner import plan_without_history
+from tacit.spec.reading import loads
+from tests.engines.sharded.test_saved import Exploit
+from tests.engines.sharded.test_sharded import SPEC
+
+SETTINGS = {"execution.checkpointing.interval": "500 ms", "restart-strategy.type": "none"}
+MARK = base64.b64encode(SavedState({}).to_bytes()[:15])
+"""What the text of every state begins with."""
+
+
+class Context:
+    """Notes which states a function asks for."""
+
+    def __init__(self) -> None:
+        self.coders: list[Any] = []
+
+    def get_state(self, descriptor: Any) -> None:
+        """The coder that PyFlink uses for a state."""
+        self.coders.append(from_type_info(descriptor.type_info))
+
+
+def test_no_state_and_no_message_is_a_pickle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(program, "_job", lambda _: None)
+    context = Context()
+    program.Reading(str(tmp_path), [0]).open(context)
+    program.Closing(str(tmp_path)).open(context)
+    assert len(context.coders) == 3
+    assert not any(isinstance(one, PickleCoder | CloudPickleCoder) for one in context.coders)
+    assert sum(isinstance(one, CharCoder) for one in context.coders) == 2
+    piece = from_type_info(program.PIECE)
+    assert isinstance(piece, TupleCoder)
+    assert [type(one) for one in piece._field_coders] == [IntCoder, BinaryCoder]
+
+
+def grown(folder: Path) -> Path:
+    """A file that grows."""
+    path = folder / "home.jsonl"
+    with path.open("a") as file:
+        for n in range(600):
+            file.write(f'{{"who": "p{n % 3}", "at": {1_700_000_000 + n}, "kind": {n % 4}}}\n')
+    return path
+
+
+def ran(folder: Path, until: Callable[[Outcome], bool]) -> Outcome:
+    """A job that is stopped with a savepoint when enough has come out."""
+    spec = loads(SPEC + "subjects: [p0, p1, p2]\n")
+    terms = SpecVersion(spec, plan_without_history(spec, "uniform"))
+    options = Options("home", folder / "job", shards=1, follow=True, settings=SETTINGS)
+    sources = [(None, str(folder / "home.jsonl"))]
+    with submitted(terms, sources, [f"{folder}/answers/"], options) as run:
+
+        def stop() -> None:
+            deadline = time.monotonic() + 120
+            while not until(run.outcome) and time.monotonic() < deadline:
+                time.sleep(0.1)
+            run.stop()
+
+        threading.Thread(target=stop, daemon=True).start()
+        return run.run()
+
+
+def replaced(state: Path, make: Callable[[int], bytes]) -> int:
+    """Put something else in place of each text of a state in a savepoint; how many there are."""
+    found = 0
+    for path in state.iterdir():
+        content = bytearray(path.read_bytes())
+        at = content.find(MARK)
+        while at >= 0:
+            size = int.from_bytes(content[at - 4 : at], "big")
+            assert base64.b64decode(content[at : at + size], validate=True)
+            content[at : at + size] = other = make(size)
+            assert len(other) == size
+            found += 1
+            at = content.find(MARK, at + size)
+        path.write_bytes(content)
+    return found
+
+
+def test_a_savepoint_with_pickles_in_it_is_refused_and_runs_nothing(tmp_path: Path) -> None:
+    """Readers and shards alike: in place of their states, and inside of them."""
+    grown(tmp_path)
+    outcome = ran(tmp_path, lambda outcome: outcome.windows > 2)
+    assert outcome.windows > 2
+    assert outcome.savepoint is not None
+    state = Folders(tmp_path / "job").latest_state()
+    assert state is not None
+    whole = {path: path.read_bytes() for path in state.iterdir()}
+    proof = tmp_path / "executed"
+    exploit = pickle.dumps(Exploit(proof))
+
+    def inside(size: int) -> bytes:
+        return base64.b64encode(exploit.ljust(size // 4 * 3, b"."))
+
+    for make in (lambda size: exploit.ljust(size, b"."), inside):
+        assert replaced(state, make) == 2
+        with pytest.raises(EngineError, match="expected the state of a reader or shard") as caught:
+            ran(tmp_path, lambda _: False)
+        assert "start the job anew, or from a savepoint" in str(caught.value)
+        assert not proof.exists()
+        for path, content in whole.items():
+            path.write_bytes(content)
+    grown(tmp_path)
+    assert ran(tmp_path, lambda outcome: True).resumed  # as it was, it is taken
+    pickle.loads(exploit.ljust(4 * len(exploit), b"."))  # it would have been seen
+    assert proof.exists()
