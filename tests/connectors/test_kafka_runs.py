@@ -67,8 +67,8 @@ def start(arguments: list[str]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stderr=subprocess.DEVNULL)
 
 
-def wait(until: Any) -> None:
-    deadline = time.monotonic() + 60
+def wait(until: Any, patience: float = 60) -> None:
+    deadline = time.monotonic() + patience
     while not until():
         assert time.monotonic() < deadline
         time.sleep(0.2)

@@ -13,11 +13,19 @@ from click.testing import CliRunner
 from tacit.cli.main import main
 from tacit.engines.flink.starting import Placed, start
 from tacit.engines.flink.submitting import submit
-from tacit.errors import EngineError
+from tacit.errors import EngineError, RefusedInputWarning, SourceError
 from tacit.ledger.ledger import Ledger
 from tacit.ledger.verifying import verify
 from tacit.spec.reading import loads
-from tests.engines.sharded.test_sharded import SLIDING, SPEC, alone, lettered, plain, written
+from tests.engines.sharded.test_sharded import (
+    SLIDING,
+    SPEC,
+    alone,
+    counted,
+    lettered,
+    plain,
+    written,
+)
 
 QUICK = {"execution.checkpointing.interval": "500 ms"}
 
@@ -41,8 +49,10 @@ def test_true_answers_and_dead_letters_are_those_of_one_machine(
         parallelism=parallelism,
         settings=QUICK,
     )
-    expected, refused = alone(spec, sources)
+    expected, refused, counts = counted(spec, sources)
     assert outcome.finished
+    assert outcome.refusals == counts
+    assert counts.refused
     assert plain(pl.read_parquet(tmp_path / "answers" / "*.parquet")).equals(expected)
     letters = [path.read_bytes() for path in (tmp_path / "job" / "letters").glob("*.jsonl")]
     assert lettered(b"".join(letters)).equals(refused)
@@ -88,6 +98,52 @@ def test_a_protected_job_is_charged_and_said_again_gives_nothing_new(tmp_path: P
     assert again.exit_code == 0, again.output
     assert json.loads(again.stderr[again.stderr.index("{") :])["outcome"]["windows"] == 0
     assert pl.read_ndjson(answers).equals(found)
+
+
+def test_refused_input_is_a_warning_and_a_failure_on_request(tmp_path: Path) -> None:
+    """As for a run on one machine; answers are released all the same, and said again it says so."""
+    (tmp_path / "home.yaml").write_text(f"{SPEC}subjects: [p1, p2]\n")
+    path = tmp_path / "home.jsonl"
+    good = [f'{{"who": "p{1 + n % 2}", "at": {1_700_000_000 + n}, "kind": 0}}' for n in range(10)]
+    path.write_text("\n".join([*good, *["{ no JSON"] * 29, '{"who": "p9", "at": 1}', ""]))
+    answers = tmp_path / "answers.jsonl"
+    command = ["submit", str(tmp_path / "home.yaml"), str(path), "--to", str(answers)]
+    command += ["--mechanism", "uniform", "--folder", str(tmp_path / "job")]
+    command += ["--set", "execution.checkpointing.interval=500 ms", "--log-level", "error"]
+    ran = CliRunner().invoke(main, [*command, "--fail-if-refused", "0.75"])
+    assert ran.exit_code == 0, ran.output
+    assert "Refused: 30 tuples of 40" in ran.stderr
+    assert "tacit: warning: 30 of 40 tuples were refused (75.0%), 29 of them" in ran.stderr
+    found = answers.read_text()
+    assert found
+    failed = CliRunner().invoke(main, [*command, "--fail-if-refused", "0.7"])
+    assert failed.exit_code == 11, failed.output
+    assert "30 of 40 tuples were refused" in failed.stderr
+    assert answers.read_text() == found
+    told = CliRunner().invoke(main, [*command, "--json", "--fail-if-refused", "0.7"])
+    assert told.exit_code == 11
+    report, _ = json.JSONDecoder().raw_decode(told.stderr[told.stderr.index("{") :])
+    assert report["outcome"]["taken"] == 10
+    assert sum(report["outcome"]["refused"].values()) == 30
+    assert "30 of 40 tuples were refused" in report["warnings"][0]
+    with pytest.warns(RefusedInputWarning, match="30 of 40 tuples were refused"):
+        submit(
+            tmp_path / "home.yaml",
+            path,
+            to=answers,
+            mechanism="uniform",
+            name="home",
+            folder=tmp_path / "job",
+        )
+
+
+def test_sources_without_any_subject_are_refused(tmp_path: Path) -> None:
+    """A job for nobody would read nothing, and report nothing of what cannot be read."""
+    path = tmp_path / "home.jsonl"
+    path.write_text("{ no JSON\n" * 9)
+    place = f"{tmp_path}/answers/"
+    with pytest.raises(SourceError, match="name no subject"):
+        submit(loads(SPEC), path, to=place, folder=tmp_path / "job", true=True)
 
 
 def test_a_mistake_in_a_reader_ends_the_job_with_its_reason(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tacit.cli import options
+from tacit.cli.report import check_refusals, refusal_warnings
 from tacit.counting import count
 from tacit.durations import parse_duration
 
@@ -103,6 +104,7 @@ if TYPE_CHECKING:
 )
 @options.log
 @options.log_level("info")
+@options.fail_if_refused
 @options.as_json("Print the summary as JSON.")
 def submit(
     spec: Path,
@@ -125,6 +127,7 @@ def submit(
     settings: tuple[str, ...],
     log: str,
     log_level: str | None,
+    allowed: float | None,
     as_json: bool,
 ) -> None:
     """Answer queries on Apache Flink, with the same answers as run, on many machines.
@@ -173,8 +176,7 @@ def submit(
     ):
         signals.connect(run.stop, _refuse_reload)
         outcome = run.run()
-    report = JobReport(plan, wanted, outcome)
-    click.echo(json.dumps(report.as_dict(), indent=2) if as_json else report, err=True)
+    _print_report(JobReport(plan, wanted, outcome), allowed, as_json)
 
 
 @dataclass(frozen=True)
@@ -223,6 +225,18 @@ class SubmitOptions:
         )
 
 
+def _print_report(report: JobReport, allowed: float | None, as_json: bool) -> None:
+    """Print to standard error, for the operator; counts of tuples depend on private events."""
+    refusals = report.outcome.refusals
+    if not as_json:
+        click.echo(report, err=True)
+        check_refusals(refusals, allowed)
+        return
+    click.echo(json.dumps(report.as_dict(), indent=2), err=True)
+    if allowed is not None:
+        refusals.check(allowed)
+
+
 def _refuse_reload() -> None:
     click.echo("tacit: a job on a cluster is not reloaded; stop it and begin another", err=True)
 
@@ -248,6 +262,7 @@ class JobReport:
             "mechanism": self.plan.mechanism,
             "unit": unit(self.plan.spec),
             "outcome": asdict(self.outcome),
+            "warnings": refusal_warnings(self.outcome.refusals),
         }
 
     def __str__(self) -> str:
@@ -264,6 +279,9 @@ class JobReport:
             )
         elif outcome.resumed and not outcome.windows:
             lines.append("All windows of this input had been released before; nothing is new.")
-        if any((options.folder / "letters").glob("*.jsonl")):
-            lines.append(f"Refused tuples are in {options.folder / 'letters'}.")
+        refusals = outcome.refusals
+        if refusals.refused:
+            lost, whole = count(refusals.refused, "tuple"), refusals.taken + refusals.refused
+            lines.append(f"Refused: {lost} of {whole:,} (kept: {options.folder / 'letters'}):")
+            lines += [f"  {n:>12,}  {reason}" for reason, n in sorted(refusals.reasons.items())]
         return "\n".join(lines)
