@@ -55,7 +55,7 @@ def limits_reached() -> Iterator[None]:
     """Runs in which the limits of the tired subjects are reached."""
     answer = Shard.answer
 
-    def told(this: Shard, handed: ClosedWindows, _: Any = None) -> Answers:
+    def told(this: Shard, handed: ClosedWindows, *_: Any, **_named: Any) -> Answers:
         return answer(this, handed, TIRED)
 
     with patch.object(Shard, "answer", told):
