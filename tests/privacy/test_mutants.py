@@ -195,7 +195,7 @@ def test_silent_subjects_have_no_rows(monkeypatch: Patch, mechanism: str) -> Non
     answer, table = Shard.answer, Answers.table
     loud: list[tuple[int, str]] = []
 
-    def hearing(self: Shard, handed: ClosedWindows, exhausted: Any = None) -> Answers:
+    def hearing(self: Shard, handed: ClosedWindows, exhausted: Any = None, **_: Any) -> Answers:
         names = self.subjects.names.to_pylist()
         for window, slot in np.argwhere(handed.closed.words.any(axis=2)).tolist():
             loud.append(((handed.closed.first + window) * self.size, names[slot]))
