@@ -70,6 +70,14 @@ def test_help_and_exit_codes_are_shown_for_every_command() -> None:
         assert f"tacit {command}" in shown.output.split("Example", 1)[1]
 
 
+@pytest.mark.parametrize("group", [[], ["ledger"], ["reproduce"]])
+def test_the_list_of_commands_shows_whole_sentences(group: list[str]) -> None:
+    commands = tacit(*group, "--help").output.split("Commands:")[1].split("Exit codes")[0]
+    lines = commands.strip().splitlines()
+    assert lines
+    assert all(line.endswith(".") and not line.endswith("...") for line in lines)
+
+
 def test_a_right_specification_is_said_to_be_right(spec: Path) -> None:
     """As text, and as JSON with the fingerprint."""
     assert tacit("validate", spec).exit_code == 0

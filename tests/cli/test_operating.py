@@ -175,8 +175,8 @@ def test_asked_to_stop_it_ends_cleanly_and_says_so(tmp_path: Path) -> None:
         service.until(lambda found: found.get("tacit_windows_released_total") == 2)
         service.process.send_signal(signal.SIGTERM)
         assert service.ended() == 0, service.said
-    assert any("stopping: SIGTERM came" in line for line in service.said)
-    assert any("told to stop" in line for line in service.said)
+    assert any("stopping after SIGTERM" in line for line in service.said)
+    assert any("was stopped" in line for line in service.said)
     assert pl.read_ndjson(tmp_path / "answers.jsonl").height == 2 * 5 * 2
 
 

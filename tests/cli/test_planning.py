@@ -51,7 +51,7 @@ def test_a_query_that_touches_nothing_private_is_exact(spec: Path, history: Path
     line = next(line for line in shown.splitlines() if line.startswith("  open"))
     assert line.split() == ["open", "exact"]
     assert "for one subject, one private pattern and one window" in shown
-    assert "Precision is 1 where nothing is claimed and nothing is there" in " ".join(shown.split())
+    assert "Precision is 1 if nothing is claimed and nothing is there" in " ".join(shown.split())
     assert "600 windows of history" in shown
 
 
@@ -80,7 +80,7 @@ def test_auto_tells_the_figures_of_all_three(spec: Path, history: Path) -> None:
     assert told["mechanism"] == best
     assert told["all"] == told["compared"][best]
     shown = tacit("plan", spec, "--history", history, "--mechanism", "auto").stdout
-    assert "auto chose it by the expected Q: uniform 0." in shown
+    assert "auto chose the best expected Q: uniform 0." in shown
 
 
 def test_the_least_epsilon_is_enough_and_hardly_less_is_not(
@@ -129,7 +129,7 @@ def test_a_quality_that_no_epsilon_gives_names_the_obstacle(
     )  # fmt: skip
     assert shown.exit_code == 1
     assert "Infeasible: both is the obstacle" in shown.stdout
-    assert "The best that can be had" in shown.stdout
+    assert "The best possible" in shown.stdout
     assert "falls short" in shown.stdout
     assert not out.exists()
 
@@ -204,7 +204,7 @@ def test_a_prior_by_hand_replaces_history(spec: Path, tmp_path: Path) -> None:
     prior.write_text("a: 0.2\nb: 0.5\n")
     shown = tacit("plan", spec, "--prior", prior, "-o", out)
     assert shown.exit_code == 0, shown.output
-    assert "no telling what quality to expect" in shown.stdout
+    assert "the expected quality is unknown" in shown.stdout
     assert Plan.load(out, load(spec)).windows == 0
     for option in (("--quality", "0.9"), ("--plot", tmp_path / "curve.svg")):
         assert tacit("plan", spec, "--prior", prior, *option).exit_code == 6

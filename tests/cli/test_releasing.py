@@ -48,11 +48,11 @@ def test_a_run_over_the_same_input_again_charges_nothing_and_says_so(
     before = (tmp_path / "answers.csv").read_bytes()
     again = tacit(*arguments)
     assert again.exit_code == 0, again.output
-    assert "nothing is new" in again.stderr
+    assert "already released" in again.stderr
     assert (tmp_path / "answers.csv").read_bytes() == before
     # Under another name it is another run, which is charged on top.
     other = tacit(*arguments[:-1], tmp_path / "others.csv", "--name", "other")
-    assert "was begun" in other.stderr
+    assert "started in the ledger" in other.stderr
     assert (tmp_path / "others.csv").exists()
 
 
@@ -82,7 +82,7 @@ def test_a_limit_that_nobody_counts_is_refused(source: Path, tmp_path: Path) -> 
     [
         (["--name", "x"], "--name needs --ledger"),
         (["--follow"], "--follow needs --ledger"),
-        (["--ledger", "a.db", "--no-ledger"], "exclude each other"),
+        (["--ledger", "a.db", "--no-ledger"], "cannot be used together"),
         (["--ledger", "a.db", "--retain", "soon"], "--retain"),
         (["--ledger", "a.db", "--name", " "], "needs a name"),
     ],

@@ -65,10 +65,10 @@ def test_the_summary_is_for_the_operator_and_apart_from_the_answers(
     sink = tmp_path / "answers.csv"
     shown = tacit("run", spec, source, "--plan", plan, "--to", sink)
     assert shown.stdout == ""
-    assert "For the operator alone" in shown.stderr
+    assert "For the operator only" in shown.stderr
     assert "epsilon 2 for visit" in shown.stderr
     assert "for one subject, one private pattern and one window" in shown.stderr
-    assert "again draws new noise and spends that epsilon again" in shown.stderr
+    assert "draws new noise and spends this epsilon again" in shown.stderr
     told = tacit("run", spec, source, "--plan", plan, "--to", sink, "--json")
     assert told.stdout == ""
     summary = json.loads(told.stderr)
@@ -85,7 +85,7 @@ def test_answers_flow_to_standard_output(spec: Path, source: Path, plan: Path) -
     rows = [json.loads(line) for line in shown.stdout.splitlines()]
     assert len(rows) == 60 * 10 * 3
     assert list(rows[0]) == COLUMNS
-    assert "For the operator alone" in shown.stderr
+    assert "For the operator only" in shown.stderr
 
 
 def test_a_plan_is_needed_and_the_way_to_it_is_told(spec: Path, source: Path) -> None:

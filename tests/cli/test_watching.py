@@ -75,18 +75,18 @@ def test_it_plans_again_tells_the_engine_outlives_mistakes_and_stops_when_asked(
     (tmp_path / "run.pid").write_text(f"{engine.pid}\n")
     try:
         with watched(tmp_path, "--signal", "run.pid") as (process, said):
-            until(said, f"told process {engine.pid} to reload")
+            until(said, f"sent a reload signal to process {engine.pid}")
             assert engine.stdout.readline() == "hangup\n"
             Plan.load(tmp_path / "plan.json", load(spec))
             spec.write_text(SPEC.replace("epsilon: 2", "epsilon: nonsense"))
-            until(said, "no new plan; watching on")
+            until(said, "no new plan; still watching")
             assert any(line.startswith("spec.yaml:12:") for line in said), said
             spec.write_text(SPEC.replace("epsilon: 2", "epsilon: 1"))
-            until(said, "to reload", 2)
+            until(said, "sent a reload signal", 2)
             assert engine.stdout.readline() == "hangup\n"
             Plan.load(tmp_path / "plan.json", load(spec))
             tuples(tmp_path / "history.csv", seed=2, windows=30)
-            until(said, "to reload", 3)
+            until(said, "sent a reload signal", 3)
             assert Plan.load(tmp_path / "plan.json", load(spec)).windows == 30 * 10
             process.send_signal(signal.SIGTERM)
             assert process.wait(30) == 0
@@ -100,19 +100,19 @@ def test_a_process_that_would_be_ended_by_the_signal_is_left_alone() -> None:
     """A number in an old file may be that of another process by now."""
     sleeper = subprocess.Popen(["sleep", "60"])
     try:
-        assert "does not reload" in ReloadSignal(str(sleeper.pid))()
+        assert "does not handle SIGHUP" in ReloadSignal(str(sleeper.pid))()
         assert sleeper.poll() is None
     finally:
         sleeper.kill()
         sleeper.wait()
-    assert "does not run" in ReloadSignal(str(sleeper.pid))()
+    assert "is not running" in ReloadSignal(str(sleeper.pid))()
 
 
 def test_a_file_without_a_process_number_is_told(tmp_path: Path) -> None:
     (tmp_path / "pid").write_text("soon")
-    assert "holds no process number" in ReloadSignal(str(tmp_path / "pid"))()
-    assert "holds no process number" in ReloadSignal(str(tmp_path / "missing"))()
-    assert "no engine was told" in ReloadSignal("1")()
+    assert "holds no process id" in ReloadSignal(str(tmp_path / "pid"))()
+    assert "holds no process id" in ReloadSignal(str(tmp_path / "missing"))()
+    assert "no reload signal sent" in ReloadSignal("1")()
 
 
 def test_all_files_that_a_plan_is_made_from_are_watched(tmp_path: Path) -> None:

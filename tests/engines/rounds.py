@@ -77,7 +77,7 @@ def stop_when(crashes: Crashes, reached: Callable[[], bool]) -> None:
     os.kill(pid, signal.SIGTERM)
     wait(lambda: not runs(pid), 30)
     assert crashes.forks.wait(pid) == 0, crashes.output.read_text()
-    assert "told to stop" in crashes.output.read_text()[before:]
+    assert "was stopped" in crashes.output.read_text()[before:]
 
 
 def wait(reached: Callable[[], bool], seconds: float) -> None:

@@ -50,7 +50,7 @@ def test_a_job_from_kafka_to_kafka_is_stopped_and_goes_on(
         finally:
             process.kill()
             process.wait()
-    assert "went on" in (tmp_path / "log").read_text()
+    assert "resumed" in (tmp_path / "log").read_text()
     found = receiver.received()
     truth = detected(tmp_path, rows)
     answers = {(row["window_start"], row["subject"], row["query"]): row for row in found}

@@ -195,7 +195,7 @@ def test_warm_compiles_what_a_specification_needs(tmp_path: Path) -> None:
     assert report["kernels"] > 20
     assert report["compiled"] == 0
     plain = CliRunner().invoke(main, ["warm", str(tmp_path / "spec.yaml")])
-    assert plain.output == f"All {report['kernels']} kernels were compiled before.\n"
+    assert plain.output == f"All {report['kernels']} kernels were already compiled.\n"
 
 
 def test_warm_says_so_where_kernels_cannot_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,7 +203,7 @@ def test_warm_says_so_where_kernels_cannot_be_kept(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("tacit.kernels.ahead.count_unkept", lambda _: 2)
     result = CliRunner().invoke(main, ["warm"])
     assert result.exit_code == 5
-    assert "2 kernels could not be kept" in result.output
+    assert "2 kernels could not be cached" in result.output
 
 
 def test_warm_refuses_a_specification_with_mistakes(tmp_path: Path) -> None:

@@ -207,7 +207,7 @@ def test_deleted_answers_are_named_with_the_time_from_which_on_they_are_kept(
         }
     ]
     drop(place, 30)
-    assert "no answers of this run are kept any more" in (
+    assert "no answers of this run are left" in (
         tacit("ledger", "answers", place, "--to", target).stderr
     )
 
@@ -227,7 +227,7 @@ def test_names_that_the_ledger_does_not_know_are_refused_or_explained(
         assert said in shown.stderr
         assert not target.exists()
     shown = tacit("ledger", "answers", place, "--query", "bth", "--to", target)
-    assert "no answer matches. There are answers to both, either, open for them, us." in (
+    assert "no answer matches. The ledger has answers to both, either, open for them, us." in (
         shown.stderr
     )
     assert "expected a date" in tacit("ledger", "answers", place, "--from", "soon").stderr

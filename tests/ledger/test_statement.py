@@ -180,7 +180,7 @@ def test_show_tells_the_whole_and_one_subject(filled: str) -> None:
     assert "rare" not in told
     line = next(line for line in told.splitlines() if "1970-01-02T00:00:00Z  " in line)
     assert line.split() == ["1970-01-02T00:00:00Z", "4", "0.5", "yes"]
-    assert "The subject is answered from public events and the prior alone until" in told
+    assert "The subject gets answers from public events and the prior only, until" in told
 
 
 def test_show_as_json_has_exact_amounts_and_times(filled: str) -> None:
@@ -205,8 +205,8 @@ def test_many_horizons_and_charges_are_cut_short_as_text(tmp_path: Path) -> None
         for window in range(25):
             release(lease, accounts, window)
     shown = tacit("ledger", "show", place, "--subject", "a").stdout
-    assert "and 18 before; --json shows all" in shown
-    assert "and 5 before; --json shows all, export writes all" in shown
+    assert "and 18 earlier; --json shows all" in shown
+    assert "and 5 earlier; --json shows all, export writes all" in shown
     assert "The next horizon, from 1970-01-01T00:25:00Z on, allows 3 again" in shown
     assert len(json.loads(tacit("ledger", "show", place, "--json").stdout)["horizons"]) == 25
 
@@ -216,7 +216,7 @@ def test_verify_passes_and_tells_the_hash_to_note(filled: str) -> None:
         noted = verify(ledger).hash
     shown = tacit("ledger", "verify", filled)
     assert shown.exit_code == 0, shown.output
-    assert "is as it was written: 2 releases, 6 charges" in shown.stdout
+    assert "is unchanged: 2 releases, 6 charges" in shown.stdout
     assert f"--anchor 2:{noted}" in shown.stdout
     assert tacit("ledger", "verify", filled, "--anchor", f"2:{noted}").exit_code == 0
     wrong = tacit("ledger", "verify", filled, "--anchor", f"2:{'0' * 64}", "--json")

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 _EPSILONS: Final = {"0.5", "1", "2", "3", "5", "10"}
 _WRITTEN: Final = {
     "taxi.yaml": "the specification: what is asked, and what is private",
-    "history.parquet": "trips of the past, which the plan was made from",
+    "history.parquet": "past trips, from which the plan was made",
     "trips.parquet": "trips of another day",
     "plan.json": "the plan; for operators and subjects",
     "answers.parquet": "protected answers; for consumers",
-    "truth.parquet": "true answers; for the operator alone",
+    "truth.parquet": "true answers; for the operator only",
     "quality.svg": "quality against epsilon; also quality.png",
-    "demo.svg": "what you see here",
+    "demo.svg": "this output",
 }
 
 
@@ -74,10 +74,12 @@ def run_demo(out: Path, taxis: int, days: float, seed: int) -> None:
     _print_title(console, 1, "Taxis report where they are")
     with console.status("Generating taxi trips ..."):
         past, today = _generate_trips(out, taxis, days, seed)
-    console.print(f"{past:,} reports of {taxis:,} taxis are history; {today:,} are of another day.")
-    _print_title(console, 2, "Passengers and drivers say what is private")
+    console.print(
+        f"{past:,} reports of {taxis:,} taxis are history; {today:,} are from another day."
+    )
+    _print_title(console, 2, "Passengers and drivers declare what is private")
     _print_private(console, spec)
-    _print_title(console, 3, "The planner looks at history for the best channels")
+    _print_title(console, 3, "The planner computes the best channels from history")
     with console.status("Planning ..."):
         statistics = survey(spec, _open_trips(spec, out / "history.parquet"), literal=False)
         plan = make_plan(spec, statistics)
@@ -86,7 +88,7 @@ def run_demo(out: Path, taxis: int, days: float, seed: int) -> None:
         for suffix in (".svg", ".png"):
             drawn.save(out / f"quality{suffix}")
     _print_curve(console, plan, drawn)
-    _print_title(console, 4, "Another day is answered: what consumers see, beside the truth")
+    _print_title(console, 4, "Answers for another day: what consumers see, next to the truth")
     with console.status("Answering ..."):
         trips = out / "trips.parquet"
         truth = Run(spec, _open_trips(spec, trips))
@@ -97,9 +99,9 @@ def run_demo(out: Path, taxis: int, days: float, seed: int) -> None:
     both = join_truth(out)
     assert plan.expected is not None, "the history has windows"
     console.print(compare_answers(both, spec, plan.expected))
-    console.print("\nA morning, truth and protected answer; ! marks where they differ:")
+    console.print("\nOne morning, truth and protected answer; ! marks where they differ:")
     console.print(show_morning(both, spec))
-    _print_title(console, 5, "The audit reckons what was given away, in whole numbers")
+    _print_title(console, 5, "The audit computes the exact epsilon, in integer arithmetic")
     _print_audit(console, audit(plan))
     _print_title(console, 6, f"Written to {out}")
     for name, what in _WRITTEN.items():
@@ -186,8 +188,8 @@ def _print_curve(console: Console, plan: Plan, drawn: Curve) -> None:
     from tacit.privacy.exponentials import written
 
     console.print(
-        f"{plan.windows:,} windows of history. The quality Q to expect, half precision and half"
-        " recall, over all queries:",
+        f"{plan.windows:,} windows of history. Expected quality Q, half precision and half recall,"
+        " over all queries:",
         highlight=False,
     )
     rows = Table(*drawn.rows()[0], box=None, padding=(0, 2))
@@ -207,8 +209,8 @@ def _print_audit(console: Console, report: Report) -> None:
         for pattern in policy.patterns:
             true = "without limit" if pattern.whole is None else f"{float(pattern.whole):.12g}"
             console.print(
-                f"{pattern.name}: true epsilon at most {true}, of {written(pattern.asked)} that was"
-                " asked, for one subject and window.",
+                f"{pattern.name}: true epsilon at most {true} of the {written(pattern.asked)}"
+                " granted, for one subject and window.",
                 highlight=False,
             )
     word = "[green]passed[/]" if report.passed else "[bold red]FAILED[/]"

@@ -13,7 +13,7 @@ from tacit.cli.progress import show_progress
 from tacit.cli.report import check_refusals
 from tacit.cli.warm import compile_kernels
 
-UNPROTECTED: Final = "These answers are true and unprotected: they are for the operator alone."
+UNPROTECTED: Final = "These answers are true and unprotected: they are for the operator only."
 
 
 @click.command()
@@ -36,7 +36,7 @@ def detect(
     allowed: float | None,
     as_json: bool,
 ) -> None:
-    """Detect patterns: the TRUE, UNPROTECTED answers, for operators only.
+    """Write the TRUE, UNPROTECTED answers, for operators only.
 
     A SOURCE is a path (.parquet, .csv, .jsonl, .arrow, a folder or a glob such as 'trips/*.csv'),
     or - for JSON lines on standard input. Write STREAM=SOURCE if the specification has several

@@ -44,20 +44,20 @@ CODES: tuple[tuple[type[TacitError], int], ...] = (
 )
 EXIT_CODES = """\b
 Exit codes:
-  0    done
-  1    failed for another reason
+  0    success
+  1    another error
   2    wrong usage of the command line
   3    mistakes in the specification
-  4    input that cannot be read, or lacks what the specification names
-  5    answers that cannot be written
-  6    no plan, or a plan that does not fit
-  7    something gives away more than it may
-  8    a ledger that cannot be used, or was changed
+  4    the input cannot be read, or lacks something that the specification names
+  5    the output cannot be written
+  6    there is no plan, or it does not fit
+  7    something exceeds its epsilon
+  8    the ledger cannot be used, or was changed
   9    another engine has taken over the run
-  10   an engine that cannot be started, reached or carry on
+  10   the engine cannot be started or reached, or has failed
   11   more of the input was refused than --fail-if-refused allows
   130  interrupted
-  141  the reader of standard output went away"""
+  141  the reader closed standard output"""
 
 
 @contextmanager
@@ -89,8 +89,8 @@ def exit_on_error(arguments: Sequence[str] = ()) -> Iterator[None]:
     except MemoryError:
         _exit(
             1,
-            "tacit: there is not enough memory; free some, or take fewer subjects, queries or"
-            " shorter windows",
+            "tacit: not enough memory; free some, or use fewer subjects, fewer queries or shorter"
+            " windows",
         )
     except OSError as error:
         code, why = _describe_os_error(error)
@@ -101,10 +101,10 @@ def _describe_os_error(error: OSError) -> tuple[int, str]:
     """Return the exit code and the message for an error of the operating system."""
     why = os.strerror(error.errno) if error.errno else type(error).__name__
     if error.filename is not None:
-        return 1, f"{os.fsdecode(error.filename)}: {why}; check the path and who may use it"
+        return 1, f"{os.fsdecode(error.filename)}: {why}; check the path and its permissions"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return 5, "the output cannot be written: the disk is full; free some space"
-    return 1, f"the system refused something: {why}"
+    return 1, f"the operating system reported an error: {why}"
 
 
 def _exit(code: int, *lines: str) -> NoReturn:

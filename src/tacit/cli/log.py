@@ -110,7 +110,7 @@ def describe_error(error: BaseException) -> str:
     return ", from ".join([f"{type(error).__name__} at {places[0]}", *places[1:_MAX_FRAMES]])
 
 
-_FOREIGN: Final = "{} has logged something; its words may quote data and are left out"
+_FOREIGN: Final = "{} logged a message, left out because it may quote data"
 
 
 def _one_line(text: str) -> str:

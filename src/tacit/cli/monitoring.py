@@ -46,7 +46,7 @@ class MonitoringOptions:
         """Read the options of a command line."""
         for option, given in (("--metrics", metrics), ("--pid-file", pid_file)):
             if given is not None and ledger is None:
-                raise click.UsageError(f"{option} needs --ledger: it is for runs that last")
+                raise click.UsageError(f"{option} needs --ledger: it is for long runs")
         try:
             address = None if metrics is None else Address.parse(metrics)
         except ValueError as error:
@@ -62,7 +62,7 @@ class MonitoringOptions:
             except (TacitError, click.ClickException, OSError):
                 raise
             except Exception:
-                _LOG.exception("ended by a mistake in the program; please report it")
+                _LOG.exception("unexpected error; please report this bug")
                 sys.exit(1)
 
     @contextmanager

@@ -76,10 +76,11 @@ def plan(
     allowed: float | None,
     as_json: bool,
 ) -> None:
-    """Plan from history: the best quality for an epsilon, or the least epsilon for a quality.
+    """Make a plan from history.
 
-    Prints the precision, recall and quality to expect for every query. The plan and these figures
-    are for operators and subjects, not for consumers.
+    A plan gives the best quality for the epsilon that the specification grants; --quality finds the
+    least epsilon for a quality. Prints the precision, recall and quality to expect for every query.
+    The plan and these figures are for operators and subjects, not for consumers.
 
     \b
     Examples:
@@ -122,7 +123,7 @@ def make_plan(spec_file: Path, wanted: PlanOptions, as_json: bool) -> None:
     spec = load(spec_file, options.allowed_paths())
     check_targets([wanted.out, wanted.plot], [spec_file, wanted.prior, *wanted.history])
     if wanted.prior is not None and wanted.history:
-        raise OptionError("--history and --prior exclude each other")
+        raise OptionError("--history and --prior cannot be used together")
     if wanted.plot is not None:
         check_picture(wanted.plot)
     if wanted.quality is not None:
@@ -145,7 +146,7 @@ def watch_and_plan(spec_file: Path, wanted: PlanOptions, as_json: bool, target: 
     from tacit.cli.watch import ReloadSignal, read_stamps, watch_files
 
     if wanted.out is None:
-        raise OptionError("--watch needs -o PLAN: a place where new plans go")
+        raise OptionError("--watch needs -o PLAN, the file to write plans to")
     watch_files(
         lambda: make_plan(spec_file, wanted, as_json),
         lambda: read_stamps(spec_file, wanted.history, wanted.prior),
@@ -172,7 +173,7 @@ def _survey_history(spec: Specification, wanted: PlanOptions) -> list[Statistics
             refusals=lambda refusals: check_refusals(refusals, wanted.allowed),
         )
     if not sum(part.windows for part in statistics):
-        raise SourceError("the history has no tuple that could be used, and so no window")
+        raise SourceError("the history has no usable tuple, so there is no window to plan from")
     return statistics
 
 
@@ -227,7 +228,7 @@ def _plan_from_prior(spec: Specification, wanted: PlanOptions) -> PlanReport:
 
     for option, given in (("--quality", wanted.quality), ("--plot", wanted.plot)):
         if given is not None:
-            raise PlanError(f"{option} needs to know what quality to expect: give --history SOURCE")
+            raise PlanError(f"{option} needs history: give --history SOURCE")
     rates = None if wanted.prior is None else read_prior(wanted.prior, spec)
     plan = plan_without_history(spec, wanted.mechanism, wanted.decode, rates)
     return PlanReport(spec, wanted, plan, None, 0, {}, None, None)

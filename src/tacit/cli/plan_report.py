@@ -21,12 +21,14 @@ from tacit.privacy.exponentials import written
 from tacit.spec.specification import Specification
 
 CONVENTIONS: Final = (
-    "Expected over the windows of history. Precision is 1 where nothing is claimed and nothing is"
-    " there, 0 where something is there and nothing is claimed; recall is 1 where nothing is there."
-    " Q = alpha * precision + (1 - alpha) * recall, and MRE = 1 - Q, since exact answers have"
-    " Q = 1. 'all' is the micro average: counts are added up first, alpha is the mean."
+    "Expected values over the windows of history. Precision is 1 if nothing is claimed and nothing"
+    " is there, and 0 if something is there and nothing is claimed. Recall is 1 if nothing is"
+    " there. Q = alpha * precision + (1 - alpha) * recall, and MRE = 1 - Q, because exact answers"
+    " have Q = 1. 'all' is the micro average: counts are summed first, and alpha is averaged."
 )
-SECRET: Final = "It tells about history: show it to operators and subjects, not to consumers."
+SECRET: Final = (
+    "It reveals something about history: show it to operators and subjects, not to consumers."
+)
 
 
 @dataclass(frozen=True)
@@ -133,25 +135,25 @@ class PlanReport:
         if self.expected is not None:
             parts += [*self._table(self.expected), fill(CONVENTIONS, 100)]
         else:
-            parts.append("Without history there is no telling what quality to expect.")
+            parts.append("Without history, the expected quality is unknown.")
         parts += ["", *self._epsilons(), *self._past()]
         if self.curve is not None:
-            parts += ["", str(self.curve), f"Drawn into {self.options.plot}."]
+            parts += ["", str(self.curve), f"Plotted to {self.options.plot}."]
         return "\n".join([*parts, "", *self._next_steps()])
 
     def _headline(self) -> str:
         past = f"{count(self.windows, 'window')} of history" if self.windows else "no history"
         if self.least is not None and self.least.factor is None:
-            return f"No epsilon is enough, from {past}. The best that can be had:\n"
+            return f"No epsilon is enough, from {past}. The best possible:\n"
         mechanism = (
             self.plan.mechanism if self.plan else self.options.mechanism or self.spec.mechanism
         )
         decode = self.options.decode or self.spec.decode
-        told = f"{mechanism}, decoded by {decode}, from {past}."
+        headline = f"{mechanism}, decoded by {decode}, from {past}."
         if self.compared:
             figures = ", ".join(f"{name} {e.quality:.3f}" for name, e in self.compared.items())
-            told += f"\nauto chose it by the expected Q: {figures}."
-        return told + "\n"
+            headline += f"\nauto chose the best expected Q: {figures}."
+        return headline + "\n"
 
     def _table(self, expected: Expected) -> list[str]:
         needs = self._needed()
@@ -192,7 +194,7 @@ class PlanReport:
             )
         reached = any(allowed < windows for _, _, allowed, windows in self._limits())
         if self.plan is not None and self.plan.past is not None and reached:
-            lines += ["Once limits are reached, until they begin anew:", ""]
+            lines += ["After limits are reached, until the next horizon:", ""]
             lines += self._table(self.plan.past)[:-1]
         return ["", *lines] if lines else []
 
@@ -206,17 +208,17 @@ class PlanReport:
                 "or make fewer of its elements private.",
             ]
         if least is not None and least.plan is None:
-            told = ", ".join(
+            needed = ", ".join(
                 f"{private.name} to {spent['needed']}"
                 for private, spent in zip(self.spec.private, self._spent(), strict=True)
             )
             return [
-                "The specification grants less than that, so no plan is made. It is for subjects to"
-                " decide;",
-                f"if they agree, raise epsilon in the specification: {told}.",
+                "The specification grants less than that, so no plan was made. Subjects decide: if"
+                " they agree,",
+                f"raise epsilon in the specification: {needed}.",
             ]
         if out is None:
-            return ["The plan was not written; name a file with -o to keep it."]
+            return ["The plan was not saved; use -o FILE to save it."]
         return [f"Plan written to {out}.{f' {SECRET}' if self.windows else ''}"]
 
 

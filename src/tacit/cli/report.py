@@ -101,9 +101,11 @@ class RunSummary:
         ]
         lines += [f"  {times:>12,}  {reason}" for reason, times in sorted(self.refused.items())]
         if self.refused:
-            where = self.dead_letters or "nowhere; name a file with --dead-letters to keep them"
-            lost = count(sum(self.refused.values()), "tuple")
-            lines.insert(1, f"Refused: {lost} (kept: {where}):")
+            saved = f"saved in {self.dead_letters}"
+            if self.dead_letters is None:
+                saved = "not saved; use --dead-letters FILE to save them"
+            refused = count(sum(self.refused.values()), "tuple")
+            lines.insert(1, f"Refused: {refused} ({saved}):")
         return "\n".join(lines)
 
 

@@ -74,10 +74,11 @@ def _experiment(default: str) -> options.Decorator:
 
 @click.group()
 def reproduce() -> None:
-    """Repeat the paper's experiments, with every mechanism and baseline.
+    """Repeat the paper's experiments.
 
-    Shows the mean error of each method against epsilon, with 95 % confidence intervals. All methods
-    use the same data sets. Uses all cores. The noise is seeded, so nothing here is private.
+    Shows the mean error of every mechanism and baseline against epsilon, with 95 % confidence
+    intervals. All methods use the same data sets. Uses all cores. The noise is seeded, so nothing
+    here is private.
 
     \b
     Examples:
@@ -149,7 +150,9 @@ def home(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Smart homes with ordered patterns, through the engine; mechanisms only, no baselines.
+    """Smart homes with ordered patterns, through the engine.
+
+    Compares only the mechanisms: the baselines cannot handle ordered patterns.
 
     \b
     Example:
@@ -180,7 +183,7 @@ def reproduce_taxi(
     flags = ["--heard"] if heard else []
     reports = None
     if data is None:
-        click.echo("No --data is given: trips are generated, this is not T-Drive.", err=True)
+        click.echo("No --data given: using generated trips, not T-Drive.", err=True)
     else:
         with show_spinner("Reading T-Drive ..."):
             found = read_tdrive(data)
@@ -209,7 +212,7 @@ def _perform(
         check_picture(out / "figure.svg")
     kept = kept_results(experiment, out, datasets)
     if kept.done and len(kept.done) < datasets:
-        click.echo(f"{count(len(kept.done), 'data set')} of {datasets:,} done already.", err=True)
+        click.echo(f"{count(len(kept.done), 'data set')} of {datasets:,} already done.", err=True)
     with show_data_sets(experiment.name, datasets) as progress:
         outcome = perform(experiment, kept, datasets, progress=progress)
     if out is not None:
@@ -258,6 +261,8 @@ def _summarize(outcome: Outcome) -> str:
         "\n".join(aligned(table(outcome))),
     ]
     if varied is None:
-        parts.append("Mean error of optimal (posterior) as a share of others', paired, 95 % bands:")
+        parts.append(
+            "Mean error of optimal (posterior) relative to the others, paired, 95 % intervals:"
+        )
         parts.append("\n".join(aligned(ratios(outcome))))
     return "\n\n".join([*parts, fill(CONVENTIONS, 100)])

@@ -90,7 +90,7 @@ def run(
     allowed: float | None,
     as_json: bool,
 ) -> None:
-    """Answer queries with the protection that the specification declares.
+    """Answer queries, protected as the specification declares.
 
     Each answer has a confidence. A SOURCE is the same as for detect. Every mechanism except uniform
     needs a plan. The summary on standard error is for the operator only.
@@ -116,7 +116,7 @@ def run(
     from tacit.spec.reading import load
 
     if ledger_place is not None and no_ledger:
-        raise click.UsageError("--ledger and --no-ledger exclude each other")
+        raise click.UsageError("--ledger and --no-ledger cannot be used together")
     place = False if no_ledger else ledger_place
     ledger = LedgerOptions.of(spec.stem, place, name, follow, retain)
     monitoring = MonitoringOptions.parse(metrics, log, log_level, pid_file, ledger_place)

@@ -15,10 +15,10 @@ from tacit.pipeline.settlement import Outcome
 from tacit.planning.plan import Plan, unit
 from tacit.privacy.exponentials import written
 
-AGAIN: Final = "A run over the same windows again draws new noise and spends that epsilon again."
+AGAIN: Final = "Another run over the same windows draws new noise and spends this epsilon again."
 SEEDED: Final = (
-    "NOT PRIVATE: the noise came from a seed. Who knows the seed knows the truth; never give these"
-    " answers to consumers."
+    "NOT PRIVATE: the noise is seeded. Anyone who knows the seed can compute the true answers;"
+    " never give these answers to consumers."
 )
 
 
@@ -47,21 +47,21 @@ class RunReport:
         }
 
     def __str__(self) -> str:
-        source = "without a plan" if self.plan_file is None else f"by the plan {self.plan_file}"
-        made = "protected with" if self.summary.protected else "with seeded noise by"
+        source = "without a plan" if self.plan_file is None else f"using the plan {self.plan_file}"
+        made = "protected with" if self.summary.protected else "with seeded noise from"
         lines = [f"Answers {made} {self.plan.mechanism}, {source}."]
         amounts = [
             f"{one['epsilon']} for {one['private']}{_format_subjects(one['subjects'])}"
             for one in list_spent(self.plan)
         ]
         if amounts:
-            told = f"Spent {unit(self.plan.spec)}: epsilon {', '.join(amounts)}."
-            lines += [told, self._consequences()]
+            spent = f"Spent {unit(self.plan.spec)}: epsilon {', '.join(amounts)}."
+            lines += [spent, self._consequences()]
         else:
-            lines = ["Nothing is declared private: the answers are true."]
+            lines = ["Nothing is declared private, so the answers are true."]
         if not self.summary.protected:
             lines.insert(0, SEEDED)
-        lines += [f"For the operator alone: {self.summary}"]
+        lines += [f"For the operator only: {self.summary}"]
         return "\n".join([*lines, *(f"Warning: {message}." for message in self.warnings)])
 
     def _consequences(self) -> str:
@@ -93,23 +93,26 @@ class LedgerRunReport(RunReport):
             f"{written(Fraction(amount, NANO))} for {private}"
             for private, amount in outcome.charged.items()
         )
-        begun = "went on" if outcome.resumed else "was begun"
+        started = "resumed" if outcome.resumed else "started"
         lines = [
-            f"The run '{self.name}' in the ledger {self.ledger} {begun}:"
+            f"The run '{self.name}' {started} in the ledger {self.ledger}:"
             f" {count(outcome.windows, 'window')}, charged"
             f" epsilon {amounts or 0}, summed over subjects and windows."
         ]
         if outcome.finished and outcome.resumed and not outcome.windows:
-            lines.append("All windows of this input had been released before; nothing is new.")
+            lines.append("All windows of this input were already released.")
         if outcome.exhausted:
             lines.append(
                 f"Limits were reached {count(outcome.exhausted, 'time')}, counted by subject and"
-                " window: those answers are from public events and the prior alone."
+                " window: those answers use only public events and the prior."
             )
         if not outcome.finished:
-            lines.append("It was told to stop; open windows are kept, and it can go on.")
+            lines.append(
+                "The run was stopped. Open windows are saved; give the same command again to"
+                " resume."
+            )
         if outcome.undelivered:
-            lines.append("Some releases have not arrived; they are delivered when it goes on.")
+            lines.append("Some releases are not delivered yet; they will be when the run resumes.")
         return "\n".join(lines)
 
 

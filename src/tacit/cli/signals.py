@@ -58,12 +58,12 @@ def handle_signals(
     def handle_stop(number: int, _frame: FrameType | None) -> None:
         for each in _STOPPING:
             signal.signal(each, signal.SIG_DFL)
-        _LOG.info("stopping: %s came; another one ends it at once", signal.Signals(number).name)
+        _LOG.info("stopping after %s; a second signal exits at once", signal.Signals(number).name)
         stop()
 
     def handle_hangup(_number: int, _frame: FrameType | None) -> None:
         if reload is None:
-            _LOG.warning("SIGHUP came, but this run cannot reload; give it a ledger")
+            _LOG.warning("ignored SIGHUP: a run without a ledger cannot reload")
         else:
             reload()
 

@@ -130,12 +130,12 @@ def submit(
     allowed: float | None,
     as_json: bool,
 ) -> None:
-    """Answer queries on Apache Flink, with the same answers as run, on many machines.
+    """Run on Apache Flink, on one machine or many.
 
-    Each SOURCE is read separately, in its own order. Every window is released and charged once,
-    even if processes are killed; give the same command again to resume. SIGTERM or Ctrl-C stops the
-    job with a savepoint, from which it resumes, also with another parallelism. Needs the extra
-    tacit[flink] and Java 17 or 21.
+    The answers are the same as those of tacit run. Each SOURCE is read separately, in its own
+    order. Every window is released and charged once, even if processes are killed; give the same
+    command again to resume. SIGTERM or Ctrl-C stops the job with a savepoint, from which it
+    resumes, also with another parallelism. Needs the extra tacit[flink] and Java 17 or 21.
 
     \b
     Examples:
@@ -201,7 +201,7 @@ class SubmitOptions:
 
         name = self.name or spec.stem
         if not name.strip():
-            raise click.BadParameter("a job needs a name", param_hint="--name")
+            raise click.BadParameter("the name must not be empty", param_hint="--name")
         try:
             idle = parse_duration(self.idle)
         except ValueError as error:
@@ -238,7 +238,7 @@ def _print_report(report: JobReport, allowed: float | None, as_json: bool) -> No
 
 
 def _refuse_reload() -> None:
-    click.echo("tacit: a job on a cluster is not reloaded; stop it and begin another", err=True)
+    click.echo("tacit: a Flink job cannot reload; stop it and start a new one", err=True)
 
 
 @dataclass(frozen=True)
@@ -267,21 +267,21 @@ class JobReport:
 
     def __str__(self) -> str:
         outcome, options = self.outcome, self.options
-        begun = "went on" if outcome.resumed else "was begun"
+        started = "resumed" if outcome.resumed else "started"
         lines = [
-            f"The job '{options.name}' {begun}: {count(outcome.windows, 'window')} released,"
+            f"The job '{options.name}' {started}: {count(outcome.windows, 'window')} released,"
             f" {count(outcome.answers, 'answer')}, protected with {self.plan.mechanism}."
         ]
         if not outcome.finished:
             lines.append(
-                f"It was stopped; give the same command again to go on (from"
-                f" {outcome.savepoint}), with another --parallelism if you like."
+                f"It was stopped. Give the same command again to resume from {outcome.savepoint};"
+                " you can change --parallelism."
             )
         elif outcome.resumed and not outcome.windows:
-            lines.append("All windows of this input had been released before; nothing is new.")
+            lines.append("All windows of this input were already released.")
         refusals = outcome.refusals
         if refusals.refused:
             lost, whole = count(refusals.refused, "tuple"), refusals.taken + refusals.refused
-            lines.append(f"Refused: {lost} of {whole:,} (kept: {options.folder / 'letters'}):")
+            lines.append(f"Refused: {lost} of {whole:,} (saved in {options.folder / 'letters'}):")
             lines += [f"  {n:>12,}  {reason}" for reason, n in sorted(refusals.reasons.items())]
         return "\n".join(lines)

@@ -20,10 +20,11 @@ from tacit.errors import SinkError
 @click.argument("spec", type=click.Path(path_type=Path), required=False)
 @options.as_json()
 def warm(spec: Path | None, as_json: bool) -> None:
-    """Compile the kernels that runs of a specification need, or all kernels.
+    """Compile kernels ahead of a run.
 
     Tacit compiles its hot loops for the processor of the machine and caches them. A run compiles
-    what is missing; this command does it ahead of time, for example when you build an image.
+    what is missing; this command does it ahead of time, for example when you build an image. With
+    SPEC it compiles what runs of this specification need, else all kernels.
 
     \b
     Examples:
@@ -41,8 +42,8 @@ def warm(spec: Path | None, as_json: bool) -> None:
         compiled = compile_ahead(needed, progress=progress)
     if unkept := count_unkept(needed):
         raise SinkError(
-            f"{count(unkept, 'kernel')} could not be kept: set NUMBA_CACHE_DIR to a folder of your"
-            " own with room for them"
+            f"{count(unkept, 'kernel')} could not be cached: set NUMBA_CACHE_DIR to a writable"
+            " folder with enough space"
         )
     seconds = round(time.monotonic() - started, 1)
     if as_json:
@@ -51,7 +52,7 @@ def warm(spec: Path | None, as_json: bool) -> None:
     elif compiled:
         click.echo(f"Compiled {count(compiled, 'kernel')} of {len(needed):,} in {seconds} s.")
     else:
-        click.echo(f"All {count(len(needed), 'kernel')} were compiled before.")
+        click.echo(f"All {count(len(needed), 'kernel')} were already compiled.")
 
 
 def compile_kernels(features: Iterable[str]) -> None:

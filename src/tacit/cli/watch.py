@@ -36,14 +36,14 @@ class ReloadSignal:
         try:
             pid = int(self.target if self.target.isdigit() else Path(self.target).read_text())
         except (OSError, ValueError):
-            return f"no engine was told: {self.target} holds no process number"
+            return f"no reload signal sent: {self.target} holds no process id"
         if pid <= 1 or not _handles_hangup(pid):
-            return f"no engine was told: process {pid} does not run, or does not reload"
+            return f"no reload signal sent: process {pid} is not running or does not handle SIGHUP"
         try:
             os.kill(pid, signal.SIGHUP)
         except OSError as error:
-            return f"no engine was told: process {pid}: {os.strerror(error.errno or 0)}"
-        return f"told process {pid} to reload"
+            return f"no reload signal sent: process {pid}: {os.strerror(error.errno or 0)}"
+        return f"sent a reload signal to process {pid}"
 
 
 def watch_files(
@@ -56,7 +56,7 @@ def watch_files(
     ended = threading.Event()
     with handle_signals(ended.set):
         seen = files()
-        _print(f"watching {count(len(seen), 'file')}; stop it with Ctrl-C")
+        _print(f"watching {count(len(seen), 'file')}; press Ctrl-C to stop")
         while not ended.is_set():
             if _try_plan(plan) and signal_reload is not None:
                 _print(signal_reload())
@@ -78,7 +78,7 @@ def _try_plan(plan: Callable[[], None]) -> bool:
             return True
     else:
         return True
-    _print("no new plan; watching on")
+    _print("no new plan; still watching")
     return False
 
 

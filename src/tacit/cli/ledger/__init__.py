@@ -13,7 +13,7 @@ from tacit.cli.ledger.verify import verify_ledger
 
 @click.group()
 def ledger() -> None:
-    """Show what was released and what it cost, and verify that nobody changed it.
+    """Show and verify what was released and what it cost.
 
     A LEDGER is a file, or postgresql://USER@HOST/DATABASE. You can use these commands during a run.
     None of them changes what was released or spent; archive moves old releases to a file.

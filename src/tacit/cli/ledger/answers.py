@@ -69,9 +69,9 @@ def write_released(
     sink: str,
     as_json: bool,
 ) -> None:
-    """Write released answers again, exactly as they were, while the ledger still keeps them.
+    """Write released answers again, exactly as they were.
 
-    No noise is drawn and nothing is charged.
+    This works as long as the ledger keeps them. No noise is drawn and nothing is charged.
 
     \b
     Examples:
@@ -123,17 +123,17 @@ def _check_columns(table: pa.Table, columns: pa.Schema, target: str) -> None:
 def _list_deleted(runs: Sequence[RunAnswers]) -> Iterator[str]:
     for one in runs:
         if one.deleted:
-            kept = "no answers of this run are kept any more"
+            kept = "no answers of this run are left"
             if one.kept_from is not None:
                 kept = f"answers are kept from the window at {format_time(one.kept_from)} on"
             yield (
-                f"run '{one.run}': the answers of {count(one.deleted, 'release')} were deleted when"
-                f" their time was over (--retain); {kept}."
+                f"run '{one.run}': the answers of {count(one.deleted, 'release')} were deleted"
+                f" after their retention time (--retain); {kept}."
             )
         if one.archived:
             yield (
                 f"run '{one.run}': the answers of {count(one.archived, 'release')} are in archives;"
-                " name them with --archive to have these too."
+                " give the archives with --archive to include them."
             )
 
 
@@ -141,7 +141,7 @@ def _list_known(released: ReleasedAnswers, rows: int) -> Iterator[str]:
     """Name the queries and consumers in the ledger, if no answer matched."""
     if rows == 0 and released.asked:
         yield (
-            f"no answer matches. There are answers to {', '.join(sorted(released.asked))}"
+            f"no answer matches. The ledger has answers to {', '.join(sorted(released.asked))}"
             f" for {', '.join(sorted(set(released.asked.values())))}."
         )
 

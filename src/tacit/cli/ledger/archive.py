@@ -30,11 +30,12 @@ from tacit.counting import count
 def archive_ledger(
     place: str, before: int, out: Path | None, undelivered: bool, as_json: bool
 ) -> None:
-    """Move old releases to a file, so that the ledger does not grow forever.
+    """Move old releases to a file.
 
-    A release moves if its windows and the horizons of its charges ended before the given time, and
-    its answers were delivered. Balances and limits stay exactly as they are, and the hash chain
-    continues from there. You can archive during a run. If the command is interrupted, repeat it.
+    Archive regularly so that the ledger does not grow forever. A release moves if its windows and
+    the horizons of its charges ended before the given time, and its answers were delivered.
+    Balances and limits stay exactly as they are, and the hash chain continues from there. You can
+    archive during a run. If the command is interrupted, repeat it.
 
     \b
     Examples:
@@ -49,10 +50,10 @@ def archive_ledger(
     if as_json:
         click.echo(json.dumps(asdict(done) | {"file": str(done.file)}, indent=2))
         return
-    begun = "the file of an attempt that was cut off" if done.resumed else str(done.file)
+    file = "the file of an interrupted attempt" if done.resumed else str(done.file)
     click.echo(
         f"Releases {done.first:,} to {done.last:,} with {count(done.charges, 'charge')} moved to"
-        f" {begun}. {count(done.settled, 'merged charge')} and all balances stay in the ledger.\n"
+        f" {file}. {count(done.settled, 'merged charge')} and all balances stay in the ledger.\n"
         f"Keep {done.file}: its SHA-256 is {done.digest}, and tacit ledger verify --archive"
         " checks it."
     )

@@ -21,7 +21,9 @@ from tacit.counting import count
 @options.subject
 @options.private
 def export_ledger(place: str, target: str, subject: str | None, private: str | None) -> None:
-    """Write charges as rows: one for each window, subject and private pattern.
+    """Write charges as rows.
+
+    There is one row for each window, subject and private pattern.
 
     \b
     Examples:

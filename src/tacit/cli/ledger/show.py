@@ -19,7 +19,7 @@ from tacit.insight.tabular import aligned
 if TYPE_CHECKING:
     from tacit.ledger.statement import Entry, Horizon, Statement
 
-_UNIT: Final = "Epsilon counts for one subject and one private pattern; windows add up."
+_UNIT: Final = "Epsilon is for one subject and one private pattern, summed over windows."
 _SHOWN: Final = 7
 """Horizons of a private pattern that are shown as text."""
 _ENTRIES: Final = 20
@@ -32,7 +32,9 @@ _ENTRIES: Final = 20
 @options.private
 @options.as_json("Report as JSON, amounts in nano-epsilon.")
 def show_ledger(place: str, subject: str | None, private: str | None, as_json: bool) -> None:
-    """Show who was charged what and when, what is left, and what the next horizon allows.
+    """Show who was charged what and when, and what is left.
+
+    Also shows what the next horizon allows.
 
     \b
     Examples:
@@ -81,9 +83,9 @@ def _format_statement(name: str, statement: Statement) -> Iterator[str]:
         yield from ("", "Charges:", *_format_entries(statement.entries))
     if statement.archived:
         archived = (
-            f"Releases up to {statement.archived:,} are archived; their charges are in balances"
+            f"Releases up to {statement.archived:,} are archived: balances include their charges,"
         )
-        yield from ("", f"{archived}, and no longer listed one by one.")
+        yield from ("", f"{archived} but they are not listed.")
     if statement.releases:
         yield from ("", f"Release {statement.releases} has the hash {statement.hash}")
 
@@ -114,7 +116,7 @@ def _format_horizons(statement: Statement) -> Iterator[str]:
             [_headings(statement), *(_format_horizon(statement, one) for one in horizons[-_SHOWN:])]
         )
         if len(horizons) > _SHOWN:
-            yield f"  and {len(horizons) - _SHOWN:,} before; --json shows all"
+            yield f"  and {len(horizons) - _SHOWN:,} earlier; --json shows all"
         yield f"  {_format_next(statement, last)}"
 
 
@@ -140,14 +142,14 @@ def _format_horizon(statement: Statement, horizon: Horizon) -> tuple[str, ...]:
 
 def _format_next(statement: Statement, last: Horizon) -> str:
     if last.limit is None or last.allowed is None:
-        return "Every window can be paid for."
-    who = "The subject" if statement.subject is not None else "Whoever is exhausted"
+        return "There is no limit."
+    who = "The subject gets" if statement.subject is not None else "Exhausted subjects get"
     allows = f"{format_epsilon(last.limit)} again, enough for {count(last.allowed, 'window')}"
     if not last.exhausted:
         return f"The next horizon, from {format_time(last.end)} on, allows {allows}."
     return (
-        f"{who} is answered from public events and the prior alone until {format_time(last.end)};"
-        f" then there is {allows}."
+        f"{who} answers from public events and the prior only, until {format_time(last.end)};"
+        f" then {allows}."
     )
 
 
@@ -166,7 +168,7 @@ def _format_entries(entries: tuple[Entry, ...]) -> Iterator[str]:
     ]
     yield from aligned(rows)
     if len(entries) > _ENTRIES:
-        yield f"  and {len(entries) - _ENTRIES:,} before; --json shows all, export writes all"
+        yield f"  and {len(entries) - _ENTRIES:,} earlier; --json shows all, export writes all"
 
 
 def _to_dict(statement: Statement) -> dict[str, Any]:

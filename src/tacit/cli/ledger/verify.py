@@ -54,12 +54,12 @@ def _read_anchors(
 def verify_ledger(
     place: str, anchors: dict[int, str], archives: tuple[Path, ...], full: bool, as_json: bool
 ) -> None:
-    """Verify that nobody changed a ledger, and name the first broken link.
+    """Verify that nobody changed a ledger.
 
-    Checks the hash chain of releases and charges, the stored answers, the registry of subjects, and
-    that balances are the sum of charges. The ledger remembers what was verified: the next time only
-    new entries and a random sample of the rest are checked. Exits with code 8 if anything was
-    changed.
+    Names the first broken link. Checks the hash chain of releases and charges, the stored answers,
+    the registry of subjects, and that balances are the sum of charges. The ledger remembers what
+    was verified: the next time only new entries and a random sample of the rest are checked. Exits
+    with code 8 if anything was changed.
 
     \b
     Examples:
@@ -77,7 +77,7 @@ def verify_ledger(
             with Ledger.open(place, create=False) as ledger:
                 remember(ledger, verdict)
         except LedgerError as error:
-            click.echo(f"tacit: what was verified is not remembered: {error}", err=True)
+            click.echo(f"tacit: cannot store what was verified: {error}", err=True)
     if as_json:
         click.echo(json.dumps({"passed": verdict.passed} | asdict(verdict), indent=2))
     else:
@@ -89,23 +89,23 @@ def verify_ledger(
 def _format_verdict(name: str, verdict: Verdict) -> Iterator[str]:
     looked = (
         f"{count(verdict.releases, 'release')}, {count(verdict.charges, 'charge')},"
-        f" {count(verdict.bodies, 'release')} with answers kept,"
+        f" {count(verdict.bodies, 'release')} with stored answers,"
         f" {count(verdict.balances, 'balance')}, {count(verdict.subjects, 'subject')}"
     )
     if verdict.passed:
-        yield f"The ledger {name} is as it was written: {looked}."
+        yield f"The ledger {name} is unchanged: {looked}."
         if verdict.archived:
             yield f"Releases up to {verdict.archived:,} are archived."
         for path in verdict.archives:
-            yield f"The archive {path} is as it was written, and joins the ledger."
+            yield f"The archive {path} is unchanged and continues into the ledger."
         if verdict.since > verdict.archived:
             yield (
-                f"Releases up to {verdict.since:,} were verified before; {verdict.sampled:,} of"
-                " them were checked again, by lot. --full checks all."
+                f"Releases up to {verdict.since:,} were verified before; a random sample of"
+                f" {verdict.sampled:,} was checked again. --full checks all."
             )
         if verdict.releases:
-            yield f"Release {verdict.releases} has the hash {verdict.hash}; note it elsewhere,"
-            yield f"and --anchor {verdict.releases}:{verdict.hash} tells later whether it stands."
+            yield f"Release {verdict.releases} has the hash {verdict.hash}. Store it elsewhere:"
+            yield f"--anchor {verdict.releases}:{verdict.hash} checks later that it is the same."
         return
     yield f"The ledger {name} was CHANGED ({looked} read):"
     for fault in verdict.faults[:_FAULTS]:
