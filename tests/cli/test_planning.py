@@ -277,6 +277,6 @@ def test_what_happens_past_a_limit_is_told(spec: Path, history: Path) -> None:
     shown = tacit("plan", spec, "--history", history).stdout
     words = " ".join(shown.split())
     assert f"20 per day: enough for 10 of {windows:,} windows." in words
-    _, _, past = shown.partition("Once limits are reached")
+    _, _, past = shown.partition("After limits are reached")
     line = next(line for line in past.splitlines() if line.startswith("  both"))
     assert line.split()[3] == f"{told['past']['queries'][0]['quality']:.3f}"

@@ -79,7 +79,7 @@ def test_what_is_varied_is_in_every_row() -> None:
 def test_taxi_says_that_trips_are_generated() -> None:
     shown = tacit("reproduce", "taxi", *QUICK, "--json")
     assert shown.exit_code == 0, shown.output
-    assert "this is not T-Drive" in shown.stderr
+    assert "using generated trips, not T-Drive" in shown.stderr
     assert len(json.loads(shown.stdout)) == 26
 
 

@@ -173,7 +173,8 @@ def test_show_tells_the_whole_and_one_subject(filled: str) -> None:
     assert "visit: 1 for a window, at most 4.5 in a horizon of 1 d" in shown.stdout
     assert "rare: 1 for a window, no limit" in shown.stdout
     assert (
-        "until 1970-01-03T00:00:00Z; then there is 4.5 again, enough for 4 windows" in shown.stdout
+        "until 1970-01-03T00:00:00Z. The next horizon allows 4.5 again, enough for 4 windows"
+        in shown.stdout
     )
     told = tacit("ledger", "show", filled, "--subject", "b", "--private", "visit").stdout
     assert "Subject b:" in told

@@ -69,7 +69,7 @@ def detect(
         summary = write_answers(run, sink)
     click.echo(UNPROTECTED, err=True)
     if as_json:
-        click.echo(json.dumps(summary.as_dict(), indent=2), err=sink == "-")
+        click.echo(json.dumps(summary.to_dict(), indent=2), err=sink == "-")
     else:
         click.echo(summary, err=True)
     check_refusals(run.refusals, allowed)

@@ -136,7 +136,7 @@ def make_plan(spec_file: Path, wanted: PlanOptions, as_json: bool) -> None:
         report.plan.save(wanted.out)
     if wanted.plot is not None and report.curve is not None:
         report.curve.save(wanted.plot)
-    click.echo(json.dumps(report.as_dict(), indent=2) if as_json else report)
+    click.echo(json.dumps(report.to_dict(), indent=2) if as_json else report)
     if not report.succeeded:
         sys.exit(1)
 

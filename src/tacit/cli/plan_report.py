@@ -51,7 +51,7 @@ class PlanReport:
         feasible = self.least is None or self.least.factor is not None
         return feasible and (self.plan is not None or self.options.out is None)
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the fields for JSON; exact numbers are text."""
         plan, expected = self.plan, self.expected
         return {
@@ -61,36 +61,36 @@ class PlanReport:
             "decode": self.options.decode or self.spec.decode,
             "private": [
                 {"private": private.name, "epsilon": written(Fraction(private.epsilon)), **spent}
-                for private, spent in zip(self.spec.private, self._spent(), strict=True)
+                for private, spent in zip(self.spec.private, self._list_spent(), strict=True)
             ],
             "unit": unit(self.spec),
-            "queries": [] if expected is None else self._queries(expected),
-            "all": None if expected is None else _overall(expected),
+            "queries": [] if expected is None else self._list_queries(expected),
+            "all": None if expected is None else _average(expected),
             "limits": [
                 {"private": name, "limit": limit, "windows": allowed, "of": windows}
-                for name, limit, allowed, windows in self._limits()
+                for name, limit, allowed, windows in self._list_limits()
             ],
-            "past": None if plan is None or plan.past is None else self._past_dict(plan.past),
+            "past": None if plan is None or plan.past is None else self._past_to_dict(plan.past),
             "conventions": CONVENTIONS,
             "elements": [
                 {name: written(share) for name, share in shares.items()}
                 for shares in ([] if plan is None else element_shares(plan.schemes))
             ],
-            "compared": {name: _overall(other) for name, other in self.compared.items()},
-            "least": None if self.least is None else self._least_dict(self.least),
+            "compared": {name: _average(other) for name, other in self.compared.items()},
+            "least": None if self.least is None else self._least_to_dict(self.least),
             "curve": None if self.curve is None else self.curve.to_dict(),
             "plan": _format_path(self.options.out if plan is not None else None),
             "plot": _format_path(self.options.plot if self.curve is not None else None),
         }
 
-    def _spent(self) -> list[dict[str, str | None]]:
+    def _list_spent(self) -> list[dict[str, str | None]]:
         factor = self.plan.share if self.plan else self.least.factor if self.least else None
         return [
             {"needed" if self.least else "spent": None if factor is None else written(own * factor)}
             for own in (Fraction(private.epsilon) for private in self.spec.private)
         ]
 
-    def _least_dict(self, least: Least) -> dict[str, Any]:
+    def _least_to_dict(self, least: Least) -> dict[str, Any]:
         return {
             "feasible": least.factor is not None,
             "granted": least.plan is not None,
@@ -98,7 +98,7 @@ class PlanReport:
             "obstacle": least.obstacle,
         }
 
-    def _limits(self) -> list[tuple[str, str, int, int]]:
+    def _list_limits(self) -> list[tuple[str, str, int, int]]:
         """Return for each limit: pattern, limit, windows that it allows, windows in its horizon."""
         share = self.plan.share if self.plan else Fraction(1)
         chosen = self.plan.mechanism if self.plan else None
@@ -110,38 +110,38 @@ class PlanReport:
             if allowed is not None
         ]
 
-    def _past_dict(self, past: Expected) -> dict[str, Any]:
-        return {"queries": self._queries(past), "all": _overall(past)}
+    def _past_to_dict(self, past: Expected) -> dict[str, Any]:
+        return {"queries": self._list_queries(past), "all": _average(past)}
 
-    def _queries(self, expected: Expected) -> list[dict[str, Any]]:
-        needed = self._needed()
-        exact = self._exact()
+    def _list_queries(self, expected: Expected) -> list[dict[str, Any]]:
+        needed = self._list_required()
+        exact = self._find_exact()
         return [
             row | {"exact": row["query"] in exact, "needs": quality}
             for row, quality in zip(expected.rows(), needed, strict=True)
         ]
 
-    def _needed(self) -> list[float | None]:
+    def _list_required(self) -> list[float | None]:
         return required_qualities(self.spec, self.options.quality or DECLARED)
 
-    def _exact(self) -> set[str]:
+    def _find_exact(self) -> set[str]:
         """Return the queries that contain no private element, for any subject."""
         private = {name for pattern in self.spec.private_patterns for name in elements(pattern)}
         asked = self.spec.query_patterns.items()
         return {name for name, pattern in asked if private.isdisjoint(elements(pattern))}
 
     def __str__(self) -> str:
-        parts = [self._headline()]
+        parts = [self._format_headline()]
         if self.expected is not None:
-            parts += [*self._table(self.expected), fill(CONVENTIONS, 100)]
+            parts += [*self._format_table(self.expected), fill(CONVENTIONS, 100)]
         else:
             parts.append("Without history, the expected quality is unknown.")
-        parts += ["", *self._epsilons(), *self._past()]
+        parts += ["", *self._format_epsilons(), *self._format_limits()]
         if self.curve is not None:
             parts += ["", str(self.curve), f"Plotted to {self.options.plot}."]
-        return "\n".join([*parts, "", *self._next_steps()])
+        return "\n".join([*parts, "", *self._format_next_steps()])
 
-    def _headline(self) -> str:
+    def _format_headline(self) -> str:
         past = f"{count(self.windows, 'window')} of history" if self.windows else "no history"
         if self.least is not None and self.least.factor is None:
             return f"No epsilon is enough, from {past}. The best possible:\n"
@@ -155,24 +155,24 @@ class PlanReport:
             headline += f"\nauto chose the best expected Q: {figures}."
         return headline + "\n"
 
-    def _table(self, expected: Expected) -> list[str]:
-        needs = self._needed()
+    def _format_table(self, expected: Expected) -> list[str]:
+        needs = self._list_required()
         rows: list[tuple[str, ...]] = [("query", "precision", "recall", "Q", "MRE", "needs", "")]
-        for row in self._queries(expected):
+        for row in self._list_queries(expected):
             short = row["needs"] is not None and row["quality"] < row["needs"]
             figures = ("exact", "", "", "") if row["exact"] else _format_row(row)
             wanted = "" if row["needs"] is None else f"{row['needs']:g}"
             rows.append((row["query"], *figures, wanted, "falls short" if short else ""))
-        rows.append(("all", *_format_row(_overall(expected)), "", ""))
+        rows.append(("all", *_format_row(_average(expected)), "", ""))
         if needs == [None] * len(needs):
             rows = [row[:-2] for row in rows]
         return [*aligned(rows), ""]
 
-    def _epsilons(self) -> list[str]:
+    def _format_epsilons(self) -> list[str]:
         least, private = self.least, self.spec.private
         key = "needed" if least else "spent"
         rows: list[tuple[str, ...]] = [("private pattern", "granted", key)]
-        for declared, spent in zip(private, self._spent(), strict=True):
+        for declared, spent in zip(private, self._list_spent(), strict=True):
             rows.append((declared.name, written(Fraction(declared.epsilon)), spent[key] or "none"))
         lines = [f"Epsilon, {unit(self.spec)}:", *aligned(rows)] if private else []
         for number, shares in enumerate(element_shares(self.plan.schemes) if self.plan else ()):
@@ -185,20 +185,20 @@ class PlanReport:
                 lines += aligned([(name, written(share)) for name, share in shares.items()])
         return lines + (overlapping(self.plan) if self.plan and private else [])
 
-    def _past(self) -> list[str]:
+    def _format_limits(self) -> list[str]:
         """Say what limits allow, and what to expect once they are reached."""
         lines = []
-        for name, limit, allowed, windows in self._limits():
+        for name, limit, allowed, windows in self._list_limits():
             lines += fill(f"Limit of {name}, {limit}: {past_limit(allowed, windows)}", 100).split(
                 "\n"
             )
-        reached = any(allowed < windows for _, _, allowed, windows in self._limits())
+        reached = any(allowed < windows for _, _, allowed, windows in self._list_limits())
         if self.plan is not None and self.plan.past is not None and reached:
             lines += ["After limits are reached, until the next horizon:", ""]
-            lines += self._table(self.plan.past)[:-1]
+            lines += self._format_table(self.plan.past)[:-1]
         return ["", *lines] if lines else []
 
-    def _next_steps(self) -> list[str]:
+    def _format_next_steps(self) -> list[str]:
         """Say what was written, or why nothing was, and what to do."""
         least, out = self.least, self.options.out
         if least is not None and least.factor is None:
@@ -210,7 +210,7 @@ class PlanReport:
         if least is not None and least.plan is None:
             needed = ", ".join(
                 f"{private.name} to {spent['needed']}"
-                for private, spent in zip(self.spec.private, self._spent(), strict=True)
+                for private, spent in zip(self.spec.private, self._list_spent(), strict=True)
             )
             return [
                 "The specification grants less than that, so no plan was made. Subjects decide: if"
@@ -233,7 +233,7 @@ def _format_share(share: float) -> str:
     return ">0.999" if 0.9995 <= share < 1 else f"{share:.3f}"
 
 
-def _overall(expected: Expected) -> dict[str, float]:
+def _average(expected: Expected) -> dict[str, float]:
     total = expected.confusion.total()
     return {
         "precision": total.precision,

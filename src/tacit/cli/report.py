@@ -88,7 +88,7 @@ class RunSummary:
             tuples_per_second=round((taken + sum(refused.values())) / seconds),
         )
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the fields for JSON."""
         return asdict(self)
 
@@ -113,11 +113,11 @@ def check_refusals(refusals: Refusals, allowed: float | None) -> None:
     """Warn if most of the input was refused; raise if more was refused than is allowed."""
     if allowed is not None:
         refusals.check(allowed)
-    for message in refusal_warnings(refusals):
+    for message in list_refusal_warnings(refusals):
         click.echo(f"tacit: warning: {message}", err=True)
 
 
-def refusal_warnings(refusals: Refusals) -> list[str]:
+def list_refusal_warnings(refusals: Refusals) -> list[str]:
     """Return a warning if most of the input was refused."""
     from tacit.pipeline.refusals import MOST
 

@@ -12,7 +12,7 @@ import click
 
 from tacit.cli import options
 from tacit.cli.progress import show_progress
-from tacit.cli.report import AnswerCounts, RunSummary, check_refusals, refusal_warnings
+from tacit.cli.report import AnswerCounts, RunSummary, check_refusals, list_refusal_warnings
 from tacit.cli.warm import compile_kernels
 
 if TYPE_CHECKING:
@@ -248,8 +248,8 @@ def _print_report(
         click.echo(report, err=True)
         check_refusals(refusals, allowed)
         return
-    fields = report.as_dict()
-    fields["warnings"] += refusal_warnings(refusals)
+    fields = report.to_dict()
+    fields["warnings"] += list_refusal_warnings(refusals)
     click.echo(json.dumps(fields, indent=2), err=True)
     if allowed is not None:
         refusals.check(allowed)

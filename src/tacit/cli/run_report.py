@@ -32,10 +32,10 @@ class RunReport:
     warnings: Sequence[str]
     """Warnings about names in the registry."""
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the fields for JSON."""
         return {
-            **self.summary.as_dict(),
+            **self.summary.to_dict(),
             "for": "the operator alone",
             "not_private": None if self.summary.protected else SEEDED,
             "mechanism": self.plan.mechanism,
@@ -56,7 +56,7 @@ class RunReport:
         ]
         if amounts:
             spent = f"Spent {unit(self.plan.spec)}: epsilon {', '.join(amounts)}."
-            lines += [spent, self._consequences()]
+            lines += [spent, self._format_consequences()]
         else:
             lines = ["Nothing is declared private, so the answers are true."]
         if not self.summary.protected:
@@ -64,7 +64,7 @@ class RunReport:
         lines += [f"For the operator only: {self.summary}"]
         return "\n".join([*lines, *(f"Warning: {message}." for message in self.warnings)])
 
-    def _consequences(self) -> str:
+    def _format_consequences(self) -> str:
         """Say what another run over the same windows does."""
         return AGAIN
 
@@ -77,16 +77,16 @@ class LedgerRunReport(RunReport):
     ledger: str
     name: str
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the fields for JSON."""
         return {
-            **super().as_dict(),
+            **super().to_dict(),
             "ledger": self.ledger,
             "run": self.name,
             "outcome": asdict(self.outcome),
         }
 
-    def _consequences(self) -> str:
+    def _format_consequences(self) -> str:
         """Say what was charged, and how the run ended."""
         outcome = self.outcome
         amounts = ", ".join(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tacit.cli import options
-from tacit.cli.report import check_refusals, refusal_warnings
+from tacit.cli.report import check_refusals, list_refusal_warnings
 from tacit.counting import count
 from tacit.durations import parse_duration
 
@@ -232,7 +232,7 @@ def _print_report(report: JobReport, allowed: float | None, as_json: bool) -> No
         click.echo(report, err=True)
         check_refusals(refusals, allowed)
         return
-    click.echo(json.dumps(report.as_dict(), indent=2), err=True)
+    click.echo(json.dumps(report.to_dict(), indent=2), err=True)
     if allowed is not None:
         refusals.check(allowed)
 
@@ -249,7 +249,7 @@ class JobReport:
     options: Options
     outcome: Outcome
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the fields for JSON."""
         from tacit.planning.plan import unit
 
@@ -262,7 +262,7 @@ class JobReport:
             "mechanism": self.plan.mechanism,
             "unit": unit(self.plan.spec),
             "outcome": asdict(self.outcome),
-            "warnings": refusal_warnings(self.outcome.refusals),
+            "warnings": list_refusal_warnings(self.outcome.refusals),
         }
 
     def __str__(self) -> str:

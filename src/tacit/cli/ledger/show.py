@@ -113,14 +113,17 @@ def _format_horizons(statement: Statement) -> Iterator[str]:
             )
         yield from ("", f"{private}: {format_epsilon(last.amount)} for a window, {limit}")
         yield from aligned(
-            [_headings(statement), *(_format_horizon(statement, one) for one in horizons[-_SHOWN:])]
+            [
+                _list_headings(statement),
+                *(_format_horizon(statement, one) for one in horizons[-_SHOWN:]),
+            ]
         )
         if len(horizons) > _SHOWN:
             yield f"  and {len(horizons) - _SHOWN:,} earlier; --json shows all"
         yield f"  {_format_next(statement, last)}"
 
 
-def _headings(statement: Statement) -> tuple[str, ...]:
+def _list_headings(statement: Statement) -> tuple[str, ...]:
     if statement.subject is not None:
         return ("horizon from", "spent", "left", "exhausted")
     return ("horizon from", "subjects", "most spent", "least left", "exhausted")
@@ -143,13 +146,13 @@ def _format_horizon(statement: Statement, horizon: Horizon) -> tuple[str, ...]:
 def _format_next(statement: Statement, last: Horizon) -> str:
     if last.limit is None or last.allowed is None:
         return "There is no limit."
-    who = "The subject gets" if statement.subject is not None else "Exhausted subjects get"
-    allows = f"{format_epsilon(last.limit)} again, enough for {count(last.allowed, 'window')}"
+    limit = f"{format_epsilon(last.limit)} again, enough for {count(last.allowed, 'window')}"
     if not last.exhausted:
-        return f"The next horizon, from {format_time(last.end)} on, allows {allows}."
+        return f"The next horizon, from {format_time(last.end)} on, allows {limit}."
+    who = "The subject gets" if statement.subject is not None else "Exhausted subjects get"
     return (
-        f"{who} answers from public events and the prior only, until {format_time(last.end)};"
-        f" then {allows}."
+        f"{who} answers from public events and the prior only, until {format_time(last.end)}."
+        f" The next horizon allows {limit}."
     )
 
 
