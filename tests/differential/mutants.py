@@ -350,7 +350,7 @@ MUTANTS: Final[dict[str, Planted]] = {
     "true times reach answers": Planted(true_times_reach_answers, first=38),
     "counts go with the answers": Planted(counts_go_with_the_answers, ("csv",)),
     "windows that close together are one release": Planted(
-        windows_that_close_together_are_one_release, (RELOADING,), 3
+        windows_that_close_together_are_one_release, (RELOADING,), 8
     ),
     "batches of a file are those of the run": Planted(
         batches_of_a_file_are_those_of_the_run, first=38

@@ -10,7 +10,7 @@ from tests.differential.neighbours import variants
 from tests.differential.outputs import find_difference
 from tests.differential.worlds import CODINGS, RELOADING, make_world
 
-WORLDS = {**dict.fromkeys(CODINGS, 50), RELOADING: 8}
+WORLDS = {**dict.fromkeys(CODINGS, 50), RELOADING: 12}
 """How many random specifications for each coding of the input."""
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.differential.outputs import Outputs, Runs
@@ -34,21 +33,15 @@ class Compared:
         return cls(runs, public, expected)
 
 
-@pytest.fixture(scope="module")
-def compared(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Compared]:
-    """A world for each coding."""
-    return {
-        coding: Compared.of(typed_world(coding), tmp_path_factory.mktemp(coding))
-        for coding in CODINGS
-    }
-
-
 @pytest.mark.parametrize("coding", CODINGS)
-@settings(max_examples=20)
-@given(data=st.data())
 def test_private_values_that_look_like_other_types_change_nothing(
-    coding: str, compared: Mapping[str, Compared], data: st.DataObject
+    coding: str, tmp_path: Path
 ) -> None:
-    known = compared[coding]
-    private = data.draw(st.lists(free_tuples(known.runs.world), min_size=1, max_size=8))
-    assert known.expected.differs(known.runs.run_tuples([*known.public, *private])) is None
+    known = Compared.of(typed_world(coding), tmp_path)
+
+    @settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
+    @given(st.lists(free_tuples(known.runs.world), min_size=1, max_size=8))
+    def compare(private: list[RawTuple]) -> None:
+        assert known.expected.differs(known.runs.run_tuples([*known.public, *private])) is None
+
+    compare()
