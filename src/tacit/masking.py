@@ -18,14 +18,8 @@ from urllib.parse import quote, unquote, unquote_plus
 
 HIDDEN: Final = "***"
 """What stands in place of a secret."""
-ENVIRONMENT: Final = (
-    "PGPASSWORD",
-    "TACIT_MQTT_PASSWORD",
-    "TACIT_MQTT_KEY_PASSWORD",
-    "TACIT_KAFKA_PASSWORD",
-    "TACIT_KAFKA_KEY_PASSWORD",
-)
-"""Environment variables that hold secrets."""
+_SECRET_VARIABLE = re.compile(r"PGPASSWORD|TACIT_\w*PASSWORD")
+"""Environment variables that hold secrets: those of every connector end so."""
 
 _START = re.compile(r"(?<![A-Za-z0-9+.-])[A-Za-z][A-Za-z0-9+.-]*://")
 _HOST = r"(?:\[[0-9A-Fa-f:.%]+\]|[^\[\]:@,/?#\s]*)(?::[0-9]{0,5})?"
@@ -153,7 +147,7 @@ def scrub(message: str, *given: str, secrets: Iterable[str] = ()) -> str:
     >>> scrub("no route to hunter2's host", "postgresql://tacit:hunter2@db/tacit")
     "no route to ***'s host"
     """
-    known = [os.environ.get(name, "") for name in ENVIRONMENT]
+    known = [value for name, value in os.environ.items() if _SECRET_VARIABLE.fullmatch(name)]
     known += [secret for text in given for secret in secrets_in(text)]
     known += secrets
     written = {form for secret in known if secret for form in _forms(secret)}

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tacit.answers.answers import Answers
-from tacit.answers.certainty import Certainty, Shares
 from tacit.answers.packing import pack, unpack
 from tacit.errors import LedgerError
+from tacit.privacy.certainty import Certainty, Shares
 from tacit.windows.clock import NEVER, NONE
 
 OFFSET = 7

@@ -27,9 +27,9 @@ from tacit.events.streams import ColumnType, Stream
 from tacit.pipeline import openwindows
 from tacit.pipeline.deadletters import DeadLetters
 from tacit.pipeline.engine import Engine
-from tacit.pipeline.reading import Reading
 from tacit.pipeline.settlement import Settlement
 from tacit.pipeline.sources import Batch, encode_keys
+from tacit.privacy.mechanisms.noisy_windows import NoisyWindows
 from tacit.privacy.policies import Policies
 from tacit.spec.columntypes import SpecColumns
 from tacit.windows.clock import NONE
@@ -202,10 +202,10 @@ def odd_number_poisons_its_column() -> Iterator[None]:
 def true_times_reach_answers() -> Iterator[None]:
     """Where queries look at order, private events are seen at their own times, too."""
 
-    def nothing(self: Reading, width: int) -> NDArray[np.uint64]:
+    def nothing(self: NoisyWindows, width: int) -> NDArray[np.uint64]:
         return np.zeros(width, np.uint64)
 
-    with patch.object(Reading, "_private_mask", nothing):
+    with patch.object(NoisyWindows, "_private_mask", nothing):
         yield
 
 

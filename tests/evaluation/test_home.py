@@ -14,7 +14,7 @@ import pytest
 import tacit
 from tacit.evaluation import home
 from tacit.evaluation.home import Homes, home_specification
-from tacit.planning.quality import Confusion
+from tacit.privacy.quality import Confusion
 
 ROOT = Path(__file__).parents[2]
 START = datetime(2024, 1, 1, tzinfo=UTC)

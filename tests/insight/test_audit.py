@@ -14,11 +14,13 @@ import pytest
 from tacit.engines.local import plan as make
 from tacit.insight.audit import Report, audit
 from tacit.planning.plan import Plan
-from tacit.planning.schemes import ElementScheme, OpenScheme, OptimalScheme
 from tacit.privacy.channels import Channel
 from tacit.privacy.components import Component
 from tacit.privacy.exponentials import exp_below, joint_epsilon, log_above
-from tacit.privacy.optimal import Context
+from tacit.privacy.mechanisms.flips import Flips
+from tacit.privacy.mechanisms.optimal.blocks import Context
+from tacit.privacy.mechanisms.optimal.mechanism import Optimal
+from tacit.privacy.mechanisms.unprotected import Unprotected
 from tacit.spec.reading import loads
 from tacit.spec.specification import Specification
 from tacit.windows.schedule import Windows
@@ -75,16 +77,16 @@ def test_what_the_planner_makes_passes(mechanism: str) -> None:
 def test_flips_are_told_as_their_own_losses_say() -> None:
     spec = written({"AND(a, b, d)": "2"}, ONE)
     made = make(spec, history(), mechanism="adaptive")
-    scheme = made.schemes[0]
-    assert isinstance(scheme, ElementScheme)
+    scheme = made.mechanisms[0]
+    assert isinstance(scheme, Flips)
     loss = scheme.elements.losses()[0]
     assert told(audit(made), "AND(a, b, d)") == (loss.whole, loss.element)
 
 
 def components(made: Plan) -> list[tuple[Component, list[Context]]]:
     """The components of an optimal plan with their contexts."""
-    scheme = made.schemes[0]
-    assert isinstance(scheme, OptimalScheme)
+    scheme = made.mechanisms[0]
+    assert isinstance(scheme, Optimal)
     return [
         (component, list(planned.values()))
         for component, planned in zip(scheme.exposure.components, scheme.planned, strict=True)
@@ -152,15 +154,15 @@ def test_draws_of_one_window_add_up() -> None:
     """Several blocks that are each as bold as one alone may be exceed together."""
     made = make(written({"AND(a, b, c, d, e)": "2"}, SINGLE), history(), mechanism="optimal")
     [(_, [context])] = components(made)
-    scheme = made.schemes[0]
-    assert isinstance(scheme, OptimalScheme)
+    scheme = made.mechanisms[0]
+    assert isinstance(scheme, Optimal)
     assert len(context.blocks) > 1
     blocks = tuple(
         (block, replace(design, channel=bold(len(design.channel.table))))
         for block, design in context.blocks
     )
     tampered = replace(scheme, planned=({b"": Context(context.decided, blocks)},))
-    report = audit(replace(made, schemes=(tampered,)))
+    report = audit(replace(made, mechanisms=(tampered,)))
     assert all(channel.passed for channel in report.policies[0].channels)
     assert not report.passed
     whole, _ = told(report, "AND(a, b, c, d, e)")
@@ -177,8 +179,8 @@ def bold(rows: int) -> Channel:
 def test_a_channel_without_its_neighbours_is_seen_through() -> None:
     """A table that tells the truth passes its own audit if it knows of no neighbours."""
     made = make(written({"AND(a, b)": "1"}, ONE), history(), mechanism="optimal")
-    scheme = made.schemes[0]
-    assert isinstance(scheme, OptimalScheme)
+    scheme = made.mechanisms[0]
+    assert isinstance(scheme, Optimal)
     planned = []
     for contexts in scheme.planned:
         honest = {}
@@ -190,7 +192,7 @@ def test_a_channel_without_its_neighbours_is_seen_through() -> None:
                 blocks.append((block, replace(design, channel=Channel(truth, []))))
             honest[key] = Context(context.decided, tuple(blocks))
         planned.append(honest)
-    report = audit(replace(made, schemes=(replace(scheme, planned=tuple(planned)),)))
+    report = audit(replace(made, mechanisms=(replace(scheme, planned=tuple(planned)),)))
     assert all(channel.passed for channel in report.policies[0].channels)
     assert told(report, "AND(a, b)") == (None, None)
     assert not report.passed
@@ -204,8 +206,8 @@ def test_a_scheme_for_other_private_patterns_does_not_fit() -> None:
     wanted = make(large, history(), mechanism="uniform")
     for mechanism in MECHANISMS:
         other = make(small, history(), mechanism=mechanism)
-        assert not audit(replace(wanted, schemes=other.schemes)).passed
-    report = audit(replace(wanted, schemes=(OpenScheme(),)))
+        assert not audit(replace(wanted, mechanisms=other.mechanisms)).passed
+    report = audit(replace(wanted, mechanisms=(Unprotected(),)))
     assert not report.passed
     assert "NOT protect" in str(report)
 
@@ -218,8 +220,8 @@ def test_a_private_pattern_in_single_elements_is_audited_as_a_whole(slide: str) 
     windows = Windows.model_validate({"size": "1 min", "slide": slide})
     spec = spec.model_copy(update={"windows": windows})
     made = make(spec, history(), mechanism="optimal")
-    (scheme,) = made.schemes
-    assert isinstance(scheme, OptimalScheme)
+    (scheme,) = made.mechanisms
+    assert isinstance(scheme, Optimal)
     assert len(scheme.fine.patterns) == 5
     report = audit(made)
     assert report.passed
@@ -228,7 +230,7 @@ def test_a_private_pattern_in_single_elements_is_audited_as_a_whole(slide: str) 
     assert element is not None
     assert 0 < element <= whole <= 30
     more = replace(scheme, fine=scheme.fine.scaled(Fraction(2)))
-    assert not audit(replace(made, schemes=(more,))).passed
+    assert not audit(replace(made, mechanisms=(more,))).passed
 
 
 def test_a_private_pattern_that_nobody_asks_about_gives_nothing_away() -> None:

@@ -12,7 +12,8 @@ import pytest
 from tacit.engines.local import open_inputs, survey
 from tacit.errors import PlanError, SinkError
 from tacit.insight.curve import EPSILONS, Curve, Point, curve
-from tacit.planning.planner import MECHANISMS, make_plan
+from tacit.planning.planner import make_plan
+from tacit.spec.mechanisms import MECHANISMS
 from tacit.spec.specification import Specification
 from tests.insight.test_audit import ONE, history, written
 

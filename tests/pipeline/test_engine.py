@@ -188,7 +188,7 @@ def test_answers_and_dead_letters_follow_the_rules_however_the_input_is_cut(
 
 def test_an_automaton_walked_as_tuples_come_equals_the_reference_on_many_windows() -> None:
     """In order, out of order, with equal times and with several events in a tuple."""
-    assert Flow(CHAINS).asking.automaton is not None
+    assert Flow(CHAINS).evaluator.automaton is not None
     random = Random(5)
     for spread in (0, 1, 3, 7):
         rows = [

@@ -14,15 +14,16 @@ from tacit.answers.answers import Answers
 from tacit.events.subjects import Subjects
 from tacit.patterns.lists import EventLists
 from tacit.patterns.reference import Tuple, detected
-from tacit.pipeline.asking import Asking
 from tacit.pipeline.batches import Rows
 from tacit.pipeline.engine import Engine
-from tacit.pipeline.flow import Flow, compiled_queries
+from tacit.pipeline.evaluators import Evaluator
+from tacit.pipeline.flow import Flow
 from tacit.pipeline.release import Release
 from tacit.pipeline.shard import ClosedWindows
 from tacit.planning.planner import plan_without_history
 from tacit.privacy.noise import Noise
 from tacit.privacy.randomness import SeededSource
+from tacit.spec.queries import compile_queries
 from tacit.spec.reading import loads
 from tacit.spec.specification import Specification
 from tacit.windows.panes import Closed
@@ -53,13 +54,13 @@ def specification(epsilon: float) -> Specification:
     return loads(SPEC.replace("EPSILON", str(epsilon)))
 
 
-def asking(spec: Specification, mechanism: str, decode: str, seed: int) -> Asking:
+def evaluator(spec: Specification, mechanism: str, decode: str, seed: int) -> Evaluator:
     made = plan_without_history(spec, mechanism, decode, RATES)
-    return Release(spec, made.schemes, Noise(SeededSource(seed)))
+    return Release(spec, made.mechanisms, Noise(SeededSource(seed)))
 
 
 def engine(spec: Specification, mechanism: str, decode: str, seed: int = 1) -> Engine:
-    return Engine(Flow(spec, asking(spec, mechanism, decode, seed)), Subjects(), learn=60)
+    return Engine(Flow(spec, evaluator(spec, mechanism, decode, seed)), Subjects(), learn=60)
 
 
 def batches(seed: int, subjects: int = 100, windows: int = 12) -> list[pa.RecordBatch]:
@@ -138,7 +139,7 @@ def test_noise_is_not_drawn_before_the_registry_is_announced() -> None:
     plain = source.draw
     source.draw = lambda number: drawn.append(number) or plain(number)  # type: ignore[method-assign, func-returns-value]
     made = plan_without_history(spec, "uniform", "literal", RATES)
-    flow = Flow(spec, Release(spec, made.schemes, Noise(source)))
+    flow = Flow(spec, Release(spec, made.mechanisms, Noise(source)))
     target = Engine(flow, Subjects(), learn=60)
     push(target, batches(1)[:9])
     assert drawn == []
@@ -151,7 +152,7 @@ def test_windows_that_were_handed_on_together_are_the_same_for_a_registry_that_h
     rng = Random(1)
     spec = specification(1)
     types, patterns = tuple(spec.types), list(spec.query_patterns.values())
-    queries = compiled_queries(spec, patterns, walk=False)
+    queries = compile_queries(spec, patterns, walk=False)
     windows = [
         [
             Tuple(

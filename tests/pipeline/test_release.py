@@ -116,7 +116,7 @@ def test_each_subject_is_answered_by_its_own_policy(mechanism: str, decode: str)
 def test_an_engine_gives_no_window_while_somebody_who_is_named_is_missing() -> None:
     """For every kind of registry, and for engines that are used directly."""
     spec = specification(["pattern: x, epsilon: 1, subjects: [900]"], ["AND(a, x)"], listed=False)
-    release = Release(spec, plan_without_history(spec, "uniform").schemes, Noise())
+    release = Release(spec, plan_without_history(spec, "uniform").mechanisms, Noise())
     registry = Subjects()
     registry.add([str(who) for who in range(70)])
     engine = Engine(Flow(spec, release), registry)

@@ -80,7 +80,7 @@ def frame(seed: int, rows: int = 700, until: int = 200) -> pl.DataFrame:
 def engine(spec: Specification, made: Plan, noise: Noise) -> Engine:
     registry = Subjects()
     registry.add(range(SUBJECTS))
-    return Engine(Flow(spec, Release(spec, made.schemes, noise)), registry)
+    return Engine(Flow(spec, Release(spec, made.mechanisms, noise)), registry)
 
 
 def batches(seed: int, cuts: int = 7) -> list[pa.RecordBatch]:

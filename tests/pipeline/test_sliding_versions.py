@@ -161,24 +161,29 @@ def test_windows_that_are_answered_blind_still_tell_what_is_public(mechanism: st
     told = {last_pane(key): said for key, said in run.answers.items() if key[1:] == (1, "open")}
     assert all(told.values())
     first = {last_pane(key): said for key, said in run.answers.items() if key[1:] == (1, "first")}
-    sighted = boundary + (1 if mechanism == "uniform" else 2) * (PANES - 1)
-    assert [pane for pane, said in first.items() if not said] == list(range(boundary, sighted))
+    protected_from = boundary + (1 if mechanism == "uniform" else 2) * (PANES - 1)
+    assert [pane for pane, said in first.items() if not said] == list(
+        range(boundary, protected_from)
+    )
 
 
 def test_terms_that_change_again_at_once_leave_a_gap_again() -> None:
     run = FedEngine(private_terms(BEFORE, "uniform"))
     events = sorted([*TICKS, *[(1, row[1] + 1, 0, 0.0) for row in TICKS]], key=lambda row: row[1])
-    blind = []
+    public_only = []
     for number, row in enumerate(events):
         if number in (10, 16):
             run.engine.offer(private_terms(AFTER if number == 10 else BEFORE, "uniform"))
         run.take([row])
-        if run.engine.windows.next is not None and run.engine.windows.next.boundary not in blind:
-            blind.append(run.engine.windows.next.boundary)
+        if (
+            run.engine.windows.next is not None
+            and run.engine.windows.next.boundary not in public_only
+        ):
+            public_only.append(run.engine.windows.next.boundary)
     run.finish()
-    assert len(blind) == 2
+    assert len(public_only) == 2
     first = {last_pane(key): said for key, said in run.answers.items() if key[1:] == (1, "first")}
-    gaps = {pane + more for pane in blind for more in range(PANES - 1)}
+    gaps = {pane + more for pane in public_only for more in range(PANES - 1)}
     assert {pane for pane, said in first.items() if not said} == gaps
 
 

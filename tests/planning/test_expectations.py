@@ -17,9 +17,9 @@ from tacit.pipeline.reader import Input
 from tacit.pipeline.run import Run
 from tacit.planning.plan import Plan
 from tacit.planning.planner import make_plan
-from tacit.planning.survey import Statistics
 from tacit.privacy.noise import Noise
 from tacit.privacy.randomness import SeededSource
+from tacit.privacy.statistics import Statistics
 from tacit.spec.reading import loads
 from tacit.spec.specification import Specification
 

@@ -15,7 +15,7 @@ from tacit.evaluation.measuring import statistics_of
 from tacit.events.streams import Stream
 from tacit.events.types import EventType
 from tacit.patterns.tree import And, Name, Not, Or, Pattern, elements
-from tacit.planning.drawing import Drawing
+from tacit.privacy.mechanisms.optimal.expectation import OptimalExpectation
 from tacit.spec.specification import Private, Query, Specification
 from tacit.windows.schedule import Windows
 
@@ -143,9 +143,9 @@ def oracle(spec: Specification, windows: Bits, caution: float) -> tuple[float, f
 def worth_of_optimal(spec: Specification, windows: Bits, caution: float) -> float:
     """What `optimal` gains in a window if it says yes from a posterior of the caution on."""
     (statistics,) = statistics_of(spec, windows)
-    drawing = Drawing(statistics, statistics.fine.scaled(Fraction(1)))
+    expectation = OptimalExpectation(statistics, statistics.fine.scaled(Fraction(1)))
     total = 0.0
-    for query, spread in enumerate(drawing.spreads(caution)):
+    for query, spread in enumerate(expectation.spreads(caution)):
         if spread is None:
             total += statistics.positives[query] * (1 - caution)
         else:

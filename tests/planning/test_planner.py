@@ -13,9 +13,10 @@ from tacit.errors import PlanError
 from tacit.evaluation.measuring import measured, mre, statistics_of
 from tacit.evaluation.synthetic import data_set
 from tacit.planning.plan import Plan
-from tacit.planning.planner import MECHANISMS, least_epsilon, make_plan, plan_without_history
+from tacit.planning.planner import least_epsilon, make_plan, plan_without_history
 from tacit.privacy.noise import Noise
 from tacit.privacy.randomness import SeededSource
+from tacit.spec.mechanisms import MECHANISMS
 from tacit.spec.reading import loads
 
 SPEC = """

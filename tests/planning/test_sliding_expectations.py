@@ -18,15 +18,15 @@ from tacit.engines.local import survey
 from tacit.errors import AuditError, PlanError, PrivacyError
 from tacit.insight.audit import audit
 from tacit.pipeline.run import Run
-from tacit.planning.evidence import Evidence, chances, through
-from tacit.planning.objective import ElementObjective, flip_probability
 from tacit.planning.plan import Plan
 from tacit.planning.planner import make_plan
-from tacit.planning.sightings import Sightings, evenly
-from tacit.planning.survey import Statistics
+from tacit.privacy.evidence import Evidence, chances, through
+from tacit.privacy.mechanisms.objective import ElementObjective, flip_probability
 from tacit.privacy.noise import Noise
 from tacit.privacy.policies import PrivatePattern
 from tacit.privacy.randomness import SeededSource
+from tacit.privacy.sightings import Sightings, evenly
+from tacit.privacy.statistics import Statistics
 from tacit.spec.reading import loads
 from tacit.spec.specification import Specification
 from tests.planning.test_expectations import (

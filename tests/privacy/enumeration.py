@@ -23,15 +23,16 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tacit.answers import contexts
 from tacit.connectors.frames import FrameSource
 from tacit.patterns.reference import Tuple
-from tacit.pipeline import pane_noise, reading, release
+from tacit.pipeline import release
 from tacit.pipeline.reader import Input
 from tacit.pipeline.run import Run
 from tacit.planning.plan import Plan
 from tacit.privacy.channels import Channel
 from tacit.privacy.exponentials import exp_below
+from tacit.privacy.mechanisms import noisy_windows, pane_noise
+from tacit.privacy.mechanisms.optimal import contexts, draw
 from tacit.privacy.noise import Noise
 from tacit.privacy.randomness import SeededSource
 from tacit.spec.specification import Specification
@@ -141,7 +142,7 @@ class ScriptedNoise(Noise):
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Find out whom each draw is for: where the run knows it, and does not say."""
-        answer, protect = release.Release.answer, release.OptimalGuard.protect
+        answer, protect = release.Release.answer, draw.ChannelProtector.protect
         look = pane_noise.set_places
 
         def answering(this: Any, closed: Any, *rest: Any) -> Any:
@@ -170,10 +171,10 @@ class ScriptedNoise(Noise):
 
         with (
             patch.object(release.Release, "answer", answering),
-            patch.object(release.OptimalGuard, "protect", protecting),
+            patch.object(draw.ChannelProtector, "protect", protecting),
             patch.object(contexts, "_find_rows", finding(contexts._find_rows)),
             patch.object(contexts, "_find_rows_at_once", finding(contexts._find_rows_at_once)),
-            patch.object(reading, "set_places", looking),
+            patch.object(noisy_windows, "set_places", looking),
         ):
             yield
 

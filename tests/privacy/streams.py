@@ -20,10 +20,8 @@ import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tacit.answers import contexts
 from tacit.answers.answers import Answers
 from tacit.events.subjects import Subjects
-from tacit.pipeline import pane_noise
 from tacit.pipeline.batches import Rows
 from tacit.pipeline.engine import Engine
 from tacit.pipeline.flow import Flow
@@ -32,7 +30,10 @@ from tacit.planning.plan import Plan
 from tacit.planning.planner import make_plan
 from tacit.planning.survey import without_history
 from tacit.privacy.channels import Channel
+from tacit.privacy.mechanisms import pane_noise
+from tacit.privacy.mechanisms.optimal import contexts
 from tacit.privacy.policies import Policies, PrivatePattern
+from tacit.privacy.statistics import Statistics
 from tacit.spec.specification import Specification
 from tacit.windows.schedule import Windows
 from tests.privacy.enumeration import (
@@ -73,12 +74,16 @@ def sliding(
 
 def by_hand(spec: Specification, mechanism: str, decode: str) -> Plan:
     """A plan for events that are as likely as not: then answers tell most."""
+    return make_plan(spec, statistics_by_hand(spec), mechanism, decode)
+
+
+def statistics_by_hand(spec: Specification) -> list[Statistics]:
+    """What is known of events that are as likely as not."""
     queries = tuple(spec.query_patterns.values())
-    statistics = [
+    return [
         without_history(policy, queries, {}, spec.windows.panes)
         for policy in Policies(spec).policies
     ]
-    return make_plan(spec, statistics, mechanism, decode)
 
 
 class StreamNoise(ScriptedNoise):
@@ -207,7 +212,7 @@ def released(
 def _engine(spec: Specification, plan: Plan, noise: StreamNoise, names: Sequence[str]) -> Engine:
     registry = Subjects()
     registry.add(names)
-    return Engine(Flow(spec, Release(spec, plan.schemes, noise)), registry)
+    return Engine(Flow(spec, Release(spec, plan.mechanisms, noise)), registry)
 
 
 def enumerated(

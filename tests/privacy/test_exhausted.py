@@ -6,7 +6,7 @@ tell neighbours of the first apart at all, nor those of the others by more than 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from fractions import Fraction
@@ -20,10 +20,12 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from tacit.answers.answers import Answers
-from tacit.patterns.tree import elements
-from tacit.pipeline import release
+from tacit.patterns.tree import Pattern, elements
 from tacit.pipeline.shard import ClosedWindows, Shard
 from tacit.planning.planner import make_plan
+from tacit.privacy.mechanisms.mechanism import PatternIndex
+from tacit.privacy.mechanisms.public_only import PublicContexts, PublicTables
+from tacit.privacy.mechanisms.unprotected import _TrueAnswers
 from tacit.spec.epsilon import Limit
 from tacit.spec.specification import Specification
 from tests.privacy.enumeration import (
@@ -166,7 +168,12 @@ def test_a_twin_that_looked_at_private_events_would_be_found(
     """The check is sharp: the true answers in place of the twin's break the promise."""
     spec = limited(SMALL)
     plan = make_plan(spec, by_hand(spec, {}), mechanism, decode)
-    monkeypatch.setattr(release, "_twin", lambda _, queries, asked: release.Open(queries, asked))
+
+    def true(_: object, queries: Sequence[Pattern], index: PatternIndex) -> Any:
+        return _TrueAnswers(index.columns(queries))
+
+    for kind in (PublicTables, PublicContexts):
+        monkeypatch.setattr(kind, "start", true)
     with limits_reached():
         found = furthest(spec, plan, both(all_cases(spec)))
     assert [ratio for epsilon, ratio in found.values() if not epsilon] == [None, None]

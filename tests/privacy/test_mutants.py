@@ -16,23 +16,24 @@ import pytest
 from numpy.typing import NDArray
 
 from tacit.answers.answers import Answers
-from tacit.answers.certainty import Certainty
-from tacit.answers.contexts import Contexts, Drawn
 from tacit.patterns.residuals import Residual, residual
 from tacit.patterns.tree import Pattern
-from tacit.pipeline.reading import Reading
-from tacit.pipeline.release import FlipGuard, OptimalGuard
 from tacit.pipeline.shard import ClosedWindows, Shard
-from tacit.planning import planner
 from tacit.planning.planner import make_plan
-from tacit.planning.survey import Statistics
-from tacit.privacy import components, optimal
+from tacit.privacy import components
 from tacit.privacy.auditing import Audit
+from tacit.privacy.certainty import Certainty
 from tacit.privacy.channels import Channel
-from tacit.privacy.elements import Elements
+from tacit.privacy.elements import Elements, uniform_shares
+from tacit.privacy.mechanisms import adaptive
+from tacit.privacy.mechanisms.flips import FlipProtector
+from tacit.privacy.mechanisms.noisy_windows import NoisyWindows
+from tacit.privacy.mechanisms.optimal import blocks
+from tacit.privacy.mechanisms.optimal.contexts import Contexts, Drawn
+from tacit.privacy.mechanisms.optimal.draw import ChannelProtector
 from tacit.privacy.policies import Policies, Policy
 from tacit.privacy.staircase import Choice, Design, design
-from tacit.privacy.uniform import uniform_shares
+from tacit.privacy.statistics import Statistics
 from tacit.spec.specification import Specification
 from tests.privacy.enumeration import unpacked
 from tests.privacy.worlds import (
@@ -92,7 +93,7 @@ def test_the_sum_of_shares_grows_in_the_paper_s_algorithm(monkeypatch: Patch) ->
         assert sum(shares.values()) > pattern.epsilon
         return Elements.flipped(policy, shares)
 
-    monkeypatch.setattr(planner, "adaptive", printed)
+    monkeypatch.setattr(adaptive, "move_shares", printed)
     monkeypatch.setattr(Elements, "_insist", lambda *_: None)
     assert breaks(spec, "adaptive", "literal", history) == ["AND(a, b)"]
 
@@ -100,14 +101,14 @@ def test_the_sum_of_shares_grows_in_the_paper_s_algorithm(monkeypatch: Patch) ->
 def test_elements_are_flipped_only_where_the_pattern_occurs(monkeypatch: Patch) -> None:
     spec = specification([("AND(a, b)", "1")], ["a", "AND(b, s)"], types="abs")
     assert not breaks(spec, "uniform", "literal")
-    flipped = FlipGuard._flipped
+    flipped = FlipProtector._flip
 
-    def on_demand(self: FlipGuard, bits: Any, own: Any) -> Any:
+    def on_demand(self: FlipProtector, bits: Any, own: Any) -> Any:
         true = bits[:, self._element_columns]
         occurred = np.bitwise_and.reduce(true, axis=1)[:, np.newaxis]
         return flipped(self, bits, own) & occurred | true & ~occurred
 
-    monkeypatch.setattr(FlipGuard, "_flipped", on_demand)
+    monkeypatch.setattr(FlipProtector, "_flip", on_demand)
     assert breaks(spec, "uniform", "literal")
 
 
@@ -128,9 +129,9 @@ def test_answers_are_drawn_only_where_something_happened(monkeypatch: Patch) -> 
 def test_a_private_event_keeps_its_time(monkeypatch: Patch) -> None:
     spec = specification([("a", "1")], ["SEQ(a, s)"], types="as")
     assert not breaks(spec, "uniform", "literal")
-    invented = Reading._invented
+    invented = NoisyWindows._invented
 
-    def real(self: Reading, closed: Any, noisy: Any, noise: Any) -> Iterator[Any]:
+    def real(self: NoisyWindows, closed: Any, noisy: Any, noise: Any) -> Iterator[Any]:
         keys = np.repeat(closed.keys, np.diff(closed.lists.starts))
         own = (closed.lists.masks & self._private_mask(1)).any(axis=1)
         kept = dict(zip(keys[own].tolist(), closed.lists.times[own].tolist(), strict=True))
@@ -138,14 +139,14 @@ def test_a_private_event_keeps_its_time(monkeypatch: Patch) -> None:
             pairs = zip(event.here.tolist(), event.times.tolist(), strict=True)
             yield event._replace(times=np.array([kept.get(here, time) for here, time in pairs]))
 
-    monkeypatch.setattr(Reading, "_invented", real)
+    monkeypatch.setattr(NoisyWindows, "_invented", real)
     assert breaks(spec, "uniform", "literal") == ["a"]
 
 
 def test_private_events_stay_among_the_public_ones(monkeypatch: Patch) -> None:
     spec = specification([("a", "1")], ["SEQ(a, s)"], types="as")
     assert not breaks(spec, "uniform", "literal")
-    monkeypatch.setattr(Reading, "_private_mask", lambda _, width: np.zeros(width, np.uint64))
+    monkeypatch.setattr(NoisyWindows, "_private_mask", lambda _, width: np.zeros(width, np.uint64))
     assert breaks(spec, "uniform", "literal") == ["a"]
 
 
@@ -176,7 +177,7 @@ class Each(Certainty):
 def test_each_query_has_noise_of_its_own(monkeypatch: Patch, mechanism: str, decode: str) -> None:
     spec = specification([("a", "1")], ["a", "AND(a, s)"], types="as")
     assert not breaks(spec, mechanism, decode)
-    guard = OptimalGuard if mechanism == "optimal" else FlipGuard
+    guard = ChannelProtector if mechanism == "optimal" else FlipProtector
     protect = guard.protect
 
     def apart(self: Any, windows: Any, own: Any) -> tuple[Any, Certainty]:
@@ -251,14 +252,14 @@ def test_a_table_is_rounded_away_from_privacy(monkeypatch: Patch) -> None:
             row[row.argmin()] -= 1 << 9
         return replace(made, channel=Channel(table, made.channel.neighbours))
 
-    monkeypatch.setattr(optimal, "design", away)
+    monkeypatch.setattr(blocks, "design", away)
     assert breaks(spec, "optimal") == ["a"]
 
 
 def test_confidence_knows_the_true_answer(monkeypatch: Patch) -> None:
     spec = specification([("a", "1")], ["a"], types="as")
     assert not breaks(spec, "uniform")
-    protect = FlipGuard.protect
+    protect = FlipProtector.protect
 
     @dataclass(frozen=True)
     class Knowing(Certainty):
@@ -268,11 +269,11 @@ def test_confidence_knows_the_true_answer(monkeypatch: Patch) -> None:
             del query
             return np.where(answers == self.truth[windows, slots], 0.75, 0.5)
 
-    def knowing(self: FlipGuard, windows: Any, own: Any) -> tuple[Any, Certainty]:
+    def knowing(self: FlipProtector, windows: Any, own: Any) -> tuple[Any, Certainty]:
         bits, _ = protect(self, windows, own)
         return bits, Knowing(unpacked(windows.bits[:, self._element_columns[0]]).astype(np.bool_))
 
-    monkeypatch.setattr(FlipGuard, "protect", knowing)
+    monkeypatch.setattr(FlipProtector, "protect", knowing)
     assert breaks(spec, "uniform") == ["a"]
 
 
@@ -280,26 +281,26 @@ def test_blocks_do_not_share_epsilon(monkeypatch: Patch) -> None:
     queries = ["a", "b", "c", "AND(d, s)", "SEQ(s, d)"]
     spec = specification([("AND(a, b, c, d)", "2")], queries, types="abcds")
     assert not breaks(spec, "optimal")
-    blocks: list[int] = []
+    numbers: list[int] = []
 
-    def unshared(groups: list[optimal.Block]) -> list[optimal.Block]:
-        blocks.append(len(groups))
+    def unshared(groups: list[blocks.Block]) -> list[blocks.Block]:
+        numbers.append(len(groups))
         return groups
 
-    monkeypatch.setattr(optimal, "_best_shares", unshared)
+    monkeypatch.setattr(blocks, "_best_shares", unshared)
     assert breaks(spec, "optimal") == ["AND(a, b, c, d)"]
-    assert max(blocks) > 1
+    assert max(numbers) > 1
 
 
 def test_a_private_pattern_that_overlaps_is_forgotten(monkeypatch: Patch) -> None:
     spec = specification([("AND(a, b)", "2"), ("b", "0.5")], ["AND(a, b)", "b"], types="abs")
     assert not breaks(spec, "optimal")
-    cliques = optimal._cliques
+    cliques = blocks._cliques
 
     def first(component: Any, *rest: Any) -> Any:
         return cliques(replace(component, patterns=component.patterns[:1]), *rest)
 
-    monkeypatch.setattr(optimal, "_cliques", first)
+    monkeypatch.setattr(blocks, "_cliques", first)
     assert breaks(spec, "optimal") == ["b"]
 
 

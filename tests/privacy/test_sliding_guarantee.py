@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 from tacit.errors import StateError
 from tacit.patterns.booleans import to_columns
-from tacit.pipeline import release
-from tacit.pipeline.pane_noise import PaneNoise
-from tacit.pipeline.release import FlipGuard
+from tacit.privacy.mechanisms import flips
+from tacit.privacy.mechanisms.flips import FlipProtector
+from tacit.privacy.mechanisms.pane_noise import PaneNoise
 from tacit.privacy.policies import Policy, PrivatePattern
 from tacit.spec.specification import Specification
 from tacit.windows.sliding import Sliding, either
@@ -172,7 +172,7 @@ def test_noise_is_drawn_for_each_window_and_not_for_each_pane(
     plan = by_hand(spec, "uniform", decode)
     assert not broken(spec, plan, 2)
 
-    def apart(self: FlipGuard, windows: Any, own: Any) -> tuple[Any, None]:
+    def apart(self: FlipProtector, windows: Any, own: Any) -> tuple[Any, None]:
         assert self._panes is not None
         assert own is None
         paned = windows.closed.panes
@@ -187,7 +187,7 @@ def test_noise_is_drawn_for_each_window_and_not_for_each_pane(
             noisy.append(either(np.stack(flips, axis=1), paned.count))
         return np.concatenate(noisy), None
 
-    monkeypatch.setattr(FlipGuard, "_seen", apart)
+    monkeypatch.setattr(FlipProtector, "_draw", apart)
     assert broken(spec, plan, 2) == ["a"]
 
 
@@ -239,6 +239,6 @@ def test_a_snapshot_without_what_was_drawn_is_refused(monkeypatch: Patch) -> Non
     names = count()
     spec = specified([("a", "1")], ["a"], panes=2)
     plan = by_hand(spec, "uniform", "posterior")
-    monkeypatch.setattr(release, "PaneNoise", lambda _, *rest: PaneNoise(f"{next(names)}", *rest))
+    monkeypatch.setattr(flips, "PaneNoise", lambda _, *rest: PaneNoise(f"{next(names)}", *rest))
     with pytest.raises(StateError, match="not there"):
         enumerated(spec, plan, [frozenset()], 2, Way(restored=True))

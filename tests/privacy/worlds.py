@@ -22,8 +22,9 @@ from tacit.patterns.tree import Pattern, elements
 from tacit.pipeline.reader import Input
 from tacit.planning.plan import Plan
 from tacit.planning.planner import make_plan
-from tacit.planning.survey import Statistics, without_history
+from tacit.planning.survey import without_history
 from tacit.privacy.policies import Policies, Policy, PrivatePattern
+from tacit.privacy.statistics import Statistics
 from tacit.spec.specification import Specification
 from tests.patterns.strategies import VALUES, random_pattern
 from tests.privacy.enumeration import (

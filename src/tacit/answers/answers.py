@@ -10,8 +10,8 @@ import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tacit.answers.certainty import Certainty, Ordered
 from tacit.counting import count
+from tacit.privacy.certainty import Certainty, Ordered
 
 _ROWS = 1 << 20
 

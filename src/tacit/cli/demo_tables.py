@@ -9,7 +9,7 @@ import polars as pl
 from rich.table import Table
 
 from tacit.planning.plan import Expected
-from tacit.planning.quality import Confusion
+from tacit.privacy.quality import Confusion
 from tacit.spec.specification import Specification
 
 _SHOWN: Final = 8

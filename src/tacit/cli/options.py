@@ -13,6 +13,8 @@ from typing import Any, Final, TypeAlias
 
 import click
 
+from tacit.spec.mechanisms import mechanism_choices
+
 Decorator: TypeAlias = Callable[[Any], Any]
 
 _ALLOWED_PATHS: Final = "tacit.allow_paths"
@@ -143,7 +145,7 @@ plan: Final = file(
 )
 mechanism: Final = click.option(
     "--mechanism",
-    type=click.Choice(["uniform", "adaptive", "optimal", "auto"]),
+    type=click.Choice(mechanism_choices()),
     help="The privacy mechanism. Overrides the specification.",
 )
 log: Final = click.option(

@@ -16,11 +16,12 @@ from tacit.cli.progress import show_progress, show_spinner
 from tacit.cli.report import check_refusals
 from tacit.cli.warm import compile_kernels
 from tacit.errors import OptionError, PlanError, SourceError
+from tacit.spec.mechanisms import MECHANISMS
 
 if TYPE_CHECKING:
     from tacit.cli.plan_report import PlanReport
     from tacit.planning.plan import Expected
-    from tacit.planning.survey import Statistics
+    from tacit.privacy.statistics import Statistics
     from tacit.spec.specification import Specification
 
 
@@ -201,9 +202,7 @@ def _plan_from_history(
             )
             plan = least.plan
         elif (mechanism or spec.mechanism) == "auto":
-            plans = [
-                planner.make_plan(spec, statistics, name, decode) for name in planner.MECHANISMS
-            ]
+            plans = [planner.make_plan(spec, statistics, name, decode) for name in MECHANISMS]
             compared = {plan.mechanism: plan.expected for plan in plans if plan.expected}
             plan = max(plans, key=lambda plan: plan.expected.quality if plan.expected else 0.0)
         else:

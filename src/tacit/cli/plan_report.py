@@ -74,7 +74,7 @@ class PlanReport:
             "conventions": CONVENTIONS,
             "elements": [
                 {name: written(share) for name, share in shares.items()}
-                for shares in ([] if plan is None else element_shares(plan.schemes))
+                for shares in ([] if plan is None else element_shares(plan.mechanisms))
             ],
             "compared": {name: _average(other) for name, other in self.compared.items()},
             "least": None if self.least is None else self._least_to_dict(self.least),
@@ -175,7 +175,7 @@ class PlanReport:
         for declared, spent in zip(private, self._list_spent(), strict=True):
             rows.append((declared.name, written(Fraction(declared.epsilon)), spent[key] or "none"))
         lines = [f"Epsilon, {unit(self.spec)}:", *aligned(rows)] if private else []
-        for number, shares in enumerate(element_shares(self.plan.schemes) if self.plan else ()):
+        for number, shares in enumerate(element_shares(self.plan.mechanisms) if self.plan else ()):
             if shares:
                 whose = "" if number == 0 else f" (policy {number + 1})"
                 drawn = "window" if self.spec.windows.panes == 1 else "pane"

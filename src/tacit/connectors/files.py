@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from tacit.connectors.brokers import open_broker_source
 from tacit.connectors.delimited import CsvSource
 from tacit.connectors.ipc import ArrowSource
 from tacit.connectors.jsonlines import JsonLinesSource
@@ -36,14 +37,13 @@ SUFFIXES = (*_FORMATS, *(suffix + codec for suffix in _PACKED for codec in CODEC
 def open_source(name: str | os.PathLike[str]) -> Source:
     """A source by suffix; `-` is JSON lines on standard input; `*` and folders are many files.
 
-    `mqtt://`, `mqtts://` and `kafka://` are brokers.
+    A URL is a broker's: `tacit.connectors.brokers` lists their schemes.
     """
     text = os.fspath(name)
     if text == "-":
         return JsonLinesSource(0, STANDARD_INPUT)
-    scheme, separator, _ = text.partition("://")
-    if separator:
-        return _open_broker(scheme.lower(), text)
+    if "://" in text:
+        return open_broker_source(text)
     if not text:
         raise SourceError("expected a path, a URL, or - for JSON lines on standard input")
     path = Path(text)
@@ -53,21 +53,6 @@ def open_source(name: str | os.PathLike[str]) -> Source:
     if not path.exists() and glob.has_magic(text):
         return _one_or_many(text, [Path(part) for part in glob.glob(text, recursive=True)])
     return open_file(path)
-
-
-def _open_broker(scheme: str, url: str) -> Source:
-    if scheme in ("mqtt", "mqtts"):
-        from tacit.connectors.mqtt import open_mqtt_source
-
-        return open_mqtt_source(url)
-    if scheme == "kafka":
-        from tacit.connectors.kafka import open_kafka_source
-
-        return open_kafka_source(url)
-    raise SourceError(
-        f"'{scheme}://' is no source: expected a path, mqtt://, mqtts:// or kafka://, or - for "
-        "JSON lines on standard input"
-    )
 
 
 class ManySource(Source):

@@ -10,6 +10,7 @@ from typing import Final
 import pyarrow as pa
 
 from tacit.connectors.appending import AppendingSink
+from tacit.connectors.brokers import open_broker_sink
 from tacit.connectors.files import open_source
 from tacit.connectors.parts import FolderSink
 from tacit.connectors.pieces import CODECS
@@ -76,13 +77,12 @@ def open_resumable_sink(name: str | os.PathLike[str]) -> Sink:
 
     `-` is JSON lines on standard output; `answers.jsonl` or `.csv` is a file that releases are
     added to; `answers/` is a folder with a Parquet file for each release, `answers/*.csv` one
-    with another kind of file; `mqtt://`, `mqtts://` and `kafka://` are brokers. Paths may hold
+    with another kind of file; a URL is a broker's. Paths may hold
     placeholders: `answers/{consumer}.csv`, `answers/{consumer}/{query}/`.
     """
     text = os.fspath(name)
-    scheme, separator, _ = text.partition("://")
-    if separator:
-        return _open_broker(scheme.lower(), text)
+    if "://" in text:
+        return open_broker_sink(text)
     if text == "-":
         return StandardOutput()
     path = Path(text)
@@ -103,18 +103,6 @@ def open_resumable_sink(name: str | os.PathLike[str]) -> Sink:
     template = FileTemplate(str(folder))
     _check_folder(template.base, path)
     return ResumableTemplateSink(template, lambda own: FolderSink(own, suffix))
-
-
-def _open_broker(scheme: str, url: str) -> Sink:
-    if scheme in ("mqtt", "mqtts"):
-        from tacit.connectors.mqtt import open_mqtt_sink
-
-        return open_mqtt_sink(url)
-    if scheme == "kafka":
-        from tacit.connectors.kafka import open_kafka_sink
-
-        return open_kafka_sink(url)
-    raise SinkError(f"'{scheme}://' is no sink: expected a path, mqtt://, mqtts:// or kafka://")
 
 
 def _open_file(path: Path, suffix: str) -> Sink:

@@ -37,14 +37,15 @@ from tacit.pipeline.refusals import Refusals
 from tacit.pipeline.run import Run
 from tacit.pipeline.sinks import Sink
 from tacit.pipeline.sources import EmptySourceError, Source
-from tacit.pipeline.surveying import Surveying
+from tacit.pipeline.survey import HistorySurvey
 from tacit.planning.plan import Plan
-from tacit.planning.planner import MECHANISMS, Least, make_plan, plan_without_history
+from tacit.planning.planner import Least, make_plan, plan_without_history
 from tacit.planning.planner import least_epsilon as least
 from tacit.planning.requirements import DECLARED, read_prior, required_qualities
-from tacit.planning.survey import Statistics
 from tacit.privacy.noise import Noise
 from tacit.privacy.randomness import SeededSource
+from tacit.privacy.statistics import Statistics
+from tacit.spec.mechanisms import AUTO, MECHANISMS
 from tacit.spec.reading import load
 from tacit.spec.specification import Specification
 
@@ -68,13 +69,13 @@ def survey(
     The types of columns that nothing else shows are inferred from history, and recorded.
     `refusals` is called with what was refused, when all is read.
     """
-    asking = Surveying(spec, literal=literal)
-    recorded = history_types(Flow(spec, asking), inputs)
-    run = Run(spec, inputs, asking=asking, progress=progress, recorded=recorded)
+    evaluator = HistorySurvey(spec, literal=literal)
+    recorded = history_types(Flow(spec, evaluator), inputs)
+    run = Run(spec, inputs, evaluator=evaluator, progress=progress, recorded=recorded)
     for answers in run:
-        asking.count(answers, asking.policies.of(run.engine.subjects))
+        evaluator.count(answers, evaluator.policies.of(run.engine.subjects))
     refusals(run.refusals)
-    return [replace(found, columns=recorded) for found in asking.statistics()]
+    return [replace(found, columns=recorded) for found in evaluator.statistics()]
 
 
 def history_types(flow: Flow, inputs: Sequence[Input]) -> dict[str, dict[str, ColumnType]]:
@@ -171,7 +172,7 @@ def plan(
             raise OptionError(f"{option('history')} and {option('prior')} exclude each other")
         chosen = mechanism or spec.mechanism
         statistics = surveyed(spec, history, streams, decode)
-        names = MECHANISMS if chosen == "auto" else (chosen,)
+        names = tuple(MECHANISMS) if chosen == AUTO else (chosen,)
         plans = [make_plan(spec, statistics, name, decode) for name in names]
         made = max(plans, key=lambda plan: plan.expected.quality if plan.expected else 0.0)
     if out is not None:

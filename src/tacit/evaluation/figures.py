@@ -15,20 +15,14 @@ from typing import TYPE_CHECKING, Any, Final
 from tacit.errors import SinkError
 from tacit.evaluation.experiments import Outcome
 from tacit.evaluation.methods import DECODES, WITHOUT_EPSILON, Method
-from tacit.planning.evidence import Decode
+from tacit.evaluation.palette import mechanism_style
+from tacit.privacy.evidence import Decode
 from tacit.privacy.exponentials import written
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_COLOURS: Final = {"uniform": "#D55E00", "adaptive": "#0072B2", "optimal": "#009E73"}
-_SHAPES: Final = {"uniform": "s", "adaptive": "^", "optimal": "o"}
-_STROKES: Final[dict[str, Any]] = {
-    "uniform": (0, (1, 1)),
-    "adaptive": (0, (5, 2)),
-    "optimal": "solid",
-}
 _GREYS: Final = {"prior alone": "#333333", "suppression": "#AA4499"}
 _REMARKS: Final = {"prior alone": " (epsilon 0)", "suppression": " (no epsilon)"}
 _INK: Final = "#333333"
@@ -67,11 +61,12 @@ class _Line:
 
     @property
     def ppm(self) -> bool:
-        return self.method.name in _COLOURS
+        return mechanism_style(self.method.name) is not None
 
     @property
     def colour(self) -> str:
-        return _COLOURS.get(self.method.name) or _GREYS.get(self.method.name, _GREY)
+        style = mechanism_style(self.method.name)
+        return style.colour if style else _GREYS.get(self.method.name, _GREY)
 
 
 def save(outcome: Outcome, path: str | PathLike[str]) -> None:
@@ -165,9 +160,10 @@ def _draw(axes: Axes, lines: Sequence[_Line]) -> None:
     for line in lines:
         name = line.method.name
         literal = line.method.decode == "literal"
-        if line.ppm:
+        own = mechanism_style(name)
+        if own is not None:
             style: dict[str, Any] = {
-                "marker": _SHAPES[name], "linestyle": _STROKES[name], "linewidth": 2.0,
+                "marker": own.marker, "linestyle": own.stroke, "linewidth": 2.0,
                 "markersize": 5.5, "zorder": 3,
                 "markerfacecolor": "white" if literal else line.colour,
             }  # fmt: skip

@@ -20,9 +20,9 @@ from tacit.evaluation.methods import Method
 from tacit.pipeline.reader import Input
 from tacit.pipeline.run import Run
 from tacit.planning.planner import make_plan
-from tacit.planning.survey import Statistics
 from tacit.privacy.noise import Noise
 from tacit.privacy.randomness import SeededSource
+from tacit.privacy.statistics import Statistics
 
 
 class HomeRuns:

@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from tacit.answers.answers import Answers
 from tacit.patterns.lists import EventLists
-from tacit.pipeline.flow import compiled_queries
 from tacit.pipeline.release import Release
-from tacit.pipeline.surveying import Surveying
+from tacit.pipeline.survey import HistorySurvey
 from tacit.planning.plan import Plan
-from tacit.planning.quality import Confusion, micro_alpha
-from tacit.planning.survey import Statistics
 from tacit.privacy.noise import Noise
+from tacit.privacy.quality import Confusion, micro_alpha
+from tacit.privacy.statistics import Statistics
+from tacit.spec.queries import compile_queries
 from tacit.spec.specification import Specification
 from tacit.windows.clock import NONE
 from tacit.windows.panes import Closed
@@ -39,26 +39,26 @@ def as_closed(presence: Presence) -> Closed:
 
 def statistics_of(spec: Specification, presence: Presence) -> list[Statistics]:
     """What a history of presence says; all its windows are of subjects that no one names."""
-    asking = Surveying(spec, literal=False)
+    evaluator = HistorySurvey(spec, literal=False)
     closed = as_closed(presence)
     policies = np.zeros(len(presence), np.int32)
-    bits, _ = asking.answer(closed, {}, policies)
+    bits, _ = evaluator.answer(closed, {}, policies)
     since = np.full(len(presence), NONE, np.int64)
-    answers = Answers(asking.names, 1, 0, pa.array(np.arange(len(presence))), since, bits)
-    asking.count(answers, policies)
-    return asking.statistics()
+    answers = Answers(evaluator.names, 1, 0, pa.array(np.arange(len(presence))), since, bits)
+    evaluator.count(answers, policies)
+    return evaluator.statistics()
 
 
 def true_bits(spec: Specification, presence: Presence) -> NDArray[np.uint64]:
     """The true answers `[query][word]`."""
-    queries = compiled_queries(spec, tuple(spec.query_patterns.values()))
+    queries = compile_queries(spec, tuple(spec.query_patterns.values()))
     bits: NDArray[np.uint64] = queries.answer(as_closed(presence), {})[0]
     return bits
 
 
 def measured(plan: Plan, presence: Presence, noise: Noise) -> Confusion[NDArray[np.float64]]:
     """What a protected run does on these windows, for each query."""
-    release = Release(plan.spec, plan.schemes, noise)
+    release = Release(plan.spec, plan.mechanisms, noise)
     policies = np.zeros(len(presence), np.int32)
     found = release.answer(as_closed(presence), {}, policies)[0][0]
     return compared(true_bits(plan.spec, presence), found, len(presence))

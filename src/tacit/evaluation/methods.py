@@ -14,10 +14,11 @@ from tacit.evaluation.baselines import BASELINES, Setting
 from tacit.evaluation.baselines import measured as measured_baseline
 from tacit.evaluation.measuring import mre, statistics_of
 from tacit.evaluation.synthetic import LARGEST_EPSILON, Presence
-from tacit.planning.evidence import Decode
-from tacit.planning.planner import MECHANISMS, make_plan
+from tacit.planning.planner import make_plan
+from tacit.privacy.evidence import Decode
 from tacit.privacy.noise import Noise
 from tacit.privacy.randomness import SeededSource
+from tacit.spec.mechanisms import MECHANISMS
 from tacit.spec.specification import Specification
 
 Floats = NDArray[np.float64]
@@ -39,7 +40,7 @@ PPMS: Final = tuple(Method(name, decode) for name in MECHANISMS for decode in DE
 METHODS: Final = PPMS + tuple(
     Method(baseline.name, decode) for baseline in BASELINES for decode in DECODES
 )
-WITHOUT_EPSILON: Final = frozenset({"suppression", "prior alone"})
+WITHOUT_EPSILON: Final = frozenset(one.name for one in BASELINES if not one.uses_epsilon)
 """Baselines that are the same for every epsilon."""
 
 

@@ -6,32 +6,22 @@ neighbours is not used.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from html import escape
-from math import prod
 from os import PathLike
-from typing import Any, Final, Literal, TypeAlias
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any, Final
 
 from tacit.counting import count
-from tacit.errors import AuditError
 from tacit.insight.tabular import aligned, plain
 from tacit.patterns.tree import Pattern
 from tacit.planning.plan import Plan, read_plain
-from tacit.planning.schemes import ElementScheme, OpenScheme, OptimalScheme, Scheme
-from tacit.privacy.auditing import Neighbours
-from tacit.privacy.auditing import audit as examine
-from tacit.privacy.channels import Channel
-from tacit.privacy.components import Component, exposure
+from tacit.privacy.auditing import Ratio, largest_of
 from tacit.privacy.exponentials import joint_epsilon, product_within, written
-from tacit.privacy.optimal import Block, Context
+from tacit.privacy.mechanisms.mechanism import Mechanism, NamedChannel
+from tacit.privacy.mechanisms.unprotected import Unprotected
 from tacit.privacy.policies import Policy, PrivatePattern
-from tacit.privacy.refinement import insist
-from tacit.privacy.touched import touched
 from tacit.spec.reading import load
 from tacit.spec.specification import Specification
 
@@ -41,9 +31,6 @@ NEW_CONTEXTS: Final = (
 )
 _SHOWN: Final = 12
 _WIDE: Final = 48
-
-Ratio: TypeAlias = Fraction | None
-"""The ratio of an output's probabilities for two neighbours; None: unbounded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +73,8 @@ class ChannelAudit:
 class PolicyAudit:
     """What a plan does for the subjects of one policy."""
 
-    kind: Literal["exact", "elements", "optimal"]
+    kind: str
+    """What a plan file marks it with: `elements`, `optimal`; `exact` where nothing is needed."""
     fits: bool
     """Whether it protects what the specification declares."""
     patterns: tuple[PatternAudit, ...]
@@ -167,43 +155,32 @@ def audit(
         decode=plan.decode,
         share=plan.share,
         policies=tuple(
-            _policy(policy, scheme, queries, plan.share, plan.spec.windows.panes)
-            for policy, scheme in zip(plan.policies, plan.schemes, strict=True)
+            _policy(policy, mechanism, queries, plan.share, plan.spec.windows.panes)
+            for policy, mechanism in zip(plan.policies, plan.mechanisms, strict=True)
         ),
         panes=plan.spec.windows.panes,
     )
 
 
 def _policy(
-    policy: Policy, scheme: Scheme, queries: Sequence[Pattern], share: Fraction, panes: int
+    policy: Policy, mechanism: Mechanism, queries: Sequence[Pattern], share: Fraction, panes: int
 ) -> PolicyAudit:
-    """The epsilons of a scheme, from the largest ratios of each pattern and of each element.
+    """What a mechanism gives away, by the widest ratios of each pattern and of each element.
 
     With sliding windows, a pane is drawn once. Ratios of windows that share panes multiply.
     """
-    drawn = policy
-    match scheme:
-        case ElementScheme():
-            kind: Literal["exact", "elements", "optimal"] = "elements"
-            fits = scheme.elements.channels.keys() == policy.private
-            channels = tuple(_flips(scheme))
-        case OptimalScheme():
-            kind = "optimal"
-            drawn = policy.per_window(panes)
-            fits = _refines(scheme.fine, drawn)
-            fits = fits and scheme.exposure == exposure(scheme.fine, queries)
-            channels = tuple(_drawn(scheme))
-        case OpenScheme():
-            kind, fits, channels = "exact", not touched(policy, queries), ()
+    unprotected = isinstance(mechanism, Unprotected)
+    fits = mechanism.fits(policy, queries, panes)
+    windows = 1 if mechanism.draws_panes or unprotected else panes
     patterns = []
-    windows = panes if kind == "optimal" else 1
-    for pattern, own in zip(policy.patterns, drawn.patterns, strict=True):
+    for pattern in policy.patterns:
         draws = pattern.windows(windows)
-        whole = _widest(scheme, own.elements) if fits else None
-        alone = [_widest(scheme, frozenset({e})) if fits else None for e in own.elements]
-        ratios = _times(whole, draws), _times(_largest(alone), windows)
+        whole = mechanism.widest_ratio(pattern.elements) if fits else None
+        alone = [mechanism.widest_ratio(frozenset({e})) if fits else None for e in pattern.elements]
+        ratios = _times(whole, draws), _times(largest_of(alone), windows)
         patterns.append(_pattern(pattern, pattern.epsilon / share, *ratios, draws))
-    return PolicyAudit(kind, fits, tuple(patterns), channels)
+    kind = "exact" if unprotected else mechanism.kind
+    return PolicyAudit(kind, fits, tuple(patterns), tuple(map(_channel, mechanism.channels())))
 
 
 def _times(ratio: Ratio, draws: int) -> Ratio:
@@ -235,90 +212,8 @@ def _epsilon(ratio: Ratio, most: Fraction | None) -> Fraction | None:
     return true if most is None else min(true, most)
 
 
-def _refines(fine: Policy, policy: Policy) -> bool:
-    """Whether a policy equals another one, or splits some of its patterns into elements."""
-    try:
-        insist(policy, fine)
-    except (AuditError, KeyError):
-        return False
-    return fine.private == policy.private
-
-
-def _widest(scheme: Scheme, changing: frozenset[str]) -> Ratio:
-    """The largest ratio for windows that differ only in these elements of a pattern."""
-    if isinstance(scheme, ElementScheme):
-        flips = [_flip(scheme.elements.channels[name]) for name in sorted(changing)]
-        return _product(flips)
-    if isinstance(scheme, OptimalScheme):
-        # Components draw independently; those that the elements do not touch have the ratio 1.
-        return _product(
-            _largest(_context(context, changed) for context in planned.values())
-            for component, planned in zip(scheme.exposure.components, scheme.planned, strict=True)
-            if (changed := _changed(component, changing))
-        )
-    return Fraction(1)
-
-
-def _changed(component: Component, changing: frozenset[str]) -> frozenset[int]:
-    """The variables that some elements may change."""
-    return frozenset(
-        number
-        for number, variable in enumerate(component.variables)
-        if not variable.elements.isdisjoint(changing)
-    )
-
-
-def _context(context: Context, changed: frozenset[int]) -> Ratio:
-    """The draws of a context are independent, so their ratios multiply."""
-    return _product(_block(block, design.channel, changed) for block, design in context.blocks)
-
-
-def _block(block: Block, channel: Channel, changed: frozenset[int]) -> Ratio:
-    """The largest ratio of a channel for windows that differ only in these variables."""
-    inside = sum(1 << place for place, v in enumerate(block.variables) if v in changed)
-    if not inside:
-        return Fraction(1)
-    choices = np.arange(1 << len(block.variables))
-    together = np.argsort(choices & ~inside, kind="stable")
-    groups = np.sort(block.place[together].reshape(-1, 1 << inside.bit_count()), axis=1)
-    return _largest(_rows(channel, group) for group in np.unique(groups, axis=0))
-
-
-def _rows(channel: Channel, group: NDArray[np.int64]) -> Ratio:
-    neighbours = Neighbours(dict.fromkeys(group.tolist()), 0)
-    return examine(channel.table, [neighbours]).findings[0].ratio
-
-
-def _flip(channel: Channel) -> Ratio:
-    return _rows(channel, np.arange(len(channel.table)))
-
-
-def _product(ratios: Iterable[Ratio]) -> Ratio:
-    known = list(ratios)
-    return None if None in known else prod((r for r in known if r), start=Fraction(1))
-
-
-def _largest(ratios: Iterable[Ratio]) -> Ratio:
-    known = list(ratios)
-    return None if None in known else max((r for r in known if r), default=Fraction(1))
-
-
-def _flips(scheme: ElementScheme) -> Iterator[ChannelAudit]:
-    for name, channel in scheme.elements.channels.items():
-        yield _channel(name, None, channel)
-
-
-def _drawn(scheme: OptimalScheme) -> Iterator[ChannelAudit]:
-    for component, planned in zip(scheme.exposure.components, scheme.planned, strict=True):
-        where = " with ".join(pattern.name for pattern in component.patterns)
-        for key, context in planned.items():
-            signals = np.unpackbits(np.frombuffer(key, np.uint8), count=len(component.signals))
-            found = [repr(s) for s, there in zip(component.signals, signals, strict=True) if there]
-            for _, design in context.blocks:
-                yield _channel(where, ", ".join(found), design.channel)
-
-
-def _channel(where: str, context: str | None, channel: Channel) -> ChannelAudit:
+def _channel(named: NamedChannel) -> ChannelAudit:
+    where, context, channel = named
     found = channel.audit()
     rows, columns = channel.table.shape
     asked = max((group.epsilon for group in channel.neighbours), default=Fraction(0))

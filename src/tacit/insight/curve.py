@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tacit.engines.local import SpecSource, load_spec, surveyed
 from tacit.errors import PlanError, SinkError
+from tacit.evaluation.palette import mechanism_style
 from tacit.insight.tabular import aligned
-from tacit.planning.planner import MECHANISMS, make_plan
-from tacit.planning.survey import Statistics
+from tacit.planning.planner import make_plan
 from tacit.privacy.exponentials import written
+from tacit.privacy.statistics import Statistics
+from tacit.spec.mechanisms import MECHANISMS
 from tacit.spec.specification import Specification
 
 if TYPE_CHECKING:
@@ -26,12 +28,6 @@ EPSILONS: Final = tuple(
 )
 """The epsilons of a curve, for the private pattern with the largest one."""
 SUFFIXES: Final = (".svg", ".png")
-_STYLES: Final = {
-    # Colours that are safe for colour-blind readers, with distinct markers and line styles.
-    "uniform": ("#D55E00", "s", (0, (1, 1))),
-    "adaptive": ("#0072B2", "^", (0, (5, 2))),
-    "optimal": ("#009E73", "o", "solid"),
-}
 _INK: Final = "#333333"
 
 
@@ -142,7 +138,9 @@ class Curve:
         lowest = min(point.quality for point in self.points)
         axes.set_ylim(max(0.0, lowest - 0.25 * (1.02 - lowest)), 1.02)
         for mechanism in MECHANISMS:
-            colour, shape, stroke = _STYLES[mechanism]
+            style = mechanism_style(mechanism)
+            assert style is not None
+            colour, shape, stroke = style
             points = self.of(mechanism)
             axes.plot(
                 [float(point.epsilon) for point in points],
@@ -212,16 +210,19 @@ def _label(axes: Axes, made: Curve) -> None:
     low, high = axes.get_ylim()
     gap = 0.06 * (high - low)
     # If lines end at the same height, the better mechanism is labelled above.
-    ends = [(round(made.of(name)[-1].quality, 3), rank) for rank, name in enumerate(MECHANISMS)]
+    names = list(MECHANISMS)
+    ends = [(round(made.of(name)[-1].quality, 3), rank) for rank, name in enumerate(names)]
     last = max(float(point.epsilon) for point in made.points)
     height, place = high, {}
     for quality, rank in sorted(ends, reverse=True):
         height = min(quality, height - gap)
-        place[MECHANISMS[rank]] = height
+        place[names[rank]] = height
     for mechanism, own in place.items():
+        style = mechanism_style(mechanism)
+        assert style is not None
         axes.annotate(
             mechanism, (last, own), xytext=(10, 0), textcoords="offset points",
-            color=_STYLES[mechanism][0], va="center", fontweight="bold", annotation_clip=False,
+            color=style.colour, va="center", fontweight="bold", annotation_clip=False,
         )  # fmt: skip
 
 

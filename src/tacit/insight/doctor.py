@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from tacit.connectors.brokers import is_broker, probe, required_modules
 from tacit.connectors.opening import open_input, open_resumable_sink
 from tacit.connectors.placeholders import FileTemplate, has_placeholders
-from tacit.connectors.probing import probe
 from tacit.connectors.writers import SUFFIXES
 from tacit.counting import count
 from tacit.engines.local import assign, named_sources
@@ -46,8 +46,6 @@ from tacit.spec.subjects import Learned, SubjectFile, listed
 
 if TYPE_CHECKING:  # it needs an extra
     from tacit.ledger.glance import Glance
-
-_BROKERS = ("mqtt://", "mqtts://", "kafka://")
 
 
 @dataclass(frozen=True)
@@ -214,7 +212,7 @@ def _occurring(setup: Setup, spec: Specification, missing: Sequence[str]) -> pa.
     if missing or not setup.sources or not any(private.subjects for private in spec.private):
         return None
     given = [_stream_and_place(text) for text in setup.sources]
-    if any(place == "-" or place.startswith(_BROKERS) for _, place in given):
+    if any(place == "-" or is_broker(place) for _, place in given):
         return None
     try:
         inputs = assign(spec, [(stream, open_input(place)) for stream, place in given])
@@ -248,7 +246,7 @@ def _sources(
     flow = None if spec is None else Flow(spec, recorded=recorded)
     for text in setup.sources:
         stream, place = _stream_and_place(text)
-        lives = place.startswith(_BROKERS)
+        lives = is_broker(place)
         live |= lives
         if spec is not None:
             fed.add(stream or next(iter(spec.streams)))
@@ -381,8 +379,8 @@ def _sink(findings: Findings, setup: Setup, missing: Sequence[str]) -> None:
     if setup.sink is None:
         return
     with findings.judging("sink"):
-        if setup.sink.startswith(_BROKERS):
-            if {"paho", "cbor2", "confluent_kafka"}.intersection(missing):
+        if is_broker(setup.sink):
+            if required_modules(setup.sink).keys() & set(missing):
                 return
             if setup.ledger is None:
                 raise SinkError(

@@ -23,9 +23,10 @@ from tacit.patterns.residuals import Residual, boolean_form, is_presence, residu
 from tacit.patterns.ternary import without_conditions
 from tacit.patterns.tree import Not, Pattern, Repeat, Seq, Within, elements, walk
 from tacit.privacy.components import exposure
+from tacit.privacy.elements import uniform_shares
 from tacit.privacy.exponentials import Exact, exact, exp_below, log_above, written
 from tacit.privacy.policies import Policies, Policy, declared_patterns
-from tacit.privacy.uniform import uniform_shares
+from tacit.spec.mechanisms import AUTO, MECHANISMS, summarise
 from tacit.spec.reading import load
 from tacit.spec.specification import Query, Specification
 
@@ -356,7 +357,7 @@ def _private(
 def _part(spec: Specification, number: int, mechanism: str) -> Fraction:
     """The part of a private pattern's epsilon that each window costs."""
     windows = declared_patterns(spec)[number].windows(spec.windows.panes)
-    return Fraction(1, windows if mechanism == "optimal" else 1)
+    return Fraction(1, windows if _draws_answers(mechanism) else 1)
 
 
 def allowed_windows(
@@ -479,19 +480,19 @@ def _counts(node: Pattern, private: frozenset[str]) -> bool:
 Rows: TypeAlias = list[tuple[str, str]]
 Section: TypeAlias = tuple[str, list[tuple[str, Rows]]]
 
-_HOW: Final = {
-    "uniform": "uniform: the presence of each private event is flipped at random, with the same"
-    " probability for all elements of a pattern.",
-    "adaptive": "adaptive: the presence of each private event is flipped at random; the plan has"
-    " the probability for each element.",
-    "optimal": "optimal: answers that private events can change are drawn at random; all others"
-    " are exact.",
-    "auto": "auto: the planner takes the best of uniform, adaptive and optimal.",
-}
 _READ: Final = {
     "literal": "Noisy events count as true.",
     "posterior": "The answer is what is likely, given the noise and the plan's prior.",
 }
+
+
+def _draws_answers(mechanism: str) -> bool:
+    """Whether noise is added to the answers of windows; `auto` may choose either way."""
+    return mechanism != AUTO and MECHANISMS[mechanism].randomises == "answers"
+
+
+def _flips_elements(mechanism: str) -> bool:
+    return mechanism != AUTO and MECHANISMS[mechanism].randomises == "elements"
 
 
 def _sections(told: Explanation) -> Iterator[Section]:
@@ -521,15 +522,15 @@ def _sections(told: Explanation) -> Iterator[Section]:
 
 
 def _general_rows(told: Explanation) -> Rows:
-    read = "" if told.mechanism == "optimal" else f" {_READ[told.decode]}"
+    read = "" if _draws_answers(told.mechanism) else f" {_READ[told.decode]}"
     long, noise = f"{format_duration(told.window)} long", "In every window"
     if told.panes > 1:
         long += f", one every {format_duration(told.window // told.panes)}: {told.panes} panes each"
-        if told.mechanism != "optimal":
+        if not _draws_answers(told.mechanism):
             noise = "In every pane, once for all windows that contain it"
     return [
         ("windows", long),
-        ("mechanism", _HOW[told.mechanism] + read),
+        ("mechanism", f"{told.mechanism}: {summarise(told.mechanism)}{read}"),
         ("noise", f"{noise}, whether or not something private occurred."),
     ]
 
@@ -579,7 +580,7 @@ def _private_rows(told: Explanation, private: PrivateMeaning) -> Rows:
         text = f"{written(private.per_element)} for one subject, one element, one {pane}."
         alone = f"A 50:50 guess about one element alone {_become(share)}."
         rows.append(("per element", f"{text} {alone}"))
-    if sliding and told.mechanism == "optimal":
+    if sliding and _draws_answers(told.mechanism):
         each = written(private.epsilon / private.windows)
         text = f"One occurrence may change {private.windows} windows: {each} for each of them."
         rows.append(("per window", text))
@@ -622,7 +623,7 @@ def _become(most: Decimal) -> str:
 
 def _policy_rows(told: Explanation, policy: PolicyMeaning) -> Rows:
     rows: Rows = []
-    once = ", and flipped once" if told.mechanism in ("uniform", "adaptive") else ""
+    once = ", and flipped once" if _flips_elements(told.mechanism) else ""
     for name, owners in policy.shared.items():
         rows.append(("shared", f"{name} is an element of {_listed(owners, 'and')}{once}."))
     if told.mechanism in ("optimal", "auto"):
@@ -686,7 +687,7 @@ def _open(query: QueryMeaning) -> str:
 
 def _literal(told: Explanation, query: QueryMeaning) -> list[str]:
     """What literal decoding means for a query."""
-    if told.mechanism == "optimal" or told.decode != "literal":
+    if _draws_answers(told.mechanism) or told.decode != "literal":
         return []
     if told.mechanism == "auto":
         return ["Literal decoding, if uniform or adaptive is chosen: see docs/known-limits.md."]

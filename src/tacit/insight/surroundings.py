@@ -7,24 +7,19 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+from tacit.connectors.brokers import required_modules
 from tacit.counting import count
 from tacit.durations import MICROSECONDS
 from tacit.insight.findings import Findings
 from tacit.spec.specification import Specification
 
-_EXTRAS: Final = {
-    "sqlalchemy": "ledger",
-    "alembic": "ledger",
-    "psycopg": "postgres",
-    "paho": "mqtt",
-    "cbor2": "mqtt",
-    "confluent_kafka": "kafka",
-}
+_LEDGER: Final = {"sqlalchemy": "ledger", "alembic": "ledger"}
+_POSTGRES: Final = {"psycopg": "postgres"}
 _BYTES: Final = {".jsonl": 190, ".ndjson": 190, ".csv": 110, ".parquet": 4, ".arrow": 30}
 """The approximate bytes of an answer in a file of this format."""
 _PACKED: Final = 10
@@ -40,27 +35,20 @@ _UNSYNCHRONISED: Final = 5
 _REMOTE: Final = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs")
 
 
-def needed_modules(sources: Iterable[str], sink: str | None, ledger: str | None) -> list[str]:
-    """The modules that these connectors and this ledger need."""
-    needed: dict[str, None] = {}
+def needed_modules(sources: Iterable[str], sink: str | None, ledger: str | None) -> dict[str, str]:
+    """The modules that these connectors and this ledger need, each with its extra."""
+    needed: dict[str, str] = {}
     if ledger is not None:
-        needed |= dict.fromkeys(("sqlalchemy", "alembic"))
-        if "://" in ledger:
-            needed["psycopg"] = None
+        needed |= _LEDGER | (_POSTGRES if "://" in ledger else {})
     for place in (*sources, *([sink] if sink else [])):
-        if place.startswith(("mqtt://", "mqtts://")):
-            needed["paho"] = None
-        if place.startswith("kafka://"):
-            needed["confluent_kafka"] = None
-        if "payload=cbor" in place:
-            needed["cbor2"] = None
-    return list(needed)
+        needed |= required_modules(place)
+    return needed
 
 
-def look_at_extras(findings: Findings, modules: Sequence[str]) -> list[str]:
+def look_at_extras(findings: Findings, modules: Mapping[str, str]) -> list[str]:
     """Find the missing modules."""
     missing = [name for name in modules if find_spec(name) is None]
-    for extra in dict.fromkeys(_EXTRAS[name] for name in missing):
+    for extra in dict.fromkeys(modules[name] for name in missing):
         findings.wrong("extras", f"needs the extra tacit[{extra}]: pip install 'tacit[{extra}]'")
     if modules and not missing:
         findings.ok("extras", f"{', '.join(modules)}: installed")

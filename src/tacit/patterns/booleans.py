@@ -227,6 +227,22 @@ def _transpose(words: NDArray[np.uint64], columns: NDArray[np.uint64]) -> None:
                     columns[window, first + i, block] = square[i]
 
 
+def pack_rows(bits: NDArray[np.bool_]) -> NDArray[np.uint64]:
+    """`[row][word]`, lowest bit first, from `[row][bit]`."""
+    rows, width = bits.shape
+    padded = np.zeros((rows, -(-width // 64) * 64), np.bool_)
+    padded[:, :width] = bits
+    words = np.packbits(padded, axis=1, bitorder="little").view("<u8")
+    return words.astype(np.uint64, copy=False).reshape(rows, -(-width // 64))
+
+
+def distinct_rows(keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Each different row once."""
+    if keys.shape[1] == 1:
+        return np.unique(keys[:, 0])[:, np.newaxis]
+    return np.unique(keys, axis=0)
+
+
 def scatter(
     keys: NDArray[np.int64],
     results: NDArray[np.bool_],

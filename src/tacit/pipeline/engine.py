@@ -254,7 +254,7 @@ class Engine:
 
     def _check_protected(self) -> None:
         """Before anything is released: check the names, unless that was done."""
-        if self.flow.asking.protects and not self._named:
+        if self.flow.evaluator.protects and not self._named:
             self.check_names()
 
     def _complete_registry(self) -> Iterator[ClosedWindows]:

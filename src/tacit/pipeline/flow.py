@@ -14,12 +14,11 @@ from tacit.events.extraction import Extractor
 from tacit.events.streams import ColumnType
 from tacit.events.subjects import Subjects, check_subject_type
 from tacit.events.times import check_time_type, to_microseconds
-from tacit.patterns.tree import Pattern
-from tacit.pipeline.asking import Asking, Detecting
 from tacit.pipeline.batches import EventBatch, Rows
-from tacit.pipeline.queries import Queries
+from tacit.pipeline.evaluators import Detector, Evaluator
 from tacit.privacy.policies import Policies
 from tacit.spec.columntypes import RecordedTypes, SpecColumns
+from tacit.spec.queries import compile_queries
 from tacit.spec.specification import Specification
 
 
@@ -51,7 +50,7 @@ class Flow:
     def __init__(
         self,
         spec: Specification,
-        asking: Asking | None = None,
+        evaluator: Evaluator | None = None,
         recorded: RecordedTypes | None = None,
     ) -> None:
         self.spec = spec
@@ -63,20 +62,20 @@ class Flow:
             for name, stream in spec.streams.items()
         }
         self.policies = Policies(spec)
-        if asking is None:
-            queries = compiled_queries(spec, tuple(spec.query_patterns.values()))
+        if evaluator is None:
+            queries = compile_queries(spec, tuple(spec.query_patterns.values()))
             names = [query.name for query in spec.queries]
-            asking = Detecting(names, queries, [query.consumer for query in spec.queries])
-        self.asking = asking
+            evaluator = Detector(names, queries, [query.consumer for query in spec.queries])
+        self.evaluator = evaluator
 
     @property
     def names(self) -> tuple[str, ...]:
         """What answers are called."""
-        return self.asking.names
+        return self.evaluator.names
 
     def columns(self, stream: str) -> tuple[str, ...]:
         """The columns of a stream that are read."""
-        compared = self.asking.attributes.get(stream, ())
+        compared = self.evaluator.attributes.get(stream, ())
         return tuple(dict.fromkeys((*self.extractors[stream].columns, *compared)))
 
     def column_types(self, stream: str, source: SourceColumns) -> ColumnTypes:
@@ -109,7 +108,7 @@ class Flow:
             stream: pl.DataFrame(schema.empty_table()).schema
             for stream, schema in reversed(schemas)
         }
-        for condition in (found for part in self.asking.queries for found in part.conditions):
+        for condition in (found for part in self.evaluator.queries for found in part.conditions):
             if not frames.keys() >= condition.attributes.keys():
                 continue  # a stream whose sources are empty has no columns to be unfit
             try:
@@ -126,7 +125,7 @@ class Flow:
         Their values meet in one window. Which types meet must not depend on the tuples there.
         """
         faults = []
-        for stream, columns in self.asking.attributes.items():
+        for stream, columns in self.evaluator.attributes.items():
             known = [
                 pl.DataFrame(schema.empty_table()).schema
                 for name, schema in schemas
@@ -151,11 +150,3 @@ class Flow:
         times = to_microseconds(rows.table.column(config.time), config)
         masks = self.extractors[rows.stream].masks(rows.table)
         return EventBatch(times, slots, masks, rows)
-
-
-def compiled_queries(
-    spec: Specification, patterns: Sequence[Pattern], *, walk: bool = True
-) -> Queries:
-    """Patterns over a specification's event types, compiled."""
-    streams = {name: event.stream for name, event in spec.events.items()}
-    return Queries(patterns, tuple(spec.types), streams, walk=walk)

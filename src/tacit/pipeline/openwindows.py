@@ -257,7 +257,7 @@ class OpenWindows:
             self.shard.lay(batch, verdicts, begin, end)
             return
         following, size = self.next, self.shard.size
-        words = len(self.flow.asking.ordered_types)
+        words = len(self.flow.evaluator.ordered_types)
         old, new = batch.masks[:, :words], batch.masks[:, words:]
         # Tuples of unregistered subjects are not taken; any policy does for them.
         policies = np.append(self.shard.policy_numbers(), 0)[np.maximum(batch.slots, 0)]
@@ -291,10 +291,10 @@ class OpenWindows:
 def make_shard(flow: Flow, subjects: Subjects) -> Shard:
     """Windows of these subjects, all empty."""
     windows = flow.spec.windows
-    words = len(flow.asking.ordered_types)
+    words = len(flow.evaluator.ordered_types)
     pane = windows.pane
     capacity = ring_capacity(pane, windows.lateness, len(subjects) or 10_000, words, windows.panes)
-    return Shard(flow.asking, flow.policies, subjects, pane, capacity, windows.panes)
+    return Shard(flow.evaluator, flow.policies, subjects, pane, capacity, windows.panes)
 
 
 def _close(

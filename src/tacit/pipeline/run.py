@@ -25,12 +25,12 @@ from tacit.errors import SourceError, StateError
 from tacit.events.subjects import Subjects
 from tacit.ledger.none import NoLease, NoLedger
 from tacit.options import command, option
-from tacit.pipeline.asking import Asking
 from tacit.pipeline.batches import MergedBatch
 from tacit.pipeline.checkpoints import Checkpoint
 from tacit.pipeline.deadletters import DeadLetters
 from tacit.pipeline.delivery import Delivery, DirectDelivery
 from tacit.pipeline.engine import Engine
+from tacit.pipeline.evaluators import Evaluator
 from tacit.pipeline.flow import Flow
 from tacit.pipeline.reader import PULSE, Input, Reader
 from tacit.pipeline.refusals import Refusals
@@ -68,7 +68,7 @@ log = logging.getLogger("tacit.ledger")
 class Run:
     """A run over sources. Iterate over it for the answers as they are released, or call `run`.
 
-    With a `plan` answers are protected; without one they are true, or what `asking` makes of
+    With a `plan` answers are protected; without one they are true, or what `evaluator` makes of
     windows. `noise` is where randomness comes from.
 
     With a `ledger` only one engine can work on a run of this `name`: one that is made takes the run
@@ -83,7 +83,7 @@ class Run:
         inputs: Sequence[Input],
         *,
         plan: Plan | None = None,
-        asking: Asking | None = None,
+        evaluator: Evaluator | None = None,
         recorded: RecordedTypes | None = None,
         noise: Noise | None = None,
         ledger: Ledger | NoLedger | None = None,
@@ -102,7 +102,7 @@ class Run:
         version = None if plan is None else SpecVersion(spec, plan)
         if version is not None:
             version.check()
-        flow = Flow(spec, asking, recorded) if version is None else version.flow(noise)
+        flow = Flow(spec, evaluator, recorded) if version is None else version.flow(noise)
         self.inputs = _with_content(inputs)
         check_inputs(flow, self.inputs)
         self.outcome = Outcome()
@@ -128,7 +128,7 @@ class Run:
             # Each window is a release: which windows close together depends on private events too.
             self.engine.most_windows = 1
         if not self.engine.learning and (
-            flow.asking.protects or isinstance(spec.subjects, SubjectFile)
+            flow.evaluator.protects or isinstance(spec.subjects, SubjectFile)
         ):
             self.engine.check_names()
         self._reader = Reader(
@@ -174,8 +174,8 @@ class Run:
     @property
     def schema(self) -> pa.Schema:
         """The columns of the answers."""
-        asking = self.flow.asking
-        return schema(protected=asking.protects, private=asking.private)
+        evaluator = self.flow.evaluator
+        return schema(protected=evaluator.protects, private=evaluator.private)
 
     @property
     def dead_letters(self) -> DeadLetters:

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from tacit.answers.answers import Answers
 from tacit.events.subjects import Subjects
 from tacit.patterns.lists import EventLists
-from tacit.pipeline.asking import Asking
 from tacit.pipeline.batches import MergedBatch
+from tacit.pipeline.evaluators import Evaluator
 from tacit.privacy.policies import Policies
 from tacit.windows.clock import NEVER, NONE, TAKEN, Verdicts
 from tacit.windows.panes import Closed, Panes
@@ -96,14 +96,14 @@ class Shard:
 
     def __init__(
         self,
-        asking: Asking,
+        evaluator: Evaluator,
         policies: Policies,
         subjects: Subjects,
         size: int,
         capacity: int,
         panes: int = 1,
     ) -> None:
-        self.asking = asking
+        self.evaluator = evaluator
         self.policies = policies
         self.subjects = subjects
         self.size = size
@@ -112,9 +112,9 @@ class Shard:
         self.since = np.full(len(subjects), NONE, dtype=np.int64)
         self.settled = True
         """Whether all subjects are registered for the whole schedule."""
-        walked = asking.automaton if self.sliding is None else None
-        self.panes = Panes(size, capacity, len(subjects), asking.ordered_types, walked)
-        self.tuples = Tuples(size, asking.attributes, asking.compared_types)
+        walked = evaluator.automaton if self.sliding is None else None
+        self.panes = Panes(size, capacity, len(subjects), evaluator.ordered_types, walked)
+        self.tuples = Tuples(size, evaluator.attributes, evaluator.compared_types)
         self._numbers = np.empty(0, np.int32)
         """The number of each subject's policy, as far as they were needed."""
         self.order: NDArray[np.int64] | None = None
@@ -176,7 +176,7 @@ class Shard:
         Not more than `most` at a time, where that is told. Where windows slide, these are
         panes: one window is closed with each.
         """
-        columns = 64 * len(self.panes.ordered_types) + len(self.asking.names)
+        columns = 64 * len(self.panes.ordered_types) + len(self.evaluator.names)
         affordable = max(1, _COLUMN_BYTES // max(1, columns * -(-self.panes.slots // 8)))
         step = min(self.panes.capacity, affordable, most or affordable)
         if self.sliding is not None:
@@ -191,7 +191,7 @@ class Shard:
 
     def widened(self, handed: ClosedWindows) -> ClosedWindows:
         """Windows that were handed on before, for the subjects that are known now."""
-        walk = self.asking.automaton
+        walk = self.evaluator.automaton
         initial = np.uint64(0) if walk is None else walk.initial[0]
         return handed.widened(self.since.copy(), initial)
 
@@ -228,19 +228,19 @@ class Shard:
         if self.sliding is not None:
             panes = self.sliding.panes
             closed, rows = self.sliding.windows(closed, rows)
-        bits, certainty = self.asking.answer(closed, rows, numbers)
+        bits, certainty = self.evaluator.answer(closed, rows, numbers)
         answers = Answers(
-            self.asking.names,
+            self.evaluator.names,
             panes * self.size,
             closed.first,
             self.subjects.names,
             handed.since,
             bits,
             certainty,
-            private=self.asking.private,
+            private=self.evaluator.private,
             exhausted=exhausted,
             slide=self.size,
-            consumers=self.asking.consumers,
+            consumers=self.evaluator.consumers,
         )
         return answers if self.order is None else answers.ordered(self.order)
 

@@ -125,6 +125,8 @@ class Source(ABC):
     """Whether it can be read only once, as a pipe."""
     total: int | None = None
     """Rows or bytes in all, for progress; None where that is not known."""
+    replayable: bool = True
+    """Whether tuples can be read again from a token, in another process."""
     live: bool = False
     """Whether tuples come as they happen. Such a source has no end and gives empty batches while
     it is silent, several in a second; nobody waits for it in favour of another."""

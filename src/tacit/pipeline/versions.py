@@ -40,7 +40,7 @@ class SpecVersion:
 
     def flow(self, noise: Noise) -> Flow:
         """What they ask to be done with tuples."""
-        release = Release(self.spec, self.plan.schemes, noise)
+        release = Release(self.spec, self.plan.mechanisms, noise)
         return Flow(self.spec, release, self.plan.columns)
 
     @cached_property

@@ -24,12 +24,16 @@ from numpy.typing import NDArray
 
 from tacit.errors import PlanError, SinkError
 from tacit.events.streams import COLUMN_TYPES
-from tacit.planning.quality import Confusion, micro_alpha
-from tacit.planning.schemes import ElementScheme, OptimalScheme, Scheme, scheme_from_dict
+from tacit.patterns.tree import Pattern
 from tacit.privacy.exponentials import written
+from tacit.privacy.mechanisms import load
+from tacit.privacy.mechanisms.mechanism import Mechanism
+from tacit.privacy.mechanisms.unprotected import Unprotected
 from tacit.privacy.policies import Policies, Policy, declared_patterns
+from tacit.privacy.quality import Confusion, micro_alpha
 from tacit.spec.canon import canonical
 from tacit.spec.columntypes import RecordedTypes
+from tacit.spec.mechanisms import MECHANISMS
 from tacit.spec.specification import Private, Specification
 
 FORMAT: Final = 1
@@ -94,8 +98,8 @@ class Plan:
     spec: Specification
     mechanism: str
     decode: str
-    schemes: tuple[Scheme, ...]
-    """For each policy, in the specification's order."""
+    mechanisms: tuple[Mechanism, ...]
+    """For each policy what protects it, in the specification's order."""
     windows: int = 0
     """How many windows of history it was made from; 0 is none."""
     expected: Expected | None = None
@@ -134,9 +138,9 @@ class Plan:
     def spent_per_window(self, private: Private) -> Fraction:
         """What each released window costs one of the specification's private patterns.
 
-        Where windows slide, `uniform` and `adaptive` draw for each pane, and one pane ends with
-        each window. `optimal` draws for each window, so that all windows that an occurrence may
-        change cost its epsilon together.
+        Where windows slide, a mechanism that flips elements draws for each pane, and one pane ends
+        with each window. One that draws answers does so for each window: all windows that an
+        occurrence may change cost its epsilon together.
         """
         pattern = declared_patterns(self.spec)[self.spec.private.index(private)]
         windows = 1 if self.draws_panes else pattern.windows(self.spec.windows.panes)
@@ -144,8 +148,8 @@ class Plan:
 
     @property
     def draws_panes(self) -> bool:
-        """Whether noise is drawn for panes, by any of its schemes; else it is for windows."""
-        return any(isinstance(scheme, ElementScheme) for scheme in self.schemes)
+        """Whether noise is drawn for panes, by any of its mechanisms; else it is for windows."""
+        return any(mechanism.draws_panes for mechanism in self.mechanisms)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, fit for JSON."""
@@ -160,7 +164,7 @@ class Plan:
             "windows": self.windows,
             "expected": None if self.expected is None else self.expected.to_dict(),
             "past": None if self.past is None else self.past.to_dict(),
-            "schemes": [scheme.to_dict() for scheme in self.schemes],
+            "schemes": [write_mechanism(mechanism) for mechanism in self.mechanisms],
         }
 
     def save(self, path: str | PathLike[str]) -> None:
@@ -201,9 +205,7 @@ class Plan:
                 raise PlanError(_OTHER if written is None else _CHANGED)
             return _read(plain, spec, written)
         except _DAMAGED as error:
-            raise PlanError(
-                f"the plan is damaged ({type(error).__name__}); make it anew with tacit plan"
-            ) from error
+            raise PlanError(f"the plan is damaged ({type(error).__name__}); {_AGAIN}") from error
 
     @classmethod
     def load(cls, path: str | PathLike[str], spec: Specification | None = None) -> Plan:
@@ -246,14 +248,15 @@ def read_plain(path: str | PathLike[str]) -> Mapping[str, Any]:
     return plain
 
 
+_AGAIN: Final = "make a new one with tacit plan"
 _NO_PLAN: Final = "this is not a plan, or one of another version; make it with tacit plan"
 _OTHER: Final = (
-    "this plan was made for another specification, or the specification has changed since; "
-    "make it anew with tacit plan"
+    "this plan was made for another specification, or the specification has changed since;"
+    f" {_AGAIN}"
 )
 _CHANGED: Final = (
     "the specification in this plan is not the one that the plan was made for: the file was "
-    "changed; make it anew with tacit plan"
+    f"changed; {_AGAIN}"
 )
 _DAMAGED: Final = (
     AttributeError,
@@ -273,19 +276,15 @@ def _read(plain: Mapping[str, Any], spec: Specification, written: Mapping[str, A
     queries = tuple(spec.query_patterns.values())
     if not 0 < share <= 1 or len(policies) != len(plain["schemes"]):
         raise ValueError("share or schemes")
-    mechanism = str(plain["mechanism"])
-    schemes = tuple(
-        scheme_from_dict(scheme, policy, queries, spec.windows.panes)
-        for scheme, policy in zip(plain["schemes"], policies, strict=True)
-    )
-    drawn = ElementScheme if mechanism == "optimal" else OptimalScheme
-    if any(isinstance(scheme, drawn) for scheme in schemes):
-        raise ValueError("mechanism and schemes")
+    name = str(plain["mechanism"])
     return Plan(
         spec,
-        mechanism,
+        name,
         str(plain["decode"]),
-        schemes,
+        tuple(
+            read_mechanism(name, part, policy, queries, spec.windows.panes)
+            for part, policy in zip(plain["schemes"], policies, strict=True)
+        ),
         int(plain["windows"]),
         None if expected is None else Expected.from_dict(expected),
         share,
@@ -293,6 +292,28 @@ def _read(plain: Mapping[str, Any], spec: Specification, written: Mapping[str, A
         written,
         _recorded(plain.get("columns", {}), spec),
     )
+
+
+def write_mechanism(mechanism: Mechanism) -> dict[str, Any]:
+    """What protects one policy, as plain data."""
+    return {"kind": mechanism.kind, **mechanism.to_dict()}
+
+
+def read_mechanism(
+    name: str, plain: Mapping[str, Any], policy: Policy, queries: Sequence[Pattern], panes: int = 1
+) -> Mechanism:
+    """What was written for one policy by the mechanism of this name.
+
+    What is protected comes from the specification, not from what was written: channels are
+    audited against the neighbours and the epsilons that it asks for.
+    """
+    try:
+        known = {chosen.kind: chosen for chosen in (Unprotected, load(name))}
+        if plain["kind"] not in known:
+            raise PlanError(f"the plan is not one of the mechanism {name}; {_AGAIN}")
+        return known[plain["kind"]].from_dict(plain, policy, queries, panes)
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise PlanError(f"the plan is damaged ({type(error).__name__}); {_AGAIN}") from error
 
 
 def _recorded(plain: Mapping[str, Any], spec: Specification) -> RecordedTypes:
@@ -345,7 +366,7 @@ def overlapping(plan: Plan) -> list[str]:
     panes = plan.spec.windows.panes
     if panes == 1:
         return []
-    if plan.mechanism != "optimal":
+    if MECHANISMS[plan.mechanism].randomises == "elements":
         return [
             f"A window has {panes} panes. Noise is drawn once for each pane, and an occurrence"
             " changes each element in one."
@@ -357,8 +378,6 @@ def overlapping(plan: Plan) -> list[str]:
     ]
 
 
-def element_shares(schemes: Sequence[Scheme]) -> list[dict[str, Fraction]]:
-    """For each scheme the epsilon of each element, where it flips elements."""
-    return [
-        scheme.elements.epsilons if isinstance(scheme, ElementScheme) else {} for scheme in schemes
-    ]
+def element_shares(mechanisms: Sequence[Mechanism]) -> list[dict[str, Fraction]]:
+    """For each policy the epsilon of each element, where it flips elements."""
+    return [mechanism.element_epsilons for mechanism in mechanisms]

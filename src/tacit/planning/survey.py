@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
@@ -11,52 +10,20 @@ from numpy.typing import NDArray
 
 from tacit.patterns.residuals import boolean_form
 from tacit.patterns.tree import And, Name, Not, Or, Pattern, elements
-from tacit.planning.evidence import Evidence
-from tacit.planning.sampled import SampledEvidence
-from tacit.planning.sightings import Sightings
 from tacit.planning.tallies import Tally
-from tacit.privacy.components import Component, Exposure, exposure
+from tacit.privacy.components import Component, exposure
+from tacit.privacy.evidence import Evidence
 from tacit.privacy.policies import Policy
 from tacit.privacy.prior import Bits, Prior
 from tacit.privacy.refinement import refined
+from tacit.privacy.sampled import SampledEvidence, WideEvidence
+from tacit.privacy.sightings import Sightings
+from tacit.privacy.statistics import Found, Statistics
 from tacit.privacy.touched import Touched, touched
-from tacit.spec.columntypes import RecordedTypes
 
 Column: TypeAlias = Callable[[Pattern], int]
 """The number of a pattern's bit column, which is thereby asked for."""
-Found: TypeAlias = Evidence | SampledEvidence
 STRENGTHS = (1.0, 4.0, 16.0, 64.0, 256.0, 1024.0)
-
-
-@dataclass(frozen=True, eq=False)
-class Statistics:
-    """What history says about the windows of one policy's subjects."""
-
-    policy: Policy
-    fine: Policy
-    """The policy that answers are drawn for: where components are large, refined."""
-    exposure: Exposure
-    """Of the fine policy."""
-    touched: tuple[Touched, ...]
-    windows: float
-    positives: NDArray[np.float64]
-    """For each query, in how many windows it is true."""
-    priors: tuple[Prior, ...]
-    """For each component."""
-    evidence: tuple[Found, ...]
-    """For each touched query, the windows in which private events may change it."""
-    sightings: Sightings | None = None
-    """How private elements are spread over the panes of windows, where these slide."""
-    columns: RecordedTypes = field(default_factory=dict)
-    """The types of columns in history."""
-
-    @property
-    def exact(self) -> NDArray[np.float64]:
-        """For each query, the windows in which it is true whatever private events do."""
-        exact = self.positives.copy()
-        for part, known in zip(self.touched, self.evidence, strict=True):
-            exact[part.query] -= known.there
-        return exact
 
 
 def without_history(
@@ -118,26 +85,6 @@ def _by_hand(part: Touched, rates: Sequence[float]) -> Found:
         return Evidence.of_presence(part.elements, part.table, windows)
     counts = np.broadcast_to(chance / 2, (contexts, 2, len(choices))).copy()
     return Evidence(part.elements, counts, np.full((*counts.shape, len(choices)), 0.5))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class WideEvidence(SampledEvidence):
-    """Sampled evidence of a query that needs more of what is public than its context says.
-
-    Rows are read by their *situation*, which is a context and the public atoms; a decoder
-    knows the context alone.
-    """
-
-    homes: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
-    """`[situation]`: the number of its context."""
-    number: int = 1
-    """How many contexts there are, seen or not."""
-
-    def _answered(self, flips: NDArray[np.float64]) -> NDArray[np.float64]:
-        seen = SampledEvidence._answered(self, flips)[: len(self.homes)]
-        answered = np.zeros((self.number, 2, 2))
-        np.add.at(answered, self.homes, seen)
-        return answered
 
 
 class Survey:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from math import prod
 from operator import index
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -144,3 +146,25 @@ def _examine(table: NDArray[np.uint64], group: Neighbours) -> Finding:
         group.rows[int(part[:, column].argmin())],
         column,
     )
+
+
+Ratio: TypeAlias = Fraction | None
+"""How many times likelier an output is for one input than for another; None is no limit."""
+
+
+def row_ratio(table: NDArray[np.uint64], rows: Iterable[int]) -> Ratio:
+    """The largest ratio between any two of some rows, in any column."""
+    neighbours = Neighbours(dict.fromkeys(rows), 0)
+    return audit(table, [neighbours]).findings[0].ratio
+
+
+def multiply_ratios(ratios: Iterable[Ratio]) -> Ratio:
+    """Independent draws: their ratios multiply."""
+    known = list(ratios)
+    return None if None in known else prod((r for r in known if r), start=Fraction(1))
+
+
+def largest_of(ratios: Iterable[Ratio]) -> Ratio:
+    """The largest, at least 1."""
+    known = list(ratios)
+    return None if None in known else max((r for r in known if r), default=Fraction(1))

@@ -138,6 +138,18 @@ class Elements:
         return f"Elements(epsilon per element and window: {shares or 'none'})"
 
 
+def uniform_shares(policy: Policy) -> dict[str, Fraction]:
+    """The epsilon of each private element: the least of its patterns' epsilon/m."""
+    return {
+        name: min(
+            pattern.epsilon / len(pattern.elements)
+            for pattern in policy.patterns
+            if name in pattern.elements
+        )
+        for name in sorted(policy.private)
+    }
+
+
 def _ratio(channel: Channel) -> Fraction:
     """How far a flip tells the two values of a bit apart."""
     kept, flips = int(channel.table[0, 0]), int(channel.table[0, -1])

@@ -15,8 +15,8 @@ from typing import Final
 from tacit.errors import AuditError
 from tacit.patterns.tree import Pattern
 from tacit.privacy.components import exposure
+from tacit.privacy.elements import uniform_shares
 from tacit.privacy.policies import Policy, PrivatePattern
-from tacit.privacy.uniform import uniform_shares
 
 MOST_VARIABLES: Final = 12
 """A component with more variables than these is refined."""

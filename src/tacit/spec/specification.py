@@ -43,6 +43,7 @@ from tacit.patterns.tree import (
 )
 from tacit.spec.checking import Draft, find_mistakes
 from tacit.spec.epsilon import Epsilon, LimitText
+from tacit.spec.mechanisms import mechanism_choices
 from tacit.spec.subjects import Registry, Subjects
 from tacit.windows.schedule import Windows
 
@@ -130,12 +131,29 @@ class Query(Config):
     """The quality that the consumer needs; by default the best possible."""
 
 
+def _read_mechanism(value: Any) -> str:
+    if isinstance(value, str) and value in mechanism_choices():
+        return value
+    *first, last = (f"'{choice}'" for choice in mechanism_choices())
+    # The error of a field with a fixed list of values, so that it reads like all the others.
+    raise PydanticCustomError(
+        "literal_error", "Input should be {expected}", {"expected": f"{', '.join(first)} or {last}"}
+    )
+
+
+MechanismName: TypeAlias = Annotated[
+    str,
+    PlainValidator(_read_mechanism),
+    WithJsonSchema({"enum": mechanism_choices(), "type": "string"}),
+]
+
+
 class Settings(Config):
     """The fields of a specification that stand alone."""
 
     version: Literal[1] = 1
     """The version of this format."""
-    mechanism: Literal["uniform", "adaptive", "optimal", "auto"] = "optimal"
+    mechanism: MechanismName = "optimal"
     """How answers are protected; `auto` takes the mechanism with the best expected quality."""
     decode: Literal["posterior", "literal"] = "posterior"
     """How noisy events become answers: `posterior` or `literal` decoding."""

@@ -30,8 +30,8 @@ from tacit.evaluation.measuring import measured as measured_by_engine
 from tacit.evaluation.measuring import statistics_of, true_bits
 from tacit.evaluation.synthetic import Shape, data_set
 from tacit.patterns.tree import And, Name
-from tacit.planning.evidence import Evidence, best_threshold
 from tacit.planning.planner import make_plan
+from tacit.privacy.evidence import Evidence, best_threshold
 from tacit.privacy.noise import Noise
 from tacit.privacy.randomness import SeededSource
 from tests.evaluation.baselines.settings import setting, windows

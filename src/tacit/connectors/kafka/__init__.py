@@ -1,7 +1,7 @@
 """Kafka: tuples from topics, read as a consumer group; answers to topics, in transactions.
 
-`open_kafka_source("kafka://host:9092/gps?group=tacit&columns=...")` reads,
-`open_kafka_sink("kafka://host:9092/answers-{consumer}")` delivers.
+`open_source("kafka://host:9092/gps?group=tacit&columns=...")` reads,
+`open_sink("kafka://host:9092/answers-{consumer}")` delivers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tacit.pipeline.sinks import Sink
 from tacit.pipeline.sources import Source
 
 
-def open_kafka_source(url: str) -> Source:
+def open_source(url: str) -> Source:
     """The tuples in some topics; connects when it is first read."""
     need("confluent_kafka", "kafka", SourceError)
     address, inward = read_inward(url)
@@ -24,10 +24,17 @@ def open_kafka_source(url: str) -> Source:
     return KafkaSource(address, inward)
 
 
-def open_kafka_sink(url: str) -> Sink:
+def open_sink(url: str) -> Sink:
     """Topics that answers are delivered to, each release once; connects when it recovers."""
     need("confluent_kafka", "kafka", SinkError)
     address, outward = read_outward(url)
     from tacit.connectors.kafka.sink import KafkaSink
 
     return KafkaSink(address, outward)
+
+
+def probe(url: str, *, source: bool) -> str:
+    """What the broker says to a source or a sink; raises if a run could not use it."""
+    from tacit.connectors.kafka import probing
+
+    return probing.probe(url, source=source)

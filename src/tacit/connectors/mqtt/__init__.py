@@ -1,7 +1,7 @@
 """MQTT 5: tuples from the topics of a broker, and answers to them.
 
-`open_mqtt_source("mqtt://host/taxis/+/position?subject=topic:2&columns=...")` subscribes,
-`open_mqtt_sink("mqtt://host/answers/{consumer}/{query}")` publishes.
+`open_source("mqtt://host/taxis/+/position?subject=topic:2&columns=...")` subscribes,
+`open_sink("mqtt://host/answers/{consumer}/{query}")` publishes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tacit.pipeline.sinks import Sink
 from tacit.pipeline.sources import Source
 
 
-def open_mqtt_source(url: str) -> Source:
+def open_source(url: str) -> Source:
     """The tuples that are published under a topic filter; connects when it is first read."""
     need("paho", "mqtt", SourceError)
     address, inward = read_inward(url)
@@ -24,7 +24,7 @@ def open_mqtt_source(url: str) -> Source:
     return MqttSource(address, inward)
 
 
-def open_mqtt_sink(url: str) -> Sink:
+def open_sink(url: str) -> Sink:
     """A topic for each consumer and query that answers are published to."""
     need("paho", "mqtt", SinkError)
     address, outward = read_outward(url)
@@ -33,3 +33,10 @@ def open_mqtt_sink(url: str) -> Sink:
     from tacit.connectors.mqtt.sink import MqttSink
 
     return MqttSink(address, outward)
+
+
+def probe(url: str, *, source: bool) -> str:
+    """What the broker says to a source or a sink; raises if a run could not use it."""
+    from tacit.connectors.mqtt import probing
+
+    return probing.probe(url, source=source)

@@ -32,6 +32,7 @@ class MqttSource(Source):
 
     textual = True
     keyed = True
+    replayable = False  # a broker sends a message again only while it is not acknowledged
 
     def __init__(self, address: Address, inward: Inward) -> None:
         self.name = f"{address.place}/{inward.topics}"

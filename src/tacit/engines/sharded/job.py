@@ -71,7 +71,7 @@ class Job:
     @property
     def words(self) -> int:
         """How many words hold the event types of a tuple."""
-        return len(self.flow.asking.ordered_types)
+        return len(self.flow.evaluator.ordered_types)
 
     @cached_property
     def looked_at(self) -> NDArray[np.uint64]:

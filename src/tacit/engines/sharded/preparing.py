@@ -47,7 +47,7 @@ def prepare(
     opened = [(stream, open_input(name, follow=follow)) for stream, name in sources]
     for _, source in opened:
         passing = source.once and not source.live
-        if passing or source.name.startswith(("mqtt://", "mqtts://")):
+        if passing or not source.replayable:
             raise SourceError(
                 f"{source.name} cannot be read again from where a checkpoint was made; give files,"
                 " a folder or Kafka, or run it on one machine with tacit run"

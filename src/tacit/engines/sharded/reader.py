@@ -207,7 +207,7 @@ class PartitionReader:
             layout.place,
             layout.shards,
         )
-        compared = self._job.flow.asking.attributes.get(self._input.stream, ())
+        compared = self._job.flow.evaluator.attributes.get(self._input.stream, ())
         for shard in layout.peopled:
             own = slice(starts[shard], starts[shard + 1])
             attributes = None

@@ -82,7 +82,7 @@ class Shard:
         subjects.add(job.subjects.names.take(pa.array(members)))
         flow = job.flow
         self._windows = Windows(
-            flow.asking, flow.policies, subjects, self._size, 2 * job.capacity, self._panes
+            flow.evaluator, flow.policies, subjects, self._size, 2 * job.capacity, self._panes
         )
         self._accounts = _accounts(job, members, subjects)
         self._first = self._next = NONE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +43,7 @@ class BudgetDistribution:
 
     w: int = 3
     name: str = "w-event BD"
+    uses_epsilon: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_steps(self.w)

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from tacit.errors import PrivacyError
 from tacit.evaluation.baselines.releases import Amount, Baseline, Release
 from tacit.evaluation.baselines.setting import Asked, Floats, Presence, Setting
-from tacit.planning.evidence import STRENGTH, Cells, Decode, cut_cells, ratio
-from tacit.planning.quality import Confusion, micro_alpha
+from tacit.privacy.evidence import STRENGTH, Cells, Decode, cut_cells, ratio
+from tacit.privacy.quality import Confusion, micro_alpha
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +47,7 @@ class LandmarkUniform:
     """
 
     name: str = "landmark uniform"
+    uses_epsilon: ClassVar[bool] = True
 
     def own_epsilon(self, presence: Presence, setting: Setting, epsilon: Amount) -> Floats:
         """For all landmarks of a subject and one more window."""
@@ -78,6 +80,7 @@ class LandmarkAdaptive:
     fall: float = 0.1
     rise: float = 0.9
     name: str = "landmark adaptive"
+    uses_epsilon: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not (0 <= self.fall <= 1 and 0 <= self.rise <= 1):

@@ -60,6 +60,10 @@ class Baseline(Protocol):
     def name(self) -> str:
         """Its name in tables and figures."""
 
+    @property
+    def uses_epsilon(self) -> bool:
+        """Whether its releases depend on epsilon."""
+
     def own_epsilon(self, presence: Presence, setting: Setting, epsilon: Amount) -> Floats:
         """The epsilon of its own privacy definition, for each subject."""
 

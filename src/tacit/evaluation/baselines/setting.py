@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tacit.errors import PatternError, PrivacyError
 from tacit.patterns.residuals import boolean_form, is_presence
 from tacit.patterns.tree import And, Name, Not, Or, Pattern, elements
-from tacit.planning.evidence import STRENGTH
+from tacit.privacy.evidence import STRENGTH
 from tacit.spec.specification import Specification
 
 Presence: TypeAlias = NDArray[np.bool_]

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from math import prod
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tacit.evaluation.baselines.releases import Amount, Release, alike, check_epsilon
 from tacit.evaluation.baselines.setting import Floats, Presence, Setting
-from tacit.planning.quality import Confusion, micro_alpha
+from tacit.privacy.quality import Confusion, micro_alpha
 
 _MOST_CHOICES = 1024
 
@@ -32,6 +33,7 @@ class Suppression:
     """
 
     name: str = "suppression"
+    uses_epsilon: ClassVar[bool] = False
 
     def own_epsilon(self, presence: Presence, setting: Setting, epsilon: Amount) -> Floats:
         """Without bound, unless everything private is suppressed."""

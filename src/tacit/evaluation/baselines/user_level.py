@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -35,6 +35,7 @@ class UserLevel:
     """
 
     over: Literal["window", "stream"] = "window"
+    uses_epsilon: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.over not in ("window", "stream"):

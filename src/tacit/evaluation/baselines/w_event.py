@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -33,6 +34,7 @@ class WEventUniform:
 
     w: int = 2
     name: str = "w-event uniform"
+    uses_epsilon: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_steps(self.w)
@@ -62,6 +64,7 @@ class WEventSample:
 
     w: int = 2
     name: str = "w-event sample"
+    uses_epsilon: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_steps(self.w)

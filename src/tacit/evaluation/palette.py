@@ -1,0 +1,36 @@
+"""How lines of mechanisms look in figures: by their place in the list of mechanisms."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from tacit.spec.mechanisms import MECHANISMS
+
+
+class LineStyle(NamedTuple):
+    """A colour, a marker and a stroke, as matplotlib names them."""
+
+    colour: str
+    marker: str
+    stroke: Any
+
+
+_STYLES: Final = (
+    LineStyle("#D55E00", "s", (0, (1, 1))),
+    LineStyle("#0072B2", "^", (0, (5, 2))),
+    LineStyle("#009E73", "o", "solid"),
+    LineStyle("#CC79A7", "D", (0, (3, 1, 1, 1))),
+    LineStyle("#E69F00", "v", (0, (7, 1))),
+    LineStyle("#56B4E9", "P", (0, (2, 2))),
+)
+
+
+def mechanism_style(name: str) -> LineStyle | None:
+    """The style of a mechanism; None for anything else.
+
+    >>> mechanism_style("optimal").colour
+    '#009E73'
+    """
+    if name not in MECHANISMS:
+        return None
+    return _STYLES[list(MECHANISMS).index(name) % len(_STYLES)]

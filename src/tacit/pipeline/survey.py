@@ -1,0 +1,252 @@
+"""Closed windows of history -> the statistics that plans are made from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from typing import Final
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from tacit.answers.answers import Answers
+from tacit.patterns.booleans import to_columns
+from tacit.patterns.tree import Name
+from tacit.pipeline.evaluators import Evaluator
+from tacit.planning.survey import Survey
+from tacit.planning.tallies import Tally
+from tacit.privacy.mechanisms.mechanism import PatternIndex
+from tacit.privacy.mechanisms.noisy_windows import NoisyWindows
+from tacit.privacy.mechanisms.pane_noise import draw_moments
+from tacit.privacy.noise import Noise
+from tacit.privacy.policies import Policies
+from tacit.privacy.randomness import SeededSource
+from tacit.privacy.sightings import Sightings
+from tacit.privacy.statistics import Statistics
+from tacit.privacy.touched import Touched
+from tacit.spec.queries import compile_queries
+from tacit.spec.specification import Specification
+from tacit.windows.panes import Closed, Paned
+from tacit.windows.sliding import either
+
+_ROUNDS: Final = 4
+"""How often ordered queries are read from windows whose private elements are drawn by lot."""
+
+
+class HistorySurvey(Evaluator):
+    """Asks windows of history what the surveys of all policies want to know.
+
+    With `literal`, queries that look at order or attributes are also read from windows in which
+    each private element is there or not by the toss of a coin: that shows what literal reading
+    makes of any noise. Its randomness is seeded, so that a plan can be made again.
+    """
+
+    def __init__(self, spec: Specification, *, literal: bool) -> None:
+        queries = tuple(spec.query_patterns.values())
+        index = PatternIndex()
+        self.policies = Policies(spec)
+        self.surveys = [Survey(policy, queries, index.column) for policy in self.policies.policies]
+        self._noise = Noise(SeededSource(1))
+        first = len(index.patterns)
+        self._trials: list[_Trial] = []
+        for number, survey in enumerate(self.surveys):
+            parts = [part for part in survey.touched if part.table is None and not part.wide]
+            if literal and parts:
+                trial = _Trial(spec, number, parts, index, first)
+                self._trials.append(trial)
+                first += trial.width
+        self._matched = compile_queries(spec, index.patterns, walk=not self._trials)
+        self._sights = [_Sights(spec, survey.policy.private) for survey in self.surveys]
+        if spec.windows.panes == 1:
+            self._sights = []
+        for sights in self._sights:
+            first = sights.lay_out(first)
+        readings = [trial.reading.queries for trial in self._trials]
+        super().__init__([str(number) for number in range(first)], [self._matched, *readings])
+
+    def answer(
+        self,
+        closed: Closed,
+        rows: Mapping[str, pl.DataFrame],
+        policies: NDArray[np.int32],  # noqa: ARG002 - they are told apart when counted
+    ) -> tuple[NDArray[np.uint64], None]:
+        """What is index, then the trials of each policy."""
+        bits = [self._matched.answer(closed, rows)]
+        for trial in self._trials:
+            bits += trial.answer(closed, rows, self._noise)
+        bits += [sights.answer(closed) for sights in self._sights]
+        return np.concatenate(bits, axis=1), None
+
+    def count(self, answers: Answers, policies: NDArray[np.int32]) -> None:
+        """Count answered windows, each subject's for its policy."""
+        known = answers.registered
+        for number, survey in enumerate(self.surveys):
+            chosen = known & (policies == number)
+            survey.add(answers.bits, chosen)
+            for trial in self._trials:
+                if trial.policy == number:
+                    trial.count(answers.bits, chosen)
+            if self._sights:
+                self._sights[number].count(answers.bits, chosen)
+
+    def statistics(self) -> list[Statistics]:
+        """What was counted, for each policy."""
+        found = []
+        for number, survey in enumerate(self.surveys):
+            read = {
+                part.query: table
+                for trial in self._trials
+                if trial.policy == number
+                for part, table in trial.tables()
+            }
+            sightings = self._sights[number].sightings() if self._sights else None
+            readings = [read.get(part.query) for part in survey.touched]
+            found.append(survey.statistics(readings, sightings))
+        return found
+
+
+class _Trial:
+    """Ordered queries of one policy, read from windows with elements drawn by lot."""
+
+    def __init__(
+        self,
+        spec: Specification,
+        policy: int,
+        parts: list[Touched],
+        index: PatternIndex,
+        first: int,
+    ) -> None:
+        self.policy = policy
+        self.parts = parts
+        private = {name for part in parts for name in part.elements}
+        self.reading = NoisyWindows(spec, [part.pattern for part in parts], private)
+        self._elements = self.reading.private
+        self._pane = spec.windows.pane
+        self._types = len(spec.types)
+        self._numbers = [spec.types[name] for name in self._elements]
+        a_round = len(self._elements) + len(parts)
+        self.width = _ROUNDS * a_round
+        self._tallies = []
+        for place, part in enumerate(parts):
+            true = [
+                *map(index.column, part.signals),
+                index.column(part.pattern),
+                *(index.column(Name(name)) for name in part.elements),
+            ]
+            rounds = []
+            for number in range(_ROUNDS):
+                begin = first + number * a_round
+                drawn = [begin + self._elements.index(name) for name in part.elements]
+                answer = begin + len(self._elements) + place
+                rounds.append(Tally([*true, *drawn, answer]))
+            self._tallies.append(rounds)
+
+    def answer(
+        self, closed: Closed, rows: Mapping[str, pl.DataFrame], noise: Noise
+    ) -> list[NDArray[np.uint64]]:
+        """For each round the elements that were drawn, and what is read."""
+        if closed.panes is not None:
+            return self._answer_panes(closed, closed.panes, rows, noise)
+        windows, slots, _ = closed.words.shape
+        words = -(-slots // 64)
+        found = []
+        for _ in range(_ROUNDS):
+            flat = noise.source.words(windows * len(self._elements) * words)
+            coins = flat.reshape(windows, len(self._elements), words)
+            found += [coins, self.reading.answer(closed, rows, coins, noise)]
+        return found
+
+    def _answer_panes(
+        self, closed: Closed, paned: Paned, rows: Mapping[str, pl.DataFrame], noise: Noise
+    ) -> list[NDArray[np.uint64]]:
+        """The same for sliding windows, with one in four of the bits of panes flipped.
+
+        Where a window shows an element, it matters in which panes. Noise that is neither much
+        weaker nor much stronger than a plan's tells that well enough.
+        """
+        true = to_columns(paned.words, self._types)[:, self._numbers]
+        slots, timed = paned.words.shape[1], self.reading.timed
+        found = []
+        for _ in range(_ROUNDS):
+            one, other = (noise.source.words(true.size).reshape(true.shape) for _ in range(2))
+            panes = true ^ (one & other)
+            moments = draw_moments(panes, timed, paned.first, slots, self._pane, noise)
+            read = self.reading.answer_panes(closed, rows, panes, moments)
+            found += [either(panes, paned.count), read]
+        return found
+
+    def count(self, bits: NDArray[np.uint64], chosen: NDArray[np.bool_]) -> None:
+        """Count what was read."""
+        for rounds in self._tallies:
+            for tally in rounds:
+                tally.add(bits, chosen)
+
+    def tables(self) -> list[tuple[Touched, NDArray[np.float64]]]:
+        """For each query `[context][truth][x][y]`: the share of windows that read as yes."""
+        return [
+            (part, _mean_answer(part, rounds))
+            for part, rounds in zip(self.parts, self._tallies, strict=True)
+        ]
+
+
+class _Sights:
+    """In how many panes of each window private elements are, counted in bit columns."""
+
+    def __init__(self, spec: Specification, private: AbstractSet[str]) -> None:
+        self._panes = spec.windows.panes
+        self._types = {name: spec.types[name] for name in sorted(private)}
+        self._all = len(spec.types)
+        self._tallies: dict[str, Tally] = {}
+
+    def lay_out(self, first: int) -> int:
+        """Begin with this column; the column after the last."""
+        width = self._panes.bit_length()
+        for number, name in enumerate(self._types):
+            begin = first + number * width
+            self._tallies[name] = Tally(range(begin, begin + width))
+        return first + len(self._types) * width
+
+    def answer(self, closed: Closed) -> NDArray[np.uint64]:
+        """For each element the bits of the number of its panes, lowest first."""
+        assert closed.panes is not None
+        columns = to_columns(closed.panes.words, self._all)[:, list(self._types.values())]
+        windows, width = closed.panes.windows, self._panes.bit_length()
+        sums = np.zeros((windows, len(self._types), width, columns.shape[2]), np.uint64)
+        for pane in range(self._panes):
+            carry = columns[pane : pane + windows]
+            for bit in range(width):
+                carry, sums[:, :, bit] = sums[:, :, bit] & carry, sums[:, :, bit] ^ carry
+        return sums.reshape(windows, -1, columns.shape[2])
+
+    def count(self, bits: NDArray[np.uint64], chosen: NDArray[np.bool_]) -> None:
+        """Count windows."""
+        for tally in self._tallies.values():
+            tally.add(bits, chosen)
+
+    def sightings(self) -> Sightings:
+        """What was counted."""
+        windows = {}
+        for name, tally in self._tallies.items():
+            rows, counts = tally.rows()
+            windows[name] = np.zeros(self._panes + 1)
+            windows[name][rows @ (1 << np.arange(rows.shape[1]))] = counts
+        return Sightings.counted(self._panes, windows)
+
+
+def _mean_answer(part: Touched, rounds: list[Tally]) -> NDArray[np.float64]:
+    signals, size = len(part.signals), len(part.elements)
+    seen = np.zeros((2, 1 << signals, 2, 1 << size, 1 << size))
+    for tally in rounds:
+        rows, counts = tally.rows()
+        context = rows[:, :signals] @ (1 << np.arange(signals))
+        truth = rows[:, signals].astype(np.int64)
+        true, drawn = (
+            rows[:, begin : begin + size] @ (1 << np.arange(size))
+            for begin in (signals + 1, signals + 1 + size)
+        )
+        np.add.at(seen, (rows[:, -1].astype(np.int64), context, truth, true, drawn), counts)
+    # What was never tried is read as in the other windows of the context, or else as no.
+    pooled = seen.sum(axis=(2, 3), keepdims=True)
+    share = pooled[1] / np.maximum(pooled.sum(axis=0), 1)
+    return np.asarray((seen[1] + share) / (seen.sum(axis=0) + 1))

@@ -1,0 +1,334 @@
+"""What adaptive makes large: the expected micro Q of all queries, kept up to date step by step.
+
+A step changes a few elements, so only the queries that touch them are reckoned anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import exp
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.errors import PlanError
+from tacit.kernels import compiled
+from tacit.privacy.evidence import Decode, Evidence, Floats
+from tacit.privacy.quality import Confusion, micro_alpha
+from tacit.privacy.sampled import SampledEvidence
+from tacit.privacy.sightings import Sightings
+
+MASKS = 1 << 16
+"""Noises that all sampled queries together are looked at under, in a search."""
+
+Whole = NDArray[np.int64]
+
+
+def flip_probability(epsilon: float) -> float:
+    """The probability of a flip with this epsilon, as a float, for planning."""
+    ratio = exp(-epsilon)
+    return ratio / (1 + ratio)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tables:
+    """All queries with tables, end to end, as the kernels want them."""
+
+    members: Whole
+    """The numbers of the elements of query q are `members[bounds[q]:bounds[q + 1]]`."""
+    bounds: Whole
+    places: Whole
+    """The numbers of query q begin at `numbers[places[q]]`, and end where those of q + 1 begin."""
+    numbers: Floats
+    touching: Whole
+    """The queries that touch element e are `touching[starts[e]:starts[e + 1]]`."""
+    starts: Whole
+
+
+class ElementObjective:
+    """The expected micro Q of queries as a function of the elements' epsilons.
+
+    `evidence` is that of the queries that touch private elements. The others are answered
+    exactly: `exact` is how many of their windows are true, and they count in `alphas` too.
+    With `decode="posterior"`, yes is said from `threshold` on, whatever the epsilons.
+    Where windows slide, `sightings` say what flips of panes do to windows.
+    """
+
+    def __init__(
+        self,
+        evidence: Sequence[Evidence | SampledEvidence],
+        alphas: Sequence[float],
+        *,
+        exact: float = 0.0,
+        decode: Decode = "literal",
+        threshold: float = 0.5,
+        sightings: Sightings | None = None,
+    ) -> None:
+        if not 0 < threshold <= 1:
+            raise PlanError(f"a threshold is more than 0 and at most 1; got {threshold:g}")
+        self.decode: Decode = decode
+        self.threshold = threshold
+        self.sightings = sightings
+        self.alpha = micro_alpha(alphas)
+        self.names = sorted({name for known in evidence for name in known.elements})
+        self.numbers = {name: number for number, name in enumerate(self.names)}
+        sampled = [known for known in evidence if isinstance(known, SampledEvidence)]
+        masks = min(4096, max(256, MASKS // max(1, len(sampled))))
+        self.outlines = [known.outline(masks) for known in sampled]
+        self.members = [self._numbers(known) for known in sampled]
+        self.outlined: list[list[int]] = [[] for _ in self.names]
+        for place, members in enumerate(self.members):
+            for member in members:
+                self.outlined[member].append(place)
+        tabled = [known for known in evidence if isinstance(known, Evidence)]
+        self.tables = self._laid_out(tabled)
+        self.exact = exact
+        self.there = exact + sum(known.there for known in evidence)
+
+    def at(self, epsilons: Mapping[str, float]) -> ElementStanding:
+        """A standing with these epsilons; elements that no query touches do not matter."""
+        return ElementStanding(self, epsilons)
+
+    def value(self, epsilons: Mapping[str, float]) -> float:
+        """The expected micro Q with these epsilons."""
+        return self.at(epsilons).value
+
+    def quality(self, tp: float, fp: float) -> float:
+        """The micro Q of so many right and wrong claims about private elements."""
+        found = self.exact + tp
+        return Confusion(found, fp, max(0.0, self.there - found)).quality(self.alpha)
+
+    def flips(self, epsilons: Iterable[tuple[str, float]]) -> Floats:
+        """`[element]`: the chance of a false alarm and of a miss with such an epsilon."""
+        pairs = []
+        for name, epsilon in epsilons:
+            flip = flip_probability(epsilon)
+            found = (flip, flip) if self.sightings is None else self.sightings.pair(name, flip)
+            pairs.append(found)
+        return np.array(pairs, np.float64).reshape(-1, 2)
+
+    def _numbers(self, known: Evidence | SampledEvidence) -> Whole:
+        return np.array([self.numbers[name] for name in known.elements], np.int64)
+
+    def _laid_out(self, tabled: Sequence[Evidence]) -> _Tables:
+        members = [self._numbers(known) for known in tabled]
+        numbers = [self._table(known) for known in tabled]
+        touched = np.concatenate([np.zeros(0, np.int64), *members])
+        queries = np.repeat(np.arange(len(members)), [len(part) for part in members])
+        order = np.argsort(touched, kind="stable")
+        return _Tables(
+            touched,
+            np.cumsum([0, *(len(part) for part in members)]),
+            np.cumsum([0, *(len(part) for part in numbers)]),
+            np.concatenate([np.zeros(0), *numbers]),
+            queries[order].astype(np.int64),
+            np.searchsorted(touched[order], np.arange(len(self.names) + 1)),
+        )
+
+    def _table(self, known: Evidence) -> Floats:
+        if self.decode == "posterior":
+            return _weighed(known, self.threshold)
+        return (known.told if self.sightings is None else known.read()).ravel()
+
+
+def _weighed(known: Evidence, threshold: float) -> Floats:
+    """`[context][part][x]`: what decides for a yes, and the windows where it is true and false.
+
+    A posterior is at least the threshold where (1 - threshold) * true >= threshold * false, and
+    noise acts on this difference as it does on windows. Contexts that were never seen count for
+    nothing and are left out.
+    """
+    seen = known.counts.sum(axis=(1, 2)) > 0
+    false, true = known.expected[seen, 0], known.expected[seen, 1]
+    decision = (1 - threshold) * true - threshold * false
+    parts = [decision, known.counts[seen, 1], known.counts[seen, 0]]
+    return np.stack(parts, axis=1).ravel()
+
+
+class ElementStanding:
+    """Flip probabilities of all elements, and each query's expected right and wrong claims."""
+
+    def __init__(self, objective: ElementObjective, epsilons: Mapping[str, float]) -> None:
+        self._objective = objective
+        self._flips = objective.flips((name, epsilons[name]) for name in objective.names)
+        queries = len(objective.tables.bounds) - 1
+        self._claims = np.zeros((queries + len(objective.outlines), 2))
+        self._seen = np.zeros(queries, np.int64)
+        self._round = 0
+        self._totals = (0.0, 0.0)
+        self.move(epsilons)
+
+    @property
+    def value(self) -> float:
+        """The expected micro Q."""
+        return self._objective.quality(*self._totals)
+
+    def tried(self, changes: Mapping[str, float]) -> float:
+        """The expected micro Q if these elements had these epsilons instead."""
+        gained = self._changed(changes, keep=False)
+        return self._objective.quality(*np.add(self._totals, gained).tolist())
+
+    def move(self, changes: Mapping[str, float]) -> None:
+        """Give these elements these epsilons."""
+        self._changed(changes, keep=True)
+        # Added up anew, so that nothing is carried along from step to step.
+        self._totals = tuple(self._claims.sum(axis=0).tolist())
+
+    def _changed(self, changes: Mapping[str, float], *, keep: bool) -> tuple[float, float]:
+        """What right and wrong claims gain; with `keep`, the changes are made."""
+        numbers = self._objective.numbers
+        known = [(name, epsilon) for name, epsilon in changes.items() if name in numbers]
+        elements = np.array([numbers[name] for name, _ in known], np.int64)
+        flips = self._objective.flips(known)
+        before = self._flips[elements]
+        self._flips[elements] = flips
+        self._round += 1
+        tables = self._objective.tables
+        tp, fp = _reckon(
+            elements,
+            self._flips,
+            tables.members,
+            tables.bounds,
+            tables.places,
+            tables.numbers,
+            tables.touching,
+            tables.starts,
+            self._claims,
+            self._seen,
+            self._round,
+            self._objective.decode == "literal",
+            self._objective.sightings is not None,
+            keep,
+        )
+        if self._objective.outlines:
+            more = self._outlined(elements.tolist(), keep=keep)
+            tp, fp = tp + more[0], fp + more[1]
+        if not keep:
+            self._flips[elements] = before
+        return tp, fp
+
+    def _outlined(self, elements: Iterable[int], *, keep: bool) -> tuple[float, float]:
+        """The same for queries that are sampled."""
+        objective = self._objective
+        flips = self._flips if objective.sightings is not None else self._flips[:, 0]
+        first = len(objective.tables.bounds) - 1
+        more_right, more_wrong = 0.0, 0.0
+        for place in sorted({q for element in elements for q in objective.outlined[element]}):
+            right, wrong = objective.outlines[place].claims(
+                flips[objective.members[place]], objective.decode, objective.threshold
+            )
+            had = self._claims[first + place]
+            more_right, more_wrong = more_right + right - had[0], more_wrong + wrong - had[1]
+            if keep:
+                self._claims[first + place] = right, wrong
+        return float(more_right), float(more_wrong)
+
+
+@compiled
+def _reckon(
+    elements: Whole,
+    flips: Floats,
+    members: Whole,
+    bounds: Whole,
+    places: Whole,
+    numbers: Floats,
+    touching: Whole,
+    starts: Whole,
+    claims: Floats,
+    seen: Whole,
+    this_round: int,
+    literal: bool,
+    sliding: bool,
+    keep: bool,
+) -> tuple[float, float]:
+    """What right and wrong claims gain, over all queries that touch one of the elements."""
+    more_right, more_wrong = 0.0, 0.0
+    work = np.empty((3, 64))
+    for element in elements:
+        for place in range(starts[element], starts[element + 1]):
+            query = touching[place]
+            if seen[query] == this_round:
+                continue
+            seen[query] = this_round
+            own = members[bounds[query] : bounds[query + 1]]
+            table = numbers[places[query] : places[query + 1]]
+            if literal and sliding:
+                right, wrong = _read_pairs(own, flips, table)
+            elif literal:
+                right, wrong = _read(own, flips, table, work[0])
+            else:
+                right, wrong = _judged(own, flips, table, work)
+            more_right += right - claims[query, 0]
+            more_wrong += wrong - claims[query, 1]
+            if keep:
+                claims[query, 0] = right
+                claims[query, 1] = wrong
+    return more_right, more_wrong
+
+
+@compiled
+def _read(own: Whole, flips: Floats, told: Floats, chances: Floats) -> tuple[float, float]:
+    """Literal answers: what is told under each noise, by the chance of that noise."""
+    size = 1
+    chances[0] = 1.0
+    for element in own:
+        for z in range(size):
+            chances[size + z] = chances[z] * flips[element, 0]
+            chances[z] *= 1 - flips[element, 0]
+        size *= 2
+    right, wrong = 0.0, 0.0
+    for z in range(size):
+        wrong += chances[z] * told[z]
+        right += chances[z] * told[size + z]
+    return right, wrong
+
+
+@compiled
+def _read_pairs(own: Whole, flips: Floats, read: Floats) -> tuple[float, float]:
+    """The same where misses and false alarms are not alike: by true and noisy presence."""
+    size = 1 << len(own)
+    claims = np.zeros(2)
+    place = 0
+    for truth in range(2):
+        for x in range(size):
+            for y in range(size):
+                chance = read[place]
+                place += 1
+                if chance == 0.0:
+                    continue
+                for bit in range(len(own)):
+                    there, shown = x >> bit & 1, y >> bit & 1
+                    changed = flips[own[bit], there]
+                    chance *= changed if there != shown else 1 - changed
+                claims[truth] += chance
+    return claims[1], claims[0]
+
+
+@compiled
+def _judged(own: Whole, flips: Floats, table: Floats, work: Floats) -> tuple[float, float]:
+    """Posterior answers: send all three parts of each context through the noise, then decide."""
+    size = 1 << len(own)
+    right, wrong = 0.0, 0.0
+    for begin in range(0, len(table), 3 * size):
+        for part in range(3):
+            for x in range(size):
+                work[part, x] = table[begin + part * size + x]
+            half = 1
+            for element in own:
+                alarm, miss = flips[element, 0], flips[element, 1]
+                for low in range(size):
+                    if not low & half:
+                        a, b = work[part, low], work[part, low | half]
+                        if alarm == miss:
+                            work[part, low] = a + alarm * (b - a)
+                            work[part, low | half] = b + alarm * (a - b)
+                        else:
+                            work[part, low] = (1 - alarm) * a + miss * b
+                            work[part, low | half] = alarm * a + (1 - miss) * b
+                half *= 2
+        for y in range(size):
+            if work[0, y] >= 0:
+                right += work[1, y]
+                wrong += work[2, y]
+    return right, wrong

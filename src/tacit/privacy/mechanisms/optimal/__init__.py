@@ -1,0 +1,1 @@
+"""Optimal: its planning hook, its channels, its draws and their decoding."""

@@ -1,0 +1,246 @@
+"""The channels of a component: for each context its open parts in blocks, one channel each."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import NamedTuple, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.privacy.auditing import Neighbours
+from tacit.privacy.components import Component
+from tacit.privacy.prior import Bits, Prior
+from tacit.privacy.staircase import Choice, Design, design, merge, solve
+
+MOST_CLASSES = 16
+"""More classes than these are cut down by grouping queries."""
+GROUPED_VARIABLES = 3
+MOST_VARIABLES = 12
+"""All choices of so many variables are listed."""
+_TIE = 1e-9
+"""Likelihoods that differ by less are the same but for their rounding."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Open parts of a context that are answered by one draw from one channel."""
+
+    parts: tuple[int, ...]
+    """The parts of the component."""
+    columns: tuple[int, ...]
+    """For each part its query in the choice; parts that are always alike share one."""
+    variables: tuple[int, ...]
+    """What they depend on."""
+    place: NDArray[np.int64]
+    """The class of each choice of the variables' values; bit i is the i-th variable's."""
+    choice: Choice
+
+
+class ContextOutline(NamedTuple):
+    """A context before its channels are made."""
+
+    decided: Bits
+    """For each part whether it is true whatever private events do."""
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What is done in windows whose public events say the same."""
+
+    decided: Bits
+    blocks: tuple[tuple[Block, Design], ...]
+
+
+@dataclass(frozen=True)
+class ComponentChannels:
+    """Designs the channels of one component's contexts, each when it is first asked for."""
+
+    component: Component
+    prior: Prior
+    stakes: NDArray[np.float64]
+    """`[part]`: what a true yes earns, and what a false one costs."""
+    _choices: dict[Hashable, tuple[Choice, NDArray[np.int64]]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    _designs: dict[int, tuple[Choice, Design]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    """Contexts are many; what is to be chosen in them, and how, is often the same."""
+
+    def context(self, signals: Bits) -> Context:
+        """The channels for a context, audited."""
+        return self.made(self.outline(signals))
+
+    def made(self, outline: ContextOutline) -> Context:
+        """The channels for an outline, audited."""
+        blocks = tuple((block, self._design(block.choice)) for block in outline.blocks)
+        return Context(outline.decided, blocks)
+
+    def _design(self, choice: Choice) -> Design:
+        if id(choice) not in self._designs:
+            self._designs[id(choice)] = choice, design(choice)
+        return self._designs[id(choice)][1]
+
+    def outline(self, signals: Bits) -> ContextOutline:
+        """What is decided in a context, and the blocks that are open."""
+        tables = self.component.tables(signals)
+        open_parts = [n for n, table in enumerate(tables) if not (table == table[0]).all()]
+        decided = np.array([bool(table.all()) for table in tables], np.bool_)
+        blocks: list[Block] = []
+        for parts in _linked(self.component, open_parts):
+            blocks += self._blocks(parts, tables, signals)
+        return ContextOutline(decided, tuple(blocks))
+
+    def _blocks(self, parts: list[int], tables: Sequence[Bits], signals: Bits) -> list[Block]:
+        """One block for all of these parts, or several if they have too many classes."""
+        whole = self._block(parts, tables, signals, MOST_CLASSES)
+        return [whole] if whole else _best_shares(self._groups(parts, tables, signals))
+
+    def _groups(self, parts: list[int], tables: Sequence[Bits], signals: Bits) -> list[Block]:
+        """Parts in groups of few variables, and so of few classes.
+
+        A group begins with the part that has most variables left; it takes in other variables
+        as long as there are few, those first that bring most parts with them.
+        """
+        pending = {part: frozenset(self.component.parts[part].variables) for part in parts}
+        groups = []
+        while pending:
+            first = max(pending, key=lambda part: (len(pending[part]), -part))
+            used = set(pending[first])
+            while len(used) < GROUPED_VARIABLES:
+                wider = [own - used for own in pending.values() if len(own | used) == len(used) + 1]
+                if not wider:
+                    break
+                more = Counter(variable for rest in wider for variable in rest)
+                used.add(max(sorted(more), key=lambda variable: more[variable]))
+            chosen = sorted(part for part, own in pending.items() if own <= used)
+            if len(used) > GROUPED_VARIABLES:
+                chosen = [first]
+            groups.append(self._block(chosen, tables, signals, None))
+            pending = {part: own for part, own in pending.items() if part not in chosen}
+        return groups
+
+    @overload
+    def _block(
+        self, parts: list[int], tables: Sequence[Bits], signals: Bits, most: None
+    ) -> Block: ...
+
+    @overload
+    def _block(
+        self, parts: list[int], tables: Sequence[Bits], signals: Bits, most: int
+    ) -> Block | None: ...
+
+    def _block(
+        self, parts: list[int], tables: Sequence[Bits], signals: Bits, most: int | None
+    ) -> Block | None:
+        """The block of these parts, or None if it has more than so many classes."""
+        used = sorted({v for part in parts for v in self.component.parts[part].variables})
+        if most is not None and len(used) > MOST_VARIABLES:
+            return None
+        choices = np.arange(1 << len(used))
+        answers = np.empty((len(choices), len(parts)), np.bool_)
+        for column, part in enumerate(parts):
+            own = self.component.parts[part].variables
+            index = sum(((choices >> used.index(v)) & 1) << n for n, v in enumerate(own))
+            answers[:, column] = tables[part][index]
+        if most is not None and len(np.unique(answers, axis=0)) > most:
+            return None
+        # Parts with the same answers everywhere are one question, worth as much as all of them.
+        different, columns = np.unique(answers, axis=1, return_inverse=True)
+        reward, penalty = worth(self.stakes[parts], columns.ravel())
+        prior = self.prior.of_choices(signals, used)
+        key = (*used, different.tobytes(), reward.tobytes(), penalty.tobytes(), prior.tobytes())
+        if key not in self._choices:
+            neighbours = _cliques(self.component, used, choices)
+            whole = Choice(different, prior, neighbours, reward, penalty)
+            self._choices[key] = merge(whole, MOST_CLASSES)
+        choice, place = self._choices[key]
+        return Block(tuple(parts), tuple(columns.ravel().tolist()), tuple(used), place, choice)
+
+
+def worth(
+    stakes: NDArray[np.float64], columns: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The stakes of parts that share a column, put together, as shares of all that is at stake.
+
+    Only proportions matter to a channel, and two digits of them are enough.
+    """
+    sums = np.stack([np.bincount(columns, amounts) for amounts in stakes.T])
+    total = sums.sum()
+    rounded = np.round(sums / total, 2 + int(np.log10(sums.shape[1]))) if total > 0 else sums
+    return rounded[0], rounded[1]
+
+
+def literally(columns: NDArray[np.float64], answers: Bits) -> Bits:
+    """`[symbol][part]`: symbols at their word: what most of their likelihood stands for.
+
+    `columns[symbol][class]` are likelihoods up to a factor for each symbol. A symbol that says
+    nothing of a part is a no, in floats as in the table that is made of them.
+    """
+    claimed = columns @ answers
+    half = columns.sum(axis=1)[:, np.newaxis] / 2
+    return np.asarray(claimed > half * (1 + _TIE))
+
+
+def _linked(component: Component, parts: Sequence[int]) -> list[list[int]]:
+    """Parts in groups that no private pattern links with one another."""
+    groups: list[tuple[set[int], list[int]]] = []
+    for part in parts:
+        own = set(component.parts[part].variables)
+        touching = {n for n, changed in enumerate(component.changes) if not changed.isdisjoint(own)}
+        joined = [group for group in groups if group[0] & touching]
+        groups = [group for group in groups if not group[0] & touching]
+        patterns = touching.union(*(group[0] for group in joined))
+        groups.append((patterns, sorted([part, *(p for group in joined for p in group[1])])))
+    return sorted(group[1] for group in groups)
+
+
+def _cliques(
+    component: Component, used: list[int], choices: NDArray[np.int64]
+) -> tuple[Neighbours, ...]:
+    """For each private pattern: the choices between which it alone may move a window."""
+    found: dict[tuple[tuple[int, ...], Fraction], None] = {}
+    for pattern, changed in zip(component.patterns, component.changes, strict=True):
+        inside = sum(1 << place for place, variable in enumerate(used) if variable in changed)
+        if not inside:
+            continue
+        outside = choices & ~inside
+        for fixed in np.unique(outside):
+            found[tuple(choices[outside == fixed].tolist()), pattern.epsilon] = None
+    return tuple(Neighbours(rows, epsilon) for rows, epsilon in found)
+
+
+def _best_shares(groups: list[Block]) -> list[Block]:
+    """Groups that share epsilon: the best few equally, the others none, by expected utility.
+
+    The shares add up to one, so that for every private pattern the epsilons add up to its own.
+    """
+    gains = [_utility([group]) - _utility([_scaled(group, 0)]) for group in groups]
+    order = sorted(range(len(groups)), key=lambda n: -gains[n])
+    best: list[Block] = []
+    worth = -np.inf
+    doubled = {min(1 << n, len(groups)) for n in range(len(groups).bit_length() + 1)}
+    for few in sorted(doubled):
+        chosen = set(order[:few])
+        shared = [_scaled(group, Fraction(n in chosen, few)) for n, group in enumerate(groups)]
+        utility = _utility(shared)
+        if utility > worth:
+            best, worth = shared, utility
+    return best
+
+
+def _scaled(block: Block, share: Fraction | int) -> Block:
+    """The block with a share of its epsilon."""
+    neighbours = tuple(
+        Neighbours(group.rows, group.epsilon * share) for group in block.choice.neighbours
+    )
+    return replace(block, choice=replace(block.choice, neighbours=neighbours))
+
+
+def _utility(blocks: Sequence[Block]) -> float:
+    return sum(solve(block.choice).utility for block in blocks)

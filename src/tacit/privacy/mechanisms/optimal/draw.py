@@ -1,0 +1,236 @@
+"""The draws of optimal in a run: contexts, symbols from their channels, and what they say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.kernels import compiled
+from tacit.patterns.booleans import to_columns
+from tacit.privacy.certainty import Certainty, Shares
+from tacit.privacy.components import Question
+from tacit.privacy.mechanisms.mechanism import Columns, Protector, RunSetup, WindowBits
+from tacit.privacy.mechanisms.optimal.contexts import Contexts, Drawn
+
+if TYPE_CHECKING:
+    from tacit.privacy.mechanisms.optimal.mechanism import Optimal
+
+
+class ChannelProtector(Protector):
+    """Answers what private events cannot change, and draws the rest from channels."""
+
+    def __init__(self, planned: Optimal, run: RunSetup) -> None:
+        self._questions = planned.exposure.questions
+        self._literal = planned.literal
+        self._threshold = planned.threshold
+        parts = [question.parts for question in self._questions]
+        self._exact = [query for query, found in enumerate(parts) if not found]
+        self._exact_columns = run.index.columns([run.queries[query] for query in self._exact])
+        self._several = [query for query, found in enumerate(parts) if len(found) > 1]
+        self._single: list[tuple[list[int], list[int]]] = [
+            ([], []) for _ in planned.exposure.components
+        ]
+        for query, found in enumerate(parts):
+            if len(found) == 1:
+                self._single[found[0][0]][0].append(query)
+                self._single[found[0][0]][1].append(found[0][1])
+        threshold = None if planned.literal else planned.threshold
+        self._contexts = [
+            Contexts(channels, run.noise, threshold, known)
+            for channels, known in zip(planned.component_channels, planned.planned, strict=True)
+        ]
+        self._signals = [
+            run.index.columns(component.signals) for component in planned.exposure.components
+        ]
+        self._variables = [
+            run.index.columns([variable.atom for variable in component.variables])
+            for component in planned.exposure.components
+        ]
+
+    def protect(
+        self, windows: WindowBits, own: NDArray[np.bool_] | None
+    ) -> tuple[Columns, Certainty]:
+        """Draw for every component, then put the queries together from their parts."""
+        slots = np.arange(windows.slots) if own is None else np.flatnonzero(own)
+        inputs = zip(self._contexts, self._inputs(windows, slots, own), strict=True)
+        drawn = [contexts.draw(signals, variables) for contexts, (signals, variables) in inputs]
+        parts = self._answers(drawn, windows, slots, own)
+        shape = (len(windows.bits), len(self._questions), windows.bits.shape[2])
+        certainty = SymbolCertainty(
+            self._contexts, drawn, self._questions, len(windows.bits), slots
+        )
+        result = np.empty(shape, np.uint64)
+        result[:, self._exact] = windows.bits[:, self._exact_columns]
+        for component, (queries, numbers) in enumerate(self._single):
+            result[:, queries] = parts[component][:, numbers]
+        for query in self._several:
+            question = self._questions[query]
+            result[:, query] = self._combined(question, parts, certainty, query, windows.slots)
+        return result, certainty
+
+    def _inputs(
+        self, windows: WindowBits, slots: NDArray[np.int64], own: NDArray[np.bool_] | None
+    ) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.uint64]]]:
+        """For each component its signals and variables, as words by window and subject."""
+        columns = [*self._signals, *self._variables]
+        if sum(map(len, columns)) > 64:
+            for pair in zip(self._signals, self._variables, strict=True):
+                signals, variables = (_by_subject(windows, one, slots, own) for one in pair)
+                yield signals, variables
+            return
+        # One turn of the bits for all components; each then takes its own.
+        whole = _by_subject(windows, [n for one in columns for n in one], slots, own)
+        found = np.empty((len(columns), len(whole), 1), np.uint64)
+        if columns:
+            _split(whole.reshape(-1), np.array([len(one) for one in columns]), found)
+        yield from zip(found[: len(self._signals)], found[len(self._signals) :], strict=True)
+
+    def _answers(
+        self,
+        drawn: Sequence[Drawn],
+        windows: WindowBits,
+        slots: NDArray[np.int64],
+        own: NDArray[np.bool_] | None,
+    ) -> list[Columns]:
+        """The answers of each component's parts as bit columns."""
+        pairs = list(zip(self._contexts, drawn, strict=True))
+        edges = list(accumulate((contexts.parts for contexts in self._contexts), initial=0))
+        if edges[-1] > 64:
+            return [
+                _by_window(contexts.words(one), contexts.parts, windows, slots, own)
+                for contexts, one in pairs
+            ]
+        # One turn of the bits for all components; each then takes its own.
+        words = np.zeros(len(windows.bits) * len(slots), np.uint64)
+        for (contexts, one), begin in zip(pairs, edges, strict=False):
+            contexts.add_words(one, begin, words)
+        columns = _by_window(words.reshape(-1, 1), edges[-1], windows, slots, own)
+        return [columns[:, begin:end] for begin, end in pairwise(edges)]
+
+    def _combined(
+        self,
+        question: Question,
+        parts: Sequence[Columns],
+        certainty: SymbolCertainty,
+        query: int,
+        slots: int,
+    ) -> Columns:
+        """The answer to a query with parts in several components."""
+        if self._literal:
+            columns = [parts[component][:, part] for component, part in question.parts]
+            combine = np.bitwise_and if question.every else np.bitwise_or
+            joined: Columns = combine.reduce(columns)
+            return joined
+        likely = certainty.posterior(query)
+        claims = np.zeros((len(likely), -(-slots // 64)), np.uint64)
+        _claim(likely, self._threshold, certainty.slots, claims)
+        return claims
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SymbolCertainty(Certainty):
+    """The symbols that were drawn for each component, for some of the subjects."""
+
+    contexts: Sequence[Contexts]
+    drawn: Sequence[Drawn]
+    questions: Sequence[Question]
+    windows: int
+    slots: NDArray[np.int64]
+
+    def posterior(
+        self, query: int, windows: slice = slice(None), own: slice = slice(None)
+    ) -> Shares:
+        """`[window][own subject]`: how likely a query is true."""
+        question = self.questions[query]
+        likely = np.ones(len(range(self.windows)[windows]) * len(self.slots[own]))
+        # Parts of different components are taken as independent.
+        for component, part in question.parts:
+            drawn = self._part(component, windows, own)
+            self.contexts[component].weigh(drawn, part, likely, true=question.every)
+        if not question.every:
+            likely = 1 - likely
+        return likely.reshape(len(range(self.windows)[windows]), -1)
+
+    def _part(self, component: int, windows: slice, own: slice) -> Drawn:
+        """What was drawn in some windows for some of the subjects."""
+        drawn = self.drawn[component]
+        if windows == own == slice(None):
+            return drawn
+        shape = (self.windows, len(self.slots))
+        codes = drawn.codes.reshape(*shape, drawn.codes.shape[1])[windows, own]
+        return Drawn(
+            drawn.contexts.reshape(shape)[windows, own].ravel(),
+            codes.reshape(-1, drawn.codes.shape[1]),
+        )
+
+    def right(self, query: int, windows: slice, slots: slice, answers: NDArray[np.bool_]) -> Shares:
+        """The posterior of the answer that was given."""
+        likely = np.ones(answers.shape)
+        if not self.questions[query].parts:
+            return likely
+        begin, end = np.searchsorted(self.slots, [slots.start, slots.stop])
+        own = self.slots[begin:end] - slots.start
+        if len(own):
+            likely[:, own] = self.posterior(query, windows, slice(int(begin), int(end)))
+        return np.where(answers, likely, 1 - likely)
+
+
+@compiled
+def _split(whole: NDArray[np.uint64], widths: NDArray[np.int64], found: NDArray[np.uint64]) -> None:
+    """Words cut into numbers of so many bits each, from the lowest on."""
+    begin = np.uint64(0)
+    for part in range(len(widths)):
+        width = np.uint64(widths[part])
+        mask = ~np.uint64(0) if width == 64 else (np.uint64(1) << width) - np.uint64(1)
+        for i in range(len(whole)):
+            found[part, i, 0] = (whole[i] >> begin) & mask
+        begin += width
+
+
+@compiled
+def _claim(
+    likely: NDArray[np.float64],
+    threshold: float,
+    slots: NDArray[np.int64],
+    claims: NDArray[np.uint64],
+) -> None:
+    """Set the bits of the subjects for whom a query is likely enough."""
+    for window in range(len(likely)):
+        for i in range(len(slots)):
+            slot = np.uint64(slots[i])
+            yes = np.uint64(likely[window, i] >= threshold)
+            claims[window, slot >> np.uint64(6)] |= yes << (slot & np.uint64(63))
+
+
+def _by_window(
+    words: NDArray[np.uint64],
+    width: int,
+    windows: WindowBits,
+    slots: NDArray[np.int64],
+    own: NDArray[np.bool_] | None,
+) -> Columns:
+    """The other way round: words for each window and subject as bit columns."""
+    words = words.reshape(len(windows.bits), len(slots), words.shape[1])
+    if own is not None:
+        full = np.zeros((len(windows.bits), windows.slots, words.shape[2]), np.uint64)
+        full[:, slots] = words
+        words = full
+    return to_columns(words, width)
+
+
+def _by_subject(
+    windows: WindowBits,
+    columns: list[int],
+    slots: NDArray[np.int64],
+    own: NDArray[np.bool_] | None,
+) -> NDArray[np.uint64]:
+    """Some bits of what was asked as words for each window and subject."""
+    words = to_columns(np.ascontiguousarray(windows.bits[:, columns]), windows.slots)
+    if own is not None:
+        words = words[:, slots]
+    return words.reshape(len(words) * len(slots), -(-len(columns) // 64))

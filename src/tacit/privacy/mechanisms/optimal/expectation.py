@@ -1,0 +1,203 @@
+"""What to expect of answers that are drawn (optimal), in closed form from history."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.privacy.components import Question
+from tacit.privacy.evidence import Cells
+from tacit.privacy.mechanisms.optimal.blocks import (
+    Block,
+    ComponentChannels,
+    ContextOutline,
+    literally,
+    worth,
+)
+from tacit.privacy.mechanisms.optimal.stakes import Stakes, StakesModel
+from tacit.privacy.policies import Policy
+from tacit.privacy.prior import Bits
+from tacit.privacy.quality import Confusion
+from tacit.privacy.staircase import solve
+from tacit.privacy.statistics import Statistics
+
+Floats = NDArray[np.float64]
+
+MOST_CONTEXTS: Final = 1000
+"""So many contexts of a policy are looked at; of the rarer ones some stand for the others."""
+_LEAST_CONTEXTS: Final = 20
+_CELLS: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryContext:
+    """A context of history: its signals, its outline, and for how many windows it stands."""
+
+    signals: Bits
+    outline: ContextOutline
+    windows: float
+
+
+class Spread(NamedTuple):
+    """What may be drawn about a part: how likely it makes it, how it is read, how often."""
+
+    posterior: Floats
+    yes: Bits
+    """How it is read literally."""
+    windows: Floats
+
+    @property
+    def cells(self) -> Cells:
+        """The same with the windows in which the part is true and those in which it is not."""
+        true = self.windows * self.posterior
+        return Cells(self.posterior, true, self.windows - true)
+
+
+class OptimalExpectation:
+    """The contexts of a policy's history, to be looked at with any caution."""
+
+    def __init__(self, statistics: Statistics, fine: Policy, caution: float = 0.5) -> None:
+        self.statistics = statistics
+        self.exposure = statistics.exposure.under(fine)
+        self._outlook = StakesModel(self.exposure, statistics.priors)
+        self.stakes = self._outlook.stakes(caution)
+        most = max(_LEAST_CONTEXTS, MOST_CONTEXTS // max(1, len(self.exposure.components)))
+        self._met = [_met(channels, most) for channels in self.channels()]
+        self._spreads: dict[float, list[Spread | None]] = {}
+
+    def channels(self) -> list[ComponentChannels]:
+        """The mechanism of each component."""
+        return [
+            ComponentChannels(component, prior, stakes)
+            for component, prior, stakes in zip(
+                self.exposure.components, self.statistics.priors, self.stakes, strict=True
+            )
+        ]
+
+    def contexts(self) -> list[list[HistoryContext]]:
+        """For each component the contexts that were looked at, the commonest first."""
+        return self._met
+
+    @property
+    def exact(self) -> float:
+        """In how many windows queries are true that touch nothing private."""
+        questions = self.statistics.exposure.questions
+        untouched = [n for n, question in enumerate(questions) if not question.parts]
+        return float(self.statistics.positives[untouched].sum())
+
+    def spreads(self, caution: float) -> list[Spread | None]:
+        """For each query what may be drawn about it, if channels count a false yes so much.
+
+        A query that touches nothing private has None.
+        """
+        if caution not in self._spreads:
+            self._spreads[caution] = self._looked(caution)
+        return self._spreads[caution]
+
+    def _looked(self, caution: float) -> list[Spread | None]:
+        parts = [
+            _spreads(len(stakes), met, stakes)
+            for met, stakes in zip(self._met, self._outlook.stakes(caution), strict=True)
+        ]
+        return [
+            combine_spreads([parts[c][p] for c, p in question.parts], question)
+            if question.parts
+            else None
+            for question in self.statistics.exposure.questions
+        ]
+
+    def confusion(self, caution: float, threshold: float | None) -> Confusion[Floats]:
+        """For each query what to expect, if yes is said from a posterior on; None is literally."""
+        counts = np.zeros((3, len(self.statistics.positives)))
+        for query, spread in enumerate(self.spreads(caution)):
+            if spread is None:
+                counts[0, query] = self.statistics.positives[query]
+                continue
+            yes = spread.yes if threshold is None else spread.posterior >= threshold
+            true, false = spread.cells.true, spread.cells.false
+            counts[:, query] = true[yes].sum(), false[yes].sum(), true[~yes].sum()
+        return Confusion(*counts)
+
+
+def combine_spreads(parts: Sequence[Spread], question: Question) -> Spread:
+    """A query over several components, whose contexts are taken as independent."""
+    if len(parts) == 1:
+        return parts[0]
+    whole = _coarse(parts[0])
+    for part in map(_coarse, parts[1:]):
+        left, right = (
+            (whole.posterior, part.posterior)
+            if question.every
+            else (1 - whole.posterior, 1 - part.posterior)
+        )
+        both = np.outer(left, right).ravel()
+        combine = np.logical_and if question.every else np.logical_or
+        whole = _coarse(
+            Spread(
+                both if question.every else 1 - both,
+                combine.outer(whole.yes, part.yes).ravel(),
+                np.outer(whole.windows, part.windows).ravel() / part.windows.sum(),
+            )
+        )
+    return whole
+
+
+def _met(channels: ComponentChannels, most: int) -> list[HistoryContext]:
+    """The commonest contexts of history, and evenly chosen ones of the others."""
+    contexts = channels.prior.contexts
+    half = most // 2
+    chosen = contexts[:most]
+    if len(contexts) > most:
+        rare = contexts[half:]
+        step = len(rare) / (most - half)
+        picked = [rare[int(n * step)] for n in range(most - half)]
+        scale = sum(windows for _, windows in rare) / sum(windows for _, windows in picked)
+        chosen = contexts[:half] + [(signals, windows * scale) for signals, windows in picked]
+    return [
+        HistoryContext(signals, channels.outline(signals), windows) for signals, windows in chosen
+    ]
+
+
+def _spreads(parts: int, met: Sequence[HistoryContext], stakes: Stakes) -> list[Spread]:
+    """For each part what may be drawn about it, over all contexts."""
+    found: list[list[tuple[Floats, Bits, Floats]]] = [[] for _ in range(parts)]
+    for context in met:
+        opened = {part for block in context.outline.blocks for part in block.parts}
+        for part, true in enumerate(context.outline.decided):
+            if part not in opened:
+                sure = np.array([true])
+                found[part].append((sure.astype(float), sure, np.array([context.windows])))
+        for block in context.outline.blocks:
+            for part, spread in zip(block.parts, _drawn(block, stakes), strict=True):
+                found[part].append((spread[0], spread[1], context.windows * spread[2]))
+    none = (np.empty(0), np.empty(0, np.bool_), np.empty(0))
+    found = [[none, *cells] for cells in found]
+    return [
+        Spread(*(np.concatenate(column) for column in zip(*cells, strict=True))) for cells in found
+    ]
+
+
+def _drawn(block: Block, stakes: Stakes) -> list[tuple[Floats, Bits, Floats]]:
+    """For each part of a block what its symbols say, and how likely they are."""
+    reward, penalty = worth(stakes[list(block.parts)], np.array(block.columns))
+    choice = replace(block.choice, reward=reward, penalty=penalty)
+    columns = solve(choice).columns
+    joint = columns * choice.prior
+    likely = joint.sum(axis=1)
+    posterior = joint @ choice.answers / likely[:, np.newaxis]
+    yes = literally(columns, choice.answers)
+    return [(posterior[:, n], yes[:, n], likely) for n in block.columns]
+
+
+def _coarse(spread: Spread) -> Spread:
+    """The same in few cells: posteriors that hardly differ are made one."""
+    level = np.round(spread.posterior * (_CELLS - 1)).astype(np.int64) * 2 + spread.yes
+    windows = np.bincount(level, spread.windows, 2 * _CELLS)
+    true = np.bincount(level, spread.windows * spread.posterior, 2 * _CELLS)
+    kept = windows > 0
+    weights: Floats = windows[kept].astype(np.float64)
+    return Spread(true[kept] / weights, np.flatnonzero(kept) % 2 == 1, weights)

@@ -1,0 +1,111 @@
+"""What is at stake in each part of a query: what a right yes earns there, and a wrong one costs.
+
+For a query with one part these are 1 - caution and caution. Where a query has parts in several
+components, a yes to one part matters only as far as the others go along: what they are likely
+to say is taken from history, as if each were told by randomised response.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from math import exp, prod
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.privacy.components import Component, Exposure
+from tacit.privacy.prior import Prior
+
+Stakes: TypeAlias = NDArray[np.float64]
+"""`[part]`: reward and penalty."""
+Levels: TypeAlias = list[tuple[float, float]]
+"""How likely a part may turn out to be, each with how often it does."""
+
+_CONTEXTS = 16
+_OTHERS = 3
+"""So many other parts are reckoned with; more would make too many combinations."""
+
+
+class StakesModel:
+    """What the parts of queries over several components are likely to say."""
+
+    def __init__(self, exposure: Exposure, priors: Sequence[Prior]) -> None:
+        self.exposure = exposure
+        needed = {place for q in exposure.questions if len(q.parts) > 1 for place in q.parts}
+        self._levels = {
+            (c, p): _levels(exposure.components[c], priors[c], p) for c, p in sorted(needed)
+        }
+
+    def stakes(self, caution: float) -> list[Stakes]:
+        """For each component what is at stake in its parts."""
+        found = [
+            np.tile([1 - caution, caution], (len(component.parts), 1))
+            for component in self.exposure.components
+        ]
+        for question in self.exposure.questions:
+            if len(question.parts) < 2:
+                continue
+            for place in question.parts:
+                others = [self._levels[other] for other in question.parts if other != place]
+                combine = _all if question.every else _any
+                found[place[0]][place[1]] = combine(others[:_OTHERS], caution)
+        return found
+
+
+def _all(others: Sequence[Levels], caution: float) -> tuple[float, float]:
+    """With the others at p, a yes earns p - caution where the part is true, else costs caution."""
+    reward = penalty = 0.0
+    for combination in product(*others):
+        likely, often = prod(p for p, _ in combination), prod(w for _, w in combination)
+        if likely > caution:
+            reward += often * (likely - caution)
+            penalty += often * caution
+    return reward, penalty
+
+
+def _any(others: Sequence[Levels], caution: float) -> tuple[float, float]:
+    """With the others at p, a yes earns 1 - caution where the part is true, else p - caution."""
+    reward = penalty = 0.0
+    for combination in product(*others):
+        likely = 1 - prod(1 - p for p, _ in combination)
+        often = prod(w for _, w in combination)
+        if likely < caution:
+            reward += often * (1 - caution)
+            penalty += often * (caution - likely)
+    return reward, penalty
+
+
+def _levels(component: Component, prior: Prior, number: int) -> Levels:
+    """How likely a part turns out to be: sure where it is decided, else by a noisy answer."""
+    part = component.parts[number]
+    own = set(part.variables)
+    epsilon = min(
+        float(pattern.epsilon)
+        for pattern, changed in zip(component.patterns, component.changes, strict=True)
+        if not changed.isdisjoint(own)
+    )
+    sure = is_open = closed = true = 0.0
+    for signals, windows in prior.contexts[:_CONTEXTS]:
+        values = np.concatenate([[False, True], signals])[list(part.cofactors)]
+        if values.all():
+            sure += windows
+        elif values.any():
+            is_open += windows
+            true += windows * float(prior.of_choices(signals, list(part.variables))[values].sum())
+        else:
+            closed += windows
+    total = (sure + is_open + closed) or 1.0
+    if not is_open:
+        is_open, true = total - sure - closed or 1.0, 0.5
+    rate = min(max(true / is_open, 1e-6), 1 - 1e-6)
+    ratio = exp(min(epsilon, 40.0))
+    said = (rate * ratio + 1 - rate) / (1 + ratio)
+    share = is_open / total
+    return [
+        (1.0, sure / total),
+        (rate * ratio / (rate * ratio + 1 - rate), share * said),
+        (rate / (rate + (1 - rate) * ratio), share * (1 - said)),
+        (0.0, closed / total),
+    ]

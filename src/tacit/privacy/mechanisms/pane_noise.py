@@ -1,0 +1,140 @@
+"""Noise for sliding windows: drawn once for each pane, and seen by all windows that have it.
+
+The panes that come out are those of a noisy stream: the presence of each private element in
+each pane, and one moment inside the pane for each that is there. Everything else is read from
+its windows, as from any others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.errors import StateError
+from tacit.patterns.booleans import to_columns
+from tacit.privacy.channels import Channel
+from tacit.privacy.mechanisms.mechanism import Columns, pack_slots
+from tacit.privacy.noise import Noise
+from tacit.windows.panes import Closed, Paned
+
+_PLACE, _PANE, _SLOT, _TIME = range(4)
+_NO_MOMENTS: Final = np.empty((4, 0), np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class PaneNoise:
+    """Flips the presence of private elements pane by pane, for the subjects of one policy.
+
+    Guarantee: pattern-level epsilon-DP per subject, pattern and occurrence.
+    Neighbours: streams that differ by one occurrence: one event of each of the pattern's
+    elements, all of them inside one window.
+    Why: such an event is in one pane, and its element's bit there is flipped once. What was
+    drawn is kept until no window has the pane any more, so that it is never drawn again.
+    Spends: the pattern's epsilon for each pane, and so for each window, as one ends with it.
+    """
+
+    name: str
+    """What its draws are called among those that are kept with the panes."""
+    numbers: tuple[int, ...]
+    """Each element's number among the event types."""
+    channels: Sequence[Channel]
+    types: int
+    size: int
+    """How long a pane is."""
+    noise: Noise
+
+    def flip(self, closed: Closed, own: NDArray[np.bool_] | None) -> Columns:
+        """`[pane][element][word]`, the panes of these windows.
+
+        For subjects that are not `own` nothing is there. Where somebody's limit was reached, a
+        pane thus stays empty for good, and later windows do not tell of it either.
+        """
+        paned = _paned(closed)
+        slots = paned.words.shape[1]
+        new = np.ascontiguousarray(paned.words[paned.count - 1 :])
+        true = to_columns(new, self.types)[:, list(self.numbers)]
+        lanes = None
+        if own is not None:
+            lanes = np.ascontiguousarray(np.broadcast_to(pack_slots(own), true[:, 0].shape))
+        drawn = np.empty_like(true)
+        for number, channel in enumerate(self.channels):
+            drawn[:, number] = self.noise.flip(
+                np.ascontiguousarray(true[:, number]), channel, lanes
+            )
+        if lanes is not None:
+            drawn &= lanes[:, np.newaxis]
+        panes = np.concatenate([self._earlier(paned, slots), drawn])
+        paned.after[f"{self.name}.bits"] = panes[paned.windows :].copy()
+        return panes
+
+    def _earlier(self, paned: Paned, slots: int) -> Columns:
+        """What was drawn before; nothing is there before the schedule, so nothing is drawn."""
+        empty = np.zeros((paned.count - 1, len(self.numbers), -(-slots // 64)), np.uint64)
+        known = paned.before.get(f"{self.name}.bits")
+        if known is not None:
+            if known.shape[:2] != empty.shape[:2]:
+                raise StateError("what was drawn for earlier panes does not fit the plan")
+            empty[:, :, : known.shape[2]] = known
+        elif paned.before:
+            raise StateError("what was drawn for earlier panes is not there")
+        return empty
+
+    def moments(self, closed: Closed, panes: Columns, timed: Sequence[int]) -> NDArray[np.int64]:
+        """The moments of those of the columns that came out present, as `draw_moments` has them.
+
+        All windows see the same moments.
+        """
+        paned = _paned(closed)
+        slots, earlier = paned.words.shape[1], paned.count - 1
+        new = draw_moments(
+            panes[earlier:], timed, paned.first + earlier, slots, self.size, self.noise
+        )
+        known = paned.before.get(f"{self.name}.moments", _NO_MOMENTS)
+        table = np.concatenate([known, new], axis=1)
+        paned.after[f"{self.name}.moments"] = table[:, table[_PANE] >= paned.first + paned.windows]
+        return table
+
+
+def draw_moments(
+    panes: Columns, timed: Sequence[int], first: int, slots: int, size: int, noise: Noise
+) -> NDArray[np.int64]:
+    """A moment in its pane for each bit of some columns: column, pane, slot and time in a row."""
+    found = [_NO_MOMENTS]
+    for number in timed:
+        pane, slot = np.divmod(set_places(panes[:, number], slots), slots)
+        pane += first
+        times = pane * size + noise.moments(len(pane), size)
+        found.append(np.stack([np.full(len(pane), number), pane, slot, times]))
+    return np.concatenate(found, axis=1)
+
+
+def in_windows(
+    closed: Closed, table: NDArray[np.int64], number: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where a column's moments are: the window's place times the slots, plus the slot; when."""
+    paned = _paned(closed)
+    slots = paned.words.shape[1]
+    own = table[:, table[_PLACE] == number]
+    here, times = [], []
+    for back in range(paned.count):
+        window = own[_PANE] - paned.first - back
+        inside = (window >= 0) & (window < paned.windows)
+        here.append(window[inside] * slots + own[_SLOT, inside])
+        times.append(own[_TIME, inside])
+    return np.concatenate(here), np.concatenate(times)
+
+
+def set_places(column: Columns, slots: int) -> NDArray[np.int64]:
+    """Where a bit column is set: the window's place times the number of slots, plus the slot."""
+    octets = column.astype("<u8").view(np.uint8)
+    bits = np.unpackbits(octets, axis=1, bitorder="little", count=slots)
+    return np.flatnonzero(bits)
+
+
+def _paned(closed: Closed) -> Paned:
+    assert closed.panes is not None, "these are not sliding windows"
+    return closed.panes

@@ -1,0 +1,52 @@
+"""Uniform: all elements of a private pattern get the same share of its epsilon."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tacit.privacy.elements import Elements, uniform_shares
+from tacit.privacy.mechanisms.flips import Chosen, Flips, choose_threshold
+from tacit.privacy.mechanisms.mechanism import PlanGoal
+from tacit.privacy.policies import Policy
+from tacit.privacy.statistics import Statistics
+
+
+@dataclass(frozen=True, eq=False)
+class Uniform(Flips):
+    """Flip the presence of each of a pattern's m elements with p = 1/(1 + exp(epsilon/m)).
+
+    Guarantee: pattern-level epsilon-DP per subject, pattern and window.
+    Neighbours: windows that differ anywhere inside the pattern's elements.
+    Why: each bit's ratio is at most (1 - p) / p = exp(epsilon/m); they multiply over m elements.
+    An element of several patterns has the least of its shares, so it fits into each of them.
+    Spends: epsilon, once per window, whatever the number of queries; less where a shared
+    element has to make do with the smaller share of another pattern.
+    Paper: section V-A, Theorem 1. Differs: flips are rounded towards more privacy; there is one
+    noisy copy of an element that patterns share; where windows slide, panes are flipped.
+    Proof: docs/guarantee.md#uniform
+    """
+
+    name: ClassVar[str] = "uniform"
+    needs = "nothing"
+
+    @classmethod
+    def choose(cls, policy: Policy, statistics: Statistics, goal: PlanGoal) -> Chosen:
+        """The same for all elements of a pattern."""
+        made = flip_uniformly(policy)
+        if not statistics.windows:
+            return Chosen(made, 0.5)
+        return Chosen(made, choose_threshold(made, statistics, goal, statistics.sightings))
+
+
+def flip_uniformly(policy: Policy) -> Elements:
+    """The elements of a policy, each flipped with its uniform share.
+
+    >>> from fractions import Fraction
+    >>> from tacit.privacy.policies import PrivatePattern
+    >>> visit = PrivatePattern("visit", frozenset({"hospital", "parked"}), Fraction(1))
+    >>> stay = PrivatePattern("stay", frozenset({"parked", "night", "home"}), Fraction(1))
+    >>> flip_uniformly(Policy((visit, stay)))
+    Elements(epsilon per element and window: home 1/3, hospital 0.5, night 1/3, parked 1/3)
+    """
+    return Elements.flipped(policy, uniform_shares(policy))

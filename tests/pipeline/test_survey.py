@@ -1,0 +1,278 @@
+"""Statistics of history: counts over windows, written out one by one."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from functools import cache
+from random import Random
+
+import numpy as np
+import polars as pl
+import pytest
+
+from tacit.connectors.frames import FrameSource
+from tacit.engines.local import survey
+from tacit.patterns.reference import Tuple, detected
+from tacit.patterns.tree import Name, Pattern
+from tacit.pipeline.reader import Input
+from tacit.planning.tallies import Tally
+from tacit.privacy.evidence import Evidence
+from tacit.privacy.sampled import SampledEvidence, WideEvidence
+from tacit.privacy.statistics import Statistics
+from tacit.spec.reading import loads
+from tacit.spec.specification import Specification
+
+SPEC = """
+version: 1
+subjects: [{subjects}]
+streams: {{s: {{subject: who, time: at, unit: us}}}}
+windows: {{size: 10 us}}
+events:
+{events}
+private:
+  - {{pattern: "AND(x, y)", epsilon: 1, subjects: [0, 1, 2, 3, 4]}}
+  - {{pattern: "OR(y, z)", epsilon: 2, subjects: [3, 4, 5, 6]}}
+  - {{pattern: "OR({wide})", epsilon: 2, subjects: [3, 4, 5, 6]}}
+queries:
+  - {{name: plain, consumer: c, pattern: "AND(a, b)"}}
+  - {{name: there, consumer: c, pattern: "OR(AND(a, x), AND(b, NOT y))"}}
+  - {{name: order, consumer: c, pattern: "SEQ(a, x, b)"}}
+  - {{name: mixed, consumer: c, pattern: "AND(z, OR(a, SEQ(y, b)))"}}
+  - {{name: many, consumer: c, pattern: "OR(AND(a, {wide_and}), AND(b, OR({wide})))"}}
+"""
+NAMES = ("a", "b", "x", "y", "z", *(f"w{n}" for n in range(7)))
+WIDE = [f"w{n}" for n in range(7)]
+
+
+def specification(subjects: int) -> Specification:
+    lines = [f'  {n}: {{stream: s, where: "kind = {k}"}}' for k, n in enumerate(NAMES)]
+    return loads(
+        SPEC.format(
+            subjects=", ".join(map(str, range(subjects))),
+            events="\n".join(lines),
+            wide=", ".join(WIDE),
+            wide_and=", ".join(WIDE[:2]),
+        )
+    )
+
+
+def random_frame(rng: Random, subjects: int, rows: int, windows: int) -> pl.DataFrame:
+    kinds = [*range(5), *range(5), *range(len(NAMES) + 1)]
+    return pl.DataFrame(
+        {
+            "who": [rng.randrange(subjects) for _ in range(rows)],
+            "at": sorted(rng.randrange(10 * windows) for _ in range(rows)),
+            "kind": [rng.choice(kinds) for _ in range(rows)],
+        }
+    )
+
+
+def tuples(frame: pl.DataFrame, subjects: int) -> dict[tuple[int, int], list[Tuple]]:
+    """Every window of every subject; the schedule ends with the last tuple's."""
+    found: dict[tuple[int, int], list[Tuple]] = {
+        (window, who): []
+        for window in range(min(frame["at"]) // 10, max(frame["at"]) // 10 + 1)
+        for who in range(subjects)
+    }
+    for row in frame.iter_rows(named=True):
+        kinds = frozenset(NAMES[row["kind"] : row["kind"] + 1])
+        found[row["at"] // 10, row["who"]].append(Tuple(row["at"], kinds))
+    return found
+
+
+SUBJECTS = 9
+POLICY_OF = [1, 1, 1, 2, 2, 3, 3, 0, 0]
+"""No private pattern is everyone's, so number 0 keeps nothing private; then in order of naming."""
+
+
+@cache
+def surveyed() -> tuple[Specification, list[Statistics], dict[int, list[list[Tuple]]]]:
+    spec = specification(SUBJECTS)
+    frame = random_frame(Random(1), SUBJECTS, 3000, 60)
+    statistics = survey(spec, [Input("s", FrameSource(frame, "s"))], literal=True)
+    windows: dict[int, list[list[Tuple]]] = defaultdict(list)
+    for (_, who), window in tuples(frame, SUBJECTS).items():
+        windows[POLICY_OF[who]].append(window)
+    return spec, statistics, windows
+
+
+def public(window: list[Tuple], statistics: Statistics) -> list[Tuple]:
+    return [Tuple(t.time, t.types - statistics.policy.private) for t in window]
+
+
+def values(patterns: list[Pattern] | tuple[Pattern, ...], window: list[Tuple]) -> tuple[bool, ...]:
+    return tuple(detected(pattern, window) for pattern in patterns)
+
+
+@pytest.mark.parametrize("policy", range(4))
+def test_windows_and_positives_are_those_of_the_policys_subjects(policy: int) -> None:
+    spec, statistics, windows = surveyed()
+    found = statistics[policy]
+    assert found.windows == len(windows[policy])
+    for query, pattern in enumerate(spec.query_patterns.values()):
+        assert found.positives[query] == sum(detected(pattern, w) for w in windows[policy])
+
+
+@pytest.mark.parametrize("policy", range(4))
+def test_priors_count_values_by_context(policy: int) -> None:
+    _, statistics, windows = surveyed()
+    found = statistics[policy]
+    assert len(found.priors) == len(found.exposure.components)
+    for component, prior in zip(found.exposure.components, found.priors, strict=True):
+        slow = Counter(
+            (
+                values(component.signals, public(window, found)),
+                values([v.atom for v in component.variables], window),
+            )
+            for window in windows[policy]
+        )
+        rows = zip(prior.signals.tolist(), prior.values.tolist(), strict=True)
+        keys = [(tuple(signals), tuple(known)) for signals, known in rows]
+        assert len(set(keys)) == len(keys)
+        assert dict(zip(keys, prior.counts, strict=True)) == slow
+        for number, variable in enumerate(component.variables):
+            if isinstance(variable.atom, Name):
+                seen = sum(detected(variable.atom, window) for window in windows[policy])
+                rate = (seen + 0.5) / (len(windows[policy]) + 1)
+                assert prior.rates[number] == pytest.approx(rate)
+
+
+def test_the_rate_of_an_ordered_variable_counts_windows_in_which_it_makes_a_difference() -> None:
+    """SEQ(a, x, b) is open where an a comes before a b, and where no more is known."""
+    _, statistics, windows = surveyed()
+    found = statistics[1]
+    for component, prior in zip(found.exposure.components, found.priors, strict=True):
+        for number, variable in enumerate(component.variables):
+            if str(variable.atom) == "SEQ(a, x, b)":
+                (bound,) = [s for s in component.signals if str(s) == "SEQ(a, b)"]
+                free = [w for w in windows[1] if detected(bound, public(w, found))]
+                seen = sum(detected(variable.atom, window) for window in free)
+                assert prior.rates[number] == pytest.approx((seen + 0.5) / (len(free) + 1))
+                return
+    pytest.fail("there is no such variable")
+
+
+@pytest.mark.parametrize("policy", [1, 2, 3])
+def test_evidence_counts_open_windows_by_context_truth_and_presence(policy: int) -> None:
+    _, statistics, windows = surveyed()
+    found = statistics[policy]
+    assert found.touched
+    for part, evidence in zip(found.touched, found.evidence, strict=True):
+        slow: Counter[tuple[int, int, int]] = Counter()
+        sure = 0
+        for window in windows[policy]:
+            signals = values(part.signals, public(window, found))
+            context = sum(bit << n for n, bit in enumerate(signals))
+            truth = detected(part.pattern, window)
+            if part.decided[context] >= 0:
+                assert truth == bool(part.decided[context])
+                sure += truth
+                continue
+            there = values([Name(name) for name in part.elements], window)
+            slow[context, truth, sum(bit << n for n, bit in enumerate(there))] += 1
+        assert evidence.elements == part.elements
+        assert found.exact[part.query] == sure
+        if isinstance(evidence, Evidence):
+            keys = np.argwhere(evidence.counts).tolist()
+            assert {tuple(key): evidence.counts[tuple(key)] for key in keys} == slow
+        else:
+            assert isinstance(evidence, WideEvidence)
+            bits = evidence.present @ (1 << np.arange(len(part.elements)))
+            fast: Counter[tuple[int, int, int]] = Counter()
+            for situation, true, held, count in zip(
+                evidence.contexts, evidence.truth, bits, evidence.counts, strict=True
+            ):
+                fast[int(evidence.homes[situation]), int(true), int(held)] += count
+            assert fast == slow
+
+
+@pytest.mark.parametrize("policy", [2, 3])
+def test_a_wide_query_is_read_with_what_was_public_in_its_own_window(policy: int) -> None:
+    """It asks for presence alone, so that without noise every row is read as what it was."""
+    _, statistics, _ = surveyed()
+    found = statistics[policy]
+    (place,) = [n for n, part in enumerate(found.touched) if part.wide]
+    evidence = found.evidence[place]
+    assert isinstance(evidence, SampledEvidence)
+    assert set(evidence.truth.tolist()) == {True, False}
+    read = evidence.read(evidence.present, evidence.contexts)
+    assert np.array_equal(read, evidence.truth)
+    nothing = evidence.confusion(np.zeros(len(evidence.elements)), "literal")
+    assert (nothing.tp, nothing.fp, nothing.fn) == pytest.approx((evidence.there, 0, 0))
+
+
+def test_contexts_that_history_did_not_show_have_their_posterior() -> None:
+    _, statistics, _ = surveyed()
+    for found in statistics[1:]:
+        for part, evidence in zip(found.touched, found.evidence, strict=True):
+            flips = np.full(len(part.elements), 0.2)
+            assert len(evidence.posterior(flips)) == 1 << len(part.signals)
+
+
+def test_a_history_of_hardly_anything_is_enough_to_count() -> None:
+    spec = specification(SUBJECTS)
+    frame = pl.DataFrame({"who": [5], "at": [3], "kind": [99]})
+    statistics = survey(spec, [Input("s", FrameSource(frame, "s"))], literal=True)
+    assert [found.windows for found in statistics] == [2, 3, 2, 2]
+    for found in statistics:
+        for part, evidence in zip(found.touched, found.evidence, strict=True):
+            shares = evidence.posterior(np.full(len(part.elements), 0.3))
+            assert np.isfinite(shares).all()
+
+
+def test_literal_trials_come_near_what_every_draw_of_times_gives() -> None:
+    """SEQ(a, x, b) with x there: how often a time between falls, given the public events."""
+    _, statistics, windows = surveyed()
+    found = statistics[1]
+    (place,) = [n for n, part in enumerate(found.touched) if str(part.pattern) == "SEQ(a, x, b)"]
+    part, evidence = found.touched[place], found.evidence[place]
+    assert isinstance(evidence, Evidence)
+    pattern = part.pattern
+    (context,) = np.flatnonzero(part.decided < 0).tolist()
+    expected: dict[tuple[bool, int], list[float]] = defaultdict(list)
+    for window in windows[1]:
+        known = public(window, found)
+        signals = values(part.signals, known)
+        if sum(bit << n for n, bit in enumerate(signals)) != context:
+            continue
+        begin = min(t.time for t in known) // 10 * 10
+        hits = [detected(pattern, [*known, Tuple(begin + k, frozenset("x"))]) for k in range(10)]
+        true, held = detected(pattern, window), detected(Name("x"), window)
+        expected[true, int(held)].append(float(np.mean(hits)))
+    assert evidence.literal[context, :, :, 0].max() < 0.05  # without x it is never read
+    for (true, there), shares in expected.items():
+        tried = 2 * len(shares)  # of four rounds, half have x
+        mean = float(np.mean(shares))
+        spread = 5 * np.sqrt(mean * (1 - mean) / tried) + 2 / tried
+        assert abs(evidence.literal[context, int(true), there, 1] - mean) < spread
+    assert len(expected) == 3
+
+
+@pytest.mark.parametrize("width", [0, 1, 16, 17, 64, 65, 130])
+def test_tallies_count_rows_as_a_counter_does(width: int) -> None:
+    rng = np.random.default_rng(width)
+    tally = Tally([2 * n for n in range(width)])
+    slow: Counter[tuple[bool, ...]] = Counter()
+    patterns = rng.random((5, max(1, 2 * width))) < 0.5
+    for windows in (1, 4, 0):
+        plain = patterns[rng.integers(0, 5, (windows, 100))].transpose(0, 2, 1)
+        padded = np.ones((windows, plain.shape[1], 128), np.bool_)
+        padded[:, :, :100] = plain
+        bits = np.packbits(padded, axis=-1, bitorder="little").view("<u8").astype(np.uint64)
+        chosen = rng.random((windows, 100)) < 0.7
+        tally.add(bits, chosen)
+        for window, who in np.argwhere(chosen):
+            slow[tuple(plain[window, 0 : 2 * width : 2, who].tolist())] += 1
+    rows, counts = tally.rows()
+    assert dict(zip(map(tuple, rows.tolist()), counts, strict=True)) == slow
+
+
+def test_tallies_put_rows_together_when_there_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tacit.planning.tallies._PENDING", 3)
+    tally = Tally([0, 1])
+    bits = np.arange(2, dtype=np.uint64).reshape(1, 2, 1)
+    for _ in range(10):
+        tally.add(bits, np.ones((1, 64), np.bool_))
+    rows, counts = tally.rows()
+    assert rows.tolist() == [[False, False], [False, True]]
+    assert counts.tolist() == [630.0, 10.0]
