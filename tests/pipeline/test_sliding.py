@@ -98,7 +98,9 @@ def test_any_pattern_is_detected_as_the_reference_says(seed: int, panes: int) ->
         for _ in range(4)
     ]
     queries = [Query(name=f"q{n}", consumer="c", pattern=p) for n, p in enumerate(patterns)]
-    spec = sliding(panes, 12, 3).model_copy(update={"queries": tuple(queries), "subjects": (0, 1)})
+    spec = sliding(panes, 12, 3).model_copy(
+        update={"queries": tuple(queries), "subjects": ("0", "1")}
+    )
     moments = sorted(random.randrange(60) for _ in range(30))
     sent = [
         (random.randrange(2), Tuple(at, frozenset("abc"[random.randrange(3)]), _values(random)))

@@ -15,7 +15,7 @@ import tacit.answers.answers as module
 from tacit.answers.answers import Answers, schema
 from tacit.answers.collected import Collected
 from tacit.privacy.certainty import ByPolicy, Certainty, Exact, Shares
-from tacit.privacy.decoding import Decoded, Decoder, decoding_program, tables
+from tacit.privacy.decoding import Decoded, TableDecoder, decoding_program, tables
 from tacit.windows.clock import NONE
 from tests.patterns.windowing import bits as unpacked
 
@@ -30,7 +30,7 @@ def pack(plain: Bits) -> NDArray[np.uint64]:
     return np.packbits(padded, axis=-1, bitorder="little").view("<u8").astype(np.uint64)
 
 
-def random_decoders(rng: np.random.Generator, columns: int, queries: int) -> list[Decoder]:
+def random_decoders(rng: np.random.Generator, columns: int, queries: int) -> list[TableDecoder]:
     """Decoders over some of the columns, called "c0" and so on, in any order."""
     made = []
     for query in range(queries):
@@ -41,11 +41,11 @@ def random_decoders(rng: np.random.Generator, columns: int, queries: int) -> lis
         if rng.random() < 0.3 and size > 1:
             yes = np.tile(yes[: size // 2], 2)
         names: tuple[Hashable, ...] = tuple(f"c{c}" for c in chosen)
-        made.append(Decoder(3 * query, names, rng.random((size, 2)), yes))
+        made.append(TableDecoder(3 * query, names, rng.random((size, 2)), yes))
     return made
 
 
-def cells(decoder: Decoder, numbers: dict[Hashable, int], plain: Bits) -> NDArray[np.int64]:
+def cells(decoder: TableDecoder, numbers: dict[Hashable, int], plain: Bits) -> NDArray[np.int64]:
     """`[window][subject]`: the cell of each, bit by bit."""
     found = np.zeros((plain.shape[0], plain.shape[2]), np.int64)
     for bit, name in enumerate(decoder.columns):

@@ -283,7 +283,7 @@ def test_blocks_do_not_share_epsilon(monkeypatch: Patch) -> None:
     assert not breaks(spec, "optimal")
     numbers: list[int] = []
 
-    def unshared(groups: list[blocks.Block]) -> list[blocks.Block]:
+    def unshared(groups: list[blocks.ChannelBlock]) -> list[blocks.ChannelBlock]:
         numbers.append(len(groups))
         return groups
 

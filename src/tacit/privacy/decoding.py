@@ -18,7 +18,7 @@ from tacit.privacy.certainty import Certainty, Shares
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Decoder:
+class TableDecoder:
     """How one query is answered and how sure that is, from the bits of some columns.
 
     A cell is the number whose bit i is column i's.
@@ -32,13 +32,13 @@ class Decoder:
     """`[cell]`: what to answer; None where the query is read literally."""
 
 
-def decoding_program(decoders: Sequence[Decoder], numbers: dict[Hashable, int]) -> Program:
+def decoding_program(decoders: Sequence[TableDecoder], numbers: dict[Hashable, int]) -> Program:
     """The program that answers all these queries, given the number of each column."""
     gates = Gates()
     return gates.program([_literal(gates, decoder) for decoder in decoders], numbers)
 
 
-def _literal(gates: Gates, decoder: Decoder) -> int:
+def _literal(gates: Gates, decoder: TableDecoder) -> int:
     assert decoder.yes is not None
     columns = [gates.column(name) for name in decoder.columns]
     known: dict[bytes, int] = {}
@@ -72,7 +72,7 @@ class Table:
     """`[cell][answer]`, as a decoder has it."""
 
 
-def tables(decoders: Iterable[Decoder], numbers: dict[Hashable, int]) -> dict[int, Table]:
+def tables(decoders: Iterable[TableDecoder], numbers: dict[Hashable, int]) -> dict[int, Table]:
     """The table of each query, given the number of each column."""
     return {
         decoder.query: Table(

@@ -29,7 +29,7 @@ STRENGTH = 4.0
 """How many windows the base rates count for in each context."""
 
 
-class Cells(NamedTuple):
+class DecoderCells(NamedTuple):
     """What a decoder can tell apart: how likely the query is true there, and what to expect."""
 
     posterior: Floats
@@ -55,7 +55,7 @@ class Known(Protocol):
     def there(self) -> float:
         """In how many windows of history the query is true."""
 
-    def cells(self, flips: Floats) -> Cells:
+    def cells(self, flips: Floats) -> DecoderCells:
         """What a posterior decoder can tell apart under these flip probabilities."""
 
     def confusion(self, flips: Floats, decode: Decode, threshold: float = 0.5) -> Confusion[float]:
@@ -140,10 +140,10 @@ class Evidence:
         total = np.stack([no.sum(axis=1), yes.sum(axis=1)], axis=-1)
         return ratio(right, total, np.array([1 - self.rate, self.rate]))
 
-    def cells(self, flips: Floats) -> Cells:
+    def cells(self, flips: Floats) -> DecoderCells:
         """All contexts and noisy presences."""
         seen = through(self.counts, flips)
-        return Cells(self.posterior(flips).ravel(), seen[:, 1].ravel(), seen[:, 0].ravel())
+        return DecoderCells(self.posterior(flips).ravel(), seen[:, 1].ravel(), seen[:, 0].ravel())
 
     @property
     def there(self) -> float:
@@ -252,11 +252,13 @@ def best_threshold(
     )
 
 
-def cut_cells(found: Sequence[Cells], alpha: float, exact: float = 0.0) -> tuple[float, float]:
+def cut_cells(
+    found: Sequence[DecoderCells], alpha: float, exact: float = 0.0
+) -> tuple[float, float]:
     """The posterior from which on to say yes in these cells, for the best micro Q, and that Q."""
     posterior, true, false = (
         np.concatenate([np.zeros(0), *(getattr(cells, part) for cells in found)])
-        for part in Cells._fields
+        for part in DecoderCells._fields
     )
     # Posteriors that differ by their rounding alone must not fall on different sides of a cut.
     falling = -np.round(posterior, 12)

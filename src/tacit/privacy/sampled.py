@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tacit.errors import PlanError
 from tacit.kernels import compiled
-from tacit.privacy.evidence import STRENGTH, Cells, Decode, Floats, ratio
+from tacit.privacy.evidence import STRENGTH, Decode, DecoderCells, Floats, ratio
 from tacit.privacy.quality import Confusion
 
 Bits = NDArray[np.bool_]
@@ -121,10 +121,10 @@ class SampledEvidence:
         posterior = self.posterior(flips)
         return np.stack([1 - posterior[:, 0], posterior[:, 1]], axis=-1)
 
-    def cells(self, flips: Floats) -> Cells:
+    def cells(self, flips: Floats) -> DecoderCells:
         """All contexts and literal answers."""
         seen = self._answered(flips)
-        return Cells(self.posterior_of(seen).ravel(), seen[:, 1].ravel(), seen[:, 0].ravel())
+        return DecoderCells(self.posterior_of(seen).ravel(), seen[:, 1].ravel(), seen[:, 0].ravel())
 
     def posterior_of(self, seen: Floats) -> Floats:
         """The posterior that `[context][truth][answer]` windows give."""

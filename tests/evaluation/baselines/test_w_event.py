@@ -17,7 +17,7 @@ from tacit.evaluation.baselines import (
 )
 from tacit.evaluation.baselines.budget_absorption import absorb
 from tacit.evaluation.baselines.budget_distribution import distribute
-from tacit.evaluation.baselines.releases import Release
+from tacit.evaluation.baselines.releases import NoisyPresence
 from tests.evaluation.baselines.settings import (
     PRIVATE,
     TYPES,
@@ -115,7 +115,9 @@ def test_the_largest_share_of_a_step_is_reached(kernel: Kernel, w: int) -> None:
     assert (spent + tested)[0, -1] == pytest.approx(7.0 * share)
 
 
-def likelihood(presence: Presence, kind: type, total: float, w: int, release: Release) -> float:
+def likelihood(
+    presence: Presence, kind: type, total: float, w: int, release: NoisyPresence
+) -> float:
     """The logarithm of the density of a release, for one subject, if this was present."""
     from scipy.stats import laplace
 
@@ -180,7 +182,7 @@ def test_some_release_tells_neighbours_apart_by_epsilon(
     noise = np.zeros(presence.shape)
     doubt[0, -1], noise[0, -1] = 1e3, 50.0
     spent, tested = kernel(presence, total, w, noise, doubt)
-    release = Release(noise, np.zeros((1, 10), np.uint8), np.zeros((1, 4)), spent, tested)
+    release = NoisyPresence(noise, np.zeros((1, 10), np.uint8), np.zeros((1, 4)), spent, tested)
     neighbour = presence.copy()
     neighbour[0, -1, 1:] = True
     one, other = (likelihood(p[0], kind, total, w, release) for p in (neighbour, presence))

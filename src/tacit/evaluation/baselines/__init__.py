@@ -10,7 +10,7 @@ from tacit.evaluation.baselines.decoding import Decoder, literal, measured, post
 from tacit.evaluation.baselines.event_level import EventLevel
 from tacit.evaluation.baselines.landmark import LandmarkAdaptive, LandmarkUniform
 from tacit.evaluation.baselines.prior_alone import PriorAlone
-from tacit.evaluation.baselines.releases import Baseline, Release
+from tacit.evaluation.baselines.releases import Baseline, NoisyPresence
 from tacit.evaluation.baselines.setting import Setting
 from tacit.evaluation.baselines.suppression import Suppression
 from tacit.evaluation.baselines.user_level import UserLevel
@@ -39,8 +39,8 @@ __all__ = [
     "EventLevel",
     "LandmarkAdaptive",
     "LandmarkUniform",
+    "NoisyPresence",
     "PriorAlone",
-    "Release",
     "Setting",
     "Suppression",
     "UserLevel",

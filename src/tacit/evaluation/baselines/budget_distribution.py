@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tacit.evaluation.baselines.dissimilarity import distance
 from tacit.evaluation.baselines.releases import (
     Amount,
-    Release,
+    NoisyPresence,
     check_steps,
     for_each_subject,
     laplacian,
@@ -59,7 +59,7 @@ class BudgetDistribution:
 
     def release(
         self, presence: Presence, setting: Setting, epsilon: Amount, random: np.random.Generator
-    ) -> Release:
+    ) -> NoisyPresence:
         """Walk through each subject's windows."""
         streams = setting.streams(presence)
         total = per_event(setting, epsilon) / self.largest_share

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.errors import PrivacyError
-from tacit.evaluation.baselines.releases import Amount, Baseline, Release
-from tacit.evaluation.baselines.setting import Asked, Floats, Presence, Setting
-from tacit.privacy.evidence import STRENGTH, Cells, Decode, cut_cells, ratio
+from tacit.evaluation.baselines.releases import Amount, Baseline, NoisyPresence
+from tacit.evaluation.baselines.setting import Floats, Presence, QueryTable, Setting
+from tacit.privacy.evidence import STRENGTH, Decode, DecoderCells, cut_cells, ratio
 from tacit.privacy.quality import Confusion, micro_alpha
 
 
@@ -27,7 +27,7 @@ class Decoder:
     yes: tuple[NDArray[np.bool_], ...]
     """For each query, `[grade][y]`."""
 
-    def answer(self, release: Release) -> NDArray[np.bool_]:
+    def answer(self, release: NoisyPresence) -> NDArray[np.bool_]:
         """The answers `[query][window]`, or `[query][subject][window]`."""
         grades = release.grades
         return _stacked(
@@ -58,7 +58,7 @@ def posterior(
     shares /= max(1.0, shares.sum())
     channels = _channels(tried, setting.history)
     found = [_cells(asked, channels, shares) for asked in setting.asked]
-    flat = [Cells(*(part.ravel() for part in cells)) for cells in found]
+    flat = [DecoderCells(*(part.ravel() for part in cells)) for cells in found]
     threshold, _ = cut_cells(flat, micro_alpha(setting.alphas))
     return Decoder(setting, tuple(cells.posterior >= threshold for cells in found))
 
@@ -105,7 +105,7 @@ def _stacked(answers: list[NDArray[np.bool_]], shape: tuple[int, ...]) -> NDArra
     return np.stack(answers) if answers else np.zeros((0, *shape), np.bool_)
 
 
-def _channels(tried: Release, truth: Presence) -> Floats:
+def _channels(tried: NoisyPresence, truth: Presence) -> Floats:
     """`[grade][type][x][y]`: how likely a bit x comes out as y.
 
     Known probabilities are used directly. How repeated bits relate to the true ones is learned,
@@ -127,7 +127,7 @@ def _channels(tried: Release, truth: Presence) -> Floats:
     return channels.reshape(*flips.shape, 2, 2)
 
 
-def _cells(asked: Asked, channels: Floats, shares: Floats) -> Cells:
+def _cells(asked: QueryTable, channels: Floats, shares: Floats) -> DecoderCells:
     """`[grade][y]`: how likely the query is true, and what to expect of history's windows."""
     grades = len(shares)
     noisy = np.repeat(asked.weights.reshape(4, 1, -1), grades, axis=1)
@@ -136,6 +136,6 @@ def _cells(asked: Asked, channels: Floats, shares: Floats) -> Cells:
         noisy = np.einsum("qgaxb,gxy->qgayb", parts, channels[:, column]).reshape(noisy.shape)
     true, true_seen, false, false_seen = noisy
     rate = float(true[0].sum() / (true[0] + false[0]).sum())
-    return Cells(
+    return DecoderCells(
         ratio(true, true + false, rate), true_seen * shares[:, None], false_seen * shares[:, None]
     )

@@ -9,7 +9,7 @@ import numpy as np
 
 from tacit.evaluation.baselines.releases import (
     Amount,
-    Release,
+    NoisyPresence,
     flipped,
     for_each_subject,
     per_event,
@@ -37,7 +37,7 @@ class EventLevel:
 
     def release(
         self, presence: Presence, setting: Setting, epsilon: Amount, random: np.random.Generator
-    ) -> Release:
+    ) -> NoisyPresence:
         """Flip every bit."""
         setting.streams(presence)
         return flipped(presence, per_event(setting, epsilon), random)

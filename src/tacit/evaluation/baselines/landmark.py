@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tacit.errors import PrivacyError
 from tacit.evaluation.baselines.releases import (
     Amount,
-    Release,
+    NoisyPresence,
     laplacian,
     per_event,
     standard_laplace,
@@ -55,7 +55,7 @@ class LandmarkUniform:
 
     def release(
         self, presence: Presence, setting: Setting, epsilon: Amount, random: np.random.Generator
-    ) -> Release:
+    ) -> NoisyPresence:
         """Add noise of scale m/epsilon to every bit."""
         return noisy(presence, setting, per_event(setting, epsilon), random)
 
@@ -92,7 +92,7 @@ class LandmarkAdaptive:
 
     def release(
         self, presence: Presence, setting: Setting, epsilon: Amount, random: np.random.Generator
-    ) -> Release:
+    ) -> NoisyPresence:
         """Walk through each subject's windows."""
         streams, share = setting.streams(presence), per_event(setting, epsilon)
         noise = standard_laplace(random, streams.shape)

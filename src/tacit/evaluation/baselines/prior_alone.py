@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from tacit.evaluation.baselines.releases import Amount, Release, check_epsilon
+from tacit.evaluation.baselines.releases import Amount, NoisyPresence, check_epsilon
 from tacit.evaluation.baselines.setting import Floats, Presence, Setting
 from tacit.evaluation.baselines.suppression import without
 
@@ -36,7 +36,7 @@ class PriorAlone:
         setting: Setting,
         epsilon: Amount,
         random: np.random.Generator,  # noqa: ARG002 - nothing is drawn
-    ) -> Release:
+    ) -> NoisyPresence:
         """Remove the private types; the same for every epsilon."""
         check_epsilon(epsilon)
         setting.streams(presence)

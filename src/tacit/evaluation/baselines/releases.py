@@ -27,7 +27,7 @@ _UNIT = 2**53
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Release:
+class NoisyPresence:
     """Noisy presence, with what is public about its noise."""
 
     values: Floats | Presence
@@ -69,7 +69,7 @@ class Baseline(Protocol):
 
     def release(
         self, presence: Presence, setting: Setting, epsilon: Amount, random: np.random.Generator
-    ) -> Release:
+    ) -> NoisyPresence:
         """Noisy presence, with a pattern-level loss of epsilon at most in any window."""
 
 
@@ -114,22 +114,22 @@ def flip_chance(epsilon: float) -> float:
     return min(_UNIT // 2, ceil(_UNIT * share) + 2) / _UNIT
 
 
-def flipped(presence: Presence, epsilon: float, random: np.random.Generator) -> Release:
+def flipped(presence: Presence, epsilon: float, random: np.random.Generator) -> NoisyPresence:
     """Randomised response: every bit is flipped, with epsilon per bit."""
     chance = flip_chance(epsilon)
     bits = presence ^ (random.random(presence.shape) < chance)
     return alike(bits, np.full(presence.shape[-1], chance), epsilon)
 
 
-def alike(values: Floats | Presence, flips: Floats, epsilon: float) -> Release:
+def alike(values: Floats | Presence, flips: Floats, epsilon: float) -> NoisyPresence:
     """A release whose windows all have the same noise, of epsilon per event."""
     windows = values.shape[:-1]
     known = np.stack([np.full_like(flips, np.nan), flips])
     spent = np.full(windows, epsilon)
-    return Release(values, np.ones(windows, np.uint8), known, spent, np.zeros(windows))
+    return NoisyPresence(values, np.ones(windows, np.uint8), known, spent, np.zeros(windows))
 
 
-def laplacian(values: Floats, spent: Floats, tested: Floats, most: float) -> Release:
+def laplacian(values: Floats, spent: Floats, tested: Floats, most: float) -> NoisyPresence:
     """A release by the Laplace mechanism, whose scale is 1/spent; `most` is spent at most.
 
     Thresholded at a half, a value is wrong with probability exp(-spent/2)/2.
@@ -141,7 +141,7 @@ def laplacian(values: Floats, spent: Floats, tested: Floats, most: float) -> Rel
     levels = most * 2 ** (-np.arange(GRADES) / 2)
     flips = np.concatenate([[np.nan], np.exp(-levels / 2) / 2])
     known = np.broadcast_to(flips[:, None], (len(flips), values.shape[-1]))
-    return Release(values, grades, known, spent, tested)
+    return NoisyPresence(values, grades, known, spent, tested)
 
 
 def standard_laplace(random: np.random.Generator, shape: tuple[int, ...]) -> Floats:

@@ -25,7 +25,7 @@ MOST_ELEMENTS = 12
 
 
 @dataclass(frozen=True, eq=False)
-class Asked:
+class QueryTable:
     """A query as a table: bit i of a number x below 2**k says whether its element i is there."""
 
     columns: tuple[int, ...]
@@ -106,7 +106,7 @@ class Setting:
         return np.array([n for n, name in enumerate(self.types) if name in named])
 
     @cached_property
-    def asked(self) -> tuple[Asked, ...]:
+    def asked(self) -> tuple[QueryTable, ...]:
         """The queries as tables."""
         return tuple(self._tabulate(boolean_form(query)) for query in self.queries)
 
@@ -128,14 +128,14 @@ class Setting:
         if len(elements(query)) > MOST_ELEMENTS:
             raise PatternError(f"a query of a baseline has at most {MOST_ELEMENTS} event types")
 
-    def _tabulate(self, query: Pattern) -> Asked:
+    def _tabulate(self, query: Pattern) -> QueryTable:
         names = elements(query)
         x = np.arange(2 ** len(names))
         present = {name: (x >> place & 1).astype(np.bool_) for place, name in enumerate(names)}
         table = _value(query, present)
-        asked = Asked(tuple(map(self.types.index, names)), table, np.zeros(len(x)))
+        asked = QueryTable(tuple(map(self.types.index, names)), table, np.zeros(len(x)))
         counts = np.bincount(asked.read(self.history).ravel(), minlength=len(x))
-        return Asked(asked.columns, table, counts.astype(np.float64))
+        return QueryTable(asked.columns, table, counts.astype(np.float64))
 
 
 def _value(pattern: Pattern, present: Mapping[str, Presence]) -> Presence:

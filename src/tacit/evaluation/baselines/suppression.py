@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.evaluation.baselines.releases import Amount, Release, alike, check_epsilon
+from tacit.evaluation.baselines.releases import Amount, NoisyPresence, alike, check_epsilon
 from tacit.evaluation.baselines.setting import Floats, Presence, Setting
 from tacit.privacy.quality import Confusion, micro_alpha
 
@@ -47,13 +47,13 @@ class Suppression:
         setting: Setting,
         epsilon: Amount,
         random: np.random.Generator,  # noqa: ARG002 - nothing is drawn
-    ) -> Release:
+    ) -> NoisyPresence:
         """Remove the suppressed types; the same for every epsilon."""
         spent = float(self.own_epsilon(presence, setting, epsilon).max(initial=0.0))
         return without(presence, suppressed(setting), spent)
 
 
-def without(presence: Presence, hidden: Iterable[int], spent: float) -> Release:
+def without(presence: Presence, hidden: Iterable[int], spent: float) -> NoisyPresence:
     """Presence unchanged, except for suppressed types, whose bits carry no information."""
     columns = list(hidden)
     shown = presence.copy()

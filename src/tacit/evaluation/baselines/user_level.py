@@ -10,7 +10,7 @@ import numpy as np
 from tacit.errors import PrivacyError
 from tacit.evaluation.baselines.releases import (
     Amount,
-    Release,
+    NoisyPresence,
     flipped,
     for_each_subject,
     per_event,
@@ -53,7 +53,7 @@ class UserLevel:
 
     def release(
         self, presence: Presence, setting: Setting, epsilon: Amount, random: np.random.Generator
-    ) -> Release:
+    ) -> NoisyPresence:
         """Flip every bit."""
         setting.streams(presence)
         return flipped(presence, self._share(presence, setting, epsilon), random)

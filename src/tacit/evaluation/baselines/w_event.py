@@ -9,7 +9,7 @@ import numpy as np
 
 from tacit.evaluation.baselines.releases import (
     Amount,
-    Release,
+    NoisyPresence,
     alike,
     check_steps,
     for_each_subject,
@@ -45,7 +45,7 @@ class WEventUniform:
 
     def release(
         self, presence: Presence, setting: Setting, epsilon: Amount, random: np.random.Generator
-    ) -> Release:
+    ) -> NoisyPresence:
         """Add noise of scale m/epsilon to every bit."""
         return noisy(presence, setting, per_event(setting, epsilon), random)
 
@@ -75,7 +75,7 @@ class WEventSample:
 
     def release(
         self, presence: Presence, setting: Setting, epsilon: Amount, random: np.random.Generator
-    ) -> Release:
+    ) -> NoisyPresence:
         """Add noise of scale m/epsilon to every w-th window, and repeat it."""
         streams, share = setting.streams(presence), per_event(setting, epsilon)
         published = streams[:, :: self.w]
@@ -88,7 +88,7 @@ class WEventSample:
 
 def noisy(
     presence: Presence, setting: Setting, share: float, random: np.random.Generator
-) -> Release:
+) -> NoisyPresence:
     """Every window, with Laplace noise of scale 1/share on every bit."""
     setting.streams(presence)
     values = standard_laplace(random, presence.shape)

@@ -19,7 +19,7 @@ from tacit.errors import PlanError
 from tacit.patterns.tree import Name, Pattern
 from tacit.privacy.auditing import Ratio, multiply_ratios, row_ratio
 from tacit.privacy.certainty import Certainty
-from tacit.privacy.decoding import Decoded, Decoder, decoding_program, tables
+from tacit.privacy.decoding import Decoded, TableDecoder, decoding_program, tables
 from tacit.privacy.elements import Elements
 from tacit.privacy.evidence import Decode, Evidence, best_threshold
 from tacit.privacy.mechanisms.mechanism import (
@@ -110,7 +110,7 @@ class Flips(Mechanism):
             part for part in self.touched if part.wide or (self.literal and part.table is None)
         )
 
-    def decoders(self) -> list[Decoder]:
+    def decoders(self) -> list[TableDecoder]:
         """How each touched query is answered."""
         read_queries = {part.query for part in self.read_parts}
         return [
@@ -118,7 +118,7 @@ class Flips(Mechanism):
             for part, right in zip(self.touched, self.right, strict=True)
         ]
 
-    def _decoder(self, part: Touched, right: Floats, *, read: bool) -> Decoder:
+    def _decoder(self, part: Touched, right: Floats, *, read: bool) -> TableDecoder:
         # The context has the lowest bits of a cell, presence those above.
         cells = right.transpose(1, 0, 2).reshape(-1, 2)
         noisy = (part.query,) if part.wide else part.elements
@@ -126,7 +126,7 @@ class Flips(Mechanism):
         if self.literal:
             yes = np.empty(0, np.bool_) if part.table is None else part.table.T.reshape(-1)
         unread = None if self.literal and read else yes
-        return Decoder(part.query, (*part.signals, *noisy), cells, unread)
+        return TableDecoder(part.query, (*part.signals, *noisy), cells, unread)
 
     def start(self, run: RunSetup) -> FlipProtector:
         """Flip in windows; or in panes, where windows slide."""

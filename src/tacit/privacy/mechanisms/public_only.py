@@ -20,8 +20,8 @@ from tacit.patterns.booleans import distinct_rows, pack_rows, to_columns
 from tacit.patterns.tree import Pattern, elements
 from tacit.privacy.certainty import Certainty, Shares
 from tacit.privacy.components import Component, Exposure, Question
-from tacit.privacy.decoding import Decoded, Decoder, decoding_program, tables
-from tacit.privacy.evidence import Cells, Evidence
+from tacit.privacy.decoding import Decoded, TableDecoder, decoding_program, tables
+from tacit.privacy.evidence import DecoderCells, Evidence
 from tacit.privacy.keys import Keys
 from tacit.privacy.mechanisms.mechanism import (
     Columns,
@@ -134,10 +134,12 @@ class PublicTables(PublicOnly):
         likely = tuple(_read_table(part, plain) for part in parts)
         return cls(private, parts, likely, threshold)
 
-    def decoders(self) -> list[Decoder]:
+    def decoders(self) -> list[TableDecoder]:
         """How each touched query is answered."""
         return [
-            Decoder(part.query, part.signals, np.stack([1 - p, p], axis=-1), p >= self.threshold)
+            TableDecoder(
+                part.query, part.signals, np.stack([1 - p, p], axis=-1), p >= self.threshold
+            )
             for part, p in zip(self.touched, self.likely, strict=True)
         ]
 
@@ -151,7 +153,7 @@ class PublicTables(PublicOnly):
         counts[0] = statistics.exact
         for part, known, likely in zip(self.touched, statistics.evidence, self.likely, strict=True):
             false, true = _seen(part, known)
-            found = Cells(likely, true, false).confusion(self.threshold)
+            found = DecoderCells(likely, true, false).confusion(self.threshold)
             counts[:, part.query] += found.tp, found.fp, found.fn
         return Confusion(*counts)
 

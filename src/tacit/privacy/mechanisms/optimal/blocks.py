@@ -26,7 +26,7 @@ _TIE = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class ChannelBlock:
     """Open parts of a context that are answered by one draw from one channel."""
 
     parts: tuple[int, ...]
@@ -45,7 +45,7 @@ class ContextOutline(NamedTuple):
 
     decided: Bits
     """For each part whether it is true whatever private events do."""
-    blocks: tuple[Block, ...]
+    blocks: tuple[ChannelBlock, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Context:
     """What is done in windows whose public events say the same."""
 
     decided: Bits
-    blocks: tuple[tuple[Block, Design], ...]
+    blocks: tuple[tuple[ChannelBlock, Design], ...]
 
 
 @dataclass(frozen=True)
@@ -91,17 +91,21 @@ class ComponentChannels:
         tables = self.component.tables(signals)
         open_parts = [n for n, table in enumerate(tables) if not (table == table[0]).all()]
         decided = np.array([bool(table.all()) for table in tables], np.bool_)
-        blocks: list[Block] = []
+        blocks: list[ChannelBlock] = []
         for parts in _linked(self.component, open_parts):
             blocks += self._blocks(parts, tables, signals)
         return ContextOutline(decided, tuple(blocks))
 
-    def _blocks(self, parts: list[int], tables: Sequence[Bits], signals: Bits) -> list[Block]:
+    def _blocks(
+        self, parts: list[int], tables: Sequence[Bits], signals: Bits
+    ) -> list[ChannelBlock]:
         """One block for all of these parts, or several if they have too many classes."""
         whole = self._block(parts, tables, signals, MOST_CLASSES)
         return [whole] if whole else _best_shares(self._groups(parts, tables, signals))
 
-    def _groups(self, parts: list[int], tables: Sequence[Bits], signals: Bits) -> list[Block]:
+    def _groups(
+        self, parts: list[int], tables: Sequence[Bits], signals: Bits
+    ) -> list[ChannelBlock]:
         """Parts in groups of few variables, and so of few classes.
 
         A group begins with the part that has most variables left; it takes in other variables
@@ -128,16 +132,16 @@ class ComponentChannels:
     @overload
     def _block(
         self, parts: list[int], tables: Sequence[Bits], signals: Bits, most: None
-    ) -> Block: ...
+    ) -> ChannelBlock: ...
 
     @overload
     def _block(
         self, parts: list[int], tables: Sequence[Bits], signals: Bits, most: int
-    ) -> Block | None: ...
+    ) -> ChannelBlock | None: ...
 
     def _block(
         self, parts: list[int], tables: Sequence[Bits], signals: Bits, most: int | None
-    ) -> Block | None:
+    ) -> ChannelBlock | None:
         """The block of these parts, or None if it has more than so many classes."""
         used = sorted({v for part in parts for v in self.component.parts[part].variables})
         if most is not None and len(used) > MOST_VARIABLES:
@@ -160,7 +164,9 @@ class ComponentChannels:
             whole = Choice(different, prior, neighbours, reward, penalty)
             self._choices[key] = merge(whole, MOST_CLASSES)
         choice, place = self._choices[key]
-        return Block(tuple(parts), tuple(columns.ravel().tolist()), tuple(used), place, choice)
+        return ChannelBlock(
+            tuple(parts), tuple(columns.ravel().tolist()), tuple(used), place, choice
+        )
 
 
 def worth(
@@ -215,14 +221,14 @@ def _cliques(
     return tuple(Neighbours(rows, epsilon) for rows, epsilon in found)
 
 
-def _best_shares(groups: list[Block]) -> list[Block]:
+def _best_shares(groups: list[ChannelBlock]) -> list[ChannelBlock]:
     """Groups that share epsilon: the best few equally, the others none, by expected utility.
 
     The shares add up to one, so that for every private pattern the epsilons add up to its own.
     """
     gains = [_utility([group]) - _utility([_scaled(group, 0)]) for group in groups]
     order = sorted(range(len(groups)), key=lambda n: -gains[n])
-    best: list[Block] = []
+    best: list[ChannelBlock] = []
     worth = -np.inf
     doubled = {min(1 << n, len(groups)) for n in range(len(groups).bit_length() + 1)}
     for few in sorted(doubled):
@@ -234,7 +240,7 @@ def _best_shares(groups: list[Block]) -> list[Block]:
     return best
 
 
-def _scaled(block: Block, share: Fraction | int) -> Block:
+def _scaled(block: ChannelBlock, share: Fraction | int) -> ChannelBlock:
     """The block with a share of its epsilon."""
     neighbours = tuple(
         Neighbours(group.rows, group.epsilon * share) for group in block.choice.neighbours
@@ -242,5 +248,5 @@ def _scaled(block: Block, share: Fraction | int) -> Block:
     return replace(block, choice=replace(block.choice, neighbours=neighbours))
 
 
-def _utility(blocks: Sequence[Block]) -> float:
+def _utility(blocks: Sequence[ChannelBlock]) -> float:
     return sum(solve(block.choice).utility for block in blocks)

@@ -19,7 +19,7 @@ from tacit.kernels import compiled
 from tacit.patterns.booleans import distinct_rows, pack_rows
 from tacit.privacy.keys import Keys
 from tacit.privacy.mechanisms.optimal.blocks import (
-    Block,
+    ChannelBlock,
     ComponentChannels,
     Context,
     literally,
@@ -228,7 +228,7 @@ class Contexts:
         self._direct = np.concatenate([self._direct, rows])
         self._code = np.append(self._code, codes)
 
-    def _lay(self, blocks: list[tuple[Block, Design]]) -> None:
+    def _lay(self, blocks: list[tuple[ChannelBlock, Design]]) -> None:
         """Lay channels after those that are there."""
         laid = self._laid
         widths = [design.channel.table.shape[1] for _, design in blocks]
@@ -260,7 +260,7 @@ class Contexts:
         self._sampler.extend(list(new.values()))
         return np.array([self._rows[id(d.channel)] for d in designs], np.int64)
 
-    def _read(self, block: Block, design: Design) -> Bits:
+    def _read(self, block: ChannelBlock, design: Design) -> Bits:
         """`[symbol][query of the choice]`: what each symbol is read as."""
         if self._threshold is not None:
             return np.asarray(design.posterior >= self._threshold)

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.privacy.components import Question
-from tacit.privacy.evidence import Cells
+from tacit.privacy.evidence import DecoderCells
 from tacit.privacy.mechanisms.optimal.blocks import (
-    Block,
+    ChannelBlock,
     ComponentChannels,
     ContextOutline,
     literally,
@@ -51,10 +51,10 @@ class Spread(NamedTuple):
     windows: Floats
 
     @property
-    def cells(self) -> Cells:
+    def cells(self) -> DecoderCells:
         """The same with the windows in which the part is true and those in which it is not."""
         true = self.windows * self.posterior
-        return Cells(self.posterior, true, self.windows - true)
+        return DecoderCells(self.posterior, true, self.windows - true)
 
 
 class OptimalExpectation:
@@ -181,7 +181,7 @@ def _spreads(parts: int, met: Sequence[HistoryContext], stakes: Stakes) -> list[
     ]
 
 
-def _drawn(block: Block, stakes: Stakes) -> list[tuple[Floats, Bits, Floats]]:
+def _drawn(block: ChannelBlock, stakes: Stakes) -> list[tuple[Floats, Bits, Floats]]:
     """For each part of a block what its symbols say, and how likely they are."""
     reward, penalty = worth(stakes[list(block.parts)], np.array(block.columns))
     choice = replace(block.choice, reward=reward, penalty=penalty)

@@ -27,7 +27,7 @@ from tacit.privacy.mechanisms.mechanism import (
     RunSetup,
 )
 from tacit.privacy.mechanisms.objective import ElementObjective
-from tacit.privacy.mechanisms.optimal.blocks import Block, ComponentChannels, Context
+from tacit.privacy.mechanisms.optimal.blocks import ChannelBlock, ComponentChannels, Context
 from tacit.privacy.mechanisms.optimal.draw import ChannelProtector
 from tacit.privacy.mechanisms.optimal.expectation import OptimalExpectation
 from tacit.privacy.mechanisms.public_only import PublicContexts
@@ -295,7 +295,7 @@ def _context_ratio(context: Context, changed: frozenset[int]) -> Ratio:
     )
 
 
-def _block_ratio(block: Block, channel: Channel, changed: frozenset[int]) -> Ratio:
+def _block_ratio(block: ChannelBlock, channel: Channel, changed: frozenset[int]) -> Ratio:
     """How far a channel tells windows apart in which only these variables differ."""
     inside = sum(1 << place for place, v in enumerate(block.variables) if v in changed)
     if not inside:
