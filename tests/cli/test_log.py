@@ -59,7 +59,7 @@ def test_an_exception_of_others_is_logged_without_its_words(
     assert len(said.splitlines()) == 2
     assert SECRET not in said
     assert "ValueError" in said
-    assert "test_logs.py" in said
+    assert "test_log.py" in said
     assert "a.csv is gone" in said
 
 
