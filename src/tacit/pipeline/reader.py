@@ -136,6 +136,7 @@ class Reader:
         self._extractor = extractor
         self._future = future
         self._report = progress
+        self._resumable = resumable
         self._keys = [f"{input_.stream}={input_.source.name}" for input_ in inputs]
         twice = {key for key in self._keys if self._keys.count(key) > 1}
         if twice and resumable:
@@ -168,7 +169,9 @@ class Reader:
             self.inputs[number].source.acknowledge(receipt)
 
     def advance(self, batch: MergedBatch, inserted: int) -> None:
-        """The first so many of these tuples are in the windows."""
+        """The first so many of these tuples are in the windows; a run that is resumed needs it."""
+        if not self._resumable:
+            return
         for rows, taken, progress in batch.inserted_rows(inserted):
             position = rows.position
             assert position is not None, "these rows were not read by a reader"
