@@ -50,7 +50,7 @@ OUTLETS: Final = (
     *("{consumer}.jsonl", "{subject}.csv", "{consumer}/{query}/"),
 )
 BY_RECEIVERS: Final = ("tacit_releases_undelivered", "tacit_delivery_retries_total")
-"""Metrics that wait for whoever takes the answers: they differ from run to run."""
+"""Metrics that depend on how fast answers are delivered: they differ from run to run."""
 
 
 @dataclass(frozen=True)

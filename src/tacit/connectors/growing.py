@@ -1,6 +1,6 @@
 """A folder that files are added to while it is read: one after the other, in order of name.
 
-A file counts when it stands there under its final name: whoever writes it renames it into
+A file counts when it stands there under its final name: the writer renames it into
 place, each under a later name than the ones before.
 """
 

@@ -132,7 +132,7 @@ def _places(ids: NDArray[np.int64]) -> slice | NDArray[np.int64]:
 
 
 def _long(spent: Amounts, places: int) -> Amounts:
-    """Balances with a place for every id; whoever has none has spent nothing."""
+    """Balances with a place for every id; a subject without one has spent nothing."""
     if len(spent) >= places:
         return spent
     return np.concatenate([spent, np.zeros(places - len(spent), np.int64)])

@@ -1,7 +1,7 @@
 """Balances: what subjects have spent in a horizon, always the sum of the charges in it.
 
 A horizon that nobody asked for before is summed up from charges; from then on every charge in
-it, whoever makes it and whatever the horizon of its own limit, is added.
+it is added, of any run and whatever the horizon of its own limit.
 """
 
 from __future__ import annotations

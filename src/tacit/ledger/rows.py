@@ -1,4 +1,4 @@
-"""Charges as rows, for whoever wants to reckon with them elsewhere."""
+"""Charges as rows, for use in other programs."""
 
 from __future__ import annotations
 

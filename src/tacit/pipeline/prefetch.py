@@ -74,7 +74,7 @@ def _fill(items: Iterator[T], waiting: _Putting, stop: threading.Event) -> None:
             waiting.put(end)
 
 
-def mingle(
+def interleave(
     flows: Sequence[Iterator[T]], ahead: int, patience: Callable[[], float]
 ) -> Generator[tuple[int, T] | None, None, None]:
     """Yield what several iterators give, as it comes, each with the number of its iterator.
@@ -90,7 +90,7 @@ def mingle(
         threading.Thread(
             target=_fill,
             args=(flow, _Labelled(waiting, number), stop),
-            name=f"tacit-mingle-{number}",
+            name=f"tacit-interleave-{number}",
             daemon=True,
         )
         for number, flow in enumerate(flows)

@@ -25,7 +25,7 @@ from tacit.pipeline.deadletters import DeadLetters
 from tacit.pipeline.engine import Refused
 from tacit.pipeline.flow import Flow, SourceColumns
 from tacit.pipeline.merge import merge
-from tacit.pipeline.prefetch import mingle, prefetch
+from tacit.pipeline.prefetch import interleave, prefetch
 from tacit.pipeline.sources import Batch, Source
 from tacit.windows.clock import REASONS
 from tacit.windows.jumps import Jumps
@@ -227,7 +227,7 @@ class Reader:
         flows = [self._rows(number) for number in range(len(self.inputs))]
         jumps, front = self._extractor.jumps, max(map(self._progress, self._keys))
         confirmation = None if jumps is None else Confirmation(jumps, front)
-        for item in mingle(flows, _AHEAD * len(flows), patience):
+        for item in interleave(flows, _AHEAD * len(flows), patience):
             if item is None:
                 yield None
                 continue

@@ -139,7 +139,7 @@ class _Desk(Receiver):
         """Nothing is subscribed to."""
 
     def rested(self) -> None:
-        """Have whoever waits look again."""
+        """Wake the threads that wait."""
         with self.changed:
             self.changed.notify_all()
 

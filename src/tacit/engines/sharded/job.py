@@ -95,7 +95,7 @@ class Job:
         return max(needed + 2, min(held, affordable))
 
     def write(self, folder: Path) -> None:
-        """Put it into a folder; whoever finds the plain part there finds all of it."""
+        """Write it to a folder; the plain part comes last, so where it is, all of it is."""
         folder.mkdir(parents=True, exist_ok=True)
         (folder / _TERMS).write_bytes(self.terms.packed)
         arrays: dict[str, NDArray[Any]] = {

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tacit.pipeline.batches import EventBatch, Rows
 from tacit.pipeline.merge import merge
-from tacit.pipeline.prefetch import mingle
+from tacit.pipeline.prefetch import interleave
 
 
 def test_one_that_stalls_holds_up_nobody() -> None:
@@ -26,7 +26,7 @@ def test_one_that_stalls_holds_up_nobody() -> None:
         yield "late"
 
     found: list[tuple[int, str] | None] = []
-    for item in mingle([iter(["a", "b"]), stalled()], 2, lambda: 0.05):
+    for item in interleave([iter(["a", "b"]), stalled()], 2, lambda: 0.05):
         found.append(item)
         if item is None:
             go.set()
@@ -41,7 +41,7 @@ def test_an_exception_in_one_is_raised_for_all() -> None:
         raise OSError("gone")
 
     with pytest.raises(OSError, match="gone"):
-        list(mingle([failing(), iter([2])], 2, lambda: 1.0))
+        list(interleave([failing(), iter([2])], 2, lambda: 1.0))
 
 
 def test_a_slow_reader_holds_back_the_iterators() -> None:
@@ -53,7 +53,7 @@ def test_a_slow_reader_holds_back_the_iterators() -> None:
             given.append(number)
             yield number
 
-    flow = mingle([counting(), counting()], 3, lambda: 1.0)
+    flow = interleave([counting(), counting()], 3, lambda: 1.0)
     next(flow)
     time.sleep(0.1)
     assert len(given) <= 3 + 1 + 2
@@ -119,7 +119,7 @@ def test_how_long_silence_lasts_is_asked_before_each_wait() -> None:
 
     waits = iter([0.1, -1.0, 0.3, 5.0])
     began, told = time.monotonic(), []
-    for item in mingle([stalled()], 1, lambda: next(waits)):
+    for item in interleave([stalled()], 1, lambda: next(waits)):
         told.append(time.monotonic() - began)
         if item is not None:
             break
