@@ -6,6 +6,7 @@ import os
 import re
 from fractions import Fraction
 from pathlib import Path
+from unittest.mock import patch
 
 import polars as pl
 import pytest
@@ -264,3 +265,23 @@ def test_the_documentation_lists_exactly_the_operators_and_functions_that_are_al
     signs = {sign.replace("\\", "") for sign in re.findall(r"`([^`]+)`", " ".join(columns))}
     spelled_otherwise = {"IS FALSE", "BETWEEN", "!~", "!~*", "::"}
     assert written | (signs - spelled_otherwise) == FUNCTIONS.keys()
+
+
+NUMBERS = ["0", "-1", "1", "127", "128", "-129", "300", "2147483648", "9007199254740991", "-0.5"]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [pl.Int8, pl.Int16, pl.Int32, pl.Int64, pl.UInt8, pl.UInt16, pl.UInt32, pl.UInt64, pl.Float32,
+     pl.Float64],
+)  # fmt: skip
+def test_numbers_can_be_compared_with_any_number_without_a_trial(dtype: type[pl.DataType]) -> None:
+    """So a run with many such conditions starts without evaluating each of them once."""
+    schema = pl.Schema({"x": dtype()})
+    frame = pl.DataFrame({"x": [None, 0, 1, 100]}, schema)
+    for number in NUMBERS:
+        for sign in ("=", "<>", "<", "<=", ">", ">="):
+            for where in (f"x {sign} {number}", f"NOT ({number} {sign} x)", f"x IN ({number}, 1)"):
+                with patch("tacit.events.predicates._try_out", side_effect=AssertionError):
+                    bound = parse_predicate(where).bind(schema)
+                assert frame.select(bound.expression).to_series().dtype == pl.Boolean

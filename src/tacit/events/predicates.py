@@ -54,8 +54,10 @@ class Predicate:
         if self.columns:
             # Polars may give a single value where it is the same for all rows.
             expression = expression & pl.repeat(value=True, n=pl.len())
-        _try_out(expression, self.columns, schema)
-        return BoundPredicate(self.columns, expression, self.steps())
+        steps = self.steps()
+        if steps is None or not _is_plain_number(schema[self.columns[0]]):
+            _try_out(expression, self.columns, schema)
+        return BoundPredicate(self.columns, expression, steps)
 
     def factors(self) -> tuple[Predicate, ...]:
         """Predicates that all hold where this one does: the parts of an AND at the top.
@@ -119,6 +121,11 @@ def _try_out(expression: pl.Expr, columns: tuple[str, ...], schema: pl.Schema) -
         frame.select(expression.alias("truth"))
     except (pl.exceptions.PolarsError, PanicException) as error:
         raise ValueError((str(error).splitlines() or ["the types do not fit"])[0]) from None
+
+
+def _is_plain_number(dtype: pl.DataType) -> bool:
+    """Whether Polars can compare a column of this type with any number."""
+    return dtype.is_integer() or dtype.is_float()
 
 
 class _NoStepsError(Exception):
