@@ -21,7 +21,7 @@ import tacit
 from benchmarks import data, ours
 from benchmarks.data import Scale
 from benchmarks.measuring import Spent
-from tacit.spec.writing import to_yaml
+from tacit.spec.yaml_writer import to_yaml
 
 _TINY = Scale(events=2_000, subjects=10, windows=5)
 

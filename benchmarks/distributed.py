@@ -32,13 +32,13 @@ from benchmarks.measuring import Spent, timed
 from benchmarks.ours import Queries
 from benchmarks.report import OURS, Finding, Skipped, against
 from tacit.connectors.files import open_source
-from tacit.connectors.opening import open_sink
+from tacit.connectors.openers import open_sink
 from tacit.pipeline.reader import Input
 from tacit.pipeline.run import Run
 from tacit.planning.planner import plan_without_history
 from tacit.spec.specification import Private, Specification
 from tacit.spec.subjects import SubjectFile
-from tacit.spec.writing import to_yaml
+from tacit.spec.yaml_writer import to_yaml
 
 _FILES = 4
 

@@ -17,7 +17,7 @@ from benchmarks.jobs import Setting, UnequalError
 from benchmarks.measuring import race
 from benchmarks.report import Finding
 from tacit.connectors.files import open_source
-from tacit.connectors.opening import open_resumable_sink, open_sink
+from tacit.connectors.openers import open_resumable_sink, open_sink
 from tacit.ledger.ledger import Ledger
 from tacit.pipeline.reader import Input
 from tacit.pipeline.run import Run

@@ -17,11 +17,11 @@ from benchmarks.processes import used
 from tacit.engines.flink.folders import Folders
 from tacit.engines.flink.progress import Progress
 from tacit.engines.flink.run import FlinkRun
-from tacit.engines.flink.submitting import Options, submitted
+from tacit.engines.flink.submission import JobOptions, submitted
 from tacit.errors import EngineError
 from tacit.pipeline.versions import SpecVersion
 from tacit.planning.planner import plan_without_history
-from tacit.spec.reading import load
+from tacit.spec.yaml_reader import load
 
 
 class Watch(threading.Thread):
@@ -77,7 +77,7 @@ def main() -> None:
         if true and given.only_timed:
             continue
         name = "true" if true else "protected"
-        options = Options(
+        options = JobOptions(
             name,
             given.folder / f"{name}.job",
             parallelism=given.parallelism,

@@ -19,11 +19,11 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
-from tacit.ledger.archiving import archive
+from tacit.ledger.archival import archive
 from tacit.ledger.charges import Charge
 from tacit.ledger.drafts import Draft
 from tacit.ledger.ledger import Ledger
-from tacit.ledger.verifying import remember, verify
+from tacit.ledger.verification import remember, verify
 
 _MINUTE, _DAY = 60_000_000, 86_400_000_000
 _AMOUNT = 10**9

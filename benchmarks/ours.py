@@ -15,8 +15,8 @@ from tacit.connectors.files import open_source
 from tacit.connectors.frames import FrameSource
 from tacit.events.subjects import Subjects
 from tacit.pipeline.batches import Rows
+from tacit.pipeline.compiled_spec import CompiledSpec
 from tacit.pipeline.engine import Engine
-from tacit.pipeline.flow import Flow
 from tacit.pipeline.reader import Input
 from tacit.pipeline.run import Run
 from tacit.spec.specification import Specification
@@ -74,7 +74,7 @@ def push(spec: Specification, batches: Iterable[pa.RecordBatch]) -> Iterator[Ans
     subjects = Subjects()
     assert isinstance(spec.subjects, tuple)
     subjects.add(spec.subjects)
-    engine = Engine(Flow(spec), subjects)
+    engine = Engine(CompiledSpec(spec), subjects)
     for batch in batches:
         yield from engine.push(Rows("events", batch))
     yield from engine.finish()

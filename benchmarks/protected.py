@@ -15,7 +15,7 @@ from benchmarks.measuring import Spent, race, timed
 from benchmarks.report import Finding
 from tacit.connectors.frames import FrameSource
 from tacit.engines.local import survey
-from tacit.evaluation.measuring import statistics_of
+from tacit.evaluation.measurement import statistics_of
 from tacit.pipeline.reader import Input
 from tacit.pipeline.run import Run
 from tacit.planning.plan import Plan

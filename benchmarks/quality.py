@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from benchmarks.jobs import Setting
 from benchmarks.report import Finding
-from tacit.evaluation.measuring import measured, mre, statistics_of
+from tacit.evaluation.measurement import measured, mre, statistics_of
 from tacit.evaluation.synthetic import LARGEST_EPSILON, data_set
 from tacit.planning.planner import make_plan
 from tacit.privacy.noise import Noise

@@ -20,7 +20,7 @@ from benchmarks.data import Scale
 from benchmarks.jobs import Setting
 from benchmarks.measuring import Spent
 from benchmarks.report import Finding, Skipped
-from tacit.spec.writing import to_yaml
+from tacit.spec.yaml_writer import to_yaml
 
 _TINY = Scale(events=2_000, subjects=10, windows=5)
 _TIMES = 9

@@ -20,7 +20,7 @@ import tacit
 from tacit.cli.main import main
 from tacit.connectors.brokers import CONNECTORS, probe
 from tacit.connectors.files import open_source
-from tacit.connectors.opening import open_resumable_sink
+from tacit.connectors.openers import open_resumable_sink
 from tacit.errors import SinkError, SourceError, SpecificationError
 from tacit.evaluation import methods
 from tacit.evaluation.baselines import BASELINES, Baseline
@@ -136,7 +136,7 @@ def test_a_wrong_share_in_the_mechanism_of_the_page_is_found(
             for name in policy.private
         },
     )
-    monkeypatch.setattr("tacit.privacy.elements.Elements._insist", lambda *_: None)
+    monkeypatch.setattr("tacit.privacy.elements.Elements._check", lambda *_: None)
     exact = next(check for check in CHECKS if "tells_neighbours_apart_by_more" in check.__name__)
     assert load("per_query") is per_query
     with pytest.raises(AssertionError):

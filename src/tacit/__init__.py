@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tacit.answers.answers import Answers as Answers
-    from tacit.answers.collected import Collected as Collected
-    from tacit.engines.flink.submitting import submit as submit
+    from tacit.answers.collection import CollectedAnswers as CollectedAnswers
+    from tacit.engines.flink.submission import submit as submit
     from tacit.engines.ledger_reports import archive_ledger as archive_ledger
     from tacit.engines.ledger_reports import export_ledger as export_ledger
     from tacit.engines.ledger_reports import show_ledger as show_ledger
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from tacit.engines.local import least_epsilon as least_epsilon
     from tacit.engines.local import plan as plan
     from tacit.engines.local import run as run
-    from tacit.engines.warming import warm as warm
+    from tacit.engines.warmup import warm as warm
     from tacit.errors import TacitError as TacitError
     from tacit.events.areas import Area as Area
     from tacit.events.streams import Stream as Stream
@@ -56,21 +56,21 @@ if TYPE_CHECKING:
     from tacit.patterns.tree import Seq as Seq
     from tacit.pipeline.run import Run as Run
     from tacit.planning.plan import Plan as Plan
-    from tacit.spec.reading import load as load
-    from tacit.spec.reading import loads as loads
     from tacit.spec.schema import json_schema as json_schema
     from tacit.spec.specification import Private as Private
     from tacit.spec.specification import Query as Query
     from tacit.spec.specification import Specification as Specification
     from tacit.spec.validation import validate as validate
-    from tacit.spec.writing import to_yaml as to_yaml
+    from tacit.spec.yaml_reader import load as load
+    from tacit.spec.yaml_reader import loads as loads
+    from tacit.spec.yaml_writer import to_yaml as to_yaml
     from tacit.windows.schedule import Windows as Windows
 
 _HOMES = {
     "And": "tacit.patterns.tree",
     "Answers": "tacit.answers.answers",
     "Area": "tacit.events.areas",
-    "Collected": "tacit.answers.collected",
+    "CollectedAnswers": "tacit.answers.collection",
     "DeliveredAnswers": "tacit.engines.ledger_run",
     "EventType": "tacit.events.types",
     "Name": "tacit.patterns.tree",
@@ -94,8 +94,8 @@ _HOMES = {
     "export_ledger": "tacit.engines.ledger_reports",
     "json_schema": "tacit.spec.schema",
     "least_epsilon": "tacit.engines.local",
-    "load": "tacit.spec.reading",
-    "loads": "tacit.spec.reading",
+    "load": "tacit.spec.yaml_reader",
+    "loads": "tacit.spec.yaml_reader",
     "open_run": "tacit.engines.ledger_run",
     "parse_pattern": "tacit.patterns.language",
     "plan": "tacit.engines.local",
@@ -103,11 +103,11 @@ _HOMES = {
     "released": "tacit.ledger.answers",
     "run": "tacit.engines.local",
     "show_ledger": "tacit.engines.ledger_reports",
-    "submit": "tacit.engines.flink.submitting",
-    "to_yaml": "tacit.spec.writing",
+    "submit": "tacit.engines.flink.submission",
+    "to_yaml": "tacit.spec.yaml_writer",
     "validate": "tacit.spec.validation",
     "verify_ledger": "tacit.engines.ledger_reports",
-    "warm": "tacit.engines.warming",
+    "warm": "tacit.engines.warmup",
 }
 __all__ = sorted(_HOMES)
 

@@ -76,7 +76,7 @@ _SHORT: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
-class _Parts:
+class _UrlParts:
     """A URL in parts. `clear` is false where it can be read in more than one way."""
 
     scheme: str
@@ -184,16 +184,16 @@ def _instead(text: str) -> str:
     return "Put it into a file or an environment variable"
 
 
-def _split(url: str) -> _Parts:
+def _split(url: str) -> _UrlParts:
     scheme, _, rest = url.partition("://")
     head, mark, query = rest.partition("?")
     authority, slash, path = head.partition("/")
     found = _AUTHORITY.fullmatch(authority)
     pieces = [_PIECE.fullmatch(piece) for piece in query.split("&") if piece] if mark else []
     if found is None or None in pieces or "@" in path:
-        return _Parts(scheme, rest, clear=False)
+        return _UrlParts(scheme, rest, clear=False)
     password = found["password"]
-    return _Parts(
+    return _UrlParts(
         scheme,
         rest,
         True,
@@ -205,7 +205,7 @@ def _split(url: str) -> _Parts:
     )
 
 
-def _secrets(parts: _Parts) -> Iterator[str]:
+def _secrets(parts: _UrlParts) -> Iterator[str]:
     if not parts.clear:
         yield parts.rest
         yield from re.split(r"[/@?:&=#]+", parts.rest)

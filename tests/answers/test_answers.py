@@ -9,7 +9,7 @@ import pytest
 
 from tacit.answers import answers as module
 from tacit.answers.answers import Answers, schema
-from tacit.answers.collected import Collected
+from tacit.answers.collection import CollectedAnswers
 from tacit.windows.clock import NEVER, NONE
 
 
@@ -62,7 +62,7 @@ def test_rows_come_in_order_of_window_subject_and_query(
 
 def test_counts_and_wide_frames_agree_with_the_rows() -> None:
     answers, _ = some(3, 150, 4)
-    collected = Collected([answers], schema(), answers.queries, protected=False)
+    collected = CollectedAnswers([answers], schema(), answers.queries, protected=False)
     rows = collected.polars().group_by("query").agg(pl.col("detected").sum())
     assert dict(rows.with_columns(pl.col("query").cast(pl.String)).iter_rows()) == (
         collected.counts()

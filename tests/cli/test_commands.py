@@ -443,7 +443,7 @@ def test_the_version_imports_no_command() -> None:
 
 
 def test_the_modules_for_explain_do_not_import_the_compiler() -> None:
-    assert "numba" not in modules_after("import tacit.insight.explain, tacit.spec.reading")
+    assert "numba" not in modules_after("import tacit.insight.explain, tacit.spec.yaml_reader")
 
 
 def test_what_is_read_is_never_written_over(spec: Path, tmp_path: Path) -> None:

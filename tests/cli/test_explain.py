@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from tacit.insight.explain import explain
-from tacit.spec.reading import load
+from tacit.spec.yaml_reader import load
 from tests.cli.meetings import tacit
 
 TAXI = Path(__file__).parents[2] / "examples/taxi.yaml"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tacit.errors import SpecificationError
-from tacit.spec.reading import load, loads
+from tacit.spec.yaml_reader import load, loads
 from tests.cli.meetings import tacit
 
 SPEC = """

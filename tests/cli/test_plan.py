@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tacit.planning.plan import Plan
-from tacit.spec.reading import load
+from tacit.spec.yaml_reader import load
 from tests.cli.meetings import SPEC, specified, tacit, tuples
 
 

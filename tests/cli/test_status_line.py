@@ -11,14 +11,14 @@ import sys
 import pytest
 
 from tacit.cli.status_line import StatusLine, show_status
-from tacit.pipeline.status import Public, Status
+from tacit.pipeline.status import PublicStatus, RunStatus
 
 DAY = 1_772_352_000  # 2026-03-01T08:00:00Z
 
 
 def test_the_line_tells_rate_lag_windows_refusals_and_the_next_close() -> None:
     now = [float(DAY)]
-    status = Status(Public(windows=3, next_close=(DAY + 90) * 1_000_000))
+    status = RunStatus(PublicStatus(windows=3, next_close=(DAY + 90) * 1_000_000))
     line = StatusLine(status, now=lambda: now[0])
     assert str(line).startswith("0 tuples/s · 0 windows open · 3 windows released")
     now[0] += 4
@@ -31,23 +31,23 @@ def test_the_line_tells_rate_lag_windows_refusals_and_the_next_close() -> None:
 
 
 def test_what_waits_for_outlets_and_who_has_reached_a_limit_is_told_if_there_is_any() -> None:
-    assert "undelivered" not in str(StatusLine(Status()))
-    said = str(StatusLine(Status(Public(undelivered=1, exhausted=2))))
+    assert "undelivered" not in str(StatusLine(RunStatus()))
+    said = str(StatusLine(RunStatus(PublicStatus(undelivered=1, exhausted=2))))
     assert "1 release undelivered · 2 subjects exhausted" in said
 
 
 def test_until_all_sources_are_connected_the_line_says_just_that() -> None:
-    assert str(StatusLine(Status(connecting=True))) == "connecting to the sources ..."
+    assert str(StatusLine(RunStatus(connecting=True))) == "connecting to the sources ..."
 
 
 def test_a_slow_ledger_is_told() -> None:
-    assert "commits" not in str(StatusLine(Status(commit_seconds=0.1)))
-    assert "commits take 1.5 s" in str(StatusLine(Status(commit_seconds=1.5)))
+    assert "commits" not in str(StatusLine(RunStatus(commit_seconds=0.1)))
+    assert "commits take 1.5 s" in str(StatusLine(RunStatus(commit_seconds=1.5)))
 
 
 def test_the_rate_is_that_of_the_last_seconds() -> None:
     now = [0.0]
-    status = Status()
+    status = RunStatus()
     line = StatusLine(status, now=lambda: now[0])
     for _ in range(100):
         now[0] += 1
@@ -60,18 +60,18 @@ def test_the_rate_is_that_of_the_last_seconds() -> None:
 
 
 def test_times_ahead_of_the_clock_are_told() -> None:
-    status = Status(newest=(DAY + 3600) * 1_000_000)
+    status = RunStatus(newest=(DAY + 3600) * 1_000_000)
     assert "1 h 0 min ahead of the clock" in str(StatusLine(status, now=lambda: float(DAY)))
 
 
 def test_a_time_beyond_the_calendar_is_no_trouble() -> None:
-    assert str(StatusLine(Status(Public(next_close=1 << 62)))).endswith("next close never")
+    assert str(StatusLine(RunStatus(PublicStatus(next_close=1 << 62)))).endswith("next close never")
 
 
 def test_in_a_pipe_nothing_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     written = io.StringIO()
     monkeypatch.setattr("sys.stderr", written)
-    with show_status(Status()):
+    with show_status(RunStatus()):
         pass
     assert written.getvalue() == ""
 

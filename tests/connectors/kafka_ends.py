@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
-from tacit.connectors.opening import open_input, open_resumable_sink
+from tacit.connectors.openers import open_input, open_resumable_sink
 from tacit.pipeline.sinks import Sink
 from tacit.pipeline.sources import Source
 from tests.connectors.checks import Feed, Receiver

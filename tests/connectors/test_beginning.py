@@ -16,7 +16,7 @@ from tacit.engines.local import assign
 from tacit.ledger.ledger import Ledger
 from tacit.pipeline.run import Run
 from tacit.planning.planner import plan_without_history
-from tacit.spec.reading import loads
+from tacit.spec.yaml_reader import loads
 from tests.connectors.kafka_ends import Broker, KafkaFeed, broker, config
 from tests.connectors.mqtt_clients import Peer, until
 from tests.services import Mosquitto

@@ -19,7 +19,7 @@ import pytest
 from confluent_kafka import Producer
 
 from tacit.connectors.kafka import sink as kafka_sink
-from tacit.connectors.opening import open_input, open_resumable_sink
+from tacit.connectors.openers import open_input, open_resumable_sink
 from tacit.errors import SinkError, SourceError, TacitError, UnreachableError
 from tacit.pipeline.sinks import ReleaseBatch
 from tests.connectors.checks import (
@@ -235,7 +235,7 @@ KILLED = """
 import os, signal, sys
 from confluent_kafka import Producer
 from tacit.connectors.kafka import sink as kafka_sink
-from tacit.connectors.opening import open_resumable_sink
+from tacit.connectors.openers import open_resumable_sink
 from tests.connectors.checks import batch
 
 class Dying(Producer):

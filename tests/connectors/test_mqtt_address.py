@@ -11,8 +11,8 @@ import pytest
 
 from tacit.connectors.files import open_source
 from tacit.connectors.mqtt.address import DEFAULT_TOPIC, PASSWORD, read_inward, read_outward
-from tacit.connectors.mqtt.letters import topic_of
-from tacit.connectors.opening import open_resumable_sink
+from tacit.connectors.mqtt.answer_messages import topic_of
+from tacit.connectors.openers import open_resumable_sink
 from tacit.errors import SinkError, SourceError
 
 COLUMNS = "columns=ts:time,speed:number"

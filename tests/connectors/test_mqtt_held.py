@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tacit.connectors.mqtt.held import Held
+from tacit.connectors.mqtt.unacknowledged import UnacknowledgedMessages
 
 
 @dataclass
@@ -22,7 +22,7 @@ class Sent:
 class Broker:
     """What the standard asks of a broker, with few numbers so that they are soon used again."""
 
-    def __init__(self, held: Held) -> None:
+    def __init__(self, held: UnacknowledgedMessages) -> None:
         self.held = held
         self.flight: list[Sent] = []
         self.unsent: list[Sent] = []
@@ -90,7 +90,7 @@ STEPS = st.lists(
 def test_messages_count_once_and_are_acknowledged_once_safe(
     steps: list[str], data: st.DataObject
 ) -> None:
-    held = Held()
+    held = UnacknowledgedMessages()
     held.connected(resumed=False)
     broker = Broker(held)
     for step in steps:
@@ -113,7 +113,7 @@ def test_messages_count_once_and_are_acknowledged_once_safe(
 
 
 def test_a_new_message_under_an_old_number_is_taken_though_it_is_the_same() -> None:
-    held = Held()
+    held = UnacknowledgedMessages()
     held.connected(resumed=False)
     assert held.arrived(1, 7, again=False) == 1
     held.settle(1)
@@ -124,7 +124,7 @@ def test_a_new_message_under_an_old_number_is_taken_though_it_is_the_same() -> N
 
 
 def test_a_broker_that_lost_the_session_is_sent_nothing_of_it() -> None:
-    held = Held()
+    held = UnacknowledgedMessages()
     held.connected(resumed=False)
     held.arrived(1, 7, again=False)
     held.connected(resumed=False)
@@ -134,7 +134,7 @@ def test_a_broker_that_lost_the_session_is_sent_nothing_of_it() -> None:
 
 
 def test_messages_that_need_no_acknowledgement_only_count() -> None:
-    held = Held()
+    held = UnacknowledgedMessages()
     held.connected(resumed=False)
     assert [held.arrived(0, 5, again=False) for _ in range(3)] == [1, 2, 3]
     held.settle(3)

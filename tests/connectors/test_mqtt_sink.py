@@ -19,7 +19,7 @@ from paho.mqtt.client import MQTTMessage
 
 from tacit.connectors.mqtt import sink as mqtt_sink
 from tacit.connectors.mqtt.address import PASSWORD
-from tacit.connectors.opening import open_resumable_sink
+from tacit.connectors.openers import open_resumable_sink
 from tacit.errors import SinkError, UnreachableError
 from tacit.pipeline.sinks import Sink
 from tests.connectors.checks import CONSUMERS, Receiver, SinkChecks, answers, batch

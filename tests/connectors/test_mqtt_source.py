@@ -22,7 +22,7 @@ import pytest
 from tacit.connectors.files import open_source
 from tacit.connectors.mqtt import session
 from tacit.connectors.mqtt.address import PASSWORD
-from tacit.connectors.mqtt.messages import Token
+from tacit.connectors.mqtt.messages import BatchRange
 from tacit.connectors.mqtt.source import MqttSource
 from tacit.errors import SourceError
 from tacit.pipeline.sources import Batch
@@ -415,7 +415,7 @@ def test_rows_that_were_counted_and_never_come_again_hold_nothing(
             position = next(batch.token for batch in flow.batches if batch.table.num_rows)
             flow.settle()
         token = json.loads(json.dumps(position))
-        assert Token.read(token).rows.tolist() == [2, 1]
+        assert BatchRange.read(token).rows.tolist() == [2, 1]
         source.resume(token)
         with reading(source) as flow:
             publisher.publish(numbered(topic, [4]))

@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tacit.connectors.files import open_source
-from tacit.connectors.opening import open_resumable_sink, open_sink
+from tacit.connectors.openers import open_resumable_sink, open_sink
 from tacit.connectors.placeholders import FileTemplate
 from tacit.errors import SinkError, UnreachableError
 from tacit.pipeline.sinks import ReleaseBatch

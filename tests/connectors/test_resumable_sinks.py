@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tacit.connectors.files import open_source
-from tacit.connectors.opening import open_resumable_sink
+from tacit.connectors.openers import open_resumable_sink
 from tacit.errors import ClosedPipeError, SinkError, UnreachableError
 from tacit.events.columntypes import ColumnTypes
 from tacit.events.streams import ColumnType, Stream
@@ -142,7 +142,7 @@ class TestFiles(SinkChecks):
 
 KILLED = """
 import json, sys
-from tacit.connectors.opening import open_resumable_sink
+from tacit.connectors.openers import open_resumable_sink
 from tests.connectors.checks import batch
 with open_resumable_sink(sys.argv[1]) as sink:
     sink.recover(None)
@@ -294,7 +294,7 @@ def test_two_processes_cannot_deliver_to_one_file(tmp_path: Path) -> None:
 
 HOLDING = """
 import sys
-from tacit.connectors.opening import open_resumable_sink
+from tacit.connectors.openers import open_resumable_sink
 with open_resumable_sink(sys.argv[1]) as sink:
     sink.recover(None)
     print("held", flush=True)
@@ -386,7 +386,7 @@ def test_standard_output_gets_json_lines(capfd: pytest.CaptureFixture[str]) -> N
 def test_standard_output_that_nobody_reads_ends_the_run_quietly() -> None:
     code = """
 import os, sys
-from tacit.connectors.opening import open_resumable_sink
+from tacit.connectors.openers import open_resumable_sink
 from tacit.errors import ClosedPipeError
 from tests.connectors.checks import batch
 sink = open_resumable_sink("-")

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from tacit.connectors.files import open_source
-from tacit.connectors.opening import open_sink
+from tacit.connectors.openers import open_sink
 from tacit.connectors.sinks import StandardOutput
 from tacit.connectors.writers import SUFFIXES
 from tacit.errors import ClosedPipeError, SinkError
@@ -190,7 +190,7 @@ def test_a_closed_sink_takes_no_more(tmp_path: Path) -> None:
 LIMITED = """
 import random, resource, signal, sys
 import pyarrow as pa
-from tacit.connectors.opening import open_sink
+from tacit.connectors.openers import open_sink
 from tacit.errors import SinkError
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
@@ -248,7 +248,7 @@ def test_a_pipe_without_reader_is_told_apart() -> None:
 
 PIPED = """
 import pyarrow as pa
-from tacit.connectors.opening import open_sink
+from tacit.connectors.openers import open_sink
 from tacit.errors import ClosedPipeError
 table = pa.table({"n": pa.array(range(100_000), pa.int64())})
 try:

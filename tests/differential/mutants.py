@@ -15,7 +15,7 @@ import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tacit.connectors import delimited, jsonlines, payloads
+from tacit.connectors import csv, jsonlines, payloads
 from tacit.connectors.jsonlines import ParsedItems
 from tacit.connectors.mqtt import messages
 from tacit.connectors.writers import ArrowWriter
@@ -95,7 +95,7 @@ def subjects_as_numbers() -> Iterator[None]:
         return encode_keys(batch, keys)
 
     with (
-        patch.object(delimited, "encode_keys", encode),
+        patch.object(csv, "encode_keys", encode),
         patch.object(jsonlines, "encode_keys", encode),
         patch.object(messages, "encode_keys", encode),
     ):
@@ -147,9 +147,9 @@ def types_of_the_first_block() -> Iterator[None]:
 @contextmanager
 def broken_line_breaks_its_block() -> Iterator[None]:
     """Where a line of CSV cannot be read, the others of its block are read more leniently."""
-    batch = delimited.CsvParser.batch
+    batch = csv.CsvParser.batch
 
-    def lenient(self: delimited.CsvParser, block: delimited.Block) -> Batch:
+    def lenient(self: csv.CsvParser, block: csv.CsvBlock) -> Batch:
         found = batch(self, block)
         if not found.rejected:
             return found
@@ -160,7 +160,7 @@ def broken_line_breaks_its_block() -> Iterator[None]:
         read = rows.combine_chunks().to_batches() or [found.table]
         return replace(found, table=encode_keys(read[0], self._keys))
 
-    with patch.object(delimited.CsvParser, "batch", lenient):
+    with patch.object(csv.CsvParser, "batch", lenient):
         yield
 
 

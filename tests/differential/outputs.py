@@ -23,19 +23,19 @@ from click.testing import CliRunner
 
 from tacit.cli.main import main
 from tacit.connectors import pieces
-from tacit.connectors.mqtt.address import Inward
-from tacit.connectors.mqtt.messages import Message, Rows
-from tacit.connectors.opening import open_input
+from tacit.connectors.mqtt.address import MqttSourceOptions
+from tacit.connectors.mqtt.messages import Message, MessageRows
+from tacit.connectors.openers import open_input
 from tacit.engines.metrics import Figures
 from tacit.engines.setup import chosen_plan
 from tacit.ledger.ledger import Ledger
 from tacit.pipeline import sources
 from tacit.pipeline.sources import Batch, Source
-from tacit.pipeline.status import Public
+from tacit.pipeline.status import PublicStatus
 from tacit.planning.plan import Plan
-from tacit.spec.reading import load
 from tacit.spec.specification import Specification
-from tacit.spec.writing import to_yaml
+from tacit.spec.yaml_reader import load
+from tacit.spec.yaml_writer import to_yaml
 from tests.differential.codings import payloads, write_files
 from tests.differential.draws import fixed_draws
 from tests.differential.worlds import RawTuple, SourceShape, Variant, World, describe
@@ -104,7 +104,7 @@ class PayloadSource(Source):
 
     def __init__(self, name: str, coding: str, messages: Sequence[bytes], layout: int) -> None:
         self.name = name
-        self._inward = Inward("tuples/#", coding)  # type: ignore[arg-type]
+        self._inward = MqttSourceOptions("tuples/#", coding)  # type: ignore[arg-type]
         self._messages = [
             Message(number, 0, False, "tuples/x", payload)
             for number, payload in enumerate(messages)
@@ -122,7 +122,7 @@ class PayloadSource(Source):
 
     def read(self, columns: Sequence[str], keys: Sequence[str]) -> Iterator[Batch]:
         """So many messages at a time."""
-        rows = Rows(self._inward, columns, keys)
+        rows = MessageRows(self._inward, columns, keys)
         for start, stop in self._spans():
             part = self._messages[start:stop]
             table, origin, rejected = rows.read(part)
@@ -234,7 +234,7 @@ class Runs:
             command += ["--no-ledger"]
         with (
             patch("tacit.cli.run.compile_kernels"),  # they are compiled as they are needed
-            patch("tacit.spec.reading.load", self._load),
+            patch("tacit.spec.yaml_reader.load", self._load),
             patch("tacit.engines.setup.chosen_plan", self._chosen_plan),
             _standard_output(place / "printed"),
             _scraped() as metrics,
@@ -271,9 +271,9 @@ def _once(read: Callable[..., T]) -> Callable[..., T]:
 def _scraped() -> Iterator[list[Mapping[str, float]]]:
     """The metrics after each release, without those that wait for a receiver."""
     found: list[Mapping[str, float]] = []
-    release = Public.release
+    release = PublicStatus.release
 
-    def scrape(self: Public, *given: Any, **named: Any) -> None:
+    def scrape(self: PublicStatus, *given: Any, **named: Any) -> None:
         release(self, *given, **named)
         samples = [sample for one in Figures(self, 0.0).collect() for sample in one.samples]
         found.append(
@@ -285,7 +285,7 @@ def _scraped() -> Iterator[list[Mapping[str, float]]]:
         )
 
     with (
-        patch.object(Public, "release", scrape),
+        patch.object(PublicStatus, "release", scrape),
         patch("tacit.pipeline.status.time.time", lambda: 1e9),
     ):
         yield found

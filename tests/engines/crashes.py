@@ -15,15 +15,15 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from tacit.answers.packing import unpack
+from tacit.answers.codec import unpack
 from tacit.engines.local import detect
 from tacit.errors import LedgerError
 from tacit.ledger.alchemy import sa
 from tacit.ledger.directory import Directory
 from tacit.ledger.ledger import Ledger
 from tacit.ledger.tables import BODIES, RELEASES, RUNS
-from tacit.ledger.verifying import verify
-from tacit.spec.reading import load
+from tacit.ledger.verification import verify
+from tacit.spec.yaml_reader import load
 from tests.engines.forking import Forks
 
 SPEC = """

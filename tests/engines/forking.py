@@ -34,7 +34,7 @@ def _import_everything() -> None:
     import tacit.cli.monitoring
     import tacit.cli.run_report
     import tacit.cli.sources
-    import tacit.ledger.verifying
+    import tacit.ledger.verification
     import tacit.pipeline.run
     from tacit.events.subjects import Subjects
 

@@ -9,7 +9,7 @@ import pytest
 
 from tacit.engines.local import run
 from tacit.errors import SpecificationError
-from tacit.spec.reading import loads
+from tacit.spec.yaml_reader import loads
 
 SPEC = """
 streams: {{s: {{subject: who, time: at}}}}

@@ -18,7 +18,7 @@ import pytest
 from tacit.answers.answers import Answers
 from tacit.connectors.files import open_source
 from tacit.connectors.jsonlines import JsonLinesSource
-from tacit.connectors.opening import open_resumable_sink
+from tacit.connectors.openers import open_resumable_sink
 from tacit.engines.local import assign, detect
 from tacit.errors import (
     FencedError,
@@ -39,14 +39,14 @@ from tacit.pipeline import delivery, retries, settlement
 from tacit.pipeline import run as loop
 from tacit.pipeline.batches import MergedBatch
 from tacit.pipeline.run import Run
-from tacit.pipeline.settlement import Outcome
+from tacit.pipeline.settlement import RunOutcome
 from tacit.pipeline.sinks import ReleaseBatch, Sink
 from tacit.pipeline.sources import Batch, Source
 from tacit.planning.planner import plan_without_history
 from tacit.privacy.noise import Noise
 from tacit.privacy.randomness import SeededSource
-from tacit.spec.reading import load
 from tacit.spec.specification import Specification
+from tacit.spec.yaml_reader import load
 from tests.engines.crashes import (
     SPEC,
     SUBJECTS,
@@ -89,7 +89,7 @@ class House:
         outlet: Sink | None = None,
         released: Callable[[Answers], None] = lambda _: None,
         **options: Any,
-    ) -> Outcome:
+    ) -> RunOutcome:
         """Run as the command does; others may change the ledger, the lease and the run."""
         spec = self.spec
         given = [
@@ -511,7 +511,7 @@ def test_answers_that_others_have_overtaken_are_drawn_anew(tmp_path: Path, text:
 def test_two_engines_on_one_run_release_no_window_twice(house: House) -> None:
     """The one that came first is fenced at its next commit."""
     source = filled(house.folder / "input", files=6, rows=150)
-    inner: list[Outcome] = []
+    inner: list[RunOutcome] = []
 
     def taken_over(lease: Lease) -> None:
         whole, calls = lease.commit, iter(range(100))

@@ -16,14 +16,14 @@ import pytest
 
 from tacit.connectors.frames import FrameSource
 from tacit.engines.local import assign
-from tacit.engines.metrics import Address, Metrics
+from tacit.engines.metrics import Metrics, MetricsAddress
 from tacit.errors import TacitError
 from tacit.ledger.ledger import Ledger
 from tacit.pipeline.run import Run
 from tacit.pipeline.sinks import ReleaseBatch, Sink
-from tacit.pipeline.status import Public, Status
+from tacit.pipeline.status import PublicStatus, RunStatus
 from tacit.planning.planner import plan_without_history
-from tacit.spec.reading import loads
+from tacit.spec.yaml_reader import loads
 
 
 def scraped(metrics: Metrics) -> str:
@@ -40,8 +40,8 @@ def samples(text: str) -> dict[str, float]:
 
 
 def test_figures_are_scraped_as_they_are_at_that_moment() -> None:
-    public = Public()
-    with Metrics(Address(0), public, began=1000.0) as metrics:
+    public = PublicStatus()
+    with Metrics(MetricsAddress(0), public, began=1000.0) as metrics:
         assert samples(scraped(metrics))["tacit_windows_released_total"] == 0
         public.release(
             2,
@@ -73,20 +73,20 @@ def test_figures_are_scraped_as_they_are_at_that_moment() -> None:
 
 def test_nothing_of_the_process_is_served() -> None:
     """Its memory and its time grow with the events that are kept."""
-    with Metrics(Address(0), Public(), began=0.0) as metrics:
+    with Metrics(MetricsAddress(0), PublicStatus(), began=0.0) as metrics:
         text = scraped(metrics)
     assert "process_" not in text
     assert "python_" not in text
 
 
 def test_they_are_served_to_this_machine_alone_unless_told_otherwise() -> None:
-    with Metrics(Address.parse("0"), Public(), began=0.0) as metrics:
+    with Metrics(MetricsAddress.parse("0"), PublicStatus(), began=0.0) as metrics:
         assert metrics.address.host == "127.0.0.1"
         assert str(metrics.address) == f"http://127.0.0.1:{metrics.address.port}/metrics"
 
 
 def test_after_the_end_nothing_is_served() -> None:
-    with Metrics(Address(0), Public(), began=0.0) as metrics:
+    with Metrics(MetricsAddress(0), PublicStatus(), began=0.0) as metrics:
         address = str(metrics.address)
     with pytest.raises(urllib.error.URLError):
         urllib.request.urlopen(address, timeout=5)
@@ -95,15 +95,15 @@ def test_after_the_end_nothing_is_served() -> None:
 @pytest.mark.parametrize("text", ["", "x", ":80", "host:", "99999", "-1", "1.5", "٣"])
 def test_a_wrong_address_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"expected \[HOST:\]PORT"):
-        Address.parse(text)
+        MetricsAddress.parse(text)
 
 
 def test_a_port_that_is_taken_is_told() -> None:
     with (
-        Metrics(Address(0), Public(), began=0.0) as first,
+        Metrics(MetricsAddress(0), PublicStatus(), began=0.0) as first,
         pytest.raises(TacitError, match="cannot be served at"),
     ):
-        Metrics(first.address, Public(), began=0.0)
+        Metrics(first.address, PublicStatus(), began=0.0)
 
 
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,7 +118,7 @@ def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(builtins, "__import__", refuse)
     with pytest.raises(TacitError, match=r"pip install 'tacit\[metrics\]'"):
-        Metrics(Address(0), Public(), began=0.0)
+        Metrics(MetricsAddress(0), PublicStatus(), began=0.0)
 
 
 HEAD = """
@@ -162,7 +162,7 @@ def whole(seed: int = 5) -> pl.DataFrame:
     return frame.filter((pl.col("kind") != DOOR) | (pl.col("at") < pl.col("at").cum_max()))
 
 
-def run_over(frame: pl.DataFrame, folder: Path) -> tuple[str, Status]:
+def run_over(frame: pl.DataFrame, folder: Path) -> tuple[str, RunStatus]:
     """What is scraped when a run is over, and what only the operator knows."""
     subjects = ", ".join(f"p{n}" for n in range(30))
     spec = loads(HEAD + f"subjects: [{subjects}]\n")
@@ -175,7 +175,7 @@ def run_over(frame: pl.DataFrame, folder: Path) -> tuple[str, Status]:
             sinks=[Nowhere()],
             name="home",
         )
-        with Metrics(Address(0), run.status.public, began=time.time()) as metrics:
+        with Metrics(MetricsAddress(0), run.status.public, began=time.time()) as metrics:
             run.run()
             return scraped(metrics), run.status
 

@@ -20,14 +20,14 @@ from tacit.engines.local import detect
 from tacit.ledger.alchemy import sa
 from tacit.ledger.ledger import Ledger
 from tacit.ledger.tables import CHARGES, RELEASES
-from tacit.ledger.verifying import verify
+from tacit.ledger.verification import verify
 from tacit.pipeline.reader import Input
 from tacit.pipeline.run import Run
 from tacit.pipeline.sinks import ReleaseBatch, Sink
 from tacit.pipeline.sources import Batch, Source
 from tacit.pipeline.versions import SpecVersion
 from tacit.planning.planner import plan_without_history
-from tacit.spec.reading import load
+from tacit.spec.yaml_reader import load
 from tests.engines.crashes import (
     KEY,
     SPEC,

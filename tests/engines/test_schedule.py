@@ -14,7 +14,7 @@ import tacit
 from tacit.cli.main import main
 from tacit.errors import RefusedInputError, RefusedInputWarning
 from tacit.pipeline.refusals import Refusals
-from tacit.spec.reading import loads
+from tacit.spec.yaml_reader import loads
 from tacit.windows.clock import FUTURE, LATE, REASONS, UNREGISTERED
 
 SPEC = """

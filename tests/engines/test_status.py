@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 
-from tacit.pipeline.status import Public, Status
+from tacit.pipeline.status import PublicStatus, RunStatus
 from tacit.windows.clock import LATE, NO_SUBJECT, REASONS, TAKEN, Clock, Verdicts
 
 
@@ -26,7 +26,7 @@ class Engine:
 
 
 def test_a_status_says_how_far_an_engine_is() -> None:
-    engine, status = Engine(), Status()
+    engine, status = Engine(), RunStatus()
     engine.take(5, 30, 45, 33)
     engine.take(7)
     engine.counts[NO_SUBJECT] += 2
@@ -38,13 +38,13 @@ def test_a_status_says_how_far_an_engine_is() -> None:
 
 
 def test_before_the_first_tuple_nothing_is_open() -> None:
-    status = Status()
+    status = RunStatus()
     status.look(Engine())
     assert (status.tuples, status.newest, status.open_windows) == (0, None, 0)
 
 
 def test_releases_add_up_while_the_schedule_goes_on() -> None:
-    public = Public()
+    public = PublicStatus()
     public.release(2, 20, 42, slide=10, subjects=5, exhausted=1, charged={"visit": 10, "stay": 1})
     public.release(1, 30, 52, slide=10, subjects=6, charged={"visit": 5})
     assert public.windows == 3
@@ -55,7 +55,7 @@ def test_releases_add_up_while_the_schedule_goes_on() -> None:
 
 def test_when_the_last_release_was_made_is_told_in_whole_windows() -> None:
     """To the millisecond it would follow how long the release took, and so what came."""
-    public, began = Public(), time.time()
+    public, began = PublicStatus(), time.time()
     public.release(1, 30, 52, slide=3_600_000_000, subjects=6)
     assert public.released_at is not None
     assert public.released_at % 3600 == 0

@@ -14,15 +14,15 @@ import polars as pl
 import pytest
 
 from tacit.connectors.files import open_source
-from tacit.connectors.opening import open_resumable_sink
+from tacit.connectors.openers import open_resumable_sink
 from tacit.engines.local import assign, detect
 from tacit.ledger.ledger import Ledger
 from tacit.ledger.statement import statement
-from tacit.ledger.verifying import verify
+from tacit.ledger.verification import verify
 from tacit.pipeline.run import Run
-from tacit.pipeline.settlement import Outcome
+from tacit.pipeline.settlement import RunOutcome
 from tacit.planning.planner import plan_without_history
-from tacit.spec.reading import load
+from tacit.spec.yaml_reader import load
 
 SPEC = """
 version: 1
@@ -63,7 +63,7 @@ def fill(folder: Path) -> None:
         frame.write_parquet(folder / f"{part}.parquet")
 
 
-def go_on(place: str) -> Outcome:
+def go_on(place: str) -> RunOutcome:
     spec = load("spec.yaml")
     inputs = assign(spec, [(None, open_source("input"))])
     plan = plan_without_history(spec)

@@ -22,11 +22,18 @@ from numpy.typing import NDArray
 import tacit
 from tacit.errors import StateError
 from tacit.evaluation.bands import error_band, ratio_band
-from tacit.evaluation.experiments import Home, Outcome, Synthetic, Taxi, kept_results, perform
+from tacit.evaluation.experiments import (
+    ExperimentOutcome,
+    Home,
+    Synthetic,
+    Taxi,
+    kept_results,
+    perform,
+)
 from tacit.evaluation.figures import LOSS, TITLES, _spread, save
 from tacit.evaluation.home import Homes, home_specification
 from tacit.evaluation.household_runs import HomeRuns
-from tacit.evaluation.measuring import measured, mre, statistics_of
+from tacit.evaluation.measurement import measured, mre, statistics_of
 from tacit.evaluation.methods import METHODS, PPMS, Method, errors_on_presence
 from tacit.evaluation.reports import as_csv, ratios, report, table
 from tacit.evaluation.synthetic import data_set
@@ -66,7 +73,7 @@ class Dice:
         return np.random.default_rng(number).random((1, len(self.epsilons), len(self.methods)))
 
 
-def thrown(datasets: int = 5) -> Outcome:
+def thrown(datasets: int = 5) -> ExperimentOutcome:
     dice = Dice()
     return perform(dice, kept_results(dice, None, datasets), datasets, processes=1)
 
@@ -333,7 +340,7 @@ def test_what_is_varied_is_in_rows_and_tables() -> None:
     dice = Dice()
     object.__setattr__(dice, "variation", variation)
     errors = np.random.default_rng(1).random((4, 2, 2, len(METHODS)))
-    outcome = Outcome(dice, errors)
+    outcome = ExperimentOutcome(dice, errors)
     row = next(
         r for r in outcome.to_list()
         if (r["method"], r["decode"], r["epsilon"], r["value"]) == ("optimal", "posterior", 3, 0.8)

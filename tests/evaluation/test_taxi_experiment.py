@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 import tacit
 from tacit.errors import SourceError
-from tacit.evaluation.measuring import measured, mre, statistics_of
+from tacit.evaluation.measurement import measured, mre, statistics_of
 from tacit.evaluation.synthetic import LARGEST_EPSILON, DataSet, Presence
-from tacit.evaluation.taxi_areas import TYPES, WINDOW, Cells, TaxiDataSet, taxi_data_set
+from tacit.evaluation.taxi_areas import TYPES, WINDOW, TaxiCells, TaxiDataSet, taxi_data_set
 from tacit.evaluation.tdrive import ZONE, read_tdrive
 from tacit.evaluation.trips import Trips
 from tacit.planning.planner import make_plan
@@ -53,7 +53,7 @@ def detected(spec: tacit.Specification, frame: pl.DataFrame) -> dict[str, Presen
 
 @given(seed=st.integers(0, 2**32))
 def test_the_shares_of_cells_are_those_of_the_paper(seed: int) -> None:
-    kinds = Cells.drawn(seed).kinds
+    kinds = TaxiCells.drawn(seed).kinds
     private = (kinds == 0) | (kinds == 1)
     target = (kinds == 1) | (kinds == 2)
     assert kinds.shape == (20, 20)
@@ -63,14 +63,14 @@ def test_the_shares_of_cells_are_those_of_the_paper(seed: int) -> None:
 
 
 def test_a_seed_gives_the_same_cells_and_another_seed_others() -> None:
-    assert (Cells.drawn(3).kinds == Cells.drawn(3).kinds).all()
-    assert (Cells.drawn(3).kinds != Cells.drawn(4).kinds).any()
+    assert (TaxiCells.drawn(3).kinds == TaxiCells.drawn(3).kinds).all()
+    assert (TaxiCells.drawn(3).kinds != TaxiCells.drawn(4).kinds).any()
     # Figures name their seed, so that it must go on to mean the same cells.
-    assert Cells.drawn(3).kinds[0, :10].tolist() == [2, -1, -1, 2, -1, 0, 2, 2, 1, 1]
+    assert TaxiCells.drawn(3).kinds[0, :10].tolist() == [2, -1, -1, 2, -1, 0, 2, 2, 1, 1]
 
 
 def test_positions_on_edges_are_in_one_cell_and_areas_agree() -> None:
-    cells = Cells.drawn(2, BOX)
+    cells = TaxiCells.drawn(2, BOX)
     lon, lat = (np.concatenate([e, np.nextafter(e, 0), np.nextafter(e, 999)]) for e in cells.edges)
     places = np.stack(np.meshgrid(lon, lat), axis=-1).reshape(-1, 2)
     kinds = cells.kinds_at(places[:, 0], places[:, 1])
@@ -90,7 +90,7 @@ def test_positions_on_edges_are_in_one_cell_and_areas_agree() -> None:
 
 def test_arrays_are_what_a_loop_over_reports_gives() -> None:
     data = drawn()
-    cells = Cells.drawn(1)
+    cells = TaxiCells.drawn(1)
     expected = np.zeros_like(streams(data))
     lon, lat = cells.edges
     for taxi, ts, x, y in reports().select("taxi_id", "ts", "lon", "lat").iter_rows():

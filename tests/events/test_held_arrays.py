@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tacit.events.extraction import Extractor
-from tacit.events.interning import IntegerInterner
+from tacit.events.interners import IntegerInterner
 from tacit.events.streams import Stream
 from tacit.events.types import EventType
 

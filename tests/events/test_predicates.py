@@ -267,7 +267,8 @@ def test_the_documentation_lists_exactly_the_operators_and_functions_that_are_al
     assert written | (signs - spelled_otherwise) == FUNCTIONS.keys()
 
 
-NUMBERS = ["0", "-1", "1", "127", "128", "-129", "300", "2147483648", "9007199254740991", "-0.5"]  # fmt: skip
+NUMBERS = ["0", "-1", "1", "127", "128", "-129", "300", "2147483648", "9007199254740991",
+           "-0.5"]  # fmt: skip
 
 
 @pytest.mark.parametrize(

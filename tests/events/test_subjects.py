@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.errors import SchemaError, StateError
-from tacit.events.interning import UNKNOWN
+from tacit.events.interners import UNKNOWN
 from tacit.events.subjects import NO_SUBJECT, Subjects, check_subject_type
 
 INTEGERS = st.one_of(st.integers(-3, 30), st.integers(-(2**63), 2**63 - 1))

@@ -6,11 +6,11 @@ import pytest
 
 from tacit.events.predicates import parse_predicate
 from tacit.events.streams import ColumnType
-from tacit.events.usage import Usage
+from tacit.events.usage import ColumnUses
 
 
 def inferred(*conditions: str) -> dict[str, ColumnType | None]:
-    usage = Usage()
+    usage = ColumnUses()
     for number, condition in enumerate(conditions):
         usage.add_predicate("s", parse_predicate(condition), f"event '{number}'")
     return {column: usage.infer(("s", column)).type for _, column in usage.places()}
@@ -51,7 +51,7 @@ def test_conditions_show_types_together() -> None:
 
 
 def test_contradicting_uses_are_named() -> None:
-    usage = Usage()
+    usage = ColumnUses()
     usage.add_predicate("s", parse_predicate("a = 1"), "event 'x'")
     usage.add_predicate("s", parse_predicate("a = 'y'"), "event 'z'")
     found = usage.infer(("s", "a"))

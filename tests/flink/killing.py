@@ -16,9 +16,9 @@ import polars as pl
 from tacit.connectors.files import open_source
 from tacit.engines.local import assign
 from tacit.ledger.ledger import Ledger
-from tacit.ledger.verifying import verify
+from tacit.ledger.verification import verify
 from tacit.pipeline.run import Run
-from tacit.spec.reading import load
+from tacit.spec.yaml_reader import load
 from tests.engines.sharded.test_sharded import KEY, SPEC, plain
 from tests.flink.cluster import StandaloneCluster
 

@@ -11,12 +11,12 @@ import pytest
 from click.testing import CliRunner
 
 from tacit.cli.main import main
-from tacit.engines.flink.starting import Placed, start
-from tacit.engines.flink.submitting import submit
+from tacit.engines.flink.launch import RunningJob, start
+from tacit.engines.flink.submission import submit
 from tacit.errors import EngineError, RefusedInputWarning, SourceError
 from tacit.ledger.ledger import Ledger
-from tacit.ledger.verifying import verify
-from tacit.spec.reading import loads
+from tacit.ledger.verification import verify
+from tacit.spec.yaml_reader import loads
 from tests.engines.sharded.test_sharded import (
     SLIDING,
     SPEC,
@@ -153,7 +153,7 @@ def test_a_mistake_in_a_reader_ends_the_job_with_its_reason(
     spec, sources = loads(SPEC + "subjects: [p1, p2]\n"), written(tmp_path, 6, 1, 100)
     path = sources[0][1]
 
-    def vanish(*given: Any, **named: Any) -> Placed:
+    def vanish(*given: Any, **named: Any) -> RunningJob:
         path.unlink()
         return start(*given, **named)
 

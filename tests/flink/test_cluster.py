@@ -10,7 +10,7 @@ import pytest
 
 from tacit.engines.flink import rest
 from tacit.engines.flink.java import installed_flink
-from tacit.engines.flink.starting import _environment
+from tacit.engines.flink.launch import _environment
 from tacit.errors import EngineError
 from tests.flink.cluster import StandaloneCluster
 

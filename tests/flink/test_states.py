@@ -23,14 +23,14 @@ from pyflink.fn_execution.coders import (
 
 from tacit.engines.flink import program
 from tacit.engines.flink.folders import Folders
-from tacit.engines.flink.run import Outcome
-from tacit.engines.flink.submitting import Options, submitted
-from tacit.engines.sharded.saved import SavedState
+from tacit.engines.flink.run import SubmitOutcome
+from tacit.engines.flink.submission import JobOptions, submitted
+from tacit.engines.sharded.saved_state import SavedState
 from tacit.errors import EngineError
 from tacit.pipeline.versions import SpecVersion
 from tacit.planning.planner import plan_without_history
-from tacit.spec.reading import loads
-from tests.engines.sharded.test_saved import Exploit
+from tacit.spec.yaml_reader import loads
+from tests.engines.sharded.test_saved_state import Exploit
 from tests.engines.sharded.test_sharded import SPEC
 
 SETTINGS = {"execution.checkpointing.interval": "500 ms", "restart-strategy.type": "none"}
@@ -54,8 +54,8 @@ def test_no_state_and_no_message_is_a_pickle(
 ) -> None:
     monkeypatch.setattr(program, "_job", lambda _: None)
     context = Context()
-    program.Reading(str(tmp_path), [0]).open(context)
-    program.Closing(str(tmp_path)).open(context)
+    program.ReaderFunction(str(tmp_path), [0]).open(context)
+    program.ShardFunction(str(tmp_path)).open(context)
     assert len(context.coders) == 3
     assert not any(isinstance(one, PickleCoder | CloudPickleCoder) for one in context.coders)
     assert sum(isinstance(one, CharCoder) for one in context.coders) == 2
@@ -73,11 +73,11 @@ def grown(folder: Path) -> Path:
     return path
 
 
-def ran(folder: Path, until: Callable[[Outcome], bool]) -> Outcome:
+def ran(folder: Path, until: Callable[[SubmitOutcome], bool]) -> SubmitOutcome:
     """A job that is stopped with a savepoint when enough has come out."""
     spec = loads(SPEC + "subjects: [p0, p1, p2]\n")
     terms = SpecVersion(spec, plan_without_history(spec, "uniform"))
-    options = Options("home", folder / "job", shards=1, follow=True, settings=SETTINGS)
+    options = JobOptions("home", folder / "job", shards=1, follow=True, settings=SETTINGS)
     sources = [(None, str(folder / "home.jsonl"))]
     with submitted(terms, sources, [f"{folder}/answers/"], options) as run:
 

@@ -16,13 +16,13 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from tacit.connectors.delimited import CsvSource
+from tacit.connectors.csv import CsvSource
 from tacit.connectors.files import open_source
 from tacit.connectors.jsonlines import JsonLinesSource
 from tacit.connectors.kafka import address as kafka
 from tacit.connectors.kafka.source import key_text
 from tacit.connectors.mqtt import address as mqtt
-from tacit.connectors.mqtt.messages import Message, Rows, Token
+from tacit.connectors.mqtt.messages import BatchRange, Message, MessageRows
 from tacit.connectors.payloads import Coding, PayloadParser
 from tacit.errors import TacitError
 from tacit.events.columntypes import ColumnTypes, convert_text
@@ -79,14 +79,14 @@ def fuzz_mqtt(data: bytes) -> None:
     """A topic and what a checkpoint keeps of messages; the address of a broker."""
     text = data.decode(errors="replace")
     _, inward = mqtt.read_inward("mqtt://host/taxis/{subject}/#?columns=time:time")
-    rows = Rows(inward, [*COLUMNS, "topic"], ["subject"])
+    rows = MessageRows(inward, [*COLUMNS, "topic"], ["subject"])
     table, origin, _ = rows.read([Message(1, 1, False, text, b'{"kind": "x"}')])
     assert table.num_rows == len(origin) == 1
     TYPES.convert(table)
     for attempt in (
         lambda: mqtt.read_inward("mqtt://" + text),
         lambda: mqtt.read_outward("mqtt://host/" + text),
-        lambda: Token.read({"after": 0, "messages": text, "rows": None}),
+        lambda: BatchRange.read({"after": 0, "messages": text, "rows": None}),
     ):
         _refusable(attempt)
 

@@ -21,8 +21,8 @@ from tacit.privacy.mechanisms.flips import Flips
 from tacit.privacy.mechanisms.optimal.blocks import Context
 from tacit.privacy.mechanisms.optimal.mechanism import Optimal
 from tacit.privacy.mechanisms.unprotected import Unprotected
-from tacit.spec.reading import loads
 from tacit.spec.specification import Specification
+from tacit.spec.yaml_reader import loads
 from tacit.windows.schedule import Windows
 
 MECHANISMS = ("uniform", "adaptive", "optimal")

@@ -20,9 +20,9 @@ from tacit.insight import surroundings
 from tacit.insight.doctor import Setup, examine
 from tacit.insight.findings import Findings
 from tacit.insight.surroundings import is_remote
-from tacit.ledger import glance as glancing
-from tacit.ledger.glance import glance
+from tacit.ledger import overview as glancing
 from tacit.ledger.ledger import Ledger
+from tacit.ledger.overview import glance
 from tests.cli.meetings import SPEC, tacit, tuples
 from tests.services import Mosquitto, Postgres, free_port
 

@@ -29,8 +29,8 @@ from tacit.patterns.language import parse_pattern
 from tacit.patterns.reference import Tuple, detected
 from tacit.patterns.tree import And, Name, Not, Or, Pattern
 from tacit.privacy.policies import Policies
-from tacit.spec.reading import load, loads
 from tacit.spec.specification import Specification
+from tacit.spec.yaml_reader import load, loads
 from tests.privacy.strategies import epsilons
 from tests.spec.strategies import specifications
 

@@ -122,7 +122,7 @@ def test_a_run_needs_what_runs_with_no_more_features_needed() -> None:
     simple = {"command:detect", "operator:And", *text}
     names = {kernel.name for kernel in needed_kernels(simple)}
     assert "tacit.windows.clock._judge" in names
-    assert "tacit.events.interning._find_texts" in names
+    assert "tacit.events.interners._find_texts" in names
     unneeded = ("tacit.privacy.", "tacit.planning.", "tacit.events.grid")
     assert not any(name.startswith(unneeded) for name in names)
     more = needed_kernels({*simple, "operator:Seq"})
@@ -138,12 +138,12 @@ def test_the_features_of_a_source_do_not_decide_about_other_rooms() -> None:
         frozenset({"source:CsvSource", "subject:text", "command:run", "operator:Seq"}),
         tuple(
             KernelSignature(f"tacit.{name}", ("int64",))
-            for name in ("connectors.delimited.scan", "events.subjects._look_up", "windows.a.b")
+            for name in ("connectors.csv.scan", "events.subjects._look_up", "windows.a.b")
         ),
     )
     parts = {part.kernels[0].name: set(part.features) for part in needs.split_run(reading)}
     assert parts == {
-        "tacit.connectors.delimited.scan": {"source:CsvSource"},
+        "tacit.connectors.csv.scan": {"source:CsvSource"},
         "tacit.events.subjects._look_up": {"source:CsvSource", "subject:text"},
         "tacit.windows.a.b": {"command:run", "operator:Seq"},
     }

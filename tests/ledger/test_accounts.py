@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tacit.ledger.accounts import Accounts
 from tacit.ledger.charges import LONGEST, Account, Charge, merged, windows_within
-from tacit.ledger.packing import (
+from tacit.ledger.codec import (
     pack_amounts,
     pack_ids,
     pack_names,

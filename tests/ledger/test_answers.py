@@ -15,7 +15,7 @@ from click.testing import Result
 
 import tacit as package
 from tacit.errors import LedgerError
-from tacit.ledger.answers import ReleasedAnswers, Selection
+from tacit.ledger.answers import AnswerSelection, ReleasedAnswers
 from tacit.ledger.ledger import Ledger
 from tacit.ledger.tables import BODIES
 from tests.cli.meetings import SPEC, tacit, tuples
@@ -286,7 +286,7 @@ def test_only_one_release_is_in_memory_at_a_time(spec: Path, source: Path, tmp_p
     place = str(tmp_path / "spent.db")
     run(spec, source, place, tmp_path / "answers.csv")
     with Ledger.open(place, read_only=True) as ledger:
-        tables = iter(ReleasedAnswers(ledger, Selection()))
+        tables = iter(ReleasedAnswers(ledger, AnswerSelection()))
         first = next(tables)
         assert isinstance(first, pa.Table)
         assert first.num_rows == 5 * 3

@@ -9,7 +9,7 @@ import pytest
 from tacit.errors import FencedError, LedgerError, StaleError
 from tacit.ledger.accounts import Accounts
 from tacit.ledger.ledger import Ledger
-from tacit.ledger.verifying import verify
+from tacit.ledger.verification import verify
 from tests.ledger.drafts import DAY, MINUTE, NANO, account, draft, opened, release
 
 

@@ -17,16 +17,16 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 from tacit.errors import LedgerError, LedgerLostError
-from tacit.ledger import database, upgrading
+from tacit.ledger import database, upgrade
 from tacit.ledger.ledger import Ledger
 from tacit.ledger.tables import METADATA
-from tacit.ledger.verifying import verify
+from tacit.ledger.verification import verify
 from tests.ledger import racing
 from tests.ledger.drafts import draft, opened, release
 from tests.ledger.racing import Engine
 from tests.services import Postgres
 
-VERSION = sa.table(upgrading.VERSION_TABLE, sa.column("version_num", sa.String))
+VERSION = sa.table(upgrade.VERSION_TABLE, sa.column("version_num", sa.String))
 
 
 def revision(ledger: Ledger) -> str:
@@ -35,17 +35,17 @@ def revision(ledger: Ledger) -> str:
 
 
 def test_a_new_ledger_has_the_tables_that_the_code_speaks_of(ledger: Ledger) -> None:
-    assert revision(ledger) == upgrading.REVISIONS[-1]
+    assert revision(ledger) == upgrade.REVISIONS[-1]
     with ledger.database.reading() as connection:
         context = MigrationContext.configure(
-            connection, opts={"version_table": upgrading.VERSION_TABLE}
+            connection, opts={"version_table": upgrade.VERSION_TABLE}
         )
         assert compare_metadata(context, METADATA) == []
 
 
 def test_every_step_is_known_in_its_order() -> None:
-    steps = ScriptDirectory(str(upgrading.STEPS)).walk_revisions()
-    assert tuple(step.revision for step in steps)[::-1] == upgrading.REVISIONS
+    steps = ScriptDirectory(str(upgrade.STEPS)).walk_revisions()
+    assert tuple(step.revision for step in steps)[::-1] == upgrade.REVISIONS
 
 
 def test_opening_again_changes_nothing(place: str) -> None:
@@ -54,7 +54,7 @@ def test_opening_again_changes_nothing(place: str) -> None:
         before = verify(first)
     with Ledger.open(place) as again:
         assert verify(again) == before
-        assert revision(again) == upgrading.REVISIONS[-1]
+        assert revision(again) == upgrade.REVISIONS[-1]
 
 
 NEXT = '''
@@ -78,10 +78,10 @@ def test_an_older_ledger_is_brought_up_to_date_and_keeps_what_it_has(
         old.take_over("run", "a").commit(b"state", draft(0))
         before = verify(old)
     steps = tmp_path / "100 % steps"
-    shutil.copytree(upgrading.STEPS, steps)
+    shutil.copytree(upgrade.STEPS, steps)
     (steps / "versions" / "second.py").write_text(NEXT)
-    monkeypatch.setattr(upgrading, "STEPS", steps)
-    monkeypatch.setattr(upgrading, "REVISIONS", (*upgrading.REVISIONS, "0003"))
+    monkeypatch.setattr(upgrade, "STEPS", steps)
+    monkeypatch.setattr(upgrade, "REVISIONS", (*upgrade.REVISIONS, "0003"))
     with pytest.raises(LedgerError, match="is of an older version"):
         Ledger.open(place, read_only=True)
     with Ledger.open(place) as new:

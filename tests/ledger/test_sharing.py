@@ -18,7 +18,7 @@ from tacit.ledger.drafts import Draft
 from tacit.ledger.ledger import Ledger
 from tacit.ledger.rows import charges as charged
 from tacit.ledger.tables import RUNS
-from tacit.ledger.verifying import verify
+from tacit.ledger.verification import verify
 from tests.ledger import racing
 from tests.ledger.drafts import DAY, MINUTE, NANO, account, draft, opened
 from tests.ledger.racing import LIMIT, NAMES, Engine

@@ -20,7 +20,7 @@ from tacit.ledger import rows
 from tacit.ledger.ledger import Ledger
 from tacit.ledger.rows import SCHEMA, charges
 from tacit.ledger.statement import statement
-from tacit.ledger.verifying import verify
+from tacit.ledger.verification import verify
 from tests.ledger.drafts import DAY, MINUTE, NANO, account, draft, opened, release
 
 NAMES = ["a", "b", "c"]

@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from tacit.patterns.conditions import (
     Arithmetic,
     Attribute,
-    Both,
     Comparator,
     Comparison,
     Condition,
+    Conjunction,
     Constant,
-    Either,
+    Disjunction,
     Negation,
     Operator,
     Term,
@@ -86,7 +86,7 @@ def random_condition(rng: Random, aliases: Sequence[str], depth: int = 2) -> Con
         return Comparison(comparator, _term(rng, aliases, 1), _term(rng, aliases, 1))
     if kind == "negation":
         return Negation(random_condition(rng, aliases, depth - 1))
-    join = Both if kind == "both" else Either
+    join = Conjunction if kind == "both" else Disjunction
     return join(
         random_condition(rng, aliases, depth - 1), random_condition(rng, aliases, depth - 1)
     )

@@ -8,13 +8,13 @@ from random import Random
 import numpy as np
 import pytest
 
-from tacit.patterns.booleans import BLOCK, FALSE, TRUE, Gates, scatter, to_columns
+from tacit.patterns.booleans import BLOCK, FALSE, TRUE, GateGraph, scatter, to_columns
 from tests.patterns.windowing import bits
 
 Truth = Callable[[list[bool]], bool]
 
 
-def random_formula(rng: Random, gates: Gates, columns: int, depth: int) -> tuple[int, Truth]:
+def random_formula(rng: Random, gates: GateGraph, columns: int, depth: int) -> tuple[int, Truth]:
     """A literal and what it should mean."""
     if depth == 0 or rng.random() < 0.1:
         column = rng.randrange(columns)
@@ -33,7 +33,7 @@ def random_formula(rng: Random, gates: Gates, columns: int, depth: int) -> tuple
 @pytest.mark.parametrize("seed", range(20))
 def test_programs_compute_their_formulas(seed: int) -> None:
     rng = Random(seed)
-    gates, columns, subjects = Gates(), 7, 64 * 3
+    gates, columns, subjects = GateGraph(), 7, 64 * 3
     formulas = [random_formula(rng, gates, columns, rng.randint(0, 4)) for _ in range(30)]
     outputs = [literal for literal, _ in formulas] + [FALSE, TRUE, formulas[0][0] ^ 1]
     program = gates.program(outputs, {column: column for column in range(columns)})
@@ -48,7 +48,7 @@ def test_programs_compute_their_formulas(seed: int) -> None:
 
 
 def test_columns_longer_than_a_block_are_computed_to_the_end() -> None:
-    gates = Gates()
+    gates = GateGraph()
     literal = gates.all([gates.column("a"), gates.column("b") ^ 1])
     words = 2 * BLOCK + 5
     data = np.random.default_rng(1).integers(0, 2**63, (1, 2, words)).astype(np.uint64)
@@ -57,7 +57,7 @@ def test_columns_longer_than_a_block_are_computed_to_the_end() -> None:
 
 
 def test_equal_gates_are_computed_once_and_registers_are_used_again() -> None:
-    gates = Gates()
+    gates = GateGraph()
     names: dict[Hashable, int] = {name: name for name in range(20)}
     columns = [gates.column(name) for name in names]
     outputs = [gates.all(rotated(columns, start)[:12]) for start in range(20)]

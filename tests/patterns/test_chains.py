@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tacit.patterns.bits import Bits
+from tacit.patterns.bits import ChainBits
 from tacit.patterns.chains import Chain, chains_of
 from tacit.patterns.intervals import Intervals
 from tacit.patterns.language import parse_pattern
 from tacit.patterns.lists import EventLists, Selection
-from tacit.patterns.matching import Matcher
+from tacit.patterns.matcher import Matcher
 from tacit.patterns.normal import simplify
 from tacit.patterns.origins import Origins
 from tacit.patterns.reference import Tuple
@@ -130,7 +130,7 @@ def test_many_chains_fill_several_words_and_long_ones_run_over() -> None:
     queries += [Seq(Not("f"), *rng.choices("abcde", k=length)) for length in (3, 63, 64, 128, 200)]
     found = [chain for query in queries for chain in chains_of(simplify(query)) or []]
     assert len(found) == len(queries)
-    bits = Bits.of(found, Selection.of(TYPES, NUMBERS))
+    bits = ChainBits.of(found, Selection.of(TYPES, NUMBERS))
     cases = [
         [
             Tuple(time, frozenset(rng.sample(TYPES, rng.choice((1, 1, 2, 3)))))
@@ -162,7 +162,7 @@ def test_a_type_that_occurs_twice_at_once_is_told() -> None:
     lists = event_lists(
         [[Tuple(0, frozenset("a")), Tuple(0, frozenset("ab"))], [Tuple(0, frozenset("ab"))]], TYPES
     )
-    bits = Bits.of(found, Selection.of("ab", NUMBERS))
+    bits = ChainBits.of(found, Selection.of("ab", NUMBERS))
     out = np.zeros((2, 1), np.bool_)
     assert bits.run(lists, np.arange(1), out).tolist() == [True, False]
     assert out.tolist() == [[True], [True]]

@@ -15,10 +15,10 @@ from tacit.errors import PatternError
 from tacit.patterns.conditions import (
     Arithmetic,
     Attribute,
-    Both,
     Comparison,
+    Conjunction,
     Constant,
-    Either,
+    Disjunction,
     Negation,
 )
 from tacit.patterns.language import find_word, parse_condition, parse_pattern
@@ -116,14 +116,16 @@ V = Attribute("p", "v")
         ),
         (
             "NOT p.v = 1 AND p.v = 2 OR p.v = 3",
-            Either(
-                Both(Negation(Comparison("=", V, Constant(1))), Comparison("=", V, Constant(2))),
+            Disjunction(
+                Conjunction(
+                    Negation(Comparison("=", V, Constant(1))), Comparison("=", V, Constant(2))
+                ),
                 Comparison("=", V, Constant(3)),
             ),
         ),
         (
             "NOT (p.v = 1 OR (p.v) = 2)",
-            Negation(Either(Comparison("=", V, Constant(1)), Comparison("=", V, Constant(2)))),
+            Negation(Disjunction(Comparison("=", V, Constant(1)), Comparison("=", V, Constant(2)))),
         ),
     ],
 )

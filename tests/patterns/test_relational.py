@@ -19,12 +19,12 @@ from tacit.patterns.aliases import given_aliases, rebuild, rename
 from tacit.patterns.conditions import (
     Arithmetic,
     Attribute,
-    Both,
     Comparator,
     Comparison,
     Condition,
+    Conjunction,
     Constant,
-    Either,
+    Disjunction,
     Negation,
     Operator,
     Term,
@@ -142,7 +142,7 @@ def with_comparisons(rng: Random) -> Pattern:
             sign: Operator = rng.choice(("+", "-", "*"))
             left = Arithmetic(sign, left, Constant(rng.choice((1, 2, -1))))
         comparison = Comparison(rng.choice(COMPARATORS), left, Attribute(theirs, rng.choice("vw")))
-        condition = Both(condition, comparison) if condition else comparison
+        condition = Conjunction(condition, comparison) if condition else comparison
     assert condition
     return Where(Within(part, 2) if rng.random() < 0.3 else part, condition)
 
@@ -287,7 +287,7 @@ def test_conditions_give_what_the_reference_gives(
         condition: Condition = Comparison(rng.choice(COMPARATORS), *sides)
         if rng.random() < 0.3:
             other = Comparison("<>", Attribute("x", "v"), Attribute("y", "v"))
-            condition = Negation(rng.choice((Both, Either))(condition, other))
+            condition = Negation(rng.choice((Conjunction, Disjunction))(condition, other))
         pattern = Where(Seq(Name("a", "x"), Name("b", "y")), condition)
         wrong = differences(pattern, windows, tuples)
         assert not wrong, (condition, windows[wrong[0]])
@@ -382,7 +382,7 @@ def test_many_events_at_one_time_are_counted_not_listed() -> None:
 
 
 def test_it_names_what_must_be_kept() -> None:
-    condition = Both(RISING, Comparison(">", Attribute("z", "w"), Constant(0)))
+    condition = Conjunction(RISING, Comparison(">", Attribute("z", "w"), Constant(0)))
     pattern = Where(Seq(Name("a", "x"), Name("b", "y"), Not("unused1"), Name("c", "z")), condition)
     assert matcher(pattern).event_types == ("a", "b", "unused1", "c")
     assert matcher(pattern).attributes == {"main": ("v",), "other": ("w",)}
@@ -416,7 +416,10 @@ def test_a_missing_column_is_refused_with_the_nearest_name() -> None:
         (Comparison("<", Attribute("x", "text"), Constant(1)), "a text is compared with a number"),
         (Comparison("=", Attribute("x", "flag"), Constant(1)), "a truth value is compared"),
         (Comparison("=", Attribute("x", "v"), Constant(True)), "with a truth value"),
-        (Negation(Either(RISING, Comparison("=", Attribute("x", "v"), Constant("")))), "a text"),
+        (
+            Negation(Disjunction(RISING, Comparison("=", Attribute("x", "v"), Constant("")))),
+            "a text",
+        ),
         (
             Comparison("=", Arithmetic("+", Attribute("x", "text"), Constant("a")), Constant("a")),
             "Arithmetic needs numbers",

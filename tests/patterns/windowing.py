@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.patterns.lists import EventLists
-from tacit.patterns.matching import Matcher, scatter, to_columns
+from tacit.patterns.matcher import Matcher, scatter, to_columns
 from tacit.patterns.reference import Tuple
 
 Window = Sequence[Tuple]

@@ -22,10 +22,10 @@ from tacit.errors import StateError
 from tacit.events.subjects import Subjects
 from tacit.patterns.reference import Tuple, detected
 from tacit.pipeline.batches import Rows
-from tacit.pipeline.engine import Engine, Refused
-from tacit.pipeline.flow import Flow
-from tacit.spec.reading import loads
+from tacit.pipeline.compiled_spec import CompiledSpec
+from tacit.pipeline.engine import Engine, RefusedRows
 from tacit.spec.specification import Specification
+from tacit.spec.yaml_reader import loads
 from tacit.windows.clock import TAKEN
 
 SPEC = """
@@ -122,10 +122,10 @@ def run(
     spec: Specification, rows: Sequence[Row], subjects: Sequence[int], cuts: Sequence[int] = ()
 ) -> tuple[dict[Answer, bool], list[int]]:
     """Answers and refused rows by the engine, its state carried over as bytes at every cut."""
-    flow = Flow(spec)
+    flow = CompiledSpec(spec)
     refused: list[int] = []
 
-    def note(found: Refused) -> None:
+    def note(found: RefusedRows) -> None:
         refused.extend(found.rows.number(found.chosen).tolist())
 
     registry = Subjects()
@@ -188,7 +188,7 @@ def test_answers_and_dead_letters_follow_the_rules_however_the_input_is_cut(
 
 def test_an_automaton_walked_as_tuples_come_equals_the_reference_on_many_windows() -> None:
     """In order, out of order, with equal times and with several events in a tuple."""
-    assert Flow(CHAINS).evaluator.automaton is not None
+    assert CompiledSpec(CHAINS).evaluator.automaton is not None
     random = Random(5)
     for spread in (0, 1, 3, 7):
         rows = [
@@ -240,9 +240,9 @@ def learned(
 ]:  # fmt: skip
     """A run that learns its subjects from the first stretch, its state carried over at cuts."""
     refused: list[int] = []
-    flow = Flow(spec)
+    flow = CompiledSpec(spec)
 
-    def note(found: Refused) -> None:
+    def note(found: RefusedRows) -> None:
         refused.extend(found.rows.number(found.chosen).tolist())
 
     engine = Engine(flow, Subjects(), learn=learn, refused=note)
@@ -300,7 +300,7 @@ def test_a_subject_registered_later_has_answers_from_the_next_window_on() -> Non
     registry = Subjects()
     registry.add([1])
     engine = Engine(
-        Flow(SPECIFICATION),
+        CompiledSpec(SPECIFICATION),
         registry,
         refused=lambda found: refused.extend(found.rows.number(found.chosen).tolist()),
     )
@@ -325,7 +325,7 @@ def test_shards_stand_alone(spec: Specification) -> None:
     for names in ([0, 2, 4], [1, 3, 5]):
         registry = Subjects()
         registry.add(names)
-        engine = Engine(Flow(spec), registry)
+        engine = Engine(CompiledSpec(spec), registry)
         answers = list(engine.push(Rows("s", batch([row for row in rows if row.who in names]))))
         parts.append(flat([*answers, *engine.finish()]))
     assert parts[0] | parts[1] == whole
@@ -336,7 +336,7 @@ def test_a_snapshot_is_restored_in_another_process(tmp_path: Path) -> None:
     rows = [Row(who, at, at % 3, float(at % 5)) for at in range(40) for who in range(2)]
     registry = Subjects()
     registry.add([0, 1])
-    engine = Engine(Flow(SPECIFICATION), registry)
+    engine = Engine(CompiledSpec(SPECIFICATION), registry)
     list(engine.push(Rows("s", batch(rows[:41]))))
     (tmp_path / "state").write_bytes(engine.snapshot())
     (tmp_path / "spec.yaml").write_text(SPEC)
@@ -359,12 +359,12 @@ import pyarrow as pa
 from tacit.events.subjects import Subjects
 from tacit.pipeline.batches import Rows
 from tacit.pipeline.engine import Engine
-from tacit.pipeline.flow import Flow
-from tacit.spec.reading import load
+from tacit.pipeline.compiled_spec import CompiledSpec
+from tacit.spec.yaml_reader import load
 from tests.pipeline.test_engine import flat
 
 folder = Path(sys.argv[1])
-engine = Engine(Flow(load(folder / "spec.yaml")), Subjects())
+engine = Engine(CompiledSpec(load(folder / "spec.yaml")), Subjects())
 engine.restore((folder / "state").read_bytes())
 rows = pa.ipc.open_file(folder / "rest.arrow").get_batch(0)
 answers = flat([*engine.push(Rows("s", rows)), *engine.finish()])
@@ -374,8 +374,8 @@ print(*(f"{key[0]}/{key[1]}/{key[2]}={answers[key]}" for key in sorted(answers))
 
 def test_a_snapshot_of_another_specification_is_refused(spec: Specification) -> None:
     """So is anything that is not a snapshot."""
-    engine = Engine(Flow(spec), Subjects())
-    other = Engine(Flow(loads(SPEC.replace("AND(a, b)", "AND(a, c)"))), Subjects())
+    engine = Engine(CompiledSpec(spec), Subjects())
+    other = Engine(CompiledSpec(loads(SPEC.replace("AND(a, b)", "AND(a, c)"))), Subjects())
     with pytest.raises(StateError, match="another specification"):
         other.restore(engine.snapshot())
     with pytest.raises(StateError, match="damaged"):

@@ -12,7 +12,7 @@ import pytest
 
 import tacit
 from tacit.connectors import sinks
-from tacit.connectors.opening import open_sink
+from tacit.connectors.openers import open_sink
 from tacit.errors import PlanError, SpecificationError
 
 SPEC = """

@@ -15,18 +15,18 @@ from tacit.events.subjects import Subjects
 from tacit.patterns.lists import EventLists
 from tacit.patterns.reference import Tuple, detected
 from tacit.pipeline.batches import Rows
+from tacit.pipeline.compiled_spec import CompiledSpec
 from tacit.pipeline.engine import Engine
 from tacit.pipeline.evaluators import Evaluator
-from tacit.pipeline.flow import Flow
 from tacit.pipeline.release import Release
-from tacit.pipeline.shard import ClosedWindows
+from tacit.pipeline.window_state import ClosedWindows
 from tacit.planning.planner import plan_without_history
 from tacit.privacy.noise import Noise
 from tacit.privacy.randomness import SeededSource
 from tacit.spec.queries import compile_queries
-from tacit.spec.reading import loads
 from tacit.spec.specification import Specification
-from tacit.windows.panes import Closed
+from tacit.spec.yaml_reader import loads
+from tacit.windows.panes import ClosedPanes
 from tests.patterns.windowing import event_lists, presence
 
 SPEC = """
@@ -60,7 +60,9 @@ def evaluator(spec: Specification, mechanism: str, decode: str, seed: int) -> Ev
 
 
 def engine(spec: Specification, mechanism: str, decode: str, seed: int = 1) -> Engine:
-    return Engine(Flow(spec, evaluator(spec, mechanism, decode, seed)), Subjects(), learn=60)
+    return Engine(
+        CompiledSpec(spec, evaluator(spec, mechanism, decode, seed)), Subjects(), learn=60
+    )
 
 
 def batches(seed: int, subjects: int = 100, windows: int = 12) -> list[pa.RecordBatch]:
@@ -139,7 +141,7 @@ def test_noise_is_not_drawn_before_the_registry_is_announced() -> None:
     plain = source.draw
     source.draw = lambda number: drawn.append(number) or plain(number)  # type: ignore[method-assign, func-returns-value]
     made = plan_without_history(spec, "uniform", "literal", RATES)
-    flow = Flow(spec, Release(spec, made.mechanisms, Noise(source)))
+    flow = CompiledSpec(spec, Release(spec, made.mechanisms, Noise(source)))
     target = Engine(flow, Subjects(), learn=60)
     push(target, batches(1)[:9])
     assert drawn == []
@@ -168,7 +170,7 @@ def test_windows_that_were_handed_on_together_are_the_same_for_a_registry_that_h
     full = np.flatnonzero(np.diff(lists.starts))
     starts = np.append(lists.starts[full], lists.starts[-1])
     words = presence(lists).reshape(4, 3, 1)
-    closed = Closed(0, words, full, EventLists(starts, lists.times, lists.masks))
+    closed = ClosedPanes(0, words, full, EventLists(starts, lists.times, lists.masks))
     told = [(place, t) for place, window in enumerate(windows) for t in window]
     frame = pl.DataFrame(
         {

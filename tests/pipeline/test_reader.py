@@ -9,10 +9,10 @@ import pyarrow as pa
 
 from tacit.events.columntypes import ColumnTypes
 from tacit.pipeline.batches import EventBatch, Rows
-from tacit.pipeline.flow import SourceColumns
+from tacit.pipeline.compiled_spec import SourceColumns
 from tacit.pipeline.reader import Input, Reader
 from tacit.pipeline.sources import Batch, Source
-from tacit.spec.reading import loads
+from tacit.spec.yaml_reader import loads
 from tacit.windows.jumps import Jumps
 
 SPEC = loads("""

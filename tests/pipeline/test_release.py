@@ -14,16 +14,16 @@ from tacit.errors import SpecificationError
 from tacit.events.subjects import Subjects
 from tacit.patterns.reference import Tuple, detected
 from tacit.pipeline.batches import Rows
+from tacit.pipeline.compiled_spec import CompiledSpec
 from tacit.pipeline.engine import Engine
-from tacit.pipeline.flow import Flow
 from tacit.pipeline.reader import Input
 from tacit.pipeline.release import Release
 from tacit.pipeline.run import Run
 from tacit.planning.planner import make_plan, plan_without_history
 from tacit.privacy.noise import Noise
 from tacit.privacy.randomness import SeededSource
-from tacit.spec.reading import loads
 from tacit.spec.specification import Specification
+from tacit.spec.yaml_reader import loads
 
 SPEC = """
 version: 1
@@ -119,7 +119,7 @@ def test_an_engine_gives_no_window_while_somebody_who_is_named_is_missing() -> N
     release = Release(spec, plan_without_history(spec, "uniform").mechanisms, Noise())
     registry = Subjects()
     registry.add([str(who) for who in range(70)])
-    engine = Engine(Flow(spec, release), registry)
+    engine = Engine(CompiledSpec(spec, release), registry)
     rows = Rows("s", frame(1).to_arrow().combine_chunks().to_batches()[0])
     with pytest.raises(SpecificationError, match="'900'"):
         next(engine.push(rows))

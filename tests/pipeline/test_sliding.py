@@ -17,10 +17,10 @@ from tacit.errors import StateError
 from tacit.events.subjects import Subjects
 from tacit.patterns.reference import Tuple, detected
 from tacit.pipeline.batches import MergedBatch, Rows
+from tacit.pipeline.compiled_spec import CompiledSpec
 from tacit.pipeline.engine import Engine
-from tacit.pipeline.flow import Flow
-from tacit.spec.reading import loads
 from tacit.spec.specification import Query, Specification
+from tacit.spec.yaml_reader import loads
 from tacit.windows.clock import TAKEN
 from tests.patterns.strategies import VALUES, random_pattern
 from tests.pipeline.test_engine import SPEC, Answer, Row, batch, flat, learned, row_lists, run
@@ -146,7 +146,7 @@ def test_many_windows_that_close_at_once_equal_the_reference(spec: Specification
 def test_windows_close_one_by_one_as_the_watermark_passes_their_ends() -> None:
     registry = Subjects()
     registry.add([1])
-    engine = Engine(Flow(HALVES), registry)
+    engine = Engine(CompiledSpec(HALVES), registry)
     closed = []
     for at in (2, 11, 12, 16, 17, 22):
         answers = list(engine.push(Rows("s", batch([Row(1, at, 0, None)]))))
@@ -167,7 +167,7 @@ def test_windows_are_as_long_as_they_say_and_begin_a_slide_apart() -> None:
 def test_sliding_by_the_size_is_the_same_as_tumbling() -> None:
     whole = loads(SPEC.replace("{size: 10 us,", "{size: 10 us, slide: 10 us,"))
     assert whole == loads(SPEC)
-    assert Engine(Flow(whole), Subjects()).shard.sliding is None
+    assert Engine(CompiledSpec(whole), Subjects()).shard.sliding is None
 
 
 @specifications
@@ -195,7 +195,7 @@ def test_learned_subjects_have_answers_in_every_window_of_the_schedule() -> None
 def test_a_subject_registered_later_has_answers_from_the_next_whole_window_on() -> None:
     registry = Subjects()
     registry.add([1])
-    engine = Engine(Flow(FIFTHS), registry)
+    engine = Engine(CompiledSpec(FIFTHS), registry)
     answers = list(engine.push(Rows("s", batch([Row(1, 3, 0, None)]))))
     engine.register(["2"])
     rows = [Row(2, 3, 0, None), Row(2, 5, 0, None), Row(1, 40, 0, None)]
@@ -231,7 +231,7 @@ def test_rows_keep_apart_after_a_restore_while_subjects_are_learned() -> None:
 def test_panes_that_were_put_together_last_may_come_again_and_no_others() -> None:
     registry = Subjects()
     registry.add([1])
-    engine = Engine(Flow(HALVES), registry)
+    engine = Engine(CompiledSpec(HALVES), registry)
     rows = Rows("s", batch([Row(1, at, at % 3, 1.0) for at in range(0, 60, 4)]))
     engine.most_windows = 2
     handed = [*engine.insert(MergedBatch.of_one(engine.extract(rows)))]

@@ -15,8 +15,8 @@ from tacit.answers.answers import Answers
 from tacit.connectors.frames import FrameSource
 from tacit.events.subjects import Subjects
 from tacit.pipeline.batches import MergedBatch, Rows
+from tacit.pipeline.compiled_spec import CompiledSpec
 from tacit.pipeline.engine import Engine
-from tacit.pipeline.flow import Flow
 from tacit.pipeline.reader import Input
 from tacit.pipeline.release import Release
 from tacit.pipeline.run import Run
@@ -25,8 +25,8 @@ from tacit.planning.planner import plan_without_history
 from tacit.privacy.channels import Channel
 from tacit.privacy.noise import Noise
 from tacit.privacy.randomness import SeededSource
-from tacit.spec.reading import loads
 from tacit.spec.specification import Specification
+from tacit.spec.yaml_reader import loads
 
 SPEC = """
 subjects: [{subjects}]
@@ -80,7 +80,7 @@ def frame(seed: int, rows: int = 700, until: int = 200) -> pl.DataFrame:
 def engine(spec: Specification, made: Plan, noise: Noise) -> Engine:
     registry = Subjects()
     registry.add(range(SUBJECTS))
-    return Engine(Flow(spec, Release(spec, made.mechanisms, noise)), registry)
+    return Engine(CompiledSpec(spec, Release(spec, made.mechanisms, noise)), registry)
 
 
 def batches(seed: int, cuts: int = 7) -> list[pa.RecordBatch]:

@@ -19,7 +19,7 @@ from tacit.pipeline import definitions
 from tacit.pipeline.versions import SpecVersion
 from tacit.planning.planner import plan_without_history
 from tacit.spec.columntypes import SpecColumns
-from tacit.spec.reading import load, loads
+from tacit.spec.yaml_reader import load, loads
 from tests.pipeline.test_versions import (
     HEAD,
     NEW,

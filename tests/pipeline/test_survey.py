@@ -15,12 +15,12 @@ from tacit.engines.local import survey
 from tacit.patterns.reference import Tuple, detected
 from tacit.patterns.tree import Name, Pattern
 from tacit.pipeline.reader import Input
-from tacit.planning.tallies import Tally
+from tacit.planning.tallies import CombinationCounts
 from tacit.privacy.evidence import Evidence
-from tacit.privacy.sampled import SampledEvidence, WideEvidence
+from tacit.privacy.sampled_evidence import SampledEvidence, WideEvidence
 from tacit.privacy.statistics import Statistics
-from tacit.spec.reading import loads
 from tacit.spec.specification import Specification
+from tacit.spec.yaml_reader import loads
 
 SPEC = """
 version: 1
@@ -251,7 +251,7 @@ def test_literal_trials_come_near_what_every_draw_of_times_gives() -> None:
 @pytest.mark.parametrize("width", [0, 1, 16, 17, 64, 65, 130])
 def test_tallies_count_rows_as_a_counter_does(width: int) -> None:
     rng = np.random.default_rng(width)
-    tally = Tally([2 * n for n in range(width)])
+    tally = CombinationCounts([2 * n for n in range(width)])
     slow: Counter[tuple[bool, ...]] = Counter()
     patterns = rng.random((5, max(1, 2 * width))) < 0.5
     for windows in (1, 4, 0):
@@ -269,7 +269,7 @@ def test_tallies_count_rows_as_a_counter_does(width: int) -> None:
 
 def test_tallies_put_rows_together_when_there_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tacit.planning.tallies._PENDING", 3)
-    tally = Tally([0, 1])
+    tally = CombinationCounts([0, 1])
     bits = np.arange(2, dtype=np.uint64).reshape(1, 2, 1)
     for _ in range(10):
         tally.add(bits, np.ones((1, 64), np.bool_))

@@ -17,14 +17,14 @@ from tacit.answers.answers import Answers
 from tacit.errors import PlanError, SpecificationError, StateError
 from tacit.events.subjects import Subjects
 from tacit.pipeline.batches import MergedBatch, Rows
-from tacit.pipeline.engine import Engine, Refused
-from tacit.pipeline.shard import ClosedWindows
+from tacit.pipeline.engine import Engine, RefusedRows
 from tacit.pipeline.versions import SpecVersion
+from tacit.pipeline.window_state import ClosedWindows
 from tacit.planning.planner import plan_without_history
 from tacit.privacy.noise import Noise
 from tacit.privacy.randomness import SeededSource
-from tacit.spec.reading import load, loads
 from tacit.spec.specification import Specification
+from tacit.spec.yaml_reader import load, loads
 
 HEAD = """
 version: 1
@@ -109,7 +109,7 @@ class FedEngine:
             ticking=self.ticking,
         )
 
-    def note(self, refused: Refused) -> None:
+    def note(self, refused: RefusedRows) -> None:
         """Remember what was refused."""
         times, reasons = refused.times.tolist(), refused.reasons.tolist()
         self.refused += list(zip(times, reasons, strict=True))

@@ -20,8 +20,8 @@ from tacit.planning.planner import make_plan
 from tacit.privacy.noise import Noise
 from tacit.privacy.randomness import SeededSource
 from tacit.privacy.statistics import Statistics
-from tacit.spec.reading import loads
 from tacit.spec.specification import Specification
+from tacit.spec.yaml_reader import loads
 
 SUBJECTS, WINDOWS = 200, 60
 NAMES = ("a", "b", "c", "x", "y", "z", *(f"w{n}" for n in range(7)))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linprog
 from scipy.sparse import coo_matrix
 
-from tacit.evaluation.measuring import statistics_of
+from tacit.evaluation.measurement import statistics_of
 from tacit.events.streams import Stream
 from tacit.events.types import EventType
 from tacit.patterns.tree import And, Name, Not, Or, Pattern, elements

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from tacit.errors import PlanError
-from tacit.evaluation.measuring import measured, mre, statistics_of
+from tacit.evaluation.measurement import measured, mre, statistics_of
 from tacit.evaluation.synthetic import data_set
 from tacit.planning.plan import Plan
 from tacit.planning.planner import least_epsilon, make_plan, plan_without_history
 from tacit.privacy.noise import Noise
 from tacit.privacy.randomness import SeededSource
 from tacit.spec.mechanisms import MECHANISMS
-from tacit.spec.reading import loads
+from tacit.spec.yaml_reader import loads
 
 SPEC = """
 streams: {s: {subject: who, time: at}}

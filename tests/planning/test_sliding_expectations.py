@@ -23,12 +23,12 @@ from tacit.planning.planner import make_plan
 from tacit.privacy.evidence import Evidence, chances, through
 from tacit.privacy.mechanisms.objective import ElementObjective, flip_probability
 from tacit.privacy.noise import Noise
+from tacit.privacy.pane_counts import PaneCounts, evenly
 from tacit.privacy.policies import PrivatePattern
 from tacit.privacy.randomness import SeededSource
-from tacit.privacy.sightings import Sightings, evenly
 from tacit.privacy.statistics import Statistics
-from tacit.spec.reading import loads
 from tacit.spec.specification import Specification
+from tacit.spec.yaml_reader import loads
 from tests.planning.test_expectations import (
     EVERY_WAY,
     NAMES,
@@ -147,7 +147,7 @@ def test_sightings_are_those_of_history(panes: int) -> None:
             np.concatenate([seen[:, w : w + panes].sum(axis=1) for w in windows]),
             minlength=panes + 1,
         ).astype(np.float64)
-        expected = Sightings.counted(panes, {name: counts}).shares[name]
+        expected = PaneCounts.counted(panes, {name: counts}).shares[name]
         assert found.shares[name] == pytest.approx(expected, abs=1e-12)
 
 
@@ -163,7 +163,7 @@ def test_noise_of_panes_is_what_their_flips_come_to() -> None:
             shown += chance * (true ^ flipped).any()
         sure = np.zeros(panes)
         sure[max(0, there - 1)] = 1
-        alarm, miss = Sightings(panes, {"a": sure}).pair("a", flip)
+        alarm, miss = PaneCounts(panes, {"a": sure}).pair("a", flip)
         assert shown == pytest.approx(1 - miss if there else alarm)
 
 

@@ -7,8 +7,8 @@ from fractions import Fraction
 
 from hypothesis import strategies as st
 
-from tacit.privacy.auditing import Neighbours
-from tacit.privacy.randomness import Source
+from tacit.privacy.channel_audit import Neighbours
+from tacit.privacy.randomness import RandomSource
 
 
 def epsilons(least: int = -9, most: int = 6) -> st.SearchStrategy[Fraction]:
@@ -27,7 +27,7 @@ def groups(rows: int) -> st.SearchStrategy[list[Neighbours]]:
     return st.lists(st.builds(Neighbours, some, epsilons(-6, 2)), min_size=0, max_size=3)
 
 
-class Scripted(Source):
+class Scripted(RandomSource):
     """Given bytes, then zeros."""
 
     private = False

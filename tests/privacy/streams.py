@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from tacit.answers.answers import Answers
 from tacit.events.subjects import Subjects
 from tacit.pipeline.batches import Rows
+from tacit.pipeline.compiled_spec import CompiledSpec
 from tacit.pipeline.engine import Engine
-from tacit.pipeline.flow import Flow
 from tacit.pipeline.release import Release
 from tacit.planning.plan import Plan
 from tacit.planning.planner import make_plan
@@ -212,7 +212,7 @@ def released(
 def _engine(spec: Specification, plan: Plan, noise: StreamNoise, names: Sequence[str]) -> Engine:
     registry = Subjects()
     registry.add(names)
-    return Engine(Flow(spec, Release(spec, plan.mechanisms, noise)), registry)
+    return Engine(CompiledSpec(spec, Release(spec, plan.mechanisms, noise)), registry)
 
 
 def enumerated(

@@ -16,7 +16,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tacit.errors import AuditError, PrivacyError
-from tacit.privacy.auditing import Neighbours, audit
+from tacit.privacy.channel_audit import Neighbours, audit
 from tacit.privacy.channels import BITS, Channel
 from tacit.privacy.exponentials import exp_below
 from tests.privacy.strategies import epsilons, groups

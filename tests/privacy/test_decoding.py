@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 import tacit.answers.answers as module
 from tacit.answers.answers import Answers, schema
-from tacit.answers.collected import Collected
-from tacit.privacy.certainty import ByPolicy, Certainty, Exact, Shares
+from tacit.answers.collection import CollectedAnswers
+from tacit.privacy.certainty import Certainty, CertaintyByPolicy, ExactCertainty, Shares
 from tacit.privacy.decoding import Decoded, TableDecoder, decoding_program, tables
 from tacit.windows.clock import NONE
 from tests.patterns.windowing import bits as unpacked
@@ -107,7 +107,7 @@ def test_confidence_comes_with_its_answer_however_rows_are_cut(
     windows, subjects, queries = 3, 150, 2
     plain = rng.random((windows, queries, subjects)) < 0.4
     policies = rng.integers(0, 3, subjects).astype(np.int32)
-    certainty = ByPolicy(policies, [Numbered(1.0), Exact(), Numbered(-1.0)])
+    certainty = CertaintyByPolicy(policies, [Numbered(1.0), ExactCertainty(), Numbered(-1.0)])
     since = np.where(np.arange(subjects) % 7 == 3, 11, NONE)
     names = pa.array([f"s{n}" for n in range(subjects)], pa.large_string())
     answers = Answers(["q", "r"], 10, 10, names, since, pack(plain), certainty)
@@ -139,9 +139,9 @@ def test_protected_answers_have_a_column_more_and_true_ones_have_not() -> None:
     columns = schema().names
     assert schema(protected=True).names == [*columns, "confidence"]
     empty = Answers([], 10, 0, pa.array([], pa.large_string()), np.empty(0, np.int64),
-                    np.empty((3, 0, 0), np.uint64), Exact())  # fmt: skip
+                    np.empty((3, 0, 0), np.uint64), ExactCertainty())  # fmt: skip
     assert empty.table().schema == schema(protected=True)
-    collected = Collected([empty], empty.table().schema, [], protected=True)
+    collected = CollectedAnswers([empty], empty.table().schema, [], protected=True)
     assert collected.polars().columns == [*columns, "confidence"]
     assert "protected" in repr(collected)
 

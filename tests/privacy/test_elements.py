@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tacit.errors import AuditError, PrivacyError
-from tacit.privacy.auditing import Neighbours
+from tacit.privacy.channel_audit import Neighbours
 from tacit.privacy.channels import Channel
 from tacit.privacy.elements import Elements
 from tacit.privacy.exponentials import exp_below

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from tacit.answers.answers import Answers
 from tacit.patterns.tree import Pattern, elements
-from tacit.pipeline.shard import ClosedWindows, Shard
+from tacit.pipeline.window_state import ClosedWindows, WindowState
 from tacit.planning.planner import make_plan
 from tacit.privacy.mechanisms.mechanism import PatternIndex
 from tacit.privacy.mechanisms.public_only import PublicContexts, PublicTables
@@ -55,12 +55,12 @@ TIRED = np.arange(len(SUBJECTS)) // 2 % 2 == 1
 @contextmanager
 def limits_reached() -> Iterator[None]:
     """Runs in which the limits of the tired subjects are reached."""
-    answer = Shard.answer
+    answer = WindowState.answer
 
-    def told(this: Shard, handed: ClosedWindows, *_: Any, **_named: Any) -> Answers:
+    def told(this: WindowState, handed: ClosedWindows, *_: Any, **_named: Any) -> Answers:
         return answer(this, handed, TIRED)
 
-    with patch.object(Shard, "answer", told):
+    with patch.object(WindowState, "answer", told):
         yield
 
 

@@ -18,21 +18,21 @@ from numpy.typing import NDArray
 from tacit.answers.answers import Answers
 from tacit.patterns.residuals import Residual, residual
 from tacit.patterns.tree import Pattern
-from tacit.pipeline.shard import ClosedWindows, Shard
+from tacit.pipeline.window_state import ClosedWindows, WindowState
 from tacit.planning.planner import make_plan
 from tacit.privacy import components
-from tacit.privacy.auditing import Audit
 from tacit.privacy.certainty import Certainty
+from tacit.privacy.channel_audit import Audit
 from tacit.privacy.channels import Channel
 from tacit.privacy.elements import Elements, uniform_shares
 from tacit.privacy.mechanisms import adaptive
 from tacit.privacy.mechanisms.flips import FlipProtector
 from tacit.privacy.mechanisms.noisy_windows import NoisyWindows
 from tacit.privacy.mechanisms.optimal import blocks
-from tacit.privacy.mechanisms.optimal.contexts import Contexts, Drawn
+from tacit.privacy.mechanisms.optimal.contexts import Contexts, DrawnSymbols
 from tacit.privacy.mechanisms.optimal.draw import ChannelProtector
 from tacit.privacy.policies import Policies, Policy
-from tacit.privacy.staircase import Choice, Design, design
+from tacit.privacy.staircase import ChannelProblem, Design, design
 from tacit.privacy.statistics import Statistics
 from tacit.spec.specification import Specification
 from tests.privacy.enumeration import unpacked
@@ -94,7 +94,7 @@ def test_the_sum_of_shares_grows_in_the_paper_s_algorithm(monkeypatch: Patch) ->
         return Elements.flipped(policy, shares)
 
     monkeypatch.setattr(adaptive, "move_shares", printed)
-    monkeypatch.setattr(Elements, "_insist", lambda *_: None)
+    monkeypatch.setattr(Elements, "_check", lambda *_: None)
     assert breaks(spec, "adaptive", "literal", history) == ["AND(a, b)"]
 
 
@@ -117,7 +117,7 @@ def test_answers_are_drawn_only_where_something_happened(monkeypatch: Patch) -> 
     assert not breaks(spec, "optimal")
     draw = Contexts.draw
 
-    def on_demand(self: Contexts, signals: Any, values: Any) -> Drawn:
+    def on_demand(self: Contexts, signals: Any, values: Any) -> DrawnSymbols:
         drawn = draw(self, signals, values)
         codes = np.where(values.any(axis=1)[:, np.newaxis], drawn.codes, np.int32(-1))
         return replace(drawn, codes=codes)
@@ -193,10 +193,12 @@ def test_each_query_has_noise_of_its_own(monkeypatch: Patch, mechanism: str, dec
 def test_silent_subjects_have_no_rows(monkeypatch: Patch, mechanism: str) -> None:
     spec = specification([("a", "1")], ["AND(a, s)"], types="as")
     assert not breaks(spec, mechanism)
-    answer, table = Shard.answer, Answers.table
+    answer, table = WindowState.answer, Answers.table
     loud: list[tuple[int, str]] = []
 
-    def hearing(self: Shard, handed: ClosedWindows, exhausted: Any = None, **_: Any) -> Answers:
+    def hearing(
+        self: WindowState, handed: ClosedWindows, exhausted: Any = None, **_: Any
+    ) -> Answers:
         names = self.subjects.names.to_pylist()
         for window, slot in np.argwhere(handed.closed.words.any(axis=2)).tolist():
             loud.append(((handed.closed.first + window) * self.size, names[slot]))
@@ -209,15 +211,15 @@ def test_silent_subjects_have_no_rows(monkeypatch: Patch, mechanism: str) -> Non
             start=pl.col("window_start").to_physical(), who=pl.col("subject").cast(pl.String)
         ).join(heard, on=["start", "who"], how="semi")
 
-    monkeypatch.setattr(Shard, "answer", hearing)
+    monkeypatch.setattr(WindowState, "answer", hearing)
     monkeypatch.setattr(Answers, "table", thinned)
     assert breaks(spec, mechanism) == ["a"]
 
 
 def unaudited(monkeypatch: Patch) -> None:
     """Let every table pass."""
-    monkeypatch.setattr(Audit, "insist", lambda _: None)
-    monkeypatch.setattr(Elements, "_insist", lambda *_: None)
+    monkeypatch.setattr(Audit, "check", lambda _: None)
+    monkeypatch.setattr(Elements, "_check", lambda *_: None)
 
 
 def test_a_flip_is_rounded_down(monkeypatch: Patch) -> None:
@@ -243,7 +245,7 @@ def test_a_table_is_rounded_away_from_privacy(monkeypatch: Patch) -> None:
     unaudited(monkeypatch)
     assert not breaks(spec, "optimal")
 
-    def away(choice: Choice) -> Design:
+    def away(choice: ChannelProblem) -> Design:
         """A little more for what is likely: less than a float can tell."""
         made = design(choice)
         table = made.channel.table.astype(object)

@@ -9,7 +9,7 @@ import pytest
 
 from tacit.events.subjects import Subjects
 from tacit.privacy.policies import Policies
-from tacit.spec.reading import loads
+from tacit.spec.yaml_reader import loads
 
 HEAD = """
 version: 1

@@ -14,7 +14,7 @@ import pytest
 
 from tacit.errors import RandomnessError
 from tacit.privacy.channels import Channel
-from tacit.privacy.randomness import SecureSource, SeededSource, Source
+from tacit.privacy.randomness import RandomSource, SecureSource, SeededSource
 from tacit.privacy.sampling import Sampler, flip_bits
 from tests.privacy.strategies import Scripted
 
@@ -80,7 +80,7 @@ def test_threads_repeat_nothing() -> None:
         assert_all_different(list(threads.map(drawn, range(64))))
 
 
-class Short(Source):
+class Short(RandomSource):
     """A source that gives less than it was asked for."""
 
     private = True
@@ -90,7 +90,7 @@ class Short(Source):
         return SecureSource().draw(number - 1)
 
 
-class Failing(Source):
+class Failing(RandomSource):
     """A source that works a few times and then does not."""
 
     private = True
@@ -107,7 +107,7 @@ class Failing(Source):
 
 
 @pytest.mark.parametrize("source", [Short(), Failing(0), Failing(2)])
-def test_a_failing_source_gives_nothing_at_all(source: Source) -> None:
+def test_a_failing_source_gives_nothing_at_all(source: RandomSource) -> None:
     channel = Channel.flip(1)
     with pytest.raises(RandomnessError, match="nothing may be released"):
         flip_bits(np.zeros(100_000, dtype=np.uint64), channel, source)

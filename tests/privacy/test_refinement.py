@@ -14,7 +14,7 @@ from tacit.privacy.components import exposure
 from tacit.privacy.policies import Policy, PrivatePattern
 from tacit.privacy.refinement import (
     MOST_VARIABLES,
-    insist,
+    check,
     refined,
     single_elements,
     with_shares,
@@ -63,7 +63,7 @@ def test_shares_that_add_up_to_more_than_a_pattern_allows_are_refused(
         for pattern in policy.patterns
     )
     if within:
-        insist(policy, with_shares(policy, fine, shares))
+        check(policy, with_shares(policy, fine, shares))
     else:
         with pytest.raises(AuditError):
             with_shares(policy, fine, shares)
@@ -71,4 +71,4 @@ def test_shares_that_add_up_to_more_than_a_pattern_allows_are_refused(
 
 def test_the_shares_to_begin_with_are_lawful() -> None:
     policy, queries = chain(MOST_VARIABLES + 5)
-    insist(policy, refined(policy, queries))
+    check(policy, refined(policy, queries))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tacit.errors import PrivacyError
 from tacit.privacy import sampling
-from tacit.privacy.auditing import Neighbours
+from tacit.privacy.channel_audit import Neighbours
 from tacit.privacy.channels import BITS, Channel
 from tacit.privacy.randomness import SecureSource, SeededSource
 from tacit.privacy.sampling import Sampler, flip_bits

@@ -24,7 +24,7 @@ from tacit.privacy.mechanisms.flips import FlipProtector
 from tacit.privacy.mechanisms.pane_noise import PaneNoise
 from tacit.privacy.policies import Policy, PrivatePattern
 from tacit.spec.specification import Specification
-from tacit.windows.sliding import Sliding, either
+from tacit.windows.sliding import SlidingWindows, either
 from tests.patterns.strategies import random_pattern
 from tests.privacy.enumeration import TooManyOutcomesError, within
 from tests.privacy.streams import Event, Way, all_streams, broken, by_hand, enumerated, furthest
@@ -195,9 +195,9 @@ def test_noise_is_drawn_again_after_a_restore(monkeypatch: Patch) -> None:
     spec = specified([("a", "1")], ["a"], panes=2)
     plan, way = by_hand(spec, "uniform", "posterior"), Way(restored=True)
     assert not broken(spec, plan, 2, way=way)
-    restore, earlier = Sliding.restore, PaneNoise._earlier
+    restore, earlier = SlidingWindows.restore, PaneNoise._earlier
 
-    def forgetting(self: Sliding, arrays: Any, frames: Any) -> None:
+    def forgetting(self: SlidingWindows, arrays: Any, frames: Any) -> None:
         kept = {name: part for name, part in arrays.items() if not name.startswith("drawn.")}
         restore(self, kept, frames)
 
@@ -211,7 +211,7 @@ def test_noise_is_drawn_again_after_a_restore(monkeypatch: Patch) -> None:
         ]
         return np.stack(flips, axis=1)
 
-    monkeypatch.setattr(Sliding, "restore", forgetting)
+    monkeypatch.setattr(SlidingWindows, "restore", forgetting)
     monkeypatch.setattr(PaneNoise, "_earlier", anew)
     assert broken(spec, plan, 2, way=way) == ["a"]
 

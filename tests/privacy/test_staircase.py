@@ -18,11 +18,11 @@ from scipy.sparse import coo_matrix
 
 from tacit.errors import PrivacyError
 from tacit.privacy import staircase
-from tacit.privacy.auditing import Neighbours
+from tacit.privacy.channel_audit import Neighbours
 from tacit.privacy.channels import Channel
 from tacit.privacy.columns import best_mixture
 from tacit.privacy.exponentials import exp_below
-from tacit.privacy.staircase import LARGEST, Choice, Design, design, highs, merge, solve
+from tacit.privacy.staircase import LARGEST, ChannelProblem, Design, design, highs, merge, solve
 
 Floats = NDArray[np.float64]
 
@@ -32,11 +32,13 @@ def choice_of(
     prior: Sequence[float] | Floats,
     neighbours: Sequence[Neighbours],
     caution: float = 0.5,
-) -> Choice:
+) -> ChannelProblem:
     """A choice in which a false yes costs `caution` and a true one earns the rest."""
     told = np.array(answers, dtype=np.bool_)
     cost = np.full(told.shape[1], caution)
-    return Choice(told, np.array(prior, dtype=np.float64), tuple(neighbours), 1 - cost, cost)
+    return ChannelProblem(
+        told, np.array(prior, dtype=np.float64), tuple(neighbours), 1 - cost, cost
+    )
 
 
 def cliques(bits: int, patterns: Sequence[tuple[int, Fraction]]) -> list[Neighbours]:
@@ -50,7 +52,7 @@ def cliques(bits: int, patterns: Sequence[tuple[int, Fraction]]) -> list[Neighbo
     return found
 
 
-def random_choice(rng: np.random.Generator, bits: int, queries: int) -> Choice:
+def random_choice(rng: np.random.Generator, bits: int, queries: int) -> ChannelProblem:
     """Private patterns that may overlap, and queries of all kinds about their bits."""
     patterns = [
         (int(rng.integers(1, 2**bits)), Fraction(str(rng.choice([0.1, 0.5, 1, 2, 3, 5]))))
@@ -70,7 +72,7 @@ def random_choice(rng: np.random.Generator, bits: int, queries: int) -> Choice:
     return replace(chosen, reward=rng.uniform(0.2, 1, queries))
 
 
-def oracle(choice: Choice) -> float:
+def oracle(choice: ChannelProblem) -> float:
     """The joint linear programme: any probabilities of any vectors of answers, if lawful."""
     classes, queries = choice.answers.shape
     told = np.array(list(product([0, 1], repeat=queries)))
@@ -103,11 +105,11 @@ def oracle(choice: Choice) -> float:
     return float(-solved.fun)
 
 
-def silence(choice: Choice) -> float:
+def silence(choice: ChannelProblem) -> float:
     return float(np.maximum(choice.gains.sum(axis=0), 0).sum())
 
 
-def check(choice: Choice, made: Design) -> None:
+def check(choice: ChannelProblem, made: Design) -> None:
     """Everything that must be true of any design."""
     channel = made.channel
     table = [[int(entry) for entry in row] for row in channel.table]
@@ -240,7 +242,7 @@ def test_distances_to_sets_are_not_enough_for_overlapping_patterns() -> None:
 
 
 @st.composite
-def choices(draw: st.DrawFn) -> Choice:
+def choices(draw: st.DrawFn) -> ChannelProblem:
     """Any classes, answers and groups, with epsilons of all sizes."""
     classes, queries = draw(st.integers(1, 14)), draw(st.integers(1, 6))
     seed = draw(st.integers(0, 2**32 - 1))
@@ -250,7 +252,7 @@ def choices(draw: st.DrawFn) -> Choice:
         [Fraction(e) for e in ("0", "1e-9", "1e-5", "0.3", "1", "2.5", "9", "50", "1e6")]
     )
     group = st.builds(Neighbours, rows, epsilon)
-    return Choice(
+    return ChannelProblem(
         rng.random((classes, queries)) < 0.4,
         rng.dirichlet(np.full(classes, 0.5)),
         tuple(draw(st.lists(group, max_size=5))),
@@ -261,7 +263,7 @@ def choices(draw: st.DrawFn) -> Choice:
 
 @settings(max_examples=100, deadline=None)
 @given(choices())
-def test_every_design_is_lawful_and_worth_what_was_planned(choice: Choice) -> None:
+def test_every_design_is_lawful_and_worth_what_was_planned(choice: ChannelProblem) -> None:
     made = design(choice)
     check(choice, made)
     planned = solve(choice)
@@ -273,7 +275,7 @@ def test_every_design_is_lawful_and_worth_what_was_planned(choice: Choice) -> No
 
 @settings(max_examples=40, deadline=None)
 @given(choices())
-def test_merging_classes_costs_nothing_and_keeps_the_promise(choice: Choice) -> None:
+def test_merging_classes_costs_nothing_and_keeps_the_promise(choice: ChannelProblem) -> None:
     merged, place = merge(choice)
     assert len(merged.prior) <= len(choice.prior)
     assert merged.prior.sum() == pytest.approx(1)

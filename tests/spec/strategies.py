@@ -15,7 +15,7 @@ from tacit.patterns.conditions import KEYWORDS
 from tacit.patterns.tree import Name, Pattern
 from tacit.spec.epsilon import Limit
 from tacit.spec.specification import Private, Query, Specification
-from tacit.spec.subjects import Learned
+from tacit.spec.subjects import LearnedSubjects
 from tacit.windows.schedule import Windows
 from tests.patterns.strategies import random_pattern
 
@@ -71,7 +71,7 @@ def specifications(draw: st.DrawFn) -> Specification:
         return random_pattern(rng, known[:3], where=draw(st.booleans()), spans=spans)
 
     patterns: dict[str, Pattern] = {name: pattern() for name in known[3:]}
-    registry = draw(st.none() | subject_lists() | st.builds(Learned, learn=lengths))
+    registry = draw(st.none() | subject_lists() | st.builds(LearnedSubjects, learn=lengths))
     subjects = registry if isinstance(registry, tuple) else draw(st.none() | subject_lists())
     return Specification(
         streams=streams,

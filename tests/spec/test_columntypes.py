@@ -6,8 +6,8 @@ import pytest
 
 from tacit.errors import SpecificationError
 from tacit.spec.columntypes import SpecColumns, column_lines
-from tacit.spec.reading import loads
 from tacit.spec.specification import Specification
+from tacit.spec.yaml_reader import loads
 
 SPEC = """
 version: 1

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tacit.errors import Mistake, SpecificationError
 from tacit.spec.nodes import read_nodes
-from tacit.spec.reading import loads
+from tacit.spec.yaml_reader import loads
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TEXT = (EXAMPLES / "taxi.yaml").read_text()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tacit.errors import Mistake, SpecificationError
-from tacit.spec.reading import loads
+from tacit.spec.yaml_reader import loads
 
 HEAD = """\
 streams: {gps: {subject: taxi, time: ts}}

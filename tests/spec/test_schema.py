@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from tacit.spec.nodes import read_nodes
 from tacit.spec.schema import json_schema
 from tacit.spec.specification import Specification
-from tacit.spec.writing import to_yaml
+from tacit.spec.yaml_writer import to_yaml
 from tests.spec.strategies import specifications
 from tests.spec.test_mistakes import CASES, HEAD
 

@@ -15,9 +15,9 @@ from tacit.events.streams import Stream
 from tacit.events.types import EventType
 from tacit.patterns.tree import Name, Not, Seq
 from tacit.spec.epsilon import Limit
-from tacit.spec.reading import loads
 from tacit.spec.specification import Private, Query, Specification
 from tacit.spec.subjects import SubjectFile
+from tacit.spec.yaml_reader import loads
 from tacit.windows.schedule import Windows
 from tests.spec.test_mistakes import HEAD
 
@@ -180,7 +180,7 @@ def test_a_file_without_subjects_is_refused(content: bytes | None, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("written", "name"), [("{file: a.txt}", "SubjectFile"), ("{learn: 1 h}", "Learned")]
+    ("written", "name"), [("{file: a.txt}", "SubjectFile"), ("{learn: 1 h}", "LearnedSubjects")]
 )
 def test_the_registry_may_be_a_file_or_learned(written: str, name: str, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("x\n")

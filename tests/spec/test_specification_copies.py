@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from tacit.spec.reading import loads
 from tacit.spec.specification import Private
+from tacit.spec.yaml_reader import loads
 
 SPEC = """
 streams: {s: {subject: who, time: at}}

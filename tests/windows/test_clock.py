@@ -106,9 +106,9 @@ def run(
         if first_window is None or stop <= clock.next_window:
             return
         first = max(first_window, clock.next_window)
-        clock.hand_on(stop)
+        clock.mark_closed(stop)
         for begin in range(first, stop, capacity):
-            closed = panes.hand_on(begin, min(capacity, stop - begin))
+            closed = panes.pop(begin, min(capacity, stop - begin))
             lists.append(closed.lists)
             for place, words in enumerate(closed.words):
                 schedule.append(begin + place)
@@ -129,7 +129,7 @@ def run(
         at = 0
         while at < len(batch):
             upto = clock.judge(slots, times, registered, at, 0, settled, judged)
-            panes.lay(slots, times, masks, judged, at, upto)
+            panes.insert(slots, times, masks, judged, at, upto)
             close(clock.closed)
             at = upto
         verdicts.extend(judged.each.tolist())

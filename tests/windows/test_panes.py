@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tacit.patterns.language import parse_pattern
-from tacit.patterns.matching import Matcher
+from tacit.patterns.matcher import Matcher
 from tacit.windows.clock import LATE, TAKEN, Verdicts
-from tacit.windows.panes import Closed, Panes
+from tacit.windows.panes import ClosedPanes, Panes
 
 SIZE, SLOTS, WINDOWS = 10, 4, 3
 TYPES = ("a", "b", "c", "d")
@@ -33,10 +33,10 @@ tuple_lists = st.lists(
 anyhow = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-def lay(panes: Panes, tuples: Tuples) -> None:
+def insert(panes: Panes, tuples: Tuples) -> None:
     """Lay tuples that are judged already, as one batch."""
     slots, times, masks, verdicts = (np.array(column) for column in zip(*tuples, strict=True))
-    panes.lay(
+    panes.insert(
         slots.astype(np.int32),
         times.astype(np.int64),
         masks.astype(np.uint64).reshape(-1, 1),
@@ -53,7 +53,7 @@ def fresh(*, walks: bool) -> Panes:
     return Panes(SIZE, WINDOWS + 1, SLOTS, MATCHER.ordered_types, automaton if walks else None)
 
 
-def found(closed: Closed, windows: int) -> NDArray[np.bool_]:
+def found(closed: ClosedPanes, windows: int) -> NDArray[np.bool_]:
     """`[window and slot][pattern]`: what is detected, by lists and by states."""
     assert MATCHER.automaton is not None
     if closed.states is None:
@@ -75,7 +75,7 @@ def expected(tuples: Tuples, window: int) -> dict[int, list[tuple[int, int]]]:
     return lists
 
 
-def listed(closed: Closed) -> dict[int, list[tuple[int, int]]]:
+def listed(closed: ClosedPanes) -> dict[int, list[tuple[int, int]]]:
     """The lists of one window that was handed on."""
     edges = closed.lists.starts.tolist()
     pairs = list(zip(closed.lists.times.tolist(), closed.lists.masks[:, 0].tolist(), strict=True))
@@ -91,14 +91,14 @@ def listed(closed: Closed) -> dict[int, list[tuple[int, int]]]:
 def test_lists_are_the_same_whether_batches_are_held_or_copied(
     large: int, tuples: Tuples, cuts: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tacit.windows.keeping._LARGE", large)
+    monkeypatch.setattr("tacit.windows.event_buffer._LARGE", large)
     panes = fresh(walks=False)
     edges = [0, *sorted(cuts), len(tuples)]
     for begin, end in pairwise(edges):
         if tuples[begin:end]:
-            lay(panes, tuples[begin:end])
+            insert(panes, tuples[begin:end])
     for window in range(WINDOWS):
-        assert listed(panes.hand_on(window, 1)) == expected(tuples, window)
+        assert listed(panes.pop(window, 1)) == expected(tuples, window)
 
 
 @pytest.mark.parametrize("large", [1, 10**6])
@@ -107,15 +107,15 @@ def test_lists_are_the_same_whether_batches_are_held_or_copied(
 def test_an_automaton_that_walks_ahead_finds_what_is_found_in_lists(
     large: int, tuples: Tuples, more: Tuples, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tacit.windows.keeping._LARGE", large)
+    monkeypatch.setattr("tacit.windows.event_buffer._LARGE", large)
     walking, waiting = fresh(walks=True), fresh(walks=False)
     for panes in (walking, waiting):
         for batch in (tuples, more):
             if batch:
-                lay(panes, batch)
+                insert(panes, batch)
     for first in range(0, WINDOWS, count):
         windows = min(count, WINDOWS - first)
-        ours, lists = walking.hand_on(first, windows), waiting.hand_on(first, windows)
+        ours, lists = walking.pop(first, windows), waiting.pop(first, windows)
         assert (found(ours, windows) == found(lists, windows)).all()
         assert (ours.words == lists.words).all()
 
@@ -125,8 +125,8 @@ def test_only_events_at_one_time_are_left_to_lists() -> None:
     in_order = [(0, 1, 1, TAKEN), (0, 2, 2, TAKEN), (0, 3, 4, TAKEN)]
     shuffled = [(1, 3, 4, TAKEN), (1, 1, 1, TAKEN), (1, 2, 2, TAKEN)]
     at_once = [(2, 1, 1, TAKEN), (2, 1, 2, TAKEN), (3, 5, 3, TAKEN)]
-    lay(panes, in_order + shuffled + at_once)
-    closed = panes.hand_on(0, 1)
+    insert(panes, in_order + shuffled + at_once)
+    closed = panes.pop(0, 1)
     assert closed.keys.tolist() == [2, 3]
     assert found(closed, 1)[:, 0].tolist() == [True, True, False, False]
 
@@ -136,36 +136,36 @@ def test_only_events_at_one_time_are_left_to_lists() -> None:
 def test_a_state_taken_up_elsewhere_goes_on_as_if_nothing_had_been(
     before: Tuples, after: Tuples, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tacit.windows.keeping._LARGE", 8)
+    monkeypatch.setattr("tacit.windows.event_buffer._LARGE", 8)
     whole, other = fresh(walks=True), fresh(walks=True)
     if before:
-        lay(whole, before)
-    whole.hand_on(0, 1)
+        insert(whole, before)
+    whole.pop(0, 1)
     other.restore(whole.state())
     after = [one for one in after if one[1] >= SIZE]
     for panes in (whole, other):
         if after:
-            lay(panes, after)
+            insert(panes, after)
     for window in range(1, WINDOWS):
-        assert (found(whole.hand_on(window, 1), 1) == found(other.hand_on(window, 1), 1)).all()
+        assert (found(whole.pop(window, 1), 1) == found(other.pop(window, 1), 1)).all()
 
 
 def test_a_batch_is_let_go_once_its_windows_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A time far ahead that was refused must not hold it."""
-    monkeypatch.setattr("tacit.windows.keeping._LARGE", 2)
+    monkeypatch.setattr("tacit.windows.event_buffer._LARGE", 2)
     panes = fresh(walks=False)
-    lay(panes, [(0, 1, 1, TAKEN), (0, 2, 2, TAKEN), (0, 10**15, 1, LATE)])
+    insert(panes, [(0, 1, 1, TAKEN), (0, 2, 2, TAKEN), (0, 10**15, 1, LATE)])
     assert len(panes.state()["times"]) == 2
-    panes.hand_on(0, 1)
+    panes.pop(0, 1)
     assert not panes._kept._pieces
 
 
 def test_new_subjects_walk_beside_the_known_ones() -> None:
     panes = fresh(walks=True)
-    lay(panes, [(0, 1, 1, TAKEN), (0, 2, 2, TAKEN)])
+    insert(panes, [(0, 1, 1, TAKEN), (0, 2, 2, TAKEN)])
     panes.grow(SLOTS + 1)
-    lay(panes, [(0, 3, 4, TAKEN), *((SLOTS, time, 1 << time, TAKEN) for time in range(3))])
-    states = panes.hand_on(0, 1).states
+    insert(panes, [(0, 3, 4, TAKEN), *((SLOTS, time, 1 << time, TAKEN) for time in range(3))])
+    states = panes.pop(0, 1).states
     assert states is not None
     assert MATCHER.automaton is not None
     matched = states[0] >> np.uint64(MATCHER.automaton.final[0]) & np.uint64(1)

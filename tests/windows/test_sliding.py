@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tacit.errors import SpecificationError
 from tacit.events.subjects import Subjects
 from tacit.pipeline.batches import Rows
+from tacit.pipeline.compiled_spec import CompiledSpec
 from tacit.pipeline.engine import Engine
-from tacit.pipeline.flow import Flow
 from tacit.windows.panes import ring_capacity
 from tacit.windows.sliding import either
 from tests.pipeline.test_engine import Row, batch, flat
@@ -41,7 +41,9 @@ def test_windows_that_slide_may_close_by_the_clock() -> None:
     windows = spec.windows.model_copy(update={"close": "clock", "lateness": 0})
     registry = Subjects()
     registry.add([1])
-    engine = Engine(Flow(spec.model_copy(update={"windows": windows})), registry, ticking=True)
+    engine = Engine(
+        CompiledSpec(spec.model_copy(update={"windows": windows})), registry, ticking=True
+    )
     answers = []
     for now in (3, 11, 12, 16):
         answers += [engine.answer(part) for part in engine.tick(now)]

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from tacit.windows.keeping import _sort_each
+from tacit.windows.event_buffer import _sort_each
 
 
 @pytest.mark.parametrize("disorder", [2, 5000])

@@ -49,7 +49,7 @@ def test_no_tuple_moves_the_clock() -> None:
 def test_a_clock_that_is_set_back_opens_no_window_again() -> None:
     clock = ticking()
     clock.tick(54)
-    clock.hand_on(clock.closed)
+    clock.mark_closed(clock.closed)
     clock.tick(20)
     assert clock.closed == 5
     assert judged(clock, [49, 50]) == [BEFORE_START, TAKEN]
@@ -87,7 +87,7 @@ def test_verdicts_follow_the_rules_one_tuple_at_a_time(
     for tells, time in steps:
         if tells:
             clock.tick(time)
-            clock.hand_on(clock.closed)
+            clock.mark_closed(clock.closed)
             now = max(now, time)
             continue
         handed = max(first, (now - LATENESS) // SIZE)
@@ -106,7 +106,7 @@ def test_what_an_end_of_input_closed_stays_closed() -> None:
     """Tuples that come after it are late, though by event time they would not be."""
     clock = Clock.at_rest(SIZE, LATENESS, 1000, None, CAPACITY)
     assert judged(clock, [5, 12]) == [TAKEN, TAKEN]
-    clock.hand_on(clock.ended)
+    clock.mark_closed(clock.ended)
     assert judged(clock, [13, 11, 21, 19], settled=False) == [LATE, LATE, TAKEN, LATE]
     assert judged(clock, [15, 22]) == [LATE, TAKEN]
 
@@ -114,7 +114,7 @@ def test_what_an_end_of_input_closed_stays_closed() -> None:
 def caught(clock: Clock, now: int) -> None:
     """Tell the time after an outage."""
     clock.tick(now, catching_up=True)
-    clock.hand_on(clock.closed)
+    clock.mark_closed(clock.closed)
 
 
 def test_after_an_outage_windows_stay_open_as_far_as_they_can_be_held() -> None:
@@ -143,7 +143,7 @@ def test_no_outage_is_so_long_that_tuples_of_now_are_refused(
     capacity = -(-lateness // size) + 2 + spare
     clock = Clock.at_rest(size, lateness, future, None, capacity, ticking=True)
     clock.tick(stopped)
-    clock.hand_on(clock.closed)
+    clock.mark_closed(clock.closed)
     now, before = stopped + outage, clock.closed
     caught(clock, now)
     assert before <= clock.closed <= max(before, (now - lateness) // size)
@@ -158,5 +158,5 @@ def test_a_clock_tells_when_the_next_window_closes() -> None:
     clock.tick(25)
     assert clock.next_close == 34
     clock.tick(34)
-    clock.hand_on(clock.closed)
+    clock.mark_closed(clock.closed)
     assert clock.next_close == 44

@@ -10,8 +10,8 @@ import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tacit.counting import count
-from tacit.privacy.certainty import Certainty, Ordered
+from tacit.privacy.certainty import Certainty, ReorderedCertainty
+from tacit.quantities import count
 
 _ROWS = 1 << 20
 
@@ -111,7 +111,7 @@ class Answers:
         padded = np.zeros((*chosen.shape[:2], -(-len(slots) // 64) * 64), np.bool_)
         padded[:, :, : len(slots)] = chosen
         words = np.packbits(padded, axis=2, bitorder="little").view("<u8")
-        certainty = None if self.certainty is None else Ordered(slots, self.certainty)
+        certainty = None if self.certainty is None else ReorderedCertainty(slots, self.certainty)
         return Answers(
             self.queries,
             self.size,

@@ -37,7 +37,7 @@ def audit(plan_file: Path, spec: Path | None, as_json: bool) -> None:
     from tacit.errors import PlanError, PrivacyError
     from tacit.insight.audit import audit as audit_plan
     from tacit.planning.plan import Plan, read_plain
-    from tacit.spec.reading import load
+    from tacit.spec.yaml_reader import load
 
     plain = read_plain(plan_file)
     checked = None if spec is None else load(spec, options.allowed_paths())

@@ -58,7 +58,7 @@ def run_demo(out: Path, taxis: int, days: float, seed: int) -> None:
     """Generate trips, plan, run with protection, and show the answers next to the truth."""
     from tacit.cli.demo_tables import compare_answers, join_truth, show_morning
     from tacit.cli.sources import write_answers
-    from tacit.connectors.appending import failing
+    from tacit.connectors.appending_sink import failing
     from tacit.engines.local import survey
     from tacit.insight.audit import audit
     from tacit.insight.curve import curve
@@ -136,7 +136,7 @@ def _print_title(console: Console, number: int, text: str) -> None:
 
 def _write_spec(path: Path) -> Specification:
     """Copy the example specification to a file and load it."""
-    from tacit.spec.reading import load
+    from tacit.spec.yaml_reader import load
 
     text = files("tacit.evaluation").joinpath("taxi.yaml").read_text("utf-8")
     path.write_text(text, "utf-8")

@@ -51,10 +51,10 @@ def detect(
     """
     from tacit.cli.sources import check_targets, open_sources, write_answers
     from tacit.engines.setup import letters_beside, with_registry
-    from tacit.engines.warming import run_features
+    from tacit.engines.warmup import run_features
     from tacit.pipeline.deadletters import DeadLetters
     from tacit.pipeline.run import Run
-    from tacit.spec.reading import load
+    from tacit.spec.yaml_reader import load
 
     checked = with_registry(load(spec, options.allowed_paths()), subjects, learn)
     inputs = open_sources(checked, sources)

@@ -25,7 +25,7 @@ def explain(spec: Path, as_json: bool) -> None:
       tacit explain examples/taxi.yaml
     """
     from tacit.insight.explain import explain as explain_spec
-    from tacit.spec.reading import load
+    from tacit.spec.yaml_reader import load
 
     explanation = explain_spec(load(spec, options.allowed_paths()))
     click.echo(json.dumps(explanation.to_dict(), indent=2) if as_json else explanation)

@@ -17,9 +17,9 @@ import click
 from tacit.cli.log import log_to_stderr
 from tacit.cli.signals import SignalRelay, handle_signals
 from tacit.cli.status_line import show_status
-from tacit.engines.metrics import Address, Metrics
+from tacit.engines.metrics import Metrics, MetricsAddress
 from tacit.errors import SinkError, TacitError
-from tacit.pipeline.status import Status
+from tacit.pipeline.status import RunStatus
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ _LOG: Final = logging.getLogger(__name__)
 class MonitoringOptions:
     """Where a run logs and reports, and where its process id is written."""
 
-    metrics: Address | None = None
+    metrics: MetricsAddress | None = None
     log: str = "text"
     level: str | None = None
     """By default info for live sources, else warning."""
@@ -48,7 +48,7 @@ class MonitoringOptions:
             if given is not None and ledger is None:
                 raise click.UsageError(f"{option} needs --ledger: it is for long runs")
         try:
-            address = None if metrics is None else Address.parse(metrics)
+            address = None if metrics is None else MetricsAddress.parse(metrics)
         except ValueError as error:
             raise click.BadParameter(str(error), param_hint="--metrics") from error
         return cls(address, log, level, pid_file)
@@ -73,7 +73,7 @@ class MonitoringOptions:
             yield relay
 
     @contextmanager
-    def show_status(self, status: Status, *, live: bool) -> Iterator[None]:
+    def show_status(self, status: RunStatus, *, live: bool) -> Iterator[None]:
         """Serve metrics, write the pid file and show the status line during a run."""
         with ExitStack() as stack:
             if self.metrics is not None:

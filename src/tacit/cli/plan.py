@@ -119,7 +119,7 @@ def make_plan(spec_file: Path, wanted: PlanOptions, as_json: bool) -> None:
     from tacit.cli.sources import check_targets
     from tacit.insight.curve import check_picture
     from tacit.planning.requirements import required_qualities
-    from tacit.spec.reading import load
+    from tacit.spec.yaml_reader import load
 
     spec = load(spec_file, options.allowed_paths())
     check_targets([wanted.out, wanted.plot], [spec_file, wanted.prior, *wanted.history])
@@ -158,7 +158,7 @@ def watch_and_plan(spec_file: Path, wanted: PlanOptions, as_json: bool, target: 
 def _survey_history(spec: Specification, wanted: PlanOptions) -> list[Statistics]:
     from tacit.cli.sources import open_sources
     from tacit.engines.local import survey
-    from tacit.engines.warming import run_features
+    from tacit.engines.warmup import run_features
 
     if not spec.queries:
         raise PlanError("there are no queries to plan for: add some to the specification")

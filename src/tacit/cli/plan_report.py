@@ -9,15 +9,15 @@ from textwrap import fill
 from typing import Any, Final
 
 from tacit.cli.plan import PlanOptions
-from tacit.counting import count
 from tacit.insight.curve import Curve
 from tacit.insight.explain import allowed_windows, past_limit
 from tacit.insight.tabular import aligned
 from tacit.patterns.tree import elements
 from tacit.planning.plan import Expected, Plan, element_shares, overlapping, unit
-from tacit.planning.planner import Least
+from tacit.planning.planner import LeastEpsilon
 from tacit.planning.requirements import DECLARED, required_qualities
 from tacit.privacy.exponentials import written
+from tacit.quantities import count
 from tacit.spec.specification import Specification
 
 CONVENTIONS: Final = (
@@ -42,7 +42,7 @@ class PlanReport:
     windows: int
     compared: dict[str, Expected]
     """The expected quality of each mechanism, if `auto` chose one."""
-    least: Least | None
+    least: LeastEpsilon | None
     curve: Curve | None
 
     @property
@@ -90,7 +90,7 @@ class PlanReport:
             for own in (Fraction(private.epsilon) for private in self.spec.private)
         ]
 
-    def _least_to_dict(self, least: Least) -> dict[str, Any]:
+    def _least_to_dict(self, least: LeastEpsilon) -> dict[str, Any]:
         return {
             "feasible": least.factor is not None,
             "granted": least.plan is not None,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tacit.counting import count
+from tacit.quantities import count
 
 if TYPE_CHECKING:
     from tacit.answers.answers import Answers

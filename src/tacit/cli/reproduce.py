@@ -13,11 +13,11 @@ import click
 
 from tacit.cli import options
 from tacit.cli.progress import show_data_sets, show_spinner
-from tacit.counting import count
 from tacit.errors import SinkError
+from tacit.quantities import count
 
 if TYPE_CHECKING:
-    from tacit.evaluation.experiments import Experiment, Outcome
+    from tacit.evaluation.experiments import Experiment, ExperimentOutcome
 
 _EPSILONS: Final = Decimal("0.001"), Decimal(50)
 """The range of `--epsilon`."""
@@ -225,7 +225,7 @@ def _perform(
         click.echo(f"Written to {out}: report.md, figure.svg, figure.png, table.csv.", err=as_json)
 
 
-def _format_command(outcome: Outcome, flags: list[str]) -> str:
+def _format_command(outcome: ExperimentOutcome, flags: list[str]) -> str:
     """Format the command that gives the same results, without paths of this machine."""
     from tacit.privacy.exponentials import written
 
@@ -235,7 +235,7 @@ def _format_command(outcome: Outcome, flags: list[str]) -> str:
     return " ".join([*words, "--seed", str(experiment.seed), "--epsilon", epsilons])
 
 
-def _write_files(outcome: Outcome, out: Path, command: str) -> None:
+def _write_files(outcome: ExperimentOutcome, out: Path, command: str) -> None:
     from tacit.evaluation.figures import save
     from tacit.evaluation.reports import as_csv, report
 
@@ -249,7 +249,7 @@ def _write_files(outcome: Outcome, out: Path, command: str) -> None:
         save(outcome, out / f"figure{suffix}")
 
 
-def _summarize(outcome: Outcome) -> str:
+def _summarize(outcome: ExperimentOutcome) -> str:
     from tacit.evaluation.reports import CONVENTIONS, UNIT, ratios, table
     from tacit.insight.tabular import aligned
 

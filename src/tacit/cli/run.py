@@ -109,11 +109,11 @@ def run(
     from tacit.cli.monitoring import MonitoringOptions
     from tacit.cli.sources import check_targets, open_sources
     from tacit.engines.setup import LedgerOptions, chosen_plan, letters_beside, with_registry
-    from tacit.engines.warming import run_features
+    from tacit.engines.warmup import run_features
     from tacit.pipeline.versions import SpecVersion
     from tacit.privacy.noise import Noise
     from tacit.privacy.randomness import SeededSource
-    from tacit.spec.reading import load
+    from tacit.spec.yaml_reader import load
 
     if ledger_place is not None and no_ledger:
         raise click.UsageError("--ledger and --no-ledger cannot be used together")
@@ -190,7 +190,7 @@ def run_with_ledger(
 ) -> tuple[RunReport, Refusals]:
     """Run until the input ends or a signal stops it; `read` reads the specification again."""
     from tacit.cli.run_report import LedgerRunReport
-    from tacit.connectors.opening import open_resumable_sink
+    from tacit.connectors.openers import open_resumable_sink
     from tacit.ledger.ledger import Ledger
     from tacit.pipeline.deadletters import DeadLetters
     from tacit.pipeline.run import Run

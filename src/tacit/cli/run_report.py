@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from tacit.cli.report import RunSummary
-from tacit.counting import count
 from tacit.ledger.charges import NANO
-from tacit.pipeline.settlement import Outcome
+from tacit.pipeline.settlement import RunOutcome
 from tacit.planning.plan import Plan, unit
 from tacit.privacy.exponentials import written
+from tacit.quantities import count
 
 AGAIN: Final = "Another run over the same windows draws new noise and spends this epsilon again."
 SEEDED: Final = (
@@ -73,7 +73,7 @@ class RunReport:
 class LedgerRunReport(RunReport):
     """The report on a protected run with a ledger."""
 
-    outcome: Outcome
+    outcome: RunOutcome
     ledger: str
     name: str
 

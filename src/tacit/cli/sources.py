@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tacit.cli.report import AnswerCounts, RunSummary
-from tacit.connectors.opening import open_input, open_sink
+from tacit.connectors.openers import open_input, open_sink
 from tacit.engines.local import assign
 from tacit.engines.setup import refuse_overwrite
 from tacit.pipeline.reader import Input

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
-from tacit.counting import count
-from tacit.pipeline.status import Status
+from tacit.pipeline.status import RunStatus
+from tacit.quantities import count
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -29,7 +29,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 class StatusLine:
     """Formats a status; remembers recent counts for the rate."""
 
-    status: Status
+    status: RunStatus
     now: Callable[[], float] = time.time
     _seen: deque[tuple[float, int]] = field(default_factory=deque)
 
@@ -75,7 +75,7 @@ class StatusLine:
 
 
 @contextmanager
-def show_status(status: Status) -> Iterator[None]:
+def show_status(status: RunStatus) -> Iterator[None]:
     """Show the line during a run, on a terminal only; log lines appear above it."""
     if not sys.stderr.isatty():
         yield

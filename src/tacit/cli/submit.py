@@ -11,12 +11,12 @@ import click
 
 from tacit.cli import options
 from tacit.cli.report import check_refusals, list_refusal_warnings
-from tacit.counting import count
 from tacit.durations import parse_duration
+from tacit.quantities import count
 
 if TYPE_CHECKING:
-    from tacit.engines.flink.run import Outcome
-    from tacit.engines.flink.submitting import Options
+    from tacit.engines.flink.run import SubmitOutcome
+    from tacit.engines.flink.submission import JobOptions
     from tacit.planning.plan import Plan
 
 
@@ -145,10 +145,10 @@ def submit(
     """
     from tacit.cli.monitoring import MonitoringOptions
     from tacit.cli.sources import check_targets, split_stream
-    from tacit.engines.flink.submitting import submitted
+    from tacit.engines.flink.submission import submitted
     from tacit.engines.setup import chosen_plan, with_registry
     from tacit.pipeline.versions import SpecVersion
-    from tacit.spec.reading import load
+    from tacit.spec.yaml_reader import load
 
     monitoring = MonitoringOptions.parse(None, log, log_level, None, None)
     declared = load(spec, options.allowed_paths())
@@ -195,9 +195,9 @@ class SubmitOptions:
     repeats: bool
     settings: tuple[str, ...] = field(repr=False)
 
-    def resolve(self, spec: Path) -> Options:
+    def resolve(self, spec: Path) -> JobOptions:
         """Check the options and fill in the defaults."""
-        from tacit.engines.flink.submitting import Options
+        from tacit.engines.flink.submission import JobOptions
 
         name = self.name or spec.stem
         if not name.strip():
@@ -210,7 +210,7 @@ class SubmitOptions:
         for key, sign, _ in pairs:
             if not sign or not key:
                 raise click.BadParameter(f"expected KEY=VALUE, got '{key}'", param_hint="--set")
-        return Options(
+        return JobOptions(
             name,
             self.folder or Path(f"{name}.job"),
             self.ledger,
@@ -246,8 +246,8 @@ class JobReport:
     """The report on a job."""
 
     plan: Plan
-    options: Options
-    outcome: Outcome
+    options: JobOptions
+    outcome: SubmitOutcome
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields for JSON."""

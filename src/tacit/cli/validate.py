@@ -31,9 +31,9 @@ def validate(spec: Path, as_json: bool) -> None:
     from dataclasses import asdict
 
     from tacit.errors import SpecificationError
-    from tacit.insight.sharing import shared_attributes, sharing_lines
+    from tacit.insight.shared_attributes import shared_attributes, sharing_lines
     from tacit.spec.columntypes import SpecColumns, column_lines
-    from tacit.spec.reading import load
+    from tacit.spec.yaml_reader import load
 
     try:
         checked = load(spec, options.allowed_paths())
@@ -84,7 +84,7 @@ def check_registry(spec: Specification, file: Path) -> list[str]:
         return []
     import pyarrow as pa
 
-    from tacit.privacy.naming import check_names
+    from tacit.privacy.named_subjects import check_names
 
     try:
         return check_names(spec, pa.array(names, pa.large_string()))

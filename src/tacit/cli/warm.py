@@ -12,8 +12,8 @@ from pathlib import Path
 import click
 
 from tacit.cli import options
-from tacit.counting import count
 from tacit.errors import SinkError
+from tacit.quantities import count
 
 
 @click.command()
@@ -31,10 +31,10 @@ def warm(spec: Path | None, as_json: bool) -> None:
       tacit warm taxi.yaml
       tacit warm
     """
-    from tacit.engines.warming import any_run_features
+    from tacit.engines.warmup import any_run_features
     from tacit.kernels.ahead import compile_ahead, count_unkept
     from tacit.kernels.needs import needed_kernels
-    from tacit.spec.reading import load
+    from tacit.spec.yaml_reader import load
 
     needed = needed_kernels(None if spec is None else any_run_features(load(spec)))
     started = time.monotonic()

@@ -14,10 +14,10 @@ import click
 
 from tacit.cli.options import allowed_paths
 from tacit.cli.signals import handle_signals
-from tacit.counting import count
 from tacit.errors import SpecificationError, TacitError
-from tacit.spec.reading import load
+from tacit.quantities import count
 from tacit.spec.subjects import SubjectFile
+from tacit.spec.yaml_reader import load
 
 Stamps: TypeAlias = dict[str, tuple[int, int, int]]
 """For each file its inode, its size and its modification time."""

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from tacit.connectors.brokers import open_broker_source
-from tacit.connectors.delimited import CsvSource
+from tacit.connectors.csv import CsvSource
 from tacit.connectors.ipc import ArrowSource
 from tacit.connectors.jsonlines import JsonLinesSource
 from tacit.connectors.parquet import ParquetSource

@@ -18,7 +18,7 @@ import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tacit.connectors.pieces import LONGEST_LINE, Piece, Pieces
+from tacit.connectors.pieces import LONGEST_LINE, FilePiece, FilePieces
 from tacit.connectors.salvage import salvage
 from tacit.errors import SourceError
 from tacit.pipeline.sources import Batch, EmptySourceError, Rejected, Source, encode_keys
@@ -40,7 +40,7 @@ class JsonLinesSource(Source):
     def __init__(self, place: Path | int, name: str | None = None) -> None:
         self.name = name or (str(place) if isinstance(place, Path) else "standard input")
         self.once = isinstance(place, int)
-        self._pieces = Pieces(place, self.name)
+        self._pieces = FilePieces(place, self.name)
         self.total = self._pieces.size()
         self._begin: dict[str, int] | None = None
 
@@ -144,7 +144,7 @@ def read_objects(block: bytes, columns: Sequence[str]) -> pl.DataFrame:
     return pl.read_ndjson(block, schema=dict.fromkeys(columns, pl.String()))
 
 
-def blocks(pieces: Iterable[Piece], name: str) -> Iterator[tuple[bytes, int, int]]:
+def blocks(pieces: Iterable[FilePiece], name: str) -> Iterator[tuple[bytes, int, int]]:
     """Cut pieces at the ends of lines: bytes, how far the file is read, and where they end."""
     rest = b""
     position = 0

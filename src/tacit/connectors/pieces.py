@@ -25,21 +25,21 @@ BOM = b"\xef\xbb\xbf"
 FOREIGN = (b"\xff\xfe", b"\xfe\xff")
 
 
-class Piece(NamedTuple):
+class FilePiece(NamedTuple):
     """Some bytes, and how far the file (as stored) is read with them."""
 
     data: bytes
     position: int
 
 
-class Pieces:
+class FilePieces:
     """The bytes of a file, as often as asked for, or of an open descriptor, once."""
 
     def __init__(self, place: Path | int, name: str) -> None:
         self.name = name
         self._place = place
-        self._heads: list[Piece] = []
-        self._flow: Iterator[Piece] | None = None
+        self._heads: list[FilePiece] = []
+        self._flow: Iterator[FilePiece] | None = None
         self._spent = False
 
     def size(self) -> int | None:
@@ -52,7 +52,7 @@ class Pieces:
         """Whether it can be read from an offset on."""
         return isinstance(self._place, Path) and self._place.suffix.lower() not in CODECS
 
-    def since(self, offset: int) -> Iterator[Piece]:
+    def since(self, offset: int) -> Iterator[FilePiece]:
         """The bytes of a file from an offset on."""
         if not isinstance(self._place, Path) or not self.seekable:
             raise SourceError(f"{self.name} cannot be resumed in the middle; begin anew")
@@ -80,7 +80,7 @@ class Pieces:
             self._flow = flow
         return data
 
-    def __iter__(self) -> Iterator[Piece]:
+    def __iter__(self) -> Iterator[FilePiece]:
         if isinstance(self._place, Path):
             yield from self._open()
             return
@@ -91,7 +91,7 @@ class Pieces:
         yield from self._heads
         yield from self._flow
 
-    def _open(self) -> Iterator[Piece]:
+    def _open(self) -> Iterator[FilePiece]:
         first = True
         for piece in self._raw():
             if first and piece.data.startswith(FOREIGN):
@@ -99,7 +99,7 @@ class Pieces:
             yield piece._replace(data=piece.data.removeprefix(BOM)) if first else piece
             first = False
 
-    def _raw(self) -> Iterator[Piece]:
+    def _raw(self) -> Iterator[FilePiece]:
         with reading(self.name):
             if isinstance(self._place, int):
                 yield from _arriving(self._place)
@@ -107,17 +107,17 @@ class Pieces:
                 yield from _stored(self._place)
 
 
-def _stored(path: Path, offset: int = 0) -> Iterator[Piece]:
+def _stored(path: Path, offset: int = 0) -> Iterator[FilePiece]:
     codec = CODECS.get(path.suffix.lower())
     with pa.OSFile(str(path)) as file:
         file.seek(offset)
         stream = pa.CompressedInputStream(file, codec) if codec else file
         with closing(stream):
             while data := stream.read(PIECE):
-                yield Piece(data, file.tell())
+                yield FilePiece(data, file.tell())
 
 
-def _arriving(descriptor: int) -> Iterator[Piece]:
+def _arriving(descriptor: int) -> Iterator[FilePiece]:
     """What a pipe brings: a full piece, or what came within a moment of the first byte."""
     position = 0
     ended = False
@@ -137,7 +137,7 @@ def _arriving(descriptor: int) -> Iterator[Piece]:
             deadline = deadline or time.monotonic() + _WAIT
         if size:
             position += size
-            yield Piece(b"".join(parts), position)
+            yield FilePiece(b"".join(parts), position)
 
 
 @contextmanager

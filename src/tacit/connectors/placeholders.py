@@ -64,7 +64,7 @@ class FileTemplate:
         first = next(n for n, part in enumerate(parts) if _PLACEHOLDER.search(part))
         self.base = Path(*parts[:first])
         """The folder that is the same for all."""
-        self._parts = [_Part(part, text) for part in parts[first:]]
+        self._parts = [_TemplatePart(part, text) for part in parts[first:]]
 
     def path(self, names: Mapping[str, str]) -> Path:
         """The file for these names."""
@@ -122,7 +122,7 @@ class FileTemplate:
         return names
 
 
-class _Part:
+class _TemplatePart:
     """One part of a path, between two slashes."""
 
     def __init__(self, text: str, whole: str) -> None:

@@ -19,7 +19,7 @@ Parse: TypeAlias = Callable[[Sequence[bytes]], tuple[pl.DataFrame, NDArray[np.in
 """The rows of items, and how many each of them gives; raises anything if it cannot read one."""
 
 
-class Salvaged(NamedTuple):
+class SalvagedRows(NamedTuple):
     """The rows of the items that could be read."""
 
     frame: pl.DataFrame
@@ -31,7 +31,7 @@ class Salvaged(NamedTuple):
 
 def salvage(
     items: Sequence[bytes], parse: Parse, is_suspect: Callable[[bytes], bool] | None = None
-) -> Salvaged:
+) -> SalvagedRows:
     """The rows of all items that can be read.
 
     `is_suspect` may guess which items fail, so that the others are tried together; it saves
@@ -48,13 +48,13 @@ def salvage(
             if len(chosen):
                 _divide(items, chosen, parse, parts, failed)
     if not parts:
-        return Salvaged(parse(())[0], np.empty(0, np.int64), sorted(failed))
+        return SalvagedRows(parse(())[0], np.empty(0, np.int64), sorted(failed))
     frame = parts[0][0] if len(parts) == 1 else pl.concat([frame for frame, _ in parts])
     origin = np.concatenate([origin for _, origin in parts])
     order = np.argsort(origin, kind="stable")
     if not (order[1:] > order[:-1]).all():
         frame, origin = frame[order], origin[order]
-    return Salvaged(frame, origin, sorted(failed))
+    return SalvagedRows(frame, origin, sorted(failed))
 
 
 def _divide(

@@ -11,7 +11,7 @@ from tacit.errors import TacitError, nearest
 from tacit.events.streams import ColumnType
 
 
-class Options:
+class UrlOptions:
     """What stands behind the question mark; mistakes in it are errors of the given kind."""
 
     def __init__(

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from tacit.connectors.opening import open_sink
+from tacit.connectors.openers import open_sink
 from tacit.ledger.answers import microseconds
-from tacit.ledger.archiving import Archived, archive
+from tacit.ledger.archival import ArchiveResult, archive
 from tacit.ledger.ledger import Ledger
 from tacit.ledger.rows import SCHEMA, charges
 from tacit.ledger.statement import Statement, statement
-from tacit.ledger.verifying import Verdict, verify
+from tacit.ledger.verification import Verdict, verify
 
 
 def show_ledger(
@@ -71,7 +71,7 @@ def archive_ledger(
     before: str | datetime,
     out: str | os.PathLike[str] | None = None,
     undelivered: bool = False,
-) -> Archived:
+) -> ArchiveResult:
     """Move releases that ended before a time to a file; balances and limits stay as they are.
 
     A time without a zone is in UTC. Releases that were not delivered everywhere, and all after

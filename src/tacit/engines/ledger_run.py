@@ -11,9 +11,9 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
-from tacit.answers.collected import Collected
+from tacit.answers.collection import CollectedAnswers
 from tacit.connectors.frames import FrameSource
-from tacit.connectors.opening import open_resumable_sink
+from tacit.connectors.openers import open_resumable_sink
 from tacit.connectors.sinks import CallableSink
 from tacit.engines.local import (
     Place,
@@ -25,14 +25,14 @@ from tacit.engines.local import (
     refused_by_reason,
     run_name,
 )
-from tacit.engines.metrics import Address, Metrics
+from tacit.engines.metrics import Metrics, MetricsAddress
 from tacit.engines.setup import RETAIN, LedgerOptions, chosen_plan, with_registry
 from tacit.errors import OptionError
 from tacit.ledger.ledger import Ledger
 from tacit.options import option
 from tacit.pipeline.deadletters import DeadLetters
 from tacit.pipeline.run import Run
-from tacit.pipeline.settlement import Outcome
+from tacit.pipeline.settlement import RunOutcome
 from tacit.pipeline.versions import SpecVersion
 from tacit.planning.plan import Plan
 from tacit.privacy.noise import Noise
@@ -40,7 +40,7 @@ from tacit.privacy.randomness import SeededSource
 from tacit.spec.specification import Specification
 
 
-class DeliveredAnswers(Collected):
+class DeliveredAnswers(CollectedAnswers):
     """The answers that a run with a ledger has delivered, each with its `id`.
 
     Those that an earlier run of the same name had released, and could not deliver, come first.
@@ -54,7 +54,7 @@ class DeliveredAnswers(Collected):
         *,
         protected: bool,
         refused: Mapping[str, int],
-        outcome: Outcome,
+        outcome: RunOutcome,
     ) -> None:
         super().__init__([], schema, queries, protected=protected, refused=refused)
         self.outcome = outcome
@@ -172,8 +172,8 @@ def collect_run(
         )
 
 
-def _address(metrics: str | None) -> Address | None:
+def _address(metrics: str | None) -> MetricsAddress | None:
     try:
-        return None if metrics is None else Address.parse(metrics)
+        return None if metrics is None else MetricsAddress.parse(metrics)
     except ValueError as error:
         raise OptionError(f"{option('metrics')}: {error}") from error

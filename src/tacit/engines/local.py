@@ -14,9 +14,9 @@ from typing import Any, Literal, TypeAlias
 import polars as pl
 import pyarrow as pa
 
-from tacit.answers.collected import Collected
+from tacit.answers.collection import CollectedAnswers
 from tacit.connectors.frames import FrameSource
-from tacit.connectors.opening import open_input, open_sink
+from tacit.connectors.openers import open_input, open_sink
 from tacit.connectors.sinks import CallableSink
 from tacit.engines.setup import (
     RETAIN,
@@ -30,8 +30,8 @@ from tacit.errors import OptionError, SourceError, nearest
 from tacit.events.columntypes import column_type, infer_type
 from tacit.events.streams import ColumnType
 from tacit.options import command, option
+from tacit.pipeline.compiled_spec import CompiledSpec
 from tacit.pipeline.deadletters import DeadLetters
-from tacit.pipeline.flow import Flow
 from tacit.pipeline.reader import Input
 from tacit.pipeline.refusals import Refusals
 from tacit.pipeline.run import Run
@@ -39,15 +39,15 @@ from tacit.pipeline.sinks import Sink
 from tacit.pipeline.sources import EmptySourceError, Source
 from tacit.pipeline.survey import HistorySurvey
 from tacit.planning.plan import Plan
-from tacit.planning.planner import Least, make_plan, plan_without_history
+from tacit.planning.planner import LeastEpsilon, make_plan, plan_without_history
 from tacit.planning.planner import least_epsilon as least
 from tacit.planning.requirements import DECLARED, read_prior, required_qualities
 from tacit.privacy.noise import Noise
 from tacit.privacy.randomness import SeededSource
 from tacit.privacy.statistics import Statistics
 from tacit.spec.mechanisms import AUTO, MECHANISMS
-from tacit.spec.reading import load
 from tacit.spec.specification import Specification
+from tacit.spec.yaml_reader import load
 
 Place: TypeAlias = str | PathLike[str]
 SpecSource: TypeAlias = Specification | str | PathLike[str]
@@ -70,7 +70,7 @@ def survey(
     `refusals` is called with what was refused, when all is read.
     """
     evaluator = HistorySurvey(spec, literal=literal)
-    recorded = history_types(Flow(spec, evaluator), inputs)
+    recorded = history_types(CompiledSpec(spec, evaluator), inputs)
     run = Run(spec, inputs, evaluator=evaluator, progress=progress, recorded=recorded)
     for answers in run:
         evaluator.count(answers, evaluator.policies.of(run.engine.subjects))
@@ -78,7 +78,7 @@ def survey(
     return [replace(found, columns=recorded) for found in evaluator.statistics()]
 
 
-def history_types(flow: Flow, inputs: Sequence[Input]) -> dict[str, dict[str, ColumnType]]:
+def history_types(flow: CompiledSpec, inputs: Sequence[Input]) -> dict[str, dict[str, ColumnType]]:
     """The types of columns in history, for a plan to record; the first source of each counts."""
     found: dict[str, dict[str, ColumnType]] = {stream: {} for stream in flow.spec.streams}
     for input_ in inputs:
@@ -88,7 +88,7 @@ def history_types(flow: Flow, inputs: Sequence[Input]) -> dict[str, dict[str, Co
     return found
 
 
-def _source_types(flow: Flow, input_: Input) -> dict[str, ColumnType]:
+def _source_types(flow: CompiledSpec, input_: Input) -> dict[str, ColumnType]:
     source, stream = input_.source, input_.stream
     columns, schema = flow.columns(stream), source.schema()
     if not source.textual:
@@ -132,7 +132,7 @@ def detect(
     subjects: Place | None = None,
     learn: str | None = None,
     **streams: Any,
-) -> Collected:
+) -> CollectedAnswers:
     """The true, unprotected answers for frames or files; name the streams if there are several.
 
     A specification may be given as the path of its file. A source is a frame (Polars, pandas,
@@ -187,7 +187,7 @@ def least_epsilon(
     mechanism: str | None = None,
     decode: str | None = None,
     **streams: Any,
-) -> Least:
+) -> LeastEpsilon:
     """The least epsilon with which every query reaches a quality, from history.
 
     `quality` is a number for all queries, or 'declared' for what each of them declares. `plan` of
@@ -215,7 +215,7 @@ def run(
     retain: str = RETAIN,
     metrics: str | None = None,
     **streams: Any,
-) -> Collected:
+) -> CollectedAnswers:
     """The protected answers for frames or files, as for `detect`, by a plan.
 
     With a `ledger` (a file or postgresql://...) every window is released and charged once, under
@@ -263,7 +263,7 @@ def run(
     return collected
 
 
-def _collected(run: Run, to: Target | None, *, protected: bool) -> Collected:
+def _collected(run: Run, to: Target | None, *, protected: bool) -> CollectedAnswers:
     """All answers, in memory; or none, where they went elsewhere as they came."""
     parts = []
     if to is None:
@@ -274,7 +274,7 @@ def _collected(run: Run, to: Target | None, *, protected: bool) -> Collected:
             run.run()
     run.refusals.warn()
     refused = refused_by_reason(run.dead_letters)
-    return Collected(parts, run.schema, run.flow.names, protected=protected, refused=refused)
+    return CollectedAnswers(parts, run.schema, run.flow.names, protected=protected, refused=refused)
 
 
 def _sink(run: Run, to: Target) -> Sink:

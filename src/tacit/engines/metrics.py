@@ -1,11 +1,10 @@
-"""Figures of a run for Prometheus: nothing in them depends on a private event.
+"""Metrics of a run for Prometheus. None of them depends on a private event.
 
-Whoever can reach the address reads them, so they are made of `Public` alone. Left out for that
-reason, though an operator would like them: tuples, their rate and their lag, late and refused
-ones (which tuples came is what is private), the memory of the process and the seconds of a
-commit (both grow with the events that open windows keep), and the number of releases (how many
-windows are released at once depends on how tuples were batched). The status line has the first of
-them, for the operator alone; the machine's own monitoring has the rest.
+Anyone who can reach the address can read them, so they contain `PublicStatus` alone. These are
+left out for that reason: the number of tuples, their rate and lag, late and refused tuples (which
+tuples came is private), the memory of the process and the seconds of a commit (both grow with the
+events in open windows), and the number of releases (it depends on how tuples were batched). The
+status line shows the first of these to the operator; the machine's own monitoring shows the rest.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tacit.errors import TacitError
 from tacit.options import option
-from tacit.pipeline.status import Public
+from tacit.pipeline.status import PublicStatus
 
 if TYPE_CHECKING:
     from threading import Thread
@@ -29,14 +28,14 @@ NANO: Final = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class MetricsAddress:
     """Where figures can be scraped."""
 
     port: int
     host: str = LOCAL
 
     @classmethod
-    def parse(cls, text: str) -> Address:
+    def parse(cls, text: str) -> MetricsAddress:
         """Read `[HOST:]PORT`; a host in figures with colons stands in brackets.
 
         >>> Address.parse("9464")
@@ -61,7 +60,7 @@ class Figures:
     when it last released, to a window's accuracy, which consumers see as their answers arrive.
     """
 
-    def __init__(self, public: Public, began: float) -> None:
+    def __init__(self, public: PublicStatus, began: float) -> None:
         self._public = public
         self._began = began
 
@@ -106,7 +105,7 @@ class Figures:
         )
 
 
-def _charged(public: Public) -> Metric:
+def _charged(public: PublicStatus) -> Metric:
     from prometheus_client.core import CounterMetricFamily
 
     family = CounterMetricFamily(
@@ -139,7 +138,7 @@ def _seconds(microseconds: int | None) -> float | None:
 class Metrics:
     """Serves a run's figures until it is closed."""
 
-    def __init__(self, address: Address, public: Public, began: float) -> None:
+    def __init__(self, address: MetricsAddress, public: PublicStatus, began: float) -> None:
         try:
             from prometheus_client import CollectorRegistry, start_http_server
         except ImportError as error:
@@ -157,7 +156,7 @@ class Metrics:
             ) from error
         self._server: WSGIServer = served[0]
         self._thread: Thread = served[1]
-        self.address = Address(int(self._server.server_port), address.host)
+        self.address = MetricsAddress(int(self._server.server_port), address.host)
 
     def close(self) -> None:
         """Stop serving."""

@@ -17,7 +17,7 @@ from tacit.patterns.tree import elements
 from tacit.planning.plan import Plan
 from tacit.planning.planner import plan_without_history
 from tacit.spec.specification import Specification
-from tacit.spec.subjects import Learned, SubjectFile
+from tacit.spec.subjects import LearnedSubjects, SubjectFile
 
 if TYPE_CHECKING:
     from tacit.pipeline.reader import Input
@@ -88,7 +88,7 @@ def with_registry(
     if subjects is not None and learn is not None:
         raise OptionError(f"{option('subjects')} and {option('learn')} exclude each other")
     if subjects is not None:
-        given: SubjectFile | Learned = SubjectFile(file=os.path.abspath(subjects))
+        given: SubjectFile | LearnedSubjects = SubjectFile(file=os.path.abspath(subjects))
     elif learn is not None:
         try:
             long = parse_duration(learn)
@@ -96,7 +96,7 @@ def with_registry(
             raise OptionError(f"{option('learn')}: {error}") from error
         if not long:
             raise OptionError(f"{option('learn')}: learn from more than nothing")
-        given = Learned.model_validate({"learn": learn})
+        given = LearnedSubjects.model_validate({"learn": learn})
     else:
         return spec
     return spec.model_copy(update={"subjects": given})

@@ -24,7 +24,7 @@ from tacit.evaluation.bands import Band, error_band, ratio_band
 from tacit.evaluation.home import home_specification
 from tacit.evaluation.household_runs import HomeRuns
 from tacit.evaluation.methods import METHODS, PPMS, Method, errors_on_presence
-from tacit.evaluation.resuming import Kept
+from tacit.evaluation.results_folder import KeptResults
 from tacit.evaluation.synthetic import data_set
 from tacit.evaluation.taxi_areas import taxi_data_set
 from tacit.evaluation.tdrive import ZONE
@@ -251,7 +251,7 @@ class Row:
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
+class ExperimentOutcome:
     """The errors of an experiment, on data sets that all methods share."""
 
     experiment: Experiment
@@ -303,12 +303,12 @@ class Outcome:
 
 def perform(
     experiment: Experiment,
-    kept: Kept,
+    kept: KeptResults,
     datasets: int,
     *,
     processes: int | None = None,
     progress: Callable[[int], None] | None = None,
-) -> Outcome:
+) -> ExperimentOutcome:
     """Run an experiment on data sets, one per core at a time, and store results as they come.
 
     `progress` is called with the number of data sets that are done.
@@ -321,10 +321,10 @@ def perform(
         kept.keep(number, errors)
         if progress is not None:
             progress(sum(number in kept.done for number in numbers))
-    return Outcome(experiment, np.stack([kept.done[number] for number in numbers]))
+    return ExperimentOutcome(experiment, np.stack([kept.done[number] for number in numbers]))
 
 
-def kept_results(experiment: Experiment, folder: Path | None, datasets: int) -> Kept:
+def kept_results(experiment: Experiment, folder: Path | None, datasets: int) -> KeptResults:
     """What a folder holds of this experiment; refused if that is of another one."""
     varied = experiment.variation
     shape = (
@@ -332,7 +332,7 @@ def kept_results(experiment: Experiment, folder: Path | None, datasets: int) -> 
         len(experiment.epsilons),
         len(experiment.methods),
     )
-    return Kept(folder, experiment.parameters() | {"datasets": datasets}, shape)
+    return KeptResults(folder, experiment.parameters() | {"datasets": datasets}, shape)
 
 
 def cores() -> int:

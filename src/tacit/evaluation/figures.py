@@ -13,7 +13,7 @@ from textwrap import fill
 from typing import TYPE_CHECKING, Any, Final
 
 from tacit.errors import SinkError
-from tacit.evaluation.experiments import Outcome
+from tacit.evaluation.experiments import ExperimentOutcome
 from tacit.evaluation.methods import DECODES, WITHOUT_EPSILON, Method
 from tacit.evaluation.palette import mechanism_style
 from tacit.privacy.evidence import Decode
@@ -69,7 +69,7 @@ class _Line:
         return style.colour if style else _GREYS.get(self.method.name, _GREY)
 
 
-def save(outcome: Outcome, path: str | PathLike[str]) -> None:
+def save(outcome: ExperimentOutcome, path: str | PathLike[str]) -> None:
     """Draw the figure to an SVG or PNG file."""
     import matplotlib as mpl
 
@@ -85,7 +85,7 @@ def save(outcome: Outcome, path: str | PathLike[str]) -> None:
             raise SinkError(f"{path} cannot be written: {why}; choose another place") from error
 
 
-def figure(outcome: Outcome) -> Figure:
+def figure(outcome: ExperimentOutcome) -> Figure:
     """The figure as a matplotlib object, to process further."""
     from matplotlib.figure import Figure
 
@@ -111,13 +111,13 @@ def figure(outcome: Outcome) -> Figure:
     return drawn
 
 
-def _heading(outcome: Outcome) -> str:
+def _heading(outcome: ExperimentOutcome) -> str:
     sets = "1 data set" if outcome.datasets == 1 else f"{outcome.datasets:,} data sets"
     said = f"{outcome.experiment.title}: mean over {sets}, 95 % confidence bands"
     return f"{said}, seed {outcome.experiment.seed}"
 
 
-def _epsilon_panels(outcome: Outcome) -> list[tuple[str, list[_Line]]]:
+def _epsilon_panels(outcome: ExperimentOutcome) -> list[tuple[str, list[_Line]]]:
     """A panel for each decoding."""
 
     def lines(decode: Decode) -> list[_Line]:
@@ -130,7 +130,7 @@ def _epsilon_panels(outcome: Outcome) -> list[tuple[str, list[_Line]]]:
     return [(TITLES[decode], lines(decode)) for decode in DECODES]
 
 
-def _varied_panels(outcome: Outcome) -> list[tuple[str, list[_Line]]]:
+def _varied_panels(outcome: ExperimentOutcome) -> list[tuple[str, list[_Line]]]:
     """A panel for each epsilon."""
     return [
         (
@@ -146,7 +146,10 @@ def _varied_panels(outcome: Outcome) -> list[tuple[str, list[_Line]]]:
 
 
 def _line(
-    outcome: Outcome, method: Method, points: Sequence[tuple[float, Any, Any]], both: bool = False
+    outcome: ExperimentOutcome,
+    method: Method,
+    points: Sequence[tuple[float, Any, Any]],
+    both: bool = False,
 ) -> _Line:
     bands = [outcome.band(method, epsilon, value) for _, epsilon, value in points]
     means, lows, highs = (tuple(column) for column in zip(*bands, strict=True))
@@ -240,7 +243,7 @@ def _spread(wanted: Sequence[tuple[float, int]], top: float) -> list[float]:
     return heights
 
 
-def _frame(axes: Axes, outcome: Outcome, title: str) -> None:
+def _frame(axes: Axes, outcome: ExperimentOutcome, title: str) -> None:
     varied = outcome.experiment.variation
     if varied is None:
         axes.set_xscale("log")

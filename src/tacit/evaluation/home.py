@@ -15,9 +15,9 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from tacit.evaluation.households import DAY, HOUR, Days, Floats, Numbers, People
-from tacit.spec.reading import loads
+from tacit.evaluation.households import DAY, HOUR, Days, Floats, Habits, Numbers
 from tacit.spec.specification import Specification
+from tacit.spec.yaml_reader import loads
 
 _METER: Final = 900.0
 _VALUES: Final = {"motion": "room", "doors": "door", "appliances": "appliance"}
@@ -65,9 +65,9 @@ class Homes:
     def tables(self) -> dict[str, pa.Table]:
         """The tuples of each stream in `home.yaml`, in order of time."""
         random = np.random.default_rng([self.seed, 4])
-        people = People.drawn(self.homes, random)
+        people = Habits.drawn(self.homes, random)
         days = Days.lived(people, self.days, self.start.timestamp(), random)
-        diary = _Diary(random)
+        diary = _SensorLog(random)
         for part in (_nights, _mornings, _medicine, _chores, _meals, _evenings, _outings):
             part(days, diary)
         begin = self.start.timestamp()
@@ -100,7 +100,7 @@ def _runs(appliance: str, least: float, most: float, chance: float = 1.0) -> _St
     return _Step("appliances", appliance, True, (least, most), chance)
 
 
-class _Diary:
+class _SensorLog:
     """Collects sensor reports."""
 
     def __init__(self, random: np.random.Generator) -> None:
@@ -146,7 +146,7 @@ def _subjects_and_times(homes: Numbers, times: Floats) -> dict[str, pa.Array]:
 
 
 def _now_and_then(
-    days: Days, diary: _Diary, rate: Floats | float
+    days: Days, diary: _SensorLog, rate: Floats | float
 ) -> tuple[Numbers, Numbers, Floats]:
     """Random times at which people are at home and awake, so many a day: day, home and time."""
     counts = diary.random.poisson(np.broadcast_to(rate, len(days.home)))
@@ -157,14 +157,16 @@ def _now_and_then(
     return which[here], days.home[which[here]], times[here]
 
 
-def _at(days: Days, diary: _Diary, times: Floats, chance: Floats | float) -> tuple[Numbers, Floats]:
+def _at(
+    days: Days, diary: _SensorLog, times: Floats, chance: Floats | float
+) -> tuple[Numbers, Floats]:
     """The homes in which somebody does what is due at each day's time, and the times."""
     due = diary.random.random(len(times)) < chance
     due &= days.at_home(np.arange(len(times)), times)
     return days.home[due], times[due]
 
 
-def _nights(days: Days, diary: _Diary) -> None:
+def _nights(days: Days, diary: _SensorLog) -> None:
     """To the bathroom and back to bed, after each day and before the first."""
     first = np.flatnonzero(np.diff(days.home, prepend=-1))
     nights = np.concatenate([np.arange(len(days.home)), first])
@@ -186,7 +188,7 @@ def _nights(days: Days, diary: _Diary) -> None:
     )
 
 
-def _mornings(days: Days, diary: _Diary) -> None:
+def _mornings(days: Days, diary: _SensorLog) -> None:
     up = ~days.away & ~days.ill
     homes, times = days.home[up], days.rises[up]
     ends = diary.follow(
@@ -210,7 +212,7 @@ def _mornings(days: Days, diary: _Diary) -> None:
     )
 
 
-def _medicine(days: Days, diary: _Diary) -> None:
+def _medicine(days: Days, diary: _SensorLog) -> None:
     """Doses, some of them put away before the water is drawn; and other things from there."""
     people, random = days.people, diary.random
     count = len(days.home)
@@ -228,7 +230,7 @@ def _medicine(days: Days, diary: _Diary) -> None:
     diary.follow(homes, times, _motion("kitchen"), opened, usually_closed)
 
 
-def _chores(days: Days, diary: _Diary) -> None:
+def _chores(days: Days, diary: _SensorLog) -> None:
     """Minor activities during the day."""
     _, homes, times = _now_and_then(days, diary, days.people.teas)
     diary.follow(
@@ -252,7 +254,7 @@ def _chores(days: Days, diary: _Diary) -> None:
     )
 
 
-def _meals(days: Days, diary: _Diary) -> None:
+def _meals(days: Days, diary: _SensorLog) -> None:
     midnight = np.floor(days.rises / DAY) * DAY
     for hour in (12.5, 18.6):
         usual = midnight + HOUR * diary.random.normal(hour, 0.5, len(midnight))
@@ -270,7 +272,7 @@ def _meals(days: Days, diary: _Diary) -> None:
         )
 
 
-def _evenings(days: Days, diary: _Diary) -> None:
+def _evenings(days: Days, diary: _SensorLog) -> None:
     """Television, then to bed."""
     length = HOUR * diary.random.uniform(0.8, 3.0, len(days.home))
     homes, times = _at(days, diary, days.rests - length, 0.8)
@@ -292,7 +294,7 @@ def _evenings(days: Days, diary: _Diary) -> None:
     )
 
 
-def _outings(days: Days, diary: _Diary) -> None:
+def _outings(days: Days, diary: _SensorLog) -> None:
     """Out of the door and in again."""
     out = np.isfinite(days.leaves) & ~days.away
     homes = days.home[out]

@@ -15,7 +15,7 @@ from tacit.connectors.frames import FrameSource
 from tacit.engines.local import survey
 from tacit.evaluation.baselines.decoding import compared
 from tacit.evaluation.home import Homes, home_specification
-from tacit.evaluation.measuring import mre
+from tacit.evaluation.measurement import mre
 from tacit.evaluation.methods import Method
 from tacit.pipeline.reader import Input
 from tacit.pipeline.run import Run

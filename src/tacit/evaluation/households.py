@@ -17,7 +17,7 @@ DAY: Final = 24 * HOUR
 
 
 @dataclass(frozen=True, slots=True)
-class People:
+class Habits:
     """The habits of each home's person."""
 
     works: Truths
@@ -38,7 +38,7 @@ class People:
     """In a day."""
 
     @classmethod
-    def drawn(cls, homes: int, random: np.random.Generator) -> People:
+    def drawn(cls, homes: int, random: np.random.Generator) -> Habits:
         """One person for each home."""
         takes = random.random(homes) < 0.7
         return cls(
@@ -66,16 +66,16 @@ class Days:
     returns: Floats
     away: Truths
     ill: Truths
-    people: People
+    people: Habits
     """The habits of the day's person."""
 
     @classmethod
-    def lived(cls, people: People, days: int, begin: float, random: np.random.Generator) -> Days:
+    def lived(cls, people: Habits, days: int, begin: float, random: np.random.Generator) -> Days:
         """So many days of each, from this midnight on."""
         homes = len(people.works)
         home = np.repeat(np.arange(homes), days)
         day = np.tile(np.arange(days), homes)
-        person = People(*(getattr(people, field.name)[home] for field in fields(people)))
+        person = Habits(*(getattr(people, field.name)[home] for field in fields(people)))
         midnight = begin + day * DAY
         weekend = (midnight // DAY + 3) % 7 >= 5
         works = person.works & ~weekend

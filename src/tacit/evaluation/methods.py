@@ -9,10 +9,10 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.evaluation import measuring
+from tacit.evaluation import measurement
 from tacit.evaluation.baselines import BASELINES, Setting
 from tacit.evaluation.baselines import measured as measured_baseline
-from tacit.evaluation.measuring import mre, statistics_of
+from tacit.evaluation.measurement import mre, statistics_of
 from tacit.evaluation.synthetic import LARGEST_EPSILON, Presence
 from tacit.planning.planner import make_plan
 from tacit.privacy.evidence import Decode
@@ -68,7 +68,7 @@ def errors_on_presence(
         for method in PPMS:
             share = epsilon / Fraction(LARGEST_EPSILON)
             plan = make_plan(spec, statistics, method.name, method.decode, share)
-            counts = measuring.measured(plan, windows, Noise(SeededSource(seed)))
+            counts = measurement.measured(plan, windows, Noise(SeededSource(seed)))
             found[method] = mre(counts, alphas)
         for baseline in BASELINES:
             random = np.random.default_rng([seed, 6])

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Final
 
-from tacit.counting import count
 from tacit.evaluation.bands import Band
-from tacit.evaluation.experiments import Outcome
+from tacit.evaluation.experiments import ExperimentOutcome
 from tacit.evaluation.methods import PPMS, Method
 from tacit.privacy.exponentials import written
+from tacit.quantities import count
 
 UNIT: Final = "Every epsilon is for one subject, one private pattern and one window."
 CONVENTIONS: Final = (
@@ -33,7 +33,7 @@ BASELINES: Final = (
 _OPTIMAL: Final = Method("optimal", "posterior")
 
 
-def as_csv(outcome: Outcome) -> str:
+def as_csv(outcome: ExperimentOutcome) -> str:
     """The rows as CSV."""
     rows = outcome.to_list()
     text = io.StringIO()
@@ -43,7 +43,7 @@ def as_csv(outcome: Outcome) -> str:
     return text.getvalue()
 
 
-def table(outcome: Outcome) -> list[tuple[str, ...]]:
+def table(outcome: ExperimentOutcome) -> list[tuple[str, ...]]:
     """A head, then for each method its mean error at each epsilon, or for each value."""
     experiment, varied = outcome.experiment, outcome.experiment.variation
     if varied is None:
@@ -73,12 +73,12 @@ def table(outcome: Outcome) -> list[tuple[str, ...]]:
 
 
 def _means(
-    outcome: Outcome, method: Method, columns: Sequence[tuple[Fraction, float | None]]
+    outcome: ExperimentOutcome, method: Method, columns: Sequence[tuple[Fraction, float | None]]
 ) -> list[str]:
     return [f"{outcome.band(method, epsilon, value).mean:.3f}" for epsilon, value in columns]
 
 
-def ratios(outcome: Outcome) -> list[tuple[str, ...]]:
+def ratios(outcome: ExperimentOutcome) -> list[tuple[str, ...]]:
     """A head, then how optimal's error compares with others' at each epsilon, paired."""
     experiment = outcome.experiment
     head = ("optimal against", *(written(epsilon) for epsilon in experiment.epsilons))
@@ -105,7 +105,7 @@ def markdown(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def report(outcome: Outcome, command: str) -> str:
+def report(outcome: ExperimentOutcome, command: str) -> str:
     """The experiment, its results, and how to read them."""
     experiment, varied = outcome.experiment, outcome.experiment.variation
     title = f"# {experiment.title}: error against "

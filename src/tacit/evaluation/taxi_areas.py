@@ -39,7 +39,7 @@ _WINDOW: Final = WINDOW // timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Cells:
+class TaxiCells:
     """A square grid over a box, and the kind of each cell."""
 
     box: Box
@@ -47,7 +47,7 @@ class Cells:
     """`[column][row]`: the number of its type in `TYPES`, or -1 for a cell of no interest."""
 
     @classmethod
-    def drawn(cls, seed: int, box: Box = URBAN, side: int = 20) -> Cells:
+    def drawn(cls, seed: int, box: Box = URBAN, side: int = 20) -> TaxiCells:
         """A fifth of the cells is private; half of those, and two fifths of all, are target.
 
         >>> np.bincount(Cells.drawn(seed=1).kinds.ravel() + 1).tolist()
@@ -151,7 +151,7 @@ def taxi_data_set(
     """
     if not reports.height:
         raise SourceError("expected reports of taxis; got none")
-    cells = Cells.drawn(seed, box, side)
+    cells = TaxiCells.drawn(seed, box, side)
     times = _zoned(reports["ts"])
     windows = times.dt.timestamp("us").to_numpy() // _WINDOW
     first, end = int(windows.min()), int(windows.max()) + 1
@@ -180,7 +180,7 @@ def taxi_data_set(
     )
 
 
-def taxi_specification(cells: Cells, taxis: NDArray[np.int64], alpha: float) -> Specification:
+def taxi_specification(cells: TaxiCells, taxis: NDArray[np.int64], alpha: float) -> Specification:
     """What is private and what is asked, fit for the engine too."""
     names = [f"cell_{column}_{row}" for column, row in np.argwhere(cells.kinds >= 0).tolist()]
     kinds = cells.kinds[cells.kinds >= 0]

@@ -17,9 +17,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tacit.counting import count
 from tacit.errors import SchemaError, SourceError
 from tacit.kernels import compiled
+from tacit.quantities import count
 
 Box = tuple[float, float, float, float]
 """Least longitude, least latitude, greatest longitude, greatest latitude."""

@@ -219,22 +219,22 @@ class _Binding:
     def fill(self, batch: pa.RecordBatch, masks: Masks) -> None:
         """Set the bits of all event types, then clear those that the tuples are not of."""
         if not self.quick or len(masks) <= _BLOCK:
-            self._sift(batch, masks)
+            self._filter(batch, masks)
         else:
             for start in range(0, len(masks), _BLOCK):
-                self._sift(batch.slice(start, _BLOCK), masks[start : start + _BLOCK])
+                self._filter(batch.slice(start, _BLOCK), masks[start : start + _BLOCK])
         # A call of Polars has a fixed cost, so everything is evaluated in one call.
         for sieve in self.slow:
-            sieve.sift(batch, masks)
+            sieve.filter(batch, masks)
 
-    def _sift(self, batch: pa.RecordBatch, masks: Masks) -> None:
+    def _filter(self, batch: pa.RecordBatch, masks: Masks) -> None:
         """What the quick sieves leave; the first one sets and clears at once."""
         if self.first is None:
             masks[:] = self.every
         else:
             self.first.write(batch, masks)
         for sieve in self.quick:
-            sieve.sift(batch, masks)
+            sieve.filter(batch, masks)
 
 
 def _share_out(

@@ -21,7 +21,7 @@ from polars.exceptions import PanicException
 
 from tacit.events.columns import decoded, frozen, numbers, text_bytes, validity
 from tacit.events.grid import Grid
-from tacit.events.interning import TextInterner
+from tacit.events.interners import TextInterner
 from tacit.events.predicates import BoundPredicate
 from tacit.events.shapes import Shape
 from tacit.kernels import compiled
@@ -39,7 +39,7 @@ _FEW = 96
 class Sieve(Protocol):
     """A filter of tuples."""
 
-    def sift(self, batch: pa.RecordBatch, masks: Masks) -> None:
+    def filter(self, batch: pa.RecordBatch, masks: Masks) -> None:
         """Clear the bits of event types that the tuples are not of."""
 
 
@@ -57,7 +57,7 @@ class LookUpSieve(ABC):
         self._every = every
         self._table = np.empty((0, len(every)), np.uint64)
 
-    def sift(self, batch: pa.RecordBatch, masks: Masks) -> None:
+    def filter(self, batch: pa.RecordBatch, masks: Masks) -> None:
         """Clear bits by a look-up of each tuple's value."""
         self._look_up(batch, masks, False)
 
@@ -115,7 +115,7 @@ class TextSieve(LookUpSieve):
         if len(self._values) > WIDEST:
             if blank:
                 masks[:] = self._every
-            self._otherwise.sift(batch, masks)
+            self._otherwise.filter(batch, masks)
             return
         array = batch.column(self._place)
         codes = frozen(self._values.learn(*text_bytes(array)))
@@ -157,7 +157,7 @@ class IntegerSieve(LookUpSieve):
         if blank:
             masks[:] = self._every
         for sieve in self._otherwise:
-            sieve.sift(batch, masks)
+            sieve.filter(batch, masks)
 
     def _widen(self, low: int, high: int) -> None:
         """Extend the table to these values, or give it up."""
@@ -185,7 +185,7 @@ class StepSieve:
         self._table = table[[0, *kept, -1]]
         self._step = _step_few if len(kept) <= _FEW else _step_many
 
-    def sift(self, batch: pa.RecordBatch, masks: Masks) -> None:
+    def filter(self, batch: pa.RecordBatch, masks: Masks) -> None:
         """Clear bits by counting the edges up to each tuple's value."""
         array = batch.column(self.column)
         self._step(numbers(array), *validity(array), self._edges, self._table, masks)
@@ -200,7 +200,7 @@ class ExpressionSieve:
         used = dict.fromkeys(column for _, predicate in asked for column in predicate.columns)
         self._types = pl.Schema({column: schema[column] for column in used})
 
-    def sift(self, batch: pa.RecordBatch, masks: Masks) -> None:
+    def filter(self, batch: pa.RecordBatch, masks: Masks) -> None:
         """Clear bits where an expression is not true."""
         columns = [_series(column, batch.column(column)) for column in self._types]
         truths = _truths(pl.DataFrame(columns).cast(self._types), self._expressions)
@@ -230,7 +230,7 @@ class AreaSieve:
                 masks[used.index(name), number // 64] |= _bit(number)
         self._grid = Grid([areas[name] for name in used], masks)
 
-    def sift(self, batch: pa.RecordBatch, masks: Masks) -> None:
+    def filter(self, batch: pa.RecordBatch, masks: Masks) -> None:
         """Clear the bits of areas that the positions are outside of."""
         lon, lat = (
             _series(column, batch.column(column)).cast(pl.Float64, strict=False).to_numpy()

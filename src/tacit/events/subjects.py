@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from tacit.errors import SchemaError, StateError
 from tacit.events.columns import arrow_chunks, frozen, numbers, plain, text_bytes, validity
-from tacit.events.interning import UNKNOWN, DecimalIndex, Numbers, TextInterner
+from tacit.events.interners import UNKNOWN, DecimalIndex, Numbers, TextInterner
 from tacit.kernels import compiled
 
 NO_SUBJECT = -2

@@ -29,7 +29,7 @@ _KINDS: Final[dict[Kind, ColumnType]] = {
 """The type of a column whose values are of a kind; no column has the others."""
 
 
-class Inferred(NamedTuple):
+class InferredType(NamedTuple):
     """The type of a column, and the use that shows it; None if its uses do not show it."""
 
     type: ColumnType | None
@@ -37,7 +37,7 @@ class Inferred(NamedTuple):
 
 
 @dataclass
-class Usage:
+class ColumnUses:
     """Facts about columns, gathered from everything that reads them."""
 
     _facts: dict[Place, dict[ColumnType, str]] = field(default_factory=dict)
@@ -69,21 +69,23 @@ class Usage:
         """All columns that were seen."""
         return list(self._seen)
 
-    def infer(self, place: Place) -> Inferred:
+    def infer(self, place: Place) -> InferredType:
         """The type of a column."""
         facts = self._facts.get(self._root(place), {})
         if len(facts) == 1:
             ((kind, reason),) = facts.items()
-            return Inferred(kind, reason)
+            return InferredType(kind, reason)
         if facts:
-            return Inferred(None, "its uses contradict each other: " + "; ".join(facts.values()))
+            return InferredType(
+                None, "its uses contradict each other: " + "; ".join(facts.values())
+            )
         if place in self._weak:
-            return Inferred("text", self._weak[place])
-        return Inferred(None, "its uses do not show its type")
+            return InferredType("text", self._weak[place])
+        return InferredType(None, "its uses do not show its type")
 
     def add_predicate(self, stream: str, predicate: Predicate, where: str) -> None:
         """What a condition on the tuples of a stream shows; `where` names the condition."""
-        walk = _Walk(self, stream, where)
+        walk = _ConditionTypes(self, stream, where)
         walk.unify([walk.visit(predicate.tree)], "boolean", "a truth value")
 
     def _root(self, place: Place) -> Place:
@@ -110,10 +112,10 @@ _WORDS: Final[dict[ColumnType, str]] = {
 
 
 @dataclass
-class _Walk:
+class _ConditionTypes:
     """One condition, from its leaves up."""
 
-    usage: Usage
+    usage: ColumnUses
     stream: str
     where: str
 

@@ -13,17 +13,17 @@ from html import escape
 from os import PathLike
 from typing import Any, Final
 
-from tacit.counting import count
 from tacit.insight.tabular import aligned, plain
 from tacit.patterns.tree import Pattern
 from tacit.planning.plan import Plan, read_plain
-from tacit.privacy.auditing import Ratio, largest_of
+from tacit.privacy.channel_audit import Ratio, largest_of
 from tacit.privacy.exponentials import joint_epsilon, product_within, written
 from tacit.privacy.mechanisms.mechanism import Mechanism, NamedChannel
 from tacit.privacy.mechanisms.unprotected import Unprotected
 from tacit.privacy.policies import Policy, PrivatePattern
-from tacit.spec.reading import load
+from tacit.quantities import count
 from tacit.spec.specification import Specification
+from tacit.spec.yaml_reader import load
 
 NEW_CONTEXTS: Final = (
     "Channels of contexts that are not in the plan are made during a run. Each of them is"
@@ -122,7 +122,7 @@ class Report:
     def __str__(self) -> str:
         lines = [_verdict(self), f"Made for the specification {self.fingerprint}."]
         for number, policy in enumerate(self.policies, 1):
-            lines += ["", *_told(self, policy, number if len(self.policies) > 1 else None)]
+            lines += ["", *_policy_lines(self, policy, number if len(self.policies) > 1 else None)]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -147,7 +147,7 @@ def audit(
         declared = spec if spec is None or isinstance(spec, Specification) else load(spec)
         plan = Plan.from_dict(read_plain(plan), declared)
     elif spec is not None:
-        plan.insist(spec if isinstance(spec, Specification) else load(spec))
+        plan.check(spec if isinstance(spec, Specification) else load(spec))
     queries = tuple(plan.spec.query_patterns.values())
     return Report(
         fingerprint=plan.fingerprint,
@@ -255,7 +255,7 @@ def _unit(what: str, span: str) -> str:
     return f"one subject, {what}, one {span}"
 
 
-def _told(report: Report, policy: PolicyAudit, number: int | None) -> list[str]:
+def _policy_lines(report: Report, policy: PolicyAudit, number: int | None) -> list[str]:
     lines = [] if number is None else [f"Policy {number}"]
     if not policy.fits:
         lines.append("It does NOT protect what the specification says.")

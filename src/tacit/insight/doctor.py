@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from tacit.connectors.brokers import is_broker, probe, required_modules
-from tacit.connectors.opening import open_input, open_resumable_sink
+from tacit.connectors.openers import open_input, open_resumable_sink
 from tacit.connectors.placeholders import FileTemplate, has_placeholders
 from tacit.connectors.writers import SUFFIXES
-from tacit.counting import count
 from tacit.engines.local import assign, named_sources
 from tacit.engines.setup import letters_beside
 from tacit.errors import LedgerError, SchemaError, SinkError, SourceError, SpecificationError
@@ -34,18 +33,19 @@ from tacit.insight.surroundings import (
 )
 from tacit.options import command, option
 from tacit.pipeline.checkpoints import Checkpoint
-from tacit.pipeline.flow import Flow
+from tacit.pipeline.compiled_spec import CompiledSpec
 from tacit.pipeline.registry import read_subjects
 from tacit.pipeline.sources import EmptySourceError, Source
 from tacit.planning.plan import Plan
 from tacit.planning.planner import plan_without_history
-from tacit.privacy.naming import check_names
-from tacit.spec.reading import load
+from tacit.privacy.named_subjects import check_names
+from tacit.quantities import count
 from tacit.spec.specification import Specification
-from tacit.spec.subjects import Learned, SubjectFile, listed
+from tacit.spec.subjects import LearnedSubjects, SubjectFile, listed
+from tacit.spec.yaml_reader import load
 
 if TYPE_CHECKING:  # it needs an extra
-    from tacit.ledger.glance import Glance
+    from tacit.ledger.overview import LedgerOverview
 
 
 @dataclass(frozen=True)
@@ -178,8 +178,10 @@ def _registry(
     if setup.subjects is not None:
         given = SubjectFile(file=str(setup.subjects.absolute()))
     with findings.judging("registry"):
-        if given is None or isinstance(given, Learned):
-            registry = None if isinstance(given, Learned) else _occurring(setup, spec, missing)
+        if given is None or isinstance(given, LearnedSubjects):
+            registry = (
+                None if isinstance(given, LearnedSubjects) else _occurring(setup, spec, missing)
+            )
         else:
             registry = pa.array(listed(given, spec.folder), pa.large_string())
         if registry is None:
@@ -218,7 +220,7 @@ def _occurring(setup: Setup, spec: Specification, missing: Sequence[str]) -> pa.
         inputs = assign(spec, [(stream, open_input(place)) for stream, place in given])
         if any(input_.source.once or input_.source.live for input_ in inputs):
             return None
-        return read_subjects(Flow(spec), inputs).names
+        return read_subjects(CompiledSpec(spec), inputs).names
     except (SourceError, SchemaError, SpecificationError):
         return None
 
@@ -243,7 +245,7 @@ def _sources(
     """Whether any of them has no end."""
     live, fed = False, set[str]()
     recorded = {} if plan is None else plan.columns
-    flow = None if spec is None else Flow(spec, recorded=recorded)
+    flow = None if spec is None else CompiledSpec(spec, recorded=recorded)
     for text in setup.sources:
         stream, place = _stream_and_place(text)
         lives = is_broker(place)
@@ -272,7 +274,9 @@ def _sources(
     return live
 
 
-def _one_source(findings: Findings, place: str, source: Source, flow: Flow, stream: str) -> None:
+def _one_source(
+    findings: Findings, place: str, source: Source, flow: CompiledSpec, stream: str
+) -> None:
     """Whether it can be read, and has the columns that are wanted."""
     if place == "-":
         findings.ok("source", "standard input: it is looked at when it comes")
@@ -287,7 +291,7 @@ def _one_source(findings: Findings, place: str, source: Source, flow: Flow, stre
     findings.ok("source", f"{source.name} can be read as {stream}. Columns: {columns}")
 
 
-def _described(name: str, source: Source, flow: Flow, stream: str) -> str:
+def _described(name: str, source: Source, flow: CompiledSpec, stream: str) -> str:
     """The type of a column, and where it is known from."""
     if not source.textual and name not in flow.spec.streams[stream].columns:
         return f"{name} is {source.schema().field(name).type} (the source's own type)"
@@ -297,7 +301,7 @@ def _described(name: str, source: Source, flow: Flow, stream: str) -> str:
 
 def _ledger(
     findings: Findings, setup: Setup, spec: Specification | None, missing: Sequence[str]
-) -> Glance | None:
+) -> LedgerOverview | None:
     """What it says of itself, if it is there and can be read."""
     if setup.ledger is None:
         if spec is not None and spec.private:
@@ -305,7 +309,7 @@ def _ledger(
         return None
     if {"sqlalchemy", "alembic", "psycopg"}.intersection(missing):
         return None
-    from tacit.ledger.glance import glance
+    from tacit.ledger.overview import glance
 
     name = setup.run or setup.spec.stem
     with findings.judging("ledger"):

@@ -15,9 +15,8 @@ from os import PathLike
 from textwrap import wrap
 from typing import Any, Final, Literal, TypeAlias
 
-from tacit.counting import count
 from tacit.durations import MICROSECONDS, format_duration
-from tacit.insight.sharing import MOST_LINES, SharedAttributes, shared_attributes
+from tacit.insight.shared_attributes import MOST_LINES, SharedAttributes, shared_attributes
 from tacit.options import option
 from tacit.patterns.residuals import Residual, boolean_form, is_presence, residual
 from tacit.patterns.ternary import without_conditions
@@ -26,9 +25,10 @@ from tacit.privacy.components import exposure
 from tacit.privacy.elements import uniform_shares
 from tacit.privacy.exponentials import Exact, exact, exp_below, log_above, written
 from tacit.privacy.policies import Policies, Policy, declared_patterns
+from tacit.quantities import count
 from tacit.spec.mechanisms import AUTO, MECHANISMS, summarise
-from tacit.spec.reading import load
 from tacit.spec.specification import Query, Specification
+from tacit.spec.yaml_reader import load
 
 UNIT: Final = "one subject, one private pattern, one window"
 UNIT_SLIDING: Final = "one subject, one private pattern, one occurrence"
@@ -279,7 +279,7 @@ def windows_until_sure(epsilon: Exact) -> int:
 def explain(spec: Specification | str | PathLike[str]) -> Explanation:
     """Say in plain words what a specification, or the file at this path, protects.
 
-    >>> from tacit.spec.reading import loads
+    >>> from tacit.spec.yaml_reader import loads
     >>> spec = loads('''
     ... streams: {gps: {subject: taxi, time: at}}
     ... windows: {size: 1 h}

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, field
 from textwrap import wrap
 from typing import Any, Final, Literal, TypeAlias
 
-from tacit.counting import count
 from tacit.errors import SpecificationError, TacitError
 from tacit.masking import scrub
+from tacit.quantities import count
 
 Grade: TypeAlias = Literal["ok", "warning", "wrong"]
 _WIDTH: Final = 100

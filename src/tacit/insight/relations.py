@@ -85,7 +85,7 @@ def _relate(one: TupleCondition, other: TupleCondition) -> Relation | None:
     reads = {name for c in (ours, theirs) if c.tree for name in _columns(c.tree)}
     if shapes and reads & {*one.position, *other.position}:
         raise NotDerivedError
-    world = _World.of([c.tree for c in (ours, theirs) if c.tree is not None])
+    world = _ValueSpace.of([c.tree for c in (ours, theirs) if c.tree is not None])
     possible, certain = _memberships(shapes)
     seen: dict[tuple[bool, bool], bool] = {}
     if world.size * len(possible) > MOST_CELLS:
@@ -116,7 +116,7 @@ def _named(seen: Mapping[tuple[bool, bool], bool]) -> Relation | None:
 
 def _holds(
     condition: TupleCondition,
-    world: _World,
+    world: _ValueSpace,
     values: Assignment,
     shapes: Sequence[Shape],
     inside: tuple[bool, ...],
@@ -130,7 +130,7 @@ def _holds(
 
 
 @dataclass(frozen=True, slots=True)
-class _World:
+class _ValueSpace:
     """The values that tuples can have, as far as conditions distinguish them."""
 
     keys: Mapping[Column, tuple[Key, ...]]
@@ -139,7 +139,7 @@ class _World:
     """The opaque expressions, which may have any value."""
 
     @classmethod
-    def of(cls, trees: Sequence[Tree]) -> _World:
+    def of(cls, trees: Sequence[Tree]) -> _ValueSpace:
         """The cells that some conditions distinguish."""
         constants: dict[Column, set[Key]] = {}
         opaque: set[Tree] = set()

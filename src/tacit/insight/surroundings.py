@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Final
 
 from tacit.connectors.brokers import required_modules
-from tacit.counting import count
 from tacit.durations import MICROSECONDS
 from tacit.insight.findings import Findings
+from tacit.quantities import count
 from tacit.spec.specification import Specification
 
 _LEDGER: Final = {"sqlalchemy": "ledger", "alembic": "ledger"}

@@ -20,7 +20,7 @@ FILE: Final = "needs.json"
 _DECIDED_BY: Final = {
     "tacit.connectors.": ("source", "column"),
     "tacit.events.grid.": ("areas",),
-    "tacit.events.interning.": ("source", "subject"),
+    "tacit.events.interners.": ("source", "subject"),
     "tacit.events.sieves.": ("column",),
     "tacit.events.subjects.": ("source", "subject"),
     "tacit.events.times.": ("source", "time"),

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tacit.answers.answers import schema
-from tacit.answers.packing import unpack
+from tacit.answers.codec import unpack
 from tacit.errors import LedgerError, nearest
 from tacit.ledger.alchemy import sa
 from tacit.ledger.archive_file import ArchiveFile, file_digest
@@ -34,7 +34,7 @@ COLUMNS = schema(protected=True).insert(0, pa.field("id", pa.int64()))
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class AnswerSelection:
     """Which answers are wanted; what is empty or None selects all."""
 
     runs: Collection[str] = ()
@@ -79,7 +79,7 @@ class ReleasedAnswers:
     """
 
     ledger: Ledger
-    selection: Selection = field(default_factory=Selection)
+    selection: AnswerSelection = field(default_factory=AnswerSelection)
     archives: Sequence[Path] = ()
     """Archives of the ledger whose answers are given too."""
     asked: dict[str, str] = field(default_factory=dict, init=False)
@@ -253,7 +253,7 @@ def released(
     `tacit ledger archive` whose answers are wanted too. Iterate over the result for one Arrow
     table per release, or call `arrow()`, `polars()` or `pandas()` for all of them.
     """
-    selection = Selection(
+    selection = AnswerSelection(
         _names(run),
         _names(consumer),
         _names(query),

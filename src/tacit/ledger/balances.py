@@ -15,7 +15,7 @@ from tacit.errors import LedgerError, StaleError
 from tacit.ledger.accounts import Amounts, Key
 from tacit.ledger.alchemy import sa
 from tacit.ledger.charges import LONGEST, Charge, windows_within
-from tacit.ledger.packing import pack_amounts, unpack_amounts, unpack_ids
+from tacit.ledger.codec import pack_amounts, unpack_amounts, unpack_ids
 from tacit.ledger.tables import BALANCES, CHARGES
 
 _MOST = np.iinfo(np.int64).max

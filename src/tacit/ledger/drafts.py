@@ -39,7 +39,7 @@ class Draft:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Waiting:
+class UndeliveredRelease:
     """A release that an outlet has not delivered yet."""
 
     release: int

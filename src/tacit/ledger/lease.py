@@ -23,9 +23,9 @@ from tacit.ledger.alchemy import sa
 from tacit.ledger.archives import Archives
 from tacit.ledger.chain import CHARGE, DELIVERY, RUN, digest, link, seal
 from tacit.ledger.charges import Account, Charge, merged
+from tacit.ledger.codec import pack_ids
 from tacit.ledger.database import Database, now
-from tacit.ledger.drafts import Draft, Waiting
-from tacit.ledger.packing import pack_ids
+from tacit.ledger.drafts import Draft, UndeliveredRelease
 from tacit.ledger.registry import Registry, as_texts
 from tacit.ledger.tables import (
     BALANCES,
@@ -78,7 +78,7 @@ class Lease:
         """What the run's last commit left for its engine to go on from."""
         query = sa.select(CHECKPOINTS.c.checkpoint).where(CHECKPOINTS.c.run == self.run)
         with self._database.reading() as connection:
-            run = self._insist(connection)
+            run = self._check_held(connection)
             found: bytes | None = connection.execute(query).scalar()
         if (None if found is None else digest(found)) != run["checkpoint"]:
             raise LedgerError(
@@ -90,12 +90,12 @@ class Lease:
     def written_for(self) -> str:
         """The fingerprint that the last checkpoint was for."""
         with self._database.reading() as connection:
-            return str(self._insist(connection)["fingerprint"])
+            return str(self._check_held(connection)["fingerprint"])
 
     def until(self) -> int | None:
         """When the first window starts that the run has not released."""
         with self._database.reading() as connection:
-            found: int | None = self._insist(connection)["until"]
+            found: int | None = self._check_held(connection)["until"]
             return found
 
     def enrol(self, names: pa.Array | pa.ChunkedArray) -> NDArray[np.int64]:
@@ -135,18 +135,18 @@ class Lease:
         """
         if not releases:
             with self._database.writing() as connection:
-                run = self._insist(connection, lock=True)
+                run = self._check_held(connection, lock=True)
                 self._write_checkpoint(connection, run, checkpoint)
             return None
         packed = [list(merged(release.charges, release.slide)) for release in releases]
         settled: dict[Key, Amounts] | None = None
         with self._database.writing() as connection:
             head: Any = connection.execute(sa.select(HEAD).with_for_update()).mappings().one()
-            run = self._insist(connection, lock=True)
+            run = self._check_held(connection, lock=True)
             number = self._repeated(connection, run, releases[-1])
             if number is None:
                 settled = {}
-                self._insist_next(connection, run, releases)
+                self._check_next(connection, run, releases)
                 for release, charges in zip(releases, packed, strict=True):
                     number = head["releases"] + 1
                     settled |= balances.charge(connection, charges, number)
@@ -160,22 +160,22 @@ class Lease:
                 self._accounts.settle(settled, releases[-1].until)
         return number
 
-    def waiting(self, outlet: str, after: int | None = None) -> Iterator[Waiting]:
+    def waiting(self, outlet: str, after: int | None = None) -> Iterator[UndeliveredRelease]:
         """What an outlet has not delivered yet, in order; what is no longer kept is left out."""
         if after is None:
             after, _ = self.position(outlet)
-        columns = [column for column in RELEASES.c if column.name in Waiting.__slots__]
+        columns = [column for column in RELEASES.c if column.name in UndeliveredRelease.__slots__]
         kept = RELEASES.join(BODIES, BODIES.c.release == RELEASES.c.number)
         query = sa.select(BODIES.c.release, BODIES.c.body, *columns).select_from(kept)
         query = query.where(RELEASES.c.run == self.run).order_by(RELEASES.c.number).limit(1)
         while True:
             with self._database.reading() as connection:
-                self._insist(connection)
+                self._check_held(connection)
                 later = query.where(RELEASES.c.number > after)
                 row = connection.execute(later).mappings().one_or_none()
             if row is None:
                 return
-            yield Waiting(**row)
+            yield UndeliveredRelease(**row)
             after = row["release"]
 
     def delivered(self, outlet: str, release: int, position: Any = None) -> None:
@@ -190,7 +190,7 @@ class Lease:
         row["seal"] = seal(DELIVERY, row)
         mine = sa.and_(DELIVERIES.c.run == self.run, DELIVERIES.c.outlet == outlet)
         with self._database.writing() as connection:
-            self._insist(connection)
+            self._check_held(connection)
             if connection.execute(DELIVERIES.update().where(mine).values(row)).rowcount == 0:
                 connection.execute(DELIVERIES.insert().values(row))
 
@@ -211,7 +211,7 @@ class Lease:
             RELEASES.c.run == self.run, RELEASES.c.number <= reached, RELEASES.c.committed < before
         )
         with self._database.writing() as connection:
-            run = self._insist(connection, lock=True)
+            run = self._check_held(connection, lock=True)
             fresh = sa.and_(old, RELEASES.c.number > run["dropped"])
             numbers = sa.select(RELEASES.c.number).where(fresh)
             found = sorted(connection.execute(numbers).scalars())
@@ -220,7 +220,7 @@ class Lease:
                 self._write_run(connection, run, dropped=found[-1])
         return len(found)
 
-    def _insist(self, connection: sa.Connection, *, lock: bool = False) -> Any:
+    def _check_held(self, connection: sa.Connection, *, lock: bool = False) -> Any:
         """The run's row, if this lease still holds the run."""
         query = sa.select(RUNS).where(RUNS.c.run == self.run)
         row = (
@@ -245,7 +245,7 @@ class Lease:
         )
         return int(run["released"]) if same else None
 
-    def _insist_next(self, connection: sa.Connection, run: Any, drafts: Sequence[Draft]) -> None:
+    def _check_next(self, connection: sa.Connection, run: Any, drafts: Sequence[Draft]) -> None:
         """Refuse windows that the run has released before, or that leave some out."""
         if any(one.until != other.first for one, other in pairwise(drafts)):
             raise LedgerError(

@@ -11,7 +11,7 @@ from tacit.ledger.database import Database
 from tacit.ledger.lease import Lease
 from tacit.ledger.registry import Registry
 from tacit.ledger.tables import HEAD, RUNS
-from tacit.ledger.upgrading import bring_up_to_date
+from tacit.ledger.upgrade import bring_up_to_date
 
 
 class Ledger:

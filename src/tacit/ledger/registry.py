@@ -11,7 +11,7 @@ from tacit.errors import LedgerError
 from tacit.events.columns import decoded, plain
 from tacit.ledger.alchemy import sa
 from tacit.ledger.chain import enrolment
-from tacit.ledger.packing import pack_names, unpack_names
+from tacit.ledger.codec import pack_names, unpack_names
 from tacit.ledger.tables import HEAD, SUBJECTS
 
 

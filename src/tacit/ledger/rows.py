@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tacit.ledger.ledger import Ledger
 from tacit.ledger.registry import Registry
-from tacit.ledger.statement import charged, insist_charged, subject_id, who
+from tacit.ledger.statement import charged, check_charged, subject_id, who
 
 _ROWS = 1 << 18
 """Rows that are made at a time, or those of one window if they are more."""
@@ -39,7 +39,7 @@ def charges(
     """All charges as rows: one for each release, private pattern, window and subject."""
     with ledger.database.reading() as connection:
         number = None if subject is None else subject_id(connection, subject)
-        insist_charged(connection, private)
+        check_charged(connection, private)
         registry = Registry()
         registry.refresh(connection)
         pieces: list[_Piece] = []

@@ -16,8 +16,8 @@ from tacit.ledger import balances
 from tacit.ledger.accounts import Key
 from tacit.ledger.alchemy import sa
 from tacit.ledger.archives import NEVER, ArchivedRun, Archives
+from tacit.ledger.codec import unpack_ids
 from tacit.ledger.ledger import Ledger
-from tacit.ledger.packing import unpack_ids
 from tacit.ledger.registry import Registry
 from tacit.ledger.tables import BALANCES, CHARGES, HEAD, RELEASES, RUNS
 
@@ -112,7 +112,7 @@ def statement(
         head = connection.execute(sa.select(HEAD)).mappings().one()
         archives = Archives.read(connection, head)
         number = None if subject is None else subject_id(connection, subject)
-        insist_charged(connection, private)
+        check_charged(connection, private)
         return Statement(
             ledger.id,
             head["created"],
@@ -138,7 +138,7 @@ def subject_id(connection: sa.Connection, subject: str) -> int:
     return number
 
 
-def insist_charged(connection: sa.Connection, private: str | None) -> None:
+def check_charged(connection: sa.Connection, private: str | None) -> None:
     """Refuse the name of a private pattern that nobody was ever charged for."""
     if private is None:
         return

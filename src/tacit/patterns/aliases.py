@@ -13,11 +13,11 @@ from tacit.errors import PatternError, nearest
 from tacit.patterns.conditions import (
     Arithmetic,
     Attribute,
-    Both,
     Comparison,
     Condition,
+    Conjunction,
     Constant,
-    Either,
+    Disjunction,
     Negation,
     Term,
     attributes,
@@ -164,10 +164,10 @@ def _renamed(condition: Condition, aliases: Mapping[str, str]) -> Condition:
             )
         case Negation(part):
             return Negation(_renamed(part, aliases))
-        case Both(left, right):
-            return Both(_renamed(left, aliases), _renamed(right, aliases))
-        case Either(left, right):
-            return Either(_renamed(left, aliases), _renamed(right, aliases))
+        case Conjunction(left, right):
+            return Conjunction(_renamed(left, aliases), _renamed(right, aliases))
+        case Disjunction(left, right):
+            return Disjunction(_renamed(left, aliases), _renamed(right, aliases))
 
 
 def _renamed_term(term: Term, aliases: Mapping[str, str]) -> Term:

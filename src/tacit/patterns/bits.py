@@ -27,7 +27,7 @@ from tacit.patterns.lists import ONE, SPREAD, TOP, EventLists, Selection, read_g
 
 
 @dataclass(frozen=True, slots=True)
-class Bits:
+class ChainBits:
     """The tables of chains packed into words; a chain longer than a word has its own words."""
 
     selection: Selection
@@ -40,7 +40,7 @@ class Bits:
     final: NDArray[np.int64]  # [chain]: the number of the bit that says it is matched
 
     @classmethod
-    def of(cls, chains: Sequence[Chain], selection: Selection) -> Bits:
+    def of(cls, chains: Sequence[Chain], selection: Selection) -> ChainBits:
         """Lay out chains that do not repeat a choice."""
         offsets, packs = _place(chains)
         words = packs[-1]

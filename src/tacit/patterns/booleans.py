@@ -25,7 +25,7 @@ BLOCK = 256  # words of a column at a time: 2 kB to a register
 _GATE, _COPY, _GATE_OUT = 0, 1, 2
 
 
-class Gates:
+class GateGraph:
     """A graph of AND gates over bit columns that are known by any name; equal gates are one."""
 
     def __init__(self) -> None:

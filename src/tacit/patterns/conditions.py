@@ -82,7 +82,7 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Both:
+class Conjunction:
     """Two conditions that must both hold."""
 
     left: Condition
@@ -93,7 +93,7 @@ class Both:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Either:
+class Disjunction:
     """Two conditions of which one must hold."""
 
     left: Condition
@@ -114,7 +114,7 @@ class Negation:
 
 
 Term: TypeAlias = Attribute | Constant | Arithmetic
-Condition: TypeAlias = Comparison | Both | Either | Negation
+Condition: TypeAlias = Comparison | Conjunction | Disjunction | Negation
 
 
 def parts(condition: Condition | Term) -> tuple[Condition | Term, ...]:
@@ -124,7 +124,7 @@ def parts(condition: Condition | Term) -> tuple[Condition | Term, ...]:
             return ()
         case Negation(part):
             return (part,)
-        case Arithmetic() | Comparison() | Both() | Either():
+        case Arithmetic() | Comparison() | Conjunction() | Disjunction():
             return (condition.left, condition.right)
 
 

@@ -15,11 +15,11 @@ from tacit.events.values import Kind, Value, column_value, compare, compute, con
 from tacit.patterns.conditions import (
     Arithmetic,
     Attribute,
-    Both,
     Comparison,
     Condition,
+    Conjunction,
     Constant,
-    Either,
+    Disjunction,
     Negation,
     Term,
 )
@@ -30,7 +30,7 @@ _UNKNOWN = pl.lit(None, dtype=pl.Boolean)
 def conjuncts(condition: Condition) -> Iterator[Condition]:
     """The conditions that must all hold for this one to hold."""
     match condition:
-        case Both(left, right):
+        case Conjunction(left, right):
             yield from conjuncts(left)
             yield from conjuncts(right)
         case _:
@@ -52,7 +52,7 @@ def check_kinds(condition: Condition, kind: Callable[[Attribute], Kind | None]) 
                 )
         case Negation(part):
             check_kinds(part, kind)
-        case Both(left, right) | Either(left, right):
+        case Conjunction(left, right) | Disjunction(left, right):
             check_kinds(left, kind)
             check_kinds(right, kind)
 
@@ -97,9 +97,9 @@ def expression(condition: Condition, schema: Mapping[str, pl.DataType]) -> pl.Ex
             return compare(comparator, ours, theirs)
         case Negation(part):
             return ~expression(part, schema)
-        case Both(left, right):
+        case Conjunction(left, right):
             return expression(left, schema) & expression(right, schema)
-        case Either(left, right):
+        case Disjunction(left, right):
             return expression(left, schema) | expression(right, schema)
 
 

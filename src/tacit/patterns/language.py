@@ -145,7 +145,7 @@ def _parser() -> Lark:
         parser="lalr",
         lexer="basic",
         start=["pattern", "condition"],
-        transformer=_Builder(),
+        transformer=_TreeBuilder(),
         lexer_callbacks={"NAME": _keyword},
     )
 
@@ -162,7 +162,7 @@ _OPERATORS: dict[str, type[tree.Seq | tree.And | tree.Or]] = {
 }
 
 
-class _Builder:
+class _TreeBuilder:
     """Makes the tree while the text is read; each method is a rule of the grammar."""
 
     def negated(self, found: list[Any]) -> Pattern:
@@ -198,10 +198,10 @@ class _Builder:
         return _OPERATORS[word.type](*parts)
 
     def either(self, found: list[Any]) -> Condition:
-        return conditions.Either(found[0], found[2])
+        return conditions.Disjunction(found[0], found[2])
 
     def both(self, found: list[Any]) -> Condition:
-        return conditions.Both(found[0], found[2])
+        return conditions.Conjunction(found[0], found[2])
 
     def negation(self, found: list[Any]) -> Condition:
         return conditions.Negation(found[1])

@@ -13,10 +13,10 @@ from typing import TypeAlias
 import polars as pl
 
 from tacit.patterns.conditions import (
-    Both,
     Comparison,
     Condition,
-    Either,
+    Conjunction,
+    Disjunction,
     Negation,
     Term,
     attributes,
@@ -95,7 +95,7 @@ class Need:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class JoinStep:
     """How one part of a SEQ or AND is joined: the conditions on it, and on the join."""
 
     part: Pattern
@@ -105,7 +105,7 @@ class Step:
     ready: Sequence[Condition]  # decided by it and those before it
 
 
-def steps(pattern: And | Seq, need: Need, conditions: Sequence[Condition]) -> Iterator[Step]:
+def steps(pattern: And | Seq, need: Need, conditions: Sequence[Condition]) -> Iterator[JoinStep]:
     """The parts from left to right; each condition goes where it can be decided first."""
     parts, ordered = pattern.parts, isinstance(pattern, Seq)
     names = [bound(part) for part in parts]
@@ -133,7 +133,7 @@ def steps(pattern: And | Seq, need: Need, conditions: Sequence[Condition]) -> It
             before=need.before | types(earlier),
             first=need.first or bool(earlier),
         )
-        yield Step(part, asked, then, own, ready)
+        yield JoinStep(part, asked, then, own, ready)
 
 
 def values(conditions: Iterable[Condition]) -> Values:
@@ -170,7 +170,7 @@ def _comparisons(condition: Condition) -> Iterator[Comparison]:
             yield condition
         case Negation(part):
             yield from _comparisons(part)
-        case Both(left, right) | Either(left, right):
+        case Conjunction(left, right) | Disjunction(left, right):
             yield from _comparisons(left)
             yield from _comparisons(right)
 

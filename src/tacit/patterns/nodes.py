@@ -166,17 +166,17 @@ class Nodes:
             counted = set(node.counted)
             if node.kind == JOIN:
                 counted |= self.usage[node.left].keys() & self.usage[node.right].keys()
-                self._tell(node.left, node.reach_left, beside, counted)
-                self._tell(node.right, beside, node.reach_right, counted)
+                self._note(node.left, node.reach_left, beside, counted)
+                self._note(node.right, beside, node.reach_right, counted)
                 continue
             left = node.reach_left or (node.kind == AFTER and beside)
             right = node.reach_right or (node.kind == BEFORE and beside)
             for below in (node.left, node.right):
                 if below >= 0:
-                    self._tell(below, left, right, counted)
+                    self._note(below, left, right, counted)
         return sorted(set().union(*(node.counted for node in self.nodes)))
 
-    def _tell(self, place: int, left: bool, right: bool, counted: set[int]) -> None:
+    def _note(self, place: int, left: bool, right: bool, counted: set[int]) -> None:
         node = self.nodes[place]
         node.reach_left |= left
         node.reach_right |= right

@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 from tacit.patterns.conditions import (
     Arithmetic,
     Attribute,
-    Both,
     Comparison,
     Condition,
+    Conjunction,
     Constant,
-    Either,
+    Disjunction,
     Negation,
     Term,
 )
@@ -176,10 +176,10 @@ def _truth(condition: Condition, bound: Mapping[str, Mapping[str, Any]]) -> bool
         case Negation(part):
             truth = _truth(part, bound)
             return None if truth is None else not truth
-        case Both(left, right):
+        case Conjunction(left, right):
             truths = {_truth(left, bound), _truth(right, bound)}
             return False if False in truths else None if None in truths else True
-        case Either(left, right):
+        case Disjunction(left, right):
             truths = {_truth(left, bound), _truth(right, bound)}
             return True if True in truths else None if None in truths else False
 

@@ -27,10 +27,10 @@ from typing import NamedTuple
 
 from tacit.patterns.aliases import bound_aliases
 from tacit.patterns.conditions import (
-    Both,
     Comparison,
     Condition,
-    Either,
+    Conjunction,
+    Disjunction,
     Negation,
     attributes,
 )
@@ -53,7 +53,7 @@ MAX_BOTH_WAYS = 4
 """How many unknown elements that occur both negated and not are tried in all combinations."""
 
 
-class Status(IntEnum):
+class Knowledge(IntEnum):
     """What is known of a pattern in a window."""
 
     FALSE = 0
@@ -61,11 +61,11 @@ class Status(IntEnum):
     TRUE = 2
 
 
-def status(pattern: Pattern, unknown: AbstractSet[str], window: Sequence[Tuple]) -> Status:
+def status(pattern: Pattern, unknown: AbstractSet[str], window: Sequence[Tuple]) -> Knowledge:
     """The pattern's status in a window, whose unknown events are not looked at."""
     if _holds(surely(pattern, unknown), window):
-        return Status.TRUE
-    return Status.OPEN if _holds(possibly(pattern, unknown), window) else Status.FALSE
+        return Knowledge.TRUE
+    return Knowledge.OPEN if _holds(possibly(pattern, unknown), window) else Knowledge.FALSE
 
 
 def surely(pattern: Pattern, unknown: AbstractSet[str]) -> Pattern | bool:
@@ -141,47 +141,47 @@ def _surely(pattern: Pattern, unknown: AbstractSet[str]) -> Pattern | bool:
             return _around(pattern, _surely(pattern.part, unknown))
 
 
-class _Possible(NamedTuple):
+class _PossibleMatch(NamedTuple):
     """What became of a pattern, and whether its matches are still whole: none lost an event."""
 
     pattern: Pattern | bool
     whole: bool
 
 
-def _possibly(pattern: Pattern, unknown: AbstractSet[str]) -> _Possible:
+def _possibly(pattern: Pattern, unknown: AbstractSet[str]) -> _PossibleMatch:
     if isinstance(pattern, Not):
-        return _Possible(not_of(_surely(pattern.part, unknown)), True)
+        return _PossibleMatch(not_of(_surely(pattern.part, unknown)), True)
     below = [_possibly(part, unknown) for part in children(pattern)]
     whole = all(part.whole for part in below)
     match pattern:
         case Name(name):
-            return _Possible(True, False) if name in unknown else _Possible(pattern, True)
+            return _PossibleMatch(True, False) if name in unknown else _PossibleMatch(pattern, True)
         case And():
-            return _Possible(all_of(part.pattern for part in below), whole)
+            return _PossibleMatch(all_of(part.pattern for part in below), whole)
         case Or():
             # If one branch is always met, the matches of the others need not be distinguished.
             made = any_of(part.pattern for part in below)
-            return _Possible(made, whole and made is not True)
+            return _PossibleMatch(made, whole and made is not True)
         case Seq(parts):
             kept = [
                 (part, made.pattern)
                 for place, (part, made) in enumerate(zip(parts, below, strict=True))
                 if not isinstance(part, Not) or _keeps_its_gap(parts, below, place)
             ]
-            return _Possible(_seq(kept), whole)
+            return _PossibleMatch(_seq(kept), whole)
         case Where(_, condition):
-            return _Possible(_loosely_where(below[0].pattern, condition), whole)
+            return _PossibleMatch(_loosely_where(below[0].pattern, condition), whole)
         case _:
-            return _Possible(_around(pattern, below[0].pattern), whole)
+            return _PossibleMatch(_around(pattern, below[0].pattern), whole)
 
 
-def _keeps_its_gap(parts: Sequence[Pattern], made: Sequence[_Possible], place: int) -> bool:
+def _keeps_its_gap(parts: Sequence[Pattern], made: Sequence[_PossibleMatch], place: int) -> bool:
     """Whether the gap of the NOT at this place ends where it did, once unknown events drop out."""
     beside = list(zip(parts, made, strict=True))
     return _stands(reversed(beside[:place])) and _stands(beside[place + 1 :])
 
 
-def _stands(beside: Iterable[tuple[Pattern, _Possible]]) -> bool:
+def _stands(beside: Iterable[tuple[Pattern, _PossibleMatch]]) -> bool:
     """Whether the nearest part that always has a time, and those before it, lose no events."""
     for part, made in beside:
         if not made.whole:
@@ -220,12 +220,12 @@ def _loosened(condition: Condition, known: AbstractSet[str], *, wanted: bool) ->
             return condition if wanted else Negation(condition)
         case Negation(part):
             return _loosened(part, known, wanted=not wanted)
-        case Both(left, right) | Either(left, right):
+        case Conjunction(left, right) | Disjunction(left, right):
             sides = [_loosened(side, known, wanted=wanted) for side in (left, right)]
             needed = [side for side in sides if side is not None]
-            if isinstance(condition, Both) == wanted:
-                return Both(*needed) if len(needed) == 2 else next(iter(needed), None)
-            return Either(*needed) if len(needed) == 2 else None
+            if isinstance(condition, Conjunction) == wanted:
+                return Conjunction(*needed) if len(needed) == 2 else next(iter(needed), None)
+            return Disjunction(*needed) if len(needed) == 2 else None
 
 
 def _cases(pattern: Pattern, unknown: AbstractSet[str]) -> list[Pattern | bool]:

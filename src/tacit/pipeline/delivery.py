@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 import pyarrow as pa
 
 from tacit.answers.answers import Answers
-from tacit.answers.packing import Names, unpack
+from tacit.answers.codec import Names, unpack
 from tacit.errors import LedgerLostError, UnreachableError
 from tacit.pipeline.sinks import ReleaseBatch, Sink
 
 if TYPE_CHECKING:
-    from tacit.ledger.drafts import Waiting
+    from tacit.ledger.drafts import UndeliveredRelease
     from tacit.ledger.lease import Lease
     from tacit.ledger.ledger import Ledger
 
@@ -41,13 +41,13 @@ class Delivery:
     """Delivers what a lease has released, from when it is started until it is closed."""
 
     def __init__(self, lease: Lease, sinks: Sequence[Sink], names: Names) -> None:
-        self._courses = [_Course(lease, sink, names) for sink in sinks]
+        self._courses = [_SinkDelivery(lease, sink, names) for sink in sinks]
         self._lease = lease
         self._names = names
 
     def add(self, sink: Sink) -> None:
         """Deliver to this sink too; before it is started."""
-        self._courses.append(_Course(self._lease, sink, self._names))
+        self._courses.append(_SinkDelivery(self._lease, sink, self._names))
 
     @classmethod
     def from_ledger(cls, ledger: Ledger, lease: Lease, sinks: Sequence[Sink]) -> Delivery:
@@ -142,7 +142,7 @@ class DirectDelivery:
         """The sinks are closed by those who opened them."""
 
 
-class _Course(threading.Thread):
+class _SinkDelivery(threading.Thread):
     """Everything for one sink, one after the other."""
 
     def __init__(self, lease: Lease, sink: Sink, names: Names) -> None:
@@ -186,9 +186,9 @@ class _Course(threading.Thread):
     def run(self) -> None:
         """Deliver what waits, then wait for more."""
         try:
-            after = self._insist(self._recover)
+            after = self._retry(self._recover)
             while True:
-                waiting = self._insist(self._next, after)
+                waiting = self._retry(self._next, after)
                 if waiting is None:
                     self._rest()
                 else:
@@ -227,15 +227,15 @@ class _Course(threading.Thread):
             self._lease.answers_command,
         )
 
-    def _next(self, after: int) -> Waiting | None:
+    def _next(self, after: int) -> UndeliveredRelease | None:
         return next(self._lease.waiting(self._sink.name, after), None)
 
-    def _deliver(self, waiting: Waiting) -> None:
+    def _deliver(self, waiting: UndeliveredRelease) -> None:
         number = waiting.release
-        table, consumers = self._insist(unpack, waiting.body, waiting.first_id, self._names)
-        position = self._insist(self._sink.deliver, ReleaseBatch(number, table, consumers))
+        table, consumers = self._retry(unpack, waiting.body, waiting.first_id, self._names)
+        position = self._retry(self._sink.deliver, ReleaseBatch(number, table, consumers))
         # Tried again by itself: what has arrived must not be delivered again.
-        self._insist(self._lease.delivered, self._sink.name, number, position)
+        self._retry(self._lease.delivered, self._sink.name, number, position)
         with self._changed:
             while self._left and self._left[0] <= number:
                 self._left.popleft()
@@ -249,7 +249,7 @@ class _Course(threading.Thread):
                 self._changed.notify_all()
             self._changed.wait_for(lambda: self._left or self._stopping.is_set())
 
-    def _insist(self, attempt: Callable[P, R], *given: P.args, **named: P.kwargs) -> R:
+    def _retry(self, attempt: Callable[P, R], *given: P.args, **named: P.kwargs) -> R:
         """Try until it succeeds."""
         delay, failed = _FIRST, False
         while not self._stopping.is_set():

@@ -22,12 +22,12 @@ from tacit.errors import StateError
 from tacit.events.columntypes import ColumnTypes
 from tacit.events.subjects import Subjects
 from tacit.pipeline.batches import EventBatch, MergedBatch, Rows
+from tacit.pipeline.compiled_spec import CompiledSpec, SourceColumns
 from tacit.pipeline.definitions import public_before
-from tacit.pipeline.flow import Flow, SourceColumns
 from tacit.pipeline.openwindows import NextVersion, OpenWindows, make_shard
-from tacit.pipeline.shard import ClosedWindows, Shard
 from tacit.pipeline.snapshots import WindowSnapshot
 from tacit.pipeline.versions import SpecVersion
+from tacit.pipeline.window_state import ClosedWindows, WindowState
 from tacit.privacy.noise import Noise
 from tacit.spec.subjects import listed
 from tacit.windows.clock import REASONS, TAKEN, Clock, Verdicts
@@ -37,7 +37,7 @@ _FORMAT: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedRows:
     """Rows that were not taken, for the operator's dead letters alone."""
 
     rows: Rows
@@ -63,13 +63,13 @@ class Engine:
 
     def __init__(
         self,
-        flow: Flow,
+        flow: CompiledSpec,
         subjects: Subjects,
         *,
         version: SpecVersion | None = None,
         noise: Noise | None = None,
         learn: int = 0,
-        refused: Callable[[Refused], None] | None = None,
+        refused: Callable[[RefusedRows], None] | None = None,
         ticking: bool = False,
     ) -> None:
         if version is not None:
@@ -102,12 +102,12 @@ class Engine:
         self._offered: SpecVersion | None = None
 
     @property
-    def flow(self) -> Flow:
+    def flow(self) -> CompiledSpec:
         """What the version in use asks for."""
         return self.windows.flow
 
     @property
-    def shard(self) -> Shard:
+    def shard(self) -> WindowState:
         """The open windows of the version in use."""
         return self.windows.shard
 
@@ -220,12 +220,12 @@ class Engine:
             self._check_protected()
         first = max(first_window, self.clock.next_window)
         for closed in self.windows.close(first, stop, self.most_windows):
-            self.clock.hand_on(closed.closed.first + len(closed.closed.words))
+            self.clock.mark_closed(closed.closed.first + len(closed.closed.words))
             if self.learning:
                 self._held.append(closed)
             else:
                 yield closed
-        self.clock.hand_on(stop)
+        self.clock.mark_closed(stop)
         if self.learning and (stop - first_window) * self.clock.size >= self.learning:
             yield from self._complete_registry()
 
@@ -236,7 +236,7 @@ class Engine:
         if self.refused is None:
             return
         for rows, chosen, places in batch.trace(begin + np.flatnonzero(verdicts[begin:end])):
-            self.refused(Refused(rows, chosen, batch.times[places], verdicts[places]))
+            self.refused(RefusedRows(rows, chosen, batch.times[places], verdicts[places]))
 
     # The registry
 
@@ -349,7 +349,7 @@ class Engine:
         return b"".join([json.dumps(head).encode(), b"\n", *parts])
 
     def _window_snapshot(
-        self, flow: Flow, shard: Shard, held: Sequence[ClosedWindows] = ()
+        self, flow: CompiledSpec, shard: WindowState, held: Sequence[ClosedWindows] = ()
     ) -> bytes:
         fingerprint, clock = flow.spec.fingerprint, self.clock.state
         return WindowSnapshot(fingerprint, self.learning, clock, self.counts, held).to_bytes(shard)

@@ -12,9 +12,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tacit.patterns.bits import Bits
+from tacit.patterns.bits import ChainBits
 from tacit.privacy.certainty import Certainty
-from tacit.windows.panes import Closed
+from tacit.windows.panes import ClosedPanes
 from tacit.windows.queries import Queries
 
 
@@ -39,7 +39,7 @@ class Evaluator(ABC):
 
     @abstractmethod
     def answer(
-        self, closed: Closed, rows: Mapping[str, pl.DataFrame], policies: NDArray[np.int32]
+        self, closed: ClosedPanes, rows: Mapping[str, pl.DataFrame], policies: NDArray[np.int32]
     ) -> tuple[NDArray[np.uint64], Certainty | None]:
         """`bits[window][name][word]`, and how sure they are if they are protected.
 
@@ -54,7 +54,7 @@ class Evaluator(ABC):
         return np.asarray(np.bitwise_or.reduce(words))
 
     @property
-    def automaton(self) -> Bits | None:
+    def automaton(self) -> ChainBits | None:
         """What is walked as tuples come; None where some want all events in order."""
         return self.queries[0].automaton if len(self.queries) == 1 else None
 
@@ -83,7 +83,7 @@ class Detector(Evaluator):
 
     def answer(
         self,
-        closed: Closed,
+        closed: ClosedPanes,
         rows: Mapping[str, pl.DataFrame],
         policies: NDArray[np.int32],  # noqa: ARG002 - true answers look alike for all
     ) -> tuple[NDArray[np.uint64], None]:

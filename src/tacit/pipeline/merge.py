@@ -45,7 +45,7 @@ def merge(
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _BatchPart:
     """Some tuples in a row that are taken from one source's batch."""
 
     batch: EventBatch
@@ -80,17 +80,17 @@ class _Head:
                 self.start = 0
                 self.last = int(self.progress[-1]) if len(self.progress) else self.last
 
-    def take(self, bound: int, *, inclusive: bool) -> _Part:
+    def take(self, bound: int, *, inclusive: bool) -> _BatchPart:
         """Take the next tuples whose progress is below `bound`, or at it."""
         if self.batch is None:
             raise AssertionError("nothing can be taken of a source that has ended")
         stop = int(self.progress.searchsorted(bound, "right" if inclusive else "left"))
         taken = slice(self.start, max(self.start, stop))
         self.start = taken.stop
-        return _Part(self.batch, self.progress[taken], taken)
+        return _BatchPart(self.batch, self.progress[taken], taken)
 
 
-def _interleave(parts: list[_Part]) -> MergedBatch:
+def _interleave(parts: list[_BatchPart]) -> MergedBatch:
     origins = tuple(part.batch.rows for part in parts)
     rows = [
         np.arange(part.batch.first + part.taken.start, part.batch.first + part.taken.stop)

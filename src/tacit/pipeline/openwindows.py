@@ -29,16 +29,16 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tacit.answers.answers import Answers
-from tacit.counting import count
 from tacit.errors import Mistake, SpecificationError
 from tacit.events.columntypes import ColumnTypes
 from tacit.events.subjects import Subjects
 from tacit.pipeline.batches import EventBatch, MergedBatch, Rows
+from tacit.pipeline.compiled_spec import CompiledSpec, SourceColumns
 from tacit.pipeline.definitions import public_before
-from tacit.pipeline.flow import Flow, SourceColumns
-from tacit.pipeline.shard import ClosedWindows, Shard
 from tacit.pipeline.versions import SpecVersion
-from tacit.privacy.naming import check_names
+from tacit.pipeline.window_state import ClosedWindows, WindowState
+from tacit.privacy.named_subjects import check_names
+from tacit.quantities import count
 from tacit.spec.specification import Specification
 from tacit.spec.subjects import listed
 from tacit.windows.clock import NONE, Verdicts
@@ -53,8 +53,8 @@ class NextVersion:
     """The version that has the windows from `boundary` on."""
 
     version: SpecVersion
-    flow: Flow
-    shard: Shard
+    flow: CompiledSpec
+    shard: WindowState
     boundary: int
     public: NDArray[np.uint64]
     """`[old policy][word]`: its event types that show nothing private, by `public_before`."""
@@ -90,7 +90,7 @@ class NextVersion:
         """Keep what its first windows share with some of the last of the old version."""
         first, stop = closed.closed.first, closed.closed.first + len(closed.closed.words)
         for early in self.shard.close(max(first, self.begin), stop):
-            self.shard.pass_over(early)
+            self.shard.skip(early)
 
 
 class OpenWindows:
@@ -99,7 +99,9 @@ class OpenWindows:
     `version` is None where the specification cannot change: for true answers and for surveys.
     """
 
-    def __init__(self, flow: Flow, shard: Shard, version: SpecVersion | None = None) -> None:
+    def __init__(
+        self, flow: CompiledSpec, shard: WindowState, version: SpecVersion | None = None
+    ) -> None:
         self.flow = flow
         self.shard = shard
         self.version = version
@@ -122,7 +124,7 @@ class OpenWindows:
         return min(shard.panes.capacity for shard in shards)
 
     @property
-    def _flows(self) -> list[Flow]:
+    def _flows(self) -> list[CompiledSpec]:
         return [self.flow, *([] if self.next is None else [self.next.flow])]
 
     # Versions
@@ -132,7 +134,7 @@ class OpenWindows:
         self.next = next_version
         self.consumers = {**self.consumers, **next_version.version.consumers}
 
-    def prepare_version(self, version: SpecVersion, flow: Flow, begin: int) -> NextVersion:
+    def prepare_version(self, version: SpecVersion, flow: CompiledSpec, begin: int) -> NextVersion:
         """Another version, whose first window begins with this pane."""
         assert self.version is not None
         boundary = begin + version.spec.windows.panes - 1
@@ -254,7 +256,7 @@ class OpenWindows:
     def insert(self, batch: MergedBatch, verdicts: Verdicts, begin: int, end: int) -> None:
         """Insert the tuples from `begin` to `end` that were taken."""
         if self.next is None:
-            self.shard.lay(batch, verdicts, begin, end)
+            self.shard.insert(batch, verdicts, begin, end)
             return
         following, size = self.next, self.shard.size
         words = len(self.flow.evaluator.ordered_types)
@@ -267,7 +269,7 @@ class OpenWindows:
             (following.shard, new, batch.times < following.begin * size),
         ):
             own = replace(batch, masks=np.ascontiguousarray(masks))
-            shard.lay(own, Verdicts.of(np.where(others, _NOT_OWN, verdicts.each)), begin, end)
+            shard.insert(own, Verdicts.of(np.where(others, _NOT_OWN, verdicts.each)), begin, end)
 
     def close(self, first: int, stop: int, most: int | None) -> Iterator[ClosedWindows]:
         """Close windows; those of two versions, or public-only and others, come apart."""
@@ -288,17 +290,17 @@ class OpenWindows:
         return shard.answer(closed, exhausted, public_only=self.is_public_only(closed))
 
 
-def make_shard(flow: Flow, subjects: Subjects) -> Shard:
+def make_shard(flow: CompiledSpec, subjects: Subjects) -> WindowState:
     """Windows of these subjects, all empty."""
     windows = flow.spec.windows
     words = len(flow.evaluator.ordered_types)
     pane = windows.pane
     capacity = ring_capacity(pane, windows.lateness, len(subjects) or 10_000, words, windows.panes)
-    return Shard(flow.evaluator, flow.policies, subjects, pane, capacity, windows.panes)
+    return WindowState(flow.evaluator, flow.policies, subjects, pane, capacity, windows.panes)
 
 
 def _close(
-    shard: Shard, first: int, stop: int, protected_from: int, most: int | None
+    shard: WindowState, first: int, stop: int, protected_from: int, most: int | None
 ) -> Iterator[ClosedWindows]:
     middle = min(stop, max(first, protected_from))
     yield from shard.close(first, middle, most)

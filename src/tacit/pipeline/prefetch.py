@@ -51,13 +51,13 @@ def prefetch(items: Iterator[T], ahead: int) -> Generator[T, None, None]:
         thread.join(PATIENCE)
 
 
-class _Putting(Protocol):
+class _QueueWriter(Protocol):
     """Where a thread puts what it has read."""
 
     def put(self, item: Any) -> None: ...
 
 
-def _fill(items: Iterator[T], waiting: _Putting, stop: threading.Event) -> None:
+def _fill(items: Iterator[T], waiting: _QueueWriter, stop: threading.Event) -> None:
     end = _End(None)
     try:
         for item in items:
@@ -89,7 +89,7 @@ def interleave(
     threads = [
         threading.Thread(
             target=_fill,
-            args=(flow, _Labelled(waiting, number), stop),
+            args=(flow, _LabelledQueueWriter(waiting, number), stop),
             name=f"tacit-interleave-{number}",
             daemon=True,
         )
@@ -120,7 +120,7 @@ def interleave(
             thread.join(PATIENCE / len(threads))
 
 
-class _Labelled:
+class _LabelledQueueWriter:
     """The end of a queue that one of several iterators puts its items into."""
 
     def __init__(self, waiting: queue.Queue[Any], number: int) -> None:

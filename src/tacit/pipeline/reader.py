@@ -20,10 +20,10 @@ from tacit.events.subjects import Subjects
 from tacit.events.times import NO_TIME
 from tacit.options import option
 from tacit.pipeline.batches import EventBatch, MergedBatch, ReadPosition, Rows
+from tacit.pipeline.compiled_spec import CompiledSpec, SourceColumns
 from tacit.pipeline.confirmation import Confirmation, confirmed
 from tacit.pipeline.deadletters import DeadLetters
-from tacit.pipeline.engine import Refused
-from tacit.pipeline.flow import Flow, SourceColumns
+from tacit.pipeline.engine import RefusedRows
 from tacit.pipeline.merge import merge
 from tacit.pipeline.prefetch import interleave, prefetch
 from tacit.pipeline.sources import Batch, Source
@@ -82,7 +82,7 @@ class EventExtractor(Protocol):
 class RegistryExtractor:
     """Makes events of rows for a registry that is complete."""
 
-    flow: Flow
+    flow: CompiledSpec
     subjects: Subjects
     learning: int = 0
 
@@ -185,7 +185,7 @@ class Reader:
                 if self._acknowledged.get(number) == receipt:
                     del self._receipts[number]
 
-    def refuse(self, refused: Refused) -> None:
+    def refuse(self, refused: RefusedRows) -> None:
         """Write rows that were not taken to the dead letters."""
         subject = self._streams[refused.rows.stream].subject
         for reason in np.unique(refused.reasons):

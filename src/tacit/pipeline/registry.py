@@ -8,15 +8,15 @@ from typing import Final
 import pyarrow.compute as pc
 
 from tacit.events.subjects import Subjects
-from tacit.pipeline.flow import Flow
+from tacit.pipeline.compiled_spec import CompiledSpec
 from tacit.pipeline.reader import Input
-from tacit.spec.subjects import Learned, listed
+from tacit.spec.subjects import LearnedSubjects, listed
 
 _STRETCH: Final = 10
 """Windows from which the subjects of a flow are learned where nothing else is given."""
 
 
-def open_registry(flow: Flow, inputs: Sequence[Input]) -> tuple[Subjects, int]:
+def open_registry(flow: CompiledSpec, inputs: Sequence[Input]) -> tuple[Subjects, int]:
     """The registry, and how long to learn it from the stream.
 
     Where the specification says nothing, subjects are learned from the whole input if it can be
@@ -27,13 +27,13 @@ def open_registry(flow: Flow, inputs: Sequence[Input]) -> tuple[Subjects, int]:
     passing = any(input_.source.once or input_.source.live for input_ in inputs)
     if given is None and not passing:
         return read_subjects(flow, inputs), 0
-    if given is None or isinstance(given, Learned):
+    if given is None or isinstance(given, LearnedSubjects):
         return subjects, given.learn if given else _STRETCH * spec.windows.size
     subjects.add(listed(given, spec.folder))
     return subjects, 0
 
 
-def read_subjects(flow: Flow, inputs: Sequence[Input]) -> Subjects:
+def read_subjects(flow: CompiledSpec, inputs: Sequence[Input]) -> Subjects:
     """All subjects that occur in sources, in order of name: the order of arrival is private."""
     found, ordered = Subjects(), Subjects()
     for input_ in inputs:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tacit.errors import PrivacyError
 from tacit.pipeline.evaluators import Evaluator
-from tacit.privacy.certainty import ByPolicy, Certainty
+from tacit.privacy.certainty import Certainty, CertaintyByPolicy
 from tacit.privacy.mechanisms.mechanism import (
     Columns,
     Mechanism,
@@ -25,7 +25,7 @@ from tacit.privacy.mechanisms.mechanism import (
 from tacit.privacy.noise import Noise
 from tacit.spec.queries import compile_queries
 from tacit.spec.specification import Specification
-from tacit.windows.panes import Closed
+from tacit.windows.panes import ClosedPanes
 
 
 class Release(Evaluator):
@@ -58,7 +58,7 @@ class Release(Evaluator):
         )
 
     def answer(
-        self, closed: Closed, rows: Mapping[str, pl.DataFrame], policies: NDArray[np.int32]
+        self, closed: ClosedPanes, rows: Mapping[str, pl.DataFrame], policies: NDArray[np.int32]
     ) -> tuple[Columns, Certainty]:
         """The protected answers, each subject's by its own policy."""
         windows = WindowBits(self._matched.answer(closed, rows), closed, rows)
@@ -72,4 +72,4 @@ class Release(Evaluator):
         result = np.zeros_like(parts[0][0])
         for number, (bits, _) in enumerate(parts):
             result |= bits & pack_slots(policies == number)
-        return result, ByPolicy(policies, [certainty for _, certainty in parts])
+        return result, CertaintyByPolicy(policies, [certainty for _, certainty in parts])

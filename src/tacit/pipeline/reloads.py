@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from tacit.errors import SourceError, StateError, TacitError
+from tacit.pipeline.compiled_spec import CompiledSpec
 from tacit.pipeline.engine import Engine
-from tacit.pipeline.flow import Flow
 from tacit.pipeline.reader import Input
-from tacit.pipeline.status import Public
+from tacit.pipeline.status import PublicStatus
 from tacit.pipeline.times import format_time
 from tacit.pipeline.versions import SpecVersion
 from tacit.privacy.noise import Noise
@@ -29,7 +29,7 @@ class Reloads:
         engine: Engine,
         inputs: Sequence[Input],
         noise: Noise,
-        public: Public,
+        public: PublicStatus,
         reread: Callable[[], SpecVersion] | None,
     ) -> None:
         self._engine = engine
@@ -109,7 +109,7 @@ class Reloads:
                 )
 
 
-def check_inputs(flow: Flow, inputs: Sequence[Input]) -> Flow:
+def check_inputs(flow: CompiledSpec, inputs: Sequence[Input]) -> CompiledSpec:
     """Raise SchemaError where these inputs do not have what is asked for."""
     flow.check([(one.stream, flow.schema(one.stream, one.source)) for one in inputs])
     return flow

@@ -27,22 +27,22 @@ from tacit.ledger.none import NoLease, NoLedger
 from tacit.options import command, option
 from tacit.pipeline.batches import MergedBatch
 from tacit.pipeline.checkpoints import Checkpoint
+from tacit.pipeline.compiled_spec import CompiledSpec
 from tacit.pipeline.deadletters import DeadLetters
 from tacit.pipeline.delivery import Delivery, DirectDelivery
 from tacit.pipeline.engine import Engine
 from tacit.pipeline.evaluators import Evaluator
-from tacit.pipeline.flow import Flow
 from tacit.pipeline.reader import PULSE, Input, Reader
 from tacit.pipeline.refusals import Refusals
 from tacit.pipeline.registry import open_registry
 from tacit.pipeline.reloads import ReadColumns, Reloads, check_inputs
 from tacit.pipeline.retries import GRACE, LedgerRetry
-from tacit.pipeline.settlement import Outcome, Settlement
-from tacit.pipeline.shard import ClosedWindows
+from tacit.pipeline.settlement import RunOutcome, Settlement
 from tacit.pipeline.sinks import Sink
 from tacit.pipeline.sources import STANDARD_INPUT, EmptySourceError, Source
-from tacit.pipeline.status import Status
+from tacit.pipeline.status import RunStatus
 from tacit.pipeline.versions import SpecVersion
+from tacit.pipeline.window_state import ClosedWindows
 from tacit.planning.plan import Plan
 from tacit.privacy.noise import Noise
 from tacit.spec.columntypes import RecordedTypes
@@ -102,11 +102,11 @@ class Run:
         version = None if plan is None else SpecVersion(spec, plan)
         if version is not None:
             version.check()
-        flow = Flow(spec, evaluator, recorded) if version is None else version.flow(noise)
+        flow = CompiledSpec(spec, evaluator, recorded) if version is None else version.flow(noise)
         self.inputs = _with_content(inputs)
         check_inputs(flow, self.inputs)
-        self.outcome = Outcome()
-        self.status = Status()
+        self.outcome = RunOutcome()
+        self.status = RunStatus()
         self._name = name
         self._now = now
         self._retain = retain
@@ -167,7 +167,7 @@ class Run:
         return self.engine.flow.spec if latest is None else latest.spec
 
     @property
-    def flow(self) -> Flow:
+    def flow(self) -> CompiledSpec:
         """The specification in use, compiled."""
         return self.engine.flow
 
@@ -210,7 +210,7 @@ class Run:
 
     # The loop
 
-    def run(self) -> Outcome:
+    def run(self) -> RunOutcome:
         """Go on until the input ends or `stop` is called."""
         for _ in self:
             pass
@@ -375,7 +375,7 @@ class Run:
 
 
 def _open_engine(
-    flow: Flow,
+    flow: CompiledSpec,
     version: SpecVersion | None,
     noise: Noise,
     inputs: Sequence[Input],

@@ -16,21 +16,21 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tacit.answers.answers import Answers
-from tacit.answers.packing import pack
-from tacit.counting import count
+from tacit.answers.codec import pack
 from tacit.errors import LedgerLostError, StaleError
 from tacit.ledger.drafts import Draft
 from tacit.ledger.none import NoLease
-from tacit.pipeline.charging import NO_BILL, Accountant, Bill
+from tacit.pipeline.accountant import NO_BILL, Accountant, WindowCharges
 from tacit.pipeline.checkpoints import Checkpoint
 from tacit.pipeline.delivery import Delivery, DirectDelivery
 from tacit.pipeline.engine import Engine
 from tacit.pipeline.reader import Reader
 from tacit.pipeline.retries import LedgerRetry
-from tacit.pipeline.shard import ClosedWindows
-from tacit.pipeline.status import Public
+from tacit.pipeline.status import PublicStatus
 from tacit.pipeline.times import format_time
 from tacit.pipeline.versions import SpecVersion
+from tacit.pipeline.window_state import ClosedWindows
+from tacit.quantities import count
 
 if TYPE_CHECKING:
     from tacit.ledger.lease import Lease
@@ -48,7 +48,7 @@ log = logging.getLogger("tacit.ledger")
 
 
 @dataclass(slots=True)
-class Outcome:
+class RunOutcome:
     """What a run has done since it was begun or resumed."""
 
     resumed: bool = False
@@ -76,8 +76,8 @@ class Settlement:
         retry: LedgerRetry,
         *,
         private: bool,
-        outcome: Outcome,
-        public: Public,
+        outcome: RunOutcome,
+        public: PublicStatus,
     ) -> None:
         self._engine = engine
         self._reader = reader
@@ -200,7 +200,7 @@ class Settlement:
                 yield part
             return
 
-    def _bill(self, accountant: Accountant) -> list[Bill]:
+    def _bill(self, accountant: Accountant) -> list[WindowCharges]:
         windows = self._engine.windows
         try:
             return [
@@ -212,7 +212,7 @@ class Settlement:
             raise
 
     def _draft(
-        self, answers: Answers, bill: Bill, version: SpecVersion, accountant: Accountant
+        self, answers: Answers, bill: WindowCharges, version: SpecVersion, accountant: Accountant
     ) -> Draft:
         ids, order = accountant.ids(), self._engine.shard.order
         return Draft(
@@ -227,7 +227,7 @@ class Settlement:
             charges=bill.charges,
         )
 
-    def _count(self, answers: Answers, bill: Bill) -> None:
+    def _count(self, answers: Answers, bill: WindowCharges) -> None:
         outcome = self._outcome
         outcome.answers += len(answers)
         charged: dict[str, int] = {}

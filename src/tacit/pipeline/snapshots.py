@@ -14,7 +14,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tacit.errors import StateError
-from tacit.pipeline.shard import ClosedWindows, Shard, below
+from tacit.pipeline.window_state import ClosedWindows, WindowState, below
 
 _FORMAT: Final = 3
 
@@ -31,7 +31,7 @@ class WindowSnapshot:
     held: Sequence[ClosedWindows] = ()
     """Windows that are closed and held back while subjects are learned."""
 
-    def to_bytes(self, shard: Shard) -> bytes:
+    def to_bytes(self, shard: WindowState) -> bytes:
         """All of it, and the shard's windows."""
         arrays, frames = shard.state()
         head = {
@@ -54,7 +54,7 @@ class WindowSnapshot:
         return buffer.getvalue()
 
     @classmethod
-    def from_bytes(cls, snapshot: bytes, fingerprint: str, shard: Shard) -> WindowSnapshot:
+    def from_bytes(cls, snapshot: bytes, fingerprint: str, shard: WindowState) -> WindowSnapshot:
         """What `to_bytes` gave for this specification; the windows go into the shard."""
         try:
             with np.load(io.BytesIO(snapshot), allow_pickle=False) as file:

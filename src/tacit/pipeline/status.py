@@ -1,6 +1,6 @@
 """How a run goes, in two parts that never mix.
 
-`Public` follows the public schedule alone: it may be scraped and shown to anyone. Everything
+`PublicStatus` follows the public schedule alone: it may be scraped and shown to anyone. Everything
 else in `Status` depends on which tuples came, so it is for the operator alone.
 """
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tacit.windows.clock import LATE, Clock
 
 
-class Judging(Protocol):
+class EngineCounters(Protocol):
     """What takes tuples in: an engine, or several that follow each other."""
 
     counts: NDArray[np.int64]
@@ -29,7 +29,7 @@ class Judging(Protocol):
 
 
 @dataclass(slots=True)
-class Public:
+class PublicStatus:
     """What follows the public schedule alone.
 
     Each field is a function of which windows were released, of the specification, of the
@@ -85,10 +85,10 @@ class Public:
 
 
 @dataclass(slots=True)
-class Status:
+class RunStatus:
     """All that is to be known of a run; but for `public` it is for the operator alone."""
 
-    public: Public = field(default_factory=Public)
+    public: PublicStatus = field(default_factory=PublicStatus)
     connecting: bool = False
     """Whether a source is not connected yet, so that a tuple that is sent now may be missed."""
     tuples: int = 0
@@ -102,7 +102,7 @@ class Status:
     commit_seconds: float = 0.0
     """How long the last commit of the ledger took."""
 
-    def look(self, engine: Judging, unreadable: int = 0) -> None:
+    def look(self, engine: EngineCounters, unreadable: int = 0) -> None:
         """See how far an engine is; `unreadable` lines never came as far as that."""
         counts, clock = engine.counts, engine.clock
         self.tuples = int(counts.sum()) + unreadable

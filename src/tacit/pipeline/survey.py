@@ -15,19 +15,19 @@ from tacit.patterns.booleans import to_columns
 from tacit.patterns.tree import Name
 from tacit.pipeline.evaluators import Evaluator
 from tacit.planning.survey import Survey
-from tacit.planning.tallies import Tally
+from tacit.planning.tallies import CombinationCounts
+from tacit.privacy.affected_queries import AffectedQuery
 from tacit.privacy.mechanisms.mechanism import PatternIndex
 from tacit.privacy.mechanisms.noisy_windows import NoisyWindows
 from tacit.privacy.mechanisms.pane_noise import draw_moments
 from tacit.privacy.noise import Noise
+from tacit.privacy.pane_counts import PaneCounts
 from tacit.privacy.policies import Policies
 from tacit.privacy.randomness import SeededSource
-from tacit.privacy.sightings import Sightings
 from tacit.privacy.statistics import Statistics
-from tacit.privacy.touched import Touched
 from tacit.spec.queries import compile_queries
 from tacit.spec.specification import Specification
-from tacit.windows.panes import Closed, Paned
+from tacit.windows.panes import ClosedPanes, PaneSequence
 from tacit.windows.sliding import either
 
 _ROUNDS: Final = 4
@@ -49,15 +49,15 @@ class HistorySurvey(Evaluator):
         self.surveys = [Survey(policy, queries, index.column) for policy in self.policies.policies]
         self._noise = Noise(SeededSource(1))
         first = len(index.patterns)
-        self._trials: list[_Trial] = []
+        self._trials: list[_NoisyTrial] = []
         for number, survey in enumerate(self.surveys):
             parts = [part for part in survey.touched if part.table is None and not part.wide]
             if literal and parts:
-                trial = _Trial(spec, number, parts, index, first)
+                trial = _NoisyTrial(spec, number, parts, index, first)
                 self._trials.append(trial)
                 first += trial.width
         self._matched = compile_queries(spec, index.patterns, walk=not self._trials)
-        self._sights = [_Sights(spec, survey.policy.private) for survey in self.surveys]
+        self._sights = [_PaneCounts(spec, survey.policy.private) for survey in self.surveys]
         if spec.windows.panes == 1:
             self._sights = []
         for sights in self._sights:
@@ -67,7 +67,7 @@ class HistorySurvey(Evaluator):
 
     def answer(
         self,
-        closed: Closed,
+        closed: ClosedPanes,
         rows: Mapping[str, pl.DataFrame],
         policies: NDArray[np.int32],  # noqa: ARG002 - they are told apart when counted
     ) -> tuple[NDArray[np.uint64], None]:
@@ -106,14 +106,14 @@ class HistorySurvey(Evaluator):
         return found
 
 
-class _Trial:
+class _NoisyTrial:
     """Ordered queries of one policy, read from windows with elements drawn by lot."""
 
     def __init__(
         self,
         spec: Specification,
         policy: int,
-        parts: list[Touched],
+        parts: list[AffectedQuery],
         index: PatternIndex,
         first: int,
     ) -> None:
@@ -139,11 +139,11 @@ class _Trial:
                 begin = first + number * a_round
                 drawn = [begin + self._elements.index(name) for name in part.elements]
                 answer = begin + len(self._elements) + place
-                rounds.append(Tally([*true, *drawn, answer]))
+                rounds.append(CombinationCounts([*true, *drawn, answer]))
             self._tallies.append(rounds)
 
     def answer(
-        self, closed: Closed, rows: Mapping[str, pl.DataFrame], noise: Noise
+        self, closed: ClosedPanes, rows: Mapping[str, pl.DataFrame], noise: Noise
     ) -> list[NDArray[np.uint64]]:
         """For each round the elements that were drawn, and what is read."""
         if closed.panes is not None:
@@ -158,7 +158,11 @@ class _Trial:
         return found
 
     def _answer_panes(
-        self, closed: Closed, paned: Paned, rows: Mapping[str, pl.DataFrame], noise: Noise
+        self,
+        closed: ClosedPanes,
+        paned: PaneSequence,
+        rows: Mapping[str, pl.DataFrame],
+        noise: Noise,
     ) -> list[NDArray[np.uint64]]:
         """The same for sliding windows, with one in four of the bits of panes flipped.
 
@@ -182,7 +186,7 @@ class _Trial:
             for tally in rounds:
                 tally.add(bits, chosen)
 
-    def tables(self) -> list[tuple[Touched, NDArray[np.float64]]]:
+    def tables(self) -> list[tuple[AffectedQuery, NDArray[np.float64]]]:
         """For each query `[context][truth][x][y]`: the share of windows that read as yes."""
         return [
             (part, _mean_answer(part, rounds))
@@ -190,24 +194,24 @@ class _Trial:
         ]
 
 
-class _Sights:
+class _PaneCounts:
     """In how many panes of each window private elements are, counted in bit columns."""
 
     def __init__(self, spec: Specification, private: AbstractSet[str]) -> None:
         self._panes = spec.windows.panes
         self._types = {name: spec.types[name] for name in sorted(private)}
         self._all = len(spec.types)
-        self._tallies: dict[str, Tally] = {}
+        self._tallies: dict[str, CombinationCounts] = {}
 
     def lay_out(self, first: int) -> int:
         """Begin with this column; the column after the last."""
         width = self._panes.bit_length()
         for number, name in enumerate(self._types):
             begin = first + number * width
-            self._tallies[name] = Tally(range(begin, begin + width))
+            self._tallies[name] = CombinationCounts(range(begin, begin + width))
         return first + len(self._types) * width
 
-    def answer(self, closed: Closed) -> NDArray[np.uint64]:
+    def answer(self, closed: ClosedPanes) -> NDArray[np.uint64]:
         """For each element the bits of the number of its panes, lowest first."""
         assert closed.panes is not None
         columns = to_columns(closed.panes.words, self._all)[:, list(self._types.values())]
@@ -224,17 +228,17 @@ class _Sights:
         for tally in self._tallies.values():
             tally.add(bits, chosen)
 
-    def sightings(self) -> Sightings:
+    def sightings(self) -> PaneCounts:
         """What was counted."""
         windows = {}
         for name, tally in self._tallies.items():
             rows, counts = tally.rows()
             windows[name] = np.zeros(self._panes + 1)
             windows[name][rows @ (1 << np.arange(rows.shape[1]))] = counts
-        return Sightings.counted(self._panes, windows)
+        return PaneCounts.counted(self._panes, windows)
 
 
-def _mean_answer(part: Touched, rounds: list[Tally]) -> NDArray[np.float64]:
+def _mean_answer(part: AffectedQuery, rounds: list[CombinationCounts]) -> NDArray[np.float64]:
     signals, size = len(part.signals), len(part.elements)
     seen = np.zeros((2, 1 << signals, 2, 1 << size, 1 << size))
     for tally in rounds:

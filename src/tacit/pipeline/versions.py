@@ -11,14 +11,14 @@ from typing import Any
 
 from tacit.errors import StateError, TacitError
 from tacit.events.areas import Area
-from tacit.pipeline.flow import Flow
+from tacit.pipeline.compiled_spec import CompiledSpec
 from tacit.pipeline.release import Release
 from tacit.planning.plan import Plan
 from tacit.privacy.noise import Noise
 from tacit.spec.columntypes import SpecColumns
-from tacit.spec.reading import loads
 from tacit.spec.specification import Specification
-from tacit.spec.writing import to_yaml
+from tacit.spec.yaml_reader import loads
+from tacit.spec.yaml_writer import to_yaml
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,12 +36,12 @@ class SpecVersion:
 
     def check(self) -> None:
         """Raise PlanError where they do not fit together."""
-        self.plan.insist(self.spec)
+        self.plan.check(self.spec)
 
-    def flow(self, noise: Noise) -> Flow:
+    def flow(self, noise: Noise) -> CompiledSpec:
         """What they ask to be done with tuples."""
         release = Release(self.spec, self.plan.mechanisms, noise)
-        return Flow(self.spec, release, self.plan.columns)
+        return CompiledSpec(self.spec, release, self.plan.columns)
 
     @cached_property
     def columns(self) -> SpecColumns:

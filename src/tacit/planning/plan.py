@@ -122,7 +122,7 @@ class Plan:
         """That of the specification that it was made for."""
         return self.spec.fingerprint if self.written is None else _fingerprint(self.written)
 
-    def insist(self, spec: Specification) -> None:
+    def check(self, spec: Specification) -> None:
         """Raise PlanError unless it was made for this specification; the registry may differ."""
         same = spec
         if spec.subjects != self.spec.subjects:

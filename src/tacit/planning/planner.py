@@ -15,13 +15,13 @@ from tacit.errors import PlanError
 from tacit.options import command, option
 from tacit.planning.plan import Expected, Plan
 from tacit.planning.survey import without_history
+from tacit.privacy.affected_queries import touched
 from tacit.privacy.mechanisms import load
 from tacit.privacy.mechanisms.mechanism import Mechanism, PlanGoal
 from tacit.privacy.mechanisms.unprotected import Unprotected
 from tacit.privacy.policies import Policies
 from tacit.privacy.quality import Confusion
 from tacit.privacy.statistics import Statistics
-from tacit.privacy.touched import touched
 from tacit.spec.mechanisms import AUTO, MECHANISMS
 from tacit.spec.specification import Specification
 
@@ -128,7 +128,7 @@ def _plan_policy(
 
 
 @dataclass(frozen=True, slots=True)
-class Least:
+class LeastEpsilon:
     """The least epsilon for a required quality, or the reason why none is enough."""
 
     factor: Fraction | None
@@ -150,7 +150,7 @@ def least_epsilon(
     *,
     most: Fraction = Fraction(50),
     progress: Callable[[int], None] | None = None,
-) -> Least:
+) -> LeastEpsilon:
     """The smallest factor on all epsilons with which every query reaches its quality.
 
     No private pattern is given more than an epsilon of `most`.
@@ -182,7 +182,7 @@ def least_epsilon(
     best, lacking, query = attempt(largest)
     assert best.expected is not None
     if lacking > 0:
-        return Least(None, None, best.expected, query)
+        return LeastEpsilon(None, None, best.expected, query)
     high, low = largest, largest / 2**20
     found = best
     for _ in range(_BISECTIONS):
@@ -193,7 +193,7 @@ def least_epsilon(
         else:
             low = middle
     assert found.expected is not None
-    return Least(high, found if high <= 1 else None, found.expected)
+    return LeastEpsilon(high, found if high <= 1 else None, found.expected)
 
 
 _BISECTIONS: Final = 14

@@ -10,16 +10,16 @@ from numpy.typing import NDArray
 
 from tacit.patterns.residuals import boolean_form
 from tacit.patterns.tree import And, Name, Not, Or, Pattern, elements
-from tacit.planning.tallies import Tally
+from tacit.planning.tallies import CombinationCounts
+from tacit.privacy.affected_queries import AffectedQuery, touched
 from tacit.privacy.components import Component, exposure
 from tacit.privacy.evidence import Evidence
+from tacit.privacy.pane_counts import PaneCounts
 from tacit.privacy.policies import Policy
 from tacit.privacy.prior import Bits, Prior
 from tacit.privacy.refinement import refined
-from tacit.privacy.sampled import SampledEvidence, WideEvidence
-from tacit.privacy.sightings import Sightings
+from tacit.privacy.sampled_evidence import SampledEvidence, WideEvidence
 from tacit.privacy.statistics import Found, Statistics
-from tacit.privacy.touched import Touched, touched
 
 Column: TypeAlias = Callable[[Pattern], int]
 """The number of a pattern's bit column, which is thereby asked for."""
@@ -58,11 +58,11 @@ def without_history(
         tuple(_by_hand(part, [rate(Name(name)) for name in part.elements]) for part in parts),
         None
         if panes == 1
-        else Sightings.by_rates(panes, {name: rate(Name(name)) for name in policy.private}),
+        else PaneCounts.by_rates(panes, {name: rate(Name(name)) for name in policy.private}),
     )
 
 
-def _by_hand(part: Touched, rates: Sequence[float]) -> Found:
+def _by_hand(part: AffectedQuery, rates: Sequence[float]) -> Found:
     """Evidence as if of one window, spread over all that may be in it."""
     contexts = 1 << len(part.signals)
     if part.wide:
@@ -96,7 +96,7 @@ class Survey:
         self.exposure = exposure(self.fine, queries)
         self.touched = touched(policy, queries)
         self._components = [
-            Tally(
+            CombinationCounts(
                 [
                     *(column(signal) for signal in component.signals),
                     *(column(variable.atom) for variable in component.variables),
@@ -106,7 +106,7 @@ class Survey:
         ]
         self._public = [_public_atoms(part) if part.wide else () for part in self.touched]
         self._parts = [
-            Tally(
+            CombinationCounts(
                 [
                     *map(column, part.signals),
                     *(column(Name(name)) for name in part.elements),
@@ -116,7 +116,7 @@ class Survey:
             )
             for part, public in zip(self.touched, self._public, strict=True)
         ]
-        self._queries = [Tally([column(query)]) for query in queries]
+        self._queries = [CombinationCounts([column(query)]) for query in queries]
 
     def add(self, bits: NDArray[np.uint64], chosen: NDArray[np.bool_]) -> None:
         """Count the chosen windows and subjects, `[window][subject]`."""
@@ -126,7 +126,7 @@ class Survey:
     def statistics(
         self,
         readings: Sequence[NDArray[np.float64] | None],
-        sightings: Sightings | None = None,
+        sightings: PaneCounts | None = None,
     ) -> Statistics:
         """All that was counted; `readings` holds literal answers of ordered queries, if any."""
         positives = []
@@ -223,7 +223,7 @@ def _strength(
 
 
 def _evidence(
-    part: Touched,
+    part: AffectedQuery,
     public: tuple[Pattern, ...],
     rows: Bits,
     counts: NDArray[np.float64],
@@ -257,7 +257,7 @@ def _evidence(
     return Evidence(part.elements, found, literal)
 
 
-def _public_atoms(part: Touched) -> tuple[Pattern, ...]:
+def _public_atoms(part: AffectedQuery) -> tuple[Pattern, ...]:
     """What a wide query asks beside its private elements."""
     hidden = set(part.elements)
     return tuple(
@@ -273,7 +273,7 @@ def _atoms(pattern: Pattern) -> tuple[Pattern, ...]:
 
 
 def _reader(
-    part: Touched, public: tuple[Pattern, ...], known: Bits
+    part: AffectedQuery, public: tuple[Pattern, ...], known: Bits
 ) -> Callable[[Bits, NDArray[np.int64]], Bits]:
     """Reads a wide query from noisy presence and situations, whose public atoms are `known`.
 

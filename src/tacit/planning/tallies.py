@@ -15,7 +15,7 @@ _PENDING = 1 << 20
 """So many distinct rows are kept before they are put together."""
 
 
-class Tally:
+class CombinationCounts:
     """How often each combination of some bit columns occurs."""
 
     def __init__(self, columns: Sequence[int]) -> None:

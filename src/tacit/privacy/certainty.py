@@ -20,7 +20,7 @@ class Certainty(ABC):
         """`[window][subject]`: how likely the answers to a query are right."""
 
 
-class Exact(Certainty):
+class ExactCertainty(Certainty):
     """Answers that no private event can change."""
 
     def right(
@@ -35,7 +35,7 @@ class Exact(Certainty):
 
 
 @dataclass(frozen=True, slots=True)
-class ByPolicy(Certainty):
+class CertaintyByPolicy(Certainty):
     """Subjects of several policies, each with what was drawn for it."""
 
     policies: NDArray[np.int32]
@@ -54,7 +54,7 @@ class ByPolicy(Certainty):
 
 
 @dataclass(frozen=True, slots=True)
-class Ordered(Certainty):
+class ReorderedCertainty(Certainty):
     """Subjects in another order."""
 
     order: NDArray[np.int64]

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.errors import PrivacyError
-from tacit.privacy.auditing import Audit, Neighbours, audit, check_rows, largest_ratio
+from tacit.privacy.channel_audit import Audit, Neighbours, audit, check_rows, largest_ratio
 from tacit.privacy.exponentials import Exact, exact, exp_below, log_above, written
 from tacit.privacy.rounding import fraction, round_table
 
@@ -63,7 +63,7 @@ class Channel:
         for name, value in values.items():
             object.__setattr__(self, name, value)
         check_rows(self.neighbours, rows)
-        self.audit().insist()
+        self.audit().check()
 
     @classmethod
     def flip(cls, epsilon: Exact, bits: int = BITS) -> Channel:

@@ -111,7 +111,7 @@ def exposure(policy: Policy, queries: Sequence[Pattern]) -> Exposure:
     _join_small(plain, groups, private)
     split = [_split(query, groups) for query in plain]
     names = dict.fromkeys(group for parts, _ in split for group in parts)
-    builders = {group: _Builder(groups.members(group)) for group in names}
+    builders = {group: _ComponentBuilder(groups.members(group)) for group in names}
     questions = []
     for number, (parts, every) in enumerate(split):
         places = [
@@ -209,7 +209,7 @@ def _split(query: Pattern, groups: _Groups) -> tuple[dict[int, Pattern], bool]:
     return {group: part for group, part in joined.items() if not isinstance(part, bool)}, every
 
 
-class _Builder:
+class _ComponentBuilder:
     """Collects what is asked about a component."""
 
     def __init__(self, patterns: tuple[PrivatePattern, ...]) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.kernels import compiled
-from tacit.patterns.booleans import FALSE, TRUE, Gates, Program
+from tacit.patterns.booleans import FALSE, TRUE, GateGraph, Program
 from tacit.privacy.certainty import Certainty, Shares
 
 
@@ -34,11 +34,11 @@ class TableDecoder:
 
 def decoding_program(decoders: Sequence[TableDecoder], numbers: dict[Hashable, int]) -> Program:
     """The program that answers all these queries, given the number of each column."""
-    gates = Gates()
+    gates = GateGraph()
     return gates.program([_literal(gates, decoder) for decoder in decoders], numbers)
 
 
-def _literal(gates: Gates, decoder: TableDecoder) -> int:
+def _literal(gates: GateGraph, decoder: TableDecoder) -> int:
     assert decoder.yes is not None
     columns = [gates.column(name) for name in decoder.columns]
     known: dict[bytes, int] = {}

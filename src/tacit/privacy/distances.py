@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.kernels import compiled
-from tacit.privacy.auditing import Neighbours
+from tacit.privacy.channel_audit import Neighbours
 
 _SAME = Fraction(1, 10**6)
 """Classes within a smaller epsilon are treated as one: it could tell next to nothing."""

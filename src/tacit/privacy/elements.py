@@ -19,7 +19,7 @@ from tacit.privacy.policies import Policy, PrivatePattern
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class PatternLoss:
     """What the flips of a private pattern's elements give away, in one window of one subject."""
 
     pattern: PrivatePattern
@@ -64,7 +64,7 @@ class Elements:
         object.__setattr__(self, "policy", policy)
         object.__setattr__(self, "channels", MappingProxyType(ordered))
         for pattern in policy.patterns:
-            self._insist(pattern)
+            self._check(pattern)
 
     @classmethod
     def flipped(cls, policy: Policy, epsilons: Mapping[str, Exact]) -> Elements:
@@ -80,7 +80,7 @@ class Elements:
         """The probabilities that these elements are flipped, as floats, for planning."""
         return np.array([float(self.channels[name].probability(0, 1)) for name in names])
 
-    def losses(self) -> tuple[Loss, ...]:
+    def losses(self) -> tuple[PatternLoss, ...]:
         """The true epsilon of each private pattern, certified upper bounds."""
         return tuple(self._loss(pattern) for pattern in self.policy.patterns)
 
@@ -112,7 +112,7 @@ class Elements:
         read = {name: Channel.from_dict(channel) for name, channel in channels.items()}
         return cls(Policy(patterns), read)
 
-    def _insist(self, pattern: PrivatePattern) -> None:
+    def _check(self, pattern: PrivatePattern) -> None:
         """Raise AuditError if the pattern's elements together give away more than it allows."""
         ratios = self._ratios(pattern)
         if not product_within(ratios, pattern.epsilon):
@@ -121,11 +121,11 @@ class Elements:
             true = Fraction(joint_epsilon(ratios))
             raise AuditError(asked=pattern.epsilon, true=true, high=0, low=last, column=0)
 
-    def _loss(self, pattern: PrivatePattern) -> Loss:
+    def _loss(self, pattern: PrivatePattern) -> PatternLoss:
         ratios = self._ratios(pattern)
         whole = min(pattern.epsilon, Fraction(joint_epsilon(ratios)))
         widest = Fraction(joint_epsilon([max(ratios, default=Fraction(1))]))
-        return Loss(pattern, whole, min(whole, widest))
+        return PatternLoss(pattern, whole, min(whole, widest))
 
     def _ratios(self, pattern: PrivatePattern) -> list[Fraction]:
         return [_ratio(self.channels[name]) for name in sorted(pattern.elements)]

@@ -44,7 +44,7 @@ class DecoderCells(NamedTuple):
         return Confusion(tp, fp, float(self.true[~yes].sum()))
 
 
-class Known(Protocol):
+class QueryEvidence(Protocol):
     """What is known of a query: evidence in tables, or in samples."""
 
     @property
@@ -236,7 +236,7 @@ def chances(flips: Floats) -> Floats:
 
 
 def best_threshold(
-    known: Sequence[tuple[Known, Floats]],
+    known: Sequence[tuple[QueryEvidence, Floats]],
     alphas: Sequence[float],
     exact: float = 0.0,
 ) -> tuple[float, float]:

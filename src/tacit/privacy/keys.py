@@ -11,7 +11,7 @@ _FREE = -1
 _SEED = np.uint64(0x9E3779B97F4A7C15)
 
 
-class Keys:
+class KeyTable:
     """Numbers keys from 0 on; keys are compared whole, so that no two are mistaken."""
 
     def __init__(self, width: int) -> None:

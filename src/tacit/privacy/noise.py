@@ -6,14 +6,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.privacy.channels import Channel
-from tacit.privacy.randomness import SecureSource, Source
+from tacit.privacy.randomness import RandomSource, SecureSource
 from tacit.privacy.sampling import Sampler, flip_bits
 
 
 class Noise:
     """Where a protected run gets its randomness from; the operating system's, if not told."""
 
-    def __init__(self, source: Source | None = None) -> None:
+    def __init__(self, source: RandomSource | None = None) -> None:
         self.source = source or SecureSource()
 
     @property

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tacit.errors import RandomnessError
 
 
-class Source(ABC):
+class RandomSource(ABC):
     """Random bytes, all of them or an error: never fewer, never the same twice."""
 
     private: ClassVar[bool]
@@ -43,7 +43,7 @@ class Source(ABC):
         return self.octets(8 * number).view(np.uint64)
 
 
-class SecureSource(Source):
+class SecureSource(RandomSource):
     """OpenSSL's generator, seeded by the operating system.
 
     It is safe across threads, each of which has its own generator, and across fork: a child
@@ -60,7 +60,7 @@ class SecureSource(Source):
         return "SecureSource()"
 
 
-class SeededSource(Source):
+class SeededSource(RandomSource):
     """The same bytes for the same seed: for tests and experiments, never for people's data."""
 
     private = False

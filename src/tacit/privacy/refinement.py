@@ -80,11 +80,11 @@ def with_shares(policy: Policy, fine: Policy, shares: Mapping[str, Fraction]) ->
             for pattern in fine.patterns
         )
     )
-    insist(policy, made)
+    check(policy, made)
     return made
 
 
-def insist(policy: Policy, fine: Policy) -> None:
+def check(policy: Policy, fine: Policy) -> None:
     """Raise AuditError if a refined policy gives away more than the policy allows.
 
     A pattern that was not refined has its own epsilon. An element that it shares with one that

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.errors import PrivacyError
-from tacit.privacy.auditing import CEILING, Neighbours, check_rows, largest_ratio
+from tacit.privacy.channel_audit import CEILING, Neighbours, check_rows, largest_ratio
 
 Whole = NDArray[np.object_]
 """Python's whole numbers of any size, `[row][column]`."""

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tacit.errors import PrivacyError
 from tacit.kernels import compiled
 from tacit.privacy.channels import Channel
-from tacit.privacy.randomness import Source
+from tacit.privacy.randomness import RandomSource
 
 _BLOCK = 1 << 16
 """Random bytes that are drawn at a time: OpenSSL's largest request, and it stays in the cache."""
@@ -42,7 +42,7 @@ class Sampler:
     `private` is False, and so is everything that was drawn.
     """
 
-    def __init__(self, channels: Channel | Sequence[Channel], source: Source) -> None:
+    def __init__(self, channels: Channel | Sequence[Channel], source: RandomSource) -> None:
         self.channels: tuple[Channel, ...] = ()
         self.source = source
         self.rows = 0
@@ -99,7 +99,7 @@ class Sampler:
 def flip_bits(
     words: NDArray[np.uint64],
     channel: Channel,
-    source: Source,
+    source: RandomSource,
     lanes: NDArray[np.uint64] | None = None,
 ) -> NDArray[np.uint64]:
     """Send each bit of each word through a flip channel, independently, 64 at a time.

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.errors import PrivacyError
-from tacit.privacy.auditing import Neighbours, check_rows
+from tacit.privacy.channel_audit import Neighbours, check_rows
 from tacit.privacy.channels import BITS, Channel
 from tacit.privacy.columns import best_mixture
 from tacit.privacy.distances import (
@@ -38,7 +38,7 @@ _IDLE = 1e-12
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Choice:
+class ChannelProblem:
     """What may be told in a context, to whom it must stay hidden, and what it is worth.
 
     Classes may have the same answers and yet be different: those that others are nearer to.
@@ -102,7 +102,7 @@ class Design:
     """What is gained in a window on average with this very table."""
 
 
-def solve(choice: Choice) -> Solution:
+def solve(choice: ChannelProblem) -> Solution:
     """The mixture of lawful columns that is worth most, without a table.
 
     >>> from fractions import Fraction
@@ -117,7 +117,7 @@ def solve(choice: Choice) -> Solution:
     return Solution(columns[:, place], utility)
 
 
-def design(choice: Choice) -> Design:
+def design(choice: ChannelProblem) -> Design:
     """The best channel for a choice, audited, and how to read its symbols.
 
     >>> from fractions import Fraction
@@ -133,7 +133,7 @@ def design(choice: Choice) -> Design:
     return read(choice, _tabled(columns, place, choice.neighbours))
 
 
-def read(choice: Choice, channel: Channel) -> Design:
+def read(choice: ChannelProblem, channel: Channel) -> Design:
     """What the symbols of a channel on a choice's classes tell, and what that is worth."""
     likely = channel.table / 2.0**channel.bits
     joint = choice.prior[:, np.newaxis] * likely
@@ -144,7 +144,7 @@ def read(choice: Choice, channel: Channel) -> Design:
     return Design(channel, posterior, _utility(likely.T, choice.gains))
 
 
-def merge(choice: Choice, most: int = LARGEST) -> tuple[Choice, Indices]:
+def merge(choice: ChannelProblem, most: int = LARGEST) -> tuple[ChannelProblem, Indices]:
     """Make one class of those that need not be told apart; also the new class of each old one.
 
     Classes with the same answers are one if all others are equally far from each of them. No
@@ -163,7 +163,7 @@ def merge(choice: Choice, most: int = LARGEST) -> tuple[Choice, Indices]:
     return _narrowed(choice, place), place
 
 
-def _mixture(choice: Choice) -> tuple[Floats, Indices]:
+def _mixture(choice: ChannelProblem) -> tuple[Floats, Indices]:
     """Likelihoods of symbols in classes, where too near ones are one; which one each class is."""
     classes = len(choice.answers)
     if classes > LARGEST:
@@ -238,9 +238,9 @@ def _summed(gains: Floats, place: Indices, number: int) -> Floats:
     return total
 
 
-def _narrowed(choice: Choice, place: Indices) -> Choice:
+def _narrowed(choice: ChannelProblem, place: Indices) -> ChannelProblem:
     firsts = firsts_of(place)
-    return Choice(
+    return ChannelProblem(
         choice.answers[firsts],
         np.bincount(place, choice.prior).astype(np.float64),
         mapped(choice.neighbours, place),

@@ -8,13 +8,13 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from tacit.privacy.affected_queries import AffectedQuery
 from tacit.privacy.components import Exposure
 from tacit.privacy.evidence import Evidence
+from tacit.privacy.pane_counts import PaneCounts
 from tacit.privacy.policies import Policy
 from tacit.privacy.prior import Prior
-from tacit.privacy.sampled import SampledEvidence
-from tacit.privacy.sightings import Sightings
-from tacit.privacy.touched import Touched
+from tacit.privacy.sampled_evidence import SampledEvidence
 from tacit.spec.columntypes import RecordedTypes
 
 Found: TypeAlias = Evidence | SampledEvidence
@@ -29,7 +29,7 @@ class Statistics:
     """The policy that answers are drawn for: where components are large, refined."""
     exposure: Exposure
     """Of the fine policy."""
-    touched: tuple[Touched, ...]
+    touched: tuple[AffectedQuery, ...]
     windows: float
     positives: NDArray[np.float64]
     """For each query, in how many windows it is true."""
@@ -37,7 +37,7 @@ class Statistics:
     """For each component."""
     evidence: tuple[Found, ...]
     """For each touched query, the windows in which private events may change it."""
-    sightings: Sightings | None = None
+    sightings: PaneCounts | None = None
     """How private elements are spread over the panes of windows, where these slide."""
     columns: RecordedTypes = field(default_factory=dict)
     """The types of columns in history."""

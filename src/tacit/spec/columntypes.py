@@ -18,15 +18,15 @@ from tacit.errors import Mistake, SpecificationError
 from tacit.events.columntypes import ColumnTypes
 from tacit.events.predicates import parse_predicate
 from tacit.events.streams import ColumnType
-from tacit.events.usage import Place, Usage
+from tacit.events.usage import ColumnUses, Place
 from tacit.patterns.conditions import (
     Arithmetic,
     Attribute,
-    Both,
     Comparison,
     Condition,
+    Conjunction,
     Constant,
-    Either,
+    Disjunction,
     Negation,
     Term,
 )
@@ -52,7 +52,7 @@ class SpecColumns:
 
     spec: Specification
     recorded: RecordedTypes = field(default_factory=dict)
-    usage: Usage = field(init=False)
+    usage: ColumnUses = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "usage", column_usage(self.spec))
@@ -118,9 +118,9 @@ class SpecColumns:
         return ColumnTypes(config, wanted)
 
 
-def column_usage(spec: Specification) -> Usage:
+def column_usage(spec: Specification) -> ColumnUses:
     """What all conditions of a specification show about its columns."""
-    usage = Usage()
+    usage = ColumnUses()
     for name, event in spec.events.items():
         if event.where is not None:
             usage.add_predicate(event.stream, parse_predicate(event.where), f"event '{name}'")
@@ -135,7 +135,7 @@ def column_usage(spec: Specification) -> Usage:
     return usage
 
 
-def _add_pattern(usage: Usage, spec: Specification, pattern: Pattern, where: str) -> None:
+def _add_pattern(usage: ColumnUses, spec: Specification, pattern: Pattern, where: str) -> None:
     """What the conditions between elements show."""
     for node in walk(pattern):
         if isinstance(node, Where):
@@ -148,7 +148,7 @@ def _add_pattern(usage: Usage, spec: Specification, pattern: Pattern, where: str
 
 @dataclass(frozen=True, slots=True)
 class _Conditions:
-    usage: Usage
+    usage: ColumnUses
     streams: Mapping[str, set[str]]
     """The streams of each alias: several where branches of an OR bind it."""
     where: str
@@ -159,7 +159,7 @@ class _Conditions:
                 self._unify([self._visit(left), self._visit(right)], None)
             case Negation(part):
                 self.add(part)
-            case Both(left, right) | Either(left, right):
+            case Conjunction(left, right) | Disjunction(left, right):
                 self.add(left)
                 self.add(right)
 

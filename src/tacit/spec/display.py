@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from html import escape
 from typing import TYPE_CHECKING
 
-from tacit.counting import count
 from tacit.durations import format_duration
+from tacit.quantities import count
 
 if TYPE_CHECKING:
     from tacit.spec.specification import Specification

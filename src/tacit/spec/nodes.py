@@ -33,11 +33,11 @@ _BEST_AT_BEGIN = ("a simple key", "a quoted scalar")
 Path: TypeAlias = tuple[str | int, ...]
 
 
-_NOTHING: Mapping[str, Node] = MappingProxyType({})
+_NOTHING: Mapping[str, YamlNode] = MappingProxyType({})
 
 
 @dataclass(slots=True, eq=False)
-class Node:
+class YamlNode:
     """A part of a YAML text: where it begins and ends, and its content."""
 
     kind: Literal["scalar", "list", "mapping"]
@@ -49,9 +49,9 @@ class Node:
     style: str = ""
     plain: bool = True
     flow: bool = False
-    items: Sequence[Node] = ()
-    keys: Mapping[str, Node] = field(default_factory=lambda: _NOTHING)
-    values: Mapping[str, Node] = field(default_factory=lambda: _NOTHING)
+    items: Sequence[YamlNode] = ()
+    keys: Mapping[str, YamlNode] = field(default_factory=lambda: _NOTHING)
+    values: Mapping[str, YamlNode] = field(default_factory=lambda: _NOTHING)
     weight: int = 1
     """How many nodes it is, aliases written out."""
 
@@ -66,7 +66,7 @@ class Node:
             case "mapping":
                 return {name: value.data for name, value in self.values.items()}
 
-    def find(self, path: Path) -> Node:
+    def find(self, path: Path) -> YamlNode:
         """The node at a path, or the last one on the way that is there."""
         node = self
         for part in path:
@@ -91,7 +91,7 @@ def read_scalar(text: str) -> bool | int | Number | str | None:
     return Number(word) if NUMBER.fullmatch(word) else text
 
 
-def read_nodes(text: str, name: str) -> tuple[Node | None, list[Mistake]]:
+def read_nodes(text: str, name: str) -> tuple[YamlNode | None, list[Mistake]]:
     """The root of a YAML text (None if it is empty), and mistakes that leave it readable.
 
     Raises SpecificationError if it is not YAML, or too large.
@@ -106,11 +106,11 @@ class _Tree:
         self.text = text
         self.name = name
         self.mistakes: list[Mistake] = []
-        self.anchors: dict[str, Node | None] = {}
+        self.anchors: dict[str, YamlNode | None] = {}
         self.events: Iterator[yaml.Event] = iter(())
         self.depth = 0
 
-    def read(self) -> tuple[Node | None, list[Mistake]]:
+    def read(self) -> tuple[YamlNode | None, list[Mistake]]:
         root = None
         try:
             self.events = iter(yaml.parse(self.text, Loader=yaml.CSafeLoader))
@@ -126,14 +126,14 @@ class _Tree:
         empty = root is not None and root.kind == "scalar" and not root.text and root.plain
         return None if empty else root, self.mistakes
 
-    def node(self, event: yaml.Event) -> Node:
+    def node(self, event: yaml.Event) -> YamlNode:
         if isinstance(event, yaml.AliasEvent):
             return self.alias(event)
         assert isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent)
         begin, end = event.start_mark, event.end_mark
         assert begin is not None
         assert end is not None
-        node = Node("scalar", begin.line + 1, begin.column + 1, begin.index, end.index)
+        node = YamlNode("scalar", begin.line + 1, begin.column + 1, begin.index, end.index)
         if event.anchor:
             self.anchors[event.anchor] = None  # not whole before its end: it cannot hold itself
         if event.tag is not None:
@@ -151,7 +151,7 @@ class _Tree:
             self.anchors[event.anchor] = node
         return node
 
-    def collect(self, node: Node, event: yaml.Event) -> None:
+    def collect(self, node: YamlNode, event: yaml.Event) -> None:
         self.depth += 1
         if self.depth > DEEPEST:
             raise self.stop(f"nested more than {DEEPEST} deep; a specification never is", event)
@@ -164,17 +164,17 @@ class _Tree:
             self.fill(node)
         self.depth -= 1
 
-    def parts(self, end: type[yaml.Event]) -> Iterator[Node]:
+    def parts(self, end: type[yaml.Event]) -> Iterator[YamlNode]:
         """The nodes up to the end of a list or mapping."""
         for event in self.events:
             if isinstance(event, end):
                 return
             yield self.node(event)
 
-    def fill(self, node: Node) -> None:
+    def fill(self, node: YamlNode) -> None:
         """Keys and values take turns."""
-        keys: dict[str, Node] = {}
-        values: dict[str, Node] = {}
+        keys: dict[str, YamlNode] = {}
+        values: dict[str, YamlNode] = {}
         node.keys, node.values = keys, values
         parts = self.parts(yaml.MappingEndEvent)
         for key, value in zip(parts, parts, strict=True):
@@ -189,7 +189,7 @@ class _Tree:
             else:
                 keys[key.text], values[key.text] = key, value
 
-    def alias(self, event: yaml.AliasEvent) -> Node:
+    def alias(self, event: yaml.AliasEvent) -> YamlNode:
         name = event.anchor
         if name not in self.anchors:
             raise self.stop(f"*{name} refers to no anchor &{name} before it", event)
@@ -198,7 +198,7 @@ class _Tree:
             raise self.stop(f"*{name} refers to what it is a part of", event)
         return node
 
-    def note(self, message: str, node: Node) -> None:
+    def note(self, message: str, node: YamlNode) -> None:
         self.mistakes.append(Mistake(message, self.name, node.line, node.column))
 
     def stop(self, message: str, event: yaml.Event) -> SpecificationError:
@@ -243,7 +243,7 @@ _HEADER = re.compile(r"[|>][^\n]*\n")
 _BLANKS = {r"\n", r"\t", r"\ ", r"\_", r"\N", r"\L", r"\P", r"\r", r"\v", r"\f", "\\\t"}
 
 
-def place_in(node: Node, source: str, offset: int) -> tuple[int, int]:
+def place_in(node: YamlNode, source: str, offset: int) -> tuple[int, int]:
     """Line and column in the source of a character of a scalar's text.
 
     Line folding, indentation, quotes and escapes change only blanks, so it is enough to

@@ -41,7 +41,7 @@ from tacit.patterns.tree import (
     Within,
     depth,
 )
-from tacit.spec.checking import Draft, find_mistakes
+from tacit.spec.checks import SpecDraft, find_mistakes
 from tacit.spec.epsilon import Epsilon, LimitText
 from tacit.spec.mechanisms import mechanism_choices
 from tacit.spec.subjects import Registry, Subjects
@@ -189,7 +189,7 @@ class Specification(Settings):
 
     def check(self) -> list[Mistake]:
         """Every mistake that concerns several parts."""
-        draft = Draft(
+        draft = SpecDraft(
             streams=self.streams,
             areas=self.areas,
             windows=self.windows,

@@ -78,7 +78,7 @@ class SubjectFile(Config):
         return found
 
 
-class Learned(Config):
+class LearnedSubjects(Config):
     """Subjects learned from the first part of the stream and then announced."""
 
     learn: Span
@@ -118,8 +118,8 @@ def _read_registry(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return value
     if isinstance(value, dict):
-        return (Learned if "learn" in value else SubjectFile).model_validate(value)
-    if isinstance(value, SubjectFile | Learned | None):
+        return (LearnedSubjects if "learn" in value else SubjectFile).model_validate(value)
+    if isinstance(value, SubjectFile | LearnedSubjects | None):
         return value
     raise ValueError(
         "expected a list of subjects, {file: subjects.txt} or {learn: 1 h}; "
@@ -127,10 +127,12 @@ def _read_registry(value: Any) -> Any:
     )
 
 
-Registry = Annotated[Subjects | SubjectFile | Learned, BeforeValidator(_read_registry)]
+Registry = Annotated[Subjects | SubjectFile | LearnedSubjects, BeforeValidator(_read_registry)]
 
 
-def listed(registry: tuple[str, ...] | SubjectFile | Learned | None, folder: Path) -> list[str]:
+def listed(
+    registry: tuple[str, ...] | SubjectFile | LearnedSubjects | None, folder: Path
+) -> list[str]:
     """The subjects that a registry lists, itself or in a file; none if they are learned."""
     if isinstance(registry, SubjectFile):
         return registry.read(folder)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from os import PathLike
 
 from tacit.errors import Mistake, SpecificationError
-from tacit.spec.reading import load
 from tacit.spec.specification import Specification
+from tacit.spec.yaml_reader import load
 
 
 def validate(spec: Specification | str | PathLike[str]) -> list[Mistake]:

@@ -186,7 +186,7 @@ class Clock:
         newest = self.newest
         return self.next_window if newest is None else newest // self.size + 1
 
-    def hand_on(self, window: int) -> None:
+    def mark_closed(self, window: int) -> None:
         """Note that all windows before this one have been handed on."""
         self.state[_NEXT] = max(self.next_window, window)
 

@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 
 from tacit.errors import Mistake, SpecificationError
 from tacit.kernels import compiled
-from tacit.patterns.bits import Bits
+from tacit.patterns.bits import ChainBits
 from tacit.patterns.lists import EventLists
+from tacit.windows.automaton import StreamingAutomaton
 from tacit.windows.clock import NONE, TAKEN, Verdicts
-from tacit.windows.keeping import Kept, Piece
+from tacit.windows.event_buffer import BufferPiece, EventBuffer
 from tacit.windows.runs import RUN, extent
-from tacit.windows.walking import Walk
 
 _RING_BYTES = 1 << 20
 """What stays near the processor: a ring that is larger is written to from cold memory."""
@@ -57,7 +57,7 @@ def ring_capacity(size: int, lateness: int, subjects: int, words: int, panes: in
 
 
 @dataclass(frozen=True, slots=True)
-class Closed:
+class ClosedPanes:
     """Consecutive windows that are handed on: presence, and ordered events where they are kept.
 
     `states` are those of the automaton `[window][slot]`, where there is one. `lists` holds
@@ -71,11 +71,11 @@ class Closed:
     keys: NDArray[np.int64]
     lists: EventLists
     states: NDArray[np.uint64] | None = None
-    panes: Paned | None = None
+    panes: PaneSequence | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Paned:
+class PaneSequence:
     """The panes of sliding windows that follow each other.
 
     Window i has the panes from i on. All but the last `windows` panes were part of windows
@@ -107,15 +107,17 @@ class Panes:
         capacity: int,
         slots: int,
         ordered_types: NDArray[np.uint64],
-        automaton: Bits | None = None,
+        automaton: ChainBits | None = None,
     ) -> None:
         self.size = size
         self.slots = slots
         self.ordered_types = ordered_types
         self._keeps = bool(ordered_types.any())
         self._ring = np.zeros((capacity, slots, len(ordered_types)), dtype=np.uint64)
-        self._kept = Kept(size, ordered_types)
-        self._walk = None if automaton is None else Walk(size, capacity, slots, automaton)
+        self._kept = EventBuffer(size, ordered_types)
+        self._walk = (
+            None if automaton is None else StreamingAutomaton(size, capacity, slots, automaton)
+        )
 
     @property
     def capacity(self) -> int:
@@ -134,7 +136,7 @@ class Panes:
         if self._walk is not None:
             self._walk.grow(ring.shape[1])
 
-    def lay(
+    def insert(
         self,
         slots: NDArray[np.int32],
         times: NDArray[np.int64],
@@ -145,26 +147,26 @@ class Panes:
     ) -> None:
         """Lay the tuples from `begin` to `end` that were taken into their windows."""
         each, runs = verdicts.each, verdicts.runs
-        _lay(slots, times, masks, each, runs, begin, end, self.size, self._ring)
+        _insert(slots, times, masks, each, runs, begin, end, self.size, self._ring)
         if not self._keeps:
             return
-        added = self._kept.add(Piece(slots, times, masks, each).cut(begin, end))
+        added = self._kept.add(BufferPiece(slots, times, masks, each).cut(begin, end))
         if self._walk is not None:
             self._walk.take(added)
 
-    def hand_on(self, first: int, count: int) -> Closed:
+    def pop(self, first: int, count: int) -> ClosedPanes:
         """Take `count` windows from `first` on out of the ring, at most as many as it holds."""
         words = np.empty((count, self.slots, self._ring.shape[2]), dtype=np.uint64)
         _take_out(self._ring, first, words)
         if not self._keeps:
-            return Closed(first, words, *self._kept.nothing())
+            return ClosedPanes(first, words, *self._kept.nothing())
         if self._walk is None:
             everything = np.ones(count * self.slots, dtype=np.bool_)
-            return Closed(first, words, *self._kept.hand_on(first, self.slots, everything))
+            return ClosedPanes(first, words, *self._kept.pop(first, self.slots, everything))
         places = np.arange(first, first + count) % len(self._ring)
-        states, doubtful = self._walk.hand_on(places, self.slots)
-        keys, lists = self._kept.hand_on(first, self.slots, doubtful)
-        return Closed(first, words, *self._walk.again(keys, lists, states), states)
+        states, doubtful = self._walk.pop(places, self.slots)
+        keys, lists = self._kept.pop(first, self.slots, doubtful)
+        return ClosedPanes(first, words, *self._walk.again(keys, lists, states), states)
 
     def state(self) -> dict[str, NDArray[np.generic]]:
         """The state as plain arrays."""
@@ -184,7 +186,7 @@ class Panes:
 
 
 @compiled
-def _lay(
+def _insert(
     slots: NDArray[np.int32],
     times: NDArray[np.int64],
     masks: NDArray[np.uint64],

@@ -9,10 +9,10 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tacit.patterns.booleans import scatter, to_columns
-from tacit.patterns.matching import Matcher
+from tacit.patterns.matcher import Matcher
 from tacit.patterns.relational import Relational
 from tacit.patterns.tree import Pattern
-from tacit.windows.panes import Closed
+from tacit.windows.panes import ClosedPanes
 
 
 class Queries:
@@ -53,7 +53,7 @@ class Queries:
                 words[word] |= np.uint64(1 << bit)
         return words
 
-    def answer(self, closed: Closed, rows: Mapping[str, pl.DataFrame]) -> NDArray[np.uint64]:
+    def answer(self, closed: ClosedPanes, rows: Mapping[str, pl.DataFrame]) -> NDArray[np.uint64]:
         """`bits[window][query][word]`, 64 subjects to a word."""
         windows, slots, _ = closed.words.shape
         columns = [to_columns(closed.words, len(self.types))]
@@ -66,7 +66,7 @@ class Queries:
         columns.extend(_column(condition, rows, windows, slots) for condition in self.conditions)
         return self.matcher.combine(np.concatenate(columns, axis=1))
 
-    def _walked(self, closed: Closed, states: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    def _walked(self, closed: ClosedPanes, states: NDArray[np.uint64]) -> NDArray[np.uint64]:
         """The columns of ordered sub-patterns, by the automaton where its state tells."""
         assert self.automaton is not None
         final = self.automaton.final

@@ -17,24 +17,24 @@ from numpy.typing import NDArray
 from tacit.errors import StateError
 from tacit.kernels import compiled
 from tacit.patterns.lists import EventLists
-from tacit.windows.panes import Closed, Paned
+from tacit.windows.panes import ClosedPanes, PaneSequence
 
 
 @dataclass(frozen=True, slots=True)
-class Earlier:
+class EarlierPanes:
     """The panes before a place in the schedule: one less than a window has."""
 
     end: int
     """The number of the pane after them."""
     words: NDArray[np.uint64]
     keys: NDArray[np.int64]
-    """As in `Closed`: the pane's place times the number of slots, plus the slot."""
+    """As in `ClosedPanes`: the pane's place times the number of slots, plus the slot."""
     lists: EventLists
     rows: Mapping[str, pl.DataFrame] = field(default_factory=dict)
     drawn: dict[str, NDArray[Any]] = field(default_factory=dict)
     """What was drawn for them. It is drawn once: every window that has the pane sees the same."""
 
-    def widened(self, slots: int) -> Earlier:
+    def widened(self, slots: int) -> EarlierPanes:
         """The same for more subjects, who sent nothing in these panes."""
         panes, before, words = self.words.shape
         if slots == before:
@@ -42,10 +42,10 @@ class Earlier:
         silent = np.zeros((panes, slots - before, words), np.uint64)
         keys = self.keys + self.keys // max(1, before) * (slots - before)
         wider = np.concatenate([self.words, silent], axis=1)
-        return Earlier(self.end, wider, keys, self.lists, self.rows, self.drawn)
+        return EarlierPanes(self.end, wider, keys, self.lists, self.rows, self.drawn)
 
 
-class Sliding:
+class SlidingWindows:
     """Puts windows of `panes` panes together; all panes come to it once and in order.
 
     Only the panes that were put together last may come again, as long as nothing was released:
@@ -56,14 +56,14 @@ class Sliding:
         self.panes = panes
         self.size = size
         """How long a pane is."""
-        self._before: Earlier | None = None
+        self._before: EarlierPanes | None = None
         """The panes before those that came last."""
-        self._after: Earlier | None = None
+        self._after: EarlierPanes | None = None
         """The latest panes."""
 
     def windows(
-        self, closed: Closed, rows: Mapping[str, pl.DataFrame]
-    ) -> tuple[Closed, dict[str, pl.DataFrame]]:
+        self, closed: ClosedPanes, rows: Mapping[str, pl.DataFrame]
+    ) -> tuple[ClosedPanes, dict[str, pl.DataFrame]]:
         """The windows that end with these panes, and the rows of their tuples."""
         count, slots = closed.words.shape[:2]
         before = self._until(closed).widened(slots)
@@ -74,7 +74,7 @@ class Sliding:
         frames = _together(before.rows, rows)
         after: dict[str, NDArray[Any]] = {}
         self._before = before
-        self._after = Earlier(
+        self._after = EarlierPanes(
             closed.first + count,
             words[count:].copy(),
             *_from(keys, lists, count * slots),
@@ -82,11 +82,11 @@ class Sliding:
             after,
         )
         window_keys, window_lists = self._lists(keys, lists, count, slots)
-        paned = Paned(self.panes, first, words, before.drawn, after)
-        made = Closed(first, either(words, self.panes), window_keys, window_lists, panes=paned)
+        paned = PaneSequence(self.panes, first, words, before.drawn, after)
+        made = ClosedPanes(first, either(words, self.panes), window_keys, window_lists, panes=paned)
         return made, self._rows(frames, first, count, slots)
 
-    def _until(self, closed: Closed) -> Earlier:
+    def _until(self, closed: ClosedPanes) -> EarlierPanes:
         """The panes before these."""
         for kept in (self._after, self._before):
             if kept is not None and kept.end == closed.first:
@@ -98,7 +98,7 @@ class Sliding:
         # Nothing lies before the schedule.
         _, slots, width = closed.words.shape
         nothing = np.empty(0, np.int64)
-        return Earlier(
+        return EarlierPanes(
             closed.first,
             np.zeros((self.panes - 1, slots, width), np.uint64),
             nothing,
@@ -172,7 +172,7 @@ class Sliding:
             if name.startswith("drawn.")
         }
         end = int(arrays["end"])
-        self._after = Earlier(end, arrays["words"], arrays["keys"], lists, dict(frames), drawn)
+        self._after = EarlierPanes(end, arrays["words"], arrays["keys"], lists, dict(frames), drawn)
 
 
 def either(words: NDArray[np.uint64], panes: int) -> NDArray[np.uint64]:

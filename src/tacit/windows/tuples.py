@@ -55,7 +55,7 @@ class Tuples:
         )
         self._rows += len(chosen)
 
-    def hand_on(self, first: int, count: int, slots: int) -> dict[str, pl.DataFrame]:
+    def pop(self, first: int, count: int, slots: int) -> dict[str, pl.DataFrame]:
         """Take the rows of `count` windows from `first` on, with the bucket that each lies in."""
         taken: dict[str, pl.DataFrame] = {}
         if not any(self._kept.values()):

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tacit.engines.flink.states import BytesState
-from tacit.engines.sharded.saved import SavedState
+from tacit.engines.sharded.saved_state import SavedState
 from tacit.errors import StateError
-from tests.engines.sharded.test_saved import Exploit
+from tests.engines.sharded.test_saved_state import Exploit
 
 
 class Kept:

@@ -16,10 +16,10 @@ import numpy as np
 from tacit.connectors.files import open_source
 from tacit.engines.local import assign
 from tacit.engines.sharded.counts import TupleCounts
-from tacit.engines.sharded.job import Job, Partition
-from tacit.engines.sharded.lines import Line
+from tacit.engines.sharded.job import Partition, ShardedJob
+from tacit.engines.sharded.lines import ShardLine
 from tacit.engines.sharded.reader import PartitionReader
-from tacit.engines.sharded.shard import Late, Shard
+from tacit.engines.sharded.shard import LateTuples, Shard
 from tacit.pipeline.run import Run
 from tacit.pipeline.versions import SpecVersion
 from tacit.planning.planner import plan_without_history
@@ -33,11 +33,11 @@ def made(
     *,
     protected: bool = False,
     terms: SpecVersion | None = None,
-) -> Job:
+) -> ShardedJob:
     """A job over files; subjects as a run on one machine has them."""
     inputs = assign(spec, [(stream, open_source(path)) for stream, path in files])
     subjects = Run(spec, inputs).engine.subjects
-    return Job(
+    return ShardedJob(
         terms or SpecVersion(spec, plan_without_history(spec, "uniform")),
         subjects,
         np.arange(len(subjects)),
@@ -63,22 +63,22 @@ class Kept:
 class Simulation:
     """Runs a job to its end."""
 
-    job: Job
+    job: ShardedJob
     random: Random
     loss: float = 0.0
     """How likely everything is lost at a step."""
     lines: list[str] = field(default_factory=list)
     letters: list[bytes] = field(default_factory=list)
     counts: list[TupleCounts] = field(default_factory=list)
-    late: list[Late] = field(default_factory=list)
+    late: list[LateTuples] = field(default_factory=list)
     losses: int = 0
 
-    def run(self) -> list[Line]:
+    def run(self) -> list[ShardLine]:
         """What all shards told until all were finished."""
         self._go_on(
             Kept(
                 dict.fromkeys(range(len(self.job.partitions))),
-                dict.fromkeys(self.job.layout.peopled),
+                dict.fromkeys(self.job.layout.nonempty),
                 {},
                 [],
                 [],
@@ -95,7 +95,7 @@ class Simulation:
             choices: list[int | tuple[int, int]] = [*self.reading]
             choices += [key for key, queue in self.queues.items() if queue]
             if not choices:
-                return [Line.read(text) for text in self.lines]
+                return [ShardLine.read(text) for text in self.lines]
             choice = self.random.choice(choices)
             if isinstance(choice, int):
                 self._read(choice)
@@ -115,13 +115,13 @@ class Simulation:
     def _take(self, key: tuple[int, int]) -> None:
         shard = self.shards[key[1]]
         for told in shard.take(self.queues[key].popleft()):
-            if isinstance(told, Late):
+            if isinstance(told, LateTuples):
                 self.late.append(told)
             else:
-                self.lines.append(Line.of(key[1], told).written())
+                self.lines.append(ShardLine.of(key[1], told).written())
         self.counts.append(shard.counts)
         if shard.finished:
-            self.lines.append(Line(key[1]).written())
+            self.lines.append(ShardLine(key[1]).written())
 
     def _checkpoint(self) -> Kept:
         return Kept(

@@ -11,23 +11,23 @@ import numpy as np
 import polars as pl
 import pytest
 
-from tacit.answers.packing import unpack
+from tacit.answers.codec import unpack
 from tacit.engines.sharded.collector import Collector
-from tacit.engines.sharded.job import Job
-from tacit.engines.sharded.lines import Line
-from tacit.engines.sharded.preparing import insist_same, prepare
+from tacit.engines.sharded.job import ShardedJob
+from tacit.engines.sharded.lines import ShardLine
+from tacit.engines.sharded.preparation import check_same, prepare
 from tacit.errors import SourceError, SpecificationError, StateError
 from tacit.ledger.alchemy import sa
 from tacit.ledger.charges import NANO
+from tacit.ledger.codec import unpack_ids
 from tacit.ledger.directory import Directory
 from tacit.ledger.lease import Lease
 from tacit.ledger.ledger import Ledger
-from tacit.ledger.packing import unpack_ids
 from tacit.ledger.tables import CHARGES
-from tacit.ledger.verifying import verify
+from tacit.ledger.verification import verify
 from tacit.pipeline.versions import SpecVersion
 from tacit.planning.planner import plan_without_history
-from tacit.spec.reading import loads
+from tacit.spec.yaml_reader import loads
 from tests.engines.sharded.simulated import Simulation
 from tests.engines.sharded.test_sharded import SPEC, written
 
@@ -42,14 +42,14 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
         yield opened
 
 
-def prepared(folder: Path, lease: Lease, text: str = PRIVATE) -> Job:
+def prepared(folder: Path, lease: Lease, text: str = PRIVATE) -> ShardedJob:
     """A job of three files, written to a folder and read from there."""
     spec = loads(text)
     files = written(folder, 5, 3, 500)
     terms = SpecVersion(spec, plan_without_history(spec, "uniform"))
     job = prepare(terms, [(stream, str(path)) for stream, path in files], lease, shards=4)
     job.write(folder / "job")
-    return Job.read(folder / "job")
+    return ShardedJob.read(folder / "job")
 
 
 def released(ledger: Ledger, lease: Lease) -> pl.DataFrame:
@@ -182,17 +182,17 @@ def test_noise_that_is_drawn_again_for_a_released_window_is_never_heard_of(
 
 def test_lines_go_to_text_and_back() -> None:
     for exhausted in (None, np.array([True, False] * 5 + [True]), np.zeros(0, np.bool_)):
-        line = Line(3, -7, -9, exhausted, b"\x00\xffbody", "mark")
-        again = Line.read(line.written() + "\n")
+        line = ShardLine(3, -7, -9, exhausted, b"\x00\xffbody", "mark")
+        again = ShardLine.read(line.written() + "\n")
         assert (again.shard, again.window, again.first) == (3, -7, -9)
         assert (again.body, again.mark) == (line.body, "mark")
         if again.exhausted is None or exhausted is None:
             assert again.exhausted is exhausted
         else:
             assert np.array_equal(again.exhausted, exhausted)
-    assert Line.read("4 finished\n").finished
+    assert ShardLine.read("4 finished\n").finished
     with pytest.raises(StateError, match="damaged"):
-        Line.read("4 5 6")
+        ShardLine.read("4 5 6")
 
 
 @pytest.mark.parametrize(
@@ -206,9 +206,9 @@ def test_a_job_cannot_go_on_as_another_one(
     tmp_path: Path, ledger: Ledger, change: dict[str, object], told: str
 ) -> None:
     job = prepared(tmp_path, ledger.take_over("job", "f"))
-    insist_same(job, job)
+    check_same(job, job)
     with pytest.raises(StateError, match=told):
-        insist_same(replace(job, **change), job)  # type: ignore[arg-type]
+        check_same(replace(job, **change), job)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -14,17 +14,17 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from tacit.answers.packing import unpack
+from tacit.answers.codec import unpack
 from tacit.connectors.files import open_source
 from tacit.engines.local import assign
 from tacit.engines.sharded.counts import TupleCounts, refusals
-from tacit.engines.sharded.job import Job, Partition
+from tacit.engines.sharded.job import Partition, ShardedJob
 from tacit.engines.sharded.layout import Layout
-from tacit.engines.sharded.lines import Line
-from tacit.engines.sharded.pieces import Piece
+from tacit.engines.sharded.lines import ShardLine
+from tacit.engines.sharded.pieces import ShardBatch
 from tacit.engines.sharded.reader import PartitionReader
-from tacit.engines.sharded.saved import SavedState
-from tacit.engines.sharded.shard import Late, Shard, Told
+from tacit.engines.sharded.saved_state import SavedState
+from tacit.engines.sharded.shard import LateTuples, Shard, ShardAnswers
 from tacit.events.subjects import Subjects
 from tacit.pipeline.deadletters import DeadLetters
 from tacit.pipeline.refusals import Refusals
@@ -32,8 +32,8 @@ from tacit.pipeline.run import Run
 from tacit.pipeline.sources import Batch, Source
 from tacit.pipeline.versions import SpecVersion
 from tacit.planning.planner import plan_without_history
-from tacit.spec.reading import loads
 from tacit.spec.specification import Specification
+from tacit.spec.yaml_reader import loads
 from tests.engines.sharded.simulated import Simulation, made
 
 SPEC = """
@@ -115,7 +115,7 @@ def lettered(lines: bytes) -> pl.DataFrame:
     )
 
 
-def told(job: Job, lines: list[Line]) -> pl.DataFrame:
+def told(job: ShardedJob, lines: list[ShardLine]) -> pl.DataFrame:
     """What shards told, each window once for each shard."""
     bodies = {(line.window, line.shard): line.body for line in lines if not line.finished}
     assert len(bodies) == sum(not line.finished for line in lines)
@@ -202,14 +202,14 @@ def test_a_partition_that_falls_silent_is_waited_for_only_so_long(
     subjects.add(["p1", "p2", "p3"])
     terms = SpecVersion(spec, plan_without_history(spec, "uniform"))
     partitions = (Partition("home", "busy"), Partition("home", "quiet"))
-    job = Job(terms, subjects, np.arange(3), partitions, 1, False, 200_000)
+    job = ShardedJob(terms, subjects, np.arange(3), partitions, 1, False, 200_000)
     busy, quiet = PartitionReader(job, 0), PartitionReader(job, 1)
     shard = Shard(job, 0)
 
-    def stepped(reader: PartitionReader) -> list[Told | Late]:
+    def stepped(reader: PartitionReader) -> list[ShardAnswers | LateTuples]:
         return [told for _, piece in reader.step().pieces for told in shard.take(piece)]
 
-    def until(reader: PartitionReader, wanted: type) -> list[Told | Late]:
+    def until(reader: PartitionReader, wanted: type) -> list[ShardAnswers | LateTuples]:
         deadline = time.monotonic() + 20
         while True:
             assert time.monotonic() < deadline
@@ -222,12 +222,12 @@ def test_a_partition_that_falls_silent_is_waited_for_only_so_long(
     assert stepped(busy) == []
     assert stepped(quiet) == []
     begin = time.monotonic()
-    closed = until(quiet, Told)  # it says that it is idle
+    closed = until(quiet, ShardAnswers)  # it says that it is idle
     assert time.monotonic() - begin > 0.15
     assert len(closed) == 6
     sources["quiet"].frames.append(held)
-    late = until(quiet, Late)
-    assert [told.times.tolist() for told in late if isinstance(told, Late)] == [
+    late = until(quiet, LateTuples)
+    assert [told.times.tolist() for told in late if isinstance(told, LateTuples)] == [
         [1_700_000_061_000_000]
     ]
     assert quiet.counts == TupleCounts("reader 1", 4)
@@ -262,7 +262,7 @@ def test_shards_of_subjects_who_never_send_have_their_answers_too(tmp_path: Path
     spec = loads(f"{SPEC}subjects: [{', '.join(names)}]\n")
     files = written(tmp_path, 8, 2, 60)
     job = made(spec, files, 32)
-    assert len(job.layout.peopled) < 32
+    assert len(job.layout.nonempty) < 32
     found = told(job, Simulation(job, Random(1)).run())
     assert found.equals(alone(spec, files)[0])
     assert found["subject"].n_unique() == 40
@@ -300,7 +300,7 @@ def _sent(reader: PartitionReader) -> list[tuple[int, int, int]]:
     found = []
     while not (step := reader.step()).done:
         for shard, given in step.pieces:
-            piece = Piece.from_bytes(given)
+            piece = ShardBatch.from_bytes(given)
             slots = (piece.slots * 100 + shard).tolist()
             found += list(zip(slots, piece.times.tolist(), piece.masks[:, 0].tolist(), strict=True))
     return found

@@ -25,9 +25,9 @@ from tacit.evaluation.baselines import (
 )
 from tacit.evaluation.baselines.decoding import _cells, _channels, compared, true_answers
 from tacit.evaluation.baselines.releases import alike
-from tacit.evaluation.measuring import compared as compared_bits
-from tacit.evaluation.measuring import measured as measured_by_engine
-from tacit.evaluation.measuring import statistics_of, true_bits
+from tacit.evaluation.measurement import compared as compared_bits
+from tacit.evaluation.measurement import measured as measured_by_engine
+from tacit.evaluation.measurement import statistics_of, true_bits
 from tacit.evaluation.synthetic import Shape, data_set
 from tacit.patterns.tree import And, Name
 from tacit.planning.planner import make_plan

@@ -34,8 +34,8 @@ from tacit.privacy.noise import Noise
 from tacit.privacy.randomness import SeededSource
 from tacit.privacy.statistics import Statistics
 from tacit.spec.mechanisms import MECHANISMS
-from tacit.spec.reading import loads
 from tacit.spec.specification import Specification
+from tacit.spec.yaml_reader import loads
 from tests.privacy import streams
 from tests.privacy.enumeration import within
 from tests.privacy.test_exhausted import both, limited, limits_reached

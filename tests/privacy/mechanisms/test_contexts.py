@@ -17,7 +17,7 @@ from tacit.patterns.language import parse_pattern
 from tacit.patterns.tree import And, Not, Or, Pattern
 from tacit.privacy.components import Component, exposure
 from tacit.privacy.mechanisms.optimal.blocks import ComponentChannels, Context, literally
-from tacit.privacy.mechanisms.optimal.contexts import Contexts, Drawn
+from tacit.privacy.mechanisms.optimal.contexts import Contexts, DrawnSymbols
 from tacit.privacy.noise import Noise
 from tacit.privacy.policies import Policy, PrivatePattern
 from tacit.privacy.prior import Prior
@@ -156,7 +156,7 @@ def test_the_row_that_is_drawn_from_is_the_class_of_the_true_values(
 def slow(
     contexts: Contexts,
     channels: ComponentChannels,
-    drawn: Drawn,
+    drawn: DrawnSymbols,
     signals: Bits,
     threshold: float | None,
 ) -> tuple[Bits, NDArray[np.float64]]:

@@ -21,9 +21,9 @@ from tacit.privacy.mechanisms.noisy_windows import NoisyWindows
 from tacit.privacy.noise import Noise
 from tacit.privacy.randomness import SeededSource
 from tacit.spec.queries import compile_queries
-from tacit.spec.reading import loads
 from tacit.spec.specification import Specification
-from tacit.windows.panes import Closed
+from tacit.spec.yaml_reader import loads
+from tacit.windows.panes import ClosedPanes
 
 SIZE = 10
 SPEC = """
@@ -55,10 +55,10 @@ class Capture(Evaluator):
     def __init__(self, spec: Specification, reading: NoisyWindows) -> None:
         patterns = [parse_pattern("a")]
         super().__init__(["q"], [compile_queries(spec, patterns, walk=False), reading.queries])
-        self.seen: list[tuple[Closed, Mapping[str, pl.DataFrame]]] = []
+        self.seen: list[tuple[ClosedPanes, Mapping[str, pl.DataFrame]]] = []
 
     def answer(
-        self, closed: Closed, rows: Mapping[str, pl.DataFrame], policies: NDArray[np.int32]
+        self, closed: ClosedPanes, rows: Mapping[str, pl.DataFrame], policies: NDArray[np.int32]
     ) -> tuple[NDArray[np.uint64], None]:
         """The first query's, to be thrown away."""
         self.seen.append((closed, rows))
@@ -113,7 +113,7 @@ QUERIES = [
 
 def closed_windows(
     spec: Specification, reading: NoisyWindows, frames: Mapping[str, pl.DataFrame]
-) -> list[tuple[Closed, Mapping[str, pl.DataFrame]]]:
+) -> list[tuple[ClosedPanes, Mapping[str, pl.DataFrame]]]:
     capture = Capture(spec, reading)
     inputs = [Input(stream, FrameSource(frame, stream)) for stream, frame in frames.items()]
     list(Run(spec, inputs, evaluator=capture))

@@ -17,7 +17,7 @@ from tacit.privacy.mechanisms.objective import ElementObjective, flip_probabilit
 from tacit.privacy.mechanisms.uniform import flip_uniformly
 from tacit.privacy.policies import Policy, PrivatePattern
 from tacit.privacy.quality import Confusion
-from tacit.privacy.sampled import SampledEvidence
+from tacit.privacy.sampled_evidence import SampledEvidence
 from tests.privacy.evidence_strategies import evidence
 
 NAMES = "abcdef"

@@ -16,7 +16,7 @@ import pytest
 from tacit.connectors.frames import FrameSource
 from tacit.engines.local import survey
 from tacit.errors import PlanError, PrivacyError
-from tacit.pipeline.flow import Flow
+from tacit.pipeline.compiled_spec import CompiledSpec
 from tacit.pipeline.reader import Input
 from tacit.pipeline.release import Release
 from tacit.pipeline.run import Run
@@ -28,7 +28,7 @@ from tacit.privacy.noise import Noise
 from tacit.privacy.policies import Policies, Policy
 from tacit.privacy.randomness import SeededSource
 from tacit.privacy.statistics import Statistics
-from tacit.spec.reading import loads
+from tacit.spec.yaml_reader import loads
 
 SPEC = loads("""
 version: 1
@@ -89,7 +89,7 @@ def plain(mechanism: str, decode: str) -> dict[str, Any]:
 def answers(made: Mechanism) -> list[tuple[bytes, bytes]]:
     """Bits and confidence of a run with a fixed seed, on other data than history's."""
     release = Release(SPEC, [made], Noise(SeededSource(5)))
-    assert Flow(SPEC, release).names == ("q0", "q1", "q2", "q3")
+    assert CompiledSpec(SPEC, release).names == ("q0", "q1", "q2", "q3")
     return [
         (part.bits.tobytes(), np.stack([part.confidence(q) for q in range(4)]).tobytes())
         for part in Run(SPEC, inputs(2), evaluator=release)

@@ -21,7 +21,7 @@ from tacit.patterns.tree import Name
 from tacit.pipeline.reader import Input
 from tacit.pipeline.release import Release
 from tacit.pipeline.run import Run
-from tacit.pipeline.shard import ClosedWindows, Shard
+from tacit.pipeline.window_state import ClosedWindows, WindowState
 from tacit.planning.plan import Plan
 from tacit.planning.planner import make_plan, plan_without_history
 from tacit.privacy.mechanisms.flips import Flips
@@ -34,8 +34,8 @@ from tacit.privacy.mechanisms.public_only import (
 )
 from tacit.privacy.noise import Noise
 from tacit.privacy.randomness import SeededSource
-from tacit.spec.reading import loads
 from tacit.spec.specification import Specification
+from tacit.spec.yaml_reader import loads
 
 SPEC = """
 version: 1
@@ -113,12 +113,12 @@ def answered(
     spec: Specification, plan: Plan, frame: pl.DataFrame, exhausted: Any, seed: int = 1
 ) -> list[Answers]:
     """A run in which the limits of some subjects are reached."""
-    answer = Shard.answer
+    answer = WindowState.answer
 
-    def told(this: Shard, closed: ClosedWindows, *_: Any, **_named: Any) -> Answers:
+    def told(this: WindowState, closed: ClosedWindows, *_: Any, **_named: Any) -> Answers:
         return answer(this, closed, exhausted)
 
-    with patch.object(Shard, "answer", told):
+    with patch.object(WindowState, "answer", told):
         return list(Run(spec, inputs(frame), plan=plan, noise=Noise(SeededSource(seed))))
 
 

@@ -10,12 +10,12 @@ import pytest
 from tacit.patterns.tree import And, Or, Pattern
 from tacit.privacy import components
 from tacit.privacy.components import exposure
-from tacit.privacy.mechanisms.optimal.stakes import StakesModel
+from tacit.privacy.mechanisms.optimal.stakes import PartModel
 from tacit.privacy.policies import Policy, PrivatePattern
 from tacit.privacy.prior import Prior
 
 
-def outlook(query: Pattern, rates: tuple[float, float], epsilon: int) -> StakesModel:
+def outlook(query: Pattern, rates: tuple[float, float], epsilon: int) -> PartModel:
     """Two private patterns of one element each, in components of their own."""
     policy = Policy(
         tuple(PrivatePattern(name, frozenset(name), Fraction(epsilon)) for name in "xy")
@@ -25,7 +25,7 @@ def outlook(query: Pattern, rates: tuple[float, float], epsilon: int) -> StakesM
     priors = [Prior.from_rates(np.array([rate]), 0) for rate in rates]
     for prior in priors:
         assert prior.signals.shape[1] == 0
-    return StakesModel(found, priors)
+    return PartModel(found, priors)
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +37,7 @@ def _apart(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_query_with_one_part_has_all_at_stake() -> None:
     policy = Policy((PrivatePattern("x", frozenset("x"), Fraction(1)),))
     found = exposure(policy, [And("x", "a")])
-    (stakes,) = StakesModel(found, [Prior.from_rates(np.array([0.5]), 1)]).stakes(0.3)
+    (stakes,) = PartModel(found, [Prior.from_rates(np.array([0.5]), 1)]).stakes(0.3)
     assert stakes.tolist() == [[pytest.approx(0.7), pytest.approx(0.3)]]
 
 

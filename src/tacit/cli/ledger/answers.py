@@ -13,8 +13,8 @@ import click
 
 from tacit.cli import options
 from tacit.cli.report import format_time
-from tacit.counting import count
 from tacit.errors import LedgerError, SinkError
+from tacit.quantities import count
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -79,11 +79,11 @@ def write_released(
       tacit ledger answers spent.db --consumer city --from 2026-03-01 --until 2026-03-02
       tacit ledger answers spent.db --query jam --subject 4711 --to 4711.parquet
     """
-    from tacit.connectors.opening import open_sink
-    from tacit.ledger.answers import COLUMNS, ReleasedAnswers, Selection
+    from tacit.connectors.openers import open_sink
+    from tacit.ledger.answers import COLUMNS, AnswerSelection, ReleasedAnswers
     from tacit.ledger.ledger import Ledger
 
-    selection = Selection(runs, consumers, queries, subjects, since, until)
+    selection = AnswerSelection(runs, consumers, queries, subjects, since, until)
     rows = releases = 0
     with Ledger.open(place, read_only=True) as ledger:
         released = ReleasedAnswers(ledger, selection, archives)

@@ -10,7 +10,7 @@ import click
 
 from tacit.cli import options
 from tacit.cli.progress import show_spinner
-from tacit.counting import count
+from tacit.quantities import count
 
 
 @click.command("archive")
@@ -42,7 +42,7 @@ def archive_ledger(
       tacit ledger archive taxi.ledger --before 2026-01-01
       tacit ledger archive postgresql://tacit@db/tacit --before 2026-01-01 -o 2025.archive
     """
-    from tacit.ledger.archiving import archive
+    from tacit.ledger.archival import archive
     from tacit.ledger.ledger import Ledger
 
     with Ledger.open(place, create=False) as ledger, show_spinner("Archiving"):

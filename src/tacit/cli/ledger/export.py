@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from tacit.cli import options
-from tacit.counting import count
+from tacit.quantities import count
 
 
 @click.command("export")
@@ -30,7 +30,7 @@ def export_ledger(place: str, target: str, subject: str | None, private: str | N
       tacit ledger export taxi.ledger --to charges.parquet
       tacit ledger export taxi.ledger --subject 4711 --to charges.csv
     """
-    from tacit.connectors.opening import open_sink
+    from tacit.connectors.openers import open_sink
     from tacit.ledger.ledger import Ledger
     from tacit.ledger.rows import SCHEMA, charges
 

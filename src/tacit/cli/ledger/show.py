@@ -12,9 +12,9 @@ import click
 from tacit.cli import options
 from tacit.cli.progress import show_spinner
 from tacit.cli.report import format_time
-from tacit.counting import count
 from tacit.durations import format_duration
 from tacit.insight.tabular import aligned
+from tacit.quantities import count
 
 if TYPE_CHECKING:
     from tacit.ledger.statement import Entry, Horizon, Statement

@@ -14,11 +14,11 @@ import click
 
 from tacit.cli import options
 from tacit.cli.progress import show_spinner
-from tacit.counting import count
 from tacit.errors import LedgerError
+from tacit.quantities import count
 
 if TYPE_CHECKING:
-    from tacit.ledger.verifying import Verdict
+    from tacit.ledger.verification import Verdict
 
 FAILED: Final = 8
 _FAULTS: Final = 20
@@ -67,7 +67,7 @@ def verify_ledger(
       tacit ledger verify taxi.ledger --full --archive taxi.ledger.1-44640.archive
     """
     from tacit.ledger.ledger import Ledger
-    from tacit.ledger.verifying import remember, verify
+    from tacit.ledger.verification import remember, verify
 
     with Ledger.open(place, read_only=True) as ledger, show_spinner("Verifying the ledger"):
         verdict = verify(ledger, anchors, full=full, archives=archives)

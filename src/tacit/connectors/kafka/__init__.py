@@ -35,6 +35,6 @@ def open_sink(url: str) -> Sink:
 
 def probe(url: str, *, source: bool) -> str:
     """What the broker says to a source or a sink; raises if a run could not use it."""
-    from tacit.connectors.kafka import probing
+    from tacit.connectors.kafka import reachability
 
-    return probing.probe(url, source=source)
+    return reachability.probe(url, source=source)

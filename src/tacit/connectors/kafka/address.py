@@ -17,7 +17,7 @@ from urllib.parse import unquote
 
 from tacit.connectors.payloads import Coding
 from tacit.connectors.placeholders import placeholders_in
-from tacit.connectors.urls import Options
+from tacit.connectors.urls import UrlOptions
 from tacit.errors import SinkError, SourceError, TacitError
 from tacit.events.streams import ColumnType
 from tacit.masking import scrub
@@ -42,7 +42,7 @@ DEFAULT_TOPIC: Final = "tacit-answers-{consumer}"
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class KafkaAddress:
     """Brokers, and what the client must know besides to be let in."""
 
     servers: str
@@ -54,7 +54,7 @@ class Address:
 
 
 @dataclass(frozen=True, slots=True)
-class Inward:
+class KafkaSourceOptions:
     """Which topics are read, and what is made of their messages."""
 
     topics: Sequence[str]
@@ -70,7 +70,7 @@ class Inward:
 
 
 @dataclass(frozen=True, slots=True)
-class Outward:
+class KafkaSinkOptions:
     """Which topics answers go to, and under which name the client delivers them."""
 
     topic: str
@@ -87,9 +87,9 @@ class Outward:
         return topic
 
 
-def read_inward(url: str) -> tuple[Address, Inward]:
+def read_inward(url: str) -> tuple[KafkaAddress, KafkaSourceOptions]:
     """The brokers and the topics of a source's URL."""
-    parts = _Parts(url, _INWARD, SourceError)
+    parts = _KafkaParts(url, _INWARD, SourceError)
     topics = parts.path.split(",") if parts.path else []
     wrong = [topic for topic in topics if not _TOPIC.fullmatch(topic)]
     if not topics or wrong:
@@ -97,7 +97,7 @@ def read_inward(url: str) -> tuple[Address, Inward]:
     start = parts.options.get("from", "beginning")
     if start not in ("beginning", "end"):
         raise SourceError(f"{parts.place}: from is beginning or end, not '{start}'")
-    inward = Inward(
+    inward = KafkaSourceOptions(
         topics=topics,
         group=parts.options.get("group", "tacit"),
         payload=parts.coding(),
@@ -111,9 +111,9 @@ def read_inward(url: str) -> tuple[Address, Inward]:
     return parts.address(), inward
 
 
-def read_outward(url: str) -> tuple[Address, Outward]:
+def read_outward(url: str) -> tuple[KafkaAddress, KafkaSinkOptions]:
     """The brokers and the topics of an outlet's URL."""
-    parts = _Parts(url, _OUTWARD, SinkError)
+    parts = _KafkaParts(url, _OUTWARD, SinkError)
     topic = parts.path or DEFAULT_TOPIC
     placeholders_in(topic, parts.place, _PLACES)
     if not _TOPIC.fullmatch(_NAMED.sub("x", topic)):
@@ -122,10 +122,10 @@ def read_outward(url: str) -> tuple[Address, Outward]:
         # Without it nobody could say in the broker who may read what.
         raise SinkError(f"{parts.place}: the topic needs {{consumer}}, as in {DEFAULT_TOPIC}")
     made = sha256(f"{parts.place}/{topic}".encode()).hexdigest()[:16]
-    return parts.address(), Outward(topic, parts.options.get("id") or f"tacit-{made}")
+    return parts.address(), KafkaSinkOptions(topic, parts.options.get("id") or f"tacit-{made}")
 
 
-class _Parts(Options):
+class _KafkaParts(UrlOptions):
     """A URL taken apart; mistakes in it are errors of this kind."""
 
     def __init__(self, url: str, known: Sequence[str], wrong: type[TacitError]) -> None:
@@ -143,7 +143,7 @@ class _Parts(Options):
         self.path = unquote(found[2] or "")
         super().__init__(found[3] or "", known, f"kafka://{self.servers}", wrong)
 
-    def address(self) -> Address:
+    def address(self) -> KafkaAddress:
         """The brokers, with what the file of settings says."""
         path = self.options.get("config")
         settings = {} if path is None else self._settings(path)
@@ -151,7 +151,7 @@ class _Parts(Options):
             found = os.environ.get(variable)
             if found is not None and any(one in settings for one in needed):
                 settings.setdefault(name, found)
-        return Address(self.servers, settings)
+        return KafkaAddress(self.servers, settings)
 
     def _settings(self, path: str) -> dict[str, str]:
         """Lines such as `sasl.mechanism=PLAIN`."""

@@ -68,7 +68,7 @@ class Messages:
 
 
 @dataclass(slots=True)
-class _Waiting:
+class _PartitionQueue:
     """What waits of one partition."""
 
     heard: float
@@ -84,7 +84,7 @@ class _Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Gathered:
+class GatheredMessages:
     """Messages in order, and the offsets of each partition before and after them."""
 
     messages: Messages = field(default_factory=Messages)
@@ -99,7 +99,7 @@ class Backlog:
     def __init__(self, offsets: Mapping[Partition, int]) -> None:
         self.offsets: Offsets = dict(offsets)
         """The next message of each partition that is handed on."""
-        self._waiting: dict[Partition, _Waiting] = {}
+        self._waiting: dict[Partition, _PartitionQueue] = {}
 
     @property
     def located(self) -> bool:
@@ -108,7 +108,7 @@ class Backlog:
 
     def assign(self, partitions: Iterable[Partition], now: float) -> None:
         """Expect messages of these partitions."""
-        self._waiting |= {partition: _Waiting(now) for partition in partitions}
+        self._waiting |= {partition: _PartitionQueue(now) for partition in partitions}
 
     def revoke(self, partitions: Iterable[Partition]) -> None:
         """Expect no more of these; what waits of them others will bring."""
@@ -151,7 +151,7 @@ class Backlog:
         newest = waiting.messages.offsets[-1] + 1 if waiting.messages.offsets else 0
         return max(newest, waiting.ended or 0) >= end
 
-    def take_until(self, ends: Offsets) -> Gathered:
+    def take_until(self, ends: Offsets) -> GatheredMessages:
         """The messages before these offsets."""
         counts = {
             partition: int(np.searchsorted(self._waiting[partition].messages.offsets, end))
@@ -159,7 +159,7 @@ class Backlog:
         }
         return self._take(counts, ends)
 
-    def take(self, now: float) -> Gathered:
+    def take(self, now: float) -> GatheredMessages:
         """The messages that no earlier ones can come before, as many as are handed on at once."""
         bound = self._bound(now)
         parts = {place: found.messages.progress() for place, found in self._waiting.items()}
@@ -180,7 +180,9 @@ class Backlog:
         ]
         return min(bounds, default=np.inf)
 
-    def _take(self, counts: Mapping[Partition, int], ends: Offsets | None = None) -> Gathered:
+    def _take(
+        self, counts: Mapping[Partition, int], ends: Offsets | None = None
+    ) -> GatheredMessages:
         before = dict(self.offsets)
         taken = {}
         for partition in sorted(counts):
@@ -189,7 +191,9 @@ class Backlog:
             waiting.size -= part.size
             self.offsets[partition] = ends[partition] if ends else part.offsets[-1] + 1
         after = {partition: self.offsets[partition] for partition in taken}
-        return Gathered(_interleaved([part for part in taken.values() if len(part)]), before, after)
+        return GatheredMessages(
+            _interleaved([part for part in taken.values() if len(part)]), before, after
+        )
 
 
 def _interleaved(parts: Sequence[Messages]) -> Messages:

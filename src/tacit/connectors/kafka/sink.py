@@ -25,7 +25,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from tacit.connectors.kafka.address import Address, Outward
+from tacit.connectors.kafka.address import KafkaAddress, KafkaSinkOptions
 from tacit.connectors.writers import json_lines
 from tacit.errors import SinkError, UnreachableError
 from tacit.pipeline.sinks import ReleaseBatch, Sink
@@ -51,7 +51,7 @@ _DENIED: Final = (
 log = logging.getLogger(__name__)
 
 
-class _Link(NamedTuple):
+class _TransactionalProducer(NamedTuple):
     """A producer that no other of its name can disturb, and the group of its place."""
 
     producer: Producer
@@ -63,11 +63,11 @@ class KafkaSink(Sink):
 
     once = True
 
-    def __init__(self, address: Address, outward: Outward) -> None:
+    def __init__(self, address: KafkaAddress, outward: KafkaSinkOptions) -> None:
         self.name = f"kafka://{address.servers}/{outward.topic}"
         self._address = address
         self._outward = outward
-        self._link: _Link | None = None
+        self._link: _TransactionalProducer | None = None
         self._digests: dict[str, dict[int, str]] = {}
         """For each topic that keeps the place: the last releases in it, with their digests."""
         self._trouble = ""
@@ -103,7 +103,7 @@ class KafkaSink(Sink):
             # The producer is not closed but dropped: to close it would wait for brokers.
             link.group.close()
 
-    def _connected(self) -> _Link:
+    def _connected(self) -> _TransactionalProducer:
         if self._link is None:
             self._digests = {}
             self._trouble = ""
@@ -111,9 +111,9 @@ class KafkaSink(Sink):
             self._link.producer.init_transactions(_PATIENCE)
         return self._link
 
-    def _made(self) -> _Link:
+    def _made(self) -> _TransactionalProducer:
         try:
-            return _Link(
+            return _TransactionalProducer(
                 Producer(self._settings(self._producing()), logger=log),
                 Consumer(self._settings(self._placing()), logger=log),
             )
@@ -148,7 +148,7 @@ class KafkaSink(Sink):
             "isolation.level": "read_committed",
         }
 
-    def _there(self, link: _Link, home: str, batch: ReleaseBatch) -> bool:
+    def _there(self, link: _TransactionalProducer, home: str, batch: ReleaseBatch) -> bool:
         """Whether the broker has this batch; it must not have one of another ledger."""
         if home not in self._digests:
             asked = [TopicPartition(home, 0)]
@@ -172,7 +172,7 @@ class KafkaSink(Sink):
                 _produce(producer, topic, value, subject, headers)
             producer.poll(0)
 
-    def _conclude(self, link: _Link, home: str, batch: ReleaseBatch) -> None:
+    def _conclude(self, link: _TransactionalProducer, home: str, batch: ReleaseBatch) -> None:
         known = {**self._digests[home], batch.release: _digest(batch)}
         last = dict(sorted(known.items())[-_KEPT:])
         text = " ".join(f"{release}:{digest}" for release, digest in last.items())

@@ -21,8 +21,8 @@ import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Message as Fetched
 
-from tacit.connectors.kafka.address import Address, Inward
-from tacit.connectors.kafka.backlog import Backlog, Gathered, Messages, Offsets, Partition
+from tacit.connectors.kafka.address import KafkaAddress, KafkaSourceOptions
+from tacit.connectors.kafka.backlog import Backlog, GatheredMessages, Messages, Offsets, Partition
 from tacit.connectors.payloads import PayloadParser, declared_types
 from tacit.errors import SourceError
 from tacit.events.streams import ColumnType
@@ -44,14 +44,14 @@ class KafkaSource(Source):
     live = True
     once = True
 
-    def __init__(self, address: Address, inward: Inward) -> None:
+    def __init__(self, address: KafkaAddress, inward: KafkaSourceOptions) -> None:
         topics = ",".join(inward.topics)
         self.name = f"kafka://{address.servers}/{topics}?group={inward.group}"
         self._address = address
         self._inward = inward
         self._token: dict[str, Any] | None = None
         self._consumer: Consumer | None = None
-        self._reader: _Reader | None = None
+        self._reader: _TopicReader | None = None
 
     @property
     def listening(self) -> bool:
@@ -82,7 +82,7 @@ class KafkaSource(Source):
         rows = _Rows(self._inward, columns, keys)
         token, self._token = self._token, None
         offsets = None if token is None else _offsets(token["offsets"])
-        self._reader = reader = _Reader(self.name, offsets, keyed=self._inward.key in columns)
+        self._reader = reader = _TopicReader(self.name, offsets, keyed=self._inward.key in columns)
         self._consumer = consumer = self._client(error_cb=reader.trouble)
         try:
             consumer.subscribe(
@@ -103,11 +103,11 @@ class KafkaSource(Source):
             consumer.close()
 
     def _again(
-        self, reader: _Reader, consumer: Consumer, rows: _Rows, token: dict[str, Any]
+        self, reader: _TopicReader, consumer: Consumer, rows: _Rows, token: dict[str, Any]
     ) -> Iterator[Batch]:
         """The batch of a token as it was."""
         ends = _offsets(token["ends"])
-        nothing = rows.batch(Gathered(), self.name).table
+        nothing = rows.batch(GatheredMessages(), self.name).table
         while not reader.backlog.reached(ends):
             # No place to resume at is given: the one there was still holds, with its rows.
             yield Batch(nothing, 1, 0, self.name)
@@ -149,7 +149,7 @@ class KafkaSource(Source):
         }
 
 
-class _Reader:
+class _TopicReader:
     """Fetches messages into a backlog, and keeps it in step with what is assigned."""
 
     def __init__(self, name: str, offsets: Offsets | None, *, keyed: bool) -> None:
@@ -262,7 +262,7 @@ class _Rows:
 
     def __init__(
         self,
-        inward: Inward,
+        inward: KafkaSourceOptions,
         columns: Sequence[str],
         keys: Sequence[str],
     ) -> None:
@@ -274,7 +274,7 @@ class _Rows:
         self._hidden = inward.payload == "cbor"
         self._count = 0
 
-    def batch(self, gathered: Gathered, name: str, expected: int = 0) -> Batch:
+    def batch(self, gathered: GatheredMessages, name: str, expected: int = 0) -> Batch:
         """The rows of messages, at least so many: those that are lacking hold nothing."""
         messages = gathered.messages
         parsed = self._parser.parse(messages.values)

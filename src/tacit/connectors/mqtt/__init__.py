@@ -37,6 +37,6 @@ def open_sink(url: str) -> Sink:
 
 def probe(url: str, *, source: bool) -> str:
     """What the broker says to a source or a sink; raises if a run could not use it."""
-    from tacit.connectors.mqtt import probing
+    from tacit.connectors.mqtt import reachability
 
-    return probing.probe(url, source=source)
+    return reachability.probe(url, source=source)

@@ -18,7 +18,7 @@ from urllib.parse import unquote
 
 from tacit.connectors.payloads import Coding
 from tacit.connectors.placeholders import placeholders_in
-from tacit.connectors.urls import Options
+from tacit.connectors.urls import UrlOptions
 from tacit.durations import parse_duration
 from tacit.errors import SinkError, SourceError, TacitError
 from tacit.events.streams import ColumnType
@@ -50,7 +50,7 @@ class _TidySocket(ssl.SSLSocket):
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class MqttAddress:
     """A broker, and who connects to it."""
 
     host: str
@@ -70,7 +70,7 @@ class Address:
 
 
 @dataclass(frozen=True, slots=True)
-class Inward:
+class MqttSourceOptions:
     """What is subscribed to, and what is made of it."""
 
     topics: str
@@ -92,7 +92,7 @@ class Inward:
 
 
 @dataclass(frozen=True, slots=True)
-class Outward:
+class MqttSinkOptions:
     """Which topics answers go to, and how."""
 
     topic: str = DEFAULT_TOPIC
@@ -101,11 +101,11 @@ class Outward:
     retain: bool = False
 
 
-def read_inward(url: str) -> tuple[Address, Inward]:
+def read_inward(url: str) -> tuple[MqttAddress, MqttSourceOptions]:
     """The broker and the subscription of a source's URL."""
-    parts = _Parts(url, _INWARD, SourceError)
+    parts = _MqttParts(url, _INWARD, SourceError)
     topics, levels = _named_levels(parts)
-    inward = Inward(
+    inward = MqttSourceOptions(
         topics=topics,
         payload=parts.coding(),
         levels=levels | _subject_level(parts, topics),
@@ -124,10 +124,10 @@ def read_inward(url: str) -> tuple[Address, Inward]:
     return parts.address(f"tacit-{made}"), inward
 
 
-def read_outward(url: str) -> tuple[Address, Outward]:
+def read_outward(url: str) -> tuple[MqttAddress, MqttSinkOptions]:
     """The broker and the topics of an outlet's URL."""
-    parts = _Parts(url, _OUTWARD, SinkError)
-    outward = Outward(
+    parts = _MqttParts(url, _OUTWARD, SinkError)
+    outward = MqttSinkOptions(
         topic=parts.path or DEFAULT_TOPIC,
         payload=parts.coding(),
         per_answer=parts.choice("per", ("window", "answer")) == "answer",
@@ -137,7 +137,7 @@ def read_outward(url: str) -> tuple[Address, Outward]:
     return parts.address(), outward
 
 
-class _Parts(Options):
+class _MqttParts(UrlOptions):
     """A URL taken apart; mistakes in it are errors of this kind."""
 
     def __init__(self, url: str, known: Sequence[str], wrong: type[TacitError]) -> None:
@@ -165,9 +165,9 @@ class _Parts(Options):
         self.path = unquote(found[3] or "")
         super().__init__(found[4] or "", known, place, wrong)
 
-    def address(self, client: str = "") -> Address:
+    def address(self, client: str = "") -> MqttAddress:
         """The broker, as who connects."""
-        return Address(
+        return MqttAddress(
             self.host,
             self.port,
             self.options.get("client") or client,
@@ -243,7 +243,7 @@ class _Parts(Options):
         return context
 
 
-def _named_levels(parts: _Parts) -> tuple[str, dict[str, int]]:
+def _named_levels(parts: _MqttParts) -> tuple[str, dict[str, int]]:
     """The topic filter, and the columns that its levels in braces give."""
     filtered = parts.path
     if not filtered:
@@ -275,7 +275,7 @@ def _check_filter(levels: Sequence[str], shared: Sequence[str], place: str) -> N
         raise SourceError(f"{place}: a shared subscription is $share/group/topic/filter")
 
 
-def _subject_level(parts: _Parts, topics: str) -> dict[str, int]:
+def _subject_level(parts: _MqttParts, topics: str) -> dict[str, int]:
     given = parts.options.get("subject", "")
     if not given.startswith("topic:"):
         return {}
@@ -292,12 +292,12 @@ def _subject_level(parts: _Parts, topics: str) -> dict[str, int]:
     return {"subject": int(text)}
 
 
-def _subject_field(parts: _Parts) -> str | None:
+def _subject_field(parts: _MqttParts) -> str | None:
     given = parts.options.get("subject", "")
     return None if not given or given.startswith("topic:") else given
 
 
-def _check_topic(outward: Outward, place: str) -> None:
+def _check_topic(outward: MqttSinkOptions, place: str) -> None:
     names = placeholders_in(outward.topic, place)
     plain = _NAMED.sub("", outward.topic)
     if any(sign in plain for sign in "+#{}\0") or plain.startswith("$"):

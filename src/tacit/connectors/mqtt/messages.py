@@ -12,7 +12,7 @@ import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tacit.connectors.mqtt.address import Inward
+from tacit.connectors.mqtt.address import MqttSourceOptions
 from tacit.connectors.payloads import PayloadParser
 from tacit.errors import SourceError
 from tacit.pipeline.sources import Rejected, encode_keys
@@ -36,7 +36,7 @@ class Message(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
+class BatchRange:
     """Which messages a batch is made of, and the last one before it."""
 
     after: int = 0
@@ -50,7 +50,7 @@ class Token:
         return {"after": self.after, "messages": _packed(self.messages), "rows": rows}
 
     @classmethod
-    def read(cls, plain: Any) -> Token:
+    def read(cls, plain: Any) -> BatchRange:
         """A token from a checkpoint."""
         try:
             messages = _unpacked(plain["messages"])
@@ -63,12 +63,12 @@ class Token:
             raise SourceError("a checkpoint holds a position that is not one of MQTT") from error
 
 
-class Rows:
+class MessageRows:
     """Turns messages into rows of these columns."""
 
     def __init__(
         self,
-        inward: Inward,
+        inward: MqttSourceOptions,
         columns: Sequence[str],
         keys: Sequence[str],
     ) -> None:

@@ -13,10 +13,10 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from tacit.connectors.mqtt.address import Address, Inward
-from tacit.connectors.mqtt.held import Held
-from tacit.connectors.mqtt.link import Link, Receiver, log
+from tacit.connectors.mqtt.address import MqttAddress, MqttSourceOptions
+from tacit.connectors.mqtt.connection import Connection, Receiver, log
 from tacit.connectors.mqtt.messages import Message
+from tacit.connectors.mqtt.unacknowledged import UnacknowledgedMessages
 from tacit.errors import SourceError
 
 MOST: Final = 4096
@@ -34,9 +34,9 @@ _OVERHEAD: Final = 256
 class Session(Receiver):
     """Messages go in by the thread of the connection and out by that of the reader."""
 
-    def __init__(self, address: Address, inward: Inward) -> None:
+    def __init__(self, address: MqttAddress, inward: MqttSourceOptions) -> None:
         self._inward = inward
-        self._held = Held()
+        self._held = UnacknowledgedMessages()
         self._inbox: deque[Message] = deque()
         self._arrived = threading.Event()
         self._came = 0
@@ -51,7 +51,7 @@ class Session(Receiver):
         properties.SessionExpiryInterval = inward.session
         properties.ReceiveMaximum = inward.receive
         properties.MaximumPacketSize = inward.largest
-        self._link = Link(address, self, properties, clean=False)
+        self._link = Connection(address, self, properties, clean=False)
         self._link.start()
 
     def gather(self) -> list[Message]:

@@ -11,9 +11,9 @@ from paho.mqtt.client import Client, MQTTMessage
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from tacit.connectors.mqtt.address import Address, Outward
-from tacit.connectors.mqtt.letters import Letter, letters
-from tacit.connectors.mqtt.link import Link, Receiver
+from tacit.connectors.mqtt.address import MqttAddress, MqttSinkOptions
+from tacit.connectors.mqtt.answer_messages import AnswerMessage, letters
+from tacit.connectors.mqtt.connection import Connection, Receiver
 from tacit.errors import SinkError, UnreachableError
 from tacit.pipeline.sinks import ReleaseBatch, Sink
 
@@ -33,12 +33,12 @@ class MqttSink(Sink):
     is published as a whole again, with the same ids.
     """
 
-    def __init__(self, address: Address, outward: Outward) -> None:
+    def __init__(self, address: MqttAddress, outward: MqttSinkOptions) -> None:
         self.name = f"{address.place}/{outward.topic}"
         self._outward = outward
-        self._desk = _Desk()
+        self._desk = _InFlight()
         properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
-        self._link = Link(address, self._desk, properties, clean=True)
+        self._link = Connection(address, self._desk, properties, clean=True)
         self._link.start()
 
     def deliver(self, batch: ReleaseBatch) -> None:
@@ -53,7 +53,7 @@ class MqttSink(Sink):
         """Disconnect."""
         self._link.close()
 
-    def _connected(self) -> _Wire:
+    def _connected(self) -> _SinkConnection:
         """The connection that stands; fails with the first attempt to make one that does."""
         failures = self._link.failures
         deadline = time.monotonic() + _PATIENCE
@@ -65,7 +65,9 @@ class MqttSink(Sink):
                 self._desk.changed.wait(1.0)
         return wire
 
-    def _publish(self, wire: _Wire, letter: Letter, properties: Properties) -> None:
+    def _publish(
+        self, wire: _SinkConnection, letter: AnswerMessage, properties: Properties
+    ) -> None:
         if len(letter.payload) > wire.largest:
             raise SinkError(
                 f"{self.name}: an answer is larger than the broker takes; raise its limit"
@@ -77,7 +79,7 @@ class MqttSink(Sink):
             letter.topic, letter.payload, 1, retain=self._outward.retain, properties=properties
         )
 
-    def _await(self, wire: _Wire, most: int) -> None:
+    def _await(self, wire: _SinkConnection, most: int) -> None:
         """Wait until at most so many messages are not acknowledged."""
         deadline = time.monotonic() + _PATIENCE
         with self._desk.changed:
@@ -109,7 +111,7 @@ class MqttSink(Sink):
 
 
 @dataclass(slots=True)
-class _Wire:
+class _SinkConnection:
     """A connection, what the broker allows on it, and what it has not acknowledged."""
 
     client: Client
@@ -118,12 +120,12 @@ class _Wire:
     waiting: int = 0
 
 
-class _Desk(Receiver):
+class _InFlight(Receiver):
     """Keeps account of the connection that stands."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
-        self.wire: _Wire | None = None
+        self.wire: _SinkConnection | None = None
         self.refusal: str | None = None
 
     def connected(self, client: Client, _: bool, properties: Properties | None) -> None:
@@ -131,7 +133,7 @@ class _Desk(Receiver):
         allowed: Any = properties
         window = min(getattr(allowed, "ReceiveMaximum", 65_535), _UNDER_WAY)
         largest = min(getattr(allowed, "MaximumPacketSize", _LARGEST), _LARGEST)
-        self.wire = wire = _Wire(client, window, largest)
+        self.wire = wire = _SinkConnection(client, window, largest)
         client.on_publish = lambda _, __, ___, reason, ____: self._published(wire, reason)
         self.rested()
 
@@ -151,7 +153,7 @@ class _Desk(Receiver):
         """Acknowledgements can always be read."""
         return False
 
-    def _published(self, wire: _Wire, reason: Any) -> None:
+    def _published(self, wire: _SinkConnection, reason: Any) -> None:
         with self.changed:
             wire.waiting -= 1
             if reason.is_failure:

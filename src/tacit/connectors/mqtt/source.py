@@ -15,9 +15,9 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from tacit.connectors.mqtt.address import Address, Inward
-from tacit.connectors.mqtt.link import log
-from tacit.connectors.mqtt.messages import Message, Rows, Token
+from tacit.connectors.mqtt.address import MqttAddress, MqttSourceOptions
+from tacit.connectors.mqtt.connection import log
+from tacit.connectors.mqtt.messages import BatchRange, Message, MessageRows
 from tacit.connectors.mqtt.session import MOST, Session
 from tacit.connectors.payloads import declared_types
 from tacit.events.streams import ColumnType
@@ -34,14 +34,14 @@ class MqttSource(Source):
     keyed = True
     replayable = False  # a broker sends a message again only while it is not acknowledged
 
-    def __init__(self, address: Address, inward: Inward) -> None:
+    def __init__(self, address: MqttAddress, inward: MqttSourceOptions) -> None:
         self.name = f"{address.place}/{inward.topics}"
         self.live = True
         self.once = True
         self._address = address
         self._inward = inward
         self._session: Session | None = None
-        self._token: Token | None = None
+        self._token: BatchRange | None = None
         self._last = 0
         self._after = 0
 
@@ -60,7 +60,7 @@ class MqttSource(Source):
 
     def resume(self, token: Any) -> None:
         """Begin with the batch of this token; what came before it is dropped."""
-        self._token = None if token is None else Token.read(token)
+        self._token = None if token is None else BatchRange.read(token)
 
     def acknowledge(self, receipt: Any) -> None:
         """Let the broker forget all messages up to this one."""
@@ -69,7 +69,7 @@ class MqttSource(Source):
 
     def read(self, columns: Sequence[str], keys: Sequence[str]) -> Iterator[Batch]:
         """Batches of what came within a moment, and empty ones while nothing comes."""
-        rows = Rows(self._inward, columns, keys)
+        rows = MessageRows(self._inward, columns, keys)
         session = self._opened()
         try:
             if self._token is not None:
@@ -85,9 +85,9 @@ class MqttSource(Source):
             self._session = Session(self._address, self._inward)
         return self._session
 
-    def _batch(self, messages: Sequence[Message], rows: Rows) -> Batch:
+    def _batch(self, messages: Sequence[Message], rows: MessageRows) -> Batch:
         table, origin, rejected = rows.read(messages)
-        token = Token(
+        token = BatchRange(
             self._after,
             np.array([message.identity for message in messages], np.int64),
             np.bincount(origin, minlength=len(messages)),
@@ -103,7 +103,7 @@ class MqttSource(Source):
     def _made(
         self,
         table: pa.RecordBatch,
-        token: Token,
+        token: BatchRange,
         places: Any = None,
         rejected: Sequence[Rejected] = (),
     ) -> Batch:
@@ -118,7 +118,7 @@ class MqttSource(Source):
             self._last or None,
         )
 
-    def _resumed(self, token: Token, session: Session, rows: Rows) -> Iterator[Batch]:
+    def _resumed(self, token: BatchRange, session: Session, rows: MessageRows) -> Iterator[Batch]:
         """The batch of the token as it was, then what the broker had sent after it.
 
         Its rows keep their number, since they were counted: those of a message that did not
@@ -146,7 +146,7 @@ class MqttSource(Source):
         for start in range(0, len(rest), MOST):
             yield self._batch(rest[start : start + MOST], rows)
 
-    def _repeated(self, token: Token, again: Sequence[Message], rows: Rows) -> Batch:
+    def _repeated(self, token: BatchRange, again: Sequence[Message], rows: MessageRows) -> Batch:
         table, origin, rejected = rows.read(again)
         firsts = np.searchsorted(origin, np.arange(len(again)))
         counts = np.bincount(origin, minlength=len(again))
@@ -163,7 +163,9 @@ class MqttSource(Source):
         return self._made(whole, token, rejected=rejected)
 
 
-def _complete(gathered: Sequence[Message], token: Token, session: Session, heard: float) -> bool:
+def _complete(
+    gathered: Sequence[Message], token: BatchRange, session: Session, heard: float
+) -> bool:
     """Whether the broker has sent again all that it will."""
     if session.resumed is None:
         return False
@@ -176,7 +178,7 @@ def _complete(gathered: Sequence[Message], token: Token, session: Session, heard
 
 
 def sort_out(
-    gathered: Sequence[Message], token: Token
+    gathered: Sequence[Message], token: BatchRange
 ) -> tuple[list[Message], list[Message], list[Message]]:
     """What came before a batch, what it was made of, and what came after it.
 

@@ -42,10 +42,10 @@ from tacit.engines.flink.folders import Folders
 from tacit.engines.flink.progress import Progress
 from tacit.engines.flink.states import BytesState
 from tacit.engines.sharded.counts import COUNTS
-from tacit.engines.sharded.job import Job
-from tacit.engines.sharded.lines import LETTERS, Line, letter
+from tacit.engines.sharded.job import ShardedJob
+from tacit.engines.sharded.lines import LETTERS, ShardLine, letter
 from tacit.engines.sharded.reader import PartitionReader
-from tacit.engines.sharded.shard import Late, Shard
+from tacit.engines.sharded.shard import LateTuples, Shard
 from tacit.windows.clock import LATE, REASONS
 
 PIECE: Final = Types.TUPLE([Types.INT(), Types.PRIMITIVE_ARRAY(Types.BYTE())])
@@ -79,13 +79,13 @@ def build(
     root = os.fspath(folders.root)
     read = (
         begun.key_by(_Key(partitions), key_type=Types.INT())
-        .process(Reading(root, partitions), output_type=PIECE)
+        .process(ReaderFunction(root, partitions), output_type=PIECE)
         .name("readers")
         .uid("readers")
     )
     told = (
         read.key_by(_Key(shards), key_type=Types.INT())
-        .process(Closing(root), output_type=Types.STRING())
+        .process(ShardFunction(root), output_type=Types.STRING())
         .name("shards")
         .uid("shards")
     )
@@ -98,9 +98,9 @@ def build(
 
 
 @lru_cache(maxsize=4)
-def _job(root: str) -> Job:
+def _job(root: str) -> ShardedJob:
     """Read once in each process, and made ready."""
-    job = Job.read(Folders(Path(root)).job)
+    job = ShardedJob.read(Folders(Path(root)).job)
     _ = job.flow, job.layout.place
     return job
 
@@ -116,7 +116,7 @@ class _Key:
         return self._keys[number]
 
 
-class Reading(KeyedProcessFunction):  # type: ignore[misc]
+class ReaderFunction(KeyedProcessFunction):  # type: ignore[misc]
     """One reader for each partition of this task."""
 
     def __init__(self, root: str, partitions: list[int]) -> None:
@@ -149,12 +149,12 @@ class Reading(KeyedProcessFunction):  # type: ignore[misc]
         number = self._numbers[ctx.get_current_key()]
         if number not in self._readers:
             self._readers[number] = PartitionReader(_job(self._root), number, self._state.load())
-        reader, messenger = self._readers[number], _job(self._root).layout.peopled[0]
+        reader, messenger = self._readers[number], _job(self._root).layout.nonempty[0]
         counts = reader.counts
         end = time.monotonic() + _TURN
         wait: int | None = _SOON
         while time.monotonic() < end:
-            self._tell(number, reader)
+            self._report(number, reader)
             most = min(_AHEAD, _job(self._root).capacity)
             if self._progress.too_far_ahead(number, reader.closed, most):
                 wait = _HELD_BACK
@@ -166,13 +166,13 @@ class Reading(KeyedProcessFunction):  # type: ignore[misc]
             if step.done or step.wait:
                 wait = None if step.done else int(step.wait * 1000)
                 break
-        self._tell(number, reader)
+        self._report(number, reader)
         if reader.counts != counts:
             yield messenger, reader.counts.written().encode()
         self._state.save(reader.state)
         self._come_back(ctx, wait)
 
-    def _tell(self, number: int, reader: PartitionReader) -> None:
+    def _report(self, number: int, reader: PartitionReader) -> None:
         self._progress.tell(number, reader.closed if reader.waited_for else None)
 
     def _come_back(self, ctx: KeyedProcessFunction.Context, wait: int | None) -> None:
@@ -185,7 +185,7 @@ class Reading(KeyedProcessFunction):  # type: ignore[misc]
         self._due.update(due)
 
 
-class Closing(KeyedProcessFunction):  # type: ignore[misc]
+class ShardFunction(KeyedProcessFunction):  # type: ignore[misc]
     """The shards of this task."""
 
     def __init__(self, root: str) -> None:
@@ -214,17 +214,17 @@ class Closing(KeyedProcessFunction):  # type: ignore[misc]
         shard = self._shards[number]
         finished, counts = shard.finished, shard.counts
         for told in shard.take(piece):
-            if isinstance(told, Late):
+            if isinstance(told, LateTuples):
                 yield from map(letter, self._letters(told))
             else:
-                yield Line.of(number, told).written()
+                yield ShardLine.of(number, told).written()
         if shard.counts != counts:
             yield shard.counts.written()
         if shard.finished and not finished:
-            yield Line(number).written()
+            yield ShardLine(number).written()
         self._state.save(shard.state)
 
-    def _letters(self, late: Late) -> Iterator[str]:
+    def _letters(self, late: LateTuples) -> Iterator[str]:
         partition = _job(self._root).partitions[late.partition]
         for subject, moment in zip(late.subjects.to_pylist(), late.times.tolist(), strict=True):
             yield json.dumps(

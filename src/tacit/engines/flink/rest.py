@@ -30,7 +30,7 @@ class Overview:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class FlinkJob:
     """A job of the cluster; `state` is Flink's word for it, such as RUNNING."""
 
     id: str
@@ -55,7 +55,7 @@ class TaskManager:
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoints:
+class FlinkCheckpoints:
     """How a job's checkpoints went: sizes in bytes, durations in seconds."""
 
     completed: int
@@ -114,13 +114,13 @@ class Cluster:
         classpath = self._ask("GET", "/v1/jobmanager/environment")["classpath"]
         return any("/flink-python" in jar for jar in classpath)
 
-    def jobs(self) -> list[Job]:
+    def jobs(self) -> list[FlinkJob]:
         """All jobs that it knows of, those that have ended too, the latest first."""
         found = self._ask("GET", "/v1/jobs/overview")["jobs"]
         found.sort(key=lambda job: job["start-time"], reverse=True)
-        return [Job(job["jid"], job["name"], job["state"]) for job in found]
+        return [FlinkJob(job["jid"], job["name"], job["state"]) for job in found]
 
-    def running(self, name: str) -> Job | None:
+    def running(self, name: str) -> FlinkJob | None:
         """The job of this name that has not ended, if there is one."""
         return next((job for job in self.jobs() if job.name == name and not job.ended), None)
 
@@ -172,12 +172,12 @@ class Cluster:
         """Have a job make a checkpoint now; it is not waited for."""
         self._ask("POST", f"/v1/jobs/{job}/checkpoints", {"checkpointType": "CONFIGURED"})
 
-    def checkpoints(self, job: str) -> Checkpoints:
+    def checkpoints(self, job: str) -> FlinkCheckpoints:
         """How the checkpoints of a job went so far."""
         said = self._ask("GET", f"/v1/jobs/{job}/checkpoints")
         latest = said["latest"]["completed"]
         durations = said["summary"]["end_to_end_duration"]
-        return Checkpoints(
+        return FlinkCheckpoints(
             completed=said["counts"]["completed"],
             failed=said["counts"]["failed"],
             restored=said["counts"]["restored"],

@@ -10,13 +10,12 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from tacit.counting import count
 from tacit.engines.flink.folders import Folders
+from tacit.engines.flink.launch import RunningJob, start
 from tacit.engines.flink.progress import Progress
-from tacit.engines.flink.staged import Staged
-from tacit.engines.flink.starting import Placed, start
+from tacit.engines.flink.staged_files import StagedFiles
 from tacit.engines.sharded.collector import Collector
-from tacit.engines.sharded.job import Job
+from tacit.engines.sharded.job import ShardedJob
 from tacit.errors import EngineError, LedgerLostError
 from tacit.ledger.drafts import Draft
 from tacit.ledger.lease import Lease
@@ -24,6 +23,7 @@ from tacit.ledger.ledger import Ledger
 from tacit.pipeline.delivery import Delivery
 from tacit.pipeline.refusals import Refusals
 from tacit.pipeline.sinks import Sink
+from tacit.quantities import count
 
 _LOOK: Final = 0.1
 """Seconds between looks at what shards have told."""
@@ -36,7 +36,7 @@ log = logging.getLogger("tacit.flink")
 
 
 @dataclass
-class Outcome:
+class SubmitOutcome:
     """What came of a run."""
 
     windows: int = 0
@@ -64,7 +64,7 @@ class FlinkRun:
     def __init__(
         self,
         name: str,
-        job: Job,
+        job: ShardedJob,
         folders: Folders,
         ledger: Ledger,
         lease: Lease,
@@ -84,7 +84,7 @@ class FlinkRun:
         self._settings = dict(settings or {})
         self._delivery = Delivery.from_ledger(ledger, lease, outlets)
         self._collector = Collector(job, lease, self._released)
-        self._staged = Staged(folders)
+        self._staged = StagedFiles(folders)
         self._progress = Progress(folders.progress)
         self._stopping = threading.Event()
         self._hurried = False
@@ -93,8 +93,8 @@ class FlinkRun:
         """Whether the ledger did not answer the last time."""
         self._restored = 0
         """How often the job went on from a checkpoint."""
-        self.outcome = Outcome()
-        self.placed: Placed | None = None
+        self.outcome = SubmitOutcome()
+        self.placed: RunningJob | None = None
         """The job, once it is there."""
         self.released_at = 0.0
         """When the last window was released, by `time.perf_counter`."""
@@ -103,7 +103,7 @@ class FlinkRun:
         """Stop the job with a savepoint, from which it can go on. Any thread may say so."""
         self._stopping.set()
 
-    def run(self) -> Outcome:
+    def run(self) -> SubmitOutcome:
         """Go on until the input ends or `stop` is called."""
         known = self._folders.latest_state() is not None
         with closing(self._delivery):
@@ -128,7 +128,7 @@ class FlinkRun:
             self._follow(placed)
             return self._delivered()
 
-    def _delivered(self) -> Outcome:
+    def _delivered(self) -> SubmitOutcome:
         self._staged.write_letters()
         refusals = self._staged.refusals
         self.outcome.taken, self.outcome.refused = refusals.taken, refusals.reasons
@@ -136,7 +136,7 @@ class FlinkRun:
             self._delivery.check()
         return self.outcome
 
-    def _follow(self, placed: Placed) -> None:
+    def _follow(self, placed: RunningJob) -> None:
         """Release what is told until the input ends or the job is stopped."""
         self._answered = time.monotonic()
         while not self._collector.finished:
@@ -145,20 +145,20 @@ class FlinkRun:
                 self._collect()
                 return
             if not self._collect():
-                self._insist_alive(placed)
+                self._check_alive(placed)
                 self._hurry(placed)
                 time.sleep(_LOOK)
         placed.end(self._folders.savepoints.as_uri())
         self.outcome.finished = True
 
-    def _hurry(self, placed: Placed) -> None:
+    def _hurry(self, placed: RunningJob) -> None:
         """Ask for a checkpoint when nothing more is read: the last windows are told with it."""
         if not self._hurried and self._progress.is_over():
             self._hurried = True
             with suppress(EngineError):
                 placed.cluster.checkpoint(placed.job)
 
-    def _stopped(self, placed: Placed) -> str:
+    def _stopped(self, placed: RunningJob) -> str:
         """Stop the job with a savepoint: as soon as all its tasks run, which takes a while."""
         deadline = time.monotonic() + _PATIENCE
         while True:
@@ -194,7 +194,7 @@ class FlinkRun:
         self.outcome.answers += draft.answers
         self._delivery.release(number)
 
-    def _insist_alive(self, placed: Placed) -> None:
+    def _check_alive(self, placed: RunningJob) -> None:
         """Raise where the job has ended by itself, or its cluster is gone for long."""
         if time.monotonic() - self._asked < _ASK:
             return

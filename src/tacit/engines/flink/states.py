@@ -25,7 +25,7 @@ class TextState(Protocol):
         """Another one instead."""
 
 
-class LateText(str):
+class LazyText(str):
     """A text that is made when Flink asks for its bytes, and not at every change.
 
     Flink asks before a checkpoint and some times in between: for a shard about a quarter as often
@@ -34,7 +34,7 @@ class LateText(str):
 
     _make: Callable[[], bytes]
 
-    def __new__(cls, make: Callable[[], bytes]) -> LateText:
+    def __new__(cls, make: Callable[[], bytes]) -> LazyText:
         """The text for what `make` gives when it is called."""
         text = super().__new__(cls)
         text._make = make
@@ -64,4 +64,4 @@ class BytesState:
 
     def save(self, make: Callable[[], bytes]) -> None:
         """Keep what `make` gives when Flink asks for it."""
-        self._text.update(LateText(make))
+        self._text.update(LazyText(make))

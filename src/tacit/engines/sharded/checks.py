@@ -9,16 +9,16 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tacit.engines.sharded.saved import check_array, check_places
+from tacit.engines.sharded.saved_state import check_array, check_places
 from tacit.errors import StateError
-from tacit.pipeline.shard import Shard, below
+from tacit.pipeline.window_state import WindowState, below
 
 _SLOT: Final = 2
 """The row of a table of moments that holds slots."""
 
 
 def check_windows(
-    windows: Shard, arrays: Mapping[str, NDArray[Any]], frames: Mapping[str, pl.DataFrame]
+    windows: WindowState, arrays: Mapping[str, NDArray[Any]], frames: Mapping[str, pl.DataFrame]
 ) -> None:
     """Raise StateError unless these arrays and frames fit the windows of a fresh shard."""
     fresh, _ = windows.state()

@@ -14,13 +14,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.answers.packing import join
-from tacit.engines.sharded.job import Job
-from tacit.engines.sharded.lines import Line
+from tacit.answers.codec import join
+from tacit.engines.sharded.job import ShardedJob
+from tacit.engines.sharded.lines import ShardLine
 from tacit.errors import LedgerLostError, StaleError, StateError
 from tacit.ledger.drafts import Draft
 from tacit.ledger.lease import Lease
-from tacit.pipeline.charging import accounts_of
+from tacit.pipeline.accountant import accounts_of
 
 _AT_ONCE: Final = 64
 """Windows that are released in one transaction at most."""
@@ -34,7 +34,10 @@ class Collector:
     """Releases windows in their order, as soon as they are complete."""
 
     def __init__(
-        self, job: Job, lease: Lease, released: Callable[[int, Draft], None] = lambda *_: None
+        self,
+        job: ShardedJob,
+        lease: Lease,
+        released: Callable[[int, Draft], None] = lambda *_: None,
     ) -> None:
         self._job = job
         self._lease = lease
@@ -44,7 +47,7 @@ class Collector:
         self._limited = job.protected and any(one.limit is not None for one in spec.private)
         accounts = accounts_of(job.terms, job.subjects.names) if job.protected else []
         self._accounts = lease.accounts(job.ids, accounts)
-        self._told: dict[int, dict[int, Line]] = {}
+        self._received: dict[int, dict[int, ShardLine]] = {}
         until = lease.until()
         self._next: int | None = None if until is None else self._number(until)
         self._last = _marks(lease.checkpoint())
@@ -54,14 +57,14 @@ class Collector:
     @property
     def finished(self) -> bool:
         """Whether all shards are finished and everything is released."""
-        return self._finished >= set(self._job.layout.peopled) and not self._told
+        return self._finished >= set(self._job.layout.nonempty) and not self._received
 
     @property
     def next_window(self) -> int | None:
         """The first window that is not released; None before any is known."""
         return self._next
 
-    def take(self, lines: Iterable[Line]) -> None:
+    def take(self, lines: Iterable[ShardLine]) -> None:
         """What shards have told; what they told before may come again."""
         for line in lines:
             if line.finished:
@@ -70,17 +73,17 @@ class Collector:
             if self._next is None:
                 self._next = line.first
             if line.window >= self._next:
-                self._told.setdefault(line.window, {})[line.shard] = line
+                self._received.setdefault(line.window, {})[line.shard] = line
             elif self._windows.panes > 1 and line.window == self._next - 1:
-                self._insist_same(line)
+                self._check_same(line)
 
     def release(self) -> int:
         """Release what is complete; how many windows that were."""
-        shards, total = self._job.layout.peopled, 0
+        shards, total = self._job.layout.nonempty, 0
         while self._next is not None:
-            ready: list[list[Line]] = []
+            ready: list[list[ShardLine]] = []
             while len(ready) < _AT_ONCE:
-                told = self._told.get(self._next + len(ready), {})
+                told = self._received.get(self._next + len(ready), {})
                 if len(told) < len(shards):
                     break
                 ready.append([told[shard] for shard in shards])
@@ -90,7 +93,7 @@ class Collector:
             total += len(ready)
         return total
 
-    def _commit(self, ready: list[list[Line]]) -> None:
+    def _commit(self, ready: list[list[ShardLine]]) -> None:
         drafts = [self._draft(lines) for lines in ready]
         last = {str(line.shard): line.mark for line in ready[-1]}
         try:
@@ -102,11 +105,11 @@ class Collector:
             raise
         self._last = last
         for place, (lines, draft) in enumerate(zip(ready, drafts, strict=True)):
-            del self._told[lines[0].window]
+            del self._received[lines[0].window]
             self._released(number - len(drafts) + 1 + place, draft)
         self._next = ready[-1][0].window + 1
 
-    def _draft(self, lines: list[Line]) -> Draft:
+    def _draft(self, lines: list[ShardLine]) -> Draft:
         windows, terms = self._windows, self._job.terms
         start = self._start(lines[0].window)
         exhausted = self._exhausted(lines, start)
@@ -122,7 +125,7 @@ class Collector:
             charges=self._accounts.charges(start, exhausted),
         )
 
-    def _exhausted(self, lines: list[Line], start: int) -> NDArray[np.bool_]:
+    def _exhausted(self, lines: list[ShardLine], start: int) -> NDArray[np.bool_]:
         """Whose limit is reached, as the shards have reckoned and the ledger has it too."""
         whole = np.zeros(len(self._job.subjects), np.bool_)
         if not self._limited:
@@ -134,7 +137,7 @@ class Collector:
             raise StateError(_OTHERS)
         return whole
 
-    def _insist_same(self, line: Line) -> None:
+    def _check_same(self, line: ShardLine) -> None:
         """Refuse to go on from where panes would be drawn a second time."""
         if self._last.get(str(line.shard)) != line.mark:
             raise StateError(

@@ -18,7 +18,7 @@ from tacit.errors import StateError
 from tacit.events.subjects import Subjects
 from tacit.ledger.accounts import Amounts, Key
 from tacit.patterns.tree import elements
-from tacit.pipeline.flow import Flow
+from tacit.pipeline.compiled_spec import CompiledSpec
 from tacit.pipeline.versions import SpecVersion
 from tacit.privacy.noise import Noise
 from tacit.windows.panes import ring_capacity
@@ -42,7 +42,7 @@ class Partition:
 
 
 @dataclass(frozen=True)
-class Job:
+class ShardedJob:
     """What is asked of which subjects, and where the tuples come from."""
 
     terms: SpecVersion
@@ -64,9 +64,9 @@ class Job:
         return Layout(self.subjects, self.shards)
 
     @cached_property
-    def flow(self) -> Flow:
+    def flow(self) -> CompiledSpec:
         """What is done with tuples; noise is drawn from the machine's own source."""
-        return self.terms.flow(Noise()) if self.protected else Flow(self.terms.spec)
+        return self.terms.flow(Noise()) if self.protected else CompiledSpec(self.terms.spec)
 
     @property
     def words(self) -> int:
@@ -124,7 +124,7 @@ class Job:
         return (folder / _PLAIN).exists()
 
     @classmethod
-    def read(cls, folder: Path) -> Job:
+    def read(cls, folder: Path) -> ShardedJob:
         """What `write` put there."""
         try:
             plain = json.loads((folder / _PLAIN).read_text("utf-8"))

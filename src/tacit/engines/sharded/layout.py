@@ -32,7 +32,7 @@ class Layout:
         return _places(self.shard, self.shards)
 
     @cached_property
-    def peopled(self) -> tuple[int, ...]:
+    def nonempty(self) -> tuple[int, ...]:
         """The shards that have any subjects, in order."""
         return tuple(np.unique(self.shard).tolist())
 

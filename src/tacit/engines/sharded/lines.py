@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.engines.sharded.shard import Told
+from tacit.engines.sharded.shard import ShardAnswers
 from tacit.errors import StateError
 
 LETTERS: Final = b"letters\n"
@@ -28,7 +28,7 @@ def letter_in(text: str) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ShardLine:
     """The answers of a window for a shard's subjects, or word that the shard is finished."""
 
     shard: int
@@ -41,7 +41,7 @@ class Line:
     mark: str = ""
 
     @classmethod
-    def of(cls, shard: int, told: Told) -> Line:
+    def of(cls, shard: int, told: ShardAnswers) -> ShardLine:
         """What a shard told."""
         return cls(shard, told.window, told.first, told.exhausted, told.body, told.mark)
 
@@ -62,7 +62,7 @@ class Line:
         return f"{self.shard} {self.window} {self.first} {people} {self.mark} {body}"
 
     @classmethod
-    def read(cls, text: str) -> Line:
+    def read(cls, text: str) -> ShardLine:
         """What `written` gave."""
         try:
             shard, window, *rest = text.split()

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tacit.engines.sharded.saved import read_stream
+from tacit.engines.sharded.saved_state import read_stream
 from tacit.errors import StateError
 
 _MARK: Final = b"piece 2\n"
@@ -24,7 +24,7 @@ _WIDTHS: Final = (np.uint8, np.uint16, np.uint32, np.uint64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Piece:
+class ShardBatch:
     """Tuples of one shard, all of them taken, in their partition's order of arrival."""
 
     partition: int
@@ -47,7 +47,7 @@ class Piece:
     attributes: pa.RecordBatch | None = None
     """The columns that conditions compare, a row for each tuple."""
 
-    def without_tuples(self) -> Piece:
+    def without_tuples(self) -> ShardBatch:
         """How far the partition is, alone."""
         return replace(
             self,
@@ -94,7 +94,7 @@ class Piece:
         return partition
 
     @classmethod
-    def from_bytes(cls, given: bytes) -> Piece:
+    def from_bytes(cls, given: bytes) -> ShardBatch:
         """What `to_bytes` gave; raises StateError for anything else."""
         partition, stream, least, closed, ended, *rest = _head(given)
         base, count, words, idle, finished, codes, compared = rest

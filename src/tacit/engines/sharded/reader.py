@@ -18,15 +18,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tacit.connectors.opening import open_input
+from tacit.connectors.openers import open_input
 from tacit.engines.sharded.counts import TupleCounts
-from tacit.engines.sharded.job import Job
-from tacit.engines.sharded.pieces import Piece
-from tacit.engines.sharded.saved import SavedState, check_array, restoring
+from tacit.engines.sharded.job import ShardedJob
+from tacit.engines.sharded.pieces import ShardBatch
+from tacit.engines.sharded.saved_state import SavedState, check_array, restoring
 from tacit.kernels import compiled
 from tacit.pipeline.batches import MergedBatch
 from tacit.pipeline.deadletters import DeadLetters
-from tacit.pipeline.engine import Refused
+from tacit.pipeline.engine import RefusedRows
 from tacit.pipeline.reader import Input, Position, Positions, Reader, RegistryExtractor
 from tacit.pipeline.sources import Batch
 from tacit.windows.clock import NONE, TAKEN, Clock, Verdicts
@@ -36,7 +36,7 @@ PULSE: Final = 0.05
 
 
 @dataclass
-class Step:
+class ReaderStep:
     """What came of a turn."""
 
     pieces: list[tuple[int, bytes]] = field(default_factory=list)
@@ -52,7 +52,7 @@ class Step:
 class PartitionReader:
     """Reads one partition, a batch at each turn."""
 
-    def __init__(self, job: Job, number: int, state: bytes | None = None) -> None:
+    def __init__(self, job: ShardedJob, number: int, state: bytes | None = None) -> None:
         partition = job.partitions[number]
         self.spec = job.terms.spec
         self._job = job
@@ -102,16 +102,16 @@ class PartitionReader:
         """Whether others have to wait for it."""
         return not (self._done or self._idle)
 
-    def step(self) -> Step:
+    def step(self) -> ReaderStep:
         """Take what comes next."""
         if self._done:
-            return Step(done=True)
-        step = Step()
+            return ReaderStep(done=True)
+        step = ReaderStep()
         try:
             batch = next(self._batches)
         except StopIteration:
             self._done = step.done = True
-            step.pieces = list(self._told())
+            step.pieces = list(self._messages())
         else:
             self._turn(step, batch)
         while self._rejected and (self._rejected[0][0] <= self._rows or self._done):
@@ -125,7 +125,7 @@ class PartitionReader:
         self._dead_letters.counts.clear()
         return step
 
-    def _turn(self, step: Step, batch: MergedBatch | None) -> None:
+    def _turn(self, step: ReaderStep, batch: MergedBatch | None) -> None:
         """What comes of tuples, or of none."""
         if batch is not None and len(batch):
             self._rows += len(batch)
@@ -135,7 +135,7 @@ class PartitionReader:
         silent = time.monotonic() - self._heard > self._job.idle / 1_000_000
         if silent and not self._idle:
             self._idle = self._was_idle = True
-            step.pieces = list(self._told())
+            step.pieces = list(self._messages())
         step.wait = PULSE
 
     def state(self) -> bytes:
@@ -182,7 +182,7 @@ class PartitionReader:
         begin = 0
         while begin < len(batch):
             end = clock.judge(batch.slots, batch.times, self._since, begin, 0, True, verdicts)
-            clock.hand_on(clock.closed)
+            clock.mark_closed(clock.closed)
             each = verdicts.each
             self._taken += int(np.count_nonzero(each[begin:end] == TAKEN))
             self._refuse(batch, begin, np.flatnonzero(each[begin:end]), each)
@@ -208,7 +208,7 @@ class PartitionReader:
             layout.shards,
         )
         compared = self._job.flow.evaluator.attributes.get(self._input.stream, ())
-        for shard in layout.peopled:
+        for shard in layout.nonempty:
             own = slice(starts[shard], starts[shard + 1])
             attributes = None
             if compared and own.start < own.stop:
@@ -216,12 +216,12 @@ class PartitionReader:
                 attributes = origin.table.select(list(compared)).take(pa.array(chosen))
             yield shard, self._piece(places[own], times[own], masks[own], attributes)
 
-    def _told(self) -> Iterator[tuple[int, bytes]]:
+    def _messages(self) -> Iterator[tuple[int, bytes]]:
         """Word for every shard that has no tuples with it."""
         places, times = np.empty(0, np.int32), np.empty(0, np.int64)
         masks = np.empty((0, self._job.words), np.uint64)
         piece = self._piece(places, times, masks, None)
-        for shard in self._job.layout.peopled:
+        for shard in self._job.layout.nonempty:
             yield shard, piece
 
     def _piece(
@@ -233,7 +233,7 @@ class PartitionReader:
     ) -> bytes:
         clock, least = self._clock, self._clock.first_window
         seen = clock.newest is not None
-        return Piece(
+        return ShardBatch(
             self._number,
             list(self.spec.streams).index(self._input.stream),
             least if least is not None and seen else NONE,
@@ -255,7 +255,7 @@ class PartitionReader:
         verdicts: NDArray[np.uint8],
     ) -> None:
         for rows, lines, places in batch.trace(begin + chosen):
-            self._reader.refuse(Refused(rows, lines, batch.times[places], verdicts[places]))
+            self._reader.refuse(RefusedRows(rows, lines, batch.times[places], verdicts[places]))
 
 
 @compiled

@@ -16,18 +16,18 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tacit.answers.packing import pack
+from tacit.answers.codec import pack
 from tacit.engines.sharded.checks import check_windows
 from tacit.engines.sharded.counts import TupleCounts
-from tacit.engines.sharded.job import Job
-from tacit.engines.sharded.pieces import Piece
-from tacit.engines.sharded.saved import SavedState, check_array, check_places, restoring
+from tacit.engines.sharded.job import ShardedJob
+from tacit.engines.sharded.pieces import ShardBatch
+from tacit.engines.sharded.saved_state import SavedState, check_array, check_places, restoring
 from tacit.events.subjects import Subjects
 from tacit.ledger.accounts import Accounts, Amounts, Key
+from tacit.pipeline.accountant import accounts_of
 from tacit.pipeline.batches import MergedBatch, Rows
-from tacit.pipeline.charging import accounts_of
-from tacit.pipeline.shard import ClosedWindows
-from tacit.pipeline.shard import Shard as Windows
+from tacit.pipeline.window_state import ClosedWindows
+from tacit.pipeline.window_state import WindowState as Windows
 from tacit.windows.clock import LATE, NONE, REASONS, TAKEN, Verdicts
 
 _TRUE: Final = "true"
@@ -35,7 +35,7 @@ _TRUE: Final = "true"
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ShardAnswers:
     """The answers of one window for a shard's subjects."""
 
     window: int
@@ -50,7 +50,7 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class Late:
+class LateTuples:
     """Tuples that came after others had given up waiting for their partition."""
 
     partition: int
@@ -59,7 +59,7 @@ class Late:
 
 
 @dataclass(frozen=True, slots=True)
-class _Opening:
+class _OpeningBalance:
     """What a shard's subjects had spent before the job."""
 
     spent: dict[Key, Amounts]
@@ -71,7 +71,7 @@ class _Opening:
 class Shard:
     """Takes pieces, and gives the answers of windows as they close."""
 
-    def __init__(self, job: Job, number: int, state: bytes | None = None) -> None:
+    def __init__(self, job: ShardedJob, number: int, state: bytes | None = None) -> None:
         self._job = job
         windows = job.terms.spec.windows
         self._size, self._panes = windows.pane, windows.panes
@@ -86,7 +86,7 @@ class Shard:
         )
         self._accounts = _accounts(job, members, subjects)
         self._first = self._next = NONE
-        self._progress: dict[int, Piece] = {}
+        self._progress: dict[int, ShardBatch] = {}
         """The last piece of each partition that was laid, without its tuples."""
         self._waiting: dict[int, deque[bytes]] = {}
         self._late = 0
@@ -97,9 +97,9 @@ class Shard:
         if state is not None:
             self._restore(state)
 
-    def take(self, given: bytes) -> Iterator[Told | Late]:
+    def take(self, given: bytes) -> Iterator[ShardAnswers | LateTuples]:
         """Take a piece; the answers of the windows that it closes."""
-        partition = Piece.partition_of(given)
+        partition = ShardBatch.partition_of(given)
         check_places("partition", np.array([partition]), len(self._job.partitions))
         self._waiting.setdefault(partition, deque()).append(given)
         if len(self._progress.keys() | self._waiting.keys()) < len(self._job.partitions):
@@ -140,15 +140,15 @@ class Shard:
             f"shard {self._number}", -self._late, {REASONS[LATE]: self._late} if self._late else {}
         )
 
-    def _read(self, given: bytes) -> Piece:
+    def _read(self, given: bytes) -> ShardBatch:
         """A piece that fits this shard: compiled code takes its places as they are."""
-        piece = Piece.from_bytes(given)
+        piece = ShardBatch.from_bytes(given)
         check_places("slots", piece.slots, self._windows.panes.slots)
         check_places("stream", np.array([piece.stream]), len(self._streams))
         check_array("masks", piece.masks, np.uint64, (None, self._job.words))
         return piece
 
-    def _lay_what_fits(self) -> Iterator[Late]:
+    def _lay_what_fits(self) -> Iterator[LateTuples]:
         """Lay the pieces that the windows which are held have room for."""
         end = (self._lowest() + self._windows.panes.capacity) * self._size
         for partition, waiting in self._waiting.items():
@@ -157,10 +157,10 @@ class Shard:
                 if piece.times.max(initial=NONE) >= end:
                     break
                 waiting.popleft()
-                yield from self._lay(piece)
+                yield from self._insert(piece)
                 self._progress[partition] = piece.without_tuples()
 
-    def _lay(self, piece: Piece) -> Iterator[Late]:
+    def _insert(self, piece: ShardBatch) -> Iterator[LateTuples]:
         if not len(piece.times):
             return
         open_from = NONE if self._next == NONE else self._next * self._size
@@ -170,11 +170,11 @@ class Shard:
         if piece.attributes is not None:
             rows = (Rows(self._streams[piece.stream], piece.attributes),)
         arrivals = MergedBatch(piece.times, piece.slots, piece.masks, rows)
-        self._windows.lay(arrivals, Verdicts.of(verdicts), 0, len(arrivals))
+        self._windows.insert(arrivals, Verdicts.of(verdicts), 0, len(arrivals))
         if late.any():
             self._late += int(np.count_nonzero(late))
             names = self._windows.subjects.names.take(pa.array(piece.slots[late]))
-            yield Late(piece.partition, names, piece.times[late])
+            yield LateTuples(piece.partition, names, piece.times[late])
 
     def _lowest(self) -> int:
         """The first window that a tuple may still be laid into."""
@@ -205,14 +205,14 @@ class Shard:
             self._first = self._next = first
         return stop
 
-    def _close(self, stop: int) -> Iterator[Told]:
+    def _close(self, stop: int) -> Iterator[ShardAnswers]:
         """Close windows up to one, as many as are held at a time."""
         held = self._windows.panes.capacity
         begin, self._next = self._next, min(stop, self._next + held)
         for handed in self._windows.close(begin, self._next, 1):
             yield self._answered(handed)
 
-    def _answered(self, handed: ClosedWindows) -> Told:
+    def _answered(self, handed: ClosedWindows) -> ShardAnswers:
         exhausted = None
         if self._accounts is not None:
             start = (handed.closed.first - self._panes + 1) * self._size
@@ -221,7 +221,7 @@ class Shard:
         answers = self._windows.answer(handed, exhausted)
         body = pack([answers], [self._ids], self._job.terms.consumers)
         mark = secrets.token_hex(16) if self._job.protected else _TRUE
-        return Told(handed.closed.first, self._first, exhausted, body, mark)
+        return ShardAnswers(handed.closed.first, self._first, exhausted, body, mark)
 
     def _restore(self, state: bytes) -> None:
         saved = SavedState.from_bytes(state)
@@ -254,7 +254,7 @@ class Shard:
         self._late, self.finished = int(kept["late"]), bool(kept["finished"])
 
 
-def _accounts(job: Job, members: NDArray[np.int64], subjects: Subjects) -> Accounts | None:
+def _accounts(job: ShardedJob, members: NDArray[np.int64], subjects: Subjects) -> Accounts | None:
     """The accounts of a shard's subjects, if any private pattern has a limit.
 
     What they spend follows the schedule, so every shard can tell by itself who is exhausted.
@@ -269,5 +269,5 @@ def _accounts(job: Job, members: NDArray[np.int64], subjects: Subjects) -> Accou
         spent[key] = np.zeros(len(ids), np.int64)
         spent[key][known] = amounts[ids[known]]
     return Accounts(
-        np.arange(len(members)), accounts_of(job.terms, subjects.names), _Opening(spent)
+        np.arange(len(members)), accounts_of(job.terms, subjects.names), _OpeningBalance(spent)
     )

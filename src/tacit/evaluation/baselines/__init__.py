@@ -6,7 +6,7 @@ from typing import Final
 
 from tacit.evaluation.baselines.budget_absorption import BudgetAbsorption
 from tacit.evaluation.baselines.budget_distribution import BudgetDistribution
-from tacit.evaluation.baselines.decoding import Decoder, literal, measured, posterior
+from tacit.evaluation.baselines.decoding import BaselineDecoder, literal, measured, posterior
 from tacit.evaluation.baselines.event_level import EventLevel
 from tacit.evaluation.baselines.landmark import LandmarkAdaptive, LandmarkUniform
 from tacit.evaluation.baselines.prior_alone import PriorAlone
@@ -33,9 +33,9 @@ BASELINES: Final[tuple[Baseline, ...]] = (
 __all__ = [
     "BASELINES",
     "Baseline",
+    "BaselineDecoder",
     "BudgetAbsorption",
     "BudgetDistribution",
-    "Decoder",
     "EventLevel",
     "LandmarkAdaptive",
     "LandmarkUniform",

@@ -20,7 +20,7 @@ from tacit.privacy.quality import Confusion, micro_alpha
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Decoder:
+class BaselineDecoder:
     """For each query and grade, the noisy presences y for which the answer is yes."""
 
     setting: Setting
@@ -39,15 +39,15 @@ class Decoder:
         )
 
 
-def literal(setting: Setting) -> Decoder:
+def literal(setting: Setting) -> BaselineDecoder:
     """Treats noisy presence as true."""
     tables = tuple(np.broadcast_to(asked.table, (256, len(asked.table))) for asked in setting.asked)
-    return Decoder(setting, tables)
+    return BaselineDecoder(setting, tables)
 
 
 def posterior(
     baseline: Baseline, setting: Setting, epsilon: Amount, random: np.random.Generator
-) -> Decoder:
+) -> BaselineDecoder:
     """Answers yes if a query is likely enough, for the best expected micro Q on history.
 
     The baseline is run on history, to learn how often it repeats a release and how much a
@@ -60,7 +60,7 @@ def posterior(
     found = [_cells(asked, channels, shares) for asked in setting.asked]
     flat = [DecoderCells(*(part.ravel() for part in cells)) for cells in found]
     threshold, _ = cut_cells(flat, micro_alpha(setting.alphas))
-    return Decoder(setting, tuple(cells.posterior >= threshold for cells in found))
+    return BaselineDecoder(setting, tuple(cells.posterior >= threshold for cells in found))
 
 
 def true_answers(setting: Setting, presence: Presence) -> NDArray[np.bool_]:
@@ -80,7 +80,7 @@ def measured(
     """The counts of one release with each decoding, for each query."""
     truth = true_answers(setting, presence)
     release = baseline.release(presence, setting, epsilon, random)
-    decoders: dict[Decode, Decoder] = {
+    decoders: dict[Decode, BaselineDecoder] = {
         "literal": literal(setting),
         "posterior": posterior(baseline, setting, epsilon, random),
     }

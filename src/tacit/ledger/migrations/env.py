@@ -2,7 +2,7 @@
 
 from alembic import context
 
-from tacit.ledger.upgrading import VERSION_TABLE
+from tacit.ledger.upgrade import VERSION_TABLE
 
 if hasattr(context, "config"):  # or this file is only looked at
     connection = context.config.attributes["connection"]

@@ -9,7 +9,7 @@ from math import lcm
 from typing import ClassVar, Final, Protocol
 
 from tacit.privacy.elements import Elements, uniform_shares
-from tacit.privacy.mechanisms.flips import Chosen, Flips, choose_threshold
+from tacit.privacy.mechanisms.flips import ChosenFlips, Flips, choose_threshold
 from tacit.privacy.mechanisms.mechanism import PlanGoal
 from tacit.privacy.mechanisms.objective import ElementObjective
 from tacit.privacy.mechanisms.uniform import Uniform
@@ -28,7 +28,7 @@ _SHOWN: Final = 0.2
 """Shares are moved for a gain in quality of at least this part of its sampling error."""
 
 
-class Standing(Protocol):
+class SearchState(Protocol):
     """Where a search stands: an epsilon for each element, and its value."""
 
     @property
@@ -45,7 +45,7 @@ class Standing(Protocol):
 class Objective(Protocol):
     """What a search makes large. Floats are enough: it decides on shares, not on a flip."""
 
-    def at(self, epsilons: Mapping[str, float]) -> Standing:
+    def at(self, epsilons: Mapping[str, float]) -> SearchState:
         """A standing with these epsilons, of all private elements."""
 
 
@@ -71,7 +71,7 @@ class Adaptive(Flips):
     name: ClassVar[str] = "adaptive"
 
     @classmethod
-    def choose(cls, policy: Policy, statistics: Statistics, goal: PlanGoal) -> Chosen:
+    def choose(cls, policy: Policy, statistics: Statistics, goal: PlanGoal) -> ChosenFlips:
         """Uniform shares, moved where history shows that it pays."""
         made, threshold = Uniform.choose(policy, statistics, goal)
         objective = ElementObjective(
@@ -86,8 +86,8 @@ class Adaptive(Flips):
         # A gain that history can hardly show is as likely none on other windows.
         least = _SHOWN / max(1.0, float(statistics.positives.sum())) ** 0.5
         if objective.value(_floats(moved)) <= objective.value(_floats(made)) + least:
-            return Chosen(made, threshold)
-        return Chosen(moved, choose_threshold(moved, statistics, goal, statistics.sightings))
+            return ChosenFlips(made, threshold)
+        return ChosenFlips(moved, choose_threshold(moved, statistics, goal, statistics.sightings))
 
 
 def _floats(made: Elements) -> dict[str, float]:

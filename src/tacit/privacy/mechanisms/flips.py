@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from tacit.errors import PlanError
 from tacit.patterns.tree import Name, Pattern
-from tacit.privacy.auditing import Ratio, multiply_ratios, row_ratio
+from tacit.privacy.affected_queries import AffectedQuery, touched
 from tacit.privacy.certainty import Certainty
+from tacit.privacy.channel_audit import Ratio, multiply_ratios, row_ratio
 from tacit.privacy.decoding import Decoded, TableDecoder, decoding_program, tables
 from tacit.privacy.elements import Elements
 from tacit.privacy.evidence import Decode, Evidence, best_threshold
@@ -36,16 +37,15 @@ from tacit.privacy.mechanisms.mechanism import (
 from tacit.privacy.mechanisms.noisy_windows import NoisyWindows
 from tacit.privacy.mechanisms.pane_noise import PaneNoise
 from tacit.privacy.mechanisms.public_only import PublicTables
+from tacit.privacy.pane_counts import PaneCounts
 from tacit.privacy.policies import Policy
 from tacit.privacy.quality import Confusion
-from tacit.privacy.sightings import Sightings
 from tacit.privacy.statistics import Found, Statistics
-from tacit.privacy.touched import Touched, touched
 from tacit.windows.queries import Queries
 from tacit.windows.sliding import either
 
 
-class Chosen(NamedTuple):
+class ChosenFlips(NamedTuple):
     """The flips of elements, and the posterior from which on the answer is yes."""
 
     elements: Elements
@@ -60,7 +60,7 @@ class Flips(Mechanism):
     draws_panes = True
 
     elements: Elements
-    touched: tuple[Touched, ...]
+    touched: tuple[AffectedQuery, ...]
     literal: bool
     threshold: float
     right: tuple[Floats, ...]
@@ -73,7 +73,7 @@ class Flips(Mechanism):
 
     @classmethod
     @abstractmethod
-    def choose(cls, policy: Policy, statistics: Statistics, goal: PlanGoal) -> Chosen:
+    def choose(cls, policy: Policy, statistics: Statistics, goal: PlanGoal) -> ChosenFlips:
         """The flips of the policy's elements."""
 
     @classmethod
@@ -104,7 +104,7 @@ class Flips(Mechanism):
         return sorted({name for part in self.touched for name in part.elements})
 
     @property
-    def read_parts(self) -> tuple[Touched, ...]:
+    def read_parts(self) -> tuple[AffectedQuery, ...]:
         """The queries that must be read from noisy windows: no table tells their answers."""
         return tuple(
             part for part in self.touched if part.wide or (self.literal and part.table is None)
@@ -118,7 +118,7 @@ class Flips(Mechanism):
             for part, right in zip(self.touched, self.right, strict=True)
         ]
 
-    def _decoder(self, part: Touched, right: Floats, *, read: bool) -> TableDecoder:
+    def _decoder(self, part: AffectedQuery, right: Floats, *, read: bool) -> TableDecoder:
         # The context has the lowest bits of a cell, presence those above.
         cells = right.transpose(1, 0, 2).reshape(-1, 2)
         noisy = (part.query,) if part.wide else part.elements
@@ -208,14 +208,14 @@ class Flips(Mechanism):
         return self.elements.epsilons
 
 
-def flips_of(made: Elements, known: Found, sightings: Sightings | None) -> Floats:
+def flips_of(made: Elements, known: Found, sightings: PaneCounts | None) -> Floats:
     """What noise does to the elements of a query in a window."""
     flips = made.flips(known.elements)
     return flips if sightings is None else sightings.noise(known.elements, flips)
 
 
 def choose_threshold(
-    made: Elements, statistics: Statistics, goal: PlanGoal, sightings: Sightings | None
+    made: Elements, statistics: Statistics, goal: PlanGoal, sightings: PaneCounts | None
 ) -> float:
     """The posterior from which on to answer yes, for the best quality on history."""
     pairs = [(known, flips_of(made, known, sightings)) for known in statistics.evidence]
@@ -223,7 +223,7 @@ def choose_threshold(
     return max(best_threshold(pairs, goal.alphas, float(statistics.exact.sum()))[0], 1e-9)
 
 
-def _right(part: Touched, known: Found, flips: Floats, decode: Decode) -> Floats:
+def _right(part: AffectedQuery, known: Found, flips: Floats, decode: Decode) -> Floats:
     """`[context][presence or literal answer][answer]`: how likely an answer is right."""
     if isinstance(known, Evidence):
         right = known.confidence(flips, decode).copy()

@@ -17,15 +17,15 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tacit.patterns.tree import Pattern
-from tacit.privacy.auditing import Ratio
 from tacit.privacy.certainty import Certainty
+from tacit.privacy.channel_audit import Ratio
 from tacit.privacy.channels import Channel
 from tacit.privacy.noise import Noise
 from tacit.privacy.policies import Policy
 from tacit.privacy.quality import Confusion
 from tacit.privacy.statistics import Statistics
 from tacit.spec.specification import Specification
-from tacit.windows.panes import Closed
+from tacit.windows.panes import ClosedPanes
 from tacit.windows.queries import Queries
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class WindowBits:
     """Closed windows, and the true bits of the patterns that were matched on them."""
 
     bits: Columns
-    closed: Closed
+    closed: ClosedPanes
     rows: Mapping[str, pl.DataFrame]
 
     @property

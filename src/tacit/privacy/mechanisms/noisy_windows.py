@@ -24,11 +24,11 @@ from tacit.privacy.mechanisms.pane_noise import in_windows, set_places
 from tacit.privacy.noise import Noise
 from tacit.spec.queries import compile_queries
 from tacit.spec.specification import Specification
-from tacit.windows.panes import Closed
+from tacit.windows.panes import ClosedPanes
 from tacit.windows.sliding import either
 
 
-class _Invented(NamedTuple):
+class _SyntheticEvents(NamedTuple):
     """The events of one private type that came out present: where, and at which times."""
 
     stream: str
@@ -55,7 +55,7 @@ class NoisyWindows:
 
     def answer(
         self,
-        closed: Closed,
+        closed: ClosedPanes,
         rows: Mapping[str, pl.DataFrame],
         noisy: NDArray[np.uint64],
         noise: Noise,
@@ -65,7 +65,7 @@ class NoisyWindows:
 
     def answer_panes(
         self,
-        closed: Closed,
+        closed: ClosedPanes,
         rows: Mapping[str, pl.DataFrame],
         panes: NDArray[np.uint64],
         moments: NDArray[np.int64],
@@ -81,10 +81,10 @@ class NoisyWindows:
 
     def _read(
         self,
-        closed: Closed,
+        closed: ClosedPanes,
         rows: Mapping[str, pl.DataFrame],
         noisy: NDArray[np.uint64],
-        invented: Sequence[_Invented],
+        invented: Sequence[_SyntheticEvents],
     ) -> NDArray[np.uint64]:
         slots = closed.words.shape[1]
         columns = to_columns(closed.words, self._types)
@@ -100,8 +100,8 @@ class NoisyWindows:
         return self.queries.answer(seen, rows)
 
     def _invented(
-        self, closed: Closed, noisy: NDArray[np.uint64], noise: Noise
-    ) -> Iterator[_Invented]:
+        self, closed: ClosedPanes, noisy: NDArray[np.uint64], noise: Noise
+    ) -> Iterator[_SyntheticEvents]:
         """The events of private types whose times matter; all queries see the same."""
         slots = closed.words.shape[1]
         for place in self.timed:
@@ -119,11 +119,13 @@ class NoisyWindows:
             if looked[number // 64] >> np.uint64(number % 64) & np.uint64(1)
         ]
 
-    def _event(self, place: int, here: NDArray[np.int64], times: NDArray[np.int64]) -> _Invented:
+    def _event(
+        self, place: int, here: NDArray[np.int64], times: NDArray[np.int64]
+    ) -> _SyntheticEvents:
         word, bit = divmod(self._numbers[place], 64)
-        return _Invented(self._streams[place], word, np.uint64(1 << bit), here, times)
+        return _SyntheticEvents(self._streams[place], word, np.uint64(1 << bit), here, times)
 
-    def _lists(self, closed: Closed, invented: Sequence[_Invented]) -> dict[str, Any]:
+    def _lists(self, closed: ClosedPanes, invented: Sequence[_SyntheticEvents]) -> dict[str, Any]:
         """Public events at their times, and those that are invented at theirs."""
         lists, width = closed.lists, closed.words.shape[2]
         keys = [np.repeat(closed.keys, np.diff(lists.starts))]
@@ -146,7 +148,10 @@ class NoisyWindows:
         }
 
     def _rows(
-        self, closed: Closed, rows: Mapping[str, pl.DataFrame], invented: Sequence[_Invented]
+        self,
+        closed: ClosedPanes,
+        rows: Mapping[str, pl.DataFrame],
+        invented: Sequence[_SyntheticEvents],
     ) -> dict[str, pl.DataFrame]:
         """The same for tuples whose attributes are compared."""
         slots, width = closed.words.shape[1:]

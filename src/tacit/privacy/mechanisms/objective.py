@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from tacit.errors import PlanError
 from tacit.kernels import compiled
 from tacit.privacy.evidence import Decode, Evidence, Floats
+from tacit.privacy.pane_counts import PaneCounts
 from tacit.privacy.quality import Confusion, micro_alpha
-from tacit.privacy.sampled import SampledEvidence
-from tacit.privacy.sightings import Sightings
+from tacit.privacy.sampled_evidence import SampledEvidence
 
 MASKS = 1 << 16
 """Noises that all sampled queries together are looked at under, in a search."""
@@ -63,7 +63,7 @@ class ElementObjective:
         exact: float = 0.0,
         decode: Decode = "literal",
         threshold: float = 0.5,
-        sightings: Sightings | None = None,
+        sightings: PaneCounts | None = None,
     ) -> None:
         if not 0 < threshold <= 1:
             raise PlanError(f"a threshold is more than 0 and at most 1; got {threshold:g}")
@@ -86,9 +86,9 @@ class ElementObjective:
         self.exact = exact
         self.there = exact + sum(known.there for known in evidence)
 
-    def at(self, epsilons: Mapping[str, float]) -> ElementStanding:
+    def at(self, epsilons: Mapping[str, float]) -> ElementState:
         """A standing with these epsilons; elements that no query touches do not matter."""
-        return ElementStanding(self, epsilons)
+        return ElementState(self, epsilons)
 
     def value(self, epsilons: Mapping[str, float]) -> float:
         """The expected micro Q with these epsilons."""
@@ -146,7 +146,7 @@ def _weighed(known: Evidence, threshold: float) -> Floats:
     return np.stack(parts, axis=1).ravel()
 
 
-class ElementStanding:
+class ElementState:
     """Flip probabilities of all elements, and each query's expected right and wrong claims."""
 
     def __init__(self, objective: ElementObjective, epsilons: Mapping[str, float]) -> None:

@@ -19,7 +19,7 @@ from tacit.patterns.booleans import to_columns
 from tacit.privacy.channels import Channel
 from tacit.privacy.mechanisms.mechanism import Columns, pack_slots
 from tacit.privacy.noise import Noise
-from tacit.windows.panes import Closed, Paned
+from tacit.windows.panes import ClosedPanes, PaneSequence
 
 _PLACE, _PANE, _SLOT, _TIME = range(4)
 _NO_MOMENTS: Final = np.empty((4, 0), np.int64)
@@ -47,7 +47,7 @@ class PaneNoise:
     """How long a pane is."""
     noise: Noise
 
-    def flip(self, closed: Closed, own: NDArray[np.bool_] | None) -> Columns:
+    def flip(self, closed: ClosedPanes, own: NDArray[np.bool_] | None) -> Columns:
         """`[pane][element][word]`, the panes of these windows.
 
         For subjects that are not `own` nothing is there. Where somebody's limit was reached, a
@@ -71,7 +71,7 @@ class PaneNoise:
         paned.after[f"{self.name}.bits"] = panes[paned.windows :].copy()
         return panes
 
-    def _earlier(self, paned: Paned, slots: int) -> Columns:
+    def _earlier(self, paned: PaneSequence, slots: int) -> Columns:
         """What was drawn before; nothing is there before the schedule, so nothing is drawn."""
         empty = np.zeros((paned.count - 1, len(self.numbers), -(-slots // 64)), np.uint64)
         known = paned.before.get(f"{self.name}.bits")
@@ -83,7 +83,9 @@ class PaneNoise:
             raise StateError("what was drawn for earlier panes is not there")
         return empty
 
-    def moments(self, closed: Closed, panes: Columns, timed: Sequence[int]) -> NDArray[np.int64]:
+    def moments(
+        self, closed: ClosedPanes, panes: Columns, timed: Sequence[int]
+    ) -> NDArray[np.int64]:
         """The moments of those of the columns that came out present, as `draw_moments` has them.
 
         All windows see the same moments.
@@ -113,7 +115,7 @@ def draw_moments(
 
 
 def in_windows(
-    closed: Closed, table: NDArray[np.int64], number: int
+    closed: ClosedPanes, table: NDArray[np.int64], number: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Where a column's moments are: the window's place times the slots, plus the slot; when."""
     paned = _paned(closed)
@@ -135,6 +137,6 @@ def set_places(column: Columns, slots: int) -> NDArray[np.int64]:
     return np.flatnonzero(bits)
 
 
-def _paned(closed: Closed) -> Paned:
+def _paned(closed: ClosedPanes) -> PaneSequence:
     assert closed.panes is not None, "these are not sliding windows"
     return closed.panes

@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 from tacit.errors import PlanError, PrivacyError
 from tacit.patterns.booleans import distinct_rows, pack_rows, to_columns
 from tacit.patterns.tree import Pattern, elements
+from tacit.privacy.affected_queries import AffectedQuery
 from tacit.privacy.certainty import Certainty, Shares
 from tacit.privacy.components import Component, Exposure, Question
 from tacit.privacy.decoding import Decoded, TableDecoder, decoding_program, tables
 from tacit.privacy.evidence import DecoderCells, Evidence
-from tacit.privacy.keys import Keys
+from tacit.privacy.keys import KeyTable
 from tacit.privacy.mechanisms.mechanism import (
     Columns,
     Floats,
@@ -30,12 +31,11 @@ from tacit.privacy.mechanisms.mechanism import (
     Protector,
     WindowBits,
 )
-from tacit.privacy.mechanisms.optimal.expectation import Spread, combine_spreads
+from tacit.privacy.mechanisms.optimal.expectation import PartSpread, combine_spreads
 from tacit.privacy.prior import Bits, Prior
 from tacit.privacy.quality import Confusion
-from tacit.privacy.sampled import WideEvidence
+from tacit.privacy.sampled_evidence import WideEvidence
 from tacit.privacy.statistics import Found, Statistics
-from tacit.privacy.touched import Touched
 
 _CONTEXTS: Final = 1000
 """For expectations so many contexts of a component are looked at, the most common ones."""
@@ -103,7 +103,7 @@ class PublicTables(PublicOnly):
 
     private: frozenset[str]
     """The private elements."""
-    touched: tuple[Touched, ...]
+    touched: tuple[AffectedQuery, ...]
     likely: tuple[Floats, ...]
     """For each touched query `[context]`: how likely it is true; 0 or 1 where it is decided."""
     threshold: float
@@ -127,7 +127,7 @@ class PublicTables(PublicOnly):
         cls,
         plain: Mapping[str, Any] | None,
         private: frozenset[str],
-        parts: tuple[Touched, ...],
+        parts: tuple[AffectedQuery, ...],
         threshold: float,
     ) -> PublicTables:
         """What was written, for the queries of the specification; old plans have no tables."""
@@ -187,7 +187,7 @@ class PublicContexts(PublicOnly):
             counts[:, query] = found.tp, found.fp, found.fn
         return Confusion(*counts)
 
-    def _spreads(self) -> list[list[Spread]]:
+    def _spreads(self) -> list[list[PartSpread]]:
         """For each part of each component how likely it is in the contexts of history."""
         spreads = []
         for component, prior in zip(self.exposure.components, self.priors, strict=True):
@@ -195,7 +195,9 @@ class PublicContexts(PublicOnly):
             windows = np.array([number for _, number in met])
             windows *= prior.counts.sum() / windows.sum()
             likely = np.array([likely_parts(component, prior, signals) for signals, _ in met]).T
-            spreads.append([Spread(column, column >= self.threshold, windows) for column in likely])
+            spreads.append(
+                [PartSpread(column, column >= self.threshold, windows) for column in likely]
+            )
         return spreads
 
 
@@ -282,7 +284,7 @@ class ContextLookup(PublicProtector):
         return result, certainty
 
 
-def _read_table(part: Touched, plain: Mapping[str, Any] | None) -> Floats:
+def _read_table(part: AffectedQuery, plain: Mapping[str, Any] | None) -> Floats:
     """How likely a query is by public events alone; plans did not always say.
 
     What is decided comes from the specification: a plan can only say how likely the rest is.
@@ -314,7 +316,7 @@ class _LikelyParts:
         self._component = component
         self._prior = prior
         self._threshold = threshold
-        self._keys = Keys(max(1, -(-len(component.signals) // 64)))
+        self._keys = KeyTable(max(1, -(-len(component.signals) // 64)))
         self.likely = np.empty((0, len(component.parts)))
         """`[context][part]`"""
         self.yes = pack_rows(self.likely >= threshold)
@@ -388,7 +390,7 @@ def likely_parts(component: Component, prior: Prior, signals: Bits) -> Floats:
     return likely
 
 
-def likely_contexts(part: Touched, known: Found) -> Floats:
+def likely_contexts(part: AffectedQuery, known: Found) -> Floats:
     """`[context]`: how likely a query is true by its context alone; 0 or 1 if decided."""
     if isinstance(known, Evidence):
         weights: Floats = known.expected.sum(axis=2)
@@ -401,7 +403,7 @@ def likely_contexts(part: Touched, known: Found) -> Floats:
     return np.where(part.decided < 0, likely, part.decided)
 
 
-def _seen(part: Touched, known: Found) -> tuple[Floats, Floats]:
+def _seen(part: AffectedQuery, known: Found) -> tuple[Floats, Floats]:
     """`[context]`: in how many windows the query is false, and in how many it is true."""
     if isinstance(known, Evidence):
         windows: Floats = known.counts.sum(axis=2)

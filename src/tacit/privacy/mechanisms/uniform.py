@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tacit.privacy.elements import Elements, uniform_shares
-from tacit.privacy.mechanisms.flips import Chosen, Flips, choose_threshold
+from tacit.privacy.mechanisms.flips import ChosenFlips, Flips, choose_threshold
 from tacit.privacy.mechanisms.mechanism import PlanGoal
 from tacit.privacy.policies import Policy
 from tacit.privacy.statistics import Statistics
@@ -31,12 +31,12 @@ class Uniform(Flips):
     needs = "nothing"
 
     @classmethod
-    def choose(cls, policy: Policy, statistics: Statistics, goal: PlanGoal) -> Chosen:
+    def choose(cls, policy: Policy, statistics: Statistics, goal: PlanGoal) -> ChosenFlips:
         """The same for all elements of a pattern."""
         made = flip_uniformly(policy)
         if not statistics.windows:
-            return Chosen(made, 0.5)
-        return Chosen(made, choose_threshold(made, statistics, goal, statistics.sightings))
+            return ChosenFlips(made, 0.5)
+        return ChosenFlips(made, choose_threshold(made, statistics, goal, statistics.sightings))
 
 
 def flip_uniformly(policy: Policy) -> Elements:

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from tacit.errors import PlanError
 from tacit.patterns.tree import Pattern
-from tacit.privacy.auditing import Ratio
-from tacit.privacy.certainty import Certainty, Exact
+from tacit.privacy.affected_queries import touched
+from tacit.privacy.certainty import Certainty, ExactCertainty
+from tacit.privacy.channel_audit import Ratio
 from tacit.privacy.mechanisms.mechanism import (
     Columns,
     Floats,
@@ -28,7 +29,6 @@ from tacit.privacy.mechanisms.public_only import PublicOnly, PublicTables
 from tacit.privacy.policies import Policy
 from tacit.privacy.quality import Confusion
 from tacit.privacy.statistics import Statistics
-from tacit.privacy.touched import touched
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,4 +116,4 @@ class _TrueAnswers(Protector):
         own: NDArray[np.bool_] | None,  # noqa: ARG002 - the same for all
     ) -> tuple[Columns, Certainty]:
         """No private event can change them."""
-        return windows.bits[:, self._columns], Exact()
+        return windows.bits[:, self._columns], ExactCertainty()

@@ -11,10 +11,10 @@ from typing import NamedTuple, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.privacy.auditing import Neighbours
+from tacit.privacy.channel_audit import Neighbours
 from tacit.privacy.components import Component
 from tacit.privacy.prior import Bits, Prior
-from tacit.privacy.staircase import Choice, Design, design, merge, solve
+from tacit.privacy.staircase import ChannelProblem, Design, design, merge, solve
 
 MOST_CLASSES = 16
 """More classes than these are cut down by grouping queries."""
@@ -37,7 +37,7 @@ class ChannelBlock:
     """What they depend on."""
     place: NDArray[np.int64]
     """The class of each choice of the variables' values; bit i is the i-th variable's."""
-    choice: Choice
+    choice: ChannelProblem
 
 
 class ContextOutline(NamedTuple):
@@ -64,10 +64,10 @@ class ComponentChannels:
     prior: Prior
     stakes: NDArray[np.float64]
     """`[part]`: what a true yes earns, and what a false one costs."""
-    _choices: dict[Hashable, tuple[Choice, NDArray[np.int64]]] = field(
+    _choices: dict[Hashable, tuple[ChannelProblem, NDArray[np.int64]]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
-    _designs: dict[int, tuple[Choice, Design]] = field(
+    _designs: dict[int, tuple[ChannelProblem, Design]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
     """Contexts are many; what is to be chosen in them, and how, is often the same."""
@@ -81,7 +81,7 @@ class ComponentChannels:
         blocks = tuple((block, self._design(block.choice)) for block in outline.blocks)
         return Context(outline.decided, blocks)
 
-    def _design(self, choice: Choice) -> Design:
+    def _design(self, choice: ChannelProblem) -> Design:
         if id(choice) not in self._designs:
             self._designs[id(choice)] = choice, design(choice)
         return self._designs[id(choice)][1]
@@ -161,7 +161,7 @@ class ComponentChannels:
         key = (*used, different.tobytes(), reward.tobytes(), penalty.tobytes(), prior.tobytes())
         if key not in self._choices:
             neighbours = _cliques(self.component, used, choices)
-            whole = Choice(different, prior, neighbours, reward, penalty)
+            whole = ChannelProblem(different, prior, neighbours, reward, penalty)
             self._choices[key] = merge(whole, MOST_CLASSES)
         choice, place = self._choices[key]
         return ChannelBlock(

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from tacit.kernels import compiled
 from tacit.patterns.booleans import distinct_rows, pack_rows
-from tacit.privacy.keys import Keys
+from tacit.privacy.keys import KeyTable
 from tacit.privacy.mechanisms.optimal.blocks import (
     ChannelBlock,
     ComponentChannels,
@@ -34,7 +34,7 @@ _NARROW: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class DrawnSymbols:
     """For each window and subject the number of its context, and its symbols: one per block.
 
     A *code* is a symbol's number among those of all channels of the component.
@@ -45,7 +45,7 @@ class Drawn:
 
 
 @dataclass(slots=True)
-class _Laid:
+class _BlockTables:
     """The blocks of all contexts, end to end, as the compiled look-up reads them."""
 
     blocks: NDArray[np.int64]
@@ -79,11 +79,11 @@ class Contexts:
         self._planned = dict(planned or {})
         self._words = -(-self.parts // 64)
         self._sampler = noise.sampler()
-        self._keys = Keys(max(1, -(-self._signals // 64)))
+        self._keys = KeyTable(max(1, -(-self._signals // 64)))
         self._contexts: list[Context] = []
         self._most_blocks = 1
         nothing, zero = np.empty(0, np.int64), np.zeros(1, np.int64)
-        self._laid = _Laid(zero, nothing, zero, nothing, nothing, nothing, nothing)
+        self._laid = _BlockTables(zero, nothing, zero, nothing, nothing, nothing, nothing)
         self._width = len(channels.component.variables)
         self._direct = np.empty((0, 1 << min(self._width, _NARROW)), np.int64)
         self._code = np.empty(0, np.int32)
@@ -94,7 +94,7 @@ class Contexts:
         self._tables: dict[int, NDArray[np.float64]] = {}
         self._known: dict[int, NDArray[np.float64]] = {}
 
-    def draw(self, signals: NDArray[np.uint64], values: NDArray[np.uint64]) -> Drawn:
+    def draw(self, signals: NDArray[np.uint64], values: NDArray[np.uint64]) -> DrawnSymbols:
         """Draw the symbols for windows, given as words: `[window and subject][word]`."""
         if not self._signals:
             signals = np.zeros((len(values), 1), np.uint64)
@@ -113,7 +113,7 @@ class Contexts:
             drawn = self._find_rows(numbers, values, codes, rows, places)
         if drawn:
             _add(self._sampler.sample(rows[:drawn]), places[:drawn], codes.reshape(-1))
-        return Drawn(numbers, codes)
+        return DrawnSymbols(numbers, codes)
 
     def _find_rows(
         self,
@@ -140,13 +140,13 @@ class Contexts:
         )
         return found
 
-    def words(self, drawn: Drawn) -> NDArray[np.uint64]:
+    def words(self, drawn: DrawnSymbols) -> NDArray[np.uint64]:
         """The answers of all parts, `[window and subject][word]`, lowest bit first."""
         words = np.empty((len(drawn.contexts), self._words), np.uint64)
         _gather(drawn.contexts, drawn.codes, self._decided, self._readings, words)
         return words
 
-    def add_words(self, drawn: Drawn, begin: int, words: NDArray[np.uint64]) -> None:
+    def add_words(self, drawn: DrawnSymbols, begin: int, words: NDArray[np.uint64]) -> None:
         """Write the answers of all parts into words, which have room for them from `begin` on."""
         if self.parts:
             _gather_beside(
@@ -154,12 +154,12 @@ class Contexts:
             )
 
     def weigh(
-        self, drawn: Drawn, part: int, likely: NDArray[np.float64], *, true: bool = True
+        self, drawn: DrawnSymbols, part: int, likely: NDArray[np.float64], *, true: bool = True
     ) -> None:
         """Multiply with how likely a part is true, or false, given what was drawn."""
         _weigh(drawn.contexts, drawn.codes, self._sure(part), self._table(part), true, likely)
 
-    def posterior(self, drawn: Drawn, part: int) -> NDArray[np.float64]:
+    def posterior(self, drawn: DrawnSymbols, part: int) -> NDArray[np.float64]:
         """How likely a part is true, given what was drawn."""
         likely = np.ones(len(drawn.contexts))
         self.weigh(drawn, part, likely)
@@ -201,7 +201,7 @@ class Contexts:
             planned = self._planned.get(np.packbits(row).tobytes())
             contexts.append(self.channels.context(row) if planned is None else planned)
         self._contexts += contexts
-        self._lay([block for context in contexts for block in context.blocks])
+        self._append_blocks([block for context in contexts for block in context.blocks])
         counts = [len(context.blocks) for context in contexts]
         self._laid.blocks = np.append(
             self._laid.blocks, self._laid.blocks[-1] + np.cumsum(counts, dtype=np.int64)
@@ -228,7 +228,7 @@ class Contexts:
         self._direct = np.concatenate([self._direct, rows])
         self._code = np.append(self._code, codes)
 
-    def _lay(self, blocks: list[tuple[ChannelBlock, Design]]) -> None:
+    def _append_blocks(self, blocks: list[tuple[ChannelBlock, Design]]) -> None:
         """Lay channels after those that are there."""
         laid = self._laid
         widths = [design.channel.table.shape[1] for _, design in blocks]

@@ -15,7 +15,7 @@ from tacit.patterns.booleans import to_columns
 from tacit.privacy.certainty import Certainty, Shares
 from tacit.privacy.components import Question
 from tacit.privacy.mechanisms.mechanism import Columns, Protector, RunSetup, WindowBits
-from tacit.privacy.mechanisms.optimal.contexts import Contexts, Drawn
+from tacit.privacy.mechanisms.optimal.contexts import Contexts, DrawnSymbols
 
 if TYPE_CHECKING:
     from tacit.privacy.mechanisms.optimal.mechanism import Optimal
@@ -92,7 +92,7 @@ class ChannelProtector(Protector):
 
     def _answers(
         self,
-        drawn: Sequence[Drawn],
+        drawn: Sequence[DrawnSymbols],
         windows: WindowBits,
         slots: NDArray[np.int64],
         own: NDArray[np.bool_] | None,
@@ -137,7 +137,7 @@ class SymbolCertainty(Certainty):
     """The symbols that were drawn for each component, for some of the subjects."""
 
     contexts: Sequence[Contexts]
-    drawn: Sequence[Drawn]
+    drawn: Sequence[DrawnSymbols]
     questions: Sequence[Question]
     windows: int
     slots: NDArray[np.int64]
@@ -156,14 +156,14 @@ class SymbolCertainty(Certainty):
             likely = 1 - likely
         return likely.reshape(len(range(self.windows)[windows]), -1)
 
-    def _part(self, component: int, windows: slice, own: slice) -> Drawn:
+    def _part(self, component: int, windows: slice, own: slice) -> DrawnSymbols:
         """What was drawn in some windows for some of the subjects."""
         drawn = self.drawn[component]
         if windows == own == slice(None):
             return drawn
         shape = (self.windows, len(self.slots))
         codes = drawn.codes.reshape(*shape, drawn.codes.shape[1])[windows, own]
-        return Drawn(
+        return DrawnSymbols(
             drawn.contexts.reshape(shape)[windows, own].ravel(),
             codes.reshape(-1, drawn.codes.shape[1]),
         )

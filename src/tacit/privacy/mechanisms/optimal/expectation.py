@@ -18,7 +18,7 @@ from tacit.privacy.mechanisms.optimal.blocks import (
     literally,
     worth,
 )
-from tacit.privacy.mechanisms.optimal.stakes import Stakes, StakesModel
+from tacit.privacy.mechanisms.optimal.stakes import PartModel, Stakes
 from tacit.privacy.policies import Policy
 from tacit.privacy.prior import Bits
 from tacit.privacy.quality import Confusion
@@ -42,7 +42,7 @@ class HistoryContext:
     windows: float
 
 
-class Spread(NamedTuple):
+class PartSpread(NamedTuple):
     """What may be drawn about a part: how likely it makes it, how it is read, how often."""
 
     posterior: Floats
@@ -63,11 +63,11 @@ class OptimalExpectation:
     def __init__(self, statistics: Statistics, fine: Policy, caution: float = 0.5) -> None:
         self.statistics = statistics
         self.exposure = statistics.exposure.under(fine)
-        self._outlook = StakesModel(self.exposure, statistics.priors)
+        self._outlook = PartModel(self.exposure, statistics.priors)
         self.stakes = self._outlook.stakes(caution)
         most = max(_LEAST_CONTEXTS, MOST_CONTEXTS // max(1, len(self.exposure.components)))
         self._met = [_met(channels, most) for channels in self.channels()]
-        self._spreads: dict[float, list[Spread | None]] = {}
+        self._spreads: dict[float, list[PartSpread | None]] = {}
 
     def channels(self) -> list[ComponentChannels]:
         """The mechanism of each component."""
@@ -89,7 +89,7 @@ class OptimalExpectation:
         untouched = [n for n, question in enumerate(questions) if not question.parts]
         return float(self.statistics.positives[untouched].sum())
 
-    def spreads(self, caution: float) -> list[Spread | None]:
+    def spreads(self, caution: float) -> list[PartSpread | None]:
         """For each query what may be drawn about it, if channels count a false yes so much.
 
         A query that touches nothing private has None.
@@ -98,7 +98,7 @@ class OptimalExpectation:
             self._spreads[caution] = self._looked(caution)
         return self._spreads[caution]
 
-    def _looked(self, caution: float) -> list[Spread | None]:
+    def _looked(self, caution: float) -> list[PartSpread | None]:
         parts = [
             _spreads(len(stakes), met, stakes)
             for met, stakes in zip(self._met, self._outlook.stakes(caution), strict=True)
@@ -123,7 +123,7 @@ class OptimalExpectation:
         return Confusion(*counts)
 
 
-def combine_spreads(parts: Sequence[Spread], question: Question) -> Spread:
+def combine_spreads(parts: Sequence[PartSpread], question: Question) -> PartSpread:
     """A query over several components, whose contexts are taken as independent."""
     if len(parts) == 1:
         return parts[0]
@@ -137,7 +137,7 @@ def combine_spreads(parts: Sequence[Spread], question: Question) -> Spread:
         both = np.outer(left, right).ravel()
         combine = np.logical_and if question.every else np.logical_or
         whole = _coarse(
-            Spread(
+            PartSpread(
                 both if question.every else 1 - both,
                 combine.outer(whole.yes, part.yes).ravel(),
                 np.outer(whole.windows, part.windows).ravel() / part.windows.sum(),
@@ -162,7 +162,7 @@ def _met(channels: ComponentChannels, most: int) -> list[HistoryContext]:
     ]
 
 
-def _spreads(parts: int, met: Sequence[HistoryContext], stakes: Stakes) -> list[Spread]:
+def _spreads(parts: int, met: Sequence[HistoryContext], stakes: Stakes) -> list[PartSpread]:
     """For each part what may be drawn about it, over all contexts."""
     found: list[list[tuple[Floats, Bits, Floats]]] = [[] for _ in range(parts)]
     for context in met:
@@ -177,7 +177,8 @@ def _spreads(parts: int, met: Sequence[HistoryContext], stakes: Stakes) -> list[
     none = (np.empty(0), np.empty(0, np.bool_), np.empty(0))
     found = [[none, *cells] for cells in found]
     return [
-        Spread(*(np.concatenate(column) for column in zip(*cells, strict=True))) for cells in found
+        PartSpread(*(np.concatenate(column) for column in zip(*cells, strict=True)))
+        for cells in found
     ]
 
 
@@ -193,11 +194,11 @@ def _drawn(block: ChannelBlock, stakes: Stakes) -> list[tuple[Floats, Bits, Floa
     return [(posterior[:, n], yes[:, n], likely) for n in block.columns]
 
 
-def _coarse(spread: Spread) -> Spread:
+def _coarse(spread: PartSpread) -> PartSpread:
     """The same in few cells: posteriors that hardly differ are made one."""
     level = np.round(spread.posterior * (_CELLS - 1)).astype(np.int64) * 2 + spread.yes
     windows = np.bincount(level, spread.windows, 2 * _CELLS)
     true = np.bincount(level, spread.windows * spread.posterior, 2 * _CELLS)
     kept = windows > 0
     weights: Floats = windows[kept].astype(np.float64)
-    return Spread(true[kept] / weights, np.flatnonzero(kept) % 2 == 1, weights)
+    return PartSpread(true[kept] / weights, np.flatnonzero(kept) % 2 == 1, weights)

@@ -12,7 +12,7 @@ import numpy as np
 
 from tacit.errors import AuditError, PlanError
 from tacit.patterns.tree import Pattern
-from tacit.privacy.auditing import Ratio, largest_of, multiply_ratios, row_ratio
+from tacit.privacy.channel_audit import Ratio, largest_of, multiply_ratios, row_ratio
 from tacit.privacy.channels import Channel
 from tacit.privacy.components import Component, Exposure, exposure
 from tacit.privacy.evidence import cut_cells
@@ -35,7 +35,7 @@ from tacit.privacy.mechanisms.uniform import flip_uniformly
 from tacit.privacy.policies import Policy
 from tacit.privacy.prior import Bits, Prior
 from tacit.privacy.quality import Confusion, micro_alpha
-from tacit.privacy.refinement import insist, refined, under, with_shares
+from tacit.privacy.refinement import check, refined, under, with_shares
 from tacit.privacy.staircase import read as read_design
 from tacit.privacy.statistics import Statistics
 
@@ -273,7 +273,7 @@ def _best_caution(
 def _refines(fine: Policy, policy: Policy) -> bool:
     """Whether a policy is another one, or that with some patterns in single elements."""
     try:
-        insist(policy, fine)
+        check(policy, fine)
     except (AuditError, KeyError):
         return False
     return fine.private == policy.private

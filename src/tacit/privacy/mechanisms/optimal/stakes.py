@@ -28,7 +28,7 @@ _OTHERS = 3
 """So many other parts are reckoned with; more would make too many combinations."""
 
 
-class StakesModel:
+class PartModel:
     """What the parts of queries over several components are likely to say."""
 
     def __init__(self, exposure: Exposure, priors: Sequence[Prior]) -> None:

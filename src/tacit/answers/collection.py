@@ -1,0 +1,93 @@
+"""The answers of a whole run, as frames."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from tacit.answers.answers import Answers
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class CollectedAnswers:
+    """All answers of a run: `protected` says whether a consumer may see them."""
+
+    def __init__(
+        self,
+        parts: Sequence[Answers],
+        schema: pa.Schema,
+        queries: Sequence[str],
+        *,
+        protected: bool,
+        refused: Mapping[str, int] | None = None,
+    ) -> None:
+        self.parts = parts
+        self.queries = queries
+        self.protected = protected
+        self.refused = dict(refused or {})
+        """How many tuples were refused for which reason: for the operator alone."""
+        self._schema = schema
+
+    def __len__(self) -> int:
+        return sum(len(part) for part in self.parts)
+
+    def __iter__(self) -> Iterator[Answers]:
+        return iter(self.parts)
+
+    def arrow(self) -> pa.Table:
+        """An Arrow table with a row for each window, subject and query."""
+        batches = [batch for part in self.parts for batch in part.batches()]
+        return pa.Table.from_batches(batches, schema=self._schema).unify_dictionaries()
+
+    def polars(self) -> pl.DataFrame:
+        """The same as a Polars frame."""
+        return pl.DataFrame(self.arrow())
+
+    def pandas(self) -> pd.DataFrame:
+        """The same as a pandas frame."""
+        return self.arrow().to_pandas()
+
+    def wide(self) -> pl.DataFrame:
+        """A Polars frame with a row for each window and subject, and a column for each query."""
+        return pl.concat([part.wide() for part in self.parts]) if self.parts else pl.DataFrame()
+
+    def counts(self) -> dict[str, int]:
+        """How often each query was answered with yes."""
+        totals = np.zeros(len(self.queries), dtype=np.int64)
+        for part in self.parts:
+            totals += part.counts()
+        return dict(zip(self.queries, totals.tolist(), strict=True))
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self.arrow().__arrow_c_stream__(requested_schema)
+
+    @property
+    def _kind(self) -> str:
+        """What they are; answers with a confidence that are not protected came from a seed."""
+        if self.protected:
+            return "protected"
+        noisy = "confidence" in self._schema.names
+        return "seeded, NOT PRIVATE" if noisy else "true, unprotected"
+
+    def __repr__(self) -> str:
+        kind = self._kind
+        found = ", ".join(f"{name} {count:,}" for name, count in list(self.counts().items())[:8])
+        return f"<{len(self):,} {kind} answers; detected: {found or 'nothing was asked'}>"
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><td>{escape(name)}</td><td style='text-align:right'>{count:,}</td></tr>"
+            for name, count in self.counts().items()
+        )
+        kind = self._kind
+        return (
+            f"<table><caption>{kind[0].upper()}{kind[1:]} answers: {len(self):,}</caption>"
+            f"<thead><tr><th>query</th><th>detected</th></tr></thead><tbody>{rows}</tbody></table>"
+        )

@@ -1,0 +1,309 @@
+"""CSV files with a header.
+
+A record is a line, always: a quote that is not closed on its line makes that line unreadable,
+so that no record can swallow the ones after it. A compiled scan finds the lines and how many
+fields they have. Lines that cannot be read are taken out with their numbers; PyArrow, which
+follows the same rules of quoting, parses the rest block by block, every field as text.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.csv as pacsv
+from numpy.typing import NDArray
+
+from tacit.connectors.pieces import LONGEST_LINE, FilePiece, FilePieces
+from tacit.connectors.salvage import salvage
+from tacit.errors import SourceError
+from tacit.kernels import compiled
+from tacit.pipeline.sources import (
+    Batch,
+    EmptySourceError,
+    Rejected,
+    Source,
+    check_names,
+    encode_keys,
+)
+
+_COMMA, _QUOTE, _LF, _CR = 44, 34, 10, 13
+_UNCLOSED: Final = -1
+"""In place of the number of fields where a quote is not closed."""
+
+
+class CsvSource(Source):
+    """One CSV file: UTF-8, commas, a header, fields quoted where needed."""
+
+    unit = "bytes"
+    textual = True
+
+    def __init__(self, path: Path) -> None:
+        self.name = str(path)
+        self._pieces = FilePieces(path, self.name)
+        self.total = self._pieces.size()
+        self._names: list[str] | None = None
+        self._begin: dict[str, int] | None = None
+
+    def schema(self) -> pa.Schema:
+        """The header's names."""
+        if self._names is None:
+            first = next((b for b in _blocks(self._pieces, self.name) if len(b.starts)), None)
+            if first is None:
+                raise EmptySourceError(f"{self.name} is empty: a CSV file begins with a header")
+            self._names = header(self.name, first)
+        return pa.schema([(name, pa.string()) for name in self._names])
+
+    def resume(self, token: Any) -> None:
+        """Begin at a record when it is read next."""
+        self._begin = token
+
+    def read(self, columns: Sequence[str], keys: Sequence[str]) -> Iterator[Batch]:
+        """Parse block by block."""
+        parser = CsvParser(self.schema().names, columns, keys)
+        begin, self._begin = self._begin, None
+        if begin is None:
+            blocks = _without_header(_blocks(self._pieces, self.name))
+        else:
+            blocks = _blocks(self._pieces.since(begin["offset"]), self.name, begin["line"])
+        for number, block in enumerate(blocks):
+            if number and self._pieces.seekable:
+                begin = {"offset": block.offset, "line": block.line}
+            yield replace(parser.batch(block), source=self.name, token=begin)
+
+
+class CsvBlock(NamedTuple):
+    """Whole lines: where each begins, how many fields it has and its number."""
+
+    data: bytes
+    starts: NDArray[np.int64]
+    fields: NDArray[np.int64]
+    lines: NDArray[np.int64]
+    line: int
+    position: int
+    offset: int
+    """Where it begins in a file that is not compressed."""
+
+    def record(self, number: int) -> bytes:
+        """The bytes of one line, with its end."""
+        after = number + 1
+        return self.data[
+            self.starts[number] : self.starts[after] if after < len(self.starts) else None
+        ]
+
+    def only(self, keep: NDArray[np.bool_]) -> bytes:
+        """The bytes of these lines alone."""
+        ends = np.append(self.starts[1:], len(self.data))
+        edges = np.flatnonzero(np.diff(keep, prepend=False, append=False))
+        return b"".join(
+            self.data[self.starts[first] : ends[last - 1]]
+            for first, last in zip(edges[::2], edges[1::2], strict=True)
+        )
+
+
+class CsvParser:
+    """Turns blocks of lines into tables of these columns, all of them text."""
+
+    def __init__(self, names: Sequence[str], columns: Sequence[str], keys: Sequence[str]) -> None:
+        self._names = list(names)
+        self._columns = list(columns)
+        self._keys = keys
+
+    def batch(self, block: CsvBlock) -> Batch:
+        """The rows of a block; the file's name is for the caller to say."""
+        keep = block.fields == len(self._names)
+        try:
+            frame = self._read(block.only(keep))
+        except pa.ArrowInvalid:
+            frame = self._salvage(block, keep)
+        table = frame.combine_chunks()
+        batch = (table.to_batches() or [pa.RecordBatch.from_pylist([], table.schema)])[0]
+        places = block.lines[keep]
+        first = int(places[0]) if len(places) else block.line
+        counting = len(places) == 0 or int(places[-1]) - first == len(places) - 1
+        return Batch(
+            encode_keys(batch, self._keys),
+            first,
+            block.position,
+            "",
+            tuple(self._reject(block, int(number)) for number in np.flatnonzero(~keep)),
+            None if counting else places,
+        )
+
+    def _read(self, data: bytes) -> pa.Table:
+        schema = pa.schema([(name, pa.string()) for name in self._columns])
+        if not data:
+            return schema.empty_table()
+        options = pacsv.ConvertOptions(column_types=schema, include_columns=self._columns)
+        return pacsv.read_csv(
+            pa.BufferReader(data), pacsv.ReadOptions(column_names=self._names), None, options
+        )
+
+    def _salvage(self, block: CsvBlock, keep: NDArray[np.bool_]) -> pa.Table:
+        """Read what can be read; lines that cannot are no longer kept."""
+        numbers = np.flatnonzero(keep)
+
+        def parse(lines: Sequence[bytes]) -> tuple[pl.DataFrame, NDArray[np.int64]]:
+            table = self._read(b"".join(lines))
+            frame = pl.DataFrame(table.rename_columns([str(n) for n in range(table.num_columns)]))
+            return frame, np.ones(len(lines), np.int64)
+
+        found = salvage([block.record(int(n)) for n in numbers], parse, lambda r: not _is_utf8(r))
+        keep[numbers[found.failed]] = False
+        table = found.frame.to_arrow(compat_level=pl.CompatLevel.oldest())
+        return table.rename_columns(self._columns).cast(
+            pa.schema([(name, pa.string()) for name in self._columns])
+        )
+
+    def _reject(self, block: CsvBlock, number: int) -> Rejected:
+        fields, record = int(block.fields[number]), block.record(number)
+        if fields == _UNCLOSED:
+            reason = "a quote that is not closed on its line"
+        elif fields != len(self._names):
+            reason = f"{fields} fields where the header has {len(self._names)}"
+        else:
+            reason = "not UTF-8 text" if not _is_utf8(record) else "not CSV that can be read"
+        raw = record.decode(errors="replace").rstrip("\r\n")
+        return Rejected(int(block.lines[number]), reason, raw)
+
+
+def header(source: str, block: CsvBlock) -> list[str]:
+    """The names on a file's first line."""
+    record = block.record(0)
+    if not _is_utf8(record) or b"\0" in record:
+        raise SourceError(
+            f"{source} is not UTF-8 text; convert it, for example with iconv -t UTF-8"
+        )
+    if block.fields[0] == _UNCLOSED:
+        raise SourceError(f"{source}: a quote in its header is not closed; correct its first line")
+    names = next(csv.reader(io.StringIO(record.decode(), newline="")))
+    check_names(source, names)
+    return names
+
+
+def headless(block: CsvBlock) -> CsvBlock:
+    """A block without its first line."""
+    return block._replace(starts=block.starts[1:], fields=block.fields[1:], lines=block.lines[1:])
+
+
+def cut_block(
+    data: bytes, line: int, position: int, *, last: bool
+) -> tuple[CsvBlock | None, bytes, int]:
+    """The whole lines in `data`, which ends at `position`; what is left over, and its line."""
+    octets = np.frombuffer(data, np.uint8)
+    places = np.empty((3, _count_ends(octets) + 1), np.int64)
+    found, used, after = scan(octets, line, last, places)
+    if not used:
+        return None, data, line
+    starts, fields, lines = places[:, :found]
+    block = CsvBlock(data[:used], starts, fields, lines, line, position, position - len(data))
+    return block, data[used:], after
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _without_header(blocks: Iterator[CsvBlock]) -> Iterator[CsvBlock]:
+    for block in blocks:
+        if len(block.starts):
+            yield headless(block)
+            break
+        yield block
+    yield from blocks
+
+
+def _blocks(pieces: Iterable[FilePiece], name: str, line: int = 1) -> Iterator[CsvBlock]:
+    """Cut pieces at the ends of lines."""
+    rest = b""
+    position = 0
+    for data, position in pieces:
+        block, rest, line = cut_block(rest + data, line, position, last=False)
+        if block is not None:
+            yield block
+        if len(rest) > LONGEST_LINE:
+            raise SourceError(f"{name} has a line of more than {LONGEST_LINE >> 20} MiB")
+    block, _, _ = cut_block(rest, line, position, last=True)
+    if block is not None:
+        yield block
+
+
+@compiled
+def _count_ends(data: NDArray[np.uint8]) -> int:
+    """How many bytes may end a line."""
+    found = 0
+    for byte in data:
+        found += (byte == _LF) | (byte == _CR)
+    return found
+
+
+@compiled
+def scan(
+    data: NDArray[np.uint8], line: int, last: bool, records: NDArray[np.int64]
+) -> tuple[int, int, int]:
+    """Find the lines in `data` that are whole.
+
+    Fills `records` with the start, number of fields and line number of each that is not blank.
+    Returns how many there are, where the first unfinished line begins, and its number. With
+    `last` the end of `data` ends the last line.
+    """
+    found = 0
+    start = 0
+    at = 0
+    while start < len(data):
+        fields = 1
+        quoted = False
+        fresh = True
+        ended = False
+        while at < len(data) and not ended:
+            while data[at] > _COMMA:  # nothing above a comma means anything
+                at += 1
+                fresh = False
+                if at == len(data):
+                    break
+            if at == len(data):
+                break
+            byte = data[at]
+            at += 1
+            if byte == _LF:
+                ended = True
+            elif byte == _CR:
+                if at == len(data) and not last:
+                    return found, start, line
+                if at < len(data) and data[at] == _LF:
+                    at += 1
+                ended = True
+            elif quoted:
+                if byte == _QUOTE:
+                    if at < len(data) and data[at] == _QUOTE:
+                        at += 1
+                    else:
+                        quoted = False
+            elif byte == _COMMA:
+                fields += 1
+                fresh = True
+                continue
+            elif byte == _QUOTE and fresh:
+                quoted = True
+            fresh = False
+        if not ended and not last:
+            return found, start, line
+        if data[start] != _LF and data[start] != _CR:
+            records[0, found] = start
+            records[1, found] = _UNCLOSED if quoted else fields
+            records[2, found] = line
+            found += 1
+        line += ended
+        start = at
+    return found, start, line

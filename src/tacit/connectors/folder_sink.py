@@ -1,0 +1,80 @@
+"""Answers in a folder: a file for each release, there as a whole or not at all."""
+
+from __future__ import annotations
+
+import filecmp
+import io
+import os
+from pathlib import Path
+
+from tacit.connectors.appending_sink import explained, failing, open_locked
+from tacit.connectors.sinks import FileSink
+from tacit.connectors.writers import SUFFIXES
+from tacit.errors import SinkError
+from tacit.pipeline.sinks import ReleaseBatch, Sink
+
+
+class FolderSink(Sink):
+    """A folder in which each release becomes a file, named by the release's number.
+
+    A release that is delivered again finds its file and leaves it as it is. The folder belongs to
+    this outlet: a hidden file in it is locked while the outlet is open.
+    """
+
+    once = True
+
+    def __init__(self, folder: Path, suffix: str = ".parquet") -> None:
+        self._folder = Path(os.path.abspath(folder))
+        self._suffix = suffix
+        self._lock: io.FileIO | None = None
+        self.name = str(self._folder / f"*{suffix}")
+
+    def recover(self, position: None) -> None:  # noqa: ARG002 - the names tell what is there
+        """Create and lock the folder, and remove what interrupted deliveries have left."""
+        with failing(self.name):
+            self._folder.mkdir(exist_ok=True)
+            self._take_folder()
+            for left in self._folder.glob(f".{'[0-9]' * 12}{self._suffix}.*.partial"):
+                left.unlink(missing_ok=True)
+
+    def is_missing(self, release: int, position: None) -> bool:  # noqa: ARG002
+        """Whether the file of the last release that was delivered is gone."""
+        return not (self._folder / f"{release:012d}{self._suffix}").exists()
+
+    def deliver(self, batch: ReleaseBatch) -> None:
+        """Write the release's file and put it on the disk before it gets its name."""
+        with failing(self.name):
+            self._take_folder()
+        name = f"{batch.release:012d}{self._suffix}"
+        target = self._folder / name
+        if target.exists():
+            again = self._folder / f".{name}.again.partial"
+            self._write(again, batch)
+            same = filecmp.cmp(again, target, shallow=False)
+            again.unlink()
+            if not same:
+                raise SinkError(
+                    f"{target} is there and holds other answers, perhaps of another ledger; choose "
+                    "another folder, or move it away"
+                )
+            return
+        self._write(target, batch)
+
+    def close(self) -> None:
+        """Release the folder."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def _take_folder(self) -> None:
+        if self._lock is None:
+            self._lock = open_locked(self._folder / f"{self._suffix}.lock", self.name)
+
+    def _write(self, path: Path, batch: ReleaseBatch) -> None:
+        try:
+            with FileSink(path, SUFFIXES[self._suffix]) as sink:
+                sink.write(batch.table)
+        except SinkError as error:
+            if isinstance(error.__cause__, OSError):
+                raise explained(str(path), error.__cause__) from error
+            raise

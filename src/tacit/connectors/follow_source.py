@@ -1,0 +1,303 @@
+"""Files of lines that grow while they are read, as logs do, also over their rotation.
+
+Only whole lines are read. A file that is replaced under its name is finished first, and then
+the new one is begun; one that is emptied is read from its beginning.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import pyarrow as pa
+
+from tacit.connectors import csv, jsonlines
+from tacit.connectors.pieces import BOM, FOREIGN, LONGEST_LINE, PIECE, reading
+from tacit.errors import SourceError
+from tacit.pipeline.sources import Batch, Source, check_columns, encode_keys
+
+_PULSE: Final = 0.1
+"""Seconds between two looks at a file that does not grow."""
+_GRACE: Final = 1.0
+"""Seconds of silence after which a file that was replaced counts as finished."""
+_SEAL: Final = 64
+"""Bytes before a place by which a file is known again."""
+
+log = logging.getLogger(__name__)
+
+
+class FollowSource(Source):
+    """A file of JSON lines or CSV that others add lines to."""
+
+    unit = "bytes"
+    textual = True
+    live = True
+    once = True  # what was read is not waited for again
+
+    def __init__(self, path: Path) -> None:
+        self.name = str(path)
+        self._path = path
+        self._lines = _lines(path)
+        self.keyed = isinstance(self._lines, _JsonLines)
+        self._schema = pa.schema([]) if self.keyed else None
+        self._token: dict[str, Any] | None = None
+
+    def schema(self) -> pa.Schema:
+        """The header's names; waits until there is a header."""
+        while self._schema is None:
+            with reading(self.name):
+                head = _head(self._path)
+            if head.startswith(FOREIGN):
+                raise SourceError(f"{self.name} is UTF-16 text; convert it to UTF-8")
+            first = _first_block(head)
+            if first is None:
+                log.debug("waiting for the first line of %s", self.name)
+                time.sleep(_PULSE)
+            else:
+                names = csv.header(self.name, first)
+                self._schema = pa.schema([(name, pa.string()) for name in names])
+        return self._schema
+
+    def resume(self, token: Any) -> None:
+        """Begin at a line when it is read next, in the file that it stood in."""
+        self._token = token
+
+    def read(self, columns: Sequence[str], keys: Sequence[str]) -> Iterator[Batch]:
+        """Parse lines as they come; an empty batch whenever none came for a moment."""
+        schema = pa.schema([(name, pa.string()) for name in columns])
+        empty = encode_keys(pa.RecordBatch.from_pylist([], schema), keys)
+        token, self._token = self._token, None
+        file = self._found(token)
+        try:
+            if _head(file.number).startswith(FOREIGN):
+                raise SourceError(f"{self.name} is UTF-16 text; convert it to UTF-8")
+            self._lines.begin(columns, keys, _head(file.number) if file.offset else None)
+            while True:
+                with reading(self.name):
+                    yield from self._until_replaced(file, empty)
+                log.info("%s was replaced; going on with the new file", self.name)
+                file.close()
+                file = self._opened()
+                self._lines.begin(columns, keys, None)
+        finally:
+            file.close()
+
+    def _until_replaced(self, file: _OpenFile, empty: pa.RecordBatch) -> Iterator[Batch]:
+        silence = time.monotonic()
+        while True:
+            if file.read():
+                yield from self._whole(file, last=False)
+                silence = time.monotonic()
+            elif file.emptied():
+                log.warning("%s was emptied; it is read from its beginning", self.name)
+                file.rewind()
+                self._lines.rewind()
+            elif file.replaced(self._path) and time.monotonic() - silence > _GRACE:
+                yield from self._whole(file, last=True)
+                return
+            else:
+                yield Batch(empty, file.line, file.position, self.name, token=file.token())
+                time.sleep(_PULSE)
+
+    def _whole(self, file: _OpenFile, *, last: bool) -> Iterator[Batch]:
+        """Batches of the lines that are whole; what is left over waits for more."""
+        batches, rest, line = self._lines.take(file.rest, file.line, file.position, last=last)
+        for batch in batches:
+            token = file.token(batch.token["offset"], batch.token["line"])
+            yield replace(batch, position=file.position, source=self.name, token=token)
+        file.rest, file.line = rest, line
+        if len(rest) > LONGEST_LINE:
+            raise SourceError(f"{self.name} has a line of more than {LONGEST_LINE >> 20} MiB")
+
+    def _opened(self) -> _OpenFile:
+        """The file under the name, which may be missing for a moment while it is replaced."""
+        while True:
+            with reading(self.name), suppress(FileNotFoundError):
+                return _OpenFile(self._path)
+            time.sleep(_PULSE)
+
+    def _found(self, token: dict[str, Any] | None) -> _OpenFile:
+        """The file that a token is of, which may have another name by now."""
+        if token is None:
+            return self._opened()
+        folder = self._path.absolute().parent
+        for path in (self._path, *folder.iterdir()):
+            with suppress(OSError):
+                if path.stat().st_ino == token["inode"] and path.is_file():
+                    file = _OpenFile(path, token["offset"], token["line"])
+                    if file.token() == token:
+                        return file
+                    file.close()
+        raise SourceError(
+            f"{self.name} is not the file that was followed, and that is not beside it: its last "
+            f"lines may be lost. Put it back into {folder} under any name, or begin another run"
+        )
+
+
+class _OpenFile:
+    """An open file: how far it was read, and what of that is not yet a whole line."""
+
+    def __init__(self, path: Path, offset: int = 0, line: int = 1) -> None:
+        self.number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self.position = offset
+        self.line = line
+        self.rest = b""
+        self._inode = os.fstat(self.number).st_ino
+
+    @property
+    def offset(self) -> int:
+        """Where the first line begins that was not yet whole."""
+        return self.position - len(self.rest)
+
+    def read(self) -> bool:
+        """Read some more, if there is more."""
+        data = os.pread(self.number, PIECE, self.position)
+        self.rest += data.removeprefix(BOM) if self.position == 0 else data
+        self.position += len(data)
+        return bool(data)
+
+    def emptied(self) -> bool:
+        """Whether it is shorter than what was read of it."""
+        return os.fstat(self.number).st_size < self.position
+
+    def rewind(self) -> None:
+        """Read it from its beginning."""
+        self.position, self.line, self.rest = 0, 1, b""
+
+    def replaced(self, path: Path) -> bool:
+        """Whether another file has its name."""
+        with suppress(FileNotFoundError):
+            return path.stat().st_ino != self._inode
+        return False
+
+    def token(self, offset: int | None = None, line: int | None = None) -> dict[str, Any]:
+        """A place in this file, by default that of the first line that was not yet whole."""
+        offset = self.offset if offset is None else offset
+        start = max(0, offset - _SEAL)
+        seal = zlib.crc32(os.pread(self.number, offset - start, start))
+        line = self.line if line is None else line
+        return {"inode": self._inode, "offset": offset, "line": line, "seal": seal}
+
+    def close(self) -> None:
+        """Let go of it."""
+        with suppress(OSError):
+            os.close(self.number)
+        self.number = -1
+
+
+class _Lines(Protocol):
+    """How lines become rows."""
+
+    def begin(self, columns: Sequence[str], keys: Sequence[str], head: bytes | None) -> None:
+        """Begin a file; `head` is its beginning where it is not read from there."""
+
+    def rewind(self) -> None:
+        """The file begins anew."""
+
+    def take(
+        self, data: bytes, line: int, position: int, *, last: bool
+    ) -> tuple[list[Batch], bytes, int]:
+        """The rows of whole lines, their tokens without the file; the rest, and its line."""
+
+
+class _JsonLines:
+    """An object on each line."""
+
+    def __init__(self) -> None:
+        self._columns: Sequence[str] = ()
+        self._keys: Sequence[str] = ()
+
+    def begin(
+        self,
+        columns: Sequence[str],
+        keys: Sequence[str],
+        head: bytes | None,  # noqa: ARG002 - only CSV has a header
+    ) -> None:
+        """All files are alike: each line names its own columns."""
+        self._columns, self._keys = columns, keys
+
+    def rewind(self) -> None:
+        """Nothing was kept of the file."""
+
+    def take(
+        self, data: bytes, line: int, position: int, *, last: bool
+    ) -> tuple[list[Batch], bytes, int]:
+        """One batch of all lines that are whole."""
+        end = len(data) if last else data.rfind(b"\n") + 1
+        if not end:
+            return [], data, line
+        batch = jsonlines.json_batch(data[:end], line, self._columns, self._keys)
+        token = {"offset": position - len(data), "line": line}
+        return [replace(batch, token=token)], data[end:], line + data.count(b"\n", 0, end)
+
+
+class _Csv:
+    """Records under a header, which each file has for itself."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._columns: Sequence[str] = ()
+        self._keys: Sequence[str] = ()
+        self._parser: csv.CsvParser | None = None
+
+    def begin(self, columns: Sequence[str], keys: Sequence[str], head: bytes | None) -> None:
+        """Expect a header, or know it from the file's beginning."""
+        self._columns, self._keys = columns, keys
+        self._parser = None
+        if head is not None and (first := _first_block(head)) is not None:
+            self._take_header(first)
+
+    def rewind(self) -> None:
+        """Expect a header."""
+        self._parser = None
+
+    def take(
+        self, data: bytes, line: int, position: int, *, last: bool
+    ) -> tuple[list[Batch], bytes, int]:
+        """A batch of all lines that are whole."""
+        block, rest, after = csv.cut_block(data, line, position, last=last)
+        if block is None or (self._parser is None and not len(block.starts)):
+            return [], rest, after
+        token = {"offset": block.offset, "line": block.line}
+        if self._parser is None:
+            batch = self._take_header(block).batch(csv.headless(block))
+        else:
+            batch = self._parser.batch(block)
+        return [replace(batch, token=token)], rest, after
+
+    def _take_header(self, block: csv.CsvBlock) -> csv.CsvParser:
+        names = csv.header(self._source, block)
+        check_columns(self._source, self._columns, names)
+        self._parser = csv.CsvParser(names, self._columns, self._keys)
+        return self._parser
+
+
+def _first_block(head: bytes) -> csv.CsvBlock | None:
+    block, _, _ = csv.cut_block(head.removeprefix(BOM), 1, len(head), last=False)
+    return block if block is not None and len(block.starts) else None
+
+
+def _head(place: Path | int) -> bytes:
+    """The beginning of a file."""
+    if isinstance(place, int):
+        return os.pread(place, PIECE, 0)
+    with place.open("rb") as file:
+        return file.read(PIECE)
+
+
+def _lines(path: Path) -> _Lines:
+    suffix = path.suffix.lower()
+    if suffix not in (".jsonl", ".ndjson", ".csv"):
+        raise SourceError(
+            f"{path} cannot be followed; expected a .jsonl, .ndjson or .csv file, or a folder"
+        )
+    if not path.is_file():
+        raise SourceError(f"{path} is no file that can be followed; check the path")
+    return _Csv(str(path)) if suffix == ".csv" else _JsonLines()

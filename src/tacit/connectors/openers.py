@@ -1,0 +1,132 @@
+"""Open what a run reads and delivers to, by its name: a path, `-`, or the URL of a broker."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+
+from tacit.connectors.appending_sink import AppendingSink
+from tacit.connectors.brokers import open_broker_sink
+from tacit.connectors.files import open_source
+from tacit.connectors.folder_sink import FolderSink
+from tacit.connectors.pieces import CODECS
+from tacit.connectors.placeholders import FileTemplate, has_placeholders
+from tacit.connectors.sinks import FileSink, StandardOutput, TableSink, writer_for
+from tacit.connectors.template_sinks import ResumableTemplateSink, TemplateSink
+from tacit.connectors.writers import SUFFIXES, csv_header, csv_lines, json_lines
+from tacit.errors import SinkError
+from tacit.pipeline.sinks import Sink
+from tacit.pipeline.sources import Source
+
+_Lines = Callable[[pa.Table], bytes]
+_Header = Callable[[pa.Schema], bytes]
+_APPENDABLE: Final[dict[str, tuple[_Lines, _Header | None]]] = {
+    ".jsonl": (json_lines, None),
+    ".ndjson": (json_lines, None),
+    ".csv": (csv_lines, csv_header),
+}
+
+
+def open_input(name: str | os.PathLike[str], *, follow: bool = False) -> Source:
+    """A source by its name, as `open_source` has it.
+
+    With `follow` a file is read as it grows, and a folder as files are added to it.
+    """
+    text = os.fspath(name)
+    if not follow or text == "-" or "://" in text:  # these end only when they are closed
+        return open_source(text)
+    path = Path(text)
+    if path.is_dir():
+        from tacit.connectors.growing_folder import GrowingSource
+
+        return GrowingSource(path)
+    from tacit.connectors.follow_source import FollowSource
+
+    return FollowSource(path)
+
+
+def open_sink(
+    target: str | os.PathLike[str],
+    schema: pa.Schema | None = None,
+    consumers: Mapping[str, str] | None = None,
+) -> TableSink:
+    """A sink by suffix; `-` is JSON lines on standard output.
+
+    `schema` says what the columns are even if no table is ever written. A name with placeholders,
+    such as `answers/{consumer}.csv`, stands for several files: `consumers` says who asks each
+    query, so that each has its file whatever is written.
+    """
+    text = os.fspath(target)
+    if text == "-":
+        return StandardOutput()
+    writer = writer_for(Path(text))
+    if not has_placeholders(text):
+        return FileSink(Path(text), writer, schema)
+    template = FileTemplate(text)
+    return TemplateSink(
+        template, schema, consumers or {}, lambda path: FileSink(path, writer, schema)
+    )
+
+
+def open_resumable_sink(name: str | os.PathLike[str]) -> Sink:
+    """A sink by its name that a run with a ledger delivers to, again and again if need be.
+
+    `-` is JSON lines on standard output; `answers.jsonl` or `.csv` is a file that releases are
+    added to; `answers/` is a folder with a Parquet file for each release, `answers/*.csv` one
+    with another kind of file; a URL is a broker's. Paths may hold
+    placeholders: `answers/{consumer}.csv`, `answers/{consumer}/{query}/`.
+    """
+    text = os.fspath(name)
+    if "://" in text:
+        return open_broker_sink(text)
+    if text == "-":
+        return StandardOutput()
+    path = Path(text)
+    placed = has_placeholders(text)
+    suffix = max((s for s in SUFFIXES if path.name.lower().endswith(s)), key=len, default="")
+    if text.endswith(("/", os.sep)) or (path.is_dir() and not placed):
+        folder, suffix = path, ".parquet"
+    elif suffix and path.name.lower() == f"*{suffix}":
+        folder = path.parent
+    elif placed:
+        make = _file_maker(path, suffix)
+        _check_folder(FileTemplate(text).base, path)
+        return ResumableTemplateSink(FileTemplate(text), make)
+    else:
+        return _open_file(path, suffix)
+    if not placed:
+        return FolderSink(folder, suffix)
+    template = FileTemplate(str(folder))
+    _check_folder(template.base, path)
+    return ResumableTemplateSink(template, lambda own: FolderSink(own, suffix))
+
+
+def _open_file(path: Path, suffix: str) -> Sink:
+    make = _file_maker(path, suffix)
+    if path.exists() and not path.is_file():
+        raise SinkError(f"{path} is there and is not a regular file; choose another name")
+    _check_folder(path.absolute().parent, path)
+    return make(path)
+
+
+def _check_folder(folder: Path, path: Path) -> None:
+    if not folder.is_dir():
+        raise SinkError(f"{path}: its folder does not exist; create it or choose another place")
+
+
+def _file_maker(path: Path, suffix: str) -> Callable[[Path], Sink]:
+    """What opens files of the kind of this name."""
+    plain, codec = suffix, None
+    for ending, found in CODECS.items():
+        if suffix.endswith(ending):
+            plain, codec = suffix.removesuffix(ending), found
+    if plain not in _APPENDABLE:
+        expected = f"expected a name ending in {', '.join(_APPENDABLE)}, or a folder such as"
+        what = f"a {suffix} file cannot be added to" if suffix else "no kind of file"
+        raise SinkError(f"{path}: {what}; {expected} {path.stem or 'answers'}/ for one per release")
+    lines, header = _APPENDABLE[plain]
+    return lambda path: AppendingSink(path, lines, header, codec)

@@ -1,0 +1,169 @@
+"""Answers in several files: one for each consumer, query or subject, as the file's name says."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from tacit.connectors.appending_sink import failing, open_locked
+from tacit.connectors.placeholders import FileTemplate
+from tacit.connectors.sinks import FileSink, TableSink
+from tacit.errors import SinkError
+from tacit.pipeline.sinks import ReleaseBatch, Sink
+
+_OPEN: Final = 64
+"""Files that are kept open between two releases."""
+
+
+class TemplateSink(TableSink):
+    """Files that appear under their names when all of them are complete.
+
+    Every query's file is there, whatever it holds. A subject's file comes with its first answer,
+    and as every registered subject has an answer in every window, that tells nothing more.
+    Subjects may be too many to have all of their files open: their rows are held until the end.
+    """
+
+    def __init__(
+        self,
+        template: FileTemplate,
+        schema: pa.Schema | None,
+        consumers: Mapping[str, str],
+        make: Callable[[Path], FileSink],
+    ) -> None:
+        self.name = template.text
+        self._template = template
+        self._make = make
+        self._files: dict[Path, FileSink] = {}
+        self._held: dict[Path, list[pa.Table]] | None = {} if "subject" in template.names else None
+        known = template.names if schema is None else schema.names
+        lacking = [name for name in template.names if name not in known]
+        if lacking:
+            raise SinkError(f"{self.name}: what is written has no column '{lacking[0]}'")
+        if not template.base.is_dir():
+            raise SinkError(f"{template.base} does not exist; create it or choose another place")
+        try:
+            for names in template.keys(consumers):
+                self._file(template.path(names))
+        except BaseException:
+            self.abort()
+            raise
+
+    def write(self, table: pa.Table) -> None:
+        """Add these rows, each to its file."""
+        for names, part in self._template.split(table):
+            path = self._template.path(names)
+            if self._held is None:
+                self._file(path).write(part)
+            else:
+                self._held.setdefault(path, []).append(part)
+
+    def close(self) -> None:
+        """Put all files on the disk, then give them their names."""
+        try:
+            for path, parts in (self._held or {}).items():
+                for part in parts:
+                    self._file(path).write(part)
+                self._file(path).finish()
+            for file in self._files.values():
+                file.finish()
+            for file in self._files.values():
+                file.close()
+        except BaseException:
+            self.abort()
+            raise
+
+    def abort(self) -> None:
+        """Remove what has no name yet."""
+        for file in self._files.values():
+            file.abort()
+
+    def _file(self, path: Path) -> FileSink:
+        if path not in self._files:
+            make_folders(path.parent, self._template.base, self.name)
+            self._files[path] = self._make(path)
+        return self._files[path]
+
+
+class ResumableTemplateSink(Sink):
+    """Files that releases are added to, or folders of releases, each as an outlet of its own.
+
+    The position of a delivery holds those of all files. A delivery that fails in one file begins
+    again in all of them, from the positions that were remembered.
+    """
+
+    once = True
+
+    def __init__(self, template: FileTemplate, make: Callable[[Path], Sink]) -> None:
+        self.name = template.text
+        self._template = template
+        self._make = make
+        self._outlets: dict[str, Sink] = {}
+        self._positions: dict[str, Any] = {}
+        self._lock: io.FileIO | None = None
+
+    def recover(self, position: Any) -> None:
+        """Begin where the last remembered delivery ended, in every file."""
+        self._positions = dict(position or {})
+        self._take()
+
+    def is_missing(self, release: int, position: Any) -> bool:
+        """Whether any of the files is gone, or shorter than it was."""
+        return any(
+            self._make(self._template.base / place).is_missing(release, own)
+            for place, own in (position or {}).items()
+        )
+
+    def deliver(self, batch: ReleaseBatch) -> dict[str, Any]:
+        """Deliver to every file what is for it; what has no rows this time has its file too."""
+        self._take()
+        nothing = batch.table.slice(0, 0)
+        parts = {
+            self._template.path(names): nothing for names in self._template.keys(batch.consumers)
+        }
+        for names, table in self._template.split(batch.table):
+            parts[self._template.path(names)] = table
+        delivered = {}
+        for path, table in parts.items():
+            outlet, place = self._outlet(path)
+            outlet.recover(self._positions.get(place))
+            delivered[place] = outlet.deliver(ReleaseBatch(batch.release, table, batch.consumers))
+            if len(self._outlets) > _OPEN:
+                outlet.close()
+        self._positions |= delivered
+        return dict(self._positions)
+
+    def close(self) -> None:
+        """Release all files."""
+        for outlet in self._outlets.values():
+            outlet.close()
+        self._outlets = {}
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def _take(self) -> None:
+        """Lock what the files have in common, whichever of them are open."""
+        if self._lock is None:
+            base = self._template.base
+            tail = os.path.relpath(self.name, base).replace("/", "%2F")
+            with failing(self.name):
+                self._lock = open_locked(base / f".{tail}.lock", self.name)
+
+    def _outlet(self, path: Path) -> tuple[Sink, str]:
+        place = os.path.relpath(path, self._template.base)
+        if place not in self._outlets:
+            make_folders(path.parent, self._template.base, self.name)
+            self._outlets[place] = self._make(path)
+        return self._outlets[place], place
+
+
+def make_folders(folder: Path, base: Path, name: str) -> None:
+    """Create the folders that placeholders name, below the one that must exist."""
+    with failing(name):
+        for missing in reversed([folder, *folder.parents][: len(folder.parts) - len(base.parts)]):
+            missing.mkdir(exist_ok=True)

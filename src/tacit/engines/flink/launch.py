@@ -1,0 +1,195 @@
+"""Start a job on Flink: in this process, or on a cluster that is there already."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tacit.engines.flink.failures import Failure
+from tacit.engines.flink.folders import Folders
+from tacit.engines.flink.rest import Cluster
+from tacit.errors import EngineError
+
+_KEY_GROUPS: Final = 128
+"""Into so many groups Flink divides keys, whatever the parallelism is."""
+_ALWAYS: Final = {
+    "execution.checkpointing.mode": "EXACTLY_ONCE",
+    "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
+    "execution.checkpointing.num-retained": "2",
+    "pipeline.max-parallelism": str(_KEY_GROUPS),
+}
+_UNLESS_TOLD: Final = {
+    "execution.checkpointing.interval": "2 s",
+    "execution.checkpointing.timeout": "10 min",
+    "execution.checkpointing.tolerable-failed-checkpoints": "10",
+    "python.fn-execution.bundle.time": "50",
+    "restart-strategy.type": "exponential-delay",
+    "restart-strategy.exponential-delay.initial-backoff": "200 ms",
+    "restart-strategy.exponential-delay.max-backoff": "10 s",
+    "restart-strategy.exponential-delay.reset-backoff-threshold": "30 s",
+    "restart-strategy.exponential-delay.attempts-before-reset-backoff": "20",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RunningJob:
+    """A job that runs, and the cluster that it runs on."""
+
+    cluster: Cluster
+    job: str
+    found: bool = False
+    """Whether it ran before."""
+    client: Any = None
+    """Flink's own, where the cluster lives and ends with the job."""
+
+    def stop(self, folder: str) -> str:
+        """Stop the job with a savepoint in a folder; where it lies."""
+        if self.client is None:
+            return self.cluster.stop(self.job, folder)
+        from pyflink.java_gateway import get_gateway
+
+        formats = get_gateway().jvm.org.apache.flink.core.execution.SavepointFormatType
+        try:  # PyFlink's own call is for an older Java side
+            stopped = self.client._j_job_client.stopWithSavepoint(False, folder, formats.CANONICAL)
+            return str(stopped.get())
+        except Exception as error:  # the Java side's own
+            raise EngineError(
+                f"the job could not be stopped with a savepoint: {_first_line(error)}"
+            ) from error
+
+    def lost(self) -> str | None:
+        """Why a job inside this process has ended, if it has: its cluster ends with it."""
+        if self.client is None:
+            return None
+        result = self.client.get_job_execution_result()
+        if not result.done():
+            return None
+        try:
+            result.result()
+        except Exception as error:  # the Java side's own
+            return Failure.read(time.time(), str(error)).reason
+        return "somebody ended it"
+
+    def end(self, folder: str) -> None:
+        """End a job that has nothing more to do: not in the midst of a batch, if that can be."""
+        try:
+            self.stop(folder)
+        except EngineError:
+            if self.client is None:
+                self.cluster.cancel(self.job)
+            else:
+                self.client.cancel()
+
+
+def start(
+    name: str,
+    folders: Folders,
+    partitions: int,
+    shards: int,
+    parallelism: int,
+    address: str | None,
+    settings: Mapping[str, str],
+    python: str | None = None,
+) -> RunningJob:
+    """Start a job, from its last checkpoint or savepoint where it has one.
+
+    On a cluster a job of this name that runs already is found again. `python` is the interpreter
+    on the cluster's machines; without it, it is called as this one is.
+    """
+    if address is not None:
+        cluster = Cluster(address)
+        running = cluster.running(name)
+        if running is not None:
+            return RunningJob(cluster, running.id, found=True)
+        cluster.check(parallelism)
+    else:
+        cluster = Cluster(f"localhost:{_free_port()}")
+        settings = {
+            **settings,
+            "rest.address": "localhost",
+            "rest.bind-port": str(cluster.port),
+            "rest.port": str(cluster.port),
+            "taskmanager.numberOfTaskSlots": str(parallelism),
+        }
+    chosen = {**_UNLESS_TOLD, **settings, **_ALWAYS}
+    chosen["execution.checkpointing.dir"] = folders.checkpoints.as_uri()
+    chosen["python.executable"] = python or sys.executable
+    chosen["python.client.executable"] = sys.executable
+    state = folders.latest_state()
+    if state is not None:
+        chosen["execution.state-recovery.path"] = state.as_uri()
+    env = _environment(chosen, cluster if address is not None else None)
+    env.set_parallelism(parallelism)
+    from tacit.engines.flink.program import build
+
+    build(env, folders, _spread(partitions), _spread(shards))
+    try:
+        client = env.execute_async(name)
+    except Exception as error:  # the Java side's own
+        raise EngineError(f"Flink does not take the job: {_first_line(error)}") from error
+    return RunningJob(cluster, str(client.get_job_id()), client=None if address else client)
+
+
+def _environment(settings: Mapping[str, str], remote: Cluster | None) -> Any:
+    from pyflink.common import Configuration
+    from pyflink.datastream import StreamExecutionEnvironment
+    from pyflink.java_gateway import get_gateway
+
+    configuration = Configuration()
+    for key, value in settings.items():
+        configuration.set_string(key, value)
+    if remote is None:
+        # Functions would share this process otherwise, and one interpreter lock.
+        os.environ["_python_worker_execution_mode"] = "process"  # noqa: SIM112 - PyFlink's own
+        return StreamExecutionEnvironment.get_execution_environment(configuration)
+    gateway = get_gateway()
+    jars = [] if remote.has_python() else [os.fspath(jar) for jar in _python_jars()]
+    given = gateway.new_array(gateway.jvm.java.lang.String, len(jars))
+    for place, jar in enumerate(jars):
+        given[place] = jar
+    environments = gateway.jvm.org.apache.flink.streaming.api.environment
+    made = environments.StreamExecutionEnvironment.createRemoteEnvironment(
+        remote.host, remote.port, configuration._j_configuration, given
+    )
+    return StreamExecutionEnvironment(made)
+
+
+def _python_jars() -> list[Path]:
+    """What lets Flink call Python: it is shipped with the job where the cluster has it not."""
+    import pyflink
+
+    return sorted(Path(pyflink.__file__).parent.glob("opt/flink-python-*.jar"))
+
+
+def _spread(count: int) -> list[int]:
+    """Keys for so many things that Flink puts into key groups evenly, at any parallelism."""
+    from pyflink.java_gateway import get_gateway
+
+    jvm = get_gateway().jvm
+    groups = jvm.org.apache.flink.runtime.state.KeyGroupRangeAssignment
+    row = jvm.org.apache.flink.types.Row(1)
+    wanted = [(2 * number + 1) * _KEY_GROUPS // (2 * count) for number in range(count)]
+    keys: dict[int, list[int]] = {}
+    for key in range(64 * max(_KEY_GROUPS, count)):
+        row.setField(0, key)
+        keys.setdefault(groups.assignToKeyGroup(row, _KEY_GROUPS), []).append(key)
+        if all(len(keys.get(group, [])) >= wanted.count(group) for group in set(wanted)):
+            break
+    return [keys[group].pop() for group in wanted]
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__

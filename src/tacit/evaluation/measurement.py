@@ -1,0 +1,83 @@
+"""The quality of a plan on windows of presence bits, measured with the engine's own release."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tacit.answers.answers import Answers
+from tacit.patterns.lists import EventLists
+from tacit.pipeline.release import Release
+from tacit.pipeline.survey import HistorySurvey
+from tacit.planning.plan import Plan
+from tacit.privacy.noise import Noise
+from tacit.privacy.quality import Confusion, micro_alpha
+from tacit.privacy.statistics import Statistics
+from tacit.spec.queries import compile_queries
+from tacit.spec.specification import Specification
+from tacit.windows.clock import NONE
+from tacit.windows.panes import ClosedPanes
+
+Presence = NDArray[np.bool_]
+
+
+def as_closed(presence: Presence) -> ClosedPanes:
+    """Windows `[window][event type]` as one window of as many subjects."""
+    rows, types = presence.shape
+    width = -(-types // 64)
+    padded = np.zeros((rows, 64 * width), np.bool_)
+    padded[:, :types] = presence
+    words = np.packbits(padded, axis=1, bitorder="little").view("<u8").astype(np.uint64)
+    nothing = EventLists(
+        np.zeros(1, np.int64), np.empty(0, np.int64), np.empty((0, width), np.uint64)
+    )
+    return ClosedPanes(0, words.reshape(1, rows, width), np.empty(0, np.int64), nothing)
+
+
+def statistics_of(spec: Specification, presence: Presence) -> list[Statistics]:
+    """What a history of presence says; all its windows are of subjects that no one names."""
+    evaluator = HistorySurvey(spec, literal=False)
+    closed = as_closed(presence)
+    policies = np.zeros(len(presence), np.int32)
+    bits, _ = evaluator.answer(closed, {}, policies)
+    since = np.full(len(presence), NONE, np.int64)
+    answers = Answers(evaluator.names, 1, 0, pa.array(np.arange(len(presence))), since, bits)
+    evaluator.count(answers, policies)
+    return evaluator.statistics()
+
+
+def true_bits(spec: Specification, presence: Presence) -> NDArray[np.uint64]:
+    """The true answers `[query][word]`."""
+    queries = compile_queries(spec, tuple(spec.query_patterns.values()))
+    bits: NDArray[np.uint64] = queries.answer(as_closed(presence), {})[0]
+    return bits
+
+
+def measured(plan: Plan, presence: Presence, noise: Noise) -> Confusion[NDArray[np.float64]]:
+    """What a protected run does on these windows, for each query."""
+    release = Release(plan.spec, plan.mechanisms, noise)
+    policies = np.zeros(len(presence), np.int32)
+    found = release.answer(as_closed(presence), {}, policies)[0][0]
+    return compared(true_bits(plan.spec, presence), found, len(presence))
+
+
+def compared(
+    true: NDArray[np.uint64], found: NDArray[np.uint64], windows: int
+) -> Confusion[NDArray[np.float64]]:
+    """Counts for each query from two sets of bits `[query][word]`."""
+    full = np.zeros(-(-windows // 64) * 64, np.bool_)
+    full[:windows] = True
+    lanes = np.packbits(full, bitorder="little").view("<u8").astype(np.uint64)
+
+    def count(words: NDArray[np.uint64]) -> NDArray[np.float64]:
+        return np.asarray(np.bitwise_count(words & lanes).sum(axis=1), np.float64)
+
+    return Confusion(count(true & found), count(~true & found), count(true & ~found))
+
+
+def mre(confusion: Confusion[NDArray[np.float64]], alphas: Sequence[float]) -> float:
+    """The relative error of the micro average of quality; true answers have quality 1."""
+    return confusion.total().mre(micro_alpha(alphas))

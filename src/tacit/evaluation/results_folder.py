@@ -1,0 +1,109 @@
+"""Results that are stored as they come, so that an interrupted experiment can resume."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.errors import SinkError, StateError
+
+FORMAT: Final = 1
+PARAMETERS: Final = "run.json"
+RESULTS: Final = "results.jsonl"
+
+
+class KeptResults:
+    """The results of data sets, in a folder; or in memory alone, without one.
+
+    A folder belongs to one run: what was kept there must come from the same parameters.
+    """
+
+    def __init__(
+        self, folder: Path | None, parameters: Mapping[str, Any], shape: tuple[int, ...]
+    ) -> None:
+        self.done: dict[int, NDArray[np.float64]] = {}
+        self._folder = folder
+        self._shape = shape
+        if folder is None:
+            return
+        # What is compared later is what can be read again.
+        told = json.loads(json.dumps(parameters))
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if (folder / PARAMETERS).exists():
+                _check_same(folder, told)
+                self._read(folder / RESULTS)
+            else:
+                (folder / RESULTS).write_text("", "utf-8")
+                text = json.dumps({"format": FORMAT, "parameters": told}, indent=2)
+                (folder / PARAMETERS).write_text(text + "\n", "utf-8")
+        except OSError as error:
+            raise _unwritten(folder, error) from error
+
+    def keep(self, number: int, errors: NDArray[np.float64]) -> None:
+        """Keep the results of a data set."""
+        self.done[number] = errors
+        if self._folder is None:
+            return
+        line = json.dumps({"dataset": number, "errors": errors.tolist()})
+        try:
+            with (self._folder / RESULTS).open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+        except OSError as error:
+            raise _unwritten(self._folder, error) from error
+
+    def _read(self, path: Path) -> None:
+        """Read stored results. An incomplete line is ignored, and its data set is done again."""
+        text = path.read_text("utf-8") if path.exists() else ""
+        for line in text.splitlines():
+            try:
+                plain = json.loads(line)
+                number, errors = int(plain["dataset"]), np.array(plain["errors"], np.float64)
+            except (KeyError, TypeError, ValueError):
+                continue
+            if errors.shape == self._shape:
+                self.done[number] = errors
+        if text and not text.endswith("\n"):
+            with path.open("a", encoding="utf-8") as file:
+                file.write("\n")
+
+
+def _check_same(folder: Path, told: Mapping[str, Any]) -> None:
+    """Refuse what was kept for other parameters, and name the difference."""
+    try:
+        plain = json.loads((folder / PARAMETERS).read_text("utf-8"))
+        kept = plain["parameters"]
+        known = plain["format"] == FORMAT and isinstance(kept, dict)
+    except (KeyError, TypeError, ValueError):
+        known = False
+    if not known:
+        raise StateError(
+            f"{folder / PARAMETERS} is damaged or of another version; choose another folder"
+        )
+    names = [*told, *(name for name in kept if name not in told)]
+    differing = [
+        f"{name} was {_shown(kept.get(name))} and is {_shown(told.get(name))} now"
+        for name in names
+        if kept.get(name) != told.get(name)
+    ]
+    if differing:
+        raise StateError(
+            f"{folder} holds a run with other parameters: {'; '.join(differing)}. "
+            "Choose another folder, or the same parameters to go on with it"
+        )
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return "not told" if value is None else str(value)
+
+
+def _unwritten(folder: Path, error: OSError) -> SinkError:
+    why = error.strerror or type(error).__name__
+    return SinkError(f"{folder} cannot be written: {why}; choose another place")

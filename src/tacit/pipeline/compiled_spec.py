@@ -1,0 +1,152 @@
+"""What a specification asks to be done with tuples, compiled; it holds no state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import polars as pl
+import pyarrow as pa
+
+from tacit.errors import SchemaError
+from tacit.events.columntypes import ColumnTypes
+from tacit.events.extraction import Extractor
+from tacit.events.streams import ColumnType
+from tacit.events.subjects import Subjects, check_subject_type
+from tacit.events.times import check_time_type, to_microseconds
+from tacit.pipeline.batches import EventBatch, Rows
+from tacit.pipeline.evaluators import Detector, Evaluator
+from tacit.privacy.policies import Policies
+from tacit.spec.columntypes import RecordedTypes, SpecColumns
+from tacit.spec.queries import compile_queries
+from tacit.spec.specification import Specification
+
+
+class SourceColumns(Protocol):
+    """What a source says about its columns."""
+
+    @property
+    def textual(self) -> bool:
+        """Whether values are text until they are converted."""
+
+    @property
+    def keyed(self) -> bool:
+        """Whether rows name their own columns."""
+
+    def schema(self) -> pa.Schema:
+        """The columns and their own types."""
+
+    def declared_types(self) -> Mapping[str, ColumnType]:
+        """The types that its address declares."""
+
+
+class CompiledSpec:
+    """A specification's event types and what is asked of windows, ready to be used.
+
+    By default the true answers are asked for. `recorded` are the column types that a plan knows
+    from history.
+    """
+
+    def __init__(
+        self,
+        spec: Specification,
+        evaluator: Evaluator | None = None,
+        recorded: RecordedTypes | None = None,
+    ) -> None:
+        self.spec = spec
+        self.types = SpecColumns(spec, recorded or {})
+        types = tuple(spec.types)
+        areas = {name: area.shape(spec.folder) for name, area in spec.areas.items()}
+        self.extractors = {
+            name: Extractor(name, stream, spec.events, areas, types)
+            for name, stream in spec.streams.items()
+        }
+        self.policies = Policies(spec)
+        if evaluator is None:
+            queries = compile_queries(spec, tuple(spec.query_patterns.values()))
+            names = [query.name for query in spec.queries]
+            evaluator = Detector(names, queries, [query.consumer for query in spec.queries])
+        self.evaluator = evaluator
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What answers are called."""
+        return self.evaluator.names
+
+    def columns(self, stream: str) -> tuple[str, ...]:
+        """The columns of a stream that are read."""
+        compared = self.evaluator.attributes.get(stream, ())
+        return tuple(dict.fromkeys((*self.extractors[stream].columns, *compared)))
+
+    def column_types(self, stream: str, source: SourceColumns) -> ColumnTypes:
+        """The types that the columns of a source get."""
+        schema = source.schema()  # a folder knows only then what its files are
+        if source.textual:
+            return self.types.text_types(stream, self.columns(stream), source.declared_types())
+        return self.types.declared_types(stream, schema)
+
+    def schema(self, stream: str, source: SourceColumns) -> pa.Schema:
+        """The columns of a source after conversion, as far as they are read."""
+        types = self.column_types(stream, source)
+        schema = source.schema()
+        if source.keyed:
+            schema = pa.schema([(name, pa.string()) for name in self.columns(stream)])
+        return types.schema(schema)
+
+    def check(self, schemas: Sequence[tuple[str, pa.Schema]]) -> None:
+        """Raise SchemaError with all that sources of streams lack, and all unfit columns."""
+        faults = []
+        for stream, schema in schemas:
+            try:
+                self.extractors[stream].check(schema)
+                config = self.spec.streams[stream]
+                check_time_type(schema.field(config.time).type, config.time)
+                check_subject_type(schema.field(config.subject).type)
+            except SchemaError as error:
+                faults.append(str(error))
+        frames = {
+            stream: pl.DataFrame(schema.empty_table()).schema
+            for stream, schema in reversed(schemas)
+        }
+        for condition in (found for part in self.evaluator.queries for found in part.conditions):
+            if not frames.keys() >= condition.attributes.keys():
+                continue  # a stream whose sources are empty has no columns to be unfit
+            try:
+                condition.check(frames)
+            except SchemaError as error:
+                faults.append(str(error))
+        faults += self._find_mixed_types(schemas)
+        if faults:
+            raise SchemaError("\n".join(faults))
+
+    def _find_mixed_types(self, schemas: Sequence[tuple[str, pa.Schema]]) -> list[str]:
+        """Compared columns whose types differ between the sources of a stream.
+
+        Their values meet in one window. Which types meet must not depend on the tuples there.
+        """
+        faults = []
+        for stream, columns in self.evaluator.attributes.items():
+            known = [
+                pl.DataFrame(schema.empty_table()).schema
+                for name, schema in schemas
+                if name == stream
+            ]
+            for column in columns:
+                kinds = {str(schema[column]) for schema in known if column in schema}
+                kinds -= {"Categorical", "Null"} if "String" in kinds else {"Null"}
+                if len(kinds) > 1:
+                    faults.append(
+                        f"column '{column}' of stream '{stream}' has different types in its"
+                        f" sources ({', '.join(sorted(kinds))}); declare one, as in"
+                        f" streams.{stream}.columns: {{{column}: number}}"
+                    )
+        return faults
+
+    def extract(self, rows: Rows, subjects: Subjects, *, learn: bool) -> EventBatch:
+        """The events that rows of a stream give."""
+        config = self.spec.streams[rows.stream]
+        column = rows.table.column(config.subject)
+        slots = subjects.learn(column) if learn else subjects.slots(column)
+        times = to_microseconds(rows.table.column(config.time), config)
+        masks = self.extractors[rows.stream].masks(rows.table)
+        return EventBatch(times, slots, masks, rows)

@@ -1,0 +1,86 @@
+"""Whether the registry has the subjects that private patterns name, and whom it may confuse.
+
+A subject that a private pattern names and that the registry does not have is not protected under
+its right name. So that is an error, and never found only after a release. Names that look like a
+protected one and are not protected alike are worth a look: they may be the same subject.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tacit.errors import Mistake, SpecificationError
+from tacit.quantities import count
+from tacit.spec.lookalikes import lookalikes
+from tacit.spec.specification import Specification
+
+_MOST: Final = 10
+"""Names in one message."""
+
+
+def check_names(spec: Specification, registry: pa.Array) -> list[str]:
+    """Raise SpecificationError if the registry lacks a subject that a private pattern names.
+
+    Otherwise, what the operator should look at: registered names that look like a protected one.
+    """
+    missing = missing_names(spec, registry)
+    if missing:
+        raise SpecificationError([Mistake(describe_missing(missing, registry))])
+    named = _named(spec)
+    found = [
+        (name, other)
+        for name, others in lookalikes(list(named), registry).items()
+        for other in others
+        if named.get(other) != named[name]
+    ]
+    shown = [f"{other!a} looks like {name!a}" for name, other in found[:_MOST]]
+    if not shown:
+        return []
+    return [
+        f"{count(len(found), 'name')} in the registry may be taken for a protected subject, and"
+        f" {'is' if len(found) == 1 else 'are'} not protected alike: {_joined(shown, len(found))}."
+        " If they are one subject, write its name the same way everywhere"
+    ]
+
+
+def missing_names(spec: Specification, registry: pa.Array) -> list[str]:
+    """The subjects that private patterns name and that the registry does not have."""
+    names = list(_named(spec))
+    known = pc.is_in(pa.array(names, pa.large_string()), value_set=registry)
+    return [name for name, there in zip(names, known.to_pylist(), strict=True) if not there]
+
+
+def describe_missing(missing: Sequence[str], registry: pa.Array) -> str:
+    """Who is missing, and which registered names look like them."""
+    similar = lookalikes(missing, registry)
+    shown = [
+        f"{name!r}{_instead(similar[name])}" if name in similar else repr(name)
+        for name in missing[:_MOST]
+    ]
+    return (
+        f"private patterns name {count(len(missing), 'subject')} that the registry does not have:"
+        f" {_joined(shown, len(missing))}. Nothing is released, since they would be unprotected"
+        " under their right names; write the names exactly as the registry has them"
+    )
+
+
+def _named(spec: Specification) -> Mapping[str, frozenset[int]]:
+    """The subjects that private patterns name, and the numbers of these patterns."""
+    found: dict[str, frozenset[int]] = {}
+    for number, private in enumerate(spec.private):
+        for name in private.subjects or ():
+            found[name] = found.get(name, frozenset()) | {number}
+    return found
+
+
+def _instead(others: Sequence[str]) -> str:
+    return f" (did you mean {' or '.join(map(ascii, others[:3]))}, which it has?)"
+
+
+def _joined(shown: Sequence[str], total: int) -> str:
+    more = total - len(shown)
+    return ", ".join(shown) + (f" and {more:,} more" if more > 0 else "")

@@ -1,0 +1,219 @@
+"""An automaton for each open window and subject, taken through its events as they come.
+
+A subject mostly sends in order, whatever lies between subjects. Where it did not, or sent
+several events at one time, the state does not tell; those windows are walked again when
+they are handed on and their tuples are in order.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.kernels import compiled
+from tacit.patterns.bits import ChainBits
+from tacit.patterns.lists import ONE, SPREAD, TOP, EventLists
+from tacit.windows.clock import NEVER, NONE, TAKEN
+from tacit.windows.event_buffer import BufferPiece
+from tacit.windows.runs import RUN, extent
+
+
+class StreamingAutomaton:
+    """The states of the automaton in a ring of windows."""
+
+    def __init__(self, size: int, capacity: int, slots: int, automaton: ChainBits) -> None:
+        self._size = size
+        self._begin = automaton.begin[0]
+        self._initial = automaton.initial[0]
+        self._relevant = automaton.selection.relevant[0]
+        places = automaton.selection.places
+        self._steps = np.stack([automaton.enter[places, 0], automaton.leave[places, 0]], axis=1)
+        """For the hash of each event type: the states entered by an event, and those ended."""
+        self._ring = self._fresh(capacity, slots)
+        """`[window][slot]`: the state, and the time of the last event; NEVER where it is in doubt.
+
+        They lie side by side, as they are always used together.
+        """
+
+    def _fresh(self, capacity: int, slots: int) -> NDArray[np.uint64]:
+        start = np.array([self._initial, np.uint64(NONE % 2**64)])
+        return np.broadcast_to(start, (capacity, slots, 2)).copy()
+
+    def grow(self, slots: int) -> None:
+        """Make room for more subjects."""
+        capacity, before, _ = self._ring.shape
+        self._ring = np.concatenate([self._ring, self._fresh(capacity, slots - before)], axis=1)
+
+    def take(self, piece: BufferPiece) -> None:
+        """Take each window's and slot's automaton through its events."""
+        _walk(
+            piece.slots, piece.times, piece.masks, piece.verdicts, self._size,
+            self._relevant, self._steps, self._begin, self._ring,
+        )  # fmt: skip
+
+    def pop(
+        self, places: NDArray[np.int64], slots: int
+    ) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
+        """The states at these places of the ring, and where they are in doubt; both are reset."""
+        states = np.empty((len(places), slots), np.uint64)
+        doubtful = np.empty((len(places), slots), np.bool_)
+        _take_out(self._ring, places, self._initial, states, doubtful)
+        return states, doubtful.reshape(-1)
+
+    def again(
+        self, keys: NDArray[np.int64], lists: EventLists, states: NDArray[np.uint64]
+    ) -> tuple[NDArray[np.int64], EventLists]:
+        """Set the states of windows whose tuples are in order now; those still in doubt are left.
+
+        That is where several events come at one time.
+        """
+        if not len(keys):
+            return keys, lists
+        doubtful = _walk_lists(
+            lists.starts, lists.times, lists.masks, keys,
+            self._relevant, self._steps, self._begin, self._initial, states.reshape(-1),
+        )  # fmt: skip
+        left = np.flatnonzero(doubtful)
+        lengths = np.diff(lists.starts)
+        chosen = np.repeat(doubtful, lengths)
+        starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths[left])])
+        return keys[left], EventLists(starts, lists.times[chosen], lists.masks[chosen])
+
+    def state(self, slots: int) -> dict[str, NDArray[np.generic]]:
+        """The state as plain arrays."""
+        return {
+            "states": self._ring[:, :slots, 0],
+            "lasts": self._ring[:, :slots, 1].view(np.int64),
+        }
+
+    def restore(self, state: dict[str, NDArray[np.generic]]) -> None:
+        """Take up a state that `state` gave."""
+        lasts = np.array(state["lasts"], np.int64).view(np.uint64)
+        self._ring = np.stack([np.array(state["states"], np.uint64), lasts], axis=2)
+
+
+@compiled
+def _walk(
+    slots: NDArray[np.int32],
+    times: NDArray[np.int64],
+    masks: NDArray[np.uint64],
+    verdicts: NDArray[np.uint8],
+    size: int,
+    relevant: np.uint64,
+    steps: NDArray[np.uint64],
+    begin: np.uint64,
+    ring: NDArray[np.uint64],
+) -> None:
+    all_steps, flat, bits = steps.reshape(-1), ring.reshape(-1), masks.reshape(-1)
+    places = np.empty(RUN, np.uint64)
+    for run in range(0, len(times), RUN):
+        moments, events = times[run : run + RUN], bits[run : run + RUN]
+        owners, judged = slots[run : run + RUN], verdicts[run : run + RUN]
+        refused, earliest, latest = extent(moments, judged)
+        start = latest // size * size
+        late = np.uint64(latest // size % len(ring) * ring.shape[1])
+        early = np.uint64((latest // size - 1) % len(ring) * ring.shape[1])
+        if refused != TAKEN or earliest < start - size or not _single(events, relevant):
+            _walk_one_by_one(owners, moments, events, judged, size, relevant, steps, begin, ring)
+            continue
+        # In two windows that follow each other, and one event each: choices, not branches.
+        for i in range(len(owners)):
+            places[i] = ((late if moments[i] >= start else early) + np.uint64(owners[i])) << ONE
+        for i in range(len(owners)):
+            place, time = places[i], moments[i]
+            step = (((events[i] & relevant) * SPREAD) >> TOP) << ONE
+            old, last = flat[place], np.int64(flat[place + ONE])
+            entered = ((old << ONE) | begin) & all_steps[step]
+            flat[place] = (old & ~all_steps[step + ONE]) | entered
+            flat[place + ONE] = np.uint64(time if time > last else np.int64(NEVER))
+
+
+@compiled
+def _single(events: NDArray[np.uint64], relevant: np.uint64) -> bool:
+    """Whether each tuple gives exactly one event that is looked at."""
+    other = np.uint64(0)
+    for i in range(len(events)):
+        event = events[i] & relevant
+        other |= (event & (event - ONE)) | np.uint64(event == 0)
+    return bool(other == 0)
+
+
+@compiled
+def _walk_one_by_one(
+    slots: NDArray[np.int32],
+    times: NDArray[np.int64],
+    events: NDArray[np.uint64],
+    verdicts: NDArray[np.uint8],
+    size: int,
+    relevant: np.uint64,
+    steps: NDArray[np.uint64],
+    begin: np.uint64,
+    ring: NDArray[np.uint64],
+) -> None:
+    """The same for tuples of any kind."""
+    start = np.int64(0)
+    length = np.uint64(0)  # of the window that starts there; none yet
+    pane = np.uint64(0)
+    for i in range(len(times)):
+        time, event = times[i], events[i] & relevant
+        if verdicts[i] != TAKEN or event == 0:
+            continue
+        if np.uint64(time - start) >= length:
+            window = time // size
+            start, length = window * size, np.uint64(size)
+            pane = np.uint64(window % len(ring))
+        slot = np.uint64(slots[i])
+        if time <= np.int64(ring[pane, slot, 1]) or event & (event - ONE):
+            ring[pane, slot, 1] = np.uint64(NEVER)
+            continue
+        kind = (event * SPREAD) >> TOP
+        old = ring[pane, slot, 0]
+        entered = ((old << ONE) | begin) & steps[kind, 0]
+        ring[pane, slot, 0] = (old & ~steps[kind, 1]) | entered
+        ring[pane, slot, 1] = np.uint64(time)
+
+
+@compiled
+def _take_out(
+    ring: NDArray[np.uint64],
+    places: NDArray[np.int64],
+    initial: np.uint64,
+    states: NDArray[np.uint64],
+    doubtful: NDArray[np.bool_],
+) -> None:
+    for number in range(len(places)):
+        pane = ring[places[number]]
+        for slot in range(states.shape[1]):
+            states[number, slot] = pane[slot, 0]
+            doubtful[number, slot] = pane[slot, 1] == np.uint64(NEVER)
+            pane[slot, 0], pane[slot, 1] = initial, np.uint64(NONE)
+
+
+@compiled
+def _walk_lists(
+    starts: NDArray[np.int64],
+    times: NDArray[np.int64],
+    masks: NDArray[np.uint64],
+    keys: NDArray[np.int64],
+    relevant: np.uint64,
+    steps: NDArray[np.uint64],
+    begin: np.uint64,
+    initial: np.uint64,
+    states: NDArray[np.uint64],
+) -> NDArray[np.bool_]:
+    """Walk through lists; where several events come at one time, tell so and set no state."""
+    all_steps, bits = steps.reshape(-1), masks.reshape(-1)
+    doubtful = np.zeros(len(keys), np.bool_)
+    for number in range(len(keys)):
+        state, last, doubt = initial, np.int64(NONE), False
+        for i in range(np.uint64(starts[number]), np.uint64(starts[number + 1])):
+            event = bits[i] & relevant
+            doubt |= (times[i] == last) | (event & (event - ONE) != 0)
+            last = times[i]
+            step = ((event * SPREAD) >> TOP) << ONE
+            entered = ((state << ONE) | begin) & all_steps[step]
+            state = (state & ~all_steps[step + ONE]) | entered
+        doubtful[number] = doubt
+        if not doubt:
+            states[np.uint64(keys[number])] = state
+    return doubtful

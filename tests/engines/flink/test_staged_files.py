@@ -1,0 +1,65 @@
+"""What the driver knows of refused tuples outlives staged files and the driver itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tacit.engines.flink.folders import Folders
+from tacit.engines.flink.staged_files import StagedFiles
+from tacit.engines.sharded.counts import TupleCounts
+from tacit.engines.sharded.lines import ShardLine, letter
+from tacit.errors import StateError
+from tacit.pipeline.refusals import Refusals
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Folders:
+    """The folder of a job."""
+    made = Folders(tmp_path / "job")
+    made.make()
+    return made
+
+
+def stage(folders: Folders, name: str, *lines: str) -> None:
+    """A file as Flink shows it."""
+    (folders.staged / f"part-{name}").write_text("".join(f"{line}\n" for line in lines))
+
+
+def windows(staged: StagedFiles) -> list[int]:
+    return [line.window for line in staged.lines()]
+
+
+def test_counts_are_the_latest_of_each_and_outlive_files_and_drivers(folders: Folders) -> None:
+    staged = StagedFiles(folders)
+    assert staged.refusals == Refusals(0, {})
+    line = ShardLine(0, 7, 7, None, b"body", "mark").written()
+    early = TupleCounts("reader 0", 5, {"late": 1}).written()
+    stage(folders, "0", early, line, letter("{}"))
+    stage(folders, "1", TupleCounts("reader 1", 10, {"late": 2, "no time": 1}).written())
+    assert windows(staged) == [7]
+    assert staged.refusals == Refusals(15, {"late": 3, "no time": 1})
+    staged.drop(8)
+    assert not list(folders.staged.iterdir())
+    again = StagedFiles(folders)
+    assert again.refusals == Refusals(15, {"late": 3, "no time": 1})
+    stage(folders, "2", TupleCounts("reader 0", 50, {"late": 4}).written(), early)
+    stage(folders, "3", TupleCounts("shard 2", -6, {"late": 6}).written())
+    assert windows(again) == []
+    assert again.refusals == Refusals(54, {"late": 12, "no time": 1})
+
+
+def test_counts_are_for_their_owner_alone(folders: Folders) -> None:
+    staged = StagedFiles(folders)
+    stage(folders, "0", TupleCounts("reader 0", 5).written())
+    assert windows(staged) == []
+    staged.drop(1)
+    assert folders.counts.stat().st_mode & 0o077 == 0
+    assert folders.root.stat().st_mode & 0o077 == 0
+
+
+def test_counts_that_are_damaged_are_refused(folders: Folders) -> None:
+    for text in ("counts ", "counts 7", 'counts ["reader 0", "x", {}]', 'counts ["a", 1, []]'):
+        with pytest.raises(StateError, match="damaged"):
+            TupleCounts.read(text)
