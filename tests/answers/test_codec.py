@@ -25,7 +25,9 @@ class Given(Certainty):
     def __init__(self, values: NDArray[np.float64]) -> None:
         self.values = values
 
-    def right(self, query: int, windows: slice, slots: slice, answers: NDArray[np.bool_]) -> Shares:
+    def compute_confidence(
+        self, query: int, windows: slice, slots: slice, answers: NDArray[np.bool_]
+    ) -> Shares:
         """As they are."""
         return self.values[windows, query, slots]
 

@@ -87,7 +87,7 @@ class FixedNoise(Noise):
         super().__init__()
         self._samplers = 0
 
-    def sampler(self) -> Sampler:
+    def new_sampler(self) -> Sampler:
         """Symbols by position."""
         self._samplers += 1
         return FixedSampler(self._samplers, self)
@@ -99,7 +99,7 @@ class FixedNoise(Noise):
         drawn = mix(_HERE.next_call(), windows[:, np.newaxis], numbers)
         return drawn if lanes is None else (drawn & lanes) | (words & ~lanes)
 
-    def moments(self, count: int, span: int) -> NDArray[np.int64]:
+    def draw_times(self, count: int, span: int) -> NDArray[np.int64]:
         """The same moment for all: how many there are before one depends on earlier windows."""
         return np.full(count, int(mix(_HERE.next_call())) % span, np.int64)
 

@@ -24,7 +24,7 @@ from tacit.events.streams import ColumnType
 from tacit.patterns.tree import Pattern, elements
 from tacit.planning.plan import Plan
 from tacit.planning.planner import make_plan
-from tacit.planning.survey import without_history
+from tacit.planning.survey import assume_statistics
 from tacit.privacy.policies import Policies
 from tacit.spec.specification import Specification
 from tests.differential.values import COLUMNS, Broken, Cell, any_cell, plain_cell, well_formed
@@ -483,7 +483,7 @@ def _random_plan(rng: Random, spec: Specification, *, declared: bool) -> Plan:
     rates = {name: rng.choice((0.1, 0.3, 0.5)) for name in spec.events}
     queries = tuple(spec.query_patterns.values())
     statistics = [
-        without_history(policy, queries, rates, spec.windows.panes)
+        assume_statistics(policy, queries, rates, spec.windows.panes)
         for policy in Policies(spec).policies
     ]
     plan = make_plan(spec, statistics, mechanism, decode)

@@ -229,7 +229,7 @@ def test_a_private_pattern_in_single_elements_is_audited_as_a_whole(slide: str) 
     assert whole is not None
     assert element is not None
     assert 0 < element <= whole <= 30
-    more = replace(scheme, fine=scheme.fine.scaled(Fraction(2)))
+    more = replace(scheme, fine=scheme.fine.scale(Fraction(2)))
     assert not audit(replace(made, mechanisms=(more,))).passed
 
 

@@ -235,7 +235,7 @@ def test_groups_are_those_of_the_policies(spec: Specification) -> None:
             continue
         registry = Subjects()
         registry.add(policy.subjects)
-        for number in policies.of(registry).tolist():
+        for number in policies.assign(registry).tolist():
             names = tuple(pattern.name for pattern in policies.policies[number].patterns)
             assert names == policy.private
 

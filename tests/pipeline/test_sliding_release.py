@@ -154,11 +154,11 @@ class Counting(Noise):
         self.bits += int(np.bitwise_count(chosen).sum())
         return super().flip(words, channel, lanes)
 
-    def moments(self, count: int, span: int) -> NDArray[np.int64]:
+    def draw_times(self, count: int, span: int) -> NDArray[np.int64]:
         """Moments in panes."""
         assert span == 10
         self.moments_drawn += count
-        return super().moments(count, span)
+        return super().draw_times(count, span)
 
 
 def test_each_element_is_flipped_once_in_each_pane() -> None:

@@ -156,8 +156,8 @@ def test_the_rate_of_an_ordered_variable_counts_windows_in_which_it_makes_a_diff
 def test_evidence_counts_open_windows_by_context_truth_and_presence(policy: int) -> None:
     _, statistics, windows = surveyed()
     found = statistics[policy]
-    assert found.touched
-    for part, evidence in zip(found.touched, found.evidence, strict=True):
+    assert found.affected
+    for part, evidence in zip(found.affected, found.evidence, strict=True):
         slow: Counter[tuple[int, int, int]] = Counter()
         sure = 0
         for window in windows[policy]:
@@ -182,7 +182,7 @@ def test_evidence_counts_open_windows_by_context_truth_and_presence(policy: int)
             for situation, true, held, count in zip(
                 evidence.contexts, evidence.truth, bits, evidence.counts, strict=True
             ):
-                fast[int(evidence.homes[situation]), int(true), int(held)] += count
+                fast[int(evidence.context_numbers[situation]), int(true), int(held)] += count
             assert fast == slow
 
 
@@ -191,20 +191,20 @@ def test_a_wide_query_is_read_with_what_was_public_in_its_own_window(policy: int
     """It asks for presence alone, so that without noise every row is read as what it was."""
     _, statistics, _ = surveyed()
     found = statistics[policy]
-    (place,) = [n for n, part in enumerate(found.touched) if part.wide]
+    (place,) = [n for n, part in enumerate(found.affected) if part.wide]
     evidence = found.evidence[place]
     assert isinstance(evidence, SampledEvidence)
     assert set(evidence.truth.tolist()) == {True, False}
     read = evidence.read(evidence.present, evidence.contexts)
     assert np.array_equal(read, evidence.truth)
     nothing = evidence.confusion(np.zeros(len(evidence.elements)), "literal")
-    assert (nothing.tp, nothing.fp, nothing.fn) == pytest.approx((evidence.there, 0, 0))
+    assert (nothing.tp, nothing.fp, nothing.fn) == pytest.approx((evidence.positives, 0, 0))
 
 
 def test_contexts_that_history_did_not_show_have_their_posterior() -> None:
     _, statistics, _ = surveyed()
     for found in statistics[1:]:
-        for part, evidence in zip(found.touched, found.evidence, strict=True):
+        for part, evidence in zip(found.affected, found.evidence, strict=True):
             flips = np.full(len(part.elements), 0.2)
             assert len(evidence.posterior(flips)) == 1 << len(part.signals)
 
@@ -215,7 +215,7 @@ def test_a_history_of_hardly_anything_is_enough_to_count() -> None:
     statistics = survey(spec, [Input("s", FrameSource(frame, "s"))], literal=True)
     assert [found.windows for found in statistics] == [2, 3, 2, 2]
     for found in statistics:
-        for part, evidence in zip(found.touched, found.evidence, strict=True):
+        for part, evidence in zip(found.affected, found.evidence, strict=True):
             shares = evidence.posterior(np.full(len(part.elements), 0.3))
             assert np.isfinite(shares).all()
 
@@ -224,8 +224,8 @@ def test_literal_trials_come_near_what_every_draw_of_times_gives() -> None:
     """SEQ(a, x, b) with x there: how often a time between falls, given the public events."""
     _, statistics, windows = surveyed()
     found = statistics[1]
-    (place,) = [n for n, part in enumerate(found.touched) if str(part.pattern) == "SEQ(a, x, b)"]
-    part, evidence = found.touched[place], found.evidence[place]
+    (place,) = [n for n, part in enumerate(found.affected) if str(part.pattern) == "SEQ(a, x, b)"]
+    part, evidence = found.affected[place], found.evidence[place]
     assert isinstance(evidence, Evidence)
     pattern = part.pattern
     (context,) = np.flatnonzero(part.decided < 0).tolist()

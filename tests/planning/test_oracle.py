@@ -143,7 +143,7 @@ def oracle(spec: Specification, windows: Bits, caution: float) -> tuple[float, f
 def worth_of_optimal(spec: Specification, windows: Bits, caution: float) -> float:
     """What `optimal` gains in a window if it says yes from a posterior of the caution on."""
     (statistics,) = statistics_of(spec, windows)
-    expectation = OptimalExpectation(statistics, statistics.fine.scaled(Fraction(1)))
+    expectation = OptimalExpectation(statistics, statistics.fine.scale(Fraction(1)))
     total = 0.0
     for query, spread in enumerate(expectation.spreads(caution)):
         if spread is None:

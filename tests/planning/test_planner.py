@@ -13,7 +13,7 @@ from tacit.errors import PlanError
 from tacit.evaluation.measurement import measured, mre, statistics_of
 from tacit.evaluation.synthetic import data_set
 from tacit.planning.plan import Plan
-from tacit.planning.planner import least_epsilon, make_plan, plan_without_history
+from tacit.planning.planner import find_least_epsilon, make_plan, plan_without_history
 from tacit.privacy.noise import Noise
 from tacit.privacy.randomness import SeededSource
 from tacit.spec.mechanisms import MECHANISMS
@@ -79,7 +79,7 @@ def test_the_least_epsilon_reaches_the_quality_and_little_less_does_not() -> Non
     spec = loads(SPEC)
     statistics = statistics_of(spec, history())
     required = [0.9, 0.9, None]
-    least = least_epsilon(spec, statistics, required, "optimal")
+    least = find_least_epsilon(spec, statistics, required, "optimal")
     assert least.factor is not None
 
     def reached(factor: Fraction) -> bool:
@@ -94,8 +94,10 @@ def test_the_least_epsilon_reaches_the_quality_and_little_less_does_not() -> Non
 def test_a_quality_that_no_epsilon_reaches_names_the_obstacle() -> None:
     spec = loads(SPEC.replace('"OR(b, c)"', '"OR(b, c)", quality: 0.9'))
     statistics = statistics_of(spec, history())
-    assert least_epsilon(spec, statistics, [None, 0.9, None], "uniform").factor is not None
-    found = least_epsilon(spec, statistics, [0.999999, 0.9, None], "uniform", most=Fraction(1, 10))
+    assert find_least_epsilon(spec, statistics, [None, 0.9, None], "uniform").factor is not None
+    found = find_least_epsilon(
+        spec, statistics, [0.999999, 0.9, None], "uniform", most=Fraction(1, 10)
+    )
     assert found.factor is None
     assert found.obstacle == "first"
     assert found.plan is None

@@ -20,10 +20,10 @@ from tacit.insight.audit import audit
 from tacit.pipeline.run import Run
 from tacit.planning.plan import Plan
 from tacit.planning.planner import make_plan
-from tacit.privacy.evidence import Evidence, chances, through
+from tacit.privacy.evidence import Evidence, apply_flips, transition_probabilities
 from tacit.privacy.mechanisms.objective import ElementObjective, flip_probability
 from tacit.privacy.noise import Noise
-from tacit.privacy.pane_counts import PaneCounts, evenly
+from tacit.privacy.pane_counts import PaneCounts, spread_evenly
 from tacit.privacy.policies import PrivatePattern
 from tacit.privacy.randomness import SeededSource
 from tacit.privacy.statistics import Statistics
@@ -133,7 +133,7 @@ def test_answers_are_right_as_often_as_they_say(mechanism: str, panes: int) -> N
 
 @SLIDES
 def test_sightings_are_those_of_history(panes: int) -> None:
-    found = statistics(panes)[0].sightings
+    found = statistics(panes)[0].pane_counts
     assert found is not None
     events = np.zeros((SUBJECTS, 60 * panes + 2 * panes, len(NAMES)), np.bool_)
     for who, at, kind in process(1).rows():
@@ -147,7 +147,7 @@ def test_sightings_are_those_of_history(panes: int) -> None:
             np.concatenate([seen[:, w : w + panes].sum(axis=1) for w in windows]),
             minlength=panes + 1,
         ).astype(np.float64)
-        expected = PaneCounts.counted(panes, {name: counts}).shares[name]
+        expected = PaneCounts.from_counts(panes, {name: counts}).shares[name]
         assert found.shares[name] == pytest.approx(expected, abs=1e-12)
 
 
@@ -163,13 +163,13 @@ def test_noise_of_panes_is_what_their_flips_come_to() -> None:
             shown += chance * (true ^ flipped).any()
         sure = np.zeros(panes)
         sure[max(0, there - 1)] = 1
-        alarm, miss = PaneCounts(panes, {"a": sure}).pair("a", flip)
+        alarm, miss = PaneCounts(panes, {"a": sure}).window_flip("a", flip)
         assert shown == pytest.approx(1 - miss if there else alarm)
 
 
 @given(st.integers(1, 20), st.floats(0.001, 0.999))
 def test_by_hand_panes_are_alike(panes: int, rate: float) -> None:
-    shares = evenly(panes, rate)
+    shares = spread_evenly(panes, rate)
     assert shares.sum() == pytest.approx(1)
     each = 1 - (1 - rate) ** (1 / panes)
     assert shares @ np.arange(1, panes + 1) * rate == pytest.approx(panes * each)
@@ -180,8 +180,8 @@ def test_pairs_that_are_alike_are_flips() -> None:
     pairs = np.stack([flips, flips], axis=1)
     rng = np.random.default_rng(1)
     windows = rng.random((4, 2, 8))
-    assert np.allclose(chances(flips), chances(pairs))
-    assert np.allclose(through(windows, flips), through(windows, pairs))
+    assert np.allclose(transition_probabilities(flips), transition_probabilities(pairs))
+    assert np.allclose(apply_flips(windows, flips), apply_flips(windows, pairs))
     known = Evidence(("a", "b", "c"), windows, rng.random((4, 8)))
     for decode in ("literal", "posterior"):
         one, other = (known.confusion(noise, decode) for noise in (flips, pairs))
@@ -191,25 +191,25 @@ def test_pairs_that_are_alike_are_flips() -> None:
 @pytest.mark.parametrize("decode", ["literal", "posterior"])
 def test_an_objective_values_what_evidence_expects(decode: str) -> None:
     part = statistics(2)[0]
-    assert part.sightings is not None
+    assert part.pane_counts is not None
     evidence = [known for known in part.evidence if isinstance(known, Evidence)]
     objective = ElementObjective(
         evidence,
         [0.5] * len(evidence),
         decode=decode,  # type: ignore[arg-type]
         threshold=0.4,
-        sightings=part.sightings,
+        pane_counts=part.pane_counts,
     )
     epsilons = {"x": 0.7, "y": 2.0, "z": 0.1}
     right = wrong = 0.0
     for known in evidence:
         flips = np.array([flip_probability(epsilons[name]) for name in known.elements])
-        noise = part.sightings.noise(known.elements, flips)
+        noise = part.pane_counts.window_flips(known.elements, flips)
         found = known.confusion(noise, decode, 0.4)  # type: ignore[arg-type]
         right, wrong = right + found.tp, wrong + found.fp
     assert objective.value(epsilons) == pytest.approx(objective.quality(right, wrong))
     standing = objective.at({**epsilons, "x": 2.0})
-    assert standing.tried({"x": 0.7}) == pytest.approx(objective.value(epsilons))
+    assert standing.try_changes({"x": 0.7}) == pytest.approx(objective.value(epsilons))
 
 
 @EVERY_WAY
@@ -271,7 +271,7 @@ def test_what_a_window_costs() -> None:
     assert costs(wide) == Fraction(12) / 9
     half = plan(5, "uniform", "posterior", "0.5")
     assert half.spent_per_window(both) == Fraction("1.25")
-    assert PrivatePattern("p", frozenset("ab"), Fraction(1)).windows(1) == 1
+    assert PrivatePattern("p", frozenset("ab"), Fraction(1)).count_windows(1) == 1
 
 
 def test_auto_takes_what_is_better() -> None:

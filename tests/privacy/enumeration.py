@@ -106,7 +106,7 @@ class ScriptedNoise(Noise):
         self.drawn[places[begins]] += counts
         return picks
 
-    def sampler(self) -> Any:
+    def new_sampler(self) -> Any:
         """Draws from channels by the script."""
         return ScriptedSampler(self)
 
@@ -128,7 +128,7 @@ class ScriptedNoise(Noise):
         packed: NDArray[np.uint64] = np.packbits(full, axis=1, bitorder="little").view(np.uint64)
         return packed
 
-    def moments(self, count: int, span: int) -> Ints:
+    def draw_times(self, count: int, span: int) -> Ints:
         """Times by the script, each as likely as any other."""
         assert count == len(self.places)
         return self.decide(self.places, np.full(count, self.kind([1] * span)))
@@ -143,7 +143,7 @@ class ScriptedNoise(Noise):
     def watching(self) -> Iterator[None]:
         """Find out whom each draw is for: where the run knows it, and does not say."""
         answer, protect = release.Release.answer, draw.ChannelProtector.protect
-        look = pane_noise.set_places
+        look = pane_noise.find_set_bits
 
         def answering(this: Any, closed: Any, *rest: Any) -> Any:
             self.window = closed.first - FIRST

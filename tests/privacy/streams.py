@@ -28,7 +28,7 @@ from tacit.pipeline.engine import Engine
 from tacit.pipeline.release import Release
 from tacit.planning.plan import Plan
 from tacit.planning.planner import make_plan
-from tacit.planning.survey import without_history
+from tacit.planning.survey import assume_statistics
 from tacit.privacy.channels import Channel
 from tacit.privacy.mechanisms import pane_noise
 from tacit.privacy.mechanisms.optimal import contexts
@@ -81,7 +81,7 @@ def statistics_by_hand(spec: Specification) -> list[Statistics]:
     """What is known of events that are as likely as not."""
     queries = tuple(spec.query_patterns.values())
     return [
-        without_history(policy, queries, {}, spec.windows.panes)
+        assume_statistics(policy, queries, {}, spec.windows.panes)
         for policy in Policies(spec).policies
     ]
 
@@ -116,7 +116,7 @@ class StreamNoise(ScriptedNoise):
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Find out whom each draw is for."""
-        look = pane_noise.set_places
+        look = pane_noise.find_set_bits
 
         def finding(find: Any) -> Any:
             def spy(*arguments: Any) -> int:

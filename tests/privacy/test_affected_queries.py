@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tacit.patterns.language import parse_pattern
 from tacit.patterns.reference import Tuple, detected
 from tacit.patterns.tree import And, Name, Not, Or, Pattern, elements
-from tacit.privacy.affected_queries import MOST_ELEMENTS, MOST_SIGNALS, AffectedQuery, touched
+from tacit.privacy.affected_queries import MOST_ELEMENTS, MOST_SIGNALS, AffectedQuery, find_affected
 from tacit.privacy.policies import Policy, PrivatePattern
 from tests.patterns.strategies import random_pattern, random_window
 
@@ -50,7 +50,7 @@ def there(part: AffectedQuery, window: list[Tuple]) -> int:
 @given(st.integers(0, 2**32).map(Random))
 def test_the_table_tells_a_query_of_presence(rng: Random) -> None:
     query, window = presence(rng, 3), random_window(rng, PUBLIC + HIDDEN)
-    for part in touched(POLICY, [query]):
+    for part in find_affected(POLICY, [query]):
         assert part.elements == tuple(sorted(POLICY.private.intersection(elements(query))))
         if part.table is None:
             assert len(part.signals) <= 2  # too many signals: the whole query is one variable
@@ -66,7 +66,7 @@ def test_a_decided_context_says_what_the_query_is(rng: Random) -> None:
     order = random_pattern(rng, PUBLIC[:2] + HIDDEN, 2)
     query = rng.choice((And, Or))(order, presence(rng, 1))
     window = random_window(rng, PUBLIC + HIDDEN, most=4)
-    for part in touched(POLICY, [query]):
+    for part in find_affected(POLICY, [query]):
         decided = part.decided[context(part, window)]
         assert len(part.decided) == 1 << len(part.signals)
         if decided >= 0:
@@ -81,15 +81,15 @@ def test_a_decided_context_says_what_the_query_is(rng: Random) -> None:
 @given(st.integers(0, 2**32).map(Random))
 def test_an_ordered_query_has_no_table(rng: Random) -> None:
     query = And(parse_pattern("SEQ(a, x)"), presence(rng, 2))
-    (part,) = touched(POLICY, [query])
+    (part,) = find_affected(POLICY, [query])
     assert part.table is None
     assert len(part.signals) <= MOST_SIGNALS
 
 
 def test_only_queries_with_private_elements_are_touched_and_keep_their_numbers() -> None:
     queries = [parse_pattern(text) for text in ("a", "AND(a, x)", "SEQ(a, b)", "SEQ(a, NOT z)")]
-    assert [part.query for part in touched(POLICY, queries)] == [1, 3]
-    assert touched(Policy(()), queries) == ()
+    assert [part.query for part in find_affected(POLICY, queries)] == [1, 3]
+    assert find_affected(Policy(()), queries) == ()
 
 
 def wide_policy(count: int) -> tuple[Policy, list[str]]:
@@ -100,7 +100,7 @@ def wide_policy(count: int) -> tuple[Policy, list[str]]:
 @pytest.mark.parametrize("count", [MOST_ELEMENTS, MOST_ELEMENTS + 1, 20])
 def test_a_query_of_many_private_elements_is_wide_and_has_no_table(count: int) -> None:
     policy, names = wide_policy(count)
-    (part,) = touched(policy, [And("a", Or(*names))])
+    (part,) = find_affected(policy, [And("a", Or(*names))])
     assert part.wide == (count > MOST_ELEMENTS)
     assert (part.table is None) == part.wide
     assert [str(signal) for signal in part.signals] == ["a"]
@@ -111,7 +111,7 @@ def test_many_public_cofactors_leave_two_bounds_for_context() -> None:
     """Each private element goes with a public one of its own: 2**4 cofactors are too many."""
     query = Or(*(And(f"x{n}", f"b{n}") for n in range(4)))
     policy, _ = wide_policy(4)
-    (part,) = touched(policy, [query])
+    (part,) = find_affected(policy, [query])
     assert part.table is None
     assert len(part.signals) == 1
     rng = np.random.default_rng(1)

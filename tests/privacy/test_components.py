@@ -15,7 +15,7 @@ from tacit.patterns.language import parse_pattern
 from tacit.patterns.reference import Tuple, detected
 from tacit.patterns.tree import And, Not, Or, Pattern, elements
 from tacit.privacy import components
-from tacit.privacy.components import Component, Exposure, exposure
+from tacit.privacy.components import Component, Exposure, find_exposure
 from tacit.privacy.policies import Policy, PrivatePattern
 from tests.patterns.strategies import random_pattern, random_window
 
@@ -50,7 +50,7 @@ def random_exposure(rng: Random) -> tuple[Policy, list[Pattern], Exposure]:
     queries = [random_query(rng) for _ in range(rng.randint(1, 4))]
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(components, "MOST_JOINED", rng.choice((0, 4)))
-        return policy, queries, exposure(policy, queries)
+        return policy, queries, find_exposure(policy, queries)
 
 
 def signals(component: Component, window: list[Tuple], private: frozenset[str]) -> np.ndarray:
@@ -201,21 +201,21 @@ def test_what_belongs_together(
 ) -> None:
     """However few variables there are."""
     monkeypatch.setattr(components, "MOST_JOINED", 0)
-    found = exposure(policy_of(*groups), [parse_pattern(query) for query in queries])
+    found = find_exposure(policy_of(*groups), [parse_pattern(query) for query in queries])
     assert sorted([p.name for p in c.patterns] for c in found.components) == expected
 
 
 def test_a_merge_that_a_later_query_makes_reaches_those_before_it() -> None:
     """The first query splits only as long as nothing else joins what it spans."""
     queries = [parse_pattern(text) for text in ("AND(x, OR(y, a), b)", "SEQ(x, y)")]
-    found = exposure(policy_of("x", "y"), queries)
+    found = find_exposure(policy_of("x", "y"), queries)
     assert len(found.components) == 1
     assert [len(question.parts) for question in found.questions] == [1, 1]
 
 
 def test_public_parts_go_to_one_component_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(components, "MOST_JOINED", 0)
-    found = exposure(policy_of("x", "y"), [parse_pattern("AND(a, x, y)")])
+    found = find_exposure(policy_of("x", "y"), [parse_pattern("AND(a, x, y)")])
     assert [str(part.pattern) for c in found.components for part in c.parts] == ["AND(a, x)", "y"]
     assert [[str(s) for s in c.signals] for c in found.components] == [["a"], []]
 
@@ -224,34 +224,34 @@ def test_small_components_that_a_query_spans_are_joined_and_large_ones_are_not()
     """Two variables here, two there: four are few enough. With one more they stay apart."""
     texts = ["AND(x, z)", "y", "u"]
     policy = policy_of("xy", "zu")
-    assert len(exposure(policy, [parse_pattern(t) for t in texts]).components) == 1
+    assert len(find_exposure(policy, [parse_pattern(t) for t in texts]).components) == 1
     texts.append("SEQ(a, u)")
-    assert len(exposure(policy, [parse_pattern(t) for t in texts]).components) == 2
-    assert len(exposure(policy, [parse_pattern(t) for t in ("x", "z")]).components) == 2
+    assert len(find_exposure(policy, [parse_pattern(t) for t in texts]).components) == 2
+    assert len(find_exposure(policy, [parse_pattern(t) for t in ("x", "z")]).components) == 2
 
 
 def test_a_sweep_finds_a_split_of_what_must_stay_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without merging, some part has variables of private patterns that are not its own."""
     monkeypatch.setattr(components, "_settle", lambda *_: True)
     monkeypatch.setattr(components, "MOST_JOINED", 0)
-    found = exposure(policy_of("x", "y"), [parse_pattern("AND(a, OR(x, y))")])
+    found = find_exposure(policy_of("x", "y"), [parse_pattern("AND(a, OR(x, y))")])
     known = {p.name for p in found.components[0].patterns}
     assert {e for v in found.components[0].variables for e in v.elements} - known
 
 
 def test_a_component_under_another_policy_has_its_epsilons_and_nothing_else_new() -> None:
     policy = policy_of("x", "y")
-    found = exposure(policy, [parse_pattern("SEQ(x, y)")])
-    scaled = found.components[0].under(policy.scaled(Fraction(1, 3)))
+    found = find_exposure(policy, [parse_pattern("SEQ(x, y)")])
+    scaled = found.components[0].with_epsilons(policy.scale(Fraction(1, 3)))
     assert [p.epsilon for p in scaled.patterns] == [Fraction(1, 3), Fraction(2, 3)]
     assert scaled.parts == found.components[0].parts
-    assert found.under(policy.scaled(Fraction(1, 3))).components == (scaled,)
+    assert found.with_epsilons(policy.scale(Fraction(1, 3))).components == (scaled,)
 
 
 def test_a_chain_of_queries_over_many_private_patterns_is_one_component() -> None:
     names = [f"x{n}" for n in range(30)]
     policy = Policy(tuple(PrivatePattern(n, frozenset({n}), Fraction(1)) for n in names))
     queries = [parse_pattern(f"SEQ({a}, {b})") for a, b in pairwise(names)]
-    found = exposure(policy, queries)
+    found = find_exposure(policy, queries)
     assert len(found.components) == 1
     assert len(found.components[0].patterns) == 30

@@ -15,7 +15,7 @@ import tacit.answers.answers as module
 from tacit.answers.answers import Answers, schema
 from tacit.answers.collection import CollectedAnswers
 from tacit.privacy.certainty import Certainty, CertaintyByPolicy, ExactCertainty, Shares
-from tacit.privacy.decoding import Decoded, TableDecoder, decoding_program, tables
+from tacit.privacy.decoding import TableCertainty, TableDecoder, build_tables, compile_decoders
 from tacit.windows.clock import NONE
 from tests.patterns.windowing import bits as unpacked
 
@@ -59,7 +59,7 @@ def test_the_program_answers_what_the_tables_say(seed: int, columns: int, subjec
     decoders = random_decoders(rng, columns, 4)
     numbers: dict[Hashable, int] = {f"c{c}": int(n) for c, n in enumerate(rng.permutation(columns))}
     plain = rng.random((2, columns, subjects)) < 0.5
-    answers = unpacked(decoding_program(decoders, numbers).run(pack(plain)), subjects)
+    answers = unpacked(compile_decoders(decoders, numbers).run(pack(plain)), subjects)
     for place, decoder in enumerate(decoders):
         assert decoder.yes is not None
         assert np.array_equal(answers[:, place], decoder.yes[cells(decoder, numbers, plain)])
@@ -72,15 +72,15 @@ def test_how_sure_an_answer_is_stands_in_its_cell(seed: int, subjects: int) -> N
     decoders = {decoder.query: decoder for decoder in random_decoders(rng, 5, 3)}
     numbers: dict[Hashable, int] = {f"c{c}": c for c in range(5)}
     plain = rng.random((4, 5, subjects)) < 0.5
-    certainty = Decoded(tables(decoders.values(), numbers), pack(plain))
+    certainty = TableCertainty(build_tables(decoders.values(), numbers), pack(plain))
     windows = slice(*sorted(rng.integers(0, 5, 2)))
     slots = slice(*sorted(rng.integers(0, subjects + 1, 2)))
     shape = (windows.stop - windows.start, slots.stop - slots.start)
     answers = rng.random(shape) < 0.5
     for query, decoder in decoders.items():
         whole = decoder.right[cells(decoder, numbers, plain)[windows, slots], answers.astype(int)]
-        assert np.array_equal(certainty.right(query, windows, slots, answers), whole)
-    assert np.array_equal(certainty.right(1, windows, slots, answers), np.ones(shape))
+        assert np.array_equal(certainty.compute_confidence(query, windows, slots, answers), whole)
+    assert np.array_equal(certainty.compute_confidence(1, windows, slots, answers), np.ones(shape))
 
 
 class Numbered(Certainty):
@@ -89,7 +89,7 @@ class Numbered(Certainty):
     def __init__(self, scale: float) -> None:
         self.scale = scale
 
-    def right(self, query: int, windows: slice, slots: slice, answers: Bits) -> Shares:
+    def compute_confidence(self, query: int, windows: slice, slots: slice, answers: Bits) -> Shares:
         """Told by place."""
         places = np.add.outer(
             1000.0 * np.arange(windows.start, windows.stop), np.arange(slots.start, slots.stop)

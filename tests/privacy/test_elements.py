@@ -71,11 +71,11 @@ def test_elements_can_be_built_if_and_only_if_no_outcome_tells_neighbours_apart(
     policy, shares = case
     if any(sum(shares[name] for name in p.elements) > p.epsilon for p in policy.patterns):
         with pytest.raises(AuditError) as refused:
-            Elements.flipped(policy, shares)
+            Elements.from_epsilons(policy, shares)
         assert refused.value.true is not None
         assert refused.value.true > refused.value.asked
         return
-    built = Elements.flipped(policy, shares)
+    built = Elements.from_epsilons(policy, shares)
     for private, loss in zip(policy.patterns, built.losses(), strict=True):
         ratio = worst_ratio(built, private)
         assert ratio <= exp_below(private.epsilon, 256)
@@ -86,24 +86,24 @@ def test_elements_can_be_built_if_and_only_if_no_outcome_tells_neighbours_apart(
 def test_shares_that_add_up_to_epsilon_fit_and_a_little_more_does_not() -> None:
     policy = Policy((pattern("visit", "abc", 1),))
     third = Fraction(1, 3)
-    built = Elements.flipped(policy, dict.fromkeys("abc", third))
+    built = Elements.from_epsilons(policy, dict.fromkeys("abc", third))
     assert built.epsilons == dict.fromkeys("abc", third)
     [loss] = built.losses()
     assert 1 - Fraction(1, 10**12) < loss.whole <= 1
     assert third - Fraction(1, 10**12) < loss.element <= third
     assert "1 of 1 for one subject and window (0.333333333333 per element)" in str(loss)
     with pytest.raises(AuditError) as refused:
-        Elements.flipped(policy, {"a": third, "b": third, "c": third + Fraction(1, 10**6)})
+        Elements.from_epsilons(policy, {"a": third, "b": third, "c": third + Fraction(1, 10**6)})
     assert refused.value.asked == 1
 
 
 def test_a_shared_element_counts_in_each_of_its_patterns() -> None:
     policy = Policy((pattern("p", "ab", 1), pattern("q", "bc", Fraction(1, 2))))
     shares = {"a": Fraction(3, 4), "b": Fraction(1, 4), "c": Fraction(1, 4)}
-    whole = [loss.whole for loss in Elements.flipped(policy, shares).losses()]
+    whole = [loss.whole for loss in Elements.from_epsilons(policy, shares).losses()]
     assert [round(float(loss), 9) for loss in whole] == [1.0, 0.5]
     with pytest.raises(AuditError) as refused:
-        Elements.flipped(policy, shares | {"c": Fraction(1, 3)})
+        Elements.from_epsilons(policy, shares | {"c": Fraction(1, 3)})
     assert refused.value.asked == Fraction(1, 2)
 
 
@@ -134,7 +134,9 @@ def test_only_flips_are_taken(other: Channel) -> None:
 
 def built() -> Elements:
     policy = Policy((pattern("p", "ab", 1), pattern("q", "bc", Fraction(2, 3))))
-    return Elements.flipped(policy, {"a": Fraction(2, 3), "b": Fraction(1, 3), "c": Fraction(1, 3)})
+    return Elements.from_epsilons(
+        policy, {"a": Fraction(2, 3), "b": Fraction(1, 3), "c": Fraction(1, 3)}
+    )
 
 
 def test_elements_come_back_from_json_and_from_pickle_as_they_were() -> None:
@@ -147,7 +149,7 @@ def test_elements_come_back_from_json_and_from_pickle_as_they_were() -> None:
         assert hash(again) == hash(first)
         assert again.epsilons == first.epsilons
     assert list(first.channels) == ["a", "b", "c"]
-    assert first != Elements.flipped(first.policy, dict.fromkeys("abc", Fraction(0)))
+    assert first != Elements.from_epsilons(first.policy, dict.fromkeys("abc", Fraction(0)))
 
 
 def test_elements_that_were_changed_in_a_file_are_refused() -> None:

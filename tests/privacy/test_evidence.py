@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tacit.errors import PlanError
-from tacit.privacy.evidence import Evidence, best_threshold, noise, through
+from tacit.privacy.evidence import Evidence, apply_flips, best_threshold, noise_probabilities
 from tacit.privacy.quality import Confusion
 from tests.privacy.evidence_strategies import Floats, evidence, flips, kernel, literal_of
 
@@ -37,9 +37,9 @@ def enumerated(known: Evidence, chances: Floats, yes: dict[tuple[int, int], bool
 @given(three, fitting)
 def test_noise_acts_as_the_kronecker_product_of_the_flips(known: Evidence, chances: Floats) -> None:
     table = kernel(chances)
-    assert noise(chances) == pytest.approx(table[0])
-    assert noise(chances).sum() == pytest.approx(1)
-    assert np.allclose(through(known.counts, chances), known.counts @ table)
+    assert noise_probabilities(chances) == pytest.approx(table[0])
+    assert noise_probabilities(chances).sum() == pytest.approx(1)
+    assert np.allclose(apply_flips(known.counts, chances), known.counts @ table)
 
 
 @given(three, fitting)
@@ -127,9 +127,9 @@ def test_a_long_simulation_agrees_and_tells_a_nearby_flip_apart() -> None:
 
 def test_without_noise_literal_answers_are_right() -> None:
     known, _ = three_elements()
-    assert as_numbers(known.confusion(np.zeros(3), "literal")) == [known.there, 0, 0]
+    assert as_numbers(known.confusion(np.zeros(3), "literal")) == [known.positives, 0, 0]
     assert as_numbers(known.confusion(np.full(3, 1e-9), "posterior"))[0] == pytest.approx(
-        known.there
+        known.positives
     )
 
 

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from tacit.errors import PrivacyError
 from tacit.privacy.channels import Channel
 from tacit.privacy.exponentials import (
-    exact,
     exp_below,
+    format_epsilon,
     joint_epsilon,
     log_above,
+    parse_epsilon,
     product_within,
-    written,
 )
 from tests.privacy.strategies import epsilons
 
@@ -93,7 +93,7 @@ def test_flips_with_equal_shares_are_together_within_the_whole(
 
 @given(epsilons())
 def test_what_is_written_is_read_back(epsilon: Fraction) -> None:
-    assert Fraction(written(epsilon)) == epsilon
+    assert Fraction(format_epsilon(epsilon)) == epsilon
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_what_is_written_is_read_back(epsilon: Fraction) -> None:
     [("0.5", "0.5"), ("10", "10"), ("1e-9", "0.000000001"), ("1/3", "1/3"), ("100", "100")],
 )
 def test_decimals_are_written_as_such(epsilon: str, shown: str) -> None:
-    assert written(Fraction(epsilon)) == shown
+    assert format_epsilon(Fraction(epsilon)) == shown
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_decimals_are_written_as_such(epsilon: str, shown: str) -> None:
 )
 def test_what_is_no_exact_epsilon_is_refused(epsilon: Any) -> None:
     exp_below(1)
-    for function in (exact, exp_below):
+    for function in (parse_epsilon, exp_below):
         with pytest.raises(PrivacyError, match="epsilon must be"):
             function(epsilon)
 

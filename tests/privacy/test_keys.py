@@ -19,7 +19,7 @@ def test_keys_have_the_numbers_that_a_dictionary_gives_them(
     for size in batches:
         # Few different words, so that keys come again and differ in one word only.
         asked = rng.integers(0, 4, (size, width)).astype(np.uint64) << np.uint64(62)
-        found = keys.numbers(asked)
+        found = keys.look_up(asked)
         assert found.tolist() == [slow.get(row.tobytes(), -1) for row in asked]
         new = np.unique(asked[found < 0], axis=0)
         keys.add(new)
@@ -35,13 +35,13 @@ def test_many_keys_are_found_again_after_the_table_has_grown(width: int) -> None
     all_keys = np.unique(rng.integers(0, 2**64, (5000, width), dtype=np.uint64), axis=0)
     for part in np.array_split(all_keys, 37):
         keys.add(part)
-    assert np.array_equal(keys.numbers(all_keys), np.arange(len(all_keys)))
-    assert (keys.numbers(all_keys ^ np.uint64(1 << 40)) == -1).all()
+    assert np.array_equal(keys.look_up(all_keys), np.arange(len(all_keys)))
+    assert (keys.look_up(all_keys ^ np.uint64(1 << 40)) == -1).all()
 
 
 def test_nothing_known_and_nothing_asked() -> None:
     keys = KeyTable(2)
-    assert keys.numbers(np.zeros((3, 2), np.uint64)).tolist() == [-1, -1, -1]
-    assert keys.numbers(np.empty((0, 2), np.uint64)).tolist() == []
+    assert keys.look_up(np.zeros((3, 2), np.uint64)).tolist() == [-1, -1, -1]
+    assert keys.look_up(np.empty((0, 2), np.uint64)).tolist() == []
     keys.add(np.empty((0, 2), np.uint64))
     assert len(keys) == 0

@@ -84,14 +84,14 @@ def test_the_sum_of_shares_grows_in_the_paper_s_algorithm(monkeypatch: Patch) ->
                     for name, share in shares.items()
                 }
                 floats = {name: float(share) for name, share in trial.items()}
-                trials.append((standing.tried(floats), floats, trial))
+                trials.append((standing.try_changes(floats), floats, trial))
             value, floats, trial = max(trials, key=lambda tried: tried[0])
             if value <= standing.value:
                 break
             standing.move(floats)
             shares = trial
         assert sum(shares.values()) > pattern.epsilon
-        return Elements.flipped(policy, shares)
+        return Elements.from_epsilons(policy, shares)
 
     monkeypatch.setattr(adaptive, "move_shares", printed)
     monkeypatch.setattr(Elements, "_check", lambda *_: None)
@@ -129,7 +129,7 @@ def test_answers_are_drawn_only_where_something_happened(monkeypatch: Patch) -> 
 def test_a_private_event_keeps_its_time(monkeypatch: Patch) -> None:
     spec = specification([("a", "1")], ["SEQ(a, s)"], types="as")
     assert not breaks(spec, "uniform", "literal")
-    invented = NoisyWindows._invented
+    invented = NoisyWindows._draw_synthetic
 
     def real(self: NoisyWindows, closed: Any, noisy: Any, noise: Any) -> Iterator[Any]:
         keys = np.repeat(closed.keys, np.diff(closed.lists.starts))
@@ -139,7 +139,7 @@ def test_a_private_event_keeps_its_time(monkeypatch: Patch) -> None:
             pairs = zip(event.here.tolist(), event.times.tolist(), strict=True)
             yield event._replace(times=np.array([kept.get(here, time) for here, time in pairs]))
 
-    monkeypatch.setattr(NoisyWindows, "_invented", real)
+    monkeypatch.setattr(NoisyWindows, "_draw_synthetic", real)
     assert breaks(spec, "uniform", "literal") == ["a"]
 
 
@@ -167,9 +167,9 @@ class Each(Certainty):
 
     parts: Sequence[Certainty]
 
-    def right(self, query: int, *rest: Any) -> NDArray[np.float64]:
+    def compute_confidence(self, query: int, *rest: Any) -> NDArray[np.float64]:
         """That of the query."""
-        return self.parts[query].right(query, *rest)
+        return self.parts[query].compute_confidence(query, *rest)
 
 
 @pytest.mark.parametrize("mechanism", ["uniform", "adaptive", "optimal"])
@@ -267,7 +267,7 @@ def test_confidence_knows_the_true_answer(monkeypatch: Patch) -> None:
     class Knowing(Certainty):
         truth: NDArray[np.bool_]
 
-        def right(self, query: int, windows: slice, slots: slice, answers: Any) -> Any:
+        def compute_confidence(self, query: int, windows: slice, slots: slice, answers: Any) -> Any:
             del query
             return np.where(answers == self.truth[windows, slots], 0.75, 0.5)
 

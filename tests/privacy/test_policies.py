@@ -36,7 +36,7 @@ def registry(*names: str | int) -> Subjects:
 
 def kept(found: Policies, subjects: Subjects) -> list[list[str]]:
     """The names of each subject's private patterns."""
-    return [[p.name for p in found.policies[n].patterns] for n in found.of(subjects)]
+    return [[p.name for p in found.policies[n].patterns] for n in found.assign(subjects)]
 
 
 def test_what_names_no_subjects_is_everyones() -> None:
@@ -72,7 +72,7 @@ def test_lists_that_overlap_give_each_subject_all_of_its_patterns() -> None:
 def test_subjects_of_the_same_patterns_share_a_policy() -> None:
     found = policies("pattern: a, epsilon: 1, subjects: [1, 2, 3]")
     assert len(found) == 2
-    assert found.of(registry(3, 4, 1)).tolist() == [1, 0, 1]
+    assert found.assign(registry(3, 4, 1)).tolist() == [1, 0, 1]
 
 
 def test_numbers_are_found_in_a_registry_of_names() -> None:
@@ -83,7 +83,7 @@ def test_numbers_are_found_in_a_registry_of_names() -> None:
 def test_subjects_that_are_not_registered_change_nothing() -> None:
     found = policies("pattern: a, epsilon: 1, subjects: [nobody]", "pattern: b, epsilon: 1")
     assert kept(found, registry("me")) == [["b"]]
-    assert found.of(Subjects()).tolist() == []
+    assert found.assign(Subjects()).tolist() == []
 
 
 def test_who_is_named_twice_in_different_lists_has_both() -> None:
@@ -100,8 +100,8 @@ def test_who_is_named_twice_in_different_lists_has_both() -> None:
 @pytest.mark.parametrize("factor", [Fraction(1, 3), Fraction(2)])
 def test_a_scaled_policy_has_so_many_times_the_epsilon(factor: Fraction) -> None:
     (policy,) = policies("pattern: a, epsilon: 0.3").policies
-    assert policy.scaled(factor).patterns[0].epsilon == Fraction(3, 10) * factor
-    assert policy.scaled(factor).private == policy.private
+    assert policy.scale(factor).patterns[0].epsilon == Fraction(3, 10) * factor
+    assert policy.scale(factor).private == policy.private
 
 
 def test_a_number_names_its_digits_and_nothing_else() -> None:

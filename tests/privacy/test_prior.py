@@ -40,7 +40,7 @@ def test_choices_have_the_probabilities_of_windows_and_base_rates_counted_one_by
     asked = rng.permutation(shape[1])[: rng.integers(0, min(5, shape[1]) + 1)].tolist()
     strange = rng.integers(0, 2, shape[0]).astype(np.bool_)
     signals = strange if rng.random() < 0.3 or not shape[2] else prior.signals[0]
-    found = prior.of_choices(signals, asked)
+    found = prior.choice_probabilities(signals, asked)
     same = [n for n in range(shape[2]) if (prior.signals[n] == signals).all()]
     windows = sum(prior.counts[n] for n in same)
     for values in product((False, True), repeat=len(asked)):
@@ -84,9 +84,9 @@ def test_contexts_come_once_with_all_their_windows_the_commonest_first(
 
 def test_without_history_there_are_the_rates_alone() -> None:
     prior = Prior.from_rates(np.array([0.0, 0.25, 1.0]), 3)
-    found = prior.of_choices(np.array([True, False, True]), [1])
+    found = prior.choice_probabilities(np.array([True, False, True]), [1])
     assert found.tolist() == pytest.approx([0.75, 0.25])
-    assert (prior.of_choices(np.zeros(3, np.bool_), [0, 2]) > 0).all()
+    assert (prior.choice_probabilities(np.zeros(3, np.bool_), [0, 2]) > 0).all()
     assert prior.contexts == []
 
 

@@ -121,7 +121,7 @@ def test_a_failing_generator_of_the_system_is_noticed(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(ssl, "RAND_bytes", fail)
     with pytest.raises(RandomnessError, match="SSLError"):
-        SecureSource().words(1)
+        SecureSource().draw_words(1)
 
 
 def test_a_seeded_source_repeats_itself_and_says_that_it_is_not_private() -> None:
@@ -140,5 +140,5 @@ def test_a_secure_source_is_private_and_is_no_seeded_one() -> None:
 
 
 def test_words_are_the_bytes_in_order() -> None:
-    words = Scripted(bytes(range(16))).words(2)
+    words = Scripted(bytes(range(16))).draw_words(2)
     assert words.tobytes() == bytes(range(16))

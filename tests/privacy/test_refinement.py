@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from tacit.errors import AuditError
 from tacit.patterns.tree import And, Name, Pattern
-from tacit.privacy.components import exposure
+from tacit.privacy.components import find_exposure
 from tacit.privacy.policies import Policy, PrivatePattern
 from tacit.privacy.refinement import (
     MOST_VARIABLES,
-    check,
-    refined,
-    single_elements,
+    check_refinement,
+    find_single_elements,
+    refine,
     with_shares,
 )
 
@@ -33,18 +33,18 @@ def chain(length: int) -> tuple[Policy, list[Pattern]]:
 
 def test_small_components_are_left_alone() -> None:
     policy, queries = chain(4)
-    assert refined(policy, queries) is policy
+    assert refine(policy, queries) is policy
 
 
 def test_a_large_component_becomes_single_elements_and_others_stay() -> None:
     policy, queries = chain(MOST_VARIABLES + 2)
     alone = PrivatePattern("alone", frozenset({"x", "y"}), Fraction(3))
     wider = Policy((alone, *policy.patterns))
-    fine = refined(wider, [*queries, Name("x")])
+    fine = refine(wider, [*queries, Name("x")])
     assert fine.patterns[0] == alone
     assert {len(pattern.elements) for pattern in fine.patterns[1:]} == {1}
     assert fine.private == wider.private
-    found = exposure(fine, [*queries, Name("x")])
+    found = find_exposure(fine, [*queries, Name("x")])
     assert max(len(component.variables) for component in found.components) <= 4
 
 
@@ -55,15 +55,15 @@ def test_shares_that_add_up_to_more_than_a_pattern_allows_are_refused(
 ) -> None:
     """Exactly those: the sum over each pattern's elements is compared, in fractions."""
     policy, queries = chain(MOST_VARIABLES + 2)
-    fine = refined(policy, queries)
-    names = sorted(single_elements(policy, fine))
+    fine = refine(policy, queries)
+    names = sorted(find_single_elements(policy, fine))
     shares = {name: amounts[n % len(amounts)] for n, name in enumerate(names)}
     within = all(
         sum((shares[name] for name in pattern.elements), Fraction(0)) <= pattern.epsilon
         for pattern in policy.patterns
     )
     if within:
-        check(policy, with_shares(policy, fine, shares))
+        check_refinement(policy, with_shares(policy, fine, shares))
     else:
         with pytest.raises(AuditError):
             with_shares(policy, fine, shares)
@@ -71,4 +71,4 @@ def test_shares_that_add_up_to_more_than_a_pattern_allows_are_refused(
 
 def test_the_shares_to_begin_with_are_lawful() -> None:
     policy, queries = chain(MOST_VARIABLES + 5)
-    check(policy, refined(policy, queries))
+    check_refinement(policy, refine(policy, queries))

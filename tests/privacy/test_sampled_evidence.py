@@ -51,7 +51,7 @@ def test_literal_answers_are_expected_as_tables_say_and_other_flips_are_told_apa
         assert getattr(found, part) == pytest.approx(getattr(expected, part), abs=0.004 * total)
     other = tabled.confusion(FLIPS + 0.05, "literal")
     assert abs(found.tp - other.tp) > 0.01 * total
-    assert found.tp + found.fn == pytest.approx(tabled.there) == sampled.there
+    assert found.tp + found.fn == pytest.approx(tabled.positives) == sampled.positives
 
 
 def test_the_posterior_is_the_share_of_truth_behind_an_answer() -> None:
@@ -81,7 +81,7 @@ def test_the_same_seed_gives_the_same_figures_and_another_gives_others() -> None
     few = replace(both()[0], draws=64)
     assert few.confusion(FLIPS, "literal") == few.confusion(FLIPS, "literal")
     assert few.confusion(FLIPS, "literal") != replace(few, seed=2).confusion(FLIPS, "literal")
-    same = [few.outline(8).claims(FLIPS, "literal", 0.5) for _ in range(2)]
+    same = [few.outline(8).expect_claims(FLIPS, "literal", 0.5) for _ in range(2)]
     assert same[0] == same[1]
 
 
@@ -93,7 +93,7 @@ def test_the_posterior_decoder_says_yes_from_the_threshold_on() -> None:
     assert quality >= sampled.confusion(FLIPS, "literal").quality(0.5) - 1e-9
     everything = sampled.confusion(FLIPS, "posterior", 1e-12)
     assert everything.fn == 0
-    assert everything.tp == pytest.approx(sampled.there)
+    assert everything.tp == pytest.approx(sampled.positives)
 
 
 def test_of_many_rows_the_heaviest_of_either_truth_stand_for_all() -> None:
@@ -134,7 +134,7 @@ def test_rows_that_do_not_fit_are_refused_and_none_at_all_are_fine() -> None:
     )
     assert empty.posterior(FLIPS).tolist() == [[0.5, 0.5]]
     assert empty.confusion(FLIPS, "literal").quality(0.5) == 1
-    assert empty.outline(16).claims(FLIPS, "posterior", 0.5) == (0, 0)
+    assert empty.outline(16).expect_claims(FLIPS, "posterior", 0.5) == (0, 0)
 
 
 @pytest.mark.parametrize("decode", ["literal", "posterior"])
@@ -145,7 +145,7 @@ def test_an_outline_says_nearly_what_tables_say_under_any_flips(decode: Decode) 
     for flips in (FLIPS, np.array([0.01, 0.5, 0.3, 0.05]), np.full(4, 0.45)):
         known = tabled if decode == "literal" else sampled
         expected = known.confusion(flips, decode, 0.6)
-        right, wrong = outline.claims(flips, decode, 0.6)
+        right, wrong = outline.expect_claims(flips, decode, 0.6)
         assert right == pytest.approx(expected.tp, abs=0.005 * total)
         assert wrong == pytest.approx(expected.fp, abs=0.005 * total)
 
@@ -166,9 +166,9 @@ def test_an_outline_of_too_many_noises_to_list_is_near_what_simulation_says() ->
     assert outline.totals.sum() == 3000
     for flips in (np.full(14, 0.3), np.repeat([0.05, 0.45], [4, 10])):
         expected = sampled.confusion(flips, "literal")
-        right, wrong = outline.claims(flips, "literal", 0.5)
+        right, wrong = outline.expect_claims(flips, "literal", 0.5)
         assert right == pytest.approx(expected.tp, abs=60)
         assert wrong == pytest.approx(expected.fp, abs=60)
-    right, wrong = outline.claims(np.zeros(14), "literal", 0.5)
-    assert right == pytest.approx(sampled.there)
+    right, wrong = outline.expect_claims(np.zeros(14), "literal", 0.5)
+    assert right == pytest.approx(sampled.positives)
     assert wrong == 0

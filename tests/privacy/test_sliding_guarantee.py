@@ -220,7 +220,7 @@ def test_the_moment_of_a_private_event_is_kept(monkeypatch: Patch) -> None:
     spec = specified([("a", "1")], ["SEQ(a, s)"], panes=2, slide=2)
     plan, public = by_hand(spec, "uniform", "literal"), [(1, "s")]
     assert not broken(spec, plan, 1, public)
-    moments = PaneNoise.moments
+    moments = PaneNoise.draw_times
 
     def real(self: PaneNoise, closed: Any, panes: Any, timed: Any) -> Any:
         table = moments(self, closed, panes, timed).copy()
@@ -231,7 +231,7 @@ def test_the_moment_of_a_private_event_is_kept(monkeypatch: Patch) -> None:
             table[3, table[2] == key] = time
         return table
 
-    monkeypatch.setattr(PaneNoise, "moments", real)
+    monkeypatch.setattr(PaneNoise, "draw_times", real)
     assert broken(spec, plan, 1, public) == ["a"]
 
 

@@ -20,9 +20,17 @@ from tacit.errors import PrivacyError
 from tacit.privacy import staircase
 from tacit.privacy.channel_audit import Neighbours
 from tacit.privacy.channels import Channel
-from tacit.privacy.columns import best_mixture
+from tacit.privacy.columns import find_best_mixture
 from tacit.privacy.exponentials import exp_below
-from tacit.privacy.staircase import LARGEST, ChannelProblem, Design, design, highs, merge, solve
+from tacit.privacy.staircase import (
+    LARGEST,
+    ChannelProblem,
+    Design,
+    design,
+    merge,
+    solve,
+    solve_with_highs,
+)
 
 Floats = NDArray[np.float64]
 
@@ -195,11 +203,13 @@ def test_the_compiled_simplex_agrees_with_highs() -> None:
             distances = np.minimum(distances, way)
         gains = rng.normal(size=(classes, queries)) * rng.random((classes, 1))
         gains /= np.abs(gains).sum()
-        columns, worth, used, weights, well = best_mixture(np.exp(-distances), gains)
+        columns, worth, used, weights, well = find_best_mixture(np.exp(-distances), gains)
         assert well
         assert (weights >= -1e-12).all()
         assert np.abs(weights @ columns[used] - 1).max() < 1e-9
-        assert weights @ worth[used] == pytest.approx(highs(columns, worth) @ worth, abs=1e-7)
+        assert weights @ worth[used] == pytest.approx(
+            solve_with_highs(columns, worth) @ worth, abs=1e-7
+        )
 
 
 def test_no_lawful_mechanism_is_better_by_five_percent() -> None:
@@ -235,7 +245,7 @@ def test_distances_to_sets_are_not_enough_for_overlapping_patterns() -> None:
         sets = [[row for row in range(classes) if n >> row & 1] for n in range(1, 2**classes)]
         columns = np.array([np.exp(-distances[rows]).max(axis=0) for rows in sets])
         worth = np.maximum(columns @ choice.gains, 0).sum(axis=1)
-        listed = highs(columns, worth) @ worth
+        listed = solve_with_highs(columns, worth) @ worth
         assert solve(choice).utility >= listed - 1e-6
         lacking += solve(choice).utility > listed * 1.001 + 1e-6
     assert lacking > 0
@@ -382,7 +392,7 @@ def test_absurd_weights_cannot_break_the_promise(
         columns = rng.random((6, len(near))) ** 20
         return columns, rng.random(6), np.arange(6), rng.normal(size=6) * scale, True
 
-    monkeypatch.setattr(staircase, "best_mixture", lies)
+    monkeypatch.setattr(staircase, "find_best_mixture", lies)
     monkeypatch.setattr(staircase, "_IDLE", -np.inf)
     groups = [Neighbours([0, 1, 2], Fraction(1)), Neighbours([2, 3], Fraction(1, 2))]
     for _ in range(20):
@@ -394,13 +404,13 @@ def test_highs_takes_over_where_the_simplex_does_not_arrive(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def lost(near: Floats, gains: Floats) -> tuple[Any, ...]:
-        columns, worth, used, weights, _ = best_mixture(near, gains)
+        columns, worth, used, weights, _ = find_best_mixture(near, gains)
         return columns, worth, used[::-1], weights * 0, False
 
     rng = np.random.default_rng(4)
     made = [merge(random_choice(rng, 3, 3))[0] for _ in range(10)]
     expected = [solve(choice).utility for choice in made]
-    monkeypatch.setattr(staircase, "best_mixture", lost)
+    monkeypatch.setattr(staircase, "find_best_mixture", lost)
     for choice, utility in zip(made, expected, strict=True):
         assert solve(choice).utility == pytest.approx(utility, rel=1e-4, abs=1e-7)
 
@@ -415,7 +425,7 @@ def test_the_same_choice_gives_the_same_design() -> None:
 def test_a_symbol_that_the_prior_rules_out_is_read_without_it() -> None:
     choice = choice_of([[0], [1], [1]], [0.5, 0.5, 0.0], [Neighbours([0, 1], Fraction(2))])
     table = [[3, 1, 0], [1, 3, 0], [0, 0, 4]]
-    made = staircase.read(choice, Channel(table, choice.neighbours))
+    made = staircase.evaluate_channel(choice, Channel(table, choice.neighbours))
     assert made.posterior[:, 0] == pytest.approx([0.25, 0.75, 1.0])
 
 

@@ -22,7 +22,7 @@ from tacit.patterns.tree import Pattern, elements
 from tacit.pipeline.reader import Input
 from tacit.planning.plan import Plan
 from tacit.planning.planner import make_plan
-from tacit.planning.survey import without_history
+from tacit.planning.survey import assume_statistics
 from tacit.privacy.policies import Policies, Policy, PrivatePattern
 from tacit.privacy.statistics import Statistics
 from tacit.spec.specification import Specification
@@ -278,7 +278,7 @@ def random_statistics(rng: Random, spec: Specification) -> list[Statistics]:
 def by_hand(spec: Specification, rates: dict[str, float]) -> list[Statistics]:
     """Statistics from a prior."""
     queries = tuple(spec.query_patterns.values())
-    return [without_history(policy, queries, rates) for policy in Policies(spec).policies]
+    return [assume_statistics(policy, queries, rates) for policy in Policies(spec).policies]
 
 
 def surveyed(spec: Specification, pool: Sequence[Window], laid: Sequence[int]) -> list[Statistics]:

@@ -132,7 +132,9 @@ class Answers:
             return np.ones((self.windows, len(self.subjects)))
         windows = slice(self.place[0], self.place[0] + self.windows)
         slots = slice(self.place[1], self.place[1] + len(self.subjects))
-        return self.certainty.right(query, windows, slots, self._unpacked(self.bits[:, query]))
+        return self.certainty.compute_confidence(
+            query, windows, slots, self._unpacked(self.bits[:, query])
+        )
 
     def _unpacked(self, words: NDArray[np.uint64]) -> NDArray[np.bool_]:
         """A truth value for each subject."""

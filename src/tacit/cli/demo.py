@@ -170,13 +170,14 @@ def _open_trips(spec: Specification, path: Path) -> list[Input]:
 
 def _print_private(console: Console, spec: Specification) -> None:
     from tacit.insight.explain import UNIT, explain
-    from tacit.privacy.exponentials import written
+    from tacit.privacy.exponentials import format_epsilon
 
     console.print(f"Every epsilon is for {UNIT}.")
     for private in explain(spec).private:
         even = private.odds.even
         console.print(
-            f"{private.name}: [yellow]{private.pattern}[/], epsilon {written(private.epsilon)}:"
+            f"{private.name}: [yellow]{private.pattern}[/],"
+            f" epsilon {format_epsilon(private.epsilon)}:"
             f" a 50:50 guess can become at most {even}:{100 - even}.",
             highlight=False,
         )
@@ -185,7 +186,7 @@ def _print_private(console: Console, spec: Specification) -> None:
 def _print_curve(console: Console, plan: Plan, drawn: Curve) -> None:
     from rich.table import Table
 
-    from tacit.privacy.exponentials import written
+    from tacit.privacy.exponentials import format_epsilon
 
     console.print(
         f"{plan.windows:,} windows of history. Expected quality Q, half precision and half recall,"
@@ -193,7 +194,7 @@ def _print_curve(console: Console, plan: Plan, drawn: Curve) -> None:
         highlight=False,
     )
     rows = Table(*drawn.rows()[0], box=None, padding=(0, 2))
-    declared = written(drawn.declared)
+    declared = format_epsilon(drawn.declared)
     for row in drawn.rows()[1:]:
         if row[0] in _EPSILONS | {declared}:
             rows.add_row(*row, style="bold" if row[0] == declared else "dim")
@@ -202,15 +203,15 @@ def _print_curve(console: Console, plan: Plan, drawn: Curve) -> None:
 
 
 def _print_audit(console: Console, report: Report) -> None:
-    from tacit.privacy.exponentials import written
+    from tacit.privacy.exponentials import format_epsilon
 
     channels = [channel for policy in report.policies for channel in policy.channels]
     for policy in report.policies:
         for pattern in policy.patterns:
             true = "without limit" if pattern.whole is None else f"{float(pattern.whole):.12g}"
             console.print(
-                f"{pattern.name}: true epsilon at most {true} of the {written(pattern.asked)}"
-                " granted, for one subject and window.",
+                f"{pattern.name}: true epsilon at most {true}"
+                f" of the {format_epsilon(pattern.asked)} granted, for one subject and window.",
                 highlight=False,
             )
     word = "[green]passed[/]" if report.passed else "[bold red]FAILED[/]"

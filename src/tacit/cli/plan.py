@@ -118,7 +118,7 @@ def make_plan(spec_file: Path, wanted: PlanOptions, as_json: bool) -> None:
     """Plan, write the files, and print the report."""
     from tacit.cli.sources import check_targets
     from tacit.insight.curve import check_picture
-    from tacit.planning.requirements import required_qualities
+    from tacit.planning.requirements import parse_required_quality
     from tacit.spec.yaml_reader import load
 
     spec = load(spec_file, options.allowed_paths())
@@ -128,7 +128,7 @@ def make_plan(spec_file: Path, wanted: PlanOptions, as_json: bool) -> None:
     if wanted.plot is not None:
         check_picture(wanted.plot)
     if wanted.quality is not None:
-        required_qualities(spec, wanted.quality)
+        parse_required_quality(spec, wanted.quality)
     if wanted.history:
         report = _plan_from_history(spec, _survey_history(spec, wanted), wanted)
     else:
@@ -184,7 +184,7 @@ def _plan_from_history(
     from tacit.cli.plan_report import PlanReport
     from tacit.insight.curve import curve
     from tacit.planning import planner
-    from tacit.planning.requirements import required_qualities
+    from tacit.planning.requirements import parse_required_quality
 
     statistics = list(statistics)
     mechanism, decode = wanted.mechanism, wanted.decode
@@ -192,10 +192,10 @@ def _plan_from_history(
     least = drawn = None
     with show_spinner("Planning ...") as update:
         if wanted.quality is not None:
-            least = planner.least_epsilon(
+            least = planner.find_least_epsilon(
                 spec,
                 statistics,
-                required_qualities(spec, wanted.quality),
+                parse_required_quality(spec, wanted.quality),
                 mechanism,
                 decode,
                 progress=lambda step: update(f"Searching for the least epsilon, step {step} ..."),

@@ -13,10 +13,10 @@ from tacit.insight.curve import Curve
 from tacit.insight.explain import allowed_windows, past_limit
 from tacit.insight.tabular import aligned
 from tacit.patterns.tree import elements
-from tacit.planning.plan import Expected, Plan, element_shares, overlapping, unit
+from tacit.planning.plan import Expected, Plan, describe_overlap, describe_unit, element_shares
 from tacit.planning.planner import LeastEpsilon
-from tacit.planning.requirements import DECLARED, required_qualities
-from tacit.privacy.exponentials import written
+from tacit.planning.requirements import DECLARED, parse_required_quality
+from tacit.privacy.exponentials import format_epsilon
 from tacit.quantities import count
 from tacit.spec.specification import Specification
 
@@ -60,10 +60,14 @@ class PlanReport:
             "mechanism": None if plan is None else plan.mechanism,
             "decode": self.options.decode or self.spec.decode,
             "private": [
-                {"private": private.name, "epsilon": written(Fraction(private.epsilon)), **spent}
+                {
+                    "private": private.name,
+                    "epsilon": format_epsilon(Fraction(private.epsilon)),
+                    **spent,
+                }
                 for private, spent in zip(self.spec.private, self._list_spent(), strict=True)
             ],
-            "unit": unit(self.spec),
+            "unit": describe_unit(self.spec),
             "queries": [] if expected is None else self._list_queries(expected),
             "all": None if expected is None else _average(expected),
             "limits": [
@@ -73,7 +77,7 @@ class PlanReport:
             "past": None if plan is None or plan.past is None else self._past_to_dict(plan.past),
             "conventions": CONVENTIONS,
             "elements": [
-                {name: written(share) for name, share in shares.items()}
+                {name: format_epsilon(share) for name, share in shares.items()}
                 for shares in ([] if plan is None else element_shares(plan.mechanisms))
             ],
             "compared": {name: _average(other) for name, other in self.compared.items()},
@@ -86,7 +90,11 @@ class PlanReport:
     def _list_spent(self) -> list[dict[str, str | None]]:
         factor = self.plan.share if self.plan else self.least.factor if self.least else None
         return [
-            {"needed" if self.least else "spent": None if factor is None else written(own * factor)}
+            {
+                "needed" if self.least else "spent": None
+                if factor is None
+                else format_epsilon(own * factor)
+            }
             for own in (Fraction(private.epsilon) for private in self.spec.private)
         ]
 
@@ -94,7 +102,7 @@ class PlanReport:
         return {
             "feasible": least.factor is not None,
             "granted": least.plan is not None,
-            "factor": None if least.factor is None else written(least.factor),
+            "factor": None if least.factor is None else format_epsilon(least.factor),
             "obstacle": least.obstacle,
         }
 
@@ -122,7 +130,7 @@ class PlanReport:
         ]
 
     def _list_required(self) -> list[float | None]:
-        return required_qualities(self.spec, self.options.quality or DECLARED)
+        return parse_required_quality(self.spec, self.options.quality or DECLARED)
 
     def _find_exact(self) -> set[str]:
         """Return the queries that contain no private element, for any subject."""
@@ -173,8 +181,10 @@ class PlanReport:
         key = "needed" if least else "spent"
         rows: list[tuple[str, ...]] = [("private pattern", "granted", key)]
         for declared, spent in zip(private, self._list_spent(), strict=True):
-            rows.append((declared.name, written(Fraction(declared.epsilon)), spent[key] or "none"))
-        lines = [f"Epsilon, {unit(self.spec)}:", *aligned(rows)] if private else []
+            rows.append(
+                (declared.name, format_epsilon(Fraction(declared.epsilon)), spent[key] or "none")
+            )
+        lines = [f"Epsilon, {describe_unit(self.spec)}:", *aligned(rows)] if private else []
         for number, shares in enumerate(element_shares(self.plan.mechanisms) if self.plan else ()):
             if shares:
                 whose = "" if number == 0 else f" (policy {number + 1})"
@@ -182,8 +192,8 @@ class PlanReport:
                 lines += [
                     f"Epsilon per element{whose}, for one subject, one element and one {drawn}:"
                 ]
-                lines += aligned([(name, written(share)) for name, share in shares.items()])
-        return lines + (overlapping(self.plan) if self.plan and private else [])
+                lines += aligned([(name, format_epsilon(share)) for name, share in shares.items()])
+        return lines + (describe_overlap(self.plan) if self.plan and private else [])
 
     def _format_limits(self) -> list[str]:
         """Say what limits allow, and what to expect once they are reached."""

@@ -227,10 +227,10 @@ def _perform(
 
 def _format_command(outcome: ExperimentOutcome, flags: list[str]) -> str:
     """Format the command that gives the same results, without paths of this machine."""
-    from tacit.privacy.exponentials import written
+    from tacit.privacy.exponentials import format_epsilon
 
     experiment = outcome.experiment
-    epsilons = ",".join(written(epsilon) for epsilon in experiment.epsilons)
+    epsilons = ",".join(format_epsilon(epsilon) for epsilon in experiment.epsilons)
     words = ["tacit", "reproduce", experiment.name, *flags, "--datasets", str(outcome.datasets)]
     return " ".join([*words, "--seed", str(experiment.seed), "--epsilon", epsilons])
 

@@ -11,8 +11,8 @@ from typing import Any, Final
 from tacit.cli.report import RunSummary
 from tacit.ledger.charges import NANO
 from tacit.pipeline.settlement import RunOutcome
-from tacit.planning.plan import Plan, unit
-from tacit.privacy.exponentials import written
+from tacit.planning.plan import Plan, describe_unit
+from tacit.privacy.exponentials import format_epsilon
 from tacit.quantities import count
 
 AGAIN: Final = "Another run over the same windows draws new noise and spends this epsilon again."
@@ -42,7 +42,7 @@ class RunReport:
             "decode": self.plan.decode,
             "plan": None if self.plan_file is None else str(self.plan_file),
             "spent": list_spent(self.plan),
-            "unit": unit(self.plan.spec),
+            "unit": describe_unit(self.plan.spec),
             "warnings": list(self.warnings),
         }
 
@@ -55,7 +55,7 @@ class RunReport:
             for one in list_spent(self.plan)
         ]
         if amounts:
-            spent = f"Spent {unit(self.plan.spec)}: epsilon {', '.join(amounts)}."
+            spent = f"Spent {describe_unit(self.plan.spec)}: epsilon {', '.join(amounts)}."
             lines += [spent, self._format_consequences()]
         else:
             lines = ["Nothing is declared private, so the answers are true."]
@@ -90,7 +90,7 @@ class LedgerRunReport(RunReport):
         """Say what was charged, and how the run ended."""
         outcome = self.outcome
         amounts = ", ".join(
-            f"{written(Fraction(amount, NANO))} for {private}"
+            f"{format_epsilon(Fraction(amount, NANO))} for {private}"
             for private, amount in outcome.charged.items()
         )
         started = "resumed" if outcome.resumed else "started"
@@ -121,7 +121,7 @@ def list_spent(plan: Plan) -> list[dict[str, Any]]:
     return [
         {
             "private": private.name,
-            "epsilon": written(Fraction(private.epsilon) * plan.share),
+            "epsilon": format_epsilon(Fraction(private.epsilon) * plan.share),
             "subjects": None if private.subjects is None else len(private.subjects),
         }
         for private in plan.spec.private

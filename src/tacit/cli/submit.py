@@ -251,7 +251,7 @@ class JobReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields for JSON."""
-        from tacit.planning.plan import unit
+        from tacit.planning.plan import describe_unit
 
         return {
             "for": "the operator alone",
@@ -260,7 +260,7 @@ class JobReport:
             "folder": str(self.options.folder),
             "parallelism": self.options.parallelism,
             "mechanism": self.plan.mechanism,
-            "unit": unit(self.plan.spec),
+            "unit": describe_unit(self.plan.spec),
             "outcome": asdict(self.outcome),
             "warnings": list_refusal_warnings(self.outcome.refusals),
         }

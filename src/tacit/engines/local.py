@@ -40,8 +40,8 @@ from tacit.pipeline.sources import EmptySourceError, Source
 from tacit.pipeline.survey import HistorySurvey
 from tacit.planning.plan import Plan
 from tacit.planning.planner import LeastEpsilon, make_plan, plan_without_history
-from tacit.planning.planner import least_epsilon as least
-from tacit.planning.requirements import DECLARED, read_prior, required_qualities
+from tacit.planning.planner import find_least_epsilon as least
+from tacit.planning.requirements import DECLARED, parse_required_quality, read_prior
 from tacit.privacy.noise import Noise
 from tacit.privacy.randomness import SeededSource
 from tacit.privacy.statistics import Statistics
@@ -73,7 +73,7 @@ def survey(
     recorded = history_types(CompiledSpec(spec, evaluator), inputs)
     run = Run(spec, inputs, evaluator=evaluator, progress=progress, recorded=recorded)
     for answers in run:
-        evaluator.count(answers, evaluator.policies.of(run.engine.subjects))
+        evaluator.count(answers, evaluator.policies.assign(run.engine.subjects))
     refusals(run.refusals)
     return [replace(found, columns=recorded) for found in evaluator.statistics()]
 
@@ -194,7 +194,7 @@ def least_epsilon(
     what comes back is the plan, if the specification grants that epsilon.
     """
     spec = load_spec(spec)
-    required = required_qualities(spec, quality)
+    required = parse_required_quality(spec, quality)
     statistics = surveyed(spec, history, streams, decode)
     return least(spec, statistics, required, mechanism, decode)
 

@@ -31,7 +31,7 @@ from tacit.evaluation.tdrive import ZONE
 from tacit.evaluation.trips import Trips
 from tacit.evaluation.variations import VARIATIONS, Variation
 from tacit.options import option
-from tacit.privacy.exponentials import written
+from tacit.privacy.exponentials import format_epsilon
 
 Floats = NDArray[np.float64]
 
@@ -383,7 +383,7 @@ def _parameters(experiment: Experiment) -> dict[str, Any]:
     return {
         "experiment": experiment.name,
         "seed": experiment.seed,
-        "epsilon": [written(epsilon) for epsilon in experiment.epsilons],
+        "epsilon": [format_epsilon(epsilon) for epsilon in experiment.epsilons],
         "methods": [str(method) for method in experiment.methods],
     }
 

@@ -17,7 +17,7 @@ from tacit.evaluation.experiments import ExperimentOutcome
 from tacit.evaluation.methods import DECODES, WITHOUT_EPSILON, Method
 from tacit.evaluation.palette import mechanism_style
 from tacit.privacy.evidence import Decode
-from tacit.privacy.exponentials import written
+from tacit.privacy.exponentials import format_epsilon
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -134,7 +134,7 @@ def _varied_panels(outcome: ExperimentOutcome) -> list[tuple[str, list[_Line]]]:
     """A panel for each epsilon."""
     return [
         (
-            f"epsilon {written(epsilon)} (one subject, one private pattern, one window)",
+            f"epsilon {format_epsilon(epsilon)} (one subject, one private pattern, one window)",
             [
                 _line(outcome, method, [(float(v or 0), epsilon, v) for v in outcome.values], True)
                 for method in _VARIED

@@ -11,7 +11,7 @@ from typing import Final
 from tacit.evaluation.bands import Band
 from tacit.evaluation.experiments import ExperimentOutcome
 from tacit.evaluation.methods import PPMS, Method
-from tacit.privacy.exponentials import written
+from tacit.privacy.exponentials import format_epsilon
 from tacit.quantities import count
 
 UNIT: Final = "Every epsilon is for one subject, one private pattern and one window."
@@ -48,7 +48,7 @@ def table(outcome: ExperimentOutcome) -> list[tuple[str, ...]]:
     experiment, varied = outcome.experiment, outcome.experiment.variation
     if varied is None:
         columns = [(epsilon, None) for epsilon in experiment.epsilons]
-        head = [written(epsilon) for epsilon in experiment.epsilons]
+        head = [format_epsilon(epsilon) for epsilon in experiment.epsilons]
         return [
             ("method", "decode", *head),
             *(
@@ -63,7 +63,7 @@ def table(outcome: ExperimentOutcome) -> list[tuple[str, ...]]:
             (
                 method.name,
                 method.decode,
-                written(epsilon),
+                format_epsilon(epsilon),
                 *_means(outcome, method, [(epsilon, value) for value in varied.values]),
             )
             for epsilon in experiment.epsilons
@@ -81,7 +81,7 @@ def _means(
 def ratios(outcome: ExperimentOutcome) -> list[tuple[str, ...]]:
     """A head, then how optimal's error compares with others' at each epsilon, paired."""
     experiment = outcome.experiment
-    head = ("optimal against", *(written(epsilon) for epsilon in experiment.epsilons))
+    head = ("optimal against", *(format_epsilon(epsilon) for epsilon in experiment.epsilons))
     others = [method for method in PPMS if method != _OPTIMAL]
     body = [
         (str(other), *(_shown(outcome.ratio(_OPTIMAL, other, e)) for e in experiment.epsilons))

@@ -17,7 +17,7 @@ from tacit.insight.tabular import aligned, plain
 from tacit.patterns.tree import Pattern
 from tacit.planning.plan import Plan, read_plain
 from tacit.privacy.channel_audit import Ratio, largest_of
-from tacit.privacy.exponentials import joint_epsilon, product_within, written
+from tacit.privacy.exponentials import format_epsilon, joint_epsilon, product_within
 from tacit.privacy.mechanisms.mechanism import Mechanism, NamedChannel
 from tacit.privacy.mechanisms.unprotected import Unprotected
 from tacit.privacy.policies import Policy, PrivatePattern
@@ -174,7 +174,7 @@ def _policy(
     windows = 1 if mechanism.draws_panes or unprotected else panes
     patterns = []
     for pattern in policy.patterns:
-        draws = pattern.windows(windows)
+        draws = pattern.count_windows(windows)
         whole = mechanism.widest_ratio(pattern.elements) if fits else None
         alone = [mechanism.widest_ratio(frozenset({e})) if fits else None for e in pattern.elements]
         ratios = _times(whole, draws), _times(largest_of(alone), windows)
@@ -231,8 +231,8 @@ def _verdict(report: Report) -> str:
 def _row(pattern: PatternAudit) -> tuple[str, ...]:
     return (
         pattern.name,
-        written(pattern.asked),
-        written(pattern.granted),
+        format_epsilon(pattern.asked),
+        format_epsilon(pattern.granted),
         _number(pattern.whole),
         _number(pattern.element),
         "passed" if pattern.passed else "FAILED",
@@ -265,7 +265,7 @@ def _policy_lines(report: Report, policy: PolicyAudit, number: int | None) -> li
     lines += aligned([_HEAD, *map(_row, policy.patterns)])
     lines += [
         f"An occurrence of {pattern.name} may change {pattern.draws} windows, each with a draw of"
-        f" its own: {written(pattern.granted / pattern.draws)} for each."
+        f" its own: {format_epsilon(pattern.granted / pattern.draws)} for each."
         for pattern in policy.patterns
         if pattern.draws > 1
     ]

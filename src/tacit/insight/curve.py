@@ -14,7 +14,7 @@ from tacit.errors import PlanError, SinkError
 from tacit.evaluation.palette import mechanism_style
 from tacit.insight.tabular import aligned
 from tacit.planning.planner import make_plan
-from tacit.privacy.exponentials import written
+from tacit.privacy.exponentials import format_epsilon
 from tacit.privacy.statistics import Statistics
 from tacit.spec.mechanisms import MECHANISMS
 from tacit.spec.specification import Specification
@@ -74,13 +74,13 @@ class Curve:
     def to_dict(self) -> dict[str, Any]:
         """Plain data, fit for JSON; exact numbers are text."""
         return {
-            "private": {name: written(epsilon) for name, epsilon in self.private.items()},
+            "private": {name: format_epsilon(epsilon) for name, epsilon in self.private.items()},
             "decode": self.decode,
             "windows": self.windows,
             "points": [
                 {
                     "mechanism": point.mechanism,
-                    "epsilon": written(point.epsilon),
+                    "epsilon": format_epsilon(point.epsilon),
                     "quality": point.quality,
                     "queries": point.queries,
                 }
@@ -92,7 +92,7 @@ class Curve:
         """A header, then for each epsilon the expected Q of each mechanism."""
         columns = [self.of(mechanism) for mechanism in MECHANISMS]
         body = [
-            (written(points[0].epsilon), *(f"{point.quality:.3f}" for point in points))
+            (format_epsilon(points[0].epsilon), *(f"{point.quality:.3f}" for point in points))
             for points in zip(*columns, strict=True)
         ]
         return [("epsilon", *MECHANISMS), *body]
@@ -240,7 +240,8 @@ def _frame(axes: Axes, made: Curve) -> None:
     )  # fmt: skip
     axes.axvline(float(made.declared), color="#999999", linewidth=0.9, zorder=0)
     axes.annotate(
-        f"specification: {written(made.declared)}", (float(made.declared), axes.get_ylim()[0]),
+        f"specification: {format_epsilon(made.declared)}",
+        (float(made.declared), axes.get_ylim()[0]),
         xytext=(4, 5), textcoords="offset points", fontsize=8, color="#666666",
     )  # fmt: skip
     axes.grid(axis="y", color="#dddddd", linewidth=0.6)

@@ -21,9 +21,9 @@ from tacit.options import option
 from tacit.patterns.residuals import Residual, boolean_form, is_presence, residual
 from tacit.patterns.ternary import without_conditions
 from tacit.patterns.tree import Not, Pattern, Repeat, Seq, Within, elements, walk
-from tacit.privacy.components import exposure
+from tacit.privacy.components import find_exposure
 from tacit.privacy.elements import uniform_shares
-from tacit.privacy.exponentials import Exact, exact, exp_below, log_above, written
+from tacit.privacy.exponentials import Exact, exp_below, format_epsilon, log_above, parse_epsilon
 from tacit.privacy.policies import Policies, Policy, declared_patterns
 from tacit.quantities import count
 from tacit.spec.mechanisms import AUTO, MECHANISMS, summarise
@@ -252,7 +252,7 @@ def at_most(before: Fraction, epsilon: Exact, places: int = 0) -> Decimal:
     >>> at_most(Fraction(1, 2), 1), at_most(Fraction(1, 2), 5), at_most(Fraction(1, 100), 1, 1)
     (Decimal('74'), Decimal('99.4'), Decimal('2.7'))
     """
-    amount = exact(epsilon)
+    amount = parse_epsilon(epsilon)
     if amount >= _CERTAIN:
         return Decimal(100)
     # `exp_below` is less than exp by a share below 2**-192.
@@ -273,7 +273,7 @@ def windows_until_sure(epsilon: Exact) -> int:
     """
     # The logarithm is rounded up in its 19th decimal: so much less is certainly below it.
     least = Fraction(log_above(Fraction(_SURE))) - Fraction(1, 10**18)
-    return ceil(least / exact(epsilon))
+    return ceil(least / parse_epsilon(epsilon))
 
 
 def explain(spec: Specification | str | PathLike[str]) -> Explanation:
@@ -338,7 +338,7 @@ def _private(
     names = elements(pattern)
     # An element that another pattern of some subjects shares may have less there.
     own = [share[name] for numbers, share in shares.items() if number in numbers for name in names]
-    windows = declared_patterns(spec)[number].windows(spec.windows.panes)
+    windows = declared_patterns(spec)[number].count_windows(spec.windows.panes)
     epsilon = Fraction(declared.epsilon)
     return PrivateMeaning(
         name=declared.name,
@@ -356,7 +356,7 @@ def _private(
 
 def _part(spec: Specification, number: int, mechanism: str) -> Fraction:
     """The part of a private pattern's epsilon that each window costs."""
-    windows = declared_patterns(spec)[number].windows(spec.windows.panes)
+    windows = declared_patterns(spec)[number].count_windows(spec.windows.panes)
     return Fraction(1, windows if _draws_answers(mechanism) else 1)
 
 
@@ -383,7 +383,7 @@ def _policy(
     spec: Specification, policy: Policy, subjects: tuple[Subject, ...] | None
 ) -> PolicyMeaning:
     asked = list(spec.query_patterns.values())
-    exposed = exposure(policy, asked)
+    exposed = find_exposure(policy, asked)
     owners = {
         name: tuple(p.name for p in policy.patterns if name in p.elements)
         for name in spec.events
@@ -400,7 +400,9 @@ def _policy(
         )
         # A query that joins components when it is alone does so by itself. Components that are
         # small alone may be too large together with those of other queries.
-        alone = [tuple(p.name for p in c.patterns) for c in exposure(policy, [pattern]).components]
+        alone = [
+            tuple(p.name for p in c.patterns) for c in find_exposure(policy, [pattern]).components
+        ]
         joins = tuple(j for j in alone if len(j) > 1 and any(_within(j, c) for c in components))
         splits = parts if len(parts) > 1 else ()
         queries.append(_query(query, pattern, policy, splits, joins))
@@ -566,7 +568,7 @@ def _private_rows(told: Explanation, private: PrivateMeaning) -> Rows:
         ("pattern", _shown(private.pattern)),
         ("hides", f"{_listed(private.elements)}: {hidden}"),
         ("for", _people(private.subjects)),
-        ("epsilon", f"{written(private.epsilon)} for {told.unit}"),
+        ("epsilon", f"{format_epsilon(private.epsilon)} for {told.unit}"),
         (
             "means",
             f"A 50:50 guess about {about} {_become(odds.even)},"
@@ -577,11 +579,11 @@ def _private_rows(told: Explanation, private: PrivateMeaning) -> Rows:
     if private.per_element is not None:
         share = at_most(Fraction(1, 2), private.per_element)
         pane = "pane" if sliding else "window"
-        text = f"{written(private.per_element)} for one subject, one element, one {pane}."
+        text = f"{format_epsilon(private.per_element)} for one subject, one element, one {pane}."
         alone = f"A 50:50 guess about one element alone {_become(share)}."
         rows.append(("per element", f"{text} {alone}"))
     if sliding and _draws_answers(told.mechanism):
-        each = written(private.epsilon / private.windows)
+        each = format_epsilon(private.epsilon / private.windows)
         text = f"One occurrence may change {private.windows} windows: {each} for each of them."
         rows.append(("per window", text))
     rows.append(("adds up", _adds_up(odds, "occurrence" if sliding else "window")))
@@ -605,7 +607,7 @@ def _adds_up(odds: Odds, unit: str) -> str:
     number = odds.windows_to_99
     day = (
         f"A day has {count(odds.windows_in_a_day, 'window')}: for one subject and one private"
-        f" pattern epsilon {written(odds.epsilon_in_a_day)} together."
+        f" pattern epsilon {format_epsilon(odds.epsilon_in_a_day)} together."
     )
     if number == 1:
         return f"After one {unit} a 50:50 guess could become 99:1 or more. {day}"
@@ -742,7 +744,7 @@ def _plain(value: Any) -> Any:
         case tuple() | list():
             return [_plain(inner) for inner in value]
         case Fraction():
-            return written(value)
+            return format_epsilon(value)
         case Decimal():
             return str(value)
         case _:

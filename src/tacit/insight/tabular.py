@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
-from tacit.privacy.exponentials import written
+from tacit.privacy.exponentials import format_epsilon
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -35,6 +35,6 @@ def plain(value: Any) -> Any:
         case tuple() | list():
             return [plain(inner) for inner in value]
         case Fraction():
-            return written(value)
+            return format_epsilon(value)
         case _:
             return value

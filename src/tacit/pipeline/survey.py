@@ -19,7 +19,7 @@ from tacit.planning.tallies import CombinationCounts
 from tacit.privacy.affected_queries import AffectedQuery
 from tacit.privacy.mechanisms.mechanism import PatternIndex
 from tacit.privacy.mechanisms.noisy_windows import NoisyWindows
-from tacit.privacy.mechanisms.pane_noise import draw_moments
+from tacit.privacy.mechanisms.pane_noise import draw_pane_times
 from tacit.privacy.noise import Noise
 from tacit.privacy.pane_counts import PaneCounts
 from tacit.privacy.policies import Policies
@@ -51,7 +51,7 @@ class HistorySurvey(Evaluator):
         first = len(index.patterns)
         self._trials: list[_NoisyTrial] = []
         for number, survey in enumerate(self.surveys):
-            parts = [part for part in survey.touched if part.table is None and not part.wide]
+            parts = [part for part in survey.affected if part.table is None and not part.wide]
             if literal and parts:
                 trial = _NoisyTrial(spec, number, parts, index, first)
                 self._trials.append(trial)
@@ -100,9 +100,9 @@ class HistorySurvey(Evaluator):
                 if trial.policy == number
                 for part, table in trial.tables()
             }
-            sightings = self._sights[number].sightings() if self._sights else None
-            readings = [read.get(part.query) for part in survey.touched]
-            found.append(survey.statistics(readings, sightings))
+            pane_counts = self._sights[number].pane_counts() if self._sights else None
+            readings = [read.get(part.query) for part in survey.affected]
+            found.append(survey.statistics(readings, pane_counts))
         return found
 
 
@@ -152,7 +152,7 @@ class _NoisyTrial:
         words = -(-slots // 64)
         found = []
         for _ in range(_ROUNDS):
-            flat = noise.source.words(windows * len(self._elements) * words)
+            flat = noise.source.draw_words(windows * len(self._elements) * words)
             coins = flat.reshape(windows, len(self._elements), words)
             found += [coins, self.reading.answer(closed, rows, coins, noise)]
         return found
@@ -173,9 +173,9 @@ class _NoisyTrial:
         slots, timed = paned.words.shape[1], self.reading.timed
         found = []
         for _ in range(_ROUNDS):
-            one, other = (noise.source.words(true.size).reshape(true.shape) for _ in range(2))
+            one, other = (noise.source.draw_words(true.size).reshape(true.shape) for _ in range(2))
             panes = true ^ (one & other)
-            moments = draw_moments(panes, timed, paned.first, slots, self._pane, noise)
+            moments = draw_pane_times(panes, timed, paned.first, slots, self._pane, noise)
             read = self.reading.answer_panes(closed, rows, panes, moments)
             found += [either(panes, paned.count), read]
         return found
@@ -228,14 +228,14 @@ class _PaneCounts:
         for tally in self._tallies.values():
             tally.add(bits, chosen)
 
-    def sightings(self) -> PaneCounts:
+    def pane_counts(self) -> PaneCounts:
         """What was counted."""
         windows = {}
         for name, tally in self._tallies.items():
             rows, counts = tally.rows()
             windows[name] = np.zeros(self._panes + 1)
             windows[name][rows @ (1 << np.arange(rows.shape[1]))] = counts
-        return PaneCounts.counted(self._panes, windows)
+        return PaneCounts.from_counts(self._panes, windows)
 
 
 def _mean_answer(part: AffectedQuery, rounds: list[CombinationCounts]) -> NDArray[np.float64]:

@@ -203,7 +203,7 @@ class WindowState:
     def policy_numbers(self) -> NDArray[np.int32]:
         """The number of each subject's policy, by slot."""
         if len(self._numbers) != len(self.subjects):
-            self._numbers = self.policies.of(self.subjects)
+            self._numbers = self.policies.assign(self.subjects)
         return self._numbers
 
     def answer(

@@ -1,1 +1,1 @@
-"""From history to a plan: quality, budgets, and the least epsilon that is enough."""
+"""Turn history into a plan: expected quality, shares of epsilon, and the least epsilon."""

@@ -1,7 +1,7 @@
-"""Plans: data that says what is done with private elements and open answers, and how well.
+"""Plans: for each policy a mechanism with its channels, and the quality to expect.
 
-A plan is made for one specification and carries it with its fingerprint. What it protects comes
-from the specification each time it is read; a plan can only say how.
+A plan is made for one specification and contains its canonical form and fingerprint. When a plan
+is read, what must be protected comes from the specification again; the plan only says how.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from tacit.errors import PlanError, SinkError
 from tacit.events.streams import COLUMN_TYPES
 from tacit.patterns.tree import Pattern
-from tacit.privacy.exponentials import written
+from tacit.privacy.exponentials import format_epsilon
 from tacit.privacy.mechanisms import load
 from tacit.privacy.mechanisms.mechanism import Mechanism
 from tacit.privacy.mechanisms.unprotected import Unprotected
@@ -41,7 +41,7 @@ FORMAT: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What to expect of the answers to each query, in windows of history."""
+    """The expected confusion counts of each query, in windows of history."""
 
     queries: tuple[str, ...]
     alphas: tuple[float, ...]
@@ -49,16 +49,16 @@ class Expected:
 
     @property
     def quality(self) -> float:
-        """The micro average over all queries."""
+        """Q, as the micro average over all queries."""
         return self.confusion.total().quality(micro_alpha(self.alphas))
 
     @property
     def mre(self) -> float:
-        """The share of quality that is lost, over all queries."""
+        """The relative loss of quality (MRE) over all queries."""
         return self.confusion.total().mre(micro_alpha(self.alphas))
 
     def rows(self) -> list[dict[str, Any]]:
-        """For each query its expected precision, recall, quality and error."""
+        """Return each query's expected precision, recall, quality and MRE."""
         alphas = np.array(self.alphas)
         columns = {
             "precision": self.confusion.precision,
@@ -72,7 +72,7 @@ class Expected:
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, fit for JSON."""
+        """Return plain data that can be written as JSON."""
         return {
             "queries": list(self.queries),
             "alphas": list(self.alphas),
@@ -81,7 +81,7 @@ class Expected:
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Expected:
-        """What was written."""
+        """Read what `to_dict` wrote; raise ValueError if it is malformed."""
         counts = [np.array(plain[part], np.float64) for part in ("tp", "fp", "fn")]
         names, alphas = tuple(map(str, plain["queries"])), tuple(map(float, plain["alphas"]))
         if any(part.shape != (len(names),) or not np.isfinite(part).all() for part in counts):
@@ -93,37 +93,37 @@ class Expected:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Plan:
-    """What a protected run does, for each policy of a specification."""
+    """How a protected run protects each policy of a specification."""
 
     spec: Specification
     mechanism: str
     decode: str
     mechanisms: tuple[Mechanism, ...]
-    """For each policy what protects it, in the specification's order."""
+    """The mechanism of each policy, in the specification's order."""
     windows: int = 0
-    """How many windows of history it was made from; 0 is none."""
+    """The number of windows of history that it was made from; 0 without history."""
     expected: Expected | None = None
     share: Fraction = Fraction(1)
     """The share of every private pattern's epsilon that is spent."""
     past: Expected | None = None
-    """What to expect for subjects whose limit is reached, where there are limits."""
+    """The expectation for subjects whose limit is reached; None without limits."""
     written: Mapping[str, Any] | None = None
-    """The specification as it is written in a plan, where it was read from there."""
+    """The canonical specification from the plan file, if it was read from there."""
     columns: RecordedTypes = field(default_factory=dict)
-    """For each stream the types that columns had in history."""
+    """For each stream, the column types found in history."""
 
     @property
     def specification(self) -> Mapping[str, Any]:
-        """The canonical form of the specification that it was made for."""
+        """The canonical form of the specification that the plan was made for."""
         return canonical(self.spec) if self.written is None else self.written
 
     @property
     def fingerprint(self) -> str:
-        """That of the specification that it was made for."""
+        """The fingerprint of the specification that the plan was made for."""
         return self.spec.fingerprint if self.written is None else _fingerprint(self.written)
 
     def check(self, spec: Specification) -> None:
-        """Raise PlanError unless it was made for this specification; the registry may differ."""
+        """Raise PlanError if the plan was made for another specification; subjects may differ."""
         same = spec
         if spec.subjects != self.spec.subjects:
             same = spec.model_copy(update={"subjects": self.spec.subjects})
@@ -132,27 +132,27 @@ class Plan:
 
     @property
     def policies(self) -> tuple[Policy, ...]:
-        """The policies with the epsilons that are spent on a unit: a window, or an occurrence."""
-        return tuple(policy.scaled(self.share) for policy in Policies(self.spec).policies)
+        """The policies with the epsilons spent per unit: a window, or an occurrence."""
+        return tuple(policy.scale(self.share) for policy in Policies(self.spec).policies)
 
     def spent_per_window(self, private: Private) -> Fraction:
-        """What each released window costs one of the specification's private patterns.
+        """Return the epsilon that each released window costs a private pattern.
 
-        Where windows slide, a mechanism that flips elements draws for each pane, and one pane ends
-        with each window. One that draws answers does so for each window: all windows that an
-        occurrence may change cost its epsilon together.
+        With sliding windows, a mechanism that flips elements draws once per pane, and one pane
+        ends with each window. A mechanism that draws answers does so for each window, so all
+        windows that an occurrence may change cost its epsilon together.
         """
         pattern = declared_patterns(self.spec)[self.spec.private.index(private)]
-        windows = 1 if self.draws_panes else pattern.windows(self.spec.windows.panes)
+        windows = 1 if self.draws_panes else pattern.count_windows(self.spec.windows.panes)
         return pattern.epsilon * self.share / windows
 
     @property
     def draws_panes(self) -> bool:
-        """Whether noise is drawn for panes, by any of its mechanisms; else it is for windows."""
+        """Whether any mechanism draws noise per pane; otherwise noise is drawn per window."""
         return any(mechanism.draws_panes for mechanism in self.mechanisms)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, fit for JSON."""
+        """Return plain data that can be written as JSON."""
         columns = {"columns": self.columns} if self.columns else {}
         return columns | {
             "format": FORMAT,
@@ -160,7 +160,7 @@ class Plan:
             "specification": self.specification,
             "mechanism": self.mechanism,
             "decode": self.decode,
-            "share": written(self.share),
+            "share": format_epsilon(self.share),
             "windows": self.windows,
             "expected": None if self.expected is None else self.expected.to_dict(),
             "past": None if self.past is None else self.past.to_dict(),
@@ -168,9 +168,9 @@ class Plan:
         }
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write the plan as JSON, whole or not at all, readable by its owner alone.
+        """Write the plan as JSON, atomically, in a file that only its owner can read.
 
-        It holds figures about history, so keep it from consumers.
+        A plan contains statistics of history. Do not show it to consumers.
         """
         folder, name = os.path.split(os.fspath(path))
         try:
@@ -188,10 +188,10 @@ class Plan:
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any], spec: Specification | None = None) -> Plan:
-        """The plan that was written, audited again, for a specification.
+        """Read a plan for a specification and audit its channels again.
 
-        Without one, for the specification that is written in it, which is enough for an audit;
-        areas and the conditions of events are left out, since no epsilon depends on them.
+        Without `spec`, the specification inside the plan is used. That is enough for an audit:
+        areas and event conditions are missing, but no epsilon depends on them.
         """
         if not isinstance(plain, Mapping) or plain.get("format") != FORMAT:
             raise PlanError(_NO_PLAN)
@@ -209,13 +209,13 @@ class Plan:
 
     @classmethod
     def load(cls, path: str | PathLike[str], spec: Specification | None = None) -> Plan:
-        """Read a plan for this specification; raises PlanError where it is not one."""
+        """Read a plan file for this specification; raise PlanError if it is not one."""
         return cls.from_dict(read_plain(path), spec)
 
     def __repr__(self) -> str:
-        kept = f", {self.windows:,} windows of history" if self.windows else ", no history"
+        history = f", {self.windows:,} windows of history" if self.windows else ", no history"
         quality = "" if self.expected is None else f", expected Q {self.expected.quality:.3f}"
-        return f"<Plan: {self.mechanism}, decoded by {self.decode}{kept}{quality}>"
+        return f"<Plan: {self.mechanism}, decoded by {self.decode}{history}{quality}>"
 
     def _repr_html_(self) -> str:
         if self.expected is None:
@@ -236,7 +236,7 @@ class Plan:
 
 
 def read_plain(path: str | PathLike[str]) -> Mapping[str, Any]:
-    """The plain data of a plan in a file, not looked at but for its format."""
+    """Read the plain data of a plan file; check only its format number."""
     try:
         plain = json.loads(Path(path).read_text("utf-8"))
     except FileNotFoundError as error:
@@ -272,7 +272,7 @@ _DAMAGED: Final = (
 def _read(plain: Mapping[str, Any], spec: Specification, written: Mapping[str, Any] | None) -> Plan:
     share = Fraction(plain["share"])
     expected, past = plain["expected"], plain.get("past")
-    policies = [policy.scaled(share) for policy in Policies(spec).policies]
+    policies = [policy.scale(share) for policy in Policies(spec).policies]
     queries = tuple(spec.query_patterns.values())
     if not 0 < share <= 1 or len(policies) != len(plain["schemes"]):
         raise ValueError("share or schemes")
@@ -295,29 +295,29 @@ def _read(plain: Mapping[str, Any], spec: Specification, written: Mapping[str, A
 
 
 def write_mechanism(mechanism: Mechanism) -> dict[str, Any]:
-    """What protects one policy, as plain data."""
+    """Return the mechanism of one policy as plain data."""
     return {"kind": mechanism.kind, **mechanism.to_dict()}
 
 
 def read_mechanism(
     name: str, plain: Mapping[str, Any], policy: Policy, queries: Sequence[Pattern], panes: int = 1
 ) -> Mechanism:
-    """What was written for one policy by the mechanism of this name.
+    """Read the data of one policy, written by the mechanism of this name.
 
-    What is protected comes from the specification, not from what was written: channels are
-    audited against the neighbours and the epsilons that it asks for.
+    What must be protected comes from the specification, not from the file: channels are audited
+    for the neighbours and epsilons that the specification requires.
     """
     try:
         known = {chosen.kind: chosen for chosen in (Unprotected, load(name))}
         if plain["kind"] not in known:
-            raise PlanError(f"the plan is not one of the mechanism {name}; {_AGAIN}")
+            raise PlanError(f"the plan was not made for the mechanism {name}; {_AGAIN}")
         return known[plain["kind"]].from_dict(plain, policy, queries, panes)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise PlanError(f"the plan is damaged ({type(error).__name__}); {_AGAIN}") from error
 
 
 def _recorded(plain: Mapping[str, Any], spec: Specification) -> RecordedTypes:
-    """The types of columns; those of streams that the specification has."""
+    """Read the recorded column types; raise ValueError for unknown streams or types."""
     found = {stream: dict(types) for stream, types in plain.items()}
     if not found.keys() <= spec.streams.keys() or any(
         kind not in COLUMN_TYPES for types in found.values() for kind in types.values()
@@ -327,13 +327,13 @@ def _recorded(plain: Mapping[str, Any], spec: Specification) -> RecordedTypes:
 
 
 def _fingerprint(written: Mapping[str, Any] | None) -> str:
-    """The fingerprint of a specification in its canonical form."""
+    """Return the fingerprint of a canonical specification."""
     text = json.dumps(written, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _outlined(written: Mapping[str, Any]) -> Specification:
-    """What a canonical form says about private patterns and queries."""
+    """Build a specification with only what private patterns and queries need."""
     return Specification.model_validate(
         {
             "mechanism": written["mechanism"],
@@ -352,17 +352,17 @@ def _outlined(written: Mapping[str, Any]) -> Specification:
 
 
 def _spans(written: Mapping[str, Any]) -> dict[str, Any]:
-    """The size of windows and how far apart they begin."""
+    """Return the size and the slide of windows."""
     return {name: written[name] for name in ("size", "slide") if written.get(name) is not None}
 
 
-def unit(spec: Specification) -> str:
-    """What every epsilon of a specification is for."""
+def describe_unit(spec: Specification) -> str:
+    """Return the unit of every epsilon in a specification."""
     return f"for one subject, one private pattern and one {spec.windows.unit}"
 
 
-def overlapping(plan: Plan) -> list[str]:
-    """Where windows slide, what is drawn how often, and what that spends; else nothing."""
+def describe_overlap(plan: Plan) -> list[str]:
+    """Explain what is drawn and spent per pane or window; nothing if windows do not slide."""
     panes = plan.spec.windows.panes
     if panes == 1:
         return []
@@ -372,12 +372,12 @@ def overlapping(plan: Plan) -> list[str]:
             " changes each element in one."
         ]
     return [
-        f"An occurrence of {pattern.name} may change {pattern.windows(panes)} windows: in each of"
-        f" them epsilon {written(plan.spent_per_window(private))} is spent."
+        f"An occurrence of {pattern.name} may change {pattern.count_windows(panes)} windows."
+        f" Each of them spends epsilon {format_epsilon(plan.spent_per_window(private))}."
         for private, pattern in zip(plan.spec.private, declared_patterns(plan.spec), strict=True)
     ]
 
 
 def element_shares(mechanisms: Sequence[Mechanism]) -> list[dict[str, Fraction]]:
-    """For each policy the epsilon of each element, where it flips elements."""
+    """Return for each policy the epsilon of each element that it flips."""
     return [mechanism.element_epsilons for mechanism in mechanisms]

@@ -1,4 +1,4 @@
-"""The planner: history in, the best plan out; or the least epsilon for a required quality."""
+"""The planner: find the best plan for history, or the least epsilon for a required quality."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from tacit.errors import PlanError
 from tacit.options import command, option
 from tacit.planning.plan import Expected, Plan
-from tacit.planning.survey import without_history
-from tacit.privacy.affected_queries import touched
+from tacit.planning.survey import assume_statistics
+from tacit.privacy.affected_queries import find_affected
 from tacit.privacy.mechanisms import load
 from tacit.privacy.mechanisms.mechanism import Mechanism, PlanGoal
 from tacit.privacy.mechanisms.unprotected import Unprotected
@@ -37,10 +37,10 @@ def make_plan(
     decode: str | None = None,
     share: Fraction = Fraction(1),
 ) -> Plan:
-    """The best plan for the epsilons of a specification, or for a share of them.
+    """Make the best plan for the epsilons of a specification, or for a share of them.
 
-    `statistics` are those of each policy's windows. `auto` takes the mechanism with the best
-    expected quality.
+    `statistics` has one entry per policy. `auto` takes the mechanism with the best expected
+    quality.
     """
     chosen = mechanism or spec.mechanism
     decode = decode or spec.decode
@@ -67,7 +67,7 @@ def make_plan(
 
 
 def _expected(spec: Specification, confusions: Sequence[Confusion[Floats]]) -> Expected:
-    """What to expect of all policies together."""
+    """Add up the expectations of all policies."""
     names = tuple(query.name for query in spec.queries)
     counts = [np.sum([getattr(c, part) for c in confusions], axis=0) for part in _COUNTS]
     return Expected(names, tuple(query.alpha for query in spec.queries), Confusion(*counts))
@@ -76,7 +76,7 @@ def _expected(spec: Specification, confusions: Sequence[Confusion[Floats]]) -> E
 def _past(
     limited: AbstractSet[str], statistics: Statistics, made: tuple[Mechanism, Confusion[Floats]]
 ) -> Confusion[Floats]:
-    """What to expect of a policy's windows once limits are reached, as far as it has any."""
+    """Return what to expect of a policy's windows once its limits are reached."""
     mechanism, confusion = made
     names = {pattern.name for pattern in statistics.policy.patterns}
     if not statistics.windows or limited.isdisjoint(names):
@@ -94,16 +94,16 @@ def plan_without_history(
     decode: str | None = None,
     rates: Mapping[str, float] | None = None,
 ) -> Plan:
-    """A plan from a prior that is given by hand: how likely each event type is in a window.
+    """Make a plan from given probabilities that a window has an event of each type.
 
-    Without any prior only `uniform` can do: it needs none, and says how sure its answers are
-    as if each event were as likely as not.
+    Without `rates` only `uniform` works. It needs no prior; its confidences assume that each
+    event type is present with probability 1/2.
     """
     chosen = mechanism or spec.mechanism
     queries = tuple(spec.query_patterns.values())
     policies = Policies(spec).policies
-    if not any(touched(policy, queries) for policy in policies):
-        chosen = "uniform"  # nothing that is asked is private, so nothing is needed
+    if not any(find_affected(policy, queries) for policy in policies):
+        chosen = "uniform"  # no query depends on private elements, so no prior is needed
     if chosen == AUTO or (rates is None and load(chosen).needs != "nothing"):
         needed = "history to compare mechanisms" if chosen == AUTO else "history or a prior"
         raise PlanError(
@@ -116,32 +116,32 @@ def plan_without_history(
             f" {_planning()}"
         )
     panes = spec.windows.panes
-    statistics = [without_history(policy, queries, rates or {}, panes) for policy in policies]
+    statistics = [assume_statistics(policy, queries, rates or {}, panes) for policy in policies]
     return make_plan(spec, statistics, chosen, decode)
 
 
 def _plan_policy(
     mechanism: type[Mechanism], statistics: Statistics, goal: PlanGoal
 ) -> tuple[Mechanism, Confusion[Floats]]:
-    """What is done for one policy; nothing, where no query touches anything private."""
-    return (mechanism if statistics.touched else Unprotected).plan(statistics, goal)
+    """Plan one policy; it stays unprotected if no query depends on private elements."""
+    return (mechanism if statistics.affected else Unprotected).plan(statistics, goal)
 
 
 @dataclass(frozen=True, slots=True)
 class LeastEpsilon:
-    """The least epsilon for a required quality, or the reason why none is enough."""
+    """The least epsilon for a required quality, or the query that makes it infeasible."""
 
     factor: Fraction | None
-    """How many times the specification's epsilons are needed; None if none is enough."""
+    """The needed multiple of the specification's epsilons; None if infeasible."""
     plan: Plan | None
-    """The plan with that epsilon, if the specification grants it."""
+    """The plan with that epsilon; None if it exceeds the specification's."""
     expected: Expected
-    """What to expect at that epsilon, or the best that can be had."""
+    """The expectation at that epsilon, or the best possible one."""
     obstacle: str | None = None
-    """The query that is furthest from its quality where none is enough."""
+    """If infeasible, the query that misses its quality by most."""
 
 
-def least_epsilon(
+def find_least_epsilon(
     spec: Specification,
     statistics: Sequence[Statistics],
     required: Sequence[float | None],
@@ -151,13 +151,13 @@ def least_epsilon(
     most: Fraction = Fraction(50),
     progress: Callable[[int], None] | None = None,
 ) -> LeastEpsilon:
-    """The smallest factor on all epsilons with which every query reaches its quality.
+    """Find the smallest factor on all epsilons with which every query reaches its quality.
 
-    No private pattern is given more than an epsilon of `most`.
+    No private pattern gets an epsilon above `most`.
     """
     if all(quality is None for quality in required):
         raise PlanError(
-            f"no quality is required: say {option('quality')}, or give queries a quality in the"
+            f"no quality is required: set {option('quality')}, or give queries a quality in the"
             " specification"
         )
     epsilons = [Fraction(private.epsilon) for private in spec.private]
@@ -172,9 +172,9 @@ def least_epsilon(
             progress(steps)
         assert plan.expected is not None
         short = [
-            (wanted - row["quality"], row["query"])
-            for wanted, row in zip(required, plan.expected.rows(), strict=True)
-            if wanted is not None
+            (quality - row["quality"], row["query"])
+            for quality, row in zip(required, plan.expected.rows(), strict=True)
+            if quality is not None
         ]
         lacking, query = max(short)
         return plan, lacking, query
@@ -200,7 +200,7 @@ _BISECTIONS: Final = 14
 
 
 def _between(low: Fraction, high: Fraction) -> Fraction:
-    """Between two factors by their ratio, as a short decimal."""
+    """Return the geometric mean of two factors, as a short decimal if possible."""
     middle = float(low) ** 0.5 * float(high) ** 0.5
     rounded = Fraction(f"{middle:.4g}")
     return rounded if low < rounded < high else (low + high) / 2

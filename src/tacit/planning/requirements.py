@@ -1,4 +1,4 @@
-"""What a planner is asked for, as people write it: the quality of queries, and a prior by hand."""
+"""Parse what users give the planner: a required quality, and a file with a prior."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tacit.spec.specification import Specification
 DECLARED: Final = "declared"
 
 
-def required_qualities(spec: Specification, quality: float | str) -> list[float | None]:
-    """The quality that every query needs: the same for all, or what queries declare."""
+def parse_required_quality(spec: Specification, quality: float | str) -> list[float | None]:
+    """Return each query's required quality: one number for all, or what queries declare."""
     if quality == DECLARED:
         return [query.quality for query in spec.queries]
     try:
@@ -31,7 +31,7 @@ def required_qualities(spec: Specification, quality: float | str) -> list[float 
 
 
 def read_prior(path: Path, spec: Specification) -> dict[str, float]:
-    """A prior by hand: how likely each event type is in a window."""
+    """Read a prior from a file: for each event type the probability that a window has it."""
     try:
         plain = yaml.safe_load(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:

@@ -1,4 +1,4 @@
-"""Survey: what history must be asked, and what comes of it, for the subjects of one policy."""
+"""Survey: count in history what the planner needs, for the subjects of one policy."""
 
 from __future__ import annotations
 
@@ -11,32 +11,33 @@ from numpy.typing import NDArray
 from tacit.patterns.residuals import boolean_form
 from tacit.patterns.tree import And, Name, Not, Or, Pattern, elements
 from tacit.planning.tallies import CombinationCounts
-from tacit.privacy.affected_queries import AffectedQuery, touched
-from tacit.privacy.components import Component, exposure
+from tacit.privacy.affected_queries import AffectedQuery, find_affected
+from tacit.privacy.components import Component, find_exposure
 from tacit.privacy.evidence import Evidence
 from tacit.privacy.pane_counts import PaneCounts
 from tacit.privacy.policies import Policy
 from tacit.privacy.prior import Bits, Prior
-from tacit.privacy.refinement import refined
+from tacit.privacy.refinement import refine
 from tacit.privacy.sampled_evidence import SampledEvidence, WideEvidence
-from tacit.privacy.statistics import Found, Statistics
+from tacit.privacy.statistics import AnyEvidence, Statistics
 
 Column: TypeAlias = Callable[[Pattern], int]
-"""The number of a pattern's bit column, which is thereby asked for."""
+"""Registers a pattern to be matched and returns the number of its bit column."""
 STRENGTHS = (1.0, 4.0, 16.0, 64.0, 256.0, 1024.0)
+"""Candidates for the number of windows that the base rates count for."""
 
 
-def without_history(
+def assume_statistics(
     policy: Policy, queries: Sequence[Pattern], rates: Mapping[str, float], panes: int = 1
 ) -> Statistics:
-    """Statistics by hand: how likely each event type is in a window; a half where nothing is said.
+    """Build statistics from given rates: the probability of each event type, 1/2 by default.
 
-    They say nothing about public events, so nothing about what quality to expect. A window has
-    so many `panes`, all alike.
+    They say nothing about public events, so they cannot predict quality. With sliding windows,
+    all `panes` of a window are assumed to be alike.
     """
-    fine = refined(policy, queries)
-    found = exposure(fine, queries)
-    parts = touched(policy, queries)
+    fine = refine(policy, queries)
+    found = find_exposure(fine, queries)
+    parts = find_affected(policy, queries)
 
     def rate(atom: Pattern) -> float:
         return rates.get(atom.name, 0.5) if isinstance(atom, Name) else 0.5
@@ -58,12 +59,12 @@ def without_history(
         tuple(_by_hand(part, [rate(Name(name)) for name in part.elements]) for part in parts),
         None
         if panes == 1
-        else PaneCounts.by_rates(panes, {name: rate(Name(name)) for name in policy.private}),
+        else PaneCounts.from_rates(panes, {name: rate(Name(name)) for name in policy.private}),
     )
 
 
-def _by_hand(part: AffectedQuery, rates: Sequence[float]) -> Found:
-    """Evidence as if of one window, spread over all that may be in it."""
+def _by_hand(part: AffectedQuery, rates: Sequence[float]) -> AnyEvidence:
+    """Build evidence equal to one window, spread over all possible contents."""
     contexts = 1 << len(part.signals)
     if part.wide:
         rows = np.arange(contexts)
@@ -88,13 +89,13 @@ def _by_hand(part: AffectedQuery, rates: Sequence[float]) -> Found:
 
 
 class Survey:
-    """Counts what a plan needs to know about the windows of one policy's subjects."""
+    """Counts the windows of one policy's subjects, as far as a plan needs them."""
 
     def __init__(self, policy: Policy, queries: Sequence[Pattern], column: Column) -> None:
         self.policy = policy
-        self.fine = refined(policy, queries)
-        self.exposure = exposure(self.fine, queries)
-        self.touched = touched(policy, queries)
+        self.fine = refine(policy, queries)
+        self.exposure = find_exposure(self.fine, queries)
+        self.affected = find_affected(policy, queries)
         self._components = [
             CombinationCounts(
                 [
@@ -104,7 +105,7 @@ class Survey:
             )
             for component in self.exposure.components
         ]
-        self._public = [_public_atoms(part) if part.wide else () for part in self.touched]
+        self._public = [_public_atoms(part) if part.wide else () for part in self.affected]
         self._parts = [
             CombinationCounts(
                 [
@@ -114,21 +115,21 @@ class Survey:
                     *map(column, public),
                 ]
             )
-            for part, public in zip(self.touched, self._public, strict=True)
+            for part, public in zip(self.affected, self._public, strict=True)
         ]
         self._queries = [CombinationCounts([column(query)]) for query in queries]
 
     def add(self, bits: NDArray[np.uint64], chosen: NDArray[np.bool_]) -> None:
-        """Count the chosen windows and subjects, `[window][subject]`."""
+        """Count the windows and subjects where `chosen[window][subject]` is true."""
         for tally in (*self._components, *self._parts, *self._queries):
             tally.add(bits, chosen)
 
     def statistics(
         self,
         readings: Sequence[NDArray[np.float64] | None],
-        sightings: PaneCounts | None = None,
+        pane_counts: PaneCounts | None = None,
     ) -> Statistics:
-        """All that was counted; `readings` holds literal answers of ordered queries, if any."""
+        """Return the counts as statistics; `readings` are literal answers of ordered queries."""
         positives = []
         windows = 0.0
         for tally in self._queries:
@@ -139,7 +140,7 @@ class Survey:
             self.policy,
             self.fine,
             self.exposure,
-            self.touched,
+            self.affected,
             windows,
             np.array(positives),
             tuple(
@@ -149,10 +150,10 @@ class Survey:
             tuple(
                 _evidence(part, public, *tally.rows(), read)
                 for part, public, tally, read in zip(
-                    self.touched, self._public, self._parts, readings, strict=True
+                    self.affected, self._public, self._parts, readings, strict=True
                 )
             ),
-            sightings,
+            pane_counts,
         )
 
 
@@ -177,16 +178,16 @@ def _rate(
     values: Bits,
     counts: NDArray[np.float64],
 ) -> float:
-    """How often a variable is true, for a sub-pattern only where it is open."""
+    """Return how often a variable is true; for a sub-pattern, only where it is open."""
     if not isinstance(component.variables[number].atom, Name):
         free = _free(component, number, signals)
         values, counts = values[free], counts[free]
-    # A window of either kind is added, so that nothing is impossible.
+    # Half a window of each kind is added, so that nothing is impossible.
     return float((counts[values].sum() + 0.5) / (counts.sum() + 1.0))
 
 
 def _free(component: Component, number: int, signals: Bits) -> Bits:
-    """The rows in whose context a variable makes a difference."""
+    """Return the rows in whose context a variable makes a difference."""
     free = np.zeros(len(signals), np.bool_)
     known = np.concatenate([np.zeros((len(signals), 1)), np.ones((len(signals), 1)), signals], 1)
     for part in component.parts:
@@ -205,7 +206,7 @@ def _strength(
     counts: NDArray[np.float64],
     rates: NDArray[np.float64],
 ) -> float:
-    """How many windows the base rates should count for: what makes history most likely."""
+    """Choose the number of windows that base rates count for, by maximum likelihood."""
     from scipy.special import gammaln
 
     if not len(counts):
@@ -228,14 +229,14 @@ def _evidence(
     rows: Bits,
     counts: NDArray[np.float64],
     read: NDArray[np.float64] | None,
-) -> Found:
+) -> AnyEvidence:
     signals, size = len(part.signals), len(part.elements)
     contexts = rows[:, :signals] @ (1 << np.arange(signals))
     is_open = part.decided[contexts] < 0
     rows, contexts, counts = rows[is_open], contexts[is_open], counts[is_open]
     present, truth = rows[:, signals : signals + size], rows[:, signals + size]
     if part.wide:
-        told, situations = np.unique(
+        situation_rows, situations = np.unique(
             np.column_stack([contexts, rows[:, signals + size + 1 :]]), axis=0, return_inverse=True
         )
         return WideEvidence(
@@ -244,8 +245,8 @@ def _evidence(
             present,
             truth,
             counts,
-            _reader(part, public, told[:, 1:].astype(np.bool_)),
-            homes=told[:, 0],
+            _reader(part, public, situation_rows[:, 1:].astype(np.bool_)),
+            context_numbers=situation_rows[:, 0],
             number=1 << signals,
         )
     shape = (1 << signals, 2, 1 << size)
@@ -258,7 +259,7 @@ def _evidence(
 
 
 def _public_atoms(part: AffectedQuery) -> tuple[Pattern, ...]:
-    """What a wide query asks beside its private elements."""
+    """Return the public sub-patterns of a wide query."""
     hidden = set(part.elements)
     return tuple(
         atom for atom in _atoms(boolean_form(part.pattern)) if hidden.isdisjoint(elements(atom))
@@ -275,9 +276,10 @@ def _atoms(pattern: Pattern) -> tuple[Pattern, ...]:
 def _reader(
     part: AffectedQuery, public: tuple[Pattern, ...], known: Bits
 ) -> Callable[[Bits, NDArray[np.int64]], Bits]:
-    """Reads a wide query from noisy presence and situations, whose public atoms are `known`.
+    """Return a function that answers a wide query from noisy presence and situations.
 
-    An ordered sub-pattern with private elements is read as if their presence were enough.
+    `known[situation]` are the values of the public atoms. An ordered sub-pattern with private
+    elements counts as detected if all of its elements are present.
     """
     form = boolean_form(part.pattern)
 

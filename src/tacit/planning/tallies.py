@@ -1,4 +1,4 @@
-"""Counting how often bits occur together, over many windows and subjects."""
+"""Count how often combinations of bits occur, over many windows and subjects."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from tacit.patterns.booleans import to_columns
 
 _FEW = 16
-"""Up to so many bits are counted in an array of all their values."""
+"""Up to this many bits, counts are kept in an array with all combinations."""
 _PENDING = 1 << 20
-"""So many distinct rows are kept before they are put together."""
+"""The number of pending rows at which equal rows are merged."""
 
 
 class CombinationCounts:
@@ -44,7 +44,7 @@ class CombinationCounts:
         self._keys, self._counts = [found], [sums]
 
     def rows(self) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
-        """The combinations that occurred, `[row][column]`, in order, and how often each did."""
+        """Return the combinations that occurred, `[row][column]`, sorted, and their counts."""
         self._gather()
         octets = self._keys[0].astype("<u8").view(np.uint8)
         bits = np.unpackbits(octets, axis=1, bitorder="little", count=len(self.columns))

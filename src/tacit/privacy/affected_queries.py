@@ -1,4 +1,4 @@
-"""Queries that private events touch, as mechanisms that flip single elements see them."""
+"""Queries that depend on private elements, as mechanisms that flip elements need them."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from tacit.patterns.tree import Name, Pattern, elements
 from tacit.privacy.policies import Policy
 
 MOST_ELEMENTS: Final = 6
-"""What a query says is tabled for all choices of up to so many private elements."""
+"""With more private elements than this, a query is wide: it gets no answer table."""
 MOST_SIGNALS: Final = 6
+"""The largest number of public signals in an answer table."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AffectedQuery:
     """A query that depends on private elements.
 
-    Its context is a number: bit i says whether its signal i, a pattern over public events,
-    is detected. Presence is a number as well: bit i says whether element i is there.
+    Its context is a number: bit i says whether signal i, a pattern over public events, is
+    detected. Presence is a number too: bit i says whether element i is present.
     """
 
     query: int
@@ -31,27 +32,27 @@ class AffectedQuery:
     elements: tuple[str, ...]
     signals: tuple[Pattern, ...]
     table: NDArray[np.bool_] | None
-    """`[context][presence]`: the answer, where presence alone decides it; else None."""
+    """`[context][presence]`: the answer; None if presence alone does not decide it."""
     decided: NDArray[np.int8]
-    """`[context]`: 1 or 0 where the query is true or false whatever private events do, else -1."""
+    """`[context]`: 1 or 0 if the query is true or false whatever private events do, else -1."""
 
     @property
     def wide(self) -> bool:
-        """Whether it has too many private elements for tables: only its answer is looked at."""
+        """Whether it has too many private elements for tables, so that only its answer is used."""
         return len(self.elements) > MOST_ELEMENTS
 
 
-def touched(policy: Policy, queries: Sequence[Pattern]) -> tuple[AffectedQuery, ...]:
-    """The queries that a policy's private elements touch."""
+def find_affected(policy: Policy, queries: Sequence[Pattern]) -> tuple[AffectedQuery, ...]:
+    """Find the queries that depend on a policy's private elements."""
     private = policy.private
     return tuple(
-        _touched(number, query, private)
+        _analyse(number, query, private)
         for number, query in enumerate(queries)
         if not private.isdisjoint(elements(query))
     )
 
 
-def _touched(number: int, query: Pattern, private: frozenset[str]) -> AffectedQuery:
+def _analyse(number: int, query: Pattern, private: frozenset[str]) -> AffectedQuery:
     found = tuple(sorted(private.intersection(elements(query))))
     most = MOST_ELEMENTS if len(found) <= MOST_ELEMENTS else 0
     left = residual(query, private, most)
@@ -73,7 +74,7 @@ def _signals(left: Residual) -> tuple[Pattern, ...]:
 
 
 def _decided(left: Residual, signals: tuple[Pattern, ...]) -> NDArray[np.int8]:
-    """In which contexts all cofactors say the same."""
+    """Return for each context the value that all cofactors agree on, or -1."""
     contexts = np.arange(1 << len(signals))
     values = [
         np.full(len(contexts), cofactor)
@@ -88,7 +89,7 @@ def _decided(left: Residual, signals: tuple[Pattern, ...]) -> NDArray[np.int8]:
 def _table(
     left: Residual, signals: tuple[Pattern, ...], found: tuple[str, ...]
 ) -> NDArray[np.bool_]:
-    """The answer in each context for each presence, whose bits are in the order of `found`."""
+    """Tabulate the answer by context and presence; presence bits are in the order of `found`."""
     contexts = np.arange(1 << len(signals))
     order = [found.index(next(iter(variable.elements))) for variable in left.variables]
     table = np.empty((len(contexts), 1 << len(found)), np.bool_)

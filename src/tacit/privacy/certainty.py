@@ -1,4 +1,4 @@
-"""How sure answers are: the posterior of each query, worked out only when it is asked for."""
+"""Confidence of answers: the posterior of each query, computed only on request."""
 
 from __future__ import annotations
 
@@ -13,43 +13,47 @@ Shares = NDArray[np.float64]
 
 
 class Certainty(ABC):
-    """What was drawn for some windows and subjects, and what it says about each query."""
+    """The noisy output for some windows and subjects, from which confidences are computed."""
 
     @abstractmethod
-    def right(self, query: int, windows: slice, slots: slice, answers: NDArray[np.bool_]) -> Shares:
-        """`[window][subject]`: how likely the answers to a query are right."""
+    def compute_confidence(
+        self, query: int, windows: slice, slots: slice, answers: NDArray[np.bool_]
+    ) -> Shares:
+        """Return `[window][subject]`: how likely the answers to a query are right."""
 
 
 class ExactCertainty(Certainty):
     """Answers that no private event can change."""
 
-    def right(
+    def compute_confidence(
         self,
         query: int,  # noqa: ARG002 - all are alike
         windows: slice,  # noqa: ARG002
         slots: slice,  # noqa: ARG002
         answers: NDArray[np.bool_],
     ) -> Shares:
-        """All of them."""
+        """Return 1 for every answer."""
         return np.ones(answers.shape)
 
 
 @dataclass(frozen=True, slots=True)
 class CertaintyByPolicy(Certainty):
-    """Subjects of several policies, each with what was drawn for it."""
+    """The certainty of several policies, each for its own subjects."""
 
     policies: NDArray[np.int32]
     """The number of each subject's policy."""
     parts: Sequence[Certainty]
 
-    def right(self, query: int, windows: slice, slots: slice, answers: NDArray[np.bool_]) -> Shares:
-        """Each subject's by its own policy."""
+    def compute_confidence(
+        self, query: int, windows: slice, slots: slice, answers: NDArray[np.bool_]
+    ) -> Shares:
+        """Use the certainty of each subject's policy."""
         chosen = self.policies[slots]
         result = np.empty(answers.shape)
         for number, part in enumerate(self.parts):
             own = chosen == number
             if own.any():
-                result[:, own] = part.right(query, windows, slots, answers)[:, own]
+                result[:, own] = part.compute_confidence(query, windows, slots, answers)[:, own]
         return result
 
 
@@ -58,14 +62,18 @@ class ReorderedCertainty(Certainty):
     """Subjects in another order."""
 
     order: NDArray[np.int64]
-    """Which of the subjects comes where."""
+    """For each place, the slot of the subject in `whole`."""
     whole: Certainty
 
-    def right(self, query: int, windows: slice, slots: slice, answers: NDArray[np.bool_]) -> Shares:
-        """Those of the subjects that stand there."""
+    def compute_confidence(
+        self, query: int, windows: slice, slots: slice, answers: NDArray[np.bool_]
+    ) -> Shares:
+        """Look the subjects up in their original order."""
         places = self.order[slots]
         if not len(places):
             return np.ones(answers.shape)
         spread = np.zeros((len(answers), int(places.max()) + 1), np.bool_)
         spread[:, places] = answers
-        return self.whole.right(query, windows, slice(0, spread.shape[1]), spread)[:, places]
+        return self.whole.compute_confidence(query, windows, slice(0, spread.shape[1]), spread)[
+            :, places
+        ]

@@ -1,4 +1,4 @@
-"""The exact audit: does a table keep neighbouring rows as close as it promises?"""
+"""The exact audit: check that neighbouring rows of a table are within their epsilon."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.errors import AuditError, PrivacyError
-from tacit.privacy.exponentials import Exact, exact, exp_below, log_above, written
+from tacit.privacy.exponentials import Exact, exp_below, format_epsilon, log_above, parse_epsilon
 
 CEILING = Fraction(45)
 """Entries of a table are below 2**64 < exp(45), so a larger epsilon forbids nothing more."""
 
 
 def largest_ratio(epsilon: Fraction) -> Fraction:
-    """How many times another an entry may be: a lower bound of exp(epsilon)."""
+    """Return the largest allowed ratio of two entries: a lower bound of exp(epsilon)."""
     return exp_below(min(epsilon, CEILING))
 
 
 @dataclass(frozen=True, slots=True)
 class Neighbours:
-    """Rows that must be hard to tell apart: any two of them, by at most epsilon.
+    """A group of rows, any two of which must be within epsilon of each other.
 
-    Inputs that agree on everything but one private pattern's elements are neighbours of each
-    other, all of them, so groups of rows say it all; a single pair is a group of two.
+    All inputs that agree on everything but one private pattern's elements are neighbours of
+    each other, so groups of rows are enough; a single pair is a group of two.
     """
 
     rows: tuple[int, ...]
@@ -37,26 +37,26 @@ class Neighbours:
 
     def __init__(self, rows: Iterable[int], epsilon: Exact) -> None:
         object.__setattr__(self, "rows", tuple(map(index, rows)))
-        object.__setattr__(self, "epsilon", exact(epsilon))
+        object.__setattr__(self, "epsilon", parse_epsilon(epsilon))
         if not self.rows or len(set(self.rows)) < len(self.rows):
             raise PrivacyError("neighbours are one row or more, each named once")
 
     def __repr__(self) -> str:
-        return f"Neighbours({len(self.rows)} rows, epsilon {written(self.epsilon)})"
+        return f"Neighbours({len(self.rows)} rows, epsilon {format_epsilon(self.epsilon)})"
 
 
 def check_rows(neighbours: Iterable[Neighbours], rows: int) -> None:
-    """Refuse neighbours that are no rows of a table with so many."""
+    """Raise PrivacyError if neighbours name a row that a table of `rows` rows does not have."""
     if any(not 0 <= row < rows for group in neighbours for row in group.rows):
         raise PrivacyError(f"neighbours must be rows of the channel, 0 to {rows - 1}")
 
 
 @dataclass(frozen=True, slots=True)
 class AuditFinding:
-    """How far apart a group of neighbours is where it is furthest apart.
+    """The largest ratio between two rows of a group of neighbours.
 
-    In `column`, row `high` is `ratio` times as likely as row `low`; None stands for a row
-    that is possible beside one that is not.
+    In `column`, row `high` is `ratio` times as likely as row `low`. The ratio is None if an
+    output is possible for one row and impossible for the other.
     """
 
     asked: Fraction
@@ -72,7 +72,7 @@ class AuditFinding:
 
     @property
     def epsilon(self) -> Fraction | None:
-        """The true epsilon of these neighbours: a certified upper bound; None if there is none."""
+        """A certified upper bound of the group's true epsilon; None if it is infinite."""
         if self.ratio is None:
             return None
         true = Fraction(log_above(self.ratio))
@@ -81,18 +81,18 @@ class AuditFinding:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What the audit of a channel found, one finding for each group of neighbours."""
+    """The result of a channel's audit, with one finding for each group of neighbours."""
 
     findings: tuple[AuditFinding, ...] = field(repr=False)
 
     @property
     def passed(self) -> bool:
-        """Whether every group keeps its promise."""
+        """Whether every group stays within its epsilon."""
         return all(finding.passed for finding in self.findings)
 
     @property
     def worst(self) -> AuditFinding | None:
-        """The group that is furthest apart, or None for a channel without neighbours."""
+        """The finding with the largest ratio; None for a channel without neighbours."""
         infinite = [finding for finding in self.findings if finding.ratio is None]
         return next(iter(infinite), None) or max(
             self.findings, key=lambda finding: finding.ratio or 0, default=None
@@ -100,11 +100,11 @@ class Audit:
 
     @property
     def epsilon(self) -> Fraction | None:
-        """The true epsilon: the largest of any group, rounded up; None if there is none."""
+        """The true epsilon: the largest of any group, rounded up; None if it is infinite."""
         return Fraction(0) if self.worst is None else self.worst.epsilon
 
     def check(self) -> None:
-        """Raise AuditError for the first group that does not keep its promise."""
+        """Raise AuditError for the first group that exceeds its epsilon."""
         for finding in self.findings:
             if not finding.passed:
                 raise AuditError(
@@ -125,8 +125,8 @@ class Audit:
 def audit(table: NDArray[np.uint64], neighbours: Sequence[Neighbours]) -> Audit:
     """Compare all neighbouring rows in all columns, in whole numbers.
 
-    Of a group in which any two rows are neighbours, the largest and the smallest entry of
-    a column say it for all pairs: the time is that of reading the group's rows once.
+    Any two rows of a group are neighbours. So it is enough to compare the largest and the
+    smallest entry of each column, which takes one pass over the group's rows.
     """
     return Audit(tuple(_examine(table, group) for group in neighbours))
 
@@ -134,7 +134,7 @@ def audit(table: NDArray[np.uint64], neighbours: Sequence[Neighbours]) -> Audit:
 def _examine(table: NDArray[np.uint64], group: Neighbours) -> AuditFinding:
     part = table[list(group.rows)]
     most, least = part.max(axis=0), part.min(axis=0)
-    # Columns with the same two entries are judged once; a column that never comes, not at all.
+    # Columns with the same two entries are compared once, columns of zeros not at all.
     extremes = {pair for pair in zip(most.tolist(), least.tolist(), strict=True) if pair[0]}
     impossible = [pair for pair in extremes if pair[1] == 0]
     high, low = impossible[0] if impossible else max(extremes, key=lambda pair: Fraction(*pair))
@@ -149,22 +149,22 @@ def _examine(table: NDArray[np.uint64], group: Neighbours) -> AuditFinding:
 
 
 Ratio: TypeAlias = Fraction | None
-"""How many times likelier an output is for one input than for another; None is no limit."""
+"""How many times likelier an output is for one input than for another; None is infinite."""
 
 
 def row_ratio(table: NDArray[np.uint64], rows: Iterable[int]) -> Ratio:
-    """The largest ratio between any two of some rows, in any column."""
+    """Return the largest ratio between any two of these rows, in any column."""
     neighbours = Neighbours(dict.fromkeys(rows), 0)
     return audit(table, [neighbours]).findings[0].ratio
 
 
 def multiply_ratios(ratios: Iterable[Ratio]) -> Ratio:
-    """Independent draws: their ratios multiply."""
+    """Multiply the ratios of independent draws."""
     known = list(ratios)
     return None if None in known else prod((r for r in known if r), start=Fraction(1))
 
 
 def largest_of(ratios: Iterable[Ratio]) -> Ratio:
-    """The largest, at least 1."""
+    """Return the largest ratio, at least 1."""
     known = list(ratios)
     return None if None in known else max((r for r in known if r), default=Fraction(1))

@@ -1,4 +1,4 @@
-"""Channels: every mechanism is a table of whole numbers, audited when it is built."""
+"""Channels: tables of whole numbers that mechanisms draw from, audited when they are built."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from tacit.errors import PrivacyError
 from tacit.privacy.channel_audit import Audit, Neighbours, audit, check_rows, largest_ratio
-from tacit.privacy.exponentials import Exact, exact, exp_below, log_above, written
-from tacit.privacy.rounding import fraction, round_table
+from tacit.privacy.exponentials import Exact, exp_below, format_epsilon, log_above, parse_epsilon
+from tacit.privacy.rounding import round_table, to_fraction
 
 BITS = 63
-"""Binary digits of a probability: with 63 of them, all sums of a row fit into a machine word."""
+"""Binary digits of a probability. With 63, all running sums of a row fit into 64 bits."""
 _SHOWN = 16
 
 Rows = Sequence[Sequence[int]] | NDArray[np.integer[Any]] | NDArray[np.object_]
@@ -30,8 +30,8 @@ class Channel:
     Guarantee: for every group of neighbours and every set of outputs, the probabilities of
     any two of its rows differ by a factor of at most exp(epsilon).
     Why: the audit compares every column in whole numbers with a lower bound of exp(epsilon);
-    sets of columns follow by adding up. A table that fails raises AuditError here, so that
-    there is no channel that breaks its promise.
+    sets of columns follow by adding up. A table that fails raises AuditError here, so a
+    channel that exceeds its epsilon cannot exist.
 
     >>> half = Channel([[3, 1], [1, 3]], [Neighbours([0, 1], Fraction(11, 10))])
     >>> half.probability(0, 1), str(half.audit())
@@ -67,22 +67,22 @@ class Channel:
 
     @classmethod
     def flip(cls, epsilon: Exact, bits: int = BITS) -> Channel:
-        """Binary randomised response: tell the bit, or with probability p its opposite.
+        """Build binary randomised response: the bit, or with probability p its opposite.
 
-        p is 1/(1 + exp(epsilon)), rounded up, so that the true epsilon is at most the asked
-        one. It is never 0, and 1/2 for epsilon 0.
+        p is 1/(1 + exp(epsilon)), rounded up, so that the true epsilon is at most the one
+        given. It is never 0, and 1/2 for epsilon 0.
 
         >>> Channel.flip(0).probability(0, 1)
         Fraction(1, 2)
         """
-        limit = largest_ratio(exact(epsilon))
+        limit = largest_ratio(parse_epsilon(epsilon))
         high, low = limit.numerator, limit.denominator
         flips = -(-(low << _checked_bits(bits)) // (high + low))
         return cls._flipping(flips, epsilon, bits)
 
     @classmethod
     def flip_with(cls, probability: Fraction, bits: int = BITS) -> Channel:
-        """Binary randomised response with a given flip probability, rounded up if need be."""
+        """Build binary randomised response with a flip probability, rounded up if necessary."""
         if not 0 < probability <= Fraction(1, 2):
             raise PrivacyError(
                 "a flip probability must be more than 0 (0 would tell the truth) and at most 1/2;"
@@ -106,12 +106,12 @@ class Channel:
         inputs: Sequence[Hashable],
         bits: int = BITS,
     ) -> Channel:
-        """A mixture of columns with two heights; all rows are neighbours within epsilon.
+        """Build a mixture of two-valued columns; all rows are neighbours within epsilon.
 
-        A column is the set of rows that are high in it: there it has its weight times
-        exp(epsilon), elsewhere its weight. Its output symbol is the tuple of those rows. What
-        rounding leaves over goes to the column of no high rows, `()`, added if it is missing.
-        Only proportions of weights count, and every weight vector gives a lawful channel.
+        A column is given by the rows that are high in it: their entries are its weight times
+        exp(epsilon), all others its weight. Its output symbol is the tuple of the high rows. The
+        rounding remainder goes to the column without high rows, `()`, added if it is missing.
+        Only the proportions of weights matter, and every weight vector gives a valid channel.
 
         >>> channel = Channel.staircase([{0}, {1}], [1.0, 1.0], 1, inputs="ab")
         >>> channel.outputs, round(float(channel.probability(0, 0)), 6)
@@ -123,7 +123,7 @@ class Channel:
             raise PrivacyError(f"high rows must be among rows 0 to {len(inputs) - 1}")
         factor = exp_below(epsilon)
         parts = [
-            (frozenset(column), fraction(weight), fraction(weight) * factor)
+            (frozenset(column), to_fraction(weight), to_fraction(weight) * factor)
             for column, weight in zip(columns, weights, strict=True)
         ]
         return cls.from_probabilities(
@@ -149,11 +149,11 @@ class Channel:
         rest: Hashable = None,
         bits: int = BITS,
     ) -> Channel:
-        """A lawful channel in proportion to a real-valued table, `[row][column]`.
+        """Build a valid channel in proportion to a real-valued table, `[row][column]`.
 
-        Entries are rounded, and raised where a neighbour's is too large for them. What rows
-        then lack to their sum goes to the output `rest`: one of the outputs, or a new one.
-        A table that is far from lawful becomes lawful by having much of that.
+        Entries are rounded, and raised if a neighbour's entry is too large for them. The
+        remainder of each row goes to the output `rest`: one of the outputs, or a new one. The
+        further a table is from valid, the more probability `rest` gets.
         """
         rows = cast("Sequence[Sequence[float | Fraction]]", probabilities)
         entries, lacking = round_table(rows, neighbours, _checked_bits(bits))
@@ -165,30 +165,30 @@ class Channel:
         return cls(entries, neighbours, inputs, symbols)
 
     def audit(self) -> Audit:
-        """Compare all neighbouring rows in whole numbers, now."""
+        """Compare all neighbouring rows in whole numbers again."""
         return audit(self.table, self.neighbours)
 
     def probability(self, row: int, column: int) -> Fraction:
-        """The exact probability of an output symbol for an input class, by their numbers."""
+        """Return the exact probability of an output symbol for an input class, by number."""
         return Fraction(int(self.table[row, column]), 2**self.bits)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, fit for JSON; whole numbers are text, since JSON's may be cut short."""
+        """Return plain data for JSON; entries are text, since JSON readers may round numbers."""
         return {
             "inputs": list(self.inputs),
             "outputs": list(self.outputs),
             "table": [[str(entry) for entry in row] for row in self.table.tolist()],
             "neighbours": [
-                {"rows": list(group.rows), "epsilon": written(group.epsilon)}
+                {"rows": list(group.rows), "epsilon": format_epsilon(group.epsilon)}
                 for group in self.neighbours
             ],
         }
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Channel:
-        """The channel that was written, audited again."""
+        """Read what `to_dict` wrote, and audit the channel again."""
         try:
-            # By way of text, so that no float gets in.
+            # Parsing from text excludes floats.
             table = [[int(str(entry)) for entry in row] for row in plain["table"]]
             neighbours = [
                 Neighbours(group["rows"], Fraction(str(group["epsilon"])))
@@ -235,10 +235,10 @@ class Channel:
 
 
 def _checked(table: Rows) -> tuple[NDArray[np.uint64], int]:
-    """The entries as a word each, out of reach of the caller, and the digits of a row's sum."""
+    """Return a read-only copy of the entries, and the number of bits of a row's sum."""
     words = _words(table)
     words.setflags(write=False)
-    # A sum of words could wrap around unseen; sums of their halves cannot.
+    # A sum of 64-bit words could overflow silently; sums of their halves cannot.
     halves = [(words >> np.uint64(32)).sum(axis=1), (words & np.uint64(2**32 - 1)).sum(axis=1)]
     sums = {(high << 32) + low for high, low in zip(*(h.tolist() for h in halves), strict=True)}
     total = sums.pop()
@@ -248,7 +248,7 @@ def _checked(table: Rows) -> tuple[NDArray[np.uint64], int]:
 
 
 def _words(table: Rows) -> NDArray[np.uint64]:
-    """A copy of the entries, if they are whole numbers of a table's size."""
+    """Copy the entries; raise PrivacyError unless they are whole numbers in a valid range."""
     try:
         entries: NDArray[Any] = np.asarray(table, dtype=None if _is_words(table) else np.object_)
     except ValueError:
@@ -276,7 +276,7 @@ def _checked_bits(bits: int) -> int:
 
 
 def _labels(labels: Iterable[Hashable], number: int, kind: str) -> tuple[Hashable, ...]:
-    """Labels that are different, and plain enough to be written down."""
+    """Check that labels are distinct and can be written as JSON."""
     given = tuple(labels)
     if not all(map(_plain, given)):
         raise PrivacyError("labels are text, whole numbers, yes or no, None, or tuples of these")
@@ -292,5 +292,5 @@ def _plain(label: Hashable) -> bool:
 
 
 def _tuples(labels: Any) -> tuple[Hashable, ...]:
-    """Lists back to tuples, as deep as they go."""
+    """Turn nested lists back into tuples."""
     return tuple(_tuples(label) if isinstance(label, list | tuple) else label for label in labels)

@@ -1,11 +1,11 @@
-"""Columns of a channel, and the mixture of them that is worth most.
+"""Find the mixture of channel columns with the highest utility.
 
-A column says how likely its symbol is in each class. It is lawful if no class has more than
-exp(distance) times what another has. What it is worth is convex, so the best mixture is one of
-extreme columns. Where all classes are equally far apart these are known: exp(-distance to a
-set), for every set of classes. Elsewhere, and where there are too many sets, further columns
-are found as the linear programme asks for them: for given decisions, the lawful column that
-its prices promise most for is itself a small linear programme.
+A column says how likely its symbol is in each class. It is valid if no class has more than
+exp(distance) times what another class has. The utility of a column is convex, so the best mixture
+consists of extreme columns. If all classes are equally far apart, the extreme columns are known:
+exp(-distance to a set), for every set of classes. Otherwise, or if there are too many sets, columns
+are generated: for given decisions and dual prices, the best valid column is itself a small linear
+programme (see `pricing`).
 """
 
 from __future__ import annotations
@@ -13,59 +13,69 @@ from __future__ import annotations
 import numpy as np
 
 from tacit.kernels import compiled
-from tacit.privacy.pricing import gain, starts, wanted
-from tacit.privacy.simplex import Floats, Indices, dual_prices, maximise, settle
+from tacit.privacy.pricing import compute_gain, count_starts, find_columns
+from tacit.privacy.simplex import Floats, Indices, dual_prices, maximise, refactorise
 
 _LISTED = 10
-"""With so many classes, the columns of all sets of classes are listed."""
+"""Up to this many classes, the columns of all sets of classes are listed."""
 _LISTED_UNEVEN = 12
-"""With so many, if they are not equally far apart, where finding columns takes longer."""
+"""The same if classes are not equally far apart, where generating columns takes longer."""
 _ROUNDS = 200
-"""How often new columns are asked for, at most."""
+"""The largest number of rounds in which columns are generated."""
 _PATIENCE = 25
-"""After so many rounds, something must have been gained."""
+"""The search stops if this many rounds bring no improvement."""
 _EFFORT = 100_000_000
-"""How much work may be put into it, in multiplications: about a second."""
+"""A bound on the work, in multiplications: about a second."""
 _CLOSE = 1e-4
-"""Where no column can add more than this share, the mixture is good enough."""
+"""The mixture is good enough if no column can add more than this share."""
 _LEAST = 1e-9
-"""A column that promises less than this beyond its price is not wanted."""
+"""A column must be worth more than its price by at least this."""
 
 
 @compiled
-def best_mixture(near: Floats, gains: Floats) -> tuple[Floats, Floats, Indices, Floats, bool]:
-    """Columns `[symbol][class]`, their worth, those in use, their weights, and whether it is best.
+def find_best_mixture(near: Floats, gains: Floats) -> tuple[Floats, Floats, Indices, Floats, bool]:
+    """Return columns `[symbol][class]`, their worth, those in use, their weights, and success.
 
-    `near` is exp(-distance) between classes, at most 1 - 1e-7 for different ones; `gains`,
-    `[class][query]`, is what a yes gains there, all together about 1.
+    `near` is exp(-distance) between classes, at most 1 - 1e-7 for different ones. `gains`,
+    `[class][query]`, is what a yes gains there; the absolute gains sum to about 1.
     """
     classes, queries = gains.shape
-    level = _is_level(near)
-    listed = classes <= (_LISTED if level else _LISTED_UNEVEN)
+    equidistant = _is_equidistant(near)
+    listed = classes <= (_LISTED if equidistant else _LISTED_UNEVEN)
     number = 2**classes - 1 if listed else 2 * classes + 1 + 2 * min(classes, queries)
-    rounds = 0 if listed and level else _ROUNDS
-    columns = np.empty((number + rounds * starts(classes, queries), classes))
+    rounds = 0 if listed and equidistant else _ROUNDS
+    columns = np.empty((number + rounds * count_starts(classes, queries), classes))
     worth = np.empty(len(columns))
     basis = np.empty(classes, np.int64)
-    _begin(near, gains, listed, columns, basis)
+    _write_first_columns(near, gains, listed, columns, basis)
     nearest, scales = _nearest(near)
     contrasts = np.empty_like(columns)
-    _value(columns, gains, worth, 0, number)
+    _evaluate(columns, gains, worth, 0, number)
     _contrast(columns, nearest, scales, contrasts, 0, number)
     right, centre = np.zeros(classes), _full_knowledge(gains)
     right[0] = 1.0
     inverse, values = np.empty((classes, classes)), np.empty(classes)
-    laws, factors = np.empty((0, 2), np.int64), np.empty(0)
+    constraints, factors = np.empty((0, 2), np.int64), np.empty(0)
     limit = 200 + 20 * classes
-    well = settle(contrasts, laws, factors, right, basis, inverse, values) and maximise(
-        contrasts[:number], worth[:number], laws, factors, right, basis, inverse, values, limit
+    solved = refactorise(
+        contrasts, constraints, factors, right, basis, inverse, values
+    ) and maximise(
+        contrasts[:number],
+        worth[:number],
+        constraints,
+        factors,
+        right,
+        basis,
+        inverse,
+        values,
+        limit,
     )
-    effort, toll = 0, classes * queries + (0 if level else classes**3)
+    effort, toll = 0, classes * queries + (0 if equidistant else classes**3)
     before = -np.inf
     for turn in range(rounds):
         prices = _prices_of_classes(dual_prices(worth, basis, inverse), nearest, scales)
         close = centre.sum() - prices.sum() <= _CLOSE * centre.sum()
-        if close or not well or effort > _EFFORT:
+        if close or not solved or effort > _EFFORT:
             break
         if turn % _PATIENCE == 0:
             if prices.sum() <= before * (1 + _CLOSE):
@@ -73,28 +83,37 @@ def best_mixture(near: Floats, gains: Floats) -> tuple[Floats, Floats, Indices, 
             before = prices.sum()
         least = max(_LEAST, _CLOSE / classes * prices.sum())
         if not listed:
-            # Prices of few columns are wild. Half-way to prices at which nothing is wanted, what
-            # is wanted is wanted at the wild ones too, and if nothing is, the gap has halved.
+            # With few columns, prices vary widely. So search half-way to prices at which no
+            # column pays. A column that pays there also pays at the original prices; if none
+            # does, the gap has halved.
             prices = (prices + centre) / 2
-        found, tried = wanted(near, level, gains, prices, least, columns, number, basis)
+        found, tried = find_columns(near, equidistant, gains, prices, least, columns, number, basis)
         effort += tried * toll
         if found == 0:
             centre = prices
             continue
-        _value(columns, gains, worth, number, number + found)
+        _evaluate(columns, gains, worth, number, number + found)
         _contrast(columns, nearest, scales, contrasts, number, number + found)
         number += found
-        well = maximise(
-            contrasts[:number], worth[:number], laws, factors, right, basis, inverse, values, limit
+        solved = maximise(
+            contrasts[:number],
+            worth[:number],
+            constraints,
+            factors,
+            right,
+            basis,
+            inverse,
+            values,
+            limit,
         )
-    return columns[:number], worth[:number], basis, values, well
+    return columns[:number], worth[:number], basis, values, solved
 
 
 @compiled
 def _nearest(near: Floats) -> tuple[Indices, Floats]:
-    """For each class the nearest of those taken before it, and how much a contrast is stretched.
+    """Return for each class the nearest class taken before it, and the scale of its contrast.
 
-    Classes are taken by nearness, from the first on, which has nothing to be compared with.
+    Classes are taken by nearness, as in Prim's algorithm, starting with class 0.
     """
     classes = len(near)
     nearest, scales = np.full(classes, -1), np.ones(classes)
@@ -116,10 +135,10 @@ def _nearest(near: Floats) -> tuple[Indices, Floats]:
 def _contrast(
     columns: Floats, nearest: Indices, scales: Floats, contrasts: Floats, begin: int, end: int
 ) -> None:
-    """Columns as differences between classes and their nearest, stretched to about 1.
+    """Write columns as differences between classes and their nearest, scaled to about 1.
 
-    Rows of two classes that are hard to tell apart are nearly the same, and equations with such
-    rows are hard to solve. Their differences say the same, and are easy.
+    Rows of two close classes are nearly equal, which makes the equations ill-conditioned. Their
+    differences carry the same information and are well-conditioned.
     """
     for column in range(begin, end):
         for row in range(len(nearest)):
@@ -131,7 +150,7 @@ def _contrast(
 
 @compiled
 def _prices_of_classes(prices: Floats, nearest: Indices, scales: Floats) -> Floats:
-    """Prices of classes that come to the same as these prices of contrasts."""
+    """Convert prices of contrasts into prices of classes."""
     found = np.zeros(len(prices))
     for row in range(len(prices)):
         found[row] += prices[row] * scales[row]
@@ -141,7 +160,9 @@ def _prices_of_classes(prices: Floats, nearest: Indices, scales: Floats) -> Floa
 
 
 @compiled
-def _begin(near: Floats, gains: Floats, listed: bool, columns: Floats, basis: Indices) -> None:
+def _write_first_columns(
+    near: Floats, gains: Floats, listed: bool, columns: Floats, basis: Indices
+) -> None:
     """Write the first columns, and the basis: the sets of all classes but one.
 
     Weights of these that make every class's sum 1 are all positive.
@@ -156,7 +177,7 @@ def _begin(near: Floats, gains: Floats, listed: bool, columns: Floats, basis: In
 
 @compiled
 def _full_knowledge(gains: Floats) -> Floats:
-    """What each class is worth to those who know it: prices at which no column is wanted."""
+    """Return each class's utility if it is known exactly: at these prices no column pays."""
     prices = np.zeros(len(gains))
     for row in range(len(gains)):
         for query in range(gains.shape[1]):
@@ -165,7 +186,7 @@ def _full_knowledge(gains: Floats) -> Floats:
 
 
 @compiled
-def _is_level(near: Floats) -> bool:
+def _is_equidistant(near: Floats) -> bool:
     """Whether all classes are equally far apart."""
     for row in range(len(near)):
         for other in range(len(near)):
@@ -176,7 +197,7 @@ def _is_level(near: Floats) -> bool:
 
 @compiled
 def _all_sets(near: Floats, columns: Floats) -> None:
-    """The column of every set of classes but the empty one; set number n is column n - 1."""
+    """Write the columns of all nonempty sets of classes; set number n is column n - 1."""
     classes = len(near)
     for last in range(classes):
         begin = 2**last - 1
@@ -188,9 +209,9 @@ def _all_sets(near: Floats, columns: Floats) -> None:
 
 @compiled
 def _few_sets(near: Floats, gains: Floats, columns: Floats) -> None:
-    """The columns of all classes but one, of one class each, of all, and of answers.
+    """Write the columns of some sets: all classes but one, single classes, and all classes.
 
-    For each query, of the first so many, the classes where a yes gains, and the others.
+    For each of the first queries, also the classes where a yes gains, and the others.
     """
     classes = len(near)
     for row in range(classes):
@@ -212,8 +233,8 @@ def _few_sets(near: Floats, gains: Floats, columns: Floats) -> None:
 
 
 @compiled
-def _value(columns: Floats, gains: Floats, worth: Floats, begin: int, end: int) -> None:
-    """What columns are worth: a query is answered yes where that gains something."""
+def _evaluate(columns: Floats, gains: Floats, worth: Floats, begin: int, end: int) -> None:
+    """Write the worth of columns; a query is answered yes where that gains something."""
     gained = np.empty(gains.shape[1])
     for column in range(begin, end):
-        worth[column] = gain(columns[column], gains, gained)
+        worth[column] = compute_gain(columns[column], gains, gained)

@@ -1,9 +1,9 @@
 """Components: private patterns that must be protected together, and the queries about them.
 
-Private patterns belong together if something that a query asks depends on both, directly or
-by way of others. A query over several components splits if it is an AND or an OR of parts that
-each ask about one of them; a query that does not split makes one component of those it spans,
-and so does any query if that component is small.
+Two private patterns belong to the same component if some part of a query depends on both,
+directly or through other patterns. A query over several components is split if it is an AND or
+an OR of parts that each depend on one component. A query that cannot be split merges the
+components it spans. Components that a query spans are also merged if the result is small.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from tacit.patterns.tree import And, Not, Or, Pattern, elements
 from tacit.privacy.policies import Policy, PrivatePattern
 
 MOST_JOINED: Final = 4
-"""Components that a query spans are joined if together they have no more variables than these."""
+"""Components that a query spans are merged if together they have at most this many variables."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a query asks about one component."""
+    """The part of a query that depends on one component."""
 
     query: int
     pattern: Pattern
@@ -40,9 +40,9 @@ class Part:
 
 @dataclass(frozen=True)
 class Component:
-    """Private patterns that belong together, and all that is asked about them.
+    """Private patterns that are protected together, and the parts of queries about them.
 
-    `signals` are patterns over public events; what they say in a window is its context.
+    `signals` are patterns over public events; their values in a window are its context.
     """
 
     patterns: tuple[PrivatePattern, ...]
@@ -62,9 +62,9 @@ class Component:
             for pattern in self.patterns
         )
 
-    def under(self, policy: Policy) -> Component:
-        """The same where private patterns of the same elements have other epsilons."""
-        # Of two that are alike the stricter one stays.
+    def with_epsilons(self, policy: Policy) -> Component:
+        """Return the component with the epsilons of `policy`, matched by name and elements."""
+        # Of two equal patterns the smaller epsilon counts.
         strict = sorted(policy.patterns, key=lambda pattern: -pattern.epsilon)
         known = {(pattern.name, pattern.elements): pattern for pattern in strict}
         return replace(
@@ -72,40 +72,42 @@ class Component:
         )
 
     def tables(self, signals: NDArray[np.bool_]) -> list[NDArray[np.bool_]]:
-        """Each part in a context: its value for each choice of its variables."""
+        """Return for each part its value for each choice of its variables, in a context."""
         values = np.concatenate([[False, True], signals])
         return [values[list(part.cofactors)] for part in self.parts]
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A query as its parts: all of them must hold, or any."""
+    """A query as a conjunction (`every`) or disjunction of parts."""
 
     parts: tuple[tuple[int, int], ...]
-    """Component and number of the part there; none if the query touches nothing private."""
+    """Component and number of each part; empty if the query depends on nothing private."""
     every: bool = True
 
 
 @dataclass(frozen=True)
 class Exposure:
-    """What a policy's private events may change in the answers to queries."""
+    """How a policy's private events may change the answers to queries."""
 
     components: tuple[Component, ...]
     questions: tuple[Question, ...]
 
-    def under(self, policy: Policy) -> Exposure:
-        """The same where private patterns of the same names have other epsilons."""
-        return replace(self, components=tuple(part.under(policy) for part in self.components))
+    def with_epsilons(self, policy: Policy) -> Exposure:
+        """Return the exposure with the epsilons of `policy`."""
+        return replace(
+            self, components=tuple(part.with_epsilons(policy) for part in self.components)
+        )
 
 
-def exposure(policy: Policy, queries: Sequence[Pattern]) -> Exposure:
+def find_exposure(policy: Policy, queries: Sequence[Pattern]) -> Exposure:
     """Find the components of a policy and the parts of each query in them."""
     private = policy.private
     plain = [boolean_form(query) for query in queries]
     groups = _Groups(policy.patterns)
     for query in plain:
         for atom in private_atoms(query, private):
-            groups.join(groups.touched(atom))
+            groups.join(groups.find(atom))
     while not all(_settle(query, groups) for query in plain):
         pass
     _join_small(plain, groups, private)
@@ -123,7 +125,7 @@ def exposure(policy: Policy, queries: Sequence[Pattern]) -> Exposure:
 
 
 class _Groups:
-    """Private patterns in groups that grow together."""
+    """Groups of private patterns, which can be merged."""
 
     def __init__(self, patterns: Sequence[PrivatePattern]) -> None:
         self._patterns = patterns
@@ -133,8 +135,8 @@ class _Groups:
             for name in pattern.elements:
                 self._having.setdefault(name, []).append(number)
 
-    def touched(self, pattern: Pattern) -> list[int]:
-        """The groups whose private patterns may change what this pattern finds."""
+    def find(self, pattern: Pattern) -> list[int]:
+        """Return the groups whose private patterns may change whether this pattern matches."""
         found = {n for name in elements(pattern) for n in self._having.get(name, ())}
         return list(dict.fromkeys(self._group[number] for number in sorted(found)))
 
@@ -153,29 +155,29 @@ class _Groups:
 
 
 def _settle(query: Pattern, groups: _Groups) -> bool:
-    """Join what each part of a query spans, so that it splits; whether that changed nothing."""
+    """Merge the groups that each part of a query spans; return whether nothing changed."""
     settled = True
     for part in _top(query)[0]:
-        span = groups.touched(part)
+        span = groups.find(part)
         groups.join(span)
         settled &= len(span) <= 1
     return settled
 
 
 def _join_small(queries: Sequence[Pattern], groups: _Groups, private: frozenset[str]) -> None:
-    """Join components that a query spans if they are small: together they do better."""
+    """Merge small components that a query spans: one channel for both gives better quality."""
     atoms = dict.fromkeys(atom for query in queries for atom in private_atoms(query, private))
-    sizes = Counter(groups.touched(atom)[0] for atom in atoms)
+    sizes = Counter(groups.find(atom)[0] for atom in atoms)
     for query in queries:
-        span = groups.touched(query)
+        span = groups.find(query)
         together = sum(sizes[group] for group in span)
         if len(span) > 1 and together <= MOST_JOINED:
             groups.join(span)
-            sizes[groups.touched(query)[0]] = together
+            sizes[groups.find(query)[0]] = together
 
 
 def _top(query: Pattern) -> tuple[tuple[Pattern, ...], bool]:
-    """The parts of an AND or an OR, and whether all are needed; a NOT around it is moved inside."""
+    """Return the parts of an AND or OR, and whether all are needed; NOT is moved inside."""
     core, negated = query, False
     while isinstance(core, Not):
         core, negated = core.part, not negated
@@ -184,7 +186,7 @@ def _top(query: Pattern) -> tuple[tuple[Pattern, ...], bool]:
 
 
 def _flat(pattern: Pattern, every: bool, negated: bool = False) -> Iterator[Pattern]:
-    """The parts of an AND (or an OR), at any depth: NOT of an OR is an AND of what is not."""
+    """Yield the parts of an AND (or OR) at any depth, by De Morgan's laws below a NOT."""
     match pattern:
         case Not(part):
             yield from _flat(part, every, not negated)
@@ -196,21 +198,21 @@ def _flat(pattern: Pattern, every: bool, negated: bool = False) -> Iterator[Patt
 
 
 def _split(query: Pattern, groups: _Groups) -> tuple[dict[int, Pattern], bool]:
-    """The part of a query for each group that it touches; public parts go with the first."""
-    touched = groups.touched(query)
-    if len(touched) <= 1:
-        return dict.fromkeys(touched, query), True
+    """Return the part of a query for each group that it spans; public parts go to the first."""
+    spanned = groups.find(query)
+    if len(spanned) <= 1:
+        return dict.fromkeys(spanned, query), True
     parts, every = _top(query)
-    found: dict[int, list[Pattern]] = {group: [] for group in touched}
+    found: dict[int, list[Pattern]] = {group: [] for group in spanned}
     for part in parts:
-        found[next(iter(groups.touched(part)), touched[0])].append(part)
+        found[next(iter(groups.find(part)), spanned[0])].append(part)
     combine = all_of if every else any_of
     joined = {group: combine(inner) for group, inner in found.items()}
     return {group: part for group, part in joined.items() if not isinstance(part, bool)}, every
 
 
 class _ComponentBuilder:
-    """Collects what is asked about a component."""
+    """Collects the parts of queries about one component."""
 
     def __init__(self, patterns: tuple[PrivatePattern, ...]) -> None:
         self._patterns = patterns
@@ -219,7 +221,7 @@ class _ComponentBuilder:
         self._parts: list[Part] = []
 
     def add(self, query: int, pattern: Pattern, private: frozenset[str]) -> int:
-        """Add a part and give its number."""
+        """Add a part and return its number."""
         left = residual(pattern, private)
         variables = tuple(
             self._variables.setdefault(variable, len(self._variables))

@@ -1,7 +1,7 @@
-"""Noisy presence and public context -> answers: tables as boolean programs, 64 subjects a word.
+"""Decode noisy presence and public context into answers, 64 subjects per word.
 
-For each query a table says what to answer for each context and each noisy presence. All tables
-together become one program over bit columns: the signals, then the noisy elements.
+A table per query has the answer for each context and noisy presence. All tables are compiled into
+one boolean program over bit columns: the signals, then the noisy elements.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ from tacit.privacy.certainty import Certainty, Shares
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TableDecoder:
-    """How one query is answered and how sure that is, from the bits of some columns.
+    """The answers to one query and their confidence, by the bits of some columns.
 
-    A cell is the number whose bit i is column i's.
+    A cell is a number; its bit i is the bit of column i.
     """
 
     query: int
     columns: tuple[Hashable, ...]
     right: NDArray[np.float64]
-    """`[cell][answer]`: how likely an answer is right, once it was given."""
+    """`[cell][answer]`: how likely that answer is right."""
     yes: NDArray[np.bool_] | None
-    """`[cell]`: what to answer; None where the query is read literally."""
+    """`[cell]`: the answer; None if the query is read literally."""
 
 
-def decoding_program(decoders: Sequence[TableDecoder], numbers: dict[Hashable, int]) -> Program:
-    """The program that answers all these queries, given the number of each column."""
+def compile_decoders(decoders: Sequence[TableDecoder], numbers: dict[Hashable, int]) -> Program:
+    """Compile a program that answers all these queries, given the number of each column."""
     gates = GateGraph()
-    return gates.program([_literal(gates, decoder) for decoder in decoders], numbers)
+    return gates.program([_compile_table(gates, decoder) for decoder in decoders], numbers)
 
 
-def _literal(gates: GateGraph, decoder: TableDecoder) -> int:
+def _compile_table(gates: GateGraph, decoder: TableDecoder) -> int:
     assert decoder.yes is not None
     columns = [gates.column(name) for name in decoder.columns]
     known: dict[bytes, int] = {}
 
     def chosen(table: NDArray[np.bool_]) -> int:
-        """The last column that matters chooses between the halves of the table."""
+        """Build the gate for a table: its last column selects one of its halves."""
         if table.all():
             return TRUE
         if not table.any():
@@ -65,15 +65,17 @@ def _literal(gates: GateGraph, decoder: TableDecoder) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
-    """How sure a query's answers are, by the bits of numbered columns."""
+    """The confidence of a query's answers, by the bits of numbered columns."""
 
     columns: NDArray[np.int64]
     right: NDArray[np.float64]
-    """`[cell][answer]`, as a decoder has it."""
+    """`[cell][answer]`, as in `TableDecoder`."""
 
 
-def tables(decoders: Iterable[TableDecoder], numbers: dict[Hashable, int]) -> dict[int, Table]:
-    """The table of each query, given the number of each column."""
+def build_tables(
+    decoders: Iterable[TableDecoder], numbers: dict[Hashable, int]
+) -> dict[int, Table]:
+    """Return the confidence table of each query, given the number of each column."""
     return {
         decoder.query: Table(
             np.array([numbers[name] for name in decoder.columns], np.int64), decoder.right
@@ -83,14 +85,16 @@ def tables(decoders: Iterable[TableDecoder], numbers: dict[Hashable, int]) -> di
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Decoded(Certainty):
-    """What decoders looked at: bit columns `[window][column][word]`."""
+class TableCertainty(Certainty):
+    """The bit columns that decoders used, `[window][column][word]`, and their tables."""
 
     tables: dict[int, Table]
     columns: NDArray[np.uint64]
 
-    def right(self, query: int, windows: slice, slots: slice, answers: NDArray[np.bool_]) -> Shares:
-        """By the table of the query; a query without one is answered exactly."""
+    def compute_confidence(
+        self, query: int, windows: slice, slots: slice, answers: NDArray[np.bool_]
+    ) -> Shares:
+        """Look the cells up in the query's table; a query without one is exact."""
         table = self.tables.get(query)
         if table is None:
             return np.ones(answers.shape)
@@ -109,7 +113,7 @@ def _look_up(
     right: NDArray[np.float64],
     result: NDArray[np.float64],
 ) -> None:
-    """What a table says to the bits of chosen columns, for subjects from one on."""
+    """Look up the confidence for the bits of the chosen columns, for subjects from `begin` on."""
     windows, subjects = answers.shape
     for window in range(windows):
         for place in range(subjects):

@@ -1,4 +1,4 @@
-"""How far apart classes are, by way of groups of neighbours; and classes made one."""
+"""Distances between classes, from groups of neighbours, and merging of classes."""
 
 from __future__ import annotations
 
@@ -12,24 +12,26 @@ from tacit.kernels import compiled
 from tacit.privacy.channel_audit import Neighbours
 
 _SAME = Fraction(1, 10**6)
-"""Classes within a smaller epsilon are treated as one: it could tell next to nothing."""
+"""Classes within a smaller epsilon are treated as one: a channel gains almost nothing there."""
 _FAR = 36.0
-"""exp(-36) is what a float can no longer tell from nothing beside 1."""
+"""Larger distances are cut to this: 1 + exp(-36) is close to the precision of a float."""
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
 
-def distances_between(neighbours: Sequence[Neighbours], classes: int) -> Floats:
-    """The shortest ways between classes, over groups; infinite where there is none."""
+def compute_distances(neighbours: Sequence[Neighbours], classes: int) -> Floats:
+    """Return the shortest distances between classes over groups; infinite without a path."""
     lengths = np.array([len(group.rows) for group in neighbours], dtype=np.int64)
     rows = np.array([row for group in neighbours for row in group.rows], dtype=np.int64)
-    epsilons = [min(float(group.epsilon), _FAR) if tells(group) else 0.0 for group in neighbours]
+    epsilons = [
+        min(float(group.epsilon), _FAR) if distinguishes(group) else 0.0 for group in neighbours
+    ]
     return _shortest(rows, lengths, np.array(epsilons), classes)
 
 
-def tells(group: Neighbours) -> bool:
-    """Whether members of a group may be told apart so far as to be worth the trouble."""
+def distinguishes(group: Neighbours) -> bool:
+    """Return whether a group's epsilon is large enough to treat its members as different."""
     return group.epsilon >= _SAME
 
 
@@ -59,8 +61,8 @@ def _shortest(rows: Indices, lengths: Indices, epsilons: Floats, classes: int) -
 
 
 @compiled
-def contracted(distances: Floats) -> Indices:
-    """One number for all classes at distance 0."""
+def contract(distances: Floats) -> Indices:
+    """Number the classes so that classes at distance 0 share a number."""
     place = np.full(len(distances), -1)
     number = 0
     for row in range(len(distances)):
@@ -72,13 +74,13 @@ def contracted(distances: Floats) -> Indices:
     return place
 
 
-def firsts_of(place: Indices) -> NDArray[np.intp]:
-    """The first of the old classes that make up each new one."""
+def find_firsts(place: Indices) -> NDArray[np.intp]:
+    """Return the first old class of each new one."""
     return np.unique(place, return_index=True)[1]
 
 
-def mapped(neighbours: Sequence[Neighbours], place: Indices) -> tuple[Neighbours, ...]:
-    """The same groups, of new classes; of equal groups the smallest epsilon counts."""
+def map_groups(neighbours: Sequence[Neighbours], place: Indices) -> tuple[Neighbours, ...]:
+    """Translate groups to new classes; of equal groups the smallest epsilon counts."""
     found: dict[tuple[int, ...], Fraction] = {}
     numbers = place.tolist()
     for group in neighbours:

@@ -1,4 +1,4 @@
-"""Private elements: the presence of each is flipped once, and each pattern's loss adds up."""
+"""Private elements: each element's presence is flipped once; a pattern's losses add up."""
 
 from __future__ import annotations
 
@@ -14,24 +14,33 @@ from numpy.typing import NDArray
 
 from tacit.errors import AuditError, PrivacyError
 from tacit.privacy.channels import Channel
-from tacit.privacy.exponentials import Exact, exact, joint_epsilon, product_within, written
+from tacit.privacy.exponentials import (
+    Exact,
+    format_epsilon,
+    joint_epsilon,
+    parse_epsilon,
+    product_within,
+)
 from tacit.privacy.policies import Policy, PrivatePattern
 
 
 @dataclass(frozen=True, slots=True)
 class PatternLoss:
-    """What the flips of a private pattern's elements give away, in one window of one subject."""
+    """The privacy loss of a private pattern by the flips of its elements.
+
+    The unit is one window of one subject.
+    """
 
     pattern: PrivatePattern
     whole: Fraction
     """The true epsilon of the whole pattern: all of its elements may change."""
     element: Fraction
-    """The true epsilon of a change in any single one of its elements."""
+    """The true epsilon if a single element changes."""
 
     def __str__(self) -> str:
         return (
             f"{self.pattern.name}: true epsilon at most {float(self.whole):.12g} of"
-            f" {written(self.pattern.epsilon)} for one subject and window"
+            f" {format_epsilon(self.pattern.epsilon)} for one subject and window"
             f" ({float(self.element):.12g} per element)"
         )
 
@@ -49,7 +58,7 @@ class Elements:
 
     >>> pattern = PrivatePattern("visit", frozenset({"hospital", "parked"}), Fraction(1))
     >>> shares = {"hospital": Fraction(3, 4), "parked": Fraction(1, 4)}
-    >>> print(Elements.flipped(Policy((pattern,)), shares).losses()[0])
+    >>> print(Elements.from_epsilons(Policy((pattern,)), shares).losses()[0])
     visit: true epsilon at most 1 of 1 for one subject and window (0.75 per element)
     """
 
@@ -67,31 +76,31 @@ class Elements:
             self._check(pattern)
 
     @classmethod
-    def flipped(cls, policy: Policy, epsilons: Mapping[str, Exact]) -> Elements:
-        """Elements with so much epsilon each."""
-        return cls(policy, {name: _flip(exact(share)) for name, share in epsilons.items()})
+    def from_epsilons(cls, policy: Policy, epsilons: Mapping[str, Exact]) -> Elements:
+        """Build elements from an epsilon for each."""
+        return cls(policy, {name: _flip(parse_epsilon(share)) for name, share in epsilons.items()})
 
     @property
     def epsilons(self) -> dict[str, Fraction]:
-        """The epsilon that each element was given."""
+        """The epsilon of each element."""
         return {name: channel.neighbours[0].epsilon for name, channel in self.channels.items()}
 
     def flips(self, names: Iterable[str]) -> NDArray[np.float64]:
-        """The probabilities that these elements are flipped, as floats, for planning."""
+        """Return the flip probabilities of these elements, as floats, for planning."""
         return np.array([float(self.channels[name].probability(0, 1)) for name in names])
 
     def losses(self) -> tuple[PatternLoss, ...]:
-        """The true epsilon of each private pattern, certified upper bounds."""
+        """Return certified upper bounds of each private pattern's true epsilon."""
         return tuple(self._loss(pattern) for pattern in self.policy.patterns)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, fit for JSON; numbers are text, so that none is cut short."""
+        """Return plain data for JSON; numbers are text, so that none is rounded."""
         return {
             "patterns": [
                 {
                     "name": pattern.name,
                     "elements": sorted(pattern.elements),
-                    "epsilon": written(pattern.epsilon),
+                    "epsilon": format_epsilon(pattern.epsilon),
                 }
                 for pattern in self.policy.patterns
             ],
@@ -100,7 +109,7 @@ class Elements:
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Elements:
-        """The elements that were written, audited again."""
+        """Read what `to_dict` wrote, and audit the elements again."""
         try:
             patterns = tuple(_read(pattern) for pattern in plain["patterns"])
             channels = dict(plain["channels"])
@@ -113,10 +122,10 @@ class Elements:
         return cls(Policy(patterns), read)
 
     def _check(self, pattern: PrivatePattern) -> None:
-        """Raise AuditError if the pattern's elements together give away more than it allows."""
+        """Raise AuditError if the pattern's elements together exceed its epsilon."""
         ratios = self._ratios(pattern)
         if not product_within(ratios, pattern.epsilon):
-            # As one table, row 0 (nothing there) and the last (all there) are furthest apart.
+            # As one table, row 0 (no element) and the last row (all elements) are furthest apart.
             last = 2 ** len(ratios) - 1
             true = Fraction(joint_epsilon(ratios))
             raise AuditError(asked=pattern.epsilon, true=true, high=0, low=last, column=0)
@@ -134,12 +143,14 @@ class Elements:
         return Elements, (self.policy, dict(self.channels))
 
     def __repr__(self) -> str:
-        shares = ", ".join(f"{name} {written(share)}" for name, share in self.epsilons.items())
+        shares = ", ".join(
+            f"{name} {format_epsilon(share)}" for name, share in self.epsilons.items()
+        )
         return f"Elements(epsilon per element and window: {shares or 'none'})"
 
 
 def uniform_shares(policy: Policy) -> dict[str, Fraction]:
-    """The epsilon of each private element: the least of its patterns' epsilon/m."""
+    """Return the epsilon of each private element: the least of its patterns' epsilon/m."""
     return {
         name: min(
             pattern.epsilon / len(pattern.elements)
@@ -151,7 +162,7 @@ def uniform_shares(policy: Policy) -> dict[str, Fraction]:
 
 
 def _ratio(channel: Channel) -> Fraction:
-    """How far a flip tells the two values of a bit apart."""
+    """Return the ratio of a flip channel."""
     kept, flips = int(channel.table[0, 0]), int(channel.table[0, -1])
     flipping = channel.table.tolist() == [[kept, flips], [flips, kept]] and 0 < flips <= kept
     if not flipping or [group.rows for group in channel.neighbours] != [(0, 1)]:
@@ -163,10 +174,12 @@ def _read(plain: Mapping[str, Any]) -> PrivatePattern:
     names = plain["elements"]
     if isinstance(names, str) or not all(isinstance(name, str) for name in (plain["name"], *names)):
         raise TypeError("names are text")
-    return PrivatePattern(plain["name"], frozenset(names), exact(Fraction(str(plain["epsilon"]))))
+    return PrivatePattern(
+        plain["name"], frozenset(names), parse_epsilon(Fraction(str(plain["epsilon"])))
+    )
 
 
 @lru_cache(256)
 def _flip(epsilon: Fraction) -> Channel:
-    """The audited flip of an epsilon; elements often share theirs."""
+    """Return the audited flip of an epsilon; cached, since elements often share theirs."""
     return Channel.flip(epsilon)

@@ -1,4 +1,4 @@
-"""Exponentials and logarithms that are certainly on the safe side, in whole numbers.
+"""Certified bounds of exponentials and logarithms, in exact arithmetic.
 
 An epsilon is exact: a whole number, a decimal or a fraction, never a float.
 """
@@ -15,16 +15,16 @@ from typing import TypeAlias
 from tacit.errors import PrivacyError
 
 Exact: TypeAlias = Decimal | Fraction | int
-"""An epsilon as it is handed over."""
+"""The types in which an epsilon can be given."""
 
 LARGEST = 1_000_000
-"""The largest epsilon that is reckoned with."""
+"""The largest allowed epsilon."""
 DIGITS = 20
-"""How many digits of a logarithm are given."""
+"""The number of significant digits of a logarithm."""
 
 
-def exact(epsilon: Exact) -> Fraction:
-    """An epsilon as a fraction; what is no exact number from 0 to a million is refused."""
+def parse_epsilon(epsilon: Exact) -> Fraction:
+    """Return an epsilon as a fraction; raise PrivacyError unless it is exact and in range."""
     if isinstance(epsilon, bool) or not isinstance(epsilon, Decimal | Fraction | int):
         raise PrivacyError(
             "epsilon must be exact: a Decimal, a Fraction or an int, such as Decimal('0.5');"
@@ -37,10 +37,10 @@ def exact(epsilon: Exact) -> Fraction:
     return Fraction(epsilon)
 
 
-def written(epsilon: Fraction) -> str:
-    """An epsilon as people write it: a decimal number if it has an end, else a fraction.
+def format_epsilon(epsilon: Fraction) -> str:
+    """Format an epsilon as a decimal number if it is finite, otherwise as a fraction.
 
-    >>> written(Fraction(1, 8)), written(Fraction(2)), written(Fraction(1, 3))
+    >>> format_epsilon(Fraction(1, 8)), format_epsilon(Fraction(2)), format_epsilon(Fraction(1, 3))
     ('0.125', '2', '1/3')
     """
     rest, places = epsilon.denominator, 0
@@ -54,20 +54,20 @@ def written(epsilon: Fraction) -> str:
 
 
 def exp_below(epsilon: Exact, bits: int = 192) -> Fraction:
-    """A fraction that is at most exp(epsilon), and less by a share below 2**-bits.
+    """Return a lower bound of exp(epsilon) with a relative error below 2**-bits.
 
     Every step rounds down. With `r = epsilon / 2**k < 2**-8`, in units of 2**-w:
 
-    - The series for exp(r) has positive terms, so its rounded-down start is a lower bound.
-      Each of its at most w/8 + 1 terms, and r itself, loses less than one unit, and what
-      comes after the first term below a unit is less than a unit: at most w/4 + 8 in all.
-    - Squaring k times doubles the relative loss each time and adds at most 2 units of the
-      w digits that are kept: at most (w/4 + 10) * 2**k in all.
+    - The series for exp(r) has positive terms, so its rounded-down partial sum is a lower bound.
+      Each of its at most w/8 + 1 terms, and r itself, loses less than one unit. The terms after
+      the first one below a unit sum to less than a unit. This is at most w/4 + 8 in all.
+    - Squaring k times doubles the relative loss each time and adds at most 2 units in the
+      w digits that remain: at most (w/4 + 10) * 2**k in all.
 
     With w = bits + k + 8 + the number of binary digits of (bits + k), this is below 2**-bits.
     The result has about 1.45 * epsilon + w binary digits.
     """
-    return _exp_below(exact(epsilon), bits)
+    return _exp_below(parse_epsilon(epsilon), bits)
 
 
 @lru_cache(maxsize=256)
@@ -92,17 +92,17 @@ def _exp_below(amount: Fraction, bits: int) -> Fraction:
 
 
 def log_above(ratio: Fraction) -> Decimal:
-    """A decimal of 20 digits that is at least ln(ratio), and hardly more.
+    """Return a tight upper bound of ln(ratio), as a decimal of 20 digits.
 
-    A guess is raised by its last digit until `exp_below` certifies it, so nothing rests on
-    how the guess was made.
+    A guess is raised in its last digit until `exp_below` certifies it, so the result does not
+    depend on the accuracy of the guess.
     """
     above = ratio - 1
     if above < 0:
         raise PrivacyError("the larger probability comes first: a ratio is at least 1")
     if above == 0:
         return Decimal(0)
-    # How many binary digits the ratio agrees with 1 in: so many the logarithm cannot show.
+    # The number of binary digits in which the ratio agrees with 1: they are lost in the logarithm.
     lost = max(0, above.denominator.bit_length() - above.numerator.bit_length() + 1)
     wide = Context(prec=DIGITS + 10 + lost // 3)
     quotient = wide.divide(Decimal(ratio.numerator), Decimal(ratio.denominator))
@@ -114,7 +114,7 @@ def log_above(ratio: Fraction) -> Decimal:
 
 
 def product_within(ratios: Iterable[Fraction], epsilon: Exact) -> bool:
-    """Whether independent ratios together stay within exp(epsilon), exactly.
+    """Return whether the product of independent ratios is within exp(epsilon), exactly.
 
     >>> product_within([Fraction(2), Fraction(3)], Decimal("1.8"))
     True
@@ -125,7 +125,7 @@ def product_within(ratios: Iterable[Fraction], epsilon: Exact) -> bool:
 
 
 def joint_epsilon(ratios: Iterable[Fraction]) -> Decimal:
-    """What independent ratios give away together, rounded up.
+    """Return the epsilon of independent ratios together, rounded up.
 
     >>> joint_epsilon([Fraction(2), Fraction(3)])
     Decimal('1.7917594692280550009')

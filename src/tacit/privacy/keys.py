@@ -1,4 +1,4 @@
-"""Numbers for keys of some words: each different key has its own, for as long as the run."""
+"""A hash table that numbers keys of several 64-bit words."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SEED = np.uint64(0x9E3779B97F4A7C15)
 
 
 class KeyTable:
-    """Numbers keys from 0 on; keys are compared whole, so that no two are mistaken."""
+    """Numbers distinct keys from 0 on; keys are compared in full, not by hash."""
 
     def __init__(self, width: int) -> None:
         self.known = np.empty((0, width), np.uint64)
@@ -21,8 +21,8 @@ class KeyTable:
     def __len__(self) -> int:
         return len(self.known)
 
-    def numbers(self, keys: NDArray[np.uint64]) -> NDArray[np.int32]:
-        """The number of each key; one that is not known yet has -1."""
+    def look_up(self, keys: NDArray[np.uint64]) -> NDArray[np.int32]:
+        """Return the number of each key, or -1 for a key that was not added."""
         found = np.empty(len(keys), np.int32)
         if keys.shape[1] == 1:
             _find_one(keys.reshape(-1), self.known.reshape(-1), self._table, found)
@@ -31,7 +31,7 @@ class KeyTable:
         return found
 
     def add(self, keys: NDArray[np.uint64]) -> None:
-        """Number keys that are different from one another and not known yet."""
+        """Add distinct keys that are not in the table yet."""
         self.known = np.concatenate([self.known, keys])
         if 2 * len(self.known) > len(self._table):
             size = 1 << (4 * len(self.known)).bit_length()
@@ -42,13 +42,13 @@ class KeyTable:
 
 
 @compiled
-def _stir(mixed: np.uint64, word: np.uint64) -> np.uint64:
+def _mix(mixed: np.uint64, word: np.uint64) -> np.uint64:
     mixed = (mixed ^ word) * np.uint64(0xBF58476D1CE4E5B9)
     return mixed ^ (mixed >> np.uint64(29))
 
 
 @compiled
-def _settle(mixed: np.uint64) -> np.uint64:
+def _finish(mixed: np.uint64) -> np.uint64:
     mixed *= np.uint64(0x94D049BB133111EB)
     return mixed ^ (mixed >> np.uint64(32))
 
@@ -57,8 +57,8 @@ def _settle(mixed: np.uint64) -> np.uint64:
 def _hash(key: NDArray[np.uint64]) -> np.uint64:
     mixed = _SEED
     for word in range(len(key)):
-        mixed = _stir(mixed, key[word])
-    return _settle(mixed)
+        mixed = _mix(mixed, key[word])
+    return _finish(mixed)
 
 
 @compiled
@@ -93,11 +93,11 @@ def _find_one(
     table: NDArray[np.int32],
     found: NDArray[np.int32],
 ) -> None:
-    """The same for keys of one word."""
+    """Do the same as `_find` for keys of one word."""
     mask = np.uint64(len(table) - 1)
     for i in range(len(keys)):
         key = keys[i]
-        place = _settle(_stir(_SEED, key)) & mask
+        place = _finish(_mix(_SEED, key)) & mask
         number = table[place]
         while number != _FREE and known[number] != key:
             place = (place + np.uint64(1)) & mask

@@ -1,8 +1,9 @@
-"""Whether the registry has the subjects that private patterns name, and whom it may confuse.
+"""Check the subjects that private patterns name against the registry.
 
-A subject that a private pattern names and that the registry does not have is not protected under
-its right name. So that is an error, and never found only after a release. Names that look like a
-protected one and are not protected alike are worth a look: they may be the same subject.
+If a private pattern names a subject that the registry does not have, the real subject may be
+registered under another name and would be unprotected. This is an error, raised before anything
+is released. Registered names that look like a protected one but have other private patterns are
+reported, since they may be the same subject.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from tacit.spec.lookalikes import lookalikes
 from tacit.spec.specification import Specification
 
 _MOST: Final = 10
-"""Names in one message."""
+"""The largest number of names in one message."""
 
 
 def check_names(spec: Specification, registry: pa.Array) -> list[str]:
     """Raise SpecificationError if the registry lacks a subject that a private pattern names.
 
-    Otherwise, what the operator should look at: registered names that look like a protected one.
+    Return warnings for the operator about registered names that look like a protected one.
     """
-    missing = missing_names(spec, registry)
+    missing = find_missing_names(spec, registry)
     if missing:
         raise SpecificationError([Mistake(describe_missing(missing, registry))])
     named = _named(spec)
@@ -41,21 +42,23 @@ def check_names(spec: Specification, registry: pa.Array) -> list[str]:
     if not shown:
         return []
     return [
-        f"{count(len(found), 'name')} in the registry may be taken for a protected subject, and"
-        f" {'is' if len(found) == 1 else 'are'} not protected alike: {_joined(shown, len(found))}."
+        f"{count(len(found), 'name')} in the registry"
+        f" {'looks' if len(found) == 1 else 'look'} like a protected subject but"
+        f" {'has' if len(found) == 1 else 'have'} other private patterns:"
+        f" {_list_names(shown, len(found))}."
         " If they are one subject, write its name the same way everywhere"
     ]
 
 
-def missing_names(spec: Specification, registry: pa.Array) -> list[str]:
-    """The subjects that private patterns name and that the registry does not have."""
+def find_missing_names(spec: Specification, registry: pa.Array) -> list[str]:
+    """Return the subjects that private patterns name but the registry does not have."""
     names = list(_named(spec))
     known = pc.is_in(pa.array(names, pa.large_string()), value_set=registry)
     return [name for name, there in zip(names, known.to_pylist(), strict=True) if not there]
 
 
 def describe_missing(missing: Sequence[str], registry: pa.Array) -> str:
-    """Who is missing, and which registered names look like them."""
+    """Describe the missing subjects, with registered names that look like them."""
     similar = lookalikes(missing, registry)
     shown = [
         f"{name!r}{_instead(similar[name])}" if name in similar else repr(name)
@@ -63,13 +66,13 @@ def describe_missing(missing: Sequence[str], registry: pa.Array) -> str:
     ]
     return (
         f"private patterns name {count(len(missing), 'subject')} that the registry does not have:"
-        f" {_joined(shown, len(missing))}. Nothing is released, since they would be unprotected"
-        " under their right names; write the names exactly as the registry has them"
+        f" {_list_names(shown, len(missing))}. Nothing is released, since subjects registered under"
+        " different names would be unprotected; write the names exactly as in the registry"
     )
 
 
 def _named(spec: Specification) -> Mapping[str, frozenset[int]]:
-    """The subjects that private patterns name, and the numbers of these patterns."""
+    """Return the subjects that private patterns name, with the numbers of these patterns."""
     found: dict[str, frozenset[int]] = {}
     for number, private in enumerate(spec.private):
         for name in private.subjects or ():
@@ -81,6 +84,6 @@ def _instead(others: Sequence[str]) -> str:
     return f" (did you mean {' or '.join(map(ascii, others[:3]))}, which it has?)"
 
 
-def _joined(shown: Sequence[str], total: int) -> str:
+def _list_names(shown: Sequence[str], total: int) -> str:
     more = total - len(shown)
     return ", ".join(shown) + (f" and {more:,} more" if more > 0 else "")

@@ -1,4 +1,4 @@
-"""All the randomness of a protected run: draws from channels, flips of bits, invented times."""
+"""The randomness of a protected run: draws from channels, bit flips, times of synthetic events."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from tacit.privacy.sampling import Sampler, flip_bits
 
 
 class Noise:
-    """Where a protected run gets its randomness from; the operating system's, if not told."""
+    """Draws the randomness of a protected run; by default from the operating system."""
 
     def __init__(self, source: RandomSource | None = None) -> None:
         self.source = source or SecureSource()
 
     @property
     def private(self) -> bool:
-        """Whether what is drawn may be released as private."""
+        """Whether answers drawn with this noise are private."""
         return self.source.private
 
-    def sampler(self) -> Sampler:
-        """Draws from channels that are handed to it."""
+    def new_sampler(self) -> Sampler:
+        """Return an empty sampler, to be extended with channels."""
         return Sampler((), self.source)
 
     def flip(
@@ -31,13 +31,13 @@ class Noise:
         channel: Channel,
         lanes: NDArray[np.uint64] | None = None,
     ) -> NDArray[np.uint64]:
-        """Send bits through a flip channel, those that are set in `lanes`."""
+        """Send the bits that are set in `lanes` (by default all) through a flip channel."""
         return flip_bits(words, channel, self.source, lanes)
 
-    def moments(self, count: int, span: int) -> NDArray[np.int64]:
-        """Times from 0 up to `span`, for events that are invented.
+    def draw_times(self, count: int, span: int) -> NDArray[np.int64]:
+        """Draw times from 0 up to `span`, for synthetic events.
 
-        They are drawn without looking at any input, so that they need not be exactly uniform.
+        The draws depend on no input, so privacy does not need them to be exactly uniform.
         """
-        words = self.source.words(count)
+        words = self.source.draw_words(count)
         return (words % np.uint64(span)).astype(np.int64)

@@ -14,32 +14,32 @@ from numpy.typing import NDArray
 from tacit.patterns.tree import elements
 from tacit.spec.specification import Specification
 
-if TYPE_CHECKING:  # it would bring the compiler along, which a look at policies does not need
+if TYPE_CHECKING:  # importing it would load the compiler, which policies do not need
     from tacit.events.subjects import Subjects
 
 
 @dataclass(frozen=True, slots=True)
 class PrivatePattern:
-    """A private pattern as mechanisms see it: its elements, and what may be given away."""
+    """A private pattern as mechanisms use it: its elements and its epsilon."""
 
     name: str
     elements: frozenset[str]
     epsilon: Fraction
-    """For each subject and window; where windows slide, for each subject and occurrence."""
+    """For one subject and window; with sliding windows, for one subject and occurrence."""
 
-    def windows(self, panes: int) -> int:
-        """How many windows of so many panes one occurrence may change.
+    def count_windows(self, panes: int) -> int:
+        """Return how many windows of `panes` panes one occurrence may change.
 
-        An occurrence has an event of each element, all of them inside one window. A single event
-        is in `panes` windows. The first and the last of several may be a whole window apart, and
-        each window that holds either is changed.
+        An occurrence has one event of each element, all within a span of one window. A single
+        event is in `panes` windows. With several events, the first and the last may be a whole
+        window apart, and each window that contains either may change.
         """
         return 2 * panes - 1 if len(self.elements) > 1 else panes
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The private patterns of a group of subjects. Who has which policy is public knowledge."""
+    """The private patterns of a group of subjects. Which subject has which policy is public."""
 
     patterns: tuple[PrivatePattern, ...]
 
@@ -48,8 +48,8 @@ class Policy:
         """The event types in any of the private patterns; all others are public."""
         return frozenset().union(*(pattern.elements for pattern in self.patterns))
 
-    def scaled(self, factor: Fraction) -> Policy:
-        """The same patterns, each with so many times its epsilon."""
+    def scale(self, factor: Fraction) -> Policy:
+        """Return the policy with every epsilon multiplied by `factor`."""
         return Policy(
             tuple(
                 PrivatePattern(pattern.name, pattern.elements, pattern.epsilon * factor)
@@ -58,20 +58,20 @@ class Policy:
         )
 
     def per_window(self, panes: int) -> Policy:
-        """The same patterns, each with what one window of so many panes may give away.
+        """Return the policy with the epsilons of a single window, for windows of `panes` panes.
 
-        All windows that an occurrence may change then give away its epsilon together.
+        All windows that an occurrence may change then spend the pattern's epsilon together.
         """
         return Policy(
             tuple(
-                replace(pattern, epsilon=pattern.epsilon / pattern.windows(panes))
+                replace(pattern, epsilon=pattern.epsilon / pattern.count_windows(panes))
                 for pattern in self.patterns
             )
         )
 
 
 def declared_patterns(spec: Specification) -> list[PrivatePattern]:
-    """The private patterns of a specification, in its order."""
+    """Return the private patterns of a specification, in its order."""
     return [
         PrivatePattern(private.name, frozenset(elements(resolved)), Fraction(private.epsilon))
         for private, resolved in zip(spec.private, spec.private_patterns, strict=True)
@@ -79,7 +79,7 @@ def declared_patterns(spec: Specification) -> list[PrivatePattern]:
 
 
 class Policies:
-    """The policies of a specification: number 0 is that of all subjects that no one names."""
+    """The policies of a specification. Policy 0 is for subjects that no pattern names."""
 
     def __init__(self, spec: Specification) -> None:
         patterns = declared_patterns(spec)
@@ -99,8 +99,8 @@ class Policies:
     def __len__(self) -> int:
         return len(self.policies)
 
-    def of(self, subjects: Subjects) -> NDArray[np.int32]:
-        """The number of the policy of each registered subject, in the order of their slots."""
+    def assign(self, subjects: Subjects) -> NDArray[np.int32]:
+        """Return the policy number of each registered subject, by slot."""
         numbers = np.zeros(len(subjects), dtype=np.int32)
         slots = subjects.slots(pa.array(list(self._named), pa.large_string()))
         known = slots >= 0
@@ -109,7 +109,7 @@ class Policies:
 
 
 def _applying(having: Sequence[frozenset[str] | None], subject: str | None) -> frozenset[int]:
-    """The private patterns that a subject has, or everyone who is not named."""
+    """Return the private patterns that apply to a subject; None is any unnamed subject."""
     return frozenset(
         number for number, named in enumerate(having) if named is None or subject in named
     )

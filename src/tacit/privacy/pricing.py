@@ -1,7 +1,8 @@
-"""Which columns a linear programme still wants: those that are worth more than its prices.
+"""Generate columns for a linear programme: columns that are worth more than their price.
 
-For given decisions, the lawful column that prices promise most for is a small linear programme
-itself. What the best column is worth need not be found: any that is wanted will do.
+For given decisions, the best valid column at given dual prices is itself the solution of a small
+linear programme. The overall best column is not needed: any column worth more than its price
+improves the programme.
 """
 
 from __future__ import annotations
@@ -12,21 +13,21 @@ from tacit.kernels import compiled
 from tacit.privacy.simplex import Floats, Indices, dual_prices, maximise
 
 _DECISIONS = 4
-"""With so many queries, all decisions are tried; with more, those of columns in use."""
+"""Up to this many queries, all decisions are tried; with more, those of columns in use."""
 _STEPS = 8
-"""How often a column may change its decisions."""
+"""How often the decisions of a column may change."""
 
 
 @compiled
-def starts(classes: int, queries: int) -> int:
-    """How many columns are looked for in a round."""
+def count_starts(classes: int, queries: int) -> int:
+    """Return the number of searches in a round."""
     return 2**queries if queries <= _DECISIONS else 2 * classes
 
 
 @compiled
-def wanted(
+def find_columns(
     near: Floats,
-    level: bool,
+    equidistant: bool,
     gains: Floats,
     prices: Floats,
     least: float,
@@ -34,29 +35,30 @@ def wanted(
     number: int,
     basis: Indices,
 ) -> tuple[int, int]:
-    """Write columns worth more than these prices after the first `number`; how many, of how many.
+    """Write columns worth more than their price after the first `number` columns.
 
-    The best lawful column for given decisions may deserve other decisions, and so on, each
-    step promising more. It begins with all decisions, if they are few, or with those of the
-    columns in use and of single classes.
+    Return how many were written and how many were tried. For the best valid column of given
+    decisions, other decisions may be better, and so on, with more gain in each step. The searches
+    start with all decisions if these are few, otherwise with those of the columns in use and of
+    single classes.
     """
     classes, queries = gains.shape
-    laws, factors = _laws(near, level)
+    constraints, factors = _list_constraints(near, equidistant)
     gained = np.empty(queries)
-    tried = np.empty(starts(classes, queries) * _STEPS, np.int64)
+    tried = np.empty(count_starts(classes, queries) * _STEPS, np.int64)
     found, count = 0, 0
-    for start in range(starts(classes, queries)):
+    for start in range(count_starts(classes, queries)):
         if queries <= _DECISIONS:
             for query in range(queries):
                 gained[query] = (start >> query) & 1
         elif start < classes:
-            gain(columns[basis[start]], gains, gained)
+            compute_gain(columns[basis[start]], gains, gained)
         else:
-            gain(near[start - classes], gains, gained)
+            compute_gain(near[start - classes], gains, gained)
         promised, count = _climb(
-            near, laws, factors, gains, prices, gained, columns[number + found], tried, count
+            near, constraints, factors, gains, prices, gained, columns[number + found], tried, count
         )
-        if promised > least and not _known(columns, number, found):
+        if promised > least and not _is_known(columns, number, found):
             found += 1
     return found, count
 
@@ -64,7 +66,7 @@ def wanted(
 @compiled
 def _climb(
     near: Floats,
-    laws: Indices,
+    constraints: Indices,
     factors: Floats,
     gains: Floats,
     prices: Floats,
@@ -73,12 +75,12 @@ def _climb(
     tried: Indices,
     count: int,
 ) -> tuple[float, int]:
-    """Write the column that decisions lead to; what it promises beyond its price.
+    """Write the column that decisions lead to, and return its worth beyond its price.
 
-    Decisions that were tried before are left alone; the list of them grows.
+    Decisions that were tried before are skipped; the list of them grows.
     """
     promised = -np.inf
-    wish, candidate = np.empty(len(near)), np.empty(len(near))
+    value, candidate = np.empty(len(near)), np.empty(len(near))
     for _ in range(_STEPS):
         decided = _digest(gained)
         for other in range(count):
@@ -87,15 +89,15 @@ def _climb(
         tried[count] = decided
         count += 1
         for row in range(len(near)):
-            wish[row] = -prices[row]
+            value[row] = -prices[row]
             for query in range(len(gained)):
                 if gained[query] > 0:
-                    wish[row] += gains[row, query]
-        if len(laws) == 0:
-            _level_column(near, wish, candidate)
+                    value[row] += gains[row, query]
+        if len(constraints) == 0:
+            _solve_equidistant(near, value, candidate)
         else:
-            _lawful_column(near, laws, factors, wish, candidate)
-        better = gain(candidate, gains, gained)
+            _solve_general(near, constraints, factors, value, candidate)
+        better = compute_gain(candidate, gains, gained)
         for row in range(len(near)):
             better -= prices[row] * candidate[row]
         if better <= promised:
@@ -108,7 +110,7 @@ def _climb(
 
 @compiled
 def _digest(gained: Floats) -> int:
-    """A number that stands for decisions; if two had the same, a column would be missed."""
+    """Return a hash of decisions. A collision only means that a column is missed."""
     number = 1
     for query in range(len(gained)):
         number = number * 6364136223846793005 + (1442695040888963407 if gained[query] > 0 else 1)
@@ -116,8 +118,8 @@ def _digest(gained: Floats) -> int:
 
 
 @compiled
-def _known(columns: Floats, begin: int, found: int) -> bool:
-    """Whether the column after those found in this round is one of them."""
+def _is_known(columns: Floats, begin: int, found: int) -> bool:
+    """Return whether the new column equals one that was found in this round."""
     for other in range(begin, begin + found):
         furthest = 0.0
         for row in range(columns.shape[1]):
@@ -128,8 +130,8 @@ def _known(columns: Floats, begin: int, found: int) -> bool:
 
 
 @compiled
-def gain(column: Floats, gains: Floats, gained: Floats) -> float:
-    """What a yes to each query gains where a column's symbol comes, and the good ones' sum."""
+def compute_gain(column: Floats, gains: Floats, gained: Floats) -> float:
+    """Write what a yes to each query gains for a column's symbol; return the positive sum."""
     queries = len(gained)
     for query in range(queries):
         gained[query] = 0.0
@@ -143,29 +145,29 @@ def gain(column: Floats, gains: Floats, gained: Floats) -> float:
 
 
 @compiled
-def _laws(near: Floats, level: bool) -> tuple[Indices, Floats]:
-    """Pairs of classes and factors: `column[first] * factor <= column[second]`.
+def _list_constraints(near: Floats, equidistant: bool) -> tuple[Indices, Floats]:
+    """Return pairs of classes and factors: `column[first] * factor <= column[second]`.
 
-    Those that follow from others are left out. First, with factor 0, that no entry is negative.
-    Where all classes are equally far apart, nobody asks.
+    The first ones, with factor 0, say that no entry is negative. Constraints that follow from
+    others are left out. If all classes are equally far apart, none are needed.
     """
-    classes = 0 if level else len(near)
-    laws, factors = np.zeros((classes * classes, 2), np.int64), np.zeros(classes * classes)
+    classes = 0 if equidistant else len(near)
+    constraints, factors = np.zeros((classes * classes, 2), np.int64), np.zeros(classes * classes)
     for row in range(classes):
-        laws[row, 1] = row
+        constraints[row, 1] = row
     number = classes
     for row in range(classes):
         for other in range(classes):
-            if row != other and not _follows(near, row, other):
-                laws[number, 0], laws[number, 1] = row, other
+            if row != other and not _is_implied(near, row, other):
+                constraints[number, 0], constraints[number, 1] = row, other
                 factors[number] = near[row, other]
                 number += 1
-    return laws[:number], factors[:number]
+    return constraints[:number], factors[:number]
 
 
 @compiled
-def _follows(near: Floats, row: int, other: int) -> bool:
-    """Whether the law between two classes follows from others, or there is none."""
+def _is_implied(near: Floats, row: int, other: int) -> bool:
+    """Return whether the constraint between two classes follows from others, or is void."""
     if near[row, other] == 0.0:
         return True
     for between in range(len(near)):
@@ -176,17 +178,17 @@ def _follows(near: Floats, row: int, other: int) -> bool:
 
 
 @compiled
-def _level_column(near: Floats, wish: Floats, column: Floats) -> None:
-    """Write the column that is best for a wish where all classes are equally far apart."""
+def _solve_equidistant(near: Floats, value: Floats, column: Floats) -> None:
+    """Write the valid column with the highest value, if all classes are equally far apart."""
     average = -np.inf
-    # Entries above what the column gives on average are worth raising, beside the others.
-    while wish.max() > average:
+    # Raising an entry pays if its value is above the column's average.
+    while value.max() > average:
         top, total = 0.0, 0.0
-        for row in range(len(wish)):
-            column[row] = 1.0 if wish[row] > average else near[0, 1]
-            top += wish[row] * column[row]
+        for row in range(len(value)):
+            column[row] = 1.0 if value[row] > average else near[0, 1]
+            top += value[row] * column[row]
             total += column[row]
-        for row in range(len(wish)):
+        for row in range(len(value)):
             column[row] /= total
         if top / total <= average:
             break
@@ -194,31 +196,31 @@ def _level_column(near: Floats, wish: Floats, column: Floats) -> None:
 
 
 @compiled
-def _lawful_column(
-    near: Floats, laws: Indices, factors: Floats, wish: Floats, column: Floats
+def _solve_general(
+    near: Floats, constraints: Indices, factors: Floats, value: Floats, column: Floats
 ) -> None:
-    """Write the lawful column, summing to 1, that is worth most if entries are worth `wish`.
+    """Write the valid column with sum 1 and the highest value, where `value` is per entry.
 
-    Solves the dual: at least `price` for each entry's wish, given what laws are worth.
+    This solves the dual programme.
     """
-    classes = len(wish)
-    lowest, top = wish.min(), wish.argmax()
+    classes = len(value)
+    lowest, top = value.min(), value.argmax()
     right = np.empty(classes)
     basis = np.empty(classes, np.int64)
     inverse, values = np.zeros((classes, classes)), np.empty(classes)
     for row in range(classes):
-        # Moved so that the price is positive; this moves what every column is worth.
-        right[row] = wish[row] - lowest + 1.0
+        # Shift all values so that the price is positive; every column's value shifts equally.
+        right[row] = value[row] - lowest + 1.0
         basis[row] = 1 + row
         inverse[row, row] = -1.0
         inverse[row, top] = 1.0
-        values[row] = wish[top] - wish[row]
+        values[row] = value[top] - value[row]
     basis[top] = 0
     values[top] = right[top]
     full, worth = np.ones((1, classes)), -np.ones(1)
-    maximise(full, worth, laws, factors, right, basis, inverse, values, 50 * classes)
+    maximise(full, worth, constraints, factors, right, basis, inverse, values, 50 * classes)
     prices = dual_prices(worth, basis, inverse)
-    # By rounding, or if it did not arrive, a law may be broken: raise what is too small.
+    # Rounding or an aborted search may break a constraint: raise the entries that are too small.
     total = 0.0
     for row in range(classes):
         column[row] = 0.0

@@ -1,6 +1,6 @@
-"""What is expected of a component's windows: the prior that history gives, or a hand.
+"""The prior of a component's windows, estimated from history or given by the user.
 
-A prior never decides what is protected, only how well: any prior gives a lawful channel.
+A prior affects only the quality of answers, never privacy: any prior gives a valid channel.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ Bits = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Prior:
-    """How often each variable is true, and with which values of all each context was seen.
+    """Base rates of variables, and the counts of their values in each context.
 
-    In a context that was seen n times, the base rates count as `strength` windows more.
+    In each context the base rates count for `strength` windows in addition to those seen.
     """
 
     rates: NDArray[np.float64]
-    """For each variable of the component, how likely it is true where it is open."""
+    """For each variable of the component, the probability that it is true where it is open."""
     signals: Bits
-    """`[row][signal]`: contexts, rows of the same context together."""
+    """`[row][signal]`: contexts; rows of the same context are adjacent."""
     values: Bits
-    """`[row][variable]`: the values that variables had in them."""
+    """`[row][variable]`: the values of the variables."""
     counts: NDArray[np.float64]
-    """`[row]`: in how many windows."""
+    """`[row]`: the number of windows."""
     strength: float = 4.0
     _places: dict[bytes, slice] = field(init=False, repr=False, compare=False)
 
@@ -48,7 +48,7 @@ class Prior:
 
     @classmethod
     def from_rates(cls, rates: NDArray[np.float64], signals: int) -> Prior:
-        """A prior without history."""
+        """Build a prior without history."""
         nothing = np.empty(0)
         return cls(
             np.clip(rates, 1e-6, 1 - 1e-6),
@@ -59,16 +59,16 @@ class Prior:
 
     @cached_property
     def contexts(self) -> list[tuple[Bits, float]]:
-        """The contexts that were seen, each with its number of windows; the commonest first."""
+        """The contexts that were seen, each with its number of windows; most common first."""
         begins = np.array([place.start for place in self._places.values()], np.int64)
         windows = np.add.reduceat(self.counts, begins) if len(begins) else np.empty(0)
         order = np.argsort(-windows, kind="stable")
         return [(self.signals[begins[n]], float(windows[n])) for n in order]
 
-    def of_choices(self, signals: Bits, variables: list[int]) -> NDArray[np.float64]:
-        """In a context, the probability of each choice of some variables' values.
+    def choice_probabilities(self, signals: Bits, variables: list[int]) -> NDArray[np.float64]:
+        """Return the probability of each choice of values of some variables, in a context.
 
-        Choice n gives the variable at place i the value of n's bit i.
+        In choice n, the variable at place i has the value of n's bit i.
         """
         choices = np.arange(1 << len(variables))
         bits = ((choices[:, np.newaxis] >> np.arange(len(variables))) & 1).astype(np.bool_)
@@ -81,7 +81,7 @@ class Prior:
         return prior
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, fit for JSON."""
+        """Return plain data that can be written as JSON."""
         return {
             "rates": self.rates.tolist(),
             "strength": self.strength,
@@ -93,7 +93,7 @@ class Prior:
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Prior:
-        """The prior that was written."""
+        """Read what `to_dict` wrote; raise PlanError if it is damaged."""
         try:
             signals, variables = plain["widths"]
             prior = cls(
@@ -106,10 +106,10 @@ class Prior:
             prior._check()
             return prior
         except (KeyError, TypeError, ValueError) as error:
-            raise PlanError("the plan's prior is damaged; make the plan anew") from error
+            raise PlanError("the plan's prior is damaged; make a new plan") from error
 
     def _check(self) -> None:
-        """Raise ValueError where parts do not fit together or numbers cannot be."""
+        """Raise ValueError if shapes do not match or numbers are out of range."""
         rows, variables = self.values.shape
         if self.rates.shape != (variables,) or not ((self.rates > 0) & (self.rates < 1)).all():
             raise ValueError("rates")

@@ -1,8 +1,8 @@
 """Quality: precision, recall and Q of answers, counted or expected.
 
-Conventions: precision is 1 where nothing is claimed and nothing is there, and 0 where something
-is there and nothing is claimed; recall is 1 where nothing is there. Over several queries the
-counts are added up first (the micro average), and alpha is the mean of the queries' alphas.
+Conventions: precision is 1 if there are no claims and no positives, and 0 if there are positives
+but no claims. Recall is 1 if there are no positives. Over several queries the counts are added up
+first (the micro average), and alpha is the mean of the queries' alphas.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ Amount = TypeVar("Amount", float, Floats)
 
 
 class Weights(NamedTuple):
-    """What one more true and one more false claim are worth near some quality."""
+    """The gain of one more true claim and the loss of one more false claim, near some quality."""
 
     reward: float
     penalty: float
 
     @property
     def threshold(self) -> float:
-        """How likely a query must be true for a claim to pay."""
+        """The probability from which on a claim pays."""
         both = self.reward + self.penalty
         return self.penalty / both if both else 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Confusion(Generic[Amount]):
-    """Windows that were claimed rightly, claimed wrongly and missed: numbers or arrays of them.
+    """True positives, false positives and false negatives: numbers, or arrays per query.
 
     >>> found = Confusion(6.0, 2.0, 4.0)
     >>> found.precision, found.recall, found.quality(0.5), round(found.mre(0.5), 6)
@@ -47,7 +47,7 @@ class Confusion(Generic[Amount]):
 
     @property
     def precision(self) -> Amount:
-        """The share of claims that are right."""
+        """The share of claims that are true."""
         tp, claimed = self.tp, self.tp + self.fp
         if isinstance(claimed, np.ndarray):
             return np.divide(tp, claimed, out=np.where(self.fn > 0, 0.0, 1.0), where=claimed > 0)
@@ -55,30 +55,30 @@ class Confusion(Generic[Amount]):
 
     @property
     def recall(self) -> Amount:
-        """The share of what is there that was claimed."""
+        """The share of positives that were claimed."""
         tp, there = self.tp, self.tp + self.fn
         if isinstance(there, np.ndarray):
             return np.divide(tp, there, out=np.ones_like(there), where=there > 0)
         return tp / there if there > 0 else 1.0
 
     def quality(self, alpha: Amount | float) -> Amount:
-        """Q: alpha times precision plus 1 - alpha times recall."""
+        """Return Q = alpha * precision + (1 - alpha) * recall."""
         return alpha * self.precision + (1 - alpha) * self.recall
 
     def mre(self, alpha: Amount | float, truth_quality: Amount | float = 1.0) -> Amount:
-        """The share of the unprotected quality that is lost; exact answers have quality 1."""
+        """Return the share of the unprotected quality that is lost; exact answers have Q = 1."""
         return (truth_quality - self.quality(alpha)) / truth_quality
 
     def total(self) -> Confusion[float]:
-        """The counts of all queries together, for the micro average."""
+        """Return the counts of all queries together, for the micro average."""
         return Confusion(*(float(np.sum(part)) for part in (self.tp, self.fp, self.fn)))
 
     def weights(self, alpha: float) -> Weights:
-        """The gradient of Q, by which it gains for a true claim and loses for a false one.
+        """Return the gradient of Q: its gain for a true claim and its loss for a false one.
 
-        A claim turns a missed window into a found one, or a silent one into a false claim.
-        Where nothing is claimed yet, precision has no gradient and only recall counts; where
-        nothing is there, no claim is right.
+        A claim turns a false negative into a true positive, or a true negative into a false
+        positive. Without claims, precision has no gradient and only recall counts. Without
+        positives, no claim is true.
         """
         tp, fp, fn = (float(np.sum(part)) for part in (self.tp, self.fp, self.fn))
         if tp + fn <= 0:
@@ -91,5 +91,5 @@ class Confusion(Generic[Amount]):
 
 
 def micro_alpha(alphas: Sequence[float] | Floats) -> float:
-    """The alpha of the micro average: the mean; a half where there is no query."""
+    """Return the alpha of the micro average: the mean, or 1/2 without queries."""
     return float(np.mean(alphas)) if len(alphas) else 0.5

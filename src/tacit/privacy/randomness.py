@@ -1,4 +1,4 @@
-"""Where random bytes come from: the operating system, or for tests and experiments a seed."""
+"""Sources of random bytes: the operating system, or a seed for tests and experiments."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from tacit.errors import RandomnessError
 
 
 class RandomSource(ABC):
-    """Random bytes, all of them or an error: never fewer, never the same twice."""
+    """A source of random bytes. It gives all requested bytes or raises an error."""
 
     private: ClassVar[bool]
-    """Whether nobody can foretell the bytes; answers drawn otherwise are not private."""
+    """Whether the bytes are unpredictable. If not, answers drawn with them are not private."""
 
     @abstractmethod
     def draw(self, number: int) -> bytes:
-        """So many random bytes."""
+        """Return `number` random bytes."""
 
-    def octets(self, number: int) -> NDArray[np.uint8]:
-        """Random bytes as an array; RandomnessError if the source does not give them all."""
+    def draw_octets(self, number: int) -> NDArray[np.uint8]:
+        """Return random bytes as an array; raise RandomnessError if the source fails."""
         try:
             drawn = self.draw(number)
         except Exception as error:
@@ -38,22 +38,22 @@ class RandomSource(ABC):
             )
         return np.frombuffer(drawn, dtype=np.uint8)
 
-    def words(self, number: int) -> NDArray[np.uint64]:
-        """Random words of 64 bits."""
-        return self.octets(8 * number).view(np.uint64)
+    def draw_words(self, number: int) -> NDArray[np.uint64]:
+        """Return random words of 64 bits."""
+        return self.draw_octets(8 * number).view(np.uint64)
 
 
 class SecureSource(RandomSource):
     """OpenSSL's generator, seeded by the operating system.
 
-    It is safe across threads, each of which has its own generator, and across fork: a child
-    seeds anew. Nothing is kept here from one call to the next that a child could inherit.
+    It is safe across threads, which have a generator each, and across fork: a child process
+    reseeds. This class keeps no state between calls that a child could inherit.
     """
 
     private = True
 
     def draw(self, number: int) -> bytes:
-        """So many random bytes that nobody can foretell."""
+        """Return `number` unpredictable bytes."""
         return ssl.RAND_bytes(number)
 
     def __repr__(self) -> str:
@@ -70,7 +70,7 @@ class SeededSource(RandomSource):
         self._generator = np.random.SFC64(seed)
 
     def draw(self, number: int) -> bytes:
-        """So many bytes that anybody who knows the seed can tell."""
+        """Return `number` bytes, determined by the seed."""
         words = np.asarray(self._generator.random_raw(-(-number // 8)), dtype="<u8")
         return words.tobytes()[:number]
 

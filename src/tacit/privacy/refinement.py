@@ -1,8 +1,8 @@
-"""Refinement: private patterns that are too entangled for one channel are protected piece by piece.
+"""Refinement: split the private patterns of large components into single elements.
 
-A component of many variables has more classes than channels can be made for. Its private
-patterns are then replaced by their single elements, each protected on its own, with epsilons
-that add up to at most the pattern's.
+A component with many variables has too many classes for a channel. Its private patterns are then
+replaced by their single elements, each protected separately, with epsilons that add up to at most
+the pattern's epsilon.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from typing import Final
 
 from tacit.errors import AuditError
 from tacit.patterns.tree import Pattern
-from tacit.privacy.components import exposure
+from tacit.privacy.components import find_exposure
 from tacit.privacy.elements import uniform_shares
 from tacit.privacy.policies import Policy, PrivatePattern
 
 MOST_VARIABLES: Final = 12
-"""A component with more variables than these is refined."""
+"""A component with more variables than this is refined."""
 
 
-def refined(policy: Policy, queries: Sequence[Pattern]) -> Policy:
-    """The policy with the private patterns of large components in single elements.
+def refine(policy: Policy, queries: Sequence[Pattern]) -> Policy:
+    """Return the policy with the private patterns of large components as single elements.
 
-    Guarantee: what protects the refined policy protects the policy.
-    Why: a change inside a private pattern changes only the elements that stand for it, so the
-    ratios of these multiply; their epsilons add up to at most the pattern's, as in uniform.
+    Guarantee: a mechanism that protects the refined policy protects the policy.
+    Why: a change inside a private pattern changes only the elements that replace it, so their
+    ratios multiply; their epsilons add up to at most the pattern's, as in uniform.
     """
     large = {
         pattern
-        for component in exposure(policy, queries).components
+        for component in find_exposure(policy, queries).components
         if len(component.variables) > MOST_VARIABLES
         for pattern in component.patterns
     }
@@ -43,8 +43,8 @@ def refined(policy: Policy, queries: Sequence[Pattern]) -> Policy:
     return Policy((*kept, *(_single(name, shares[name]) for name in names)))
 
 
-def under(fine: Policy, policy: Policy, now: Policy) -> Policy:
-    """A refined policy where the private patterns of `policy` have the epsilons of `now`."""
+def with_epsilons(fine: Policy, policy: Policy, now: Policy) -> Policy:
+    """Return a refined policy in which the patterns of `policy` have the epsilons of `now`."""
     if fine == policy:
         return now
     kept = dict(zip(policy.patterns, now.patterns, strict=True))
@@ -59,8 +59,8 @@ def under(fine: Policy, policy: Policy, now: Policy) -> Policy:
     )
 
 
-def single_elements(policy: Policy, fine: Policy) -> dict[str, Fraction]:
-    """The elements that stand for themselves in a refined policy, with their epsilons."""
+def find_single_elements(policy: Policy, fine: Policy) -> dict[str, Fraction]:
+    """Return the single elements of a refined policy, with their epsilons."""
     coarse = set(policy.patterns)
     return {
         next(iter(pattern.elements)): pattern.epsilon
@@ -70,7 +70,7 @@ def single_elements(policy: Policy, fine: Policy) -> dict[str, Fraction]:
 
 
 def with_shares(policy: Policy, fine: Policy, shares: Mapping[str, Fraction]) -> Policy:
-    """A refined policy with other epsilons for its single elements, if they are lawful."""
+    """Return a refined policy with other epsilons for its single elements; check them."""
     coarse = set(policy.patterns)
     made = Policy(
         tuple(
@@ -80,17 +80,17 @@ def with_shares(policy: Policy, fine: Policy, shares: Mapping[str, Fraction]) ->
             for pattern in fine.patterns
         )
     )
-    check(policy, made)
+    check_refinement(policy, made)
     return made
 
 
-def check(policy: Policy, fine: Policy) -> None:
-    """Raise AuditError if a refined policy gives away more than the policy allows.
+def check_refinement(policy: Policy, fine: Policy) -> None:
+    """Raise AuditError if a refined policy exceeds the epsilons of the policy.
 
-    A pattern that was not refined has its own epsilon. An element that it shares with one that
-    was is looked at by no query, or else the two would belong together.
+    A pattern that was not refined keeps its epsilon. If it shares an element with a refined
+    pattern, no query depends on that element; otherwise both would be in one component.
     """
-    shares = single_elements(policy, fine)
+    shares = find_single_elements(policy, fine)
     for pattern in policy.patterns:
         if pattern not in fine.patterns:
             own = [shares[name] for name in pattern.elements]

@@ -1,6 +1,6 @@
-"""Rounding towards privacy: any wished-for table becomes whole numbers that pass the audit.
+"""Rounding towards privacy: turn any real-valued table into whole numbers that pass the audit.
 
-`docs/channels.md` proves it, for every table and every neighbour relation.
+The proof, for every table and every neighbour relation, is in `docs/channels.md`.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ Whole = NDArray[np.object_]
 """Python's whole numbers of any size, `[row][column]`."""
 
 _FINE = 128
-"""Binary digits that are kept of a wish; a table has at most 63."""
+"""The precision of the target table in bits; the result has at most 63."""
 
 
 def round_table(
-    wished: Sequence[Sequence[float | Fraction]], neighbours: Sequence[Neighbours], bits: int
+    target: Sequence[Sequence[float | Fraction]], neighbours: Sequence[Neighbours], bits: int
 ) -> tuple[Whole, list[int]]:
-    """Whole entries in proportion to the wish, and what each row then lacks to 2**bits.
+    """Return whole entries in proportion to the target, and the remainder of each row to 2**bits.
 
-    Entries and what is lacking, as one more column, keep neighbours within their epsilon.
-    Only proportions matter. Where all rows of the wish have the same sum and neighbours keep
-    their distance, next to nothing is lacking; otherwise so much that the table is lawful.
+    The entries, with the remainder as one more column, keep neighbours within their epsilon.
+    Only proportions matter. The remainder is tiny if all rows of the target have the same sum and
+    neighbours are within their epsilon; otherwise it is as large as necessary.
     """
-    ideal = _whole_numbers(wished)
+    ideal = _whole_numbers(target)
     check_rows(neighbours, len(ideal))
     _raise_lows(ideal, neighbours)
     entries: Whole = ideal * 0
@@ -42,16 +42,16 @@ def round_table(
     return entries, [2**bits - int(total) for total in entries.sum(axis=1)]
 
 
-def fraction(value: float | Fraction) -> Fraction:
-    """A probability or weight, exactly."""
+def to_fraction(value: float | Fraction) -> Fraction:
+    """Return a probability or weight as an exact fraction; raise PrivacyError if invalid."""
     if (not isinstance(value, Fraction) and not isfinite(value)) or value < 0:
         raise PrivacyError("probabilities and weights must be finite and not negative")
     return value if isinstance(value, Fraction) else Fraction(float(value))
 
 
-def _whole_numbers(wished: Sequence[Sequence[float | Fraction]]) -> Whole:
-    """The wish in units of 2**-128 of its largest entry."""
-    rows = [[fraction(entry) for entry in row] for row in wished]
+def _whole_numbers(target: Sequence[Sequence[float | Fraction]]) -> Whole:
+    """Return the target in units of 2**-128 of its largest entry."""
+    rows = [[to_fraction(entry) for entry in row] for row in target]
     if len({len(row) for row in rows}) != 1 or not rows[0]:
         raise PrivacyError("a channel has a row or more, and as many entries in each row")
     unit = 2**_FINE / (max(map(max, rows)) or Fraction(1))
@@ -59,7 +59,7 @@ def _whole_numbers(wished: Sequence[Sequence[float | Fraction]]) -> Whole:
 
 
 def _raise_lows(entries: Whole, neighbours: Sequence[Neighbours]) -> None:
-    """Raise small entries until no neighbour has too many times as much."""
+    """Raise small entries until all ratios between neighbours are allowed."""
     groups = [(list(group.rows), largest_ratio(group.epsilon)) for group in neighbours]
     changed = True
     while changed:
@@ -74,7 +74,7 @@ def _raise_lows(entries: Whole, neighbours: Sequence[Neighbours]) -> None:
 
 
 def _largest_share(ideal: Whole, neighbours: Sequence[Neighbours], bits: int) -> Fraction:
-    """What the ideal may be multiplied with so that the column of what is lacking is lawful."""
+    """Return the largest factor on the ideal for which the remainder column is valid."""
     sums = ideal.sum(axis=1)
     most, least = int(sums.max()), int(sums.min())
     if most == 0:
@@ -91,6 +91,6 @@ def _largest_share(ideal: Whole, neighbours: Sequence[Neighbours], bits: int) ->
 
 
 def _hops(neighbours: Sequence[Neighbours], rows: int) -> int:
-    """By how many units raising may lead an entry away from its ideal: one for each hop."""
+    """Return by how many units raising may change an entry: one for each hop."""
     named = [row for group in neighbours for row in group.rows]
     return 1 if len(set(named)) == len(named) else rows

@@ -1,4 +1,4 @@
-"""Evidence by simulation, for queries of more private elements than tables can hold."""
+"""Evidence by simulation, for queries with too many private elements for tables."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from numpy.typing import NDArray
 
 from tacit.errors import PlanError
 from tacit.kernels import compiled
-from tacit.privacy.evidence import STRENGTH, Decode, DecoderCells, Floats, ratio
+from tacit.privacy.evidence import STRENGTH, Decode, DecoderCells, Floats, divide
 from tacit.privacy.quality import Confusion
 
 Bits = NDArray[np.bool_]
 Reader = Callable[[Bits, NDArray[np.int64]], Bits]
-"""From noisy presence `[n][element]` and contexts `[n]` to literal answers `[n]`."""
+"""Returns literal answers `[n]` for noisy presence `[n][element]` and contexts `[n]`."""
 
 _BLOCK = 1 << 16
-"""Rows that are read at a time, so that memory stays small."""
+"""The number of rows evaluated at a time, to limit memory."""
 _READINGS = 1 << 15
-"""How many answers an outline is made of."""
+"""The number of answers evaluated for an outline."""
 _CONTEXTS = 16
-"""How many contexts an outline keeps apart; the rarer ones are one."""
+"""The number of contexts that an outline distinguishes; rarer ones are merged."""
 _LEVELS = (0.02, 0.1, 0.25, 0.4, 0.5)
-"""Flip probabilities that noise is drawn with for an outline, where it is too much to list."""
+"""Flip probabilities of the masks drawn for an outline, if there are too many to list."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SampledEvidence:
-    """History's windows of one query as rows; noise is drawn, always from the same seed.
+    """The windows of one query as rows; noise is simulated with a fixed seed.
 
-    The literal answer is all that a decoder looks at: noisy presence as such has too many
-    values. The same noise is used for all flip probabilities, so that figures for different
-    ones compare well. Of many rows the heaviest of either truth stand for the others.
+    A decoder uses only the literal answer, since noisy presence has too many values. The same
+    random numbers are used for all flip probabilities, so results for different ones are
+    comparable. If there are many rows, the heaviest true and false ones represent the others.
     """
 
     elements: tuple[str, ...]
@@ -44,11 +44,11 @@ class SampledEvidence:
     truth: Bits
     """`[row]`"""
     counts: Floats
-    """`[row]`: how many windows."""
+    """`[row]`: the number of windows."""
     read: Reader
     strength: float = STRENGTH
     draws: int = 64
-    """How often noise is drawn for each row."""
+    """The number of noise draws for each row."""
     most_rows: int = 4096
     seed: int = 1
     _chosen: NDArray[np.intp] = field(init=False, repr=False)
@@ -65,22 +65,22 @@ class SampledEvidence:
         chosen = self._heaviest()
         weights = self.counts[chosen].astype(np.float64)
         for value in (False, True):
-            kept = self.truth[chosen] == value
-            if kept.any() and weights[kept].sum() > 0:
-                weights[kept] *= self.counts[self.truth == value].sum() / weights[kept].sum()
+            same = self.truth[chosen] == value
+            if same.any() and weights[same].sum() > 0:
+                weights[same] *= self.counts[self.truth == value].sum() / weights[same].sum()
         object.__setattr__(self, "_chosen", chosen)
         object.__setattr__(self, "_weights", weights)
 
     @property
-    def there(self) -> float:
-        """In how many windows of history the query is true."""
+    def positives(self) -> float:
+        """The number of windows of history in which the query is true."""
         return float(self.counts[self.truth].sum())
 
     def outline(self, most_masks: int) -> NoiseOutline:
-        """A coarse picture that is quick to look at under any flip probabilities."""
+        """Build a coarse model that is quick to evaluate for any flip probabilities."""
         generator = np.random.Generator(np.random.SFC64(self.seed))
-        masks, chances = _masks(len(self.elements), most_masks, generator)
-        contexts = _commonest(self.contexts, self.counts)
+        masks, chances = _list_masks(len(self.elements), most_masks, generator)
+        contexts = _rank_contexts(self.contexts, self.counts)
         groups = 2 * contexts + self.truth
         totals = np.zeros(2 * (int(contexts.max(initial=0)) + 1))
         np.add.at(totals, groups, self.counts)
@@ -90,7 +90,7 @@ class SampledEvidence:
             weight = self.counts[rows].sum()
             if weight > 0:
                 times = max(1, _READINGS // len(masks) // 2)
-                # Evenly spread over the rows, with a start of its own for each mask.
+                # Spread evenly over the rows, with a random start for each mask.
                 spread = (generator.random((len(masks), 1)) + np.arange(times)) / times
                 sums = np.cumsum(self.counts[rows])
                 drawn = np.searchsorted(sums, spread.ravel() * sums[-1], side="right")
@@ -103,39 +103,41 @@ class SampledEvidence:
         )
 
     def confusion(self, flips: Floats, decode: Decode, threshold: float = 0.5) -> Confusion[float]:
-        """The windows to expect right, wrong and missed, as far as the draws tell."""
+        """Estimate the expected counts from the draws."""
         if decode == "posterior":
             return self.cells(flips).confusion(threshold)
         (_, fp), (missed, tp) = self._answered(flips).sum(axis=0).tolist()
         return Confusion(tp, fp, missed)
 
     def posterior(self, flips: Floats) -> Floats:
-        """`[context][answer]`: how likely the query is true, given its literal answer.
+        """Return `[context][answer]`: the probability of the query, given its literal answer.
 
         In each context the answer's share over all contexts counts for `strength` windows.
         """
-        return self.posterior_of(self._answered(flips))
+        return self.estimate_posterior(self._answered(flips))
 
     def confidence(self, flips: Floats) -> Floats:
-        """`[context][answer]`: how likely a literal answer is right."""
+        """Return `[context][answer]`: how likely a literal answer is right."""
         posterior = self.posterior(flips)
         return np.stack([1 - posterior[:, 0], posterior[:, 1]], axis=-1)
 
     def cells(self, flips: Floats) -> DecoderCells:
-        """All contexts and literal answers."""
+        """Return a cell for each context and literal answer."""
         seen = self._answered(flips)
-        return DecoderCells(self.posterior_of(seen).ravel(), seen[:, 1].ravel(), seen[:, 0].ravel())
+        return DecoderCells(
+            self.estimate_posterior(seen).ravel(), seen[:, 1].ravel(), seen[:, 0].ravel()
+        )
 
-    def posterior_of(self, seen: Floats) -> Floats:
-        """The posterior that `[context][truth][answer]` windows give."""
+    def estimate_posterior(self, seen: Floats) -> Floats:
+        """Estimate the posterior from windows `[context][truth][answer]`."""
         pooled = seen.sum(axis=0)
         rate = pooled[1].sum() / pooled.sum() if pooled.sum() else 0.5
         share = (pooled[1] + rate) / (pooled.sum(axis=0) + 1)
         total = seen.sum(axis=1) + self.strength
-        return ratio(seen[:, 1] + self.strength * share, total, share)
+        return divide(seen[:, 1] + self.strength * share, total, share)
 
     def _answered(self, flips: Floats) -> Floats:
-        """`[context][truth][answer]`: the windows in which the noise leads to an answer."""
+        """Return `[context][truth][answer]`: the windows in which noise leads to an answer."""
         contexts, truth = self.contexts[self._chosen], self.truth[self._chosen]
         cells = int(self.contexts.max(initial=0)) + 1
         groups = 4 * contexts + 2 * truth
@@ -159,7 +161,7 @@ class SampledEvidence:
         return seen.reshape(cells, 2, 2)
 
     def _heaviest(self) -> NDArray[np.intp]:
-        """The heaviest rows, half of them true if there are as many; ties are broken by lot."""
+        """Return the heaviest rows, half of them true if possible; ties are broken at random."""
         shuffled = np.random.Generator(np.random.SFC64(self.seed)).permutation(len(self.counts))
         order = shuffled[np.argsort(-self.counts[shuffled], kind="stable")]
         false, true = (order[self.truth[order] == value] for value in (False, True))
@@ -170,60 +172,60 @@ class SampledEvidence:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WideEvidence(SampledEvidence):
-    """Sampled evidence of a query that needs more of what is public than its context says.
+    """Sampled evidence of a query that depends on more public patterns than its context.
 
-    Rows are read by their *situation*, which is a context and the public atoms; a decoder
-    knows the context alone.
+    Rows are evaluated by their *situation*: the context and the public atoms. A decoder knows
+    only the context.
     """
 
-    homes: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    context_numbers: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     """`[situation]`: the number of its context."""
     number: int = 1
-    """How many contexts there are, seen or not."""
+    """The number of contexts, whether or not they were seen."""
 
     def _answered(self, flips: NDArray[np.float64]) -> NDArray[np.float64]:
-        seen = SampledEvidence._answered(self, flips)[: len(self.homes)]
+        seen = SampledEvidence._answered(self, flips)[: len(self.context_numbers)]
         answered = np.zeros((self.number, 2, 2))
-        np.add.at(answered, self.homes, seen)
+        np.add.at(answered, self.context_numbers, seen)
         return answered
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NoiseOutline:
-    """What sampled evidence comes to for each of many noises: for searches that look often.
+    """Precomputed answers of sampled evidence for many noise masks, for fast searches.
 
-    Flips decide only how likely each noise is, so the query need not be read again.
+    Flip probabilities only change how likely each mask is, so the query is not evaluated again.
     """
 
     masks: Bits
     """`[mask][element]`: which elements are flipped."""
     chances: Floats
-    """`[mask]`: how likely the mask was to be drawn, or 1 where all masks are listed."""
+    """`[mask]`: the probability with which the mask was drawn, or 1 if all masks are listed."""
     yes: Floats
     """`[context][truth][mask]`: the windows in which the literal answer is yes."""
     totals: Floats
     """`[context][truth]`: all windows."""
     evidence: SampledEvidence
 
-    def claims(self, flips: Floats, decode: Decode, threshold: float) -> tuple[float, float]:
-        """How many windows to expect claimed rightly and wrongly."""
+    def expect_claims(self, flips: Floats, decode: Decode, threshold: float) -> tuple[float, float]:
+        """Return the expected numbers of true and false claims."""
         if flips.ndim == 2:
-            # A picture of flips that are alike for what is there and what is not: their mean.
+            # Approximate by one flip probability for present and absent elements: their mean.
             present, counts = self.evidence.present, self.evidence.counts
             rates = (counts @ present + 0.5) / (counts.sum() + 1)
             flips = (1 - rates) * flips[:, 0] + rates * flips[:, 1]
-        seen = _heard(flips, self.masks, self.chances, self.yes)
+        seen = _expect_yes(flips, self.masks, self.chances, self.yes)
         if decode == "literal":
             fp, tp = seen.sum(axis=0).tolist()
             return tp, fp
         answered = np.stack([np.maximum(0.0, self.totals - seen), seen], axis=-1)
-        said = self.evidence.posterior_of(answered) >= threshold
-        return float(answered[:, 1][said].sum()), float(answered[:, 0][said].sum())
+        yes = self.evidence.estimate_posterior(answered) >= threshold
+        return float(answered[:, 1][yes].sum()), float(answered[:, 0][yes].sum())
 
 
 @compiled
-def _heard(flips: Floats, masks: Bits, chances: Floats, yes: Floats) -> Floats:
-    """`[context][truth]`: the windows to expect a yes in, each mask by how likely it is."""
+def _expect_yes(flips: Floats, masks: Bits, chances: Floats, yes: Floats) -> Floats:
+    """Return `[context][truth]`: the expected number of windows with a yes."""
     seen = np.zeros(yes.shape[:2])
     total = 0.0
     for place in range(len(masks)):
@@ -237,8 +239,8 @@ def _heard(flips: Floats, masks: Bits, chances: Floats, yes: Floats) -> Floats:
     return seen / total if total > 0 else seen
 
 
-def _masks(size: int, most: int, generator: np.random.Generator) -> tuple[Bits, Floats]:
-    """All noises if they are few; else some, drawn at several levels, and how likely each was."""
+def _list_masks(size: int, most: int, generator: np.random.Generator) -> tuple[Bits, Floats]:
+    """List all masks if they are few; otherwise draw some. Also return their probabilities."""
     if 2**size <= most:
         listed = (np.arange(2**size)[:, None] >> np.arange(size)) & 1 > 0
         return listed, np.ones(len(listed))
@@ -248,12 +250,12 @@ def _masks(size: int, most: int, generator: np.random.Generator) -> tuple[Bits, 
     chances = (np.array(_LEVELS) ** flipped * (1 - np.array(_LEVELS)) ** (size - flipped)).mean(
         axis=1
     )
-    # In units of a fair coin's, so that many elements do not make them vanish.
+    # Relative to fair coins, so that many elements do not cause underflow.
     return masks, chances * 2.0**size
 
 
-def _commonest(contexts: NDArray[np.int64], counts: Floats) -> NDArray[np.int64]:
-    """Contexts numbered by how common they are; the rare ones share the last number."""
+def _rank_contexts(contexts: NDArray[np.int64], counts: Floats) -> NDArray[np.int64]:
+    """Number contexts by how common they are; rare ones share the last number."""
     windows = np.bincount(contexts, counts)
     ranks = np.empty(len(windows), np.int64)
     ranks[np.argsort(-windows, kind="stable")] = np.arange(len(windows))

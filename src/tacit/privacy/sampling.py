@@ -1,9 +1,9 @@
-"""Drawing from channels: exactly the probabilities in their tables, compiled.
+"""Draw from channels with exactly the probabilities in their tables, in compiled code.
 
-A draw is a uniform whole number below 2**bits, looked up among the row's running sums. Its
-first byte nearly always decides, so the others are drawn only if they matter. Bytes are used
-once, in order, and none is ever rejected: a decision to draw more, or to leave bytes that
-were not looked at, never depends on a byte that is still to be used.
+A draw is a uniform whole number below 2**bits, looked up among the row's running sums. Its first
+byte nearly always decides, so the other bytes are used only if necessary. Each byte is used once,
+in order, and none is rejected: a decision to use more bytes, or to discard unread ones, never
+depends on a byte that is used later.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from tacit.privacy.channels import Channel
 from tacit.privacy.randomness import RandomSource
 
 _BLOCK = 1 << 16
-"""Random bytes that are drawn at a time: OpenSSL's largest request, and it stays in the cache."""
+"""Random bytes drawn at a time: OpenSSL's largest request, which fits into the cache."""
 _OPEN = -1
-"""In a guide: the first byte does not decide, or a symbol's number is too large to stand there."""
+"""In a guide: the first byte does not decide, or the symbol's number does not fit."""
 _LARGEST = 127
 _EVERY = np.array([~np.uint64(0)])
 """All lanes."""
 _USUAL_OCTETS = 2
-"""Random bytes that suffice for a draw in the mean; if they do not, there are more."""
+"""Random bytes that a draw needs on average; more are drawn if necessary."""
 _USUAL_WORDS = 12
-"""Random words that nearly always decide all 64 lanes of a word; if they do not, there are more."""
+"""Random words that nearly always decide all 64 lanes; more are drawn if necessary."""
 _NO_ROW = -1
-"""Instead of how many were drawn: a row that is asked for is not there."""
+"""Returned in place of the number of draws if a row does not exist."""
 
 
 class Sampler:
-    """Draws output symbols from the rows of one channel, or of several laid end to end.
+    """Draws output symbols from the rows of one channel, or of several channels in sequence.
 
-    The rows of channel number `c` begin at `offsets[c]`. Where the source is seeded,
-    `private` is False, and so is everything that was drawn.
+    The rows of channel number `c` begin at `offsets[c]`. If the source is seeded, `private` is
+    False, and nothing that was drawn is private.
     """
 
     def __init__(self, channels: Channel | Sequence[Channel], source: RandomSource) -> None:
@@ -53,7 +53,7 @@ class Sampler:
         self.extend((channels,) if isinstance(channels, Channel) else channels)
 
     def extend(self, channels: Sequence[Channel]) -> None:
-        """Lay more channels after those that are there."""
+        """Append channels."""
         if not channels:
             return
         heights = [len(channel.table) for channel in channels]
@@ -69,25 +69,25 @@ class Sampler:
 
     @property
     def private(self) -> bool:
-        """Whether what is drawn may be released as private."""
+        """Whether answers drawn with this sampler are private."""
         return self.source.private
 
     def sample(self, rows: NDArray[np.integer[Any]]) -> NDArray[np.int32]:
-        """For each row number, the number of an output symbol, each drawn independently."""
+        """Draw an output symbol for each row number, independently; return symbol numbers."""
         if not self.channels:
             raise PrivacyError("a sampler needs a channel to draw from")
         if rows.dtype.kind not in "iu":
-            raise PrivacyError(f"rows are drawn from by their numbers; got {rows.dtype}")
-        asked = np.ascontiguousarray(rows, dtype=np.int64)
-        symbols = np.empty(asked.shape, dtype=np.int32)
-        flat, drawn = asked.reshape(-1), symbols.reshape(-1)
+            raise PrivacyError(f"rows must be given by their whole numbers; got {rows.dtype}")
+        numbers = np.ascontiguousarray(rows, dtype=np.int64)
+        symbols = np.empty(numbers.shape, dtype=np.int32)
+        flat, drawn = numbers.reshape(-1), symbols.reshape(-1)
         done = 0
         while done < len(flat):
             left = len(flat) - done
-            octets = self.source.octets(min(_BLOCK, 8 * left, 8 + _USUAL_OCTETS * left))
+            octets = self.source.draw_octets(min(_BLOCK, 8 * left, 8 + _USUAL_OCTETS * left))
             done = _look_up(flat, drawn, done, octets, self._guide, self._sums, self._shifts)
             if done == _NO_ROW:
-                raise PrivacyError(f"the rows to draw from must lie between 0 and {self.rows - 1}")
+                raise PrivacyError(f"the rows to draw from must be between 0 and {self.rows - 1}")
         return symbols
 
     def __repr__(self) -> str:
@@ -104,14 +104,14 @@ def flip_bits(
 ) -> NDArray[np.uint64]:
     """Send each bit of each word through a flip channel, independently, 64 at a time.
 
-    Bits that are not set in `lanes` (of the same shape) are handed on untouched.
+    Bits that are not set in `lanes` (of the same shape) are returned unchanged.
 
-    Why it is exact: let F of 2**bits be the channel's flips. Each lane compares a uniform
+    Why it is exact: the channel flips with probability F / 2**bits. Each lane compares a uniform
     number U below 2**bits with F, most significant bit first, and is flipped if U < F. The
-    lane's bit of a random word is the next bit of its U. As long as U and F agree the lane is
-    undecided; at the first bit in which they differ it is flipped if F has the 1. A lane looks
-    at bits of its own alone, so lanes are independent, and further bits of a decided U would
-    not change U < F, so they need not be drawn. After F's last 1, U cannot get below it.
+    lane's bit of a random word is the next bit of its U. While U and F agree, the lane is
+    undecided; at the first bit in which they differ, it is flipped if F has the 1. Each lane uses
+    only its own bits, so lanes are independent. Further bits of a decided U would not change
+    U < F, so they are not drawn. After F's last 1, U can no longer be below F.
     """
     depth, threshold = _threshold(channel)
     mask = _EVERY if lanes is None else lanes
@@ -124,14 +124,14 @@ def flip_bits(
     done = 0
     while done < len(flat):
         left = len(flat) - done
-        random = source.words(min(_BLOCK // 8, depth * left, depth + _USUAL_WORDS * left))
+        random = source.draw_words(min(_BLOCK // 8, depth * left, depth + _USUAL_WORDS * left))
         done = _flip(flat, flipped, chosen, done, random, threshold, depth)
     return flipped.reshape(words.shape)
 
 
 @lru_cache(maxsize=1024)
 def _threshold(channel: Channel) -> tuple[int, np.uint64]:
-    """How many bits of a lane's number can matter, and the flips with their first bit on top."""
+    """Return how many bits of a lane's number matter, and the flips shifted to the top bit."""
     table = channel.table
     flips = int(table[0, -1])
     if table.shape != (2, 2) or flips != table[1, 0] or not 0 < 2 * flips <= 2**channel.bits:
@@ -150,13 +150,13 @@ def _flip(
     threshold: np.uint64,
     depth: int,
 ) -> int:
-    """Flip words from number `done` on while there is randomness for a whole one."""
+    """Flip words from number `done` on, while enough random words are left."""
     one, top = np.uint64(1), np.uint64(63)
     used = 0
     while done < len(words) and used + depth <= len(random):
         undecided = lanes[done if len(lanes) > 1 else 0]
         mask, left = np.uint64(0), threshold
-        # Shifting the threshold out to the left ends the loop after its last 1.
+        # The threshold is shifted out to the left, so the loop ends after its last 1.
         while undecided and left:
             bits = random[used]
             used += 1
@@ -172,7 +172,7 @@ def _flip(
 
 
 def _stacked(above: NDArray[np.uint64], below: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Running sums of two sets of rows; the last sum of a row goes on to the right."""
+    """Stack two sets of running sums; shorter rows are padded with their last sum."""
     width = max(above.shape[1], below.shape[1])
     parts = [
         np.pad(part, ((0, 0), (0, width - part.shape[1])), mode="edge")
@@ -183,7 +183,7 @@ def _stacked(above: NDArray[np.uint64], below: NDArray[np.uint64]) -> NDArray[np
 
 
 def _running_sums(channels: Sequence[Channel]) -> NDArray[np.uint64]:
-    """`[row][symbol]`: the sum of a row up to and including a symbol; shorter rows are padded."""
+    """Return `[row][symbol]`: the sum of a row up to and including a symbol, padded."""
     width = max(channel.table.shape[1] for channel in channels)
     sums = np.empty((sum(len(channel.table) for channel in channels), width), np.uint64)
     begin = 0
@@ -198,8 +198,8 @@ def _running_sums(channels: Sequence[Channel]) -> NDArray[np.uint64]:
 
 @compiled
 def _guide(sums: NDArray[np.uint64], shifts: NDArray[np.uint64]) -> NDArray[np.int8]:
-    """`[row][first byte]`: the symbol, if it is the same whatever bytes follow."""
-    guide = np.empty((len(sums), 256), dtype=np.int8)  # small, to stay near the processor
+    """Return `[row][first byte]`: the symbol, if it is the same whatever bytes follow."""
+    guide = np.empty((len(sums), 256), dtype=np.int8)  # small, to stay in the cache
     rest = np.uint64(2**56 - 1)
     for row in range(len(sums)):
         low = high = 0
@@ -224,7 +224,7 @@ def _look_up(
     sums: NDArray[np.uint64],
     shifts: NDArray[np.uint64],
 ) -> int:
-    """Draw from number `done` on while there are bytes for a whole number."""
+    """Draw from number `done` on, while enough random bytes are left."""
     used = 0
     while done < len(rows) and used + 8 <= len(octets):
         row = rows[done]

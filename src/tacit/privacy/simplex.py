@@ -1,7 +1,7 @@
-"""A small linear programme, solved where it stands: no call leaves compiled code.
+"""A revised simplex method for small linear programmes, callable from compiled code.
 
-`maximise` climbs from a basis that is known to be feasible. Nothing private rests on it: what
-comes out of it is a wish, which is rounded and audited like any other.
+`maximise` starts from a feasible basis. Privacy does not depend on it: its result is rounded and
+audited like any other table.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
 GAIN = 1e-10
-"""A column that promises less than this is not worth entering; worths are about 1."""
+"""A column enters only if it gains more than this; worths are about 1."""
 _PIVOT = 1e-9
-"""A smaller number in its place would blow up rounding errors."""
+"""A smaller pivot would amplify rounding errors."""
 _TIE = 1e-12
 _SLIP = 1e-9
-"""A weight that is this far below nothing at the end is a mistake."""
+"""A final weight below minus this is an error."""
 _FRESH = 40
-"""After so many exchanges the inverse is computed anew."""
+"""The inverse is recomputed after this many pivots."""
 
 
 @compiled
 def maximise(
     columns: Floats,
     worth: Floats,
-    laws: Indices,
+    constraints: Indices,
     factors: Floats,
     right: Floats,
     basis: Indices,
@@ -37,42 +37,42 @@ def maximise(
     values: Floats,
     limit: int,
 ) -> bool:
-    """Weights >= 0 of columns that sum to `right` and are worth most.
+    """Find weights >= 0 of columns that sum to `right` and have the highest worth.
 
-    The columns are the full ones, `[column][row]`, with their worth, and after them one for
-    each of the laws, worth nothing: its factor in the law's first row and -1 in its second.
-    `basis` names a column for each row, `inverse` undoes them and `values` are their weights;
-    all three are carried on in place. Of several best columns the first enters. After a run of
-    exchanges that change nothing, Bland's rule takes over, which cannot go round in circles.
-    Says whether it arrived within `limit` exchanges.
+    The columns are the dense ones, `[column][row]`, with their worth, followed by one for each
+    constraint, with worth 0: its factor in the constraint's first row and -1 in its second.
+    `basis` has a column for each row, `inverse` is the inverse of these columns, and `values` are
+    their weights; all three are updated in place. Of several best columns the first enters. After
+    a run of pivots without progress, Bland's rule takes over, which cannot cycle. Return whether
+    the optimum was reached within `limit` pivots.
     """
-    standing = 0
+    stalled = 0
     direction = np.empty(len(right))
     for turn in range(limit):
-        if turn % _FRESH == _FRESH - 1 and not settle(
-            columns, laws, factors, right, basis, inverse, values
+        if turn % _FRESH == _FRESH - 1 and not refactorise(
+            columns, constraints, factors, right, basis, inverse, values
         ):
             return False
         prices = dual_prices(worth, basis, inverse)
-        careful = standing > len(right)
-        enters = _entering(columns, worth, laws, factors, prices, careful)
+        careful = stalled > len(right)
+        enters = _choose_entering(columns, worth, constraints, factors, prices, careful)
         if enters < 0:
-            settled = settle(columns, laws, factors, right, basis, inverse, values)
-            return settled and values.min() > -_SLIP
-        _look(columns, laws, factors, enters, inverse, direction)
-        leaves = _leaving(direction, values, basis, careful)
+            solved = refactorise(columns, constraints, factors, right, basis, inverse, values)
+            return solved and values.min() > -_SLIP
+        _compute_direction(columns, constraints, factors, enters, inverse, direction)
+        leaves = _choose_leaving(direction, values, basis, careful)
         if leaves < 0:
             return False
         step = max(0.0, values[leaves] / direction[leaves])
-        standing = 0 if step > _TIE else standing + 1
-        _exchange(direction, leaves, step, inverse, values)
+        stalled = 0 if step > _TIE else stalled + 1
+        _pivot(direction, leaves, step, inverse, values)
         basis[leaves] = enters
     return False
 
 
 @compiled
 def dual_prices(worth: Floats, basis: Indices, inverse: Floats) -> Floats:
-    """What one more of each row's right-hand side would be worth."""
+    """Return the dual price of each row."""
     prices = np.zeros(len(basis))
     for place in range(len(basis)):
         if basis[place] < len(worth):
@@ -82,15 +82,15 @@ def dual_prices(worth: Floats, basis: Indices, inverse: Floats) -> Floats:
 
 
 @compiled
-def _entering(
+def _choose_entering(
     columns: Floats,
     worth: Floats,
-    laws: Indices,
+    constraints: Indices,
     factors: Floats,
     prices: Floats,
     first: bool,
 ) -> int:
-    """The column that promises most, or the first that promises anything; -1 for none."""
+    """Return the column with the largest reduced gain, or the first with any; -1 if none."""
     best, chosen = GAIN, -1
     for column in range(len(columns)):
         gain = worth[column]
@@ -100,39 +100,42 @@ def _entering(
             best, chosen = gain, column
             if first:
                 return chosen
-    for law in range(len(laws)):
-        gain = prices[laws[law, 1]] - factors[law] * prices[laws[law, 0]]
+    for constraint in range(len(constraints)):
+        gain = (
+            prices[constraints[constraint, 1]]
+            - factors[constraint] * prices[constraints[constraint, 0]]
+        )
         if gain > best:
-            best, chosen = gain, len(columns) + law
+            best, chosen = gain, len(columns) + constraint
             if first:
                 return chosen
     return chosen
 
 
 @compiled
-def _look(
+def _compute_direction(
     columns: Floats,
-    laws: Indices,
+    constraints: Indices,
     factors: Floats,
     enters: int,
     inverse: Floats,
     direction: Floats,
 ) -> None:
-    """What one of the entering column takes from each weight."""
-    law = enters - len(columns)
+    """Write by how much each weight falls per unit of the entering column."""
+    constraint = enters - len(columns)
     for row in range(len(direction)):
         direction[row] = 0.0
-        if law >= 0:
-            direction[row] += factors[law] * inverse[row, laws[law, 0]]
-            direction[row] -= inverse[row, laws[law, 1]]
+        if constraint >= 0:
+            direction[row] += factors[constraint] * inverse[row, constraints[constraint, 0]]
+            direction[row] -= inverse[row, constraints[constraint, 1]]
         else:
             for other in range(len(direction)):
                 direction[row] += inverse[row, other] * columns[enters, other]
 
 
 @compiled
-def _leaving(direction: Floats, values: Floats, basis: Indices, first: bool) -> int:
-    """The place whose weight comes down to nothing first; -1 if none does."""
+def _choose_leaving(direction: Floats, values: Floats, basis: Indices, first: bool) -> int:
+    """Return the place whose weight reaches 0 first; -1 if none does."""
     chosen, least = -1, np.inf
     for row in range(len(direction)):
         if direction[row] <= _PIVOT:
@@ -148,7 +151,7 @@ def _leaving(direction: Floats, values: Floats, basis: Indices, first: bool) -> 
 
 
 @compiled
-def _exchange(direction: Floats, leaves: int, step: float, inverse: Floats, values: Floats) -> None:
+def _pivot(direction: Floats, leaves: int, step: float, inverse: Floats, values: Floats) -> None:
     rows = len(direction)
     for other in range(rows):
         inverse[leaves, other] /= direction[leaves]
@@ -161,24 +164,24 @@ def _exchange(direction: Floats, leaves: int, step: float, inverse: Floats, valu
 
 
 @compiled
-def settle(
+def refactorise(
     columns: Floats,
-    laws: Indices,
+    constraints: Indices,
     factors: Floats,
     right: Floats,
     basis: Indices,
     inverse: Floats,
     values: Floats,
 ) -> bool:
-    """Compute the inverse and the weights anew; False if the basis is no basis."""
+    """Recompute the inverse and the weights; return False if the basis is singular."""
     rows = len(right)
     work = np.zeros((rows, 2 * rows))
     whole = np.zeros((rows, rows))
     for place in range(rows):
-        law = basis[place] - len(columns)
-        if law >= 0:
-            whole[laws[law, 0], place] += factors[law]
-            whole[laws[law, 1], place] -= 1.0
+        constraint = basis[place] - len(columns)
+        if constraint >= 0:
+            whole[constraints[constraint, 0], place] += factors[constraint]
+            whole[constraints[constraint, 1], place] -= 1.0
         else:
             for row in range(rows):
                 whole[row, place] = columns[basis[place], row]
@@ -208,7 +211,7 @@ def settle(
         values[place] = 0.0
         for row in range(rows):
             inverse[place, row] = work[place, rows + row]
-    # The second round takes back what the first one's rounding left.
+    # The second round corrects the rounding error of the first.
     lacking = np.empty(rows)
     for _ in range(2):
         for row in range(rows):

@@ -1,4 +1,4 @@
-"""The best channel for one context: which mixture of columns, and its table of whole numbers."""
+"""Design the best channel for one context: a mixture of columns, rounded to whole numbers."""
 
 from __future__ import annotations
 
@@ -13,47 +13,47 @@ from numpy.typing import NDArray
 from tacit.errors import PrivacyError
 from tacit.privacy.channel_audit import Neighbours, check_rows
 from tacit.privacy.channels import BITS, Channel
-from tacit.privacy.columns import best_mixture
+from tacit.privacy.columns import find_best_mixture
 from tacit.privacy.distances import (
     Floats,
     Indices,
-    contracted,
-    distances_between,
-    firsts_of,
-    mapped,
-    tells,
+    compute_distances,
+    contract,
+    distinguishes,
+    find_firsts,
+    map_groups,
 )
 from tacit.privacy.rounding import round_table
 
 LARGEST = 64
-"""More classes than these are not dealt with."""
+"""The largest number of classes of a channel."""
 _TRACED = 256
-"""Among more classes than these, those that need not be told apart are not looked for."""
+"""With more classes than this, equivalent classes are not searched for by distance."""
 _REMEMBERED = 1024
-"""So many mixtures are kept, each of at most as many numbers as there are pairs of classes."""
+"""The number of cached mixtures; each has at most as many numbers as pairs of classes."""
 _RARE = 1e-12
-"""A column that comes more rarely than the likeliest by this factor is left out."""
+"""A column is left out if it is rarer than the most likely one by this factor."""
 _IDLE = 1e-12
-"""Telling something that is worth less is telling it for nothing."""
+"""A relative utility below this does not justify releasing anything."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChannelProblem:
-    """What may be told in a context, to whom it must stay hidden, and what it is worth.
+    """The input of a channel's design: classes, their prior, neighbours, rewards and penalties.
 
-    Classes may have the same answers and yet be different: those that others are nearer to.
+    Different classes may have the same answers, if their distances to other classes differ.
     """
 
     answers: NDArray[np.bool_]
-    """`[class][query]`: the answers that each class stands for."""
+    """`[class][query]`: the true answers in each class."""
     prior: Floats
-    """How likely each class is; sums to 1."""
+    """The probability of each class; sums to 1."""
     neighbours: tuple[Neighbours, ...]
-    """Groups of classes that must be hard to tell apart."""
+    """Groups of classes that must be within an epsilon of each other."""
     reward: Floats
-    """For each query, the worth of a yes that is true."""
+    """For each query, the gain of a true yes."""
     penalty: Floats
-    """For each query, the cost of a yes that is false."""
+    """For each query, the cost of a false yes."""
 
     def __post_init__(self) -> None:
         if self.answers.ndim != 2 or self.answers.dtype != np.bool_ or not len(self.answers):
@@ -74,54 +74,54 @@ class ChannelProblem:
 
     @property
     def gains(self) -> Floats:
-        """`[class][query]`: what a yes gains, times how likely the class is."""
+        """`[class][query]`: the gain of a yes, times the probability of the class."""
         worth = np.where(self.answers, self.reward, -self.penalty)
         return np.ascontiguousarray(self.prior[:, np.newaxis] * worth)
 
 
 class Solution(NamedTuple):
-    """The best mixture, in floats: fit for planning, not for sampling."""
+    """The best mixture, in floats: for planning only, not for sampling."""
 
     columns: Floats
-    """`[symbol][class]`: how likely a symbol is in a class."""
+    """`[symbol][class]`: the probability of a symbol in a class."""
     utility: float
-    """What is gained in a window on average, if queries are answered yes where that gains."""
+    """The expected gain per window, if queries are answered yes where that gains."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Design:
-    """A channel for a context, and how its symbols are read.
+    """A channel for a context, and the posteriors of its symbols.
 
-    Guarantee: that of the channel, which was audited for the choice's neighbours.
+    Guarantee: that of the channel, which was audited for the problem's neighbours.
     """
 
     channel: Channel
     posterior: Floats
-    """`[symbol][query]`: how likely the query is true where the symbol came."""
+    """`[symbol][query]`: the probability that the query is true, given the symbol."""
     utility: float
-    """What is gained in a window on average with this very table."""
+    """The expected gain per window with exactly this table."""
 
 
 def solve(choice: ChannelProblem) -> Solution:
-    """The mixture of lawful columns that is worth most, without a table.
+    """Find the mixture of valid columns with the highest utility, without a table.
 
     >>> from fractions import Fraction
-    >>> choice = Choice(np.array([[False], [True]]), np.array([0.5, 0.5]),
+    >>> choice = ChannelProblem(np.array([[False], [True]]), np.array([0.5, 0.5]),
     ...                 (Neighbours([0, 1], Fraction(1)),), np.ones(1), np.ones(1))
     >>> columns, utility = solve(choice)
     >>> columns.round(6).tolist(), round(utility, 6)
     ([[0.268941, 0.731059], [0.731059, 0.268941]], 0.231059)
     """
-    columns, place = _mixture(choice)
+    columns, place = _mix_columns(choice)
     utility = _utility(columns, _summed(choice.gains, place, columns.shape[1]))
     return Solution(columns[:, place], utility)
 
 
 def design(choice: ChannelProblem) -> Design:
-    """The best channel for a choice, audited, and how to read its symbols.
+    """Design the best channel for a problem, audited, and the posteriors of its symbols.
 
     >>> from fractions import Fraction
-    >>> choice = Choice(np.array([[False], [True]]), np.array([0.5, 0.5]),
+    >>> choice = ChannelProblem(np.array([[False], [True]]), np.array([0.5, 0.5]),
     ...                 (Neighbours([0, 1], Fraction(1)),), np.ones(1), np.ones(1))
     >>> made = design(choice)
     >>> made.channel
@@ -129,99 +129,99 @@ def design(choice: ChannelProblem) -> Design:
     >>> made.posterior.round(6).tolist(), round(made.utility, 6)
     ([[0.731059], [0.268941]], 0.231059)
     """
-    columns, place = _mixture(choice)
-    return read(choice, _tabled(columns, place, choice.neighbours))
+    columns, place = _mix_columns(choice)
+    return evaluate_channel(choice, _build_channel(columns, place, choice.neighbours))
 
 
-def read(choice: ChannelProblem, channel: Channel) -> Design:
-    """What the symbols of a channel on a choice's classes tell, and what that is worth."""
+def evaluate_channel(choice: ChannelProblem, channel: Channel) -> Design:
+    """Compute the posteriors and the utility of a channel on a problem's classes."""
     likely = channel.table / 2.0**channel.bits
     joint = choice.prior[:, np.newaxis] * likely
     seen = joint.sum(axis=0)
-    # A symbol that the prior rules out is read as if all classes were equally likely.
+    # For a symbol that is impossible under the prior, assume equally likely classes.
     joint[:, seen == 0] = likely[:, seen == 0]
     posterior = joint.T @ choice.answers / joint.sum(axis=0)[:, np.newaxis]
     return Design(channel, posterior, _utility(likely.T, choice.gains))
 
 
 def merge(choice: ChannelProblem, most: int = LARGEST) -> tuple[ChannelProblem, Indices]:
-    """Make one class of those that need not be told apart; also the new class of each old one.
+    """Merge equivalent classes; also return the new class of each old one.
 
-    Classes with the same answers are one if all others are equally far from each of them. No
-    channel is worth less for that: the average of their rows is as good and as lawful. If more
-    than `most` classes remain, all with the same answers are made one, which is lawful still,
-    but may be worth less, since what is far from one of them may be near to another.
+    Classes with the same answers are merged if every other class is equally far from each of
+    them. This costs no utility: the average of their rows is as good and still valid. If more
+    than `most` classes remain, all classes with the same answers are merged. This is still valid,
+    but may cost utility, since a class that is far from one of them may be near another.
     """
     same = np.unique(choice.answers, axis=0, return_inverse=True)[1].ravel()
-    place = _twins(same, choice.neighbours)
+    place = _group_twins(same, choice.neighbours)
     if place.max() < _TRACED:
         narrowed = _narrowed(choice, place)
-        distances = distances_between(narrowed.neighbours, len(narrowed.prior))
-        place = _modules(same[firsts_of(place)], distances)[place]
+        distances = compute_distances(narrowed.neighbours, len(narrowed.prior))
+        place = _split_modules(same[find_firsts(place)], distances)[place]
     if place.max() >= most:
         place = same
     return _narrowed(choice, place), place
 
 
-def _mixture(choice: ChannelProblem) -> tuple[Floats, Indices]:
-    """Likelihoods of symbols in classes, where too near ones are one; which one each class is."""
+def _mix_columns(choice: ChannelProblem) -> tuple[Floats, Indices]:
+    """Return symbol probabilities by merged class, and the merged class of each class."""
     classes = len(choice.answers)
     if classes > LARGEST:
         raise PrivacyError(
             f"a channel is designed for at most {LARGEST} classes; got {classes}."
             " Group the queries, so that each group has fewer"
         )
-    distances = distances_between(choice.neighbours, classes)
-    place = contracted(distances)
-    firsts = firsts_of(place)
+    distances = compute_distances(choice.neighbours, classes)
+    place = contract(distances)
+    firsts = find_firsts(place)
     gains = _summed(choice.gains, place, len(firsts))
     silent = np.ones((1, len(firsts)))
     worth_of_silence, scale = _utility(silent, gains), float(np.abs(gains).sum())
     if np.maximum(gains, 0).sum() <= worth_of_silence + _IDLE * scale:
         return silent, place
     near = np.exp(-distances[firsts][:, firsts])
-    mixed = _weighed(near.tobytes(), (gains / scale).tobytes(), len(firsts))
+    mixed = _solve_cached(near.tobytes(), (gains / scale).tobytes(), len(firsts))
     if not mixed.any() or _utility(mixed, gains) <= worth_of_silence + _IDLE * scale:
         return silent, place
     return mixed[mixed.max(axis=1) > _RARE * mixed.max()], place
 
 
 @lru_cache(_REMEMBERED)
-def _weighed(near: bytes, gains: bytes, classes: int) -> Floats:
-    """The columns of the best mixture, each times its weight.
+def _solve_cached(near: bytes, gains: bytes, classes: int) -> Floats:
+    """Return the columns of the best mixture, each times its weight.
 
-    A planner asks for the same ones over and over: for both decodings, and once more at the end.
+    Results are cached: a planner solves the same problem for both decodings and at the end.
     """
-    columns, worth, used, weights, well = best_mixture(
+    columns, worth, used, weights, well = find_best_mixture(
         np.frombuffer(near).reshape(classes, classes).copy(),
         np.frombuffer(gains).reshape(classes, -1).copy(),
     )
     if well and np.isfinite(weights).all():
         columns = columns[used]
     else:
-        weights = highs(columns, worth)
+        weights = solve_with_highs(columns, worth)
     mixed: Floats = columns * np.maximum(weights, 0)[:, np.newaxis]
     mixed.flags.writeable = False
     return mixed
 
 
-def highs(columns: Floats, worth: Floats) -> Floats:
-    """The same linear programme by HiGHS, for what the compiled one cannot do."""
+def solve_with_highs(columns: Floats, worth: Floats) -> Floats:
+    """Solve the linear programme with HiGHS, if the compiled solver failed."""
     from scipy.optimize import linprog
 
     solved = linprog(-worth, A_eq=columns.T, b_eq=np.ones(columns.shape[1]), method="highs")
     if solved.x is None:
-        # The column of all classes is always there and always feasible.
+        # The column of all classes is always present and feasible.
         return np.asarray((columns == 1).all(axis=1), dtype=np.float64)
     return np.asarray(solved.x, dtype=np.float64)
 
 
-def _tabled(columns: Floats, place: Indices, neighbours: tuple[Neighbours, ...]) -> Channel:
-    """The table of whole numbers; what rounding leaves over goes to the likeliest symbol.
+def _build_channel(columns: Floats, place: Indices, neighbours: tuple[Neighbours, ...]) -> Channel:
+    """Build the channel; the rounding remainder goes to the most likely symbol.
 
-    Classes that are treated as one get the same row, whatever their epsilon.
+    Merged classes get the same row, whatever their epsilon.
     """
-    groups = mapped(list(filter(tells, neighbours)), place)
+    groups = map_groups(list(filter(distinguishes, neighbours)), place)
     entries, lacking = round_table(columns.T.tolist(), groups, BITS)
     entries[:, int(columns.sum(axis=1).argmax())] += np.array(lacking, dtype=np.object_)
     table = entries.astype(np.uint64)
@@ -239,18 +239,18 @@ def _summed(gains: Floats, place: Indices, number: int) -> Floats:
 
 
 def _narrowed(choice: ChannelProblem, place: Indices) -> ChannelProblem:
-    firsts = firsts_of(place)
+    firsts = find_firsts(place)
     return ChannelProblem(
         choice.answers[firsts],
         np.bincount(place, choice.prior).astype(np.float64),
-        mapped(choice.neighbours, place),
+        map_groups(choice.neighbours, place),
         choice.reward,
         choice.penalty,
     )
 
 
-def _twins(same: Indices, neighbours: Sequence[Neighbours]) -> Indices:
-    """One number for the classes that have the same answers and are in the same groups."""
+def _group_twins(same: Indices, neighbours: Sequence[Neighbours]) -> Indices:
+    """Number the classes so that those with equal answers and equal groups share a number."""
     groups: list[list[int]] = [[number] for number in same.tolist()]
     for number, group in enumerate(neighbours):
         for row in group.rows:
@@ -259,11 +259,11 @@ def _twins(same: Indices, neighbours: Sequence[Neighbours]) -> Indices:
     return np.array([numbers.setdefault(tuple(key), len(numbers)) for key in groups])
 
 
-def _modules(same: Indices, distances: Floats) -> Indices:
-    """The fewest classes such that distances between two of them do not depend on the member.
+def _split_modules(same: Indices, distances: Floats) -> Indices:
+    """Return the coarsest partition in which distances between parts do not depend on members.
 
-    Begins with a class for each vector of answers and splits those in which members are not
-    equally far from something outside; what is never split need not be.
+    Start with a part for each vector of answers, and split parts whose members have different
+    distances to a class outside, until none is left.
     """
     rounded = distances.round(9)
     place, number = same, 0

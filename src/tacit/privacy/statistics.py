@@ -1,4 +1,4 @@
-"""What history says about the windows of one policy's subjects: the input of planning hooks."""
+"""Statistics of history for the subjects of one policy: the input of planning hooks."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ from tacit.privacy.prior import Prior
 from tacit.privacy.sampled_evidence import SampledEvidence
 from tacit.spec.columntypes import RecordedTypes
 
-Found: TypeAlias = Evidence | SampledEvidence
+AnyEvidence: TypeAlias = Evidence | SampledEvidence
 
 
 @dataclass(frozen=True, eq=False)
 class Statistics:
-    """What history says about the windows of one policy's subjects."""
+    """Statistics of the windows of one policy's subjects."""
 
     policy: Policy
     fine: Policy
-    """The policy that answers are drawn for: where components are large, refined."""
+    """The policy that answers are drawn for: refined if components are large."""
     exposure: Exposure
-    """Of the fine policy."""
-    touched: tuple[AffectedQuery, ...]
+    """The exposure of the fine policy."""
+    affected: tuple[AffectedQuery, ...]
     windows: float
     positives: NDArray[np.float64]
-    """For each query, in how many windows it is true."""
+    """For each query, the number of windows in which it is true."""
     priors: tuple[Prior, ...]
     """For each component."""
-    evidence: tuple[Found, ...]
-    """For each touched query, the windows in which private events may change it."""
-    sightings: PaneCounts | None = None
-    """How private elements are spread over the panes of windows, where these slide."""
+    evidence: tuple[AnyEvidence, ...]
+    """For each affected query, the windows in which private events may change it."""
+    pane_counts: PaneCounts | None = None
+    """The distribution of private elements over panes, if windows slide."""
     columns: RecordedTypes = field(default_factory=dict)
-    """The types of columns in history."""
+    """The column types in history."""
 
     @property
     def exact(self) -> NDArray[np.float64]:
-        """For each query, the windows in which it is true whatever private events do."""
+        """For each query, the number of windows in which it is true whatever private events do."""
         exact = self.positives.copy()
-        for part, known in zip(self.touched, self.evidence, strict=True):
-            exact[part.query] -= known.there
+        for part, known in zip(self.affected, self.evidence, strict=True):
+            exact[part.query] -= known.positives
         return exact

@@ -38,7 +38,7 @@ class Plain:
         """The function of what is now."""
         return self._function(self.now)
 
-    def tried(self, changes: Mapping[str, float]) -> float:
+    def try_changes(self, changes: Mapping[str, float]) -> float:
         """Remember what was tried."""
         self.trials.append(dict(changes))
         return self._function(self.now | dict(changes))
@@ -204,5 +204,5 @@ def test_the_algorithm_as_printed_is_refused_by_the_audit(elements: str, steps: 
     shares = printed(policy, lambda epsilons: epsilons["a"], steps)
     assert sum(shares.values()) > 1
     with pytest.raises(AuditError):
-        Elements.flipped(policy, shares)
-    Elements.flipped(policy, printed(policy, lambda epsilons: 0.0, 0))
+        Elements.from_epsilons(policy, shares)
+    Elements.from_epsilons(policy, printed(policy, lambda epsilons: 0.0, 0))

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.patterns.tree import And, Not, Or, Pattern
-from tacit.privacy.components import Component, exposure
+from tacit.privacy.components import Component, find_exposure
 from tacit.privacy.mechanisms.optimal import blocks as module
-from tacit.privacy.mechanisms.optimal.blocks import ComponentChannels, literally
+from tacit.privacy.mechanisms.optimal.blocks import ComponentChannels, read_literally
 from tacit.privacy.policies import Policy, PrivatePattern
 from tacit.privacy.prior import Prior
 
@@ -40,7 +40,7 @@ def random_component(rng: Random) -> Component | None:
         for n in range(rng.randint(1, 3))
     )
     queries = [random_query(rng) for _ in range(rng.randint(1, 6))]
-    found = exposure(Policy(patterns), queries).components
+    found = find_exposure(Policy(patterns), queries).components
     return rng.choice(found) if found else None
 
 
@@ -104,7 +104,7 @@ def test_parts_that_no_private_pattern_links_have_blocks_of_their_own() -> None:
         PrivatePattern("q", frozenset({"z", "u"}), Fraction(2)),
     )
     queries: list[Pattern] = [And("x", "a"), And("z", "b"), And("a", Or("y", "u")), And("u", "b")]
-    (component,) = exposure(Policy(patterns), queries).components
+    (component,) = find_exposure(Policy(patterns), queries).components
     channels = made(component, Random(1))
     names = [str(signal) for signal in component.signals]
     both = channels.outline(np.array([name == "b" for name in names]))
@@ -118,7 +118,13 @@ def test_a_symbol_is_read_as_what_most_of_its_likelihood_stands_for() -> None:
     answers = np.array([[False, False], [True, False], [False, True], [True, True]])
     columns = np.array([[3.0, 1, 1, 1], [1, 3, 1, 3], [1, 1, 3, 3]])
     # Of the other query the last two symbols say as much for as against: that is a no.
-    assert literally(columns, answers).tolist() == [[False, False], [True, False], [False, True]]
+    assert read_literally(columns, answers).tolist() == [
+        [False, False],
+        [True, False],
+        [False, True],
+    ]
     nudged = columns * (1 + 1e-13 * np.random.default_rng(1).standard_normal(columns.shape))
-    assert np.array_equal(literally(nudged, answers), literally(columns, answers))
-    assert np.array_equal(literally(columns * 2.0**60, answers), literally(columns, answers))
+    assert np.array_equal(read_literally(nudged, answers), read_literally(columns, answers))
+    assert np.array_equal(
+        read_literally(columns * 2.0**60, answers), read_literally(columns, answers)
+    )

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from tacit.patterns.booleans import pack_rows
 from tacit.patterns.language import parse_pattern
 from tacit.patterns.tree import And, Not, Or, Pattern
-from tacit.privacy.components import Component, exposure
-from tacit.privacy.mechanisms.optimal.blocks import ComponentChannels, Context, literally
+from tacit.privacy.components import Component, find_exposure
+from tacit.privacy.mechanisms.optimal.blocks import ComponentChannels, Context, read_literally
 from tacit.privacy.mechanisms.optimal.contexts import Contexts, DrawnSymbols
 from tacit.privacy.noise import Noise
 from tacit.privacy.policies import Policy, PrivatePattern
@@ -32,7 +32,7 @@ def component(groups: dict[str, str], queries: list[Pattern]) -> Component:
         PrivatePattern(name, frozenset(types.split()), Fraction(n + 1, 2))
         for n, (name, types) in enumerate(groups.items())
     )
-    (found,) = exposure(Policy(patterns), queries).components
+    (found,) = find_exposure(Policy(patterns), queries).components
     return found
 
 
@@ -168,7 +168,7 @@ def slow(
     symbols: dict[int, tuple[list[int], Bits, NDArray[np.float64]]] = {}
     for context in contexts._contexts:
         for block, design in context.blocks:
-            literal = literally(design.channel.table.T.astype(float), block.choice.answers)
+            literal = read_literally(design.channel.table.T.astype(float), block.choice.answers)
             for symbol in range(design.channel.table.shape[1]):
                 told = design.posterior[symbol, list(block.columns)]
                 read = literal[symbol, list(block.columns)]

@@ -10,9 +10,9 @@ import pytest
 from tacit.patterns.language import parse_pattern
 from tacit.patterns.tree import Pattern
 from tacit.privacy import components
-from tacit.privacy.components import Exposure, exposure
+from tacit.privacy.components import Exposure, find_exposure
 from tacit.privacy.mechanisms.optimal import expectation
-from tacit.privacy.mechanisms.optimal.blocks import ComponentChannels, literally
+from tacit.privacy.mechanisms.optimal.blocks import ComponentChannels, read_literally
 from tacit.privacy.mechanisms.optimal.expectation import OptimalExpectation
 from tacit.privacy.policies import Policy, PrivatePattern
 from tacit.privacy.prior import Prior
@@ -31,7 +31,7 @@ def history(policy: Policy, texts: list[str], seed: int, rows: int = 12) -> Stat
     """Statistics of a history that is made up, each component for itself."""
     rng = np.random.default_rng(seed)
     queries: list[Pattern] = [parse_pattern(text) for text in texts]
-    found = exposure(policy, queries)
+    found = find_exposure(policy, queries)
     priors = []
     for component in found.components:
         signals = rng.random((rows, len(component.signals))) < 0.6
@@ -59,9 +59,9 @@ def spelt_out(
                 if part not in opened:
                     cells[part].append((float(sure), bool(sure), windows))
             for block, design in context.blocks:
-                chances = prior.of_choices(signals, list(block.variables))
+                chances = prior.choice_probabilities(signals, list(block.variables))
                 table = design.channel.table / 2.0**design.channel.bits
-                literal = literally(table.T, block.choice.answers)
+                literal = read_literally(table.T, block.choice.answers)
                 for symbol in range(table.shape[1]):
                     seen = chances * table[block.place, symbol]
                     for column, part in zip(block.columns, block.parts, strict=True):
@@ -110,7 +110,7 @@ def test_expected_counts_are_those_of_all_contexts_choices_and_symbols(
     for seed in range(3):
         statistics = history(POLICY, QUERIES, seed)
         assert len(statistics.exposure.components) == (2 if joined == 0 else 1)
-        made = OptimalExpectation(statistics, POLICY.scaled(share), 0.4)
+        made = OptimalExpectation(statistics, POLICY.scale(share), 0.4)
         epsilons = [p.epsilon for o in made.channels() for p in o.component.patterns]
         assert sorted(epsilons) == [share, share * Fraction(3, 2)]
         found = made.confusion(0.4, threshold)
@@ -134,7 +134,7 @@ def test_literal_counts_of_several_components_are_exact_for_all_their_cells(
 def test_a_smaller_share_of_epsilon_is_expected_to_do_worse() -> None:
     statistics = history(POLICY, QUERIES, 1)
     quality = [
-        OptimalExpectation(statistics, POLICY.scaled(Fraction(share)))
+        OptimalExpectation(statistics, POLICY.scale(Fraction(share)))
         .confusion(0.5, 0.5)
         .total()
         .quality(0.5)

@@ -73,7 +73,7 @@ class Timed(Noise):
         self.given: list[NDArray[np.int64]] = []
         self._rng = np.random.default_rng(seed)
 
-    def moments(self, count: int, span: int) -> NDArray[np.int64]:
+    def draw_times(self, count: int, span: int) -> NDArray[np.int64]:
         """Known times."""
         self.given.append(self._rng.integers(0, span, count))
         return self.given[-1]

@@ -50,8 +50,8 @@ def from_scratch(
     for one in known:
         flips = np.array([1 / (1 + np.exp(epsilons[name])) for name in one.elements])
         if isinstance(one, SampledEvidence):
-            right, wrong = one.outline(4096).claims(flips, decode, 0.45)
-            found = Confusion(right, wrong, one.there - right)
+            right, wrong = one.outline(4096).expect_claims(flips, decode, 0.45)
+            found = Confusion(right, wrong, one.positives - right)
         else:
             found = one.confusion(flips, decode, 0.45)
         tp, fp, fn = tp + found.tp, fp + found.fp, fn + found.fn
@@ -81,7 +81,7 @@ def test_trials_and_moves_give_what_reckoning_from_scratch_gives(
     for step in steps:
         before = standing.value
         expected = from_scratch(known, now | step, 0.25, exact, decode)
-        assert standing.tried(step) == pytest.approx(expected)
+        assert standing.try_changes(step) == pytest.approx(expected)
         assert standing.value == before
         standing.move(step)
         now |= step

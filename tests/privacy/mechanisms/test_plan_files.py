@@ -126,7 +126,7 @@ def test_contexts_of_history_are_read_and_not_planned_anew() -> None:
 @EVERY_WAY
 def test_a_scheme_for_more_epsilon_than_is_granted_is_refused(mechanism: str, decode: str) -> None:
     """What is granted is said by the specification alone."""
-    less = Policy(POLICY.patterns).scaled(Fraction(9, 10))
+    less = Policy(POLICY.patterns).scale(Fraction(9, 10))
     with pytest.raises((PlanError, PrivacyError)):
         read_mechanism(mechanism, plain(mechanism, decode), less, QUERIES)
 

@@ -310,7 +310,7 @@ def test_what_asks_for_a_private_event_past_a_limit_cannot_be_made() -> None:
         def answer(self, *_: Any) -> Any:
             """Nothing."""
 
-    assert Curious([Name("p")], {"a"}, PatternIndex()).asks == (Name("p"),)
+    assert Curious([Name("p")], {"a"}, PatternIndex()).inputs == (Name("p"),)
     with pytest.raises(PrivacyError, match="public events alone"):
         Curious([Name("p"), Name("a")], {"a"}, PatternIndex())
 
@@ -341,7 +341,7 @@ def test_a_plan_from_before_limits_has_a_prior_of_one_half(tmp_path: Path) -> No
     assert read.past is None
     (scheme,) = read.mechanisms
     assert isinstance(scheme, Flips)
-    for part, likely in zip(scheme.touched, scheme.public.likely, strict=True):
+    for part, likely in zip(scheme.affected, scheme.public.likely, strict=True):
         assert np.array_equal(likely, np.where(part.decided < 0, 0.5, part.decided))
 
 
@@ -362,7 +362,7 @@ def test_a_plan_cannot_unsay_what_public_events_decide() -> None:
     plain["schemes"][0]["alone"] = {query: [0.25] * len(t) for query, t in tables.items()}
     (scheme,) = Plan.from_dict(plain, spec).mechanisms
     assert isinstance(scheme, Flips)
-    for part, likely in zip(scheme.touched, scheme.public.likely, strict=True):
+    for part, likely in zip(scheme.affected, scheme.public.likely, strict=True):
         assert np.array_equal(likely, np.where(part.decided < 0, 0.25, part.decided))
 
 

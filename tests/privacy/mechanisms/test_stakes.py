@@ -9,7 +9,7 @@ import pytest
 
 from tacit.patterns.tree import And, Or, Pattern
 from tacit.privacy import components
-from tacit.privacy.components import exposure
+from tacit.privacy.components import find_exposure
 from tacit.privacy.mechanisms.optimal.stakes import PartModel
 from tacit.privacy.policies import Policy, PrivatePattern
 from tacit.privacy.prior import Prior
@@ -20,7 +20,7 @@ def outlook(query: Pattern, rates: tuple[float, float], epsilon: int) -> PartMod
     policy = Policy(
         tuple(PrivatePattern(name, frozenset(name), Fraction(epsilon)) for name in "xy")
     )
-    found = exposure(policy, [query])
+    found = find_exposure(policy, [query])
     assert len(found.components) == 2
     priors = [Prior.from_rates(np.array([rate]), 0) for rate in rates]
     for prior in priors:
@@ -36,7 +36,7 @@ def _apart(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_query_with_one_part_has_all_at_stake() -> None:
     policy = Policy((PrivatePattern("x", frozenset("x"), Fraction(1)),))
-    found = exposure(policy, [And("x", "a")])
+    found = find_exposure(policy, [And("x", "a")])
     (stakes,) = PartModel(found, [Prior.from_rates(np.array([0.5]), 1)]).stakes(0.3)
     assert stakes.tolist() == [[pytest.approx(0.7), pytest.approx(0.3)]]
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tacit.errors import PrivacyError
 from tacit.evaluation.baselines.releases import Amount, Baseline, NoisyPresence
 from tacit.evaluation.baselines.setting import Floats, Presence, QueryTable, Setting
-from tacit.privacy.evidence import STRENGTH, Decode, DecoderCells, cut_cells, ratio
+from tacit.privacy.evidence import STRENGTH, Decode, DecoderCells, cut_cells, divide
 from tacit.privacy.quality import Confusion, micro_alpha
 
 
@@ -137,5 +137,5 @@ def _cells(asked: QueryTable, channels: Floats, shares: Floats) -> DecoderCells:
     true, true_seen, false, false_seen = noisy
     rate = float(true[0].sum() / (true[0] + false[0]).sum())
     return DecoderCells(
-        ratio(true, true + false, rate), true_seen * shares[:, None], false_seen * shares[:, None]
+        divide(true, true + false, rate), true_seen * shares[:, None], false_seen * shares[:, None]
     )

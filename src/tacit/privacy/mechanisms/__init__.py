@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def load(name: str) -> type[Mechanism]:
-    """The mechanism of this name.
+    """Import the mechanism of this name.
 
     >>> load("uniform")
     <class 'tacit.privacy.mechanisms.uniform.Uniform'>

@@ -1,4 +1,4 @@
-"""Adaptive: epsilon moves to the elements where it buys the most quality on history."""
+"""Adaptive: move epsilon to the elements where it gains the most quality on history."""
 
 from __future__ import annotations
 
@@ -17,41 +17,39 @@ from tacit.privacy.policies import Policy, PrivatePattern
 from tacit.privacy.statistics import Statistics
 
 GAIN = 1e-12
-"""A step must gain more than this: less may be nothing but the rounding of floats."""
+"""A step must gain more than this; a smaller gain may be a rounding error."""
 HALVINGS = 4
 """How often the step is halved once no step improves."""
 TRIALS = 500
-"""Trials for each element on average, at most: a bound on time that is hardly ever met."""
-
-
+"""The largest number of trials per element: a bound on time that is hardly ever reached."""
 _SHOWN: Final = 0.2
-"""Shares are moved for a gain in quality of at least this part of its sampling error."""
+"""Shares are moved only for a gain in quality above this part of its sampling error."""
 
 
 class SearchState(Protocol):
-    """Where a search stands: an epsilon for each element, and its value."""
+    """The state of a search: an epsilon for each element, and the value of the objective."""
 
     @property
     def value(self) -> float:
-        """What is to become large, such as the expected Q on history."""
+        """The value to maximise, such as the expected Q on history."""
 
-    def tried(self, changes: Mapping[str, float]) -> float:
-        """The value if these elements had these epsilons instead; nothing is kept."""
+    def try_changes(self, changes: Mapping[str, float]) -> float:
+        """Return the value with these epsilons for these elements; change nothing."""
 
     def move(self, changes: Mapping[str, float]) -> None:
-        """Give these elements these epsilons."""
+        """Set the epsilons of these elements."""
 
 
 class Objective(Protocol):
-    """What a search makes large. Floats are enough: it decides on shares, not on a flip."""
+    """What a search maximises. Floats are enough: it chooses shares, not the exact flips."""
 
     def at(self, epsilons: Mapping[str, float]) -> SearchState:
-        """A standing with these epsilons, of all private elements."""
+        """Return the state with these epsilons of all private elements."""
 
 
 @dataclass(frozen=True, eq=False)
 class Adaptive(Flips):
-    """Flip elements as `Uniform` does, with shares of epsilon that fit what queries need.
+    """Flip elements as `Uniform` does, with shares of epsilon that favour important elements.
 
     Guarantee: pattern-level epsilon-DP per subject, pattern and window, whatever history says.
     Neighbours: windows that differ anywhere inside the pattern's elements.
@@ -59,10 +57,10 @@ class Adaptive(Flips):
     multiply as in `Uniform`. The sums are exact, and the result is audited like any other.
     Spends: epsilon, once per window, whatever the number of queries.
     Paper: Algorithm 1. Differs: a step takes delta/(m-1) from each of the others, so that the
-    sum stays (delta/m, as printed, breaks the guarantee); each step is tried and undone; only
-    a strict improvement is taken, so there are no cycles; an element that has too little gives
-    what it has, and the others the rest; a pattern of one element is left alone. Patterns that
-    share elements keep all of their sums, and what a shared element leaves over may be used.
+    sum stays the same (delta/m, as printed, breaks the guarantee); each step is tried on a copy;
+    only strict improvements are accepted, so there are no cycles; an element with too little gives
+    all it has, and the others give the rest; a pattern of one element does not change. If patterns
+    share elements, each keeps its sum, and what a shared element leaves over can be used.
     Proof: docs/guarantee.md#adaptive
 
     The shares depend on history, which the guarantee does not cover.
@@ -72,7 +70,7 @@ class Adaptive(Flips):
 
     @classmethod
     def choose(cls, policy: Policy, statistics: Statistics, goal: PlanGoal) -> ChosenFlips:
-        """Uniform shares, moved where history shows that it pays."""
+        """Start from uniform shares, and move them if history shows a gain."""
         made, threshold = Uniform.choose(policy, statistics, goal)
         objective = ElementObjective(
             statistics.evidence,
@@ -80,14 +78,14 @@ class Adaptive(Flips):
             exact=float(statistics.exact.sum()),
             decode="literal" if goal.literal else "posterior",
             threshold=threshold,
-            sightings=statistics.sightings,
+            pane_counts=statistics.pane_counts,
         )
         moved = move_shares(policy, objective)
-        # A gain that history can hardly show is as likely none on other windows.
+        # A gain far below the sampling error may well be no gain on other windows.
         least = _SHOWN / max(1.0, float(statistics.positives.sum())) ** 0.5
         if objective.value(_floats(moved)) <= objective.value(_floats(made)) + least:
             return ChosenFlips(made, threshold)
-        return ChosenFlips(moved, choose_threshold(moved, statistics, goal, statistics.sightings))
+        return ChosenFlips(moved, choose_threshold(moved, statistics, goal, statistics.pane_counts))
 
 
 def _floats(made: Elements) -> dict[str, float]:
@@ -95,16 +93,16 @@ def _floats(made: Elements) -> dict[str, float]:
 
 
 def move_shares(policy: Policy, objective: Objective, *, halvings: int = HALVINGS) -> Elements:
-    """The elements of a policy, with the shares of epsilon that an objective likes best."""
+    """Return the elements of a policy with the shares of epsilon that maximise an objective."""
     search = _Search(policy, objective, halvings)
     for halving in range(halvings + 1):
         while search.sweep(2 ** (halvings - halving)):
             pass
-    return Elements.flipped(policy, search.shares())
+    return Elements.from_epsilons(policy, search.shares())
 
 
 class _Search:
-    """Shares in whole units, all of which divide evenly: sums are exact, and the grid finite."""
+    """A search over shares in whole units, so that sums are exact and the grid is finite."""
 
     def __init__(self, policy: Policy, objective: Objective, halvings: int) -> None:
         start = uniform_shares(policy)
@@ -123,11 +121,11 @@ class _Search:
         self._left = TRIALS * len(start)
 
     def shares(self) -> dict[str, Fraction]:
-        """The epsilon of each element."""
+        """Return the epsilon of each element."""
         return {name: Fraction(share, self._units) for name, share in self._shares.items()}
 
     def sweep(self, scale: int) -> bool:
-        """Improve pattern after pattern, with steps so many times the smallest; False if none."""
+        """Improve pattern after pattern with steps of `scale` units; return whether any changed."""
         improved = False
         for number in range(len(self._limits)):
             while self._left > 0 and self._improve(number, scale * self._steps[number]):
@@ -135,13 +133,13 @@ class _Search:
         return improved
 
     def _improve(self, number: int, step: int) -> bool:
-        """Take the best of the steps towards each of a pattern's elements, if it is any good."""
+        """Take the best step towards one of a pattern's elements, if it improves the value."""
         best, value = None, self._standing.value + GAIN
         for name in self._limits[number][0]:
             changes = self._raised(name, step)
             if changes:
                 self._left -= 1
-                found = self._standing.tried(self._floats(changes))
+                found = self._standing.try_changes(self._floats(changes))
                 if found > value:
                     best, value = changes, found
         if best is None:
@@ -151,7 +149,7 @@ class _Search:
         return True
 
     def _raised(self, name: str, step: int) -> dict[str, int]:
-        """The shares that change if one is raised by a step, as far as its patterns allow."""
+        """Return the changed shares if one is raised by a step, as far as its patterns allow."""
         had = self._shares[name]
         most = min(self._limits[number][1] for number in self._within[name])
         changes = {name: min(had + step, most)}
@@ -162,7 +160,7 @@ class _Search:
             others = {other: changes.get(other, self._shares[other]) for other in names}
             excess = sum(others.values()) - limit
             del others[name]
-            changes.update(_taken(others, excess))
+            changes.update(_take(others, excess))
         return changes
 
     def _whole(self, amount: Fraction) -> int:
@@ -173,19 +171,19 @@ class _Search:
 
 
 def _step(pattern: PrivatePattern) -> Fraction:
-    """The paper's m * epsilon / 100, but no more than what a uniform share is."""
+    """Return the paper's step, m * epsilon / 100, but at most a uniform share."""
     size = max(1, len(pattern.elements))
     return pattern.epsilon * min(Fraction(size, 100), Fraction(1, size))
 
 
-def _taken(shares: Mapping[str, int], amount: int) -> dict[str, int]:
-    """What changes if an amount is taken in equal parts; who has too little gives all of it."""
+def _take(shares: Mapping[str, int], amount: int) -> dict[str, int]:
+    """Take an amount in equal parts; a share that is too small gives all of it."""
     givers = sorted((share, name) for name, share in shares.items() if share)
     changes = {}
     for place, (share, name) in enumerate(givers):
         if amount <= 0:
             break
-        # In order of what they have: those to come have at least as much, and give the rest.
+        # In increasing order: the remaining shares are at least as large, and give the rest.
         part = min(share, amount // (len(givers) - place))
         changes[name] = share - part
         amount -= part

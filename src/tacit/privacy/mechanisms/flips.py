@@ -1,7 +1,7 @@
-"""Flips: what uniform and adaptive share. Elements are flipped, and queries read from the result.
+"""Flips: the common base of uniform and adaptive. Elements are flipped, then queries evaluated.
 
-A subclass says how much epsilon each element gets. Everything else is here: what to expect, the
-draws, and how noisy elements become answers.
+A subclass chooses the epsilon of each element. This class computes the expected quality, draws the
+noise, and decodes noisy elements into answers.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from tacit.errors import PlanError
 from tacit.patterns.tree import Name, Pattern
-from tacit.privacy.affected_queries import AffectedQuery, touched
+from tacit.privacy.affected_queries import AffectedQuery, find_affected
 from tacit.privacy.certainty import Certainty
 from tacit.privacy.channel_audit import Ratio, multiply_ratios, row_ratio
-from tacit.privacy.decoding import Decoded, TableDecoder, decoding_program, tables
+from tacit.privacy.decoding import TableCertainty, TableDecoder, build_tables, compile_decoders
 from tacit.privacy.elements import Elements
 from tacit.privacy.evidence import Decode, Evidence, best_threshold
 from tacit.privacy.mechanisms.mechanism import (
@@ -40,13 +40,13 @@ from tacit.privacy.mechanisms.public_only import PublicTables
 from tacit.privacy.pane_counts import PaneCounts
 from tacit.privacy.policies import Policy
 from tacit.privacy.quality import Confusion
-from tacit.privacy.statistics import Found, Statistics
+from tacit.privacy.statistics import AnyEvidence, Statistics
 from tacit.windows.queries import Queries
 from tacit.windows.sliding import either
 
 
 class ChosenFlips(NamedTuple):
-    """The flips of elements, and the posterior from which on the answer is yes."""
+    """The flips of elements, and the posterior threshold for a yes."""
 
     elements: Elements
     threshold: float
@@ -60,66 +60,66 @@ class Flips(Mechanism):
     draws_panes = True
 
     elements: Elements
-    touched: tuple[AffectedQuery, ...]
+    affected: tuple[AffectedQuery, ...]
     literal: bool
     threshold: float
     right: tuple[Floats, ...]
-    """For each touched query `[context][presence][answer]`: how likely the answer is right.
+    """For each affected query `[context][presence][answer]`: how likely the answer is right.
 
     A wide query has its literal answer in place of presence.
     """
     public: PublicTables
-    """What answers once a limit is reached."""
+    """Answers once a limit is reached."""
 
     @classmethod
     @abstractmethod
     def choose(cls, policy: Policy, statistics: Statistics, goal: PlanGoal) -> ChosenFlips:
-        """The flips of the policy's elements."""
+        """Choose the flips of the policy's elements."""
 
     @classmethod
     def plan(cls, statistics: Statistics, goal: PlanGoal) -> tuple[Self, Confusion[Floats]]:
-        """Choose the flips, then tabulate how to read what comes out."""
-        made, threshold = cls.choose(statistics.policy.scaled(goal.share), statistics, goal)
+        """Choose the flips, then tabulate how noisy elements are decoded."""
+        made, threshold = cls.choose(statistics.policy.scale(goal.share), statistics, goal)
         decode: Decode = "literal" if goal.literal else "posterior"
         counts = np.zeros((3, len(statistics.positives)))
         counts[0] = statistics.exact
         right = []
-        for part, known in zip(statistics.touched, statistics.evidence, strict=True):
-            flips = flips_of(made, known, statistics.sightings)
+        for part, known in zip(statistics.affected, statistics.evidence, strict=True):
+            flips = compute_flips(made, known, statistics.pane_counts)
             found = known.confusion(flips, decode, threshold)
             counts[:, part.query] += found.tp, found.fp, found.fn
-            right.append(_right(part, known, flips, decode))
+            right.append(_compute_confidence(part, known, flips, decode))
         public = PublicTables.plan(statistics, 0.5 if goal.literal else threshold)
-        planned = cls(made, statistics.touched, goal.literal, threshold, tuple(right), public)
+        planned = cls(made, statistics.affected, goal.literal, threshold, tuple(right), public)
         return planned, Confusion(*counts)
 
     @property
     def public_only(self) -> PublicTables:
-        """Tables of what is likely in each context."""
+        """Tables of each affected query's probability by context."""
         return self.public
 
     @property
     def flipped(self) -> list[str]:
-        """The private elements that some query looks at; no others are flipped."""
-        return sorted({name for part in self.touched for name in part.elements})
+        """The private elements that some query depends on; only these are flipped."""
+        return sorted({name for part in self.affected for name in part.elements})
 
     @property
     def read_parts(self) -> tuple[AffectedQuery, ...]:
-        """The queries that must be read from noisy windows: no table tells their answers."""
+        """The queries that are evaluated on noisy windows, since they have no answer table."""
         return tuple(
-            part for part in self.touched if part.wide or (self.literal and part.table is None)
+            part for part in self.affected if part.wide or (self.literal and part.table is None)
         )
 
     def decoders(self) -> list[TableDecoder]:
-        """How each touched query is answered."""
+        """Return the decoder of each affected query."""
         read_queries = {part.query for part in self.read_parts}
         return [
             self._decoder(part, right, read=part.query in read_queries)
-            for part, right in zip(self.touched, self.right, strict=True)
+            for part, right in zip(self.affected, self.right, strict=True)
         ]
 
     def _decoder(self, part: AffectedQuery, right: Floats, *, read: bool) -> TableDecoder:
-        # The context has the lowest bits of a cell, presence those above.
+        # The context is in the lowest bits of a cell, presence in the bits above.
         cells = right.transpose(1, 0, 2).reshape(-1, 2)
         noisy = (part.query,) if part.wide else part.elements
         yes = cells[:, 1] >= self.threshold
@@ -129,7 +129,7 @@ class Flips(Mechanism):
         return TableDecoder(part.query, (*part.signals, *noisy), cells, unread)
 
     def start(self, run: RunSetup) -> FlipProtector:
-        """Flip in windows; or in panes, where windows slide."""
+        """Start the protector: it flips in windows, or in panes if windows slide."""
         reader = None
         if self.read_parts:
             patterns = [run.queries[part.query] for part in self.read_parts]
@@ -147,14 +147,14 @@ class Flips(Mechanism):
         return FlipProtector(self, run, reader, panes)
 
     def to_dict(self) -> dict[str, Any]:
-        """The channels and the tables."""
+        """Return the channels and the tables as plain data."""
         return {
             "elements": self.elements.to_dict(),
             "literal": self.literal,
             "threshold": self.threshold,
             "right": {
                 str(part.query): right.tolist()
-                for part, right in zip(self.touched, self.right, strict=True)
+                for part, right in zip(self.affected, self.right, strict=True)
             },
             "alone": self.public.to_dict(),
         }
@@ -165,11 +165,11 @@ class Flips(Mechanism):
         plain: Mapping[str, Any],
         policy: Policy,
         queries: Sequence[Pattern],
-        panes: int,  # noqa: ARG003 - each pane is drawn for once
+        panes: int,  # noqa: ARG003 - noise is drawn once per pane
     ) -> Self:
-        """The channels that were written, audited for the policy."""
+        """Read what `to_dict` wrote, and audit the channels for the policy."""
         written = Elements.from_dict(plain["elements"])
-        parts = touched(policy, queries)
+        parts = find_affected(policy, queries)
         right = tuple(np.array(plain["right"][str(part.query)], np.float64) for part in parts)
         for part, table in zip(parts, right, strict=True):
             cells = 2 if part.wide else 1 << len(part.elements)
@@ -187,44 +187,46 @@ class Flips(Mechanism):
         queries: Sequence[Pattern],  # noqa: ARG002 - all elements are flipped, for any query
         panes: int,  # noqa: ARG002
     ) -> bool:
-        """Whether every private element is flipped."""
+        """Return whether every private element is flipped."""
         return self.elements.channels.keys() == policy.private
 
     def widest_ratio(self, changing: frozenset[str]) -> Ratio:
-        """The flips of different elements are independent."""
+        """Multiply the ratios of the elements' flips, which are independent."""
         return multiply_ratios(
             row_ratio(channel.table, range(len(channel.table)))
             for channel in (self.elements.channels[name] for name in sorted(changing))
         )
 
     def channels(self) -> Iterator[NamedChannel]:
-        """The flip of each element."""
+        """Yield the flip of each element."""
         for name, channel in self.elements.channels.items():
             yield NamedChannel(name, None, channel)
 
     @property
     def element_epsilons(self) -> dict[str, Fraction]:
-        """What each element was given."""
+        """The epsilon of each element."""
         return self.elements.epsilons
 
 
-def flips_of(made: Elements, known: Found, sightings: PaneCounts | None) -> Floats:
-    """What noise does to the elements of a query in a window."""
+def compute_flips(made: Elements, known: AnyEvidence, pane_counts: PaneCounts | None) -> Floats:
+    """Return the flip probabilities of a query's elements in a window."""
     flips = made.flips(known.elements)
-    return flips if sightings is None else sightings.noise(known.elements, flips)
+    return flips if pane_counts is None else pane_counts.window_flips(known.elements, flips)
 
 
 def choose_threshold(
-    made: Elements, statistics: Statistics, goal: PlanGoal, sightings: PaneCounts | None
+    made: Elements, statistics: Statistics, goal: PlanGoal, pane_counts: PaneCounts | None
 ) -> float:
-    """The posterior from which on to answer yes, for the best quality on history."""
-    pairs = [(known, flips_of(made, known, sightings)) for known in statistics.evidence]
-    # The answers are read with it, so it must not be 0: that would answer yes to everything.
+    """Return the posterior threshold with the best quality on history."""
+    pairs = [(known, compute_flips(made, known, pane_counts)) for known in statistics.evidence]
+    # It must not be 0: that would answer yes to everything.
     return max(best_threshold(pairs, goal.alphas, float(statistics.exact.sum()))[0], 1e-9)
 
 
-def _right(part: AffectedQuery, known: Found, flips: Floats, decode: Decode) -> Floats:
-    """`[context][presence or literal answer][answer]`: how likely an answer is right."""
+def _compute_confidence(
+    part: AffectedQuery, known: AnyEvidence, flips: Floats, decode: Decode
+) -> Floats:
+    """Return `[context][presence or literal answer][answer]`: how likely an answer is right."""
     if isinstance(known, Evidence):
         right = known.confidence(flips, decode).copy()
     else:
@@ -238,7 +240,7 @@ def _right(part: AffectedQuery, known: Found, flips: Floats, decode: Decode) -> 
 
 
 class FlipProtector(Protector):
-    """Flips private elements, each once; queries are answered from what comes out."""
+    """Flips each private element once, and answers queries from the noisy elements."""
 
     def __init__(
         self, planned: Flips, run: RunSetup, reader: NoisyWindows | None, panes: PaneNoise | None
@@ -247,33 +249,33 @@ class FlipProtector(Protector):
         self._reader = reader
         self._panes = panes
         self._queries = len(run.queries)
-        touched = {part.query for part in planned.touched}
-        self._exact = [n for n in range(self._queries) if n not in touched]
+        affected = {part.query for part in planned.affected}
+        self._exact = [n for n in range(self._queries) if n not in affected]
         self._exact_columns = run.index.columns([run.queries[number] for number in self._exact])
         self._elements = planned.flipped
         self._channels = [planned.elements.channels[name] for name in self._elements]
         self._element_columns = run.index.columns([Name(name) for name in self._elements])
-        signals = dict.fromkeys(signal for part in planned.touched for signal in part.signals)
+        signals = dict.fromkeys(signal for part in planned.affected for signal in part.signals)
         self._signal_columns = run.index.columns(list(signals))
         names: list[Hashable] = [*signals, *self._elements]
         self._read_queries = [part.query for part in planned.read_parts]
         names += self._read_queries
         numbers = {name: number for number, name in enumerate(names)}
         decoders = planned.decoders()
-        self._tables = tables(decoders, numbers)
+        self._tables = build_tables(decoders, numbers)
         decided = [decoder for decoder in decoders if decoder.yes is not None]
         self._decided = [decoder.query for decoder in decided]
-        self._program = decoding_program(decided, numbers)
+        self._program = compile_decoders(decided, numbers)
 
     @property
     def queries(self) -> Queries | None:
-        """What is read from noisy windows."""
+        """The queries that are evaluated on noisy windows."""
         return None if self._reader is None else self._reader.queries
 
     def protect(
         self, windows: WindowBits, own: NDArray[np.bool_] | None
     ) -> tuple[Columns, Certainty]:
-        """Flip, then answer."""
+        """Flip the elements, then answer the queries."""
         bits = windows.bits
         result = np.empty((len(bits), self._queries, bits.shape[2]), np.uint64)
         result[:, self._exact] = bits[:, self._exact_columns]
@@ -285,12 +287,12 @@ class FlipProtector(Protector):
         evidence = np.concatenate(columns, axis=1)
         if self._decided:
             result[:, self._decided] = self._program.run(evidence)
-        return result, Decoded(self._tables, evidence)
+        return result, TableCertainty(self._tables, evidence)
 
     def _draw(
         self, windows: WindowBits, own: NDArray[np.bool_] | None
     ) -> tuple[Columns, Columns | None]:
-        """The noisy elements, and the queries that are read from noisy windows."""
+        """Return the noisy elements, and the queries evaluated on noisy windows."""
         reader = self._reader
         if self._panes is None:
             noisy = self._flip(windows.bits, own)
@@ -301,17 +303,17 @@ class FlipProtector(Protector):
         if reader is None:
             return noisy, None
         full = self._fill_in(reader, panes)
-        moments = self._panes.moments(windows.closed, full, reader.timed)
+        moments = self._panes.draw_times(windows.closed, full, reader.timed)
         return noisy, reader.answer_panes(windows.closed, windows.rows, full, moments)
 
     def _flip(self, bits: Columns, own: NDArray[np.bool_] | None) -> Columns:
-        """The private elements' columns, each bit flipped or not, once and for all queries."""
+        """Return the private elements' noisy columns; all queries use this one noisy copy."""
         true = bits[:, self._element_columns]
         lanes = None
         if own is not None:
             words = pack_slots(own)
             lanes = np.ascontiguousarray(np.broadcast_to(words, true[:, 0].shape))
-            true &= words  # the events of other subjects must not be used here
+            true &= words  # do not use the events of other subjects
         noisy = [
             self._noise.flip(np.ascontiguousarray(true[:, n]), channel, lanes)
             for n, channel in enumerate(self._channels)
@@ -319,12 +321,12 @@ class FlipProtector(Protector):
         return np.stack(noisy, axis=1) if noisy else true
 
     def _read(self, reader: NoisyWindows, windows: WindowBits, noisy: Columns) -> Columns:
-        """The queries read literally."""
+        """Evaluate the queries on noisy windows."""
         full = self._fill_in(reader, noisy)
         return reader.answer(windows.closed, windows.rows, full, self._noise)
 
     def _fill_in(self, reader: NoisyWindows, noisy: Columns) -> Columns:
-        """All private elements; those that no query looks at are not there."""
+        """Return all private elements; those that no query depends on are absent."""
         full = np.zeros((len(noisy), len(reader.private), noisy.shape[2]), np.uint64)
         full[:, [reader.private.index(name) for name in self._elements]] = noisy
         return full

@@ -1,7 +1,7 @@
-"""What a mechanism is: a planning hook, draws and their decoding, for the subjects of one policy.
+"""The interface of mechanisms: planning, draws and decoding for the subjects of one policy.
 
-A `Mechanism` is data: the planner makes it from history, and a plan file holds it. A run starts
-it, which gives a `Protector`: it draws noise for closed windows and decodes what was drawn.
+A `Mechanism` is data: the planner makes it from history, and a plan file stores it. When a run
+starts, the mechanism returns a `Protector`, which draws noise for closed windows and decodes it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Floats: TypeAlias = NDArray[np.float64]
 
 
 class PatternIndex:
-    """The patterns that are matched on true windows, each once. Their bits are a release's input.
+    """Numbers the patterns that are matched on true windows. Their bits are a release's input.
 
     >>> from tacit.patterns.tree import Name
     >>> index = PatternIndex()
@@ -49,22 +49,22 @@ class PatternIndex:
         self._numbers: dict[Pattern, int] = {}
 
     def column(self, pattern: Pattern) -> int:
-        """The number of the pattern's bit column."""
+        """Return the number of a pattern's bit column; register it if it is new."""
         return self._numbers.setdefault(pattern, len(self._numbers))
 
     def columns(self, patterns: Sequence[Pattern]) -> list[int]:
-        """The numbers of several."""
+        """Return the column numbers of several patterns."""
         return [self.column(pattern) for pattern in patterns]
 
     @property
     def patterns(self) -> tuple[Pattern, ...]:
-        """All of them, in order."""
+        """All registered patterns, in order."""
         return tuple(self._numbers)
 
 
 @dataclass(frozen=True, slots=True)
 class WindowBits:
-    """Closed windows, and the true bits of the patterns that were matched on them."""
+    """Closed windows, and the true bits of the patterns matched on them."""
 
     bits: Columns
     closed: ClosedPanes
@@ -72,43 +72,43 @@ class WindowBits:
 
     @property
     def slots(self) -> int:
-        """How many subjects there are."""
+        """The number of subjects."""
         return int(self.closed.words.shape[1])
 
 
 @dataclass(frozen=True, slots=True)
 class PlanGoal:
-    """What a planning hook is asked for."""
+    """The parameters of a planning hook."""
 
     alphas: tuple[float, ...]
-    """For each query how much precision counts in its quality."""
+    """For each query, the weight of precision in its quality."""
     literal: bool
-    """Whether noisy output is read literally; else by its posterior."""
+    """Whether noisy output is read literally; otherwise it is decoded by its posterior."""
     share: Fraction = Fraction(1)
     """The share of every private pattern's epsilon that may be spent."""
     panes: int = 1
-    """How many panes a window has; more than 1 where windows slide."""
+    """The number of panes of a window; more than 1 if windows slide."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunSetup:
-    """What a mechanism is given when a run starts."""
+    """What a mechanism gets when a run starts."""
 
     spec: Specification
     queries: tuple[Pattern, ...]
     index: PatternIndex
     noise: Noise
     policy: str
-    """A name for the policy, under which draws are kept."""
+    """A name for the policy, under which its draws are saved."""
 
 
 class NamedChannel(NamedTuple):
     """A channel of a plan, for its audit."""
 
     where: str
-    """The element that it flips, or the private patterns that it is about."""
+    """The element that it flips, or the private patterns that it protects."""
     context: str | None
-    """The public patterns that are detected where it is used; None if it is used everywhere."""
+    """The public patterns detected in its context; None if it is used in all contexts."""
     channel: Channel
 
 
@@ -119,85 +119,86 @@ class Protector(ABC):
     def protect(
         self, windows: WindowBits, own: NDArray[np.bool_] | None
     ) -> tuple[Columns, Certainty]:
-        """`bits[window][query][word]`, and how sure they are.
+        """Return `bits[window][query][word]`, and their certainty.
 
-        `own` says whose answers are used; None is everybody's. Draw nothing for the others.
+        `own` marks the subjects whose answers are used; None is all. Draw nothing for others.
         """
 
     @property
     def queries(self) -> Queries | None:
-        """The patterns that it matches by itself on windows that it changed."""
+        """The patterns that it matches on noisy windows, if any."""
         return None
 
 
 class Mechanism(ABC):
-    """What protects the subjects of one policy, as it was planned.
+    """A planned mechanism, which protects the subjects of one policy.
 
-    A subclass says in its docstring what it guarantees: Guarantee, Neighbours, Why, Spends,
-    Paper, Differs, Proof.
+    The docstring of a subclass states its guarantee: Guarantee, Neighbours, Why, Spends, Paper,
+    Differs, Proof.
     """
 
     name: ClassVar[str]
-    """As specifications and plans write it."""
+    """Its name in specifications and plans."""
     kind: ClassVar[str]
-    """How a plan file marks the data of one policy; mechanisms with the same data share it."""
+    """The tag of its data in a plan file; mechanisms with the same data share it."""
     needs: ClassVar[Literal["nothing", "prior", "history"]] = "history"
-    """The least that a plan can be made from."""
+    """The minimum that a plan can be made from."""
     draws_panes: ClassVar[bool] = False
-    """Whether noise is drawn for panes, each once, and not for whole windows.
+    """Whether noise is drawn once per pane, not once per window.
 
-    Where windows slide, an occurrence changes each element in one pane, but several windows. So
-    a mechanism that draws for windows gets a part of epsilon for each: `Policy.per_window`.
+    With sliding windows, an occurrence changes each element in one pane, but in several windows.
+    So a mechanism that draws per window gets a part of epsilon for each: `Policy.per_window`.
     """
 
     @classmethod
     @abstractmethod
     def plan(cls, statistics: Statistics, goal: PlanGoal) -> tuple[Self, Confusion[Floats]]:
-        """The planning hook: the best for a policy, and what to expect of it for each query."""
+        """Plan the best mechanism for a policy; also return what to expect for each query."""
 
     @abstractmethod
     def start(self, run: RunSetup) -> Protector:
-        """Its draws and their decoding, in a run."""
+        """Return the protector that draws and decodes in a run."""
 
     @property
     @abstractmethod
     def public_only(self) -> PublicOnly:
-        """What answers in its place once a limit is reached."""
+        """The mechanism that answers once a limit is reached."""
 
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, fit for JSON; `kind` is added to it."""
+        """Return plain data for JSON; the caller adds `kind`."""
 
     @classmethod
     @abstractmethod
     def from_dict(
         cls, plain: Mapping[str, Any], policy: Policy, queries: Sequence[Pattern], panes: int
     ) -> Self:
-        """What was written, for what the specification protects: channels are audited for it."""
+        """Read what `to_dict` wrote, and audit its channels for the specification's policy."""
 
     @abstractmethod
     def fits(self, policy: Policy, queries: Sequence[Pattern], panes: int) -> bool:
-        """Whether it protects all of this policy's patterns, whatever a plan says about itself."""
+        """Return whether it protects all of this policy's patterns, whatever the plan claims."""
 
     @abstractmethod
     def widest_ratio(self, changing: frozenset[str]) -> Ratio:
-        """How far apart windows can be told that differ in these elements of one pattern alone.
+        """Return the largest ratio between windows that differ only in these elements.
 
-        It is that of a single draw's unit: a pane or a window. None is no limit.
+        The elements belong to one pattern. The ratio is that of one pane or window, whichever
+        noise is drawn for. None is infinite.
         """
 
     @abstractmethod
     def channels(self) -> Iterator[NamedChannel]:
-        """All channels, for the audit."""
+        """Yield all channels, for the audit."""
 
     @property
     def element_epsilons(self) -> dict[str, Fraction]:
-        """The epsilon of each element, where each has its own."""
+        """The epsilon of each element, if elements have separate ones."""
         return {}
 
 
 def pack_slots(own: NDArray[np.bool_]) -> NDArray[np.uint64]:
-    """Subjects as bits of words."""
+    """Pack one flag per subject into words."""
     padded = np.zeros(-(-len(own) // 64) * 64, np.bool_)
     padded[: len(own)] = own
     return np.packbits(padded, bitorder="little").view("<u8").astype(np.uint64, copy=False)

@@ -1,8 +1,9 @@
-"""Reading queries literally from noisy presence: a noisy window is a window like any other.
+"""Evaluate queries literally on noisy windows.
 
-Public events stay as they are. Of each private event type that comes out present there is one
-event, real or not, at a time that is drawn for it; where windows slide, one in each pane. It has
-no attributes, so a condition that looks at a private element's attributes counts as met.
+Public events stay as they are. Each private event type that is present after noise gets one
+synthetic event at a random time, whether or not it really occurred; with sliding windows, one in
+each pane. Synthetic events have no attributes, so a condition on a private element's attributes
+counts as met.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from tacit.patterns.booleans import to_columns
 from tacit.patterns.lists import EventLists
 from tacit.patterns.ternary import without_conditions
 from tacit.patterns.tree import Pattern
-from tacit.privacy.mechanisms.pane_noise import in_windows, set_places
+from tacit.privacy.mechanisms.pane_noise import find_set_bits, place_in_windows
 from tacit.privacy.noise import Noise
 from tacit.spec.queries import compile_queries
 from tacit.spec.specification import Specification
@@ -29,18 +30,18 @@ from tacit.windows.sliding import either
 
 
 class _SyntheticEvents(NamedTuple):
-    """The events of one private type that came out present: where, and at which times."""
+    """The synthetic events of one private type: their places and times."""
 
     stream: str
     word: int
     bit: np.uint64
     here: NDArray[np.int64]
-    """The window's place times the number of slots, plus the slot."""
+    """The window's index times the number of slots, plus the slot."""
     times: NDArray[np.int64]
 
 
 class NoisyWindows:
-    """Queries to be read from noisy windows of subjects with one policy."""
+    """Evaluates queries on noisy windows of the subjects of one policy."""
 
     def __init__(
         self, spec: Specification, patterns: Sequence[Pattern], private: AbstractSet[str]
@@ -60,8 +61,8 @@ class NoisyWindows:
         noisy: NDArray[np.uint64],
         noise: Noise,
     ) -> NDArray[np.uint64]:
-        """`bits[window][query][word]`, from `noisy[window][private type][word]`."""
-        return self._read(closed, rows, noisy, list(self._invented(closed, noisy, noise)))
+        """Return `bits[window][query][word]`, from `noisy[window][private type][word]`."""
+        return self._read(closed, rows, noisy, list(self._draw_synthetic(closed, noisy, noise)))
 
     def answer_panes(
         self,
@@ -70,21 +71,23 @@ class NoisyWindows:
         panes: NDArray[np.uint64],
         moments: NDArray[np.int64],
     ) -> NDArray[np.uint64]:
-        """The same for sliding windows, from `panes[pane][private type][word]`.
+        """Do the same for sliding windows, from `panes[pane][private type][word]`.
 
-        Of each type there is one event in every pane in which it came out present, at the
-        moment that was drawn for it there.
+        Each type has one event in every pane in which it is present, at the time that was drawn
+        for that pane.
         """
         assert closed.panes is not None
-        invented = [self._event(place, *in_windows(closed, moments, place)) for place in self.timed]
-        return self._read(closed, rows, either(panes, closed.panes.count), invented)
+        synthetic = [
+            self._event(place, *place_in_windows(closed, moments, place)) for place in self.timed
+        ]
+        return self._read(closed, rows, either(panes, closed.panes.count), synthetic)
 
     def _read(
         self,
         closed: ClosedPanes,
         rows: Mapping[str, pl.DataFrame],
         noisy: NDArray[np.uint64],
-        invented: Sequence[_SyntheticEvents],
+        synthetic: Sequence[_SyntheticEvents],
     ) -> NDArray[np.uint64]:
         slots = closed.words.shape[1]
         columns = to_columns(closed.words, self._types)
@@ -92,22 +95,22 @@ class NoisyWindows:
         seen = replace(closed, words=to_columns(columns, slots), states=None)
         ordered, compared = self.queries.matcher.ordered_types, self.queries.compared_types
         if ordered.any():
-            timed = [event for event in invented if ordered[event.word] & event.bit]
+            timed = [event for event in synthetic if ordered[event.word] & event.bit]
             seen = replace(seen, **self._lists(closed, timed))
         if self.queries.conditions:
-            timed = [event for event in invented if compared[event.word] & event.bit]
+            timed = [event for event in synthetic if compared[event.word] & event.bit]
             rows = self._rows(closed, rows, timed)
         return self.queries.answer(seen, rows)
 
-    def _invented(
+    def _draw_synthetic(
         self, closed: ClosedPanes, noisy: NDArray[np.uint64], noise: Noise
     ) -> Iterator[_SyntheticEvents]:
-        """The events of private types whose times matter; all queries see the same."""
+        """Draw the events of private types whose times matter; all queries use the same."""
         slots = closed.words.shape[1]
         for place in self.timed:
-            here = set_places(noisy[:, place], slots)
+            here = find_set_bits(noisy[:, place], slots)
             begin = (closed.first + here // slots) * self._size
-            yield self._event(place, here, begin + noise.moments(len(here), self._size))
+            yield self._event(place, here, begin + noise.draw_times(len(here), self._size))
 
     @property
     def timed(self) -> list[int]:
@@ -125,12 +128,12 @@ class NoisyWindows:
         word, bit = divmod(self._numbers[place], 64)
         return _SyntheticEvents(self._streams[place], word, np.uint64(1 << bit), here, times)
 
-    def _lists(self, closed: ClosedPanes, invented: Sequence[_SyntheticEvents]) -> dict[str, Any]:
-        """Public events at their times, and those that are invented at theirs."""
+    def _lists(self, closed: ClosedPanes, synthetic: Sequence[_SyntheticEvents]) -> dict[str, Any]:
+        """Return the event lists with public events and synthetic private ones."""
         lists, width = closed.lists, closed.words.shape[2]
         keys = [np.repeat(closed.keys, np.diff(lists.starts))]
         times, masks = [lists.times], [lists.masks & ~self._private_mask(width)]
-        for event in invented:
+        for event in synthetic:
             new = np.zeros((len(event.here), width), np.uint64)
             new[:, event.word] = event.bit
             keys.append(event.here)
@@ -151,9 +154,9 @@ class NoisyWindows:
         self,
         closed: ClosedPanes,
         rows: Mapping[str, pl.DataFrame],
-        invented: Sequence[_SyntheticEvents],
+        synthetic: Sequence[_SyntheticEvents],
     ) -> dict[str, pl.DataFrame]:
-        """The same for tuples whose attributes are compared."""
+        """Do the same for tuples whose attributes are compared."""
         slots, width = closed.words.shape[1:]
         hidden = self._private_mask(width)
         taken = [
@@ -162,7 +165,7 @@ class NoisyWindows:
         left = pl.any_horizontal(pl.col(f"mask{word}") != 0 for word in range(width))
         seen = {stream: frame.with_columns(taken).filter(left) for stream, frame in rows.items()}
         before = max((int(f["row"].max() or 0) for f in rows.values()), default=0)  # type: ignore[arg-type]
-        for event in invented:
+        for event in synthetic:
             count = len(event.here)
             masks = np.zeros((width, count), np.uint64)
             masks[event.word] = event.bit
@@ -176,7 +179,7 @@ class NoisyWindows:
                 }
             )
             before += count
-            # What an invented event has no value for is null.
+            # A synthetic event has null attributes.
             known = [seen[event.stream]] if event.stream in seen else []
             seen[event.stream] = pl.concat([*known, frame], how="diagonal")
         return seen

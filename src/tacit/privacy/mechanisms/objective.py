@@ -1,6 +1,6 @@
-"""What adaptive makes large: the expected micro Q of all queries, kept up to date step by step.
+"""The objective of adaptive: the expected micro Q of all queries, updated step by step.
 
-A step changes a few elements, so only the queries that touch them are reckoned anew.
+A step changes a few elements, so only the queries that depend on them are recomputed.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from tacit.privacy.quality import Confusion, micro_alpha
 from tacit.privacy.sampled_evidence import SampledEvidence
 
 MASKS = 1 << 16
-"""Noises that all sampled queries together are looked at under, in a search."""
+"""The number of noise masks in a search, for all sampled queries together."""
 
 Whole = NDArray[np.int64]
 
 
 def flip_probability(epsilon: float) -> float:
-    """The probability of a flip with this epsilon, as a float, for planning."""
+    """Return the flip probability for an epsilon, as a float, for planning."""
     ratio = exp(-epsilon)
     return ratio / (1 + ratio)
 
 
 @dataclass(frozen=True, slots=True)
 class _Tables:
-    """All queries with tables, end to end, as the kernels want them."""
+    """The tables of all queries in flat arrays, for the kernels."""
 
     members: Whole
     """The numbers of the elements of query q are `members[bounds[q]:bounds[q + 1]]`."""
@@ -42,17 +42,17 @@ class _Tables:
     """The numbers of query q begin at `numbers[places[q]]`, and end where those of q + 1 begin."""
     numbers: Floats
     touching: Whole
-    """The queries that touch element e are `touching[starts[e]:starts[e + 1]]`."""
+    """The queries that depend on element e are `touching[starts[e]:starts[e + 1]]`."""
     starts: Whole
 
 
 class ElementObjective:
     """The expected micro Q of queries as a function of the elements' epsilons.
 
-    `evidence` is that of the queries that touch private elements. The others are answered
-    exactly: `exact` is how many of their windows are true, and they count in `alphas` too.
-    With `decode="posterior"`, yes is said from `threshold` on, whatever the epsilons.
-    Where windows slide, `sightings` say what flips of panes do to windows.
+    `evidence` is that of the queries that depend on private elements. The others are answered
+    exactly: `exact` is the number of their true windows, and they count in `alphas` too. With
+    `decode="posterior"`, the answer is yes from `threshold` on, whatever the epsilons. With
+    sliding windows, `pane_counts` gives the effect of pane flips on windows.
     """
 
     def __init__(
@@ -63,13 +63,13 @@ class ElementObjective:
         exact: float = 0.0,
         decode: Decode = "literal",
         threshold: float = 0.5,
-        sightings: PaneCounts | None = None,
+        pane_counts: PaneCounts | None = None,
     ) -> None:
         if not 0 < threshold <= 1:
             raise PlanError(f"a threshold is more than 0 and at most 1; got {threshold:g}")
         self.decode: Decode = decode
         self.threshold = threshold
-        self.sightings = sightings
+        self.pane_counts = pane_counts
         self.alpha = micro_alpha(alphas)
         self.names = sorted({name for known in evidence for name in known.elements})
         self.numbers = {name: number for number, name in enumerate(self.names)}
@@ -82,36 +82,40 @@ class ElementObjective:
             for member in members:
                 self.outlined[member].append(place)
         tabled = [known for known in evidence if isinstance(known, Evidence)]
-        self.tables = self._laid_out(tabled)
+        self.tables = self._build_tables(tabled)
         self.exact = exact
-        self.there = exact + sum(known.there for known in evidence)
+        self.positives = exact + sum(known.positives for known in evidence)
 
     def at(self, epsilons: Mapping[str, float]) -> ElementState:
-        """A standing with these epsilons; elements that no query touches do not matter."""
+        """Return the state with these epsilons; elements that no query uses do not matter."""
         return ElementState(self, epsilons)
 
     def value(self, epsilons: Mapping[str, float]) -> float:
-        """The expected micro Q with these epsilons."""
+        """Return the expected micro Q with these epsilons."""
         return self.at(epsilons).value
 
     def quality(self, tp: float, fp: float) -> float:
-        """The micro Q of so many right and wrong claims about private elements."""
+        """Return the micro Q for `tp` true and `fp` false claims of affected queries."""
         found = self.exact + tp
-        return Confusion(found, fp, max(0.0, self.there - found)).quality(self.alpha)
+        return Confusion(found, fp, max(0.0, self.positives - found)).quality(self.alpha)
 
     def flips(self, epsilons: Iterable[tuple[str, float]]) -> Floats:
-        """`[element]`: the chance of a false alarm and of a miss with such an epsilon."""
+        """Return `[element]`: the probabilities of a false alarm and of a miss."""
         pairs = []
         for name, epsilon in epsilons:
             flip = flip_probability(epsilon)
-            found = (flip, flip) if self.sightings is None else self.sightings.pair(name, flip)
+            found = (
+                (flip, flip)
+                if self.pane_counts is None
+                else self.pane_counts.window_flip(name, flip)
+            )
             pairs.append(found)
         return np.array(pairs, np.float64).reshape(-1, 2)
 
     def _numbers(self, known: Evidence | SampledEvidence) -> Whole:
         return np.array([self.numbers[name] for name in known.elements], np.int64)
 
-    def _laid_out(self, tabled: Sequence[Evidence]) -> _Tables:
+    def _build_tables(self, tabled: Sequence[Evidence]) -> _Tables:
         members = [self._numbers(known) for known in tabled]
         numbers = [self._table(known) for known in tabled]
         touched = np.concatenate([np.zeros(0, np.int64), *members])
@@ -128,16 +132,16 @@ class ElementObjective:
 
     def _table(self, known: Evidence) -> Floats:
         if self.decode == "posterior":
-            return _weighed(known, self.threshold)
-        return (known.told if self.sightings is None else known.read()).ravel()
+            return _tabulate_decisions(known, self.threshold)
+        return (known.yes_by_noise if self.pane_counts is None else known.read()).ravel()
 
 
-def _weighed(known: Evidence, threshold: float) -> Floats:
-    """`[context][part][x]`: what decides for a yes, and the windows where it is true and false.
+def _tabulate_decisions(known: Evidence, threshold: float) -> Floats:
+    """Return `[context][part][x]`: the decision value, and the windows of a true and false query.
 
-    A posterior is at least the threshold where (1 - threshold) * true >= threshold * false, and
-    noise acts on this difference as it does on windows. Contexts that were never seen count for
-    nothing and are left out.
+    A posterior is at least the threshold if (1 - threshold) * true >= threshold * false, and
+    noise acts on this difference as it does on windows. Contexts that were never seen have no
+    weight and are left out.
     """
     seen = known.counts.sum(axis=(1, 2)) > 0
     false, true = known.expected[seen, 0], known.expected[seen, 1]
@@ -147,7 +151,7 @@ def _weighed(known: Evidence, threshold: float) -> Floats:
 
 
 class ElementState:
-    """Flip probabilities of all elements, and each query's expected right and wrong claims."""
+    """Flip probabilities of all elements, and each query's expected true and false claims."""
 
     def __init__(self, objective: ElementObjective, epsilons: Mapping[str, float]) -> None:
         self._objective = objective
@@ -164,19 +168,19 @@ class ElementState:
         """The expected micro Q."""
         return self._objective.quality(*self._totals)
 
-    def tried(self, changes: Mapping[str, float]) -> float:
-        """The expected micro Q if these elements had these epsilons instead."""
-        gained = self._changed(changes, keep=False)
+    def try_changes(self, changes: Mapping[str, float]) -> float:
+        """Return the expected micro Q with these epsilons for these elements; change nothing."""
+        gained = self._apply(changes, keep=False)
         return self._objective.quality(*np.add(self._totals, gained).tolist())
 
     def move(self, changes: Mapping[str, float]) -> None:
-        """Give these elements these epsilons."""
-        self._changed(changes, keep=True)
-        # Added up anew, so that nothing is carried along from step to step.
+        """Set the epsilons of these elements."""
+        self._apply(changes, keep=True)
+        # Summed again, so that rounding errors do not accumulate.
         self._totals = tuple(self._claims.sum(axis=0).tolist())
 
-    def _changed(self, changes: Mapping[str, float], *, keep: bool) -> tuple[float, float]:
-        """What right and wrong claims gain; with `keep`, the changes are made."""
+    def _apply(self, changes: Mapping[str, float], *, keep: bool) -> tuple[float, float]:
+        """Return the change of true and false claims; with `keep`, store the new state."""
         numbers = self._objective.numbers
         known = [(name, epsilon) for name, epsilon in changes.items() if name in numbers]
         elements = np.array([numbers[name] for name, _ in known], np.int64)
@@ -185,7 +189,7 @@ class ElementState:
         self._flips[elements] = flips
         self._round += 1
         tables = self._objective.tables
-        tp, fp = _reckon(
+        tp, fp = _update_claims(
             elements,
             self._flips,
             tables.members,
@@ -198,24 +202,24 @@ class ElementState:
             self._seen,
             self._round,
             self._objective.decode == "literal",
-            self._objective.sightings is not None,
+            self._objective.pane_counts is not None,
             keep,
         )
         if self._objective.outlines:
-            more = self._outlined(elements.tolist(), keep=keep)
+            more = self._apply_sampled(elements.tolist(), keep=keep)
             tp, fp = tp + more[0], fp + more[1]
         if not keep:
             self._flips[elements] = before
         return tp, fp
 
-    def _outlined(self, elements: Iterable[int], *, keep: bool) -> tuple[float, float]:
-        """The same for queries that are sampled."""
+    def _apply_sampled(self, elements: Iterable[int], *, keep: bool) -> tuple[float, float]:
+        """Do the same for sampled queries."""
         objective = self._objective
-        flips = self._flips if objective.sightings is not None else self._flips[:, 0]
+        flips = self._flips if objective.pane_counts is not None else self._flips[:, 0]
         first = len(objective.tables.bounds) - 1
         more_right, more_wrong = 0.0, 0.0
         for place in sorted({q for element in elements for q in objective.outlined[element]}):
-            right, wrong = objective.outlines[place].claims(
+            right, wrong = objective.outlines[place].expect_claims(
                 flips[objective.members[place]], objective.decode, objective.threshold
             )
             had = self._claims[first + place]
@@ -226,7 +230,7 @@ class ElementState:
 
 
 @compiled
-def _reckon(
+def _update_claims(
     elements: Whole,
     flips: Floats,
     members: Whole,
@@ -242,7 +246,7 @@ def _reckon(
     sliding: bool,
     keep: bool,
 ) -> tuple[float, float]:
-    """What right and wrong claims gain, over all queries that touch one of the elements."""
+    """Return the change of true and false claims over all queries that use the elements."""
     more_right, more_wrong = 0.0, 0.0
     work = np.empty((3, 64))
     for element in elements:
@@ -254,11 +258,11 @@ def _reckon(
             own = members[bounds[query] : bounds[query + 1]]
             table = numbers[places[query] : places[query + 1]]
             if literal and sliding:
-                right, wrong = _read_pairs(own, flips, table)
+                right, wrong = _read_literal_sliding(own, flips, table)
             elif literal:
-                right, wrong = _read(own, flips, table, work[0])
+                right, wrong = _read_literal(own, flips, table, work[0])
             else:
-                right, wrong = _judged(own, flips, table, work)
+                right, wrong = _decide_posterior(own, flips, table, work)
             more_right += right - claims[query, 0]
             more_wrong += wrong - claims[query, 1]
             if keep:
@@ -268,8 +272,8 @@ def _reckon(
 
 
 @compiled
-def _read(own: Whole, flips: Floats, told: Floats, chances: Floats) -> tuple[float, float]:
-    """Literal answers: what is told under each noise, by the chance of that noise."""
+def _read_literal(own: Whole, flips: Floats, yes: Floats, chances: Floats) -> tuple[float, float]:
+    """Return the expected claims of literal answers: yes counts, weighted by each noise."""
     size = 1
     chances[0] = 1.0
     for element in own:
@@ -279,14 +283,14 @@ def _read(own: Whole, flips: Floats, told: Floats, chances: Floats) -> tuple[flo
         size *= 2
     right, wrong = 0.0, 0.0
     for z in range(size):
-        wrong += chances[z] * told[z]
-        right += chances[z] * told[size + z]
+        wrong += chances[z] * yes[z]
+        right += chances[z] * yes[size + z]
     return right, wrong
 
 
 @compiled
-def _read_pairs(own: Whole, flips: Floats, read: Floats) -> tuple[float, float]:
-    """The same where misses and false alarms are not alike: by true and noisy presence."""
+def _read_literal_sliding(own: Whole, flips: Floats, read: Floats) -> tuple[float, float]:
+    """Do the same where misses and false alarms differ: by true and noisy presence."""
     size = 1 << len(own)
     claims = np.zeros(2)
     place = 0
@@ -306,8 +310,10 @@ def _read_pairs(own: Whole, flips: Floats, read: Floats) -> tuple[float, float]:
 
 
 @compiled
-def _judged(own: Whole, flips: Floats, table: Floats, work: Floats) -> tuple[float, float]:
-    """Posterior answers: send all three parts of each context through the noise, then decide."""
+def _decide_posterior(
+    own: Whole, flips: Floats, table: Floats, work: Floats
+) -> tuple[float, float]:
+    """Return the expected claims of posterior answers: apply noise to all parts, then decide."""
     size = 1 << len(own)
     right, wrong = 0.0, 0.0
     for begin in range(0, len(table), 3 * size):

@@ -1,8 +1,7 @@
-"""Noise for sliding windows: drawn once for each pane, and seen by all windows that have it.
+"""Noise for sliding windows: drawn once per pane, and shared by all windows with that pane.
 
-The panes that come out are those of a noisy stream: the presence of each private element in
-each pane, and one moment inside the pane for each that is there. Everything else is read from
-its windows, as from any others.
+The result is a noisy stream: the presence of each private element in each pane, and a time inside
+the pane for each that is present. Its windows are evaluated like any others.
 """
 
 from __future__ import annotations
@@ -32,26 +31,27 @@ class PaneNoise:
     Guarantee: pattern-level epsilon-DP per subject, pattern and occurrence.
     Neighbours: streams that differ by one occurrence: one event of each of the pattern's
     elements, all of them inside one window.
-    Why: such an event is in one pane, and its element's bit there is flipped once. What was
-    drawn is kept until no window has the pane any more, so that it is never drawn again.
-    Spends: the pattern's epsilon for each pane, and so for each window, as one ends with it.
+    Why: such an event is in one pane, and its element's bit there is flipped once. The draw is
+    stored until no window contains the pane any more, so it is never repeated.
+    Spends: the pattern's epsilon for each pane, and so for each window, since one pane ends with
+    each window.
     """
 
     name: str
-    """What its draws are called among those that are kept with the panes."""
+    """The key of its draws among those stored with the panes."""
     numbers: tuple[int, ...]
     """Each element's number among the event types."""
     channels: Sequence[Channel]
     types: int
     size: int
-    """How long a pane is."""
+    """The length of a pane."""
     noise: Noise
 
     def flip(self, closed: ClosedPanes, own: NDArray[np.bool_] | None) -> Columns:
-        """`[pane][element][word]`, the panes of these windows.
+        """Return `[pane][element][word]`, the noisy panes of these windows.
 
-        For subjects that are not `own` nothing is there. Where somebody's limit was reached, a
-        pane thus stays empty for good, and later windows do not tell of it either.
+        Panes are empty for subjects that are not `own`. So if a subject's limit was reached, the
+        pane stays empty, and later windows reveal nothing about it either.
         """
         paned = _paned(closed)
         slots = paned.words.shape[1]
@@ -72,27 +72,27 @@ class PaneNoise:
         return panes
 
     def _earlier(self, paned: PaneSequence, slots: int) -> Columns:
-        """What was drawn before; nothing is there before the schedule, so nothing is drawn."""
+        """Return the stored draws of earlier panes; panes before the schedule are empty."""
         empty = np.zeros((paned.count - 1, len(self.numbers), -(-slots // 64)), np.uint64)
         known = paned.before.get(f"{self.name}.bits")
         if known is not None:
             if known.shape[:2] != empty.shape[:2]:
-                raise StateError("what was drawn for earlier panes does not fit the plan")
+                raise StateError("the saved draws of earlier panes do not fit the plan")
             empty[:, :, : known.shape[2]] = known
         elif paned.before:
-            raise StateError("what was drawn for earlier panes is not there")
+            raise StateError("the saved draws of earlier panes are missing")
         return empty
 
-    def moments(
+    def draw_times(
         self, closed: ClosedPanes, panes: Columns, timed: Sequence[int]
     ) -> NDArray[np.int64]:
-        """The moments of those of the columns that came out present, as `draw_moments` has them.
+        """Draw the times of the columns that are present, in the format of `draw_pane_times`.
 
-        All windows see the same moments.
+        All windows use the same times.
         """
         paned = _paned(closed)
         slots, earlier = paned.words.shape[1], paned.count - 1
-        new = draw_moments(
+        new = draw_pane_times(
             panes[earlier:], timed, paned.first + earlier, slots, self.size, self.noise
         )
         known = paned.before.get(f"{self.name}.moments", _NO_MOMENTS)
@@ -101,23 +101,26 @@ class PaneNoise:
         return table
 
 
-def draw_moments(
+def draw_pane_times(
     panes: Columns, timed: Sequence[int], first: int, slots: int, size: int, noise: Noise
 ) -> NDArray[np.int64]:
-    """A moment in its pane for each bit of some columns: column, pane, slot and time in a row."""
+    """Draw a time in its pane for each set bit of some columns.
+
+    The result has four rows: column, pane, slot and time.
+    """
     found = [_NO_MOMENTS]
     for number in timed:
-        pane, slot = np.divmod(set_places(panes[:, number], slots), slots)
+        pane, slot = np.divmod(find_set_bits(panes[:, number], slots), slots)
         pane += first
-        times = pane * size + noise.moments(len(pane), size)
+        times = pane * size + noise.draw_times(len(pane), size)
         found.append(np.stack([np.full(len(pane), number), pane, slot, times]))
     return np.concatenate(found, axis=1)
 
 
-def in_windows(
+def place_in_windows(
     closed: ClosedPanes, table: NDArray[np.int64], number: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Where a column's moments are: the window's place times the slots, plus the slot; when."""
+    """Return the places (window index times slots, plus slot) and times of a column's events."""
     paned = _paned(closed)
     slots = paned.words.shape[1]
     own = table[:, table[_PLACE] == number]
@@ -130,8 +133,8 @@ def in_windows(
     return np.concatenate(here), np.concatenate(times)
 
 
-def set_places(column: Columns, slots: int) -> NDArray[np.int64]:
-    """Where a bit column is set: the window's place times the number of slots, plus the slot."""
+def find_set_bits(column: Columns, slots: int) -> NDArray[np.int64]:
+    """Return where a bit column is set: the window's index times the slots, plus the slot."""
     octets = column.astype("<u8").view(np.uint8)
     bits = np.unpackbits(octets, axis=1, bitorder="little", count=slots)
     return np.flatnonzero(bits)

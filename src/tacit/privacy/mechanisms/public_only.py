@@ -1,7 +1,7 @@
 """Public only: answers from public events and the prior, for subjects whose limit is reached.
 
-Nothing here sees a private event or draws anything: a protector gets the bits of the patterns
-that it names, all of them over public events, and no others.
+Nothing here uses private events or draws noise. A protector gets only the bits of the patterns
+in its `inputs`, which are all over public events.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tacit.patterns.tree import Pattern, elements
 from tacit.privacy.affected_queries import AffectedQuery
 from tacit.privacy.certainty import Certainty, Shares
 from tacit.privacy.components import Component, Exposure, Question
-from tacit.privacy.decoding import Decoded, TableDecoder, decoding_program, tables
+from tacit.privacy.decoding import TableCertainty, TableDecoder, build_tables, compile_decoders
 from tacit.privacy.evidence import DecoderCells, Evidence
 from tacit.privacy.keys import KeyTable
 from tacit.privacy.mechanisms.mechanism import (
@@ -35,58 +35,58 @@ from tacit.privacy.mechanisms.optimal.expectation import PartSpread, combine_spr
 from tacit.privacy.prior import Bits, Prior
 from tacit.privacy.quality import Confusion
 from tacit.privacy.sampled_evidence import WideEvidence
-from tacit.privacy.statistics import Found, Statistics
+from tacit.privacy.statistics import AnyEvidence, Statistics
 
 _CONTEXTS: Final = 1000
-"""For expectations so many contexts of a component are looked at, the most common ones."""
+"""The number of a component's contexts used for expectations, most common first."""
 
 
 class PublicOnly(ABC):
-    """Give what public events decide, and what is likely of the rest.
+    """Answer from public events where they decide, and by the prior elsewhere.
 
     Guarantee: pattern-level 0-DP per subject, pattern and window: private events change no answer
     and no confidence.
     Neighbours: windows that differ anywhere inside a private pattern's elements.
-    Why: neighbours agree on all bits that it is given, and the rest is a fixed function of them:
-    there is no other input, and no draw.
+    Why: neighbours agree on all bits that it gets, and the answers are a fixed function of these
+    bits: there is no other input, and no draw.
     Spends: nothing.
-    Paper: not there; it has no limits. Differs: an infinite stream has a limit in a stretch of
-    time, and this is what answers once it is reached.
+    Paper: not included; the paper has no limits. Differs: we limit epsilon per horizon, and this
+    mechanism answers once the limit is reached.
     Proof: docs/guarantee.md#limits
     """
 
     @abstractmethod
     def start(self, queries: Sequence[Pattern], index: PatternIndex) -> PublicProtector:
-        """What answers in a run."""
+        """Return the protector that answers in a run."""
 
     @abstractmethod
     def expect(self, statistics: Statistics) -> Confusion[Floats]:
-        """What to expect of the answers to each query."""
+        """Return the expected counts of each query."""
 
 
 class PublicProtector(Protector):
     """Answers from the bits of public patterns. Nothing else reaches `answer`."""
 
-    asks: tuple[Pattern, ...]
-    """The patterns whose bits it gets, in this order; none has a private element."""
+    inputs: tuple[Pattern, ...]
+    """The patterns whose bits it gets, in this order; none of them has a private element."""
 
     def __init__(
-        self, asks: Sequence[Pattern], private: AbstractSet[str], index: PatternIndex
+        self, inputs: Sequence[Pattern], private: AbstractSet[str], index: PatternIndex
     ) -> None:
-        self.asks = tuple(dict.fromkeys(asks))
-        if any(not private.isdisjoint(elements(pattern)) for pattern in self.asks):
+        self.inputs = tuple(dict.fromkeys(inputs))
+        if any(not private.isdisjoint(elements(pattern)) for pattern in self.inputs):
             raise PrivacyError("past a limit answers must come from public events alone")
-        self.numbers = {pattern: number for number, pattern in enumerate(self.asks)}
-        self._columns = index.columns(self.asks)
+        self.numbers = {pattern: number for number, pattern in enumerate(self.inputs)}
+        self._columns = index.columns(self.inputs)
 
     def columns(self, patterns: Sequence[Pattern]) -> list[int]:
-        """Where the bits of some of the patterns are."""
+        """Return the positions of some patterns among the inputs."""
         return [self.numbers[pattern] for pattern in patterns]
 
     def protect(
         self, windows: WindowBits, own: NDArray[np.bool_] | None
     ) -> tuple[Columns, Certainty]:
-        """From public events and the prior alone."""
+        """Answer from public events and the prior."""
         slots = np.arange(windows.slots) if own is None else np.flatnonzero(own)
         return self.answer(windows.bits[:, self._columns], slots, windows.slots)
 
@@ -94,32 +94,32 @@ class PublicProtector(Protector):
     def answer(
         self, bits: Columns, slots: NDArray[np.int64], subjects: int
     ) -> tuple[Columns, Certainty]:
-        """`[window][query][word]` for the subjects at `slots`, from `[window][asked][word]`."""
+        """Return `[window][query][word]` for the subjects at `slots`, from the input bits."""
 
 
 @dataclass(frozen=True, eq=False)
 class PublicTables(PublicOnly):
-    """For each query that private elements touch a table: how likely it is in each context."""
+    """Tables of the probability of each affected query, by context."""
 
     private: frozenset[str]
     """The private elements."""
-    touched: tuple[AffectedQuery, ...]
+    affected: tuple[AffectedQuery, ...]
     likely: tuple[Floats, ...]
-    """For each touched query `[context]`: how likely it is true; 0 or 1 where it is decided."""
+    """For each affected query `[context]`: its probability; 0 or 1 where it is decided."""
     threshold: float
     """The answer is yes from this probability on."""
 
     @classmethod
     def plan(cls, statistics: Statistics, threshold: float) -> PublicTables:
-        """The planning hook: what history says of each context."""
-        likely = tuple(map(likely_contexts, statistics.touched, statistics.evidence))
-        return cls(statistics.policy.private, statistics.touched, likely, threshold)
+        """Estimate the probabilities from history."""
+        likely = tuple(map(estimate_contexts, statistics.affected, statistics.evidence))
+        return cls(statistics.policy.private, statistics.affected, likely, threshold)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, fit for JSON."""
+        """Return plain data that can be written as JSON."""
         return {
             str(part.query): likely.tolist()
-            for part, likely in zip(self.touched, self.likely, strict=True)
+            for part, likely in zip(self.affected, self.likely, strict=True)
         }
 
     @classmethod
@@ -130,29 +130,31 @@ class PublicTables(PublicOnly):
         parts: tuple[AffectedQuery, ...],
         threshold: float,
     ) -> PublicTables:
-        """What was written, for the queries of the specification; old plans have no tables."""
+        """Read what `to_dict` wrote; old plans have no tables (`plain` is None)."""
         likely = tuple(_read_table(part, plain) for part in parts)
         return cls(private, parts, likely, threshold)
 
     def decoders(self) -> list[TableDecoder]:
-        """How each touched query is answered."""
+        """Return the decoder of each affected query."""
         return [
             TableDecoder(
                 part.query, part.signals, np.stack([1 - p, p], axis=-1), p >= self.threshold
             )
-            for part, p in zip(self.touched, self.likely, strict=True)
+            for part, p in zip(self.affected, self.likely, strict=True)
         ]
 
     def start(self, queries: Sequence[Pattern], index: PatternIndex) -> PublicProtector:
-        """Look answers up by context."""
+        """Return a protector that looks answers up by context."""
         return TableLookup(self, queries, index)
 
     def expect(self, statistics: Statistics) -> Confusion[Floats]:
-        """By the contexts of history."""
+        """Compute the expected counts over the contexts of history."""
         counts = np.zeros((3, len(statistics.positives)))
         counts[0] = statistics.exact
-        for part, known, likely in zip(self.touched, statistics.evidence, self.likely, strict=True):
-            false, true = _seen(part, known)
+        for part, known, likely in zip(
+            self.affected, statistics.evidence, self.likely, strict=True
+        ):
+            false, true = _count_contexts(part, known)
             found = DecoderCells(likely, true, false).confusion(self.threshold)
             counts[:, part.query] += found.tp, found.fp, found.fn
         return Confusion(*counts)
@@ -160,7 +162,7 @@ class PublicTables(PublicOnly):
 
 @dataclass(frozen=True, eq=False)
 class PublicContexts(PublicOnly):
-    """For each component what its prior says in the contexts that windows are in."""
+    """Answers by each component's prior in the context of a window."""
 
     private: frozenset[str]
     """The private elements."""
@@ -171,11 +173,11 @@ class PublicContexts(PublicOnly):
     """The answer is yes from this probability on."""
 
     def start(self, queries: Sequence[Pattern], index: PatternIndex) -> PublicProtector:
-        """Work contexts out as windows come."""
+        """Return a protector that evaluates contexts when they first occur."""
         return ContextLookup(self, queries, index)
 
     def expect(self, statistics: Statistics) -> Confusion[Floats]:
-        """By the most common contexts of history."""
+        """Compute the expected counts over the most common contexts of history."""
         counts = np.zeros((3, len(statistics.positives)))
         parts = self._spreads()
         for query, question in enumerate(self.exposure.questions):
@@ -188,13 +190,15 @@ class PublicContexts(PublicOnly):
         return Confusion(*counts)
 
     def _spreads(self) -> list[list[PartSpread]]:
-        """For each part of each component how likely it is in the contexts of history."""
+        """Return for each part of each component its probabilities in the contexts of history."""
         spreads = []
         for component, prior in zip(self.exposure.components, self.priors, strict=True):
-            met = prior.contexts[:_CONTEXTS]
-            windows = np.array([number for _, number in met])
+            common = prior.contexts[:_CONTEXTS]
+            windows = np.array([number for _, number in common])
             windows *= prior.counts.sum() / windows.sum()
-            likely = np.array([likely_parts(component, prior, signals) for signals, _ in met]).T
+            likely = np.array(
+                [estimate_parts(component, prior, signals) for signals, _ in common]
+            ).T
             spreads.append(
                 [PartSpread(column, column >= self.threshold, windows) for column in likely]
             )
@@ -207,16 +211,16 @@ class TableLookup(PublicProtector):
     def __init__(
         self, planned: PublicTables, queries: Sequence[Pattern], index: PatternIndex
     ) -> None:
-        touched = {part.query for part in planned.touched}
-        self._exact = [n for n in range(len(queries)) if n not in touched]
+        affected = {part.query for part in planned.affected}
+        self._exact = [n for n in range(len(queries)) if n not in affected]
         exact = [queries[n] for n in self._exact]
-        signals = [signal for part in planned.touched for signal in part.signals]
+        signals = [signal for part in planned.affected for signal in part.signals]
         super().__init__([*exact, *signals], planned.private, index)
         self._exact_columns = self.columns(exact)
         numbers: dict[Hashable, int] = dict(self.numbers.items())
         decoders = planned.decoders()
-        self._tables = tables(decoders, numbers)
-        self._program = decoding_program(decoders, numbers)
+        self._tables = build_tables(decoders, numbers)
+        self._program = compile_decoders(decoders, numbers)
 
     def answer(
         self,
@@ -224,17 +228,17 @@ class TableLookup(PublicProtector):
         slots: NDArray[np.int64],  # noqa: ARG002 - tables are read for all subjects at once
         subjects: int,  # noqa: ARG002
     ) -> tuple[Columns, Certainty]:
-        """Read from the tables."""
+        """Look the answers up in the tables."""
         windows, _, words = bits.shape
         result = np.empty((windows, len(self._exact) + len(self._tables), words), np.uint64)
         result[:, self._exact] = bits[:, self._exact_columns]
         if self._tables:
             result[:, list(self._tables)] = self._program.run(bits)
-        return result, Decoded(self._tables, bits)
+        return result, TableCertainty(self._tables, bits)
 
 
 class ContextLookup(PublicProtector):
-    """Finds the context of each component, and answers by what the prior says there."""
+    """Finds the context of each component, and answers by the prior in that context."""
 
     def __init__(
         self, planned: PublicContexts, queries: Sequence[Pattern], index: PatternIndex
@@ -250,7 +254,7 @@ class ContextLookup(PublicProtector):
         super().__init__([*exact, *signals], planned.private, index)
         self._exact_columns = self.columns(exact)
         self._signals = [self.columns(component.signals) for component in components]
-        self._outlooks = [
+        self._likely_parts = [
             _LikelyParts(component, prior, self._threshold)
             for component, prior in zip(components, planned.priors, strict=True)
         ]
@@ -262,20 +266,20 @@ class ContextLookup(PublicProtector):
     def answer(
         self, bits: Columns, slots: NDArray[np.int64], subjects: int
     ) -> tuple[Columns, Certainty]:
-        """Find the contexts, then put the queries together from their parts."""
+        """Find the contexts, then combine the queries from their parts."""
         windows = len(bits)
         result = np.empty((windows, len(self._questions), bits.shape[2]), np.uint64)
         result[:, self._exact] = bits[:, self._exact_columns]
         contexts = []
-        for outlook, columns, single in zip(
-            self._outlooks, self._signals, self._single, strict=True
+        for likely_part, columns, single in zip(
+            self._likely_parts, self._signals, self._single, strict=True
         ):
             words = to_columns(np.ascontiguousarray(bits[:, columns]), subjects)[:, slots]
-            found = outlook.contexts(words.reshape(windows * len(slots), words.shape[2]))
+            found = likely_part.contexts(words.reshape(windows * len(slots), words.shape[2]))
             contexts.append(found.reshape(windows, len(slots)))
-            parts = _spread(outlook.yes[contexts[-1]], slots, subjects)
+            parts = _spread(likely_part.yes[contexts[-1]], slots, subjects)
             result[:, [query for query, _ in single]] = parts[:, [part for _, part in single]]
-        certainty = ContextCertainty(self._outlooks, self._questions, contexts, slots)
+        certainty = ContextCertainty(self._likely_parts, self._questions, contexts, slots)
         for query in self._several:
             yes = certainty.posterior(query) >= self._threshold
             result[:, query] = _spread(yes[:, :, np.newaxis].astype(np.uint64), slots, subjects)[
@@ -285,9 +289,9 @@ class ContextLookup(PublicProtector):
 
 
 def _read_table(part: AffectedQuery, plain: Mapping[str, Any] | None) -> Floats:
-    """How likely a query is by public events alone; plans did not always say.
+    """Read the probabilities of a query by public events; 1/2 if the plan has none.
 
-    What is decided comes from the specification: a plan can only say how likely the rest is.
+    Decided contexts come from the specification; the plan only gives the other probabilities.
     """
     likely = np.full(len(part.decided), 0.5)
     if plain is not None:
@@ -298,19 +302,19 @@ def _read_table(part: AffectedQuery, plain: Mapping[str, Any] | None) -> Floats:
 
 
 def _only(parts: Sequence[tuple[int, int]], component: int) -> bool:
-    """Whether a query has one part, in this component."""
+    """Return whether a query has exactly one part, in this component."""
     return len(parts) == 1 and parts[0][0] == component
 
 
 def _spread(words: Columns, slots: NDArray[np.int64], subjects: int) -> Columns:
-    """Answers `[window][own subject][word]` as bit columns of all subjects."""
+    """Turn answers `[window][own subject][word]` into bit columns of all subjects."""
     full = np.zeros((len(words), subjects, words.shape[2]), np.uint64)
     full[:, slots] = words
     return to_columns(full, 64 * words.shape[2])
 
 
 class _LikelyParts:
-    """How likely the parts of a component are in each context, worked out as contexts come."""
+    """The probabilities of a component's parts, computed when a context first occurs."""
 
     def __init__(self, component: Component, prior: Prior, threshold: float) -> None:
         self._component = component
@@ -320,23 +324,23 @@ class _LikelyParts:
         self.likely = np.empty((0, len(component.parts)))
         """`[context][part]`"""
         self.yes = pack_rows(self.likely >= threshold)
-        """`[context][word]`: the parts that are likely enough."""
+        """`[context][word]`: the parts that are answered yes."""
 
     def contexts(self, signals: NDArray[np.uint64]) -> NDArray[np.int32]:
-        """The number of the context of each row of signals, given as words."""
+        """Return the context number of each row of signals, given as words."""
         if not self._component.signals:
             signals = np.zeros((len(signals), 1), np.uint64)
-        numbers = self._keys.numbers(signals)
+        numbers = self._keys.look_up(signals)
         if numbers.min(initial=0) < 0:
             self._learn(distinct_rows(signals[numbers < 0]))
-            numbers = self._keys.numbers(signals)
+            numbers = self._keys.look_up(signals)
         return numbers
 
     def _learn(self, keys: NDArray[np.uint64]) -> None:
         octets = keys.astype("<u8").view(np.uint8)
         width = len(self._component.signals)
         rows = np.unpackbits(octets, axis=1, bitorder="little", count=width).astype(np.bool_)
-        likely = np.array([likely_parts(self._component, self._prior, row) for row in rows])
+        likely = np.array([estimate_parts(self._component, self._prior, row) for row in rows])
         self.likely = np.concatenate([self.likely, likely])
         self.yes = np.concatenate([self.yes, pack_rows(likely >= self._threshold)])
         self._keys.add(keys)
@@ -344,9 +348,9 @@ class _LikelyParts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ContextCertainty(Certainty):
-    """The contexts of some subjects, and how likely queries are in them."""
+    """The contexts of some subjects, and the probabilities of queries in them."""
 
-    outlooks: Sequence[_LikelyParts]
+    likely_parts: Sequence[_LikelyParts]
     questions: Sequence[Question]
     contexts: Sequence[NDArray[np.int32]]
     """For each component `[window][own subject]`."""
@@ -355,17 +359,21 @@ class ContextCertainty(Certainty):
     def posterior(
         self, query: int, windows: slice = slice(None), own: slice = slice(None)
     ) -> Shares:
-        """`[window][own subject]`: how likely a query is true."""
+        """Return `[window][own subject]`: the probability that a query is true."""
         question = self.questions[query]
-        told: Shares = np.ones(())
-        # Parts of different components are taken as independent.
+        product: Shares = np.ones(())
+        # Parts of different components are assumed to be independent.
         for component, part in question.parts:
-            likely = self.outlooks[component].likely[self.contexts[component][windows, own], part]
-            told = told * (likely if question.every else 1 - likely)
-        return told if question.every else 1 - told
+            likely = self.likely_parts[component].likely[
+                self.contexts[component][windows, own], part
+            ]
+            product = product * (likely if question.every else 1 - likely)
+        return product if question.every else 1 - product
 
-    def right(self, query: int, windows: slice, slots: slice, answers: NDArray[np.bool_]) -> Shares:
-        """How likely the answer that was given is true."""
+    def compute_confidence(
+        self, query: int, windows: slice, slots: slice, answers: NDArray[np.bool_]
+    ) -> Shares:
+        """Return the probability that the given answers are true."""
         likely = np.ones(answers.shape)
         if not self.questions[query].parts:
             return likely
@@ -375,8 +383,8 @@ class ContextCertainty(Certainty):
         return np.where(answers, likely, 1 - likely)
 
 
-def likely_parts(component: Component, prior: Prior, signals: Bits) -> Floats:
-    """`[part]`: how likely each part of a component is true in a context; 0 or 1 if decided."""
+def estimate_parts(component: Component, prior: Prior, signals: Bits) -> Floats:
+    """Return `[part]`: the probability of each part in a context; 0 or 1 if decided."""
     known: dict[tuple[int, ...], Floats] = {}
     likely = np.empty(len(component.parts))
     for number, table in enumerate(component.tables(signals)):
@@ -385,30 +393,32 @@ def likely_parts(component: Component, prior: Prior, signals: Bits) -> Floats:
             continue
         variables = component.parts[number].variables
         if variables not in known:
-            known[variables] = prior.of_choices(signals, list(variables))
+            known[variables] = prior.choice_probabilities(signals, list(variables))
         likely[number] = known[variables][table].sum()
     return likely
 
 
-def likely_contexts(part: AffectedQuery, known: Found) -> Floats:
-    """`[context]`: how likely a query is true by its context alone; 0 or 1 if decided."""
+def estimate_contexts(part: AffectedQuery, known: AnyEvidence) -> Floats:
+    """Return `[context]`: the probability of a query by its context; 0 or 1 if decided."""
     if isinstance(known, Evidence):
         weights: Floats = known.expected.sum(axis=2)
         likely = weights[:, 1] / weights.sum(axis=1)
     else:
-        false, true = _seen(part, known)
+        false, true = _count_contexts(part, known)
         total = (false + true).sum()
         rate = true.sum() / total if total else 0.5
         likely = (true + known.strength * rate) / (false + true + known.strength)
     return np.where(part.decided < 0, likely, part.decided)
 
 
-def _seen(part: AffectedQuery, known: Found) -> tuple[Floats, Floats]:
-    """`[context]`: in how many windows the query is false, and in how many it is true."""
+def _count_contexts(part: AffectedQuery, known: AnyEvidence) -> tuple[Floats, Floats]:
+    """Return `[context]`: the number of windows where the query is false, and where true."""
     if isinstance(known, Evidence):
         windows: Floats = known.counts.sum(axis=2)
         return windows[:, 0], windows[:, 1]
-    contexts = known.homes[known.contexts] if isinstance(known, WideEvidence) else known.contexts
+    contexts = (
+        known.context_numbers[known.contexts] if isinstance(known, WideEvidence) else known.contexts
+    )
     false, true = (
         np.bincount(contexts[chosen], known.counts[chosen], len(part.decided))
         for chosen in (~known.truth, known.truth)

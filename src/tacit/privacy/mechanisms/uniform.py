@@ -1,4 +1,4 @@
-"""Uniform: all elements of a private pattern get the same share of its epsilon."""
+"""Uniform: give all elements of a private pattern the same share of its epsilon."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Uniform(Flips):
     Guarantee: pattern-level epsilon-DP per subject, pattern and window.
     Neighbours: windows that differ anywhere inside the pattern's elements.
     Why: each bit's ratio is at most (1 - p) / p = exp(epsilon/m); they multiply over m elements.
-    An element of several patterns has the least of its shares, so it fits into each of them.
-    Spends: epsilon, once per window, whatever the number of queries; less where a shared
-    element has to make do with the smaller share of another pattern.
-    Paper: section V-A, Theorem 1. Differs: flips are rounded towards more privacy; there is one
-    noisy copy of an element that patterns share; where windows slide, panes are flipped.
+    An element of several patterns gets the least of its shares, so no pattern exceeds its epsilon.
+    Spends: epsilon, once per window, whatever the number of queries; less if a shared element
+    gets a smaller share from another pattern.
+    Paper: section V-A, Theorem 1. Differs: flips are rounded towards more privacy; patterns that
+    share an element use one noisy copy of it; with sliding windows, panes are flipped.
     Proof: docs/guarantee.md#uniform
     """
 
@@ -32,15 +32,15 @@ class Uniform(Flips):
 
     @classmethod
     def choose(cls, policy: Policy, statistics: Statistics, goal: PlanGoal) -> ChosenFlips:
-        """The same for all elements of a pattern."""
+        """Choose uniform shares."""
         made = flip_uniformly(policy)
         if not statistics.windows:
             return ChosenFlips(made, 0.5)
-        return ChosenFlips(made, choose_threshold(made, statistics, goal, statistics.sightings))
+        return ChosenFlips(made, choose_threshold(made, statistics, goal, statistics.pane_counts))
 
 
 def flip_uniformly(policy: Policy) -> Elements:
-    """The elements of a policy, each flipped with its uniform share.
+    """Return the elements of a policy, each flipped with its uniform share.
 
     >>> from fractions import Fraction
     >>> from tacit.privacy.policies import PrivatePattern
@@ -49,4 +49,4 @@ def flip_uniformly(policy: Policy) -> Elements:
     >>> flip_uniformly(Policy((visit, stay)))
     Elements(epsilon per element and window: home 1/3, hospital 0.5, night 1/3, parked 1/3)
     """
-    return Elements.flipped(policy, uniform_shares(policy))
+    return Elements.from_epsilons(policy, uniform_shares(policy))

@@ -1,4 +1,4 @@
-"""Unprotected: true answers, where no query depends on anything private."""
+"""Unprotected: true answers, if no query depends on private elements."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tacit.errors import PlanError
 from tacit.patterns.tree import Pattern
-from tacit.privacy.affected_queries import touched
+from tacit.privacy.affected_queries import find_affected
 from tacit.privacy.certainty import Certainty, ExactCertainty
 from tacit.privacy.channel_audit import Ratio
 from tacit.privacy.mechanisms.mechanism import (
@@ -33,14 +33,14 @@ from tacit.privacy.statistics import Statistics
 
 @dataclass(frozen=True, eq=False)
 class Unprotected(Mechanism):
-    """Give the true answers: no query of the policy's subjects touches a private element.
+    """Give the true answers: no query depends on a private element of the policy.
 
     Guarantee: pattern-level 0-DP per subject, pattern and window.
     Neighbours: windows that differ anywhere inside a private pattern's elements.
-    Why: every query is a function of public events, on which neighbours agree. A plan that says
-    so is refused where a query touches a private element.
+    Why: every query is a function of public events, on which neighbours agree. A plan with this
+    mechanism is refused if a query depends on a private element.
     Spends: nothing.
-    Paper: not there; it treats public events the same way.
+    Paper: not included; the paper treats public events the same way.
     Proof: docs/guarantee.md#decided-queries
     """
 
@@ -54,12 +54,12 @@ class Unprotected(Mechanism):
         statistics: Statistics,
         goal: PlanGoal,  # noqa: ARG003 - there is nothing to choose
     ) -> tuple[Unprotected, Confusion[Floats]]:
-        """All answers are right."""
+        """Expect all answers to be right."""
         positives = statistics.positives
         return cls(), Confusion(positives, 0 * positives, 0 * positives)
 
     def start(self, run: RunSetup) -> Protector:
-        """The true answers."""
+        """Return a protector that gives the true answers."""
         return _TrueAnswers(run.index.columns(run.queries))
 
     @property
@@ -68,7 +68,7 @@ class Unprotected(Mechanism):
         return PublicTables(frozenset(), (), (), 0.5)
 
     def to_dict(self) -> dict[str, Any]:
-        """Nothing is needed."""
+        """Return no data: none is needed."""
         return {}
 
     @classmethod
@@ -79,7 +79,7 @@ class Unprotected(Mechanism):
         queries: Sequence[Pattern],
         panes: int,
     ) -> Unprotected:
-        """Refuse a plan that leaves something unprotected."""
+        """Raise PlanError if a private pattern would be unprotected."""
         found = cls()
         if not found.fits(policy, queries, panes):
             raise PlanError("the plan leaves private patterns unprotected; make a new plan")
@@ -91,18 +91,18 @@ class Unprotected(Mechanism):
         queries: Sequence[Pattern],
         panes: int,  # noqa: ARG002
     ) -> bool:
-        """Whether no query touches anything private."""
-        return not touched(policy, queries)
+        """Return whether no query depends on private elements."""
+        return not find_affected(policy, queries)
 
     def widest_ratio(
         self,
         changing: frozenset[str],  # noqa: ARG002 - no answer depends on them
     ) -> Ratio:
-        """Nothing can be told apart."""
+        """Return 1: no answer depends on private elements."""
         return Fraction(1)
 
     def channels(self) -> Iterator[NamedChannel]:
-        """None."""
+        """Yield nothing: there are no channels."""
         return iter(())
 
 
@@ -115,5 +115,5 @@ class _TrueAnswers(Protector):
         windows: WindowBits,
         own: NDArray[np.bool_] | None,  # noqa: ARG002 - the same for all
     ) -> tuple[Columns, Certainty]:
-        """No private event can change them."""
+        """Return the true answers, which no private event can change."""
         return windows.bits[:, self._columns], ExactCertainty()

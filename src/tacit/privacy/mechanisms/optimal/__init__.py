@@ -1,1 +1,1 @@
-"""Optimal: its planning hook, its channels, its draws and their decoding."""
+"""The optimal mechanism: planning, channels, draws and decoding."""

@@ -1,4 +1,4 @@
-"""The channels of a component: for each context its open parts in blocks, one channel each."""
+"""The channels of a component: each context's open parts in blocks, one channel per block."""
 
 from __future__ import annotations
 
@@ -17,40 +17,41 @@ from tacit.privacy.prior import Bits, Prior
 from tacit.privacy.staircase import ChannelProblem, Design, design, merge, solve
 
 MOST_CLASSES = 16
-"""More classes than these are cut down by grouping queries."""
+"""With more classes than this, queries are split into groups."""
 GROUPED_VARIABLES = 3
+"""The largest number of variables of a group, unless a single part has more."""
 MOST_VARIABLES = 12
-"""All choices of so many variables are listed."""
+"""The largest number of variables of which all choices are listed."""
 _TIE = 1e-9
-"""Likelihoods that differ by less are the same but for their rounding."""
+"""Likelihoods that differ by less than this are considered equal."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelBlock:
-    """Open parts of a context that are answered by one draw from one channel."""
+    """Open parts of a context that share one draw from one channel."""
 
     parts: tuple[int, ...]
-    """The parts of the component."""
+    """The numbers of the parts in the component."""
     columns: tuple[int, ...]
-    """For each part its query in the choice; parts that are always alike share one."""
+    """For each part its query in the problem; parts with equal answers share one."""
     variables: tuple[int, ...]
-    """What they depend on."""
+    """The variables that the parts depend on."""
     place: NDArray[np.int64]
-    """The class of each choice of the variables' values; bit i is the i-th variable's."""
+    """The class of each choice of the variables' values; bit i is variable i's value."""
     choice: ChannelProblem
 
 
 class ContextOutline(NamedTuple):
-    """A context before its channels are made."""
+    """A context before its channels are designed."""
 
     decided: Bits
-    """For each part whether it is true whatever private events do."""
+    """For each part, whether it is true whatever private events do."""
     blocks: tuple[ChannelBlock, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What is done in windows whose public events say the same."""
+    """The decided parts and the channels for windows with the same public signals."""
 
     decided: Bits
     blocks: tuple[tuple[ChannelBlock, Design], ...]
@@ -58,26 +59,26 @@ class Context:
 
 @dataclass(frozen=True)
 class ComponentChannels:
-    """Designs the channels of one component's contexts, each when it is first asked for."""
+    """Designs the channels of one component's contexts, each on first use."""
 
     component: Component
     prior: Prior
     stakes: NDArray[np.float64]
-    """`[part]`: what a true yes earns, and what a false one costs."""
+    """`[part]`: the reward of a true yes, and the penalty of a false one."""
     _choices: dict[Hashable, tuple[ChannelProblem, NDArray[np.int64]]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
     _designs: dict[int, tuple[ChannelProblem, Design]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
-    """Contexts are many; what is to be chosen in them, and how, is often the same."""
+    """Caches: many contexts have the same channel problem."""
 
     def context(self, signals: Bits) -> Context:
-        """The channels for a context, audited."""
-        return self.made(self.outline(signals))
+        """Return the channels for a context, audited."""
+        return self.design_context(self.outline(signals))
 
-    def made(self, outline: ContextOutline) -> Context:
-        """The channels for an outline, audited."""
+    def design_context(self, outline: ContextOutline) -> Context:
+        """Design the channels for an outline; they are audited."""
         blocks = tuple((block, self._design(block.choice)) for block in outline.blocks)
         return Context(outline.decided, blocks)
 
@@ -87,7 +88,7 @@ class ComponentChannels:
         return self._designs[id(choice)][1]
 
     def outline(self, signals: Bits) -> ContextOutline:
-        """What is decided in a context, and the blocks that are open."""
+        """Return the decided parts of a context, and the blocks of open parts."""
         tables = self.component.tables(signals)
         open_parts = [n for n, table in enumerate(tables) if not (table == table[0]).all()]
         decided = np.array([bool(table.all()) for table in tables], np.bool_)
@@ -99,17 +100,17 @@ class ComponentChannels:
     def _blocks(
         self, parts: list[int], tables: Sequence[Bits], signals: Bits
     ) -> list[ChannelBlock]:
-        """One block for all of these parts, or several if they have too many classes."""
+        """Return one block for all of these parts, or several if there are too many classes."""
         whole = self._block(parts, tables, signals, MOST_CLASSES)
         return [whole] if whole else _best_shares(self._groups(parts, tables, signals))
 
     def _groups(
         self, parts: list[int], tables: Sequence[Bits], signals: Bits
     ) -> list[ChannelBlock]:
-        """Parts in groups of few variables, and so of few classes.
+        """Split parts into groups of few variables, and so of few classes.
 
-        A group begins with the part that has most variables left; it takes in other variables
-        as long as there are few, those first that bring most parts with them.
+        A group starts with the part that has most variables. Then variables are added while the
+        group is small, first those that add most parts.
         """
         pending = {part: frozenset(self.component.parts[part].variables) for part in parts}
         groups = []
@@ -142,7 +143,7 @@ class ComponentChannels:
     def _block(
         self, parts: list[int], tables: Sequence[Bits], signals: Bits, most: int | None
     ) -> ChannelBlock | None:
-        """The block of these parts, or None if it has more than so many classes."""
+        """Return the block of these parts, or None if it has more than `most` classes."""
         used = sorted({v for part in parts for v in self.component.parts[part].variables})
         if most is not None and len(used) > MOST_VARIABLES:
             return None
@@ -154,10 +155,10 @@ class ComponentChannels:
             answers[:, column] = tables[part][index]
         if most is not None and len(np.unique(answers, axis=0)) > most:
             return None
-        # Parts with the same answers everywhere are one question, worth as much as all of them.
+        # Parts with the same answers everywhere become one query, with the sum of their stakes.
         different, columns = np.unique(answers, axis=1, return_inverse=True)
-        reward, penalty = worth(self.stakes[parts], columns.ravel())
-        prior = self.prior.of_choices(signals, used)
+        reward, penalty = combine_stakes(self.stakes[parts], columns.ravel())
+        prior = self.prior.choice_probabilities(signals, used)
         key = (*used, different.tobytes(), reward.tobytes(), penalty.tobytes(), prior.tobytes())
         if key not in self._choices:
             neighbours = _cliques(self.component, used, choices)
@@ -169,10 +170,10 @@ class ComponentChannels:
         )
 
 
-def worth(
+def combine_stakes(
     stakes: NDArray[np.float64], columns: NDArray[np.int64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The stakes of parts that share a column, put together, as shares of all that is at stake.
+    """Add the stakes of parts that share a column, and scale them to a sum of 1.
 
     Only proportions matter to a channel, and two digits of them are enough.
     """
@@ -182,11 +183,11 @@ def worth(
     return rounded[0], rounded[1]
 
 
-def literally(columns: NDArray[np.float64], answers: Bits) -> Bits:
-    """`[symbol][part]`: symbols at their word: what most of their likelihood stands for.
+def read_literally(columns: NDArray[np.float64], answers: Bits) -> Bits:
+    """Return `[symbol][part]`: the answer that has most of the symbol's likelihood.
 
-    `columns[symbol][class]` are likelihoods up to a factor for each symbol. A symbol that says
-    nothing of a part is a no, in floats as in the table that is made of them.
+    `columns[symbol][class]` are likelihoods up to a factor for each symbol. A tie is a no, in
+    floats as well as in the rounded table.
     """
     claimed = columns @ answers
     half = columns.sum(axis=1)[:, np.newaxis] / 2
@@ -194,7 +195,7 @@ def literally(columns: NDArray[np.float64], answers: Bits) -> Bits:
 
 
 def _linked(component: Component, parts: Sequence[int]) -> list[list[int]]:
-    """Parts in groups that no private pattern links with one another."""
+    """Group the parts so that no private pattern affects two groups."""
     groups: list[tuple[set[int], list[int]]] = []
     for part in parts:
         own = set(component.parts[part].variables)
@@ -209,7 +210,7 @@ def _linked(component: Component, parts: Sequence[int]) -> list[list[int]]:
 def _cliques(
     component: Component, used: list[int], choices: NDArray[np.int64]
 ) -> tuple[Neighbours, ...]:
-    """For each private pattern: the choices between which it alone may move a window."""
+    """Return for each private pattern the groups of choices that differ only by its events."""
     found: dict[tuple[tuple[int, ...], Fraction], None] = {}
     for pattern, changed in zip(component.patterns, component.changes, strict=True):
         inside = sum(1 << place for place, variable in enumerate(used) if variable in changed)
@@ -222,9 +223,9 @@ def _cliques(
 
 
 def _best_shares(groups: list[ChannelBlock]) -> list[ChannelBlock]:
-    """Groups that share epsilon: the best few equally, the others none, by expected utility.
+    """Split epsilon equally among the best few groups, by expected utility; others get none.
 
-    The shares add up to one, so that for every private pattern the epsilons add up to its own.
+    The shares add up to 1, so that for every private pattern the epsilons add up to its own.
     """
     gains = [_utility([group]) - _utility([_scaled(group, 0)]) for group in groups]
     order = sorted(range(len(groups)), key=lambda n: -gains[n])
@@ -241,7 +242,7 @@ def _best_shares(groups: list[ChannelBlock]) -> list[ChannelBlock]:
 
 
 def _scaled(block: ChannelBlock, share: Fraction | int) -> ChannelBlock:
-    """The block with a share of its epsilon."""
+    """Return the block with a share of its epsilon."""
     neighbours = tuple(
         Neighbours(group.rows, group.epsilon * share) for group in block.choice.neighbours
     )

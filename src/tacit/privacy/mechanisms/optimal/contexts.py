@@ -1,9 +1,9 @@
-"""A component's windows in a protected run: contexts, draws, and what the symbols say.
+"""Draw and decode one component's windows in a protected run.
 
-What public events say (the signals) chooses a window's context; the values of the variables
-choose the row of its channels. What leaves is drawn from there: the decided answers, and the
-readings of the symbols. New contexts are planned as they come, which depends on public events
-alone, and so does how long it takes.
+The signals (patterns over public events) select a window's context; the values of the variables
+select the row of its channels. The answers are the decided parts and the readings of the drawn
+symbols. A new context is planned when it first occurs. This depends on public events only, and so
+does the time that it takes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tacit.privacy.mechanisms.optimal.blocks import (
     ChannelBlock,
     ComponentChannels,
     Context,
-    literally,
+    read_literally,
 )
 from tacit.privacy.noise import Noise
 from tacit.privacy.prior import Bits
@@ -30,12 +30,12 @@ from tacit.privacy.staircase import Design
 
 _NONE: Final = -1
 _NARROW: Final = 6
-"""With so many variables at most, rows are listed for all their values at once."""
+"""Up to this many variables, rows are tabulated for all combinations of values."""
 
 
 @dataclass(frozen=True, slots=True)
 class DrawnSymbols:
-    """For each window and subject the number of its context, and its symbols: one per block.
+    """For each window and subject, the number of its context and a symbol for each block.
 
     A *code* is a symbol's number among those of all channels of the component.
     """
@@ -46,7 +46,7 @@ class DrawnSymbols:
 
 @dataclass(slots=True)
 class _BlockTables:
-    """The blocks of all contexts, end to end, as the compiled look-up reads them."""
+    """The blocks of all contexts in flat arrays, for the compiled look-up."""
 
     blocks: NDArray[np.int64]
     """`[context]`: the number of its first block; one more at the end."""
@@ -60,9 +60,9 @@ class _BlockTables:
 
 
 class Contexts:
-    """The contexts of a component, planned as they come, and their channels laid end to end.
+    """The contexts of a component, planned on first use, and their channels.
 
-    Yes is said from the posterior `threshold` on; without one, symbols are read literally.
+    The answer is yes from the posterior `threshold` on; without one, symbols are read literally.
     """
 
     def __init__(
@@ -78,12 +78,12 @@ class Contexts:
         self._threshold = threshold
         self._planned = dict(planned or {})
         self._words = -(-self.parts // 64)
-        self._sampler = noise.sampler()
+        self._sampler = noise.new_sampler()
         self._keys = KeyTable(max(1, -(-self._signals // 64)))
         self._contexts: list[Context] = []
         self._most_blocks = 1
         nothing, zero = np.empty(0, np.int64), np.zeros(1, np.int64)
-        self._laid = _BlockTables(zero, nothing, zero, nothing, nothing, nothing, nothing)
+        self._blocks = _BlockTables(zero, nothing, zero, nothing, nothing, nothing, nothing)
         self._width = len(channels.component.variables)
         self._direct = np.empty((0, 1 << min(self._width, _NARROW)), np.int64)
         self._code = np.empty(0, np.int32)
@@ -98,10 +98,10 @@ class Contexts:
         """Draw the symbols for windows, given as words: `[window and subject][word]`."""
         if not self._signals:
             signals = np.zeros((len(values), 1), np.uint64)
-        numbers = self._keys.numbers(signals)
+        numbers = self._keys.look_up(signals)
         if numbers.min(initial=0) < 0:
             self._plan(distinct_rows(signals[numbers < 0]))
-            numbers = self._keys.numbers(signals)
+            numbers = self._keys.look_up(signals)
         codes = np.full((len(numbers), self._most_blocks), _NONE, np.int32)
         rows = np.empty(codes.size, np.int64)
         places = np.empty(codes.size, np.int64)
@@ -123,17 +123,17 @@ class Contexts:
         rows: NDArray[np.int64],
         places: NDArray[np.int64],
     ) -> int:
-        laid = self._laid
+        tables = self._blocks
         found: int = _find_rows(
             numbers,
             values,
-            laid.blocks,
-            laid.first_variable,
-            laid.variables,
-            laid.first_place,
-            laid.places,
-            laid.first_row,
-            laid.first_code,
+            tables.blocks,
+            tables.first_variable,
+            tables.variables,
+            tables.first_place,
+            tables.places,
+            tables.first_row,
+            tables.first_code,
             codes,
             rows,
             places,
@@ -141,32 +141,32 @@ class Contexts:
         return found
 
     def words(self, drawn: DrawnSymbols) -> NDArray[np.uint64]:
-        """The answers of all parts, `[window and subject][word]`, lowest bit first."""
+        """Return the answers of all parts, `[window and subject][word]`, lowest bit first."""
         words = np.empty((len(drawn.contexts), self._words), np.uint64)
         _gather(drawn.contexts, drawn.codes, self._decided, self._readings, words)
         return words
 
     def add_words(self, drawn: DrawnSymbols, begin: int, words: NDArray[np.uint64]) -> None:
-        """Write the answers of all parts into words, which have room for them from `begin` on."""
+        """Write the answers of all parts into the bits of `words` from `begin` on."""
         if self.parts:
-            _gather_beside(
+            _gather_into(
                 drawn.contexts, drawn.codes, self._decided, self._readings, np.uint64(begin), words
             )
 
     def weigh(
         self, drawn: DrawnSymbols, part: int, likely: NDArray[np.float64], *, true: bool = True
     ) -> None:
-        """Multiply with how likely a part is true, or false, given what was drawn."""
+        """Multiply `likely` by the probability that a part is true (or false), given the draw."""
         _weigh(drawn.contexts, drawn.codes, self._sure(part), self._table(part), true, likely)
 
     def posterior(self, drawn: DrawnSymbols, part: int) -> NDArray[np.float64]:
-        """How likely a part is true, given what was drawn."""
+        """Return the probability that a part is true, given the draw."""
         likely = np.ones(len(drawn.contexts))
         self.weigh(drawn, part, likely)
         return likely
 
     def _sure(self, part: int) -> NDArray[np.float64]:
-        """By context, whether a part is true where it is decided."""
+        """Return by context whether a part is true where it is decided."""
         sure = self._known.get(part)
         if sure is None or len(sure) < len(self._decided):
             word, bit = divmod(part, 64)
@@ -175,11 +175,11 @@ class Contexts:
         return sure
 
     def _table(self, part: int) -> NDArray[np.float64]:
-        """By code, the posterior of a part; not a number where another block's code tells it."""
+        """Return by code the posterior of a part; NaN if the code belongs to another block."""
         table = self._tables.get(part)
         if table is None or len(table) <= self._codes:
             table = np.full(self._codes + 1, np.nan)
-            firsts = iter(self._laid.first_code.tolist())
+            firsts = iter(self._blocks.first_code.tolist())
             for context in self._contexts:
                 for block, design in context.blocks:
                     first = next(firsts)
@@ -193,7 +193,7 @@ class Contexts:
         return table
 
     def _plan(self, keys: NDArray[np.uint64]) -> None:
-        """Plan contexts that were not met before."""
+        """Plan contexts that occur for the first time."""
         octets = keys.astype("<u8").view(np.uint8)
         signals = np.unpackbits(octets, axis=1, bitorder="little", count=self._signals)
         contexts = []
@@ -203,47 +203,47 @@ class Contexts:
         self._contexts += contexts
         self._append_blocks([block for context in contexts for block in context.blocks])
         counts = [len(context.blocks) for context in contexts]
-        self._laid.blocks = np.append(
-            self._laid.blocks, self._laid.blocks[-1] + np.cumsum(counts, dtype=np.int64)
+        self._blocks.blocks = np.append(
+            self._blocks.blocks, self._blocks.blocks[-1] + np.cumsum(counts, dtype=np.int64)
         )
         self._most_blocks = max(self._most_blocks, *counts)
         decided = pack_rows(np.array([context.decided for context in contexts], np.bool_))
         self._decided = np.concatenate([self._decided, decided])
         if self._width <= _NARROW:
-            self._lay_directly(contexts, len(self._laid.blocks) - 1 - len(contexts))
+            self._append_direct(contexts, len(self._blocks.blocks) - 1 - len(contexts))
         self._keys.add(keys)
 
-    def _lay_directly(self, contexts: list[Context], first: int) -> None:
-        """For contexts of one block: the row for each value of all variables, and its code."""
+    def _append_direct(self, contexts: list[Context], first: int) -> None:
+        """Tabulate the row and code for each combination of values, for contexts of one block."""
         values = np.arange(1 << self._width)
         rows = np.full((len(contexts), len(values)), _NONE, np.int64)
         codes = np.full(len(contexts), _NONE, np.int32)
         for place, context in enumerate(contexts):
             if len(context.blocks) == 1:
-                number = self._laid.blocks[first + place]
+                number = self._blocks.blocks[first + place]
                 block, _ = context.blocks[0]
                 choice = sum(((values >> v) & 1) << n for n, v in enumerate(block.variables))
-                rows[place] = self._laid.first_row[number] + block.place[choice]
-                codes[place] = self._laid.first_code[number]
+                rows[place] = self._blocks.first_row[number] + block.place[choice]
+                codes[place] = self._blocks.first_code[number]
         self._direct = np.concatenate([self._direct, rows])
         self._code = np.append(self._code, codes)
 
     def _append_blocks(self, blocks: list[tuple[ChannelBlock, Design]]) -> None:
-        """Lay channels after those that are there."""
-        laid = self._laid
+        """Append the channels of new blocks."""
+        tables = self._blocks
         widths = [design.channel.table.shape[1] for _, design in blocks]
         sizes = [len(block.place) for block, _ in blocks]
         counts = [len(block.variables) for block, _ in blocks]
-        laid.first_row = np.append(laid.first_row, self._first_rows([d for _, d in blocks]))
-        laid.first_code = np.append(laid.first_code, _begins(self._codes, widths))
-        laid.first_place = np.append(laid.first_place, _begins(len(laid.places), sizes))
-        laid.first_variable = np.append(
-            laid.first_variable, laid.first_variable[-1] + np.cumsum(counts, dtype=np.int64)
+        tables.first_row = np.append(tables.first_row, self._first_rows([d for _, d in blocks]))
+        tables.first_code = np.append(tables.first_code, _begins(self._codes, widths))
+        tables.first_place = np.append(tables.first_place, _begins(len(tables.places), sizes))
+        tables.first_variable = np.append(
+            tables.first_variable, tables.first_variable[-1] + np.cumsum(counts, dtype=np.int64)
         )
-        laid.variables = np.concatenate(
-            [laid.variables, *(np.array(block.variables, np.int64) for block, _ in blocks)]
+        tables.variables = np.concatenate(
+            [tables.variables, *(np.array(block.variables, np.int64) for block, _ in blocks)]
         )
-        laid.places = np.concatenate([laid.places, *(block.place for block, _ in blocks)])
+        tables.places = np.concatenate([tables.places, *(block.place for block, _ in blocks)])
         self._codes += sum(widths)
         readings = np.zeros((sum(widths), self.parts), np.bool_)
         for (block, design), begin in zip(blocks, _begins(0, widths), strict=True):
@@ -252,7 +252,7 @@ class Contexts:
         self._readings = np.concatenate([self._readings, pack_rows(readings)])
 
     def _first_rows(self, designs: list[Design]) -> NDArray[np.int64]:
-        """Where the rows of channels begin in the sampler; a channel is laid there once."""
+        """Return where the rows of channels begin in the sampler; each channel is added once."""
         new = {id(d.channel): d.channel for d in designs if id(d.channel) not in self._rows}
         heights = [len(channel.table) for channel in new.values()]
         begins = _begins(self._sampler.rows, heights).tolist()
@@ -261,14 +261,14 @@ class Contexts:
         return np.array([self._rows[id(d.channel)] for d in designs], np.int64)
 
     def _read(self, block: ChannelBlock, design: Design) -> Bits:
-        """`[symbol][query of the choice]`: what each symbol is read as."""
+        """Return `[symbol][query of the problem]`: the answers that each symbol means."""
         if self._threshold is not None:
             return np.asarray(design.posterior >= self._threshold)
-        return literally(design.channel.table.T.astype(np.float64), block.choice.answers)
+        return read_literally(design.channel.table.T.astype(np.float64), block.choice.answers)
 
 
 def _begins(first: int, lengths: list[int]) -> NDArray[np.int64]:
-    """Where stretches of these lengths begin, one after the other."""
+    """Return the beginnings of consecutive ranges of these lengths."""
     return first + np.cumsum([0, *lengths], dtype=np.int64)[:-1]
 
 
@@ -287,9 +287,9 @@ def _find_rows(
     rows: NDArray[np.int64],
     places: NDArray[np.int64],
 ) -> int:
-    """For every block of every window's context its first code, and the row to draw from.
+    """Write for each block of each window's context its first code, and the row to draw from.
 
-    The rows come one after the other, each with the place of its code; how many there are.
+    The rows are written consecutively, each with the place of its code. Return their number.
     """
     one, low = np.uint64(1), np.uint64(63)
     drawn = 0
@@ -319,7 +319,7 @@ def _find_rows_at_once(
     rows: NDArray[np.int64],
     places: NDArray[np.int64],
 ) -> int:
-    """The same where every context has at most one block and variables are few."""
+    """Do the same if every context has at most one block and there are few variables."""
     drawn = 0
     for i in range(len(contexts)):
         row = direct[contexts[i], values[i]]
@@ -338,7 +338,7 @@ def _gather(
     readings: NDArray[np.uint64],
     words: NDArray[np.uint64],
 ) -> None:
-    """What is decided, and what the symbols are read as."""
+    """Write the decided answers and the readings of the symbols."""
     for i in range(len(contexts)):
         for word in range(words.shape[1]):
             found = decided[contexts[i], word]
@@ -349,7 +349,7 @@ def _gather(
 
 
 @compiled
-def _gather_beside(
+def _gather_into(
     contexts: NDArray[np.int32],
     codes: NDArray[np.int32],
     decided: NDArray[np.uint64],
@@ -357,7 +357,7 @@ def _gather_beside(
     begin: np.uint64,
     words: NDArray[np.uint64],
 ) -> None:
-    """The same in a word for each, beside what is there."""
+    """Do the same for answers of one word, added to the bits of `words` from `begin` on."""
     if not len(readings):
         for i in range(len(contexts)):
             words[i] |= decided[contexts[i], 0] << begin
@@ -365,7 +365,7 @@ def _gather_beside(
     for i in range(len(contexts)):
         found = decided[contexts[i], 0]
         for block in range(codes.shape[1]):
-            # Whether there is a symbol is anybody's guess: a choice, not a branch.
+            # Whether there is a symbol is unpredictable, so select without a branch.
             read = readings[max(codes[i, block], np.int32(0)), 0]
             found |= read if codes[i, block] >= 0 else np.uint64(0)
         words[i] |= found << begin
@@ -373,7 +373,7 @@ def _gather_beside(
 
 @compiled
 def _add(symbols: NDArray[np.int32], places: NDArray[np.int64], codes: NDArray[np.int32]) -> None:
-    """From first codes to codes."""
+    """Add the drawn symbols to the first codes."""
     for i in range(len(symbols)):
         codes[places[i]] += symbols[i]
 
@@ -387,16 +387,16 @@ def _weigh(
     true: bool,
     likely: NDArray[np.float64],
 ) -> None:
-    """By the last code that says something of the part; where none does, it is decided."""
+    """Use the last code that has a posterior of the part; if none does, the part is decided."""
     if codes.shape[1] == 1:
         for i in range(len(contexts)):
-            told = table[codes[i, 0]] if codes[i, 0] >= 0 else sure[contexts[i]]
-            likely[i] *= told if true else 1 - told
+            value = table[codes[i, 0]] if codes[i, 0] >= 0 else sure[contexts[i]]
+            likely[i] *= value if true else 1 - value
         return
     for i in range(len(contexts)):
-        told = sure[contexts[i]]
+        value = sure[contexts[i]]
         for block in range(codes.shape[1]):
             code = codes[i, block]
             if code >= 0 and not np.isnan(table[code]):
-                told = table[code]
-        likely[i] *= told if true else 1 - told
+                value = table[code]
+        likely[i] *= value if true else 1 - value

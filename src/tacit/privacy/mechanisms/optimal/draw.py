@@ -1,4 +1,4 @@
-"""The draws of optimal in a run: contexts, symbols from their channels, and what they say."""
+"""The draws of optimal in a run: find contexts, draw symbols, and decode them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class ChannelProtector(Protector):
-    """Answers what private events cannot change, and draws the rest from channels."""
+    """Gives decided answers, and draws the open ones from channels."""
 
     def __init__(self, planned: Optimal, run: RunSetup) -> None:
         self._questions = planned.exposure.questions
@@ -55,7 +55,7 @@ class ChannelProtector(Protector):
     def protect(
         self, windows: WindowBits, own: NDArray[np.bool_] | None
     ) -> tuple[Columns, Certainty]:
-        """Draw for every component, then put the queries together from their parts."""
+        """Draw for every component, then combine the queries from their parts."""
         slots = np.arange(windows.slots) if own is None else np.flatnonzero(own)
         inputs = zip(self._contexts, self._inputs(windows, slots, own), strict=True)
         drawn = [contexts.draw(signals, variables) for contexts, (signals, variables) in inputs]
@@ -76,14 +76,14 @@ class ChannelProtector(Protector):
     def _inputs(
         self, windows: WindowBits, slots: NDArray[np.int64], own: NDArray[np.bool_] | None
     ) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.uint64]]]:
-        """For each component its signals and variables, as words by window and subject."""
+        """Yield each component's signals and variables, as words by window and subject."""
         columns = [*self._signals, *self._variables]
         if sum(map(len, columns)) > 64:
             for pair in zip(self._signals, self._variables, strict=True):
                 signals, variables = (_by_subject(windows, one, slots, own) for one in pair)
                 yield signals, variables
             return
-        # One turn of the bits for all components; each then takes its own.
+        # Transpose the bits once for all components, then split them.
         whole = _by_subject(windows, [n for one in columns for n in one], slots, own)
         found = np.empty((len(columns), len(whole), 1), np.uint64)
         if columns:
@@ -97,7 +97,7 @@ class ChannelProtector(Protector):
         slots: NDArray[np.int64],
         own: NDArray[np.bool_] | None,
     ) -> list[Columns]:
-        """The answers of each component's parts as bit columns."""
+        """Return the answers of each component's parts as bit columns."""
         pairs = list(zip(self._contexts, drawn, strict=True))
         edges = list(accumulate((contexts.parts for contexts in self._contexts), initial=0))
         if edges[-1] > 64:
@@ -105,7 +105,7 @@ class ChannelProtector(Protector):
                 _by_window(contexts.words(one), contexts.parts, windows, slots, own)
                 for contexts, one in pairs
             ]
-        # One turn of the bits for all components; each then takes its own.
+        # Transpose the bits once for all components, then split them.
         words = np.zeros(len(windows.bits) * len(slots), np.uint64)
         for (contexts, one), begin in zip(pairs, edges, strict=False):
             contexts.add_words(one, begin, words)
@@ -120,7 +120,7 @@ class ChannelProtector(Protector):
         query: int,
         slots: int,
     ) -> Columns:
-        """The answer to a query with parts in several components."""
+        """Return the answer to a query with parts in several components."""
         if self._literal:
             columns = [parts[component][:, part] for component, part in question.parts]
             combine = np.bitwise_and if question.every else np.bitwise_or
@@ -134,7 +134,7 @@ class ChannelProtector(Protector):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SymbolCertainty(Certainty):
-    """The symbols that were drawn for each component, for some of the subjects."""
+    """The symbols drawn for each component, for some of the subjects."""
 
     contexts: Sequence[Contexts]
     drawn: Sequence[DrawnSymbols]
@@ -145,10 +145,10 @@ class SymbolCertainty(Certainty):
     def posterior(
         self, query: int, windows: slice = slice(None), own: slice = slice(None)
     ) -> Shares:
-        """`[window][own subject]`: how likely a query is true."""
+        """Return `[window][own subject]`: the probability that a query is true."""
         question = self.questions[query]
         likely = np.ones(len(range(self.windows)[windows]) * len(self.slots[own]))
-        # Parts of different components are taken as independent.
+        # Parts of different components are assumed to be independent.
         for component, part in question.parts:
             drawn = self._part(component, windows, own)
             self.contexts[component].weigh(drawn, part, likely, true=question.every)
@@ -157,7 +157,7 @@ class SymbolCertainty(Certainty):
         return likely.reshape(len(range(self.windows)[windows]), -1)
 
     def _part(self, component: int, windows: slice, own: slice) -> DrawnSymbols:
-        """What was drawn in some windows for some of the subjects."""
+        """Return the symbols of some windows and subjects."""
         drawn = self.drawn[component]
         if windows == own == slice(None):
             return drawn
@@ -168,8 +168,10 @@ class SymbolCertainty(Certainty):
             codes.reshape(-1, drawn.codes.shape[1]),
         )
 
-    def right(self, query: int, windows: slice, slots: slice, answers: NDArray[np.bool_]) -> Shares:
-        """The posterior of the answer that was given."""
+    def compute_confidence(
+        self, query: int, windows: slice, slots: slice, answers: NDArray[np.bool_]
+    ) -> Shares:
+        """Return the posterior of the given answers."""
         likely = np.ones(answers.shape)
         if not self.questions[query].parts:
             return likely
@@ -182,7 +184,7 @@ class SymbolCertainty(Certainty):
 
 @compiled
 def _split(whole: NDArray[np.uint64], widths: NDArray[np.int64], found: NDArray[np.uint64]) -> None:
-    """Words cut into numbers of so many bits each, from the lowest on."""
+    """Split words into numbers of the given widths, from the lowest bit on."""
     begin = np.uint64(0)
     for part in range(len(widths)):
         width = np.uint64(widths[part])
@@ -199,7 +201,7 @@ def _claim(
     slots: NDArray[np.int64],
     claims: NDArray[np.uint64],
 ) -> None:
-    """Set the bits of the subjects for whom a query is likely enough."""
+    """Set the bits of the subjects whose posterior reaches the threshold."""
     for window in range(len(likely)):
         for i in range(len(slots)):
             slot = np.uint64(slots[i])
@@ -214,7 +216,7 @@ def _by_window(
     slots: NDArray[np.int64],
     own: NDArray[np.bool_] | None,
 ) -> Columns:
-    """The other way round: words for each window and subject as bit columns."""
+    """Turn words by window and subject into bit columns."""
     words = words.reshape(len(windows.bits), len(slots), words.shape[1])
     if own is not None:
         full = np.zeros((len(windows.bits), windows.slots, words.shape[2]), np.uint64)
@@ -229,7 +231,7 @@ def _by_subject(
     slots: NDArray[np.int64],
     own: NDArray[np.bool_] | None,
 ) -> NDArray[np.uint64]:
-    """Some bits of what was asked as words for each window and subject."""
+    """Turn some bit columns into words by window and subject."""
     words = to_columns(np.ascontiguousarray(windows.bits[:, columns]), windows.slots)
     if own is not None:
         words = words[:, slots]

@@ -1,4 +1,4 @@
-"""What to expect of answers that are drawn (optimal), in closed form from history."""
+"""Compute the expected quality of optimal in closed form from history."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tacit.privacy.mechanisms.optimal.blocks import (
     ChannelBlock,
     ComponentChannels,
     ContextOutline,
-    literally,
-    worth,
+    combine_stakes,
+    read_literally,
 )
 from tacit.privacy.mechanisms.optimal.stakes import PartModel, Stakes
 from tacit.privacy.policies import Policy
@@ -28,14 +28,14 @@ from tacit.privacy.statistics import Statistics
 Floats = NDArray[np.float64]
 
 MOST_CONTEXTS: Final = 1000
-"""So many contexts of a policy are looked at; of the rarer ones some stand for the others."""
+"""The number of a policy's contexts that are evaluated; some rare ones represent the others."""
 _LEAST_CONTEXTS: Final = 20
 _CELLS: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryContext:
-    """A context of history: its signals, its outline, and for how many windows it stands."""
+    """A context of history: its signals, its outline, and the number of windows it represents."""
 
     signals: Bits
     outline: ContextOutline
@@ -43,34 +43,34 @@ class HistoryContext:
 
 
 class PartSpread(NamedTuple):
-    """What may be drawn about a part: how likely it makes it, how it is read, how often."""
+    """The possible outputs for a part: its posterior, its literal answer, and how often."""
 
     posterior: Floats
     yes: Bits
-    """How it is read literally."""
+    """The literal answer."""
     windows: Floats
 
     @property
     def cells(self) -> DecoderCells:
-        """The same with the windows in which the part is true and those in which it is not."""
+        """The outputs as cells, with the windows where the part is true and where it is false."""
         true = self.windows * self.posterior
         return DecoderCells(self.posterior, true, self.windows - true)
 
 
 class OptimalExpectation:
-    """The contexts of a policy's history, to be looked at with any caution."""
+    """The contexts of a policy's history, to be evaluated for any penalty of a false yes."""
 
     def __init__(self, statistics: Statistics, fine: Policy, caution: float = 0.5) -> None:
         self.statistics = statistics
-        self.exposure = statistics.exposure.under(fine)
-        self._outlook = PartModel(self.exposure, statistics.priors)
-        self.stakes = self._outlook.stakes(caution)
+        self.exposure = statistics.exposure.with_epsilons(fine)
+        self._model = PartModel(self.exposure, statistics.priors)
+        self.stakes = self._model.stakes(caution)
         most = max(_LEAST_CONTEXTS, MOST_CONTEXTS // max(1, len(self.exposure.components)))
-        self._met = [_met(channels, most) for channels in self.channels()]
+        self._met = [_choose_contexts(channels, most) for channels in self.channels()]
         self._spreads: dict[float, list[PartSpread | None]] = {}
 
     def channels(self) -> list[ComponentChannels]:
-        """The mechanism of each component."""
+        """Return the channel designer of each component."""
         return [
             ComponentChannels(component, prior, stakes)
             for component, prior, stakes in zip(
@@ -79,20 +79,20 @@ class OptimalExpectation:
         ]
 
     def contexts(self) -> list[list[HistoryContext]]:
-        """For each component the contexts that were looked at, the commonest first."""
+        """Return for each component the contexts that were chosen, most common first."""
         return self._met
 
     @property
     def exact(self) -> float:
-        """In how many windows queries are true that touch nothing private."""
+        """The number of true windows of queries that depend on nothing private."""
         questions = self.statistics.exposure.questions
         untouched = [n for n, question in enumerate(questions) if not question.parts]
         return float(self.statistics.positives[untouched].sum())
 
     def spreads(self, caution: float) -> list[PartSpread | None]:
-        """For each query what may be drawn about it, if channels count a false yes so much.
+        """Return the possible outputs of each query, for channels with this caution.
 
-        A query that touches nothing private has None.
+        A query that depends on nothing private has None.
         """
         if caution not in self._spreads:
             self._spreads[caution] = self._looked(caution)
@@ -101,7 +101,7 @@ class OptimalExpectation:
     def _looked(self, caution: float) -> list[PartSpread | None]:
         parts = [
             _spreads(len(stakes), met, stakes)
-            for met, stakes in zip(self._met, self._outlook.stakes(caution), strict=True)
+            for met, stakes in zip(self._met, self._model.stakes(caution), strict=True)
         ]
         return [
             combine_spreads([parts[c][p] for c, p in question.parts], question)
@@ -111,7 +111,7 @@ class OptimalExpectation:
         ]
 
     def confusion(self, caution: float, threshold: float | None) -> Confusion[Floats]:
-        """For each query what to expect, if yes is said from a posterior on; None is literally."""
+        """Return the expected counts of each query; without a threshold, read literally."""
         counts = np.zeros((3, len(self.statistics.positives)))
         for query, spread in enumerate(self.spreads(caution)):
             if spread is None:
@@ -124,11 +124,11 @@ class OptimalExpectation:
 
 
 def combine_spreads(parts: Sequence[PartSpread], question: Question) -> PartSpread:
-    """A query over several components, whose contexts are taken as independent."""
+    """Combine the parts of a query; contexts of different components count as independent."""
     if len(parts) == 1:
         return parts[0]
-    whole = _coarse(parts[0])
-    for part in map(_coarse, parts[1:]):
+    whole = _coarsen(parts[0])
+    for part in map(_coarsen, parts[1:]):
         left, right = (
             (whole.posterior, part.posterior)
             if question.every
@@ -136,7 +136,7 @@ def combine_spreads(parts: Sequence[PartSpread], question: Question) -> PartSpre
         )
         both = np.outer(left, right).ravel()
         combine = np.logical_and if question.every else np.logical_or
-        whole = _coarse(
+        whole = _coarsen(
             PartSpread(
                 both if question.every else 1 - both,
                 combine.outer(whole.yes, part.yes).ravel(),
@@ -146,8 +146,8 @@ def combine_spreads(parts: Sequence[PartSpread], question: Question) -> PartSpre
     return whole
 
 
-def _met(channels: ComponentChannels, most: int) -> list[HistoryContext]:
-    """The commonest contexts of history, and evenly chosen ones of the others."""
+def _choose_contexts(channels: ComponentChannels, most: int) -> list[HistoryContext]:
+    """Choose the most common contexts of history, and an even selection of the others."""
     contexts = channels.prior.contexts
     half = most // 2
     chosen = contexts[:most]
@@ -163,7 +163,7 @@ def _met(channels: ComponentChannels, most: int) -> list[HistoryContext]:
 
 
 def _spreads(parts: int, met: Sequence[HistoryContext], stakes: Stakes) -> list[PartSpread]:
-    """For each part what may be drawn about it, over all contexts."""
+    """Return the possible outputs of each part, over all contexts."""
     found: list[list[tuple[Floats, Bits, Floats]]] = [[] for _ in range(parts)]
     for context in met:
         opened = {part for block in context.outline.blocks for part in block.parts}
@@ -172,7 +172,7 @@ def _spreads(parts: int, met: Sequence[HistoryContext], stakes: Stakes) -> list[
                 sure = np.array([true])
                 found[part].append((sure.astype(float), sure, np.array([context.windows])))
         for block in context.outline.blocks:
-            for part, spread in zip(block.parts, _drawn(block, stakes), strict=True):
+            for part, spread in zip(block.parts, _solve_block(block, stakes), strict=True):
                 found[part].append((spread[0], spread[1], context.windows * spread[2]))
     none = (np.empty(0), np.empty(0, np.bool_), np.empty(0))
     found = [[none, *cells] for cells in found]
@@ -182,20 +182,20 @@ def _spreads(parts: int, met: Sequence[HistoryContext], stakes: Stakes) -> list[
     ]
 
 
-def _drawn(block: ChannelBlock, stakes: Stakes) -> list[tuple[Floats, Bits, Floats]]:
-    """For each part of a block what its symbols say, and how likely they are."""
-    reward, penalty = worth(stakes[list(block.parts)], np.array(block.columns))
+def _solve_block(block: ChannelBlock, stakes: Stakes) -> list[tuple[Floats, Bits, Floats]]:
+    """Return for each part of a block its posteriors, its literal answers, and frequencies."""
+    reward, penalty = combine_stakes(stakes[list(block.parts)], np.array(block.columns))
     choice = replace(block.choice, reward=reward, penalty=penalty)
     columns = solve(choice).columns
     joint = columns * choice.prior
     likely = joint.sum(axis=1)
     posterior = joint @ choice.answers / likely[:, np.newaxis]
-    yes = literally(columns, choice.answers)
+    yes = read_literally(columns, choice.answers)
     return [(posterior[:, n], yes[:, n], likely) for n in block.columns]
 
 
-def _coarse(spread: PartSpread) -> PartSpread:
-    """The same in few cells: posteriors that hardly differ are made one."""
+def _coarsen(spread: PartSpread) -> PartSpread:
+    """Merge cells whose posteriors hardly differ."""
     level = np.round(spread.posterior * (_CELLS - 1)).astype(np.int64) * 2 + spread.yes
     windows = np.bincount(level, spread.windows, 2 * _CELLS)
     true = np.bincount(level, spread.windows * spread.posterior, 2 * _CELLS)

@@ -1,4 +1,4 @@
-"""Optimal: randomise what is released, the answers, and only those that are open."""
+"""Optimal: randomise the answers, and only those that are open."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tacit.errors import AuditError, PlanError
 from tacit.patterns.tree import Pattern
 from tacit.privacy.channel_audit import Ratio, largest_of, multiply_ratios, row_ratio
 from tacit.privacy.channels import Channel
-from tacit.privacy.components import Component, Exposure, exposure
+from tacit.privacy.components import Component, Exposure, find_exposure
 from tacit.privacy.evidence import cut_cells
-from tacit.privacy.exponentials import written
+from tacit.privacy.exponentials import format_epsilon
 from tacit.privacy.mechanisms.adaptive import move_shares
 from tacit.privacy.mechanisms.flips import choose_threshold
 from tacit.privacy.mechanisms.mechanism import (
@@ -35,31 +35,32 @@ from tacit.privacy.mechanisms.uniform import flip_uniformly
 from tacit.privacy.policies import Policy
 from tacit.privacy.prior import Bits, Prior
 from tacit.privacy.quality import Confusion, micro_alpha
-from tacit.privacy.refinement import check, refined, under, with_shares
-from tacit.privacy.staircase import read as read_design
+from tacit.privacy.refinement import check_refinement, refine, with_epsilons, with_shares
+from tacit.privacy.staircase import evaluate_channel as read_design
 from tacit.privacy.statistics import Statistics
 
 _CAUTIONS: Final = (0.15, 0.3, 0.45, 0.6)
+"""The first penalties of a false yes that are tried."""
 _FOLLOWED: Final = 3
-_KEPT: Final = 1000
-"""The channels of so many contexts of a component are written into a plan."""
+"""How often the best threshold is then tried as the penalty."""
+_SAVED: Final = 1000
+"""The number of a component's contexts whose channels are written into a plan."""
 
 
 @dataclass(frozen=True, eq=False)
 class Optimal(Mechanism):
-    """Answer what private events cannot change; draw the rest from the best channel for it.
+    """Give the answers that private events cannot change; draw the others from the best channel.
 
     Guarantee: pattern-level epsilon-DP per subject, private pattern and window, jointly over
     all parts of all queries.
     Neighbours: windows that differ anywhere inside one private pattern's elements.
-    Why: the context is made of public events, so neighbours share it. In it, the values that
-    a private pattern may move between are a clique of the channel, which is audited for the
-    pattern's epsilon; values that need not be told apart are one class. Where a
-    context has several blocks, the epsilons of those that a pattern may change add up to at
-    most its own.
-    Spends: epsilon, once per window, whatever the number of queries. Where windows slide, each
-    window's draw gets its part of epsilon, so that all windows of an occurrence spend epsilon.
-    Paper: not there. Differs: the paper flips every element; this draws answers, from staircase
+    Why: the context depends on public events only, so neighbours share it. In a context, all
+    values that one private pattern can produce form a group of neighbours of the channel, which
+    is audited for the pattern's epsilon; equivalent values are one class. If a context has several
+    blocks, the epsilons of the blocks that a pattern may change add up to at most its own.
+    Spends: epsilon, once per window, whatever the number of queries. With sliding windows, each
+    window's draw gets a part of epsilon, so that all windows of an occurrence spend epsilon.
+    Paper: not included. Differs: the paper flips every element; this draws answers from staircase
     channels (Kairouz, Oh, Viswanath 2014).
     Proof: docs/guarantee.md#optimal
     """
@@ -69,21 +70,21 @@ class Optimal(Mechanism):
     needs = "prior"
 
     fine: Policy
-    """The policy that is protected: refined where components are large."""
+    """The policy that is protected: refined if components are large."""
     exposure: Exposure
     priors: tuple[Prior, ...]
     """For each component."""
     stakes: tuple[Floats, ...]
-    """For each component what a true yes earns in each part, and what a false one costs."""
+    """For each component and part, the reward of a true yes and the penalty of a false one."""
     threshold: float
-    """The posterior from which on the answer is yes."""
+    """The answer is yes from this posterior on."""
     literal: bool
     planned: tuple[Mapping[bytes, Context], ...]
-    """For each component the contexts whose channels are made already, by packed signals."""
+    """For each component, the contexts whose channels were planned, by packed signals."""
 
     @classmethod
     def plan(cls, statistics: Statistics, goal: PlanGoal) -> tuple[Optimal, Confusion[Floats]]:
-        """The caution with the best expected quality, and the channels of history's contexts."""
+        """Choose the caution with the best expected quality; design the contexts of history."""
         caution, threshold = 0.5, 0.5
         fine = _share_out(statistics, goal)
         expectation = _expectation(statistics, fine)
@@ -93,8 +94,8 @@ class Optimal(Mechanism):
         final = OptimalExpectation(statistics, fine, caution)
         planned = tuple(
             {
-                np.packbits(context.signals).tobytes(): channels.made(context.outline)
-                for context in met[:_KEPT]
+                np.packbits(context.signals).tobytes(): channels.design_context(context.outline)
+                for context in met[:_SAVED]
             }
             for channels, met in zip(final.channels(), final.contexts(), strict=True)
         )
@@ -111,7 +112,7 @@ class Optimal(Mechanism):
 
     @cached_property
     def component_channels(self) -> tuple[ComponentChannels, ...]:
-        """What designs the channels of each component."""
+        """The channel designer of each component."""
         return tuple(
             ComponentChannels(component, prior, stakes)
             for component, prior, stakes in zip(
@@ -120,21 +121,21 @@ class Optimal(Mechanism):
         )
 
     def start(self, run: RunSetup) -> ChannelProtector:
-        """Draw symbols for the open answers of each window."""
+        """Return a protector that draws symbols for the open answers of each window."""
         return ChannelProtector(self, run)
 
     @property
     def public_only(self) -> PublicContexts:
-        """What the prior says in the context of each component."""
+        """Answers by the prior, in the context of each component."""
         threshold = 0.5 if self.literal else self.threshold
         return PublicContexts(self.fine.private, self.exposure, self.priors, threshold)
 
     def to_dict(self) -> dict[str, Any]:
-        """The priors, and the tables of the channels."""
+        """Return the priors and the tables of the channels as plain data."""
         return {
             "threshold": self.threshold,
             "literal": self.literal,
-            "epsilons": [written(pattern.epsilon) for pattern in self.fine.patterns],
+            "epsilons": [format_epsilon(pattern.epsilon) for pattern in self.fine.patterns],
             "components": [
                 {
                     "prior": prior.to_dict(),
@@ -151,18 +152,18 @@ class Optimal(Mechanism):
     def from_dict(
         cls, plain: Mapping[str, Any], policy: Policy, queries: Sequence[Pattern], panes: int
     ) -> Optimal:
-        """The tables that were written, each audited for the part of epsilon of a window."""
+        """Read what `to_dict` wrote, and audit each table for the epsilon of a window."""
         policy = policy.per_window(panes)
-        coarse = refined(policy, queries)
+        coarse = refine(policy, queries)
         epsilons = [Fraction(text) for text in plain["epsilons"]]
         if any(epsilon < 0 for epsilon in epsilons):
-            raise PlanError("the plan gives an element less than no epsilon; make a new plan")
+            raise PlanError("the plan gives an element a negative epsilon; make a new plan")
         shares = {
             next(iter(pattern.elements)): epsilon
             for pattern, epsilon in zip(coarse.patterns, epsilons, strict=True)
         }
         fine = with_shares(policy, coarse, shares)
-        found = exposure(fine, queries)
+        found = find_exposure(fine, queries)
         if len(found.components) != len(plain["components"]):
             raise PlanError("the plan's components are not the specification's; make a new plan")
         priors = tuple(Prior.from_dict(part["prior"]) for part in plain["components"])
@@ -187,13 +188,13 @@ class Optimal(Mechanism):
         return replace(bare, planned=tuple(planned))
 
     def fits(self, policy: Policy, queries: Sequence[Pattern], panes: int) -> bool:
-        """Whether it refines the policy of a window, and knows all that queries depend on."""
+        """Return whether it refines the policy of a window and covers all queries."""
         if not _refines(self.fine, policy.per_window(panes)):
             return False
-        return self.exposure == exposure(self.fine, queries)
+        return self.exposure == find_exposure(self.fine, queries)
 
     def widest_ratio(self, changing: frozenset[str]) -> Ratio:
-        """Components draw independently; those that the elements do not touch tell nothing."""
+        """Multiply the ratios of the components that the elements affect."""
         return multiply_ratios(
             largest_of(_context_ratio(context, changed) for context in planned.values())
             for component, planned in zip(self.exposure.components, self.planned, strict=True)
@@ -201,7 +202,7 @@ class Optimal(Mechanism):
         )
 
     def channels(self) -> Iterator[NamedChannel]:
-        """Those of all contexts that are in the plan."""
+        """Yield the channels of all contexts in the plan."""
         for component, planned in zip(self.exposure.components, self.planned, strict=True):
             where = " with ".join(pattern.name for pattern in component.patterns)
             for key, context in planned.items():
@@ -215,17 +216,17 @@ class Optimal(Mechanism):
 
 @lru_cache(2)
 def _expectation(statistics: Statistics, fine: Policy) -> OptimalExpectation:
-    """Plans for both decodings look at the same contexts."""
+    """Build the expectation; cached, since plans for both decodings use the same contexts."""
     return OptimalExpectation(statistics, fine)
 
 
 def _share_out(statistics: Statistics, goal: PlanGoal) -> Policy:
-    """The policy that answers are drawn for; single elements have the shares of adaptive.
+    """Return the policy that answers are drawn for; single elements get the shares of adaptive.
 
-    Where windows slide, its epsilons are what a single window may give away.
+    With sliding windows, its epsilons are those of a single window.
     """
-    policy = statistics.policy.scaled(goal.share).per_window(goal.panes)
-    fine = under(statistics.fine, statistics.policy, policy)
+    policy = statistics.policy.scale(goal.share).per_window(goal.panes)
+    fine = with_epsilons(statistics.fine, statistics.policy, policy)
     if statistics.fine == statistics.policy or not statistics.windows:
         return fine
     threshold = choose_threshold(flip_uniformly(policy), statistics, goal, None)
@@ -242,10 +243,10 @@ def _share_out(statistics: Statistics, goal: PlanGoal) -> Policy:
 def _best_caution(
     expectation: OptimalExpectation, alpha: float, literal: bool
 ) -> tuple[float, float]:
-    """What a false yes should cost channels, and the posterior from which on to say yes.
+    """Return the best penalty of a false yes in channels, and the best posterior threshold.
 
-    A few costs are tried. For each the best threshold follows, and the threshold that is best
-    is what a false yes costs where Q is linear, so it is tried as a cost next.
+    A few penalties are tried, each with its best threshold. If Q were linear, the best threshold
+    would equal the penalty, so it is tried as the penalty next.
     """
     tried: dict[float, tuple[float, float]] = {}
 
@@ -271,16 +272,16 @@ def _best_caution(
 
 
 def _refines(fine: Policy, policy: Policy) -> bool:
-    """Whether a policy is another one, or that with some patterns in single elements."""
+    """Return whether `fine` is the policy, possibly with some patterns as single elements."""
     try:
-        check(policy, fine)
+        check_refinement(policy, fine)
     except (AuditError, KeyError):
         return False
     return fine.private == policy.private
 
 
 def _changed(component: Component, changing: frozenset[str]) -> frozenset[int]:
-    """The variables that some elements may change."""
+    """Return the variables that some elements may change."""
     return frozenset(
         number
         for number, variable in enumerate(component.variables)
@@ -289,14 +290,14 @@ def _changed(component: Component, changing: frozenset[str]) -> frozenset[int]:
 
 
 def _context_ratio(context: Context, changed: frozenset[int]) -> Ratio:
-    """The draws of a context are independent, so their ratios multiply."""
+    """Multiply the ratios of a context's draws, which are independent."""
     return multiply_ratios(
         _block_ratio(block, design.channel, changed) for block, design in context.blocks
     )
 
 
 def _block_ratio(block: ChannelBlock, channel: Channel, changed: frozenset[int]) -> Ratio:
-    """How far a channel tells windows apart in which only these variables differ."""
+    """Return the largest ratio of a channel between values that differ in these variables."""
     inside = sum(1 << place for place, v in enumerate(block.variables) if v in changed)
     if not inside:
         return Fraction(1)
@@ -321,7 +322,7 @@ def _write_context(key: bytes, context: Context) -> dict[str, Any]:
 def _read_context(
     channels: ComponentChannels, plain: Mapping[str, Any], width: int
 ) -> tuple[bytes, Context]:
-    """A context with the tables that were written, audited against the specification."""
+    """Read a context, and audit its tables against the specification."""
     key = bytes.fromhex(plain["signals"])
     signals: Bits = np.unpackbits(np.frombuffer(key, np.uint8), count=width).astype(np.bool_)
     outline = channels.outline(signals)

@@ -1,8 +1,8 @@
-"""What is at stake in each part of a query: what a right yes earns there, and a wrong one costs.
+"""Stakes: for each part of a query, the reward of a true yes and the penalty of a false one.
 
-For a query with one part these are 1 - caution and caution. Where a query has parts in several
-components, a yes to one part matters only as far as the others go along: what they are likely
-to say is taken from history, as if each were told by randomised response.
+For a query with one part these are 1 - caution and caution. If a query has parts in several
+components, a yes to one part matters only if the others agree. Their likely answers are estimated
+from history, as if each were released by randomised response.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from tacit.privacy.prior import Prior
 Stakes: TypeAlias = NDArray[np.float64]
 """`[part]`: reward and penalty."""
 Levels: TypeAlias = list[tuple[float, float]]
-"""How likely a part may turn out to be, each with how often it does."""
+"""The possible posteriors of a part, each with its frequency."""
 
 _CONTEXTS = 16
+"""The number of contexts of history that are used."""
 _OTHERS = 3
-"""So many other parts are reckoned with; more would make too many combinations."""
+"""The number of other parts that are considered; more would make too many combinations."""
 
 
 class PartModel:
-    """What the parts of queries over several components are likely to say."""
+    """A model of the answers to the parts of queries over several components."""
 
     def __init__(self, exposure: Exposure, priors: Sequence[Prior]) -> None:
         self.exposure = exposure
@@ -39,7 +40,7 @@ class PartModel:
         }
 
     def stakes(self, caution: float) -> list[Stakes]:
-        """For each component what is at stake in its parts."""
+        """Return for each component the stakes of its parts."""
         found = [
             np.tile([1 - caution, caution], (len(component.parts), 1))
             for component in self.exposure.components
@@ -55,7 +56,7 @@ class PartModel:
 
 
 def _all(others: Sequence[Levels], caution: float) -> tuple[float, float]:
-    """With the others at p, a yes earns p - caution where the part is true, else costs caution."""
+    """Return the stakes in an AND: with the others at p, a true yes earns p - caution."""
     reward = penalty = 0.0
     for combination in product(*others):
         likely, often = prod(p for p, _ in combination), prod(w for _, w in combination)
@@ -66,7 +67,7 @@ def _all(others: Sequence[Levels], caution: float) -> tuple[float, float]:
 
 
 def _any(others: Sequence[Levels], caution: float) -> tuple[float, float]:
-    """With the others at p, a yes earns 1 - caution where the part is true, else p - caution."""
+    """Return the stakes in an OR: with the others at p, a false yes costs caution - p."""
     reward = penalty = 0.0
     for combination in product(*others):
         likely = 1 - prod(1 - p for p, _ in combination)
@@ -78,7 +79,7 @@ def _any(others: Sequence[Levels], caution: float) -> tuple[float, float]:
 
 
 def _levels(component: Component, prior: Prior, number: int) -> Levels:
-    """How likely a part turns out to be: sure where it is decided, else by a noisy answer."""
+    """Return the possible posteriors of a part: 0 or 1 if decided, else by a noisy answer."""
     part = component.parts[number]
     own = set(part.variables)
     epsilon = min(
@@ -93,7 +94,9 @@ def _levels(component: Component, prior: Prior, number: int) -> Levels:
             sure += windows
         elif values.any():
             is_open += windows
-            true += windows * float(prior.of_choices(signals, list(part.variables))[values].sum())
+            true += windows * float(
+                prior.choice_probabilities(signals, list(part.variables))[values].sum()
+            )
         else:
             closed += windows
     total = (sure + is_open + closed) or 1.0
