@@ -320,5 +320,5 @@ def test_all_subjects_have_the_policy_of_those_whom_no_one_names(
 ) -> None:
     spec = specification([("a", "2"), ("b", "0.5", "x")], ["AND(a, b)", "b"], types="abs")
     assert not breaks(spec, mechanism)
-    monkeypatch.setattr(Policies, "of", lambda _, subjects: np.zeros(len(subjects), np.int32))
+    monkeypatch.setattr(Policies, "assign", lambda _, subjects: np.zeros(len(subjects), np.int32))
     assert breaks(spec, mechanism) == ["b"]

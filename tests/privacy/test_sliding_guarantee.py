@@ -148,7 +148,7 @@ def test_an_occurrence_is_taken_to_change_no_more_windows_than_an_event(
 ) -> None:
     spec = specified([("AND(a, b)", "1")], ["a", "b"], panes=panes)
     assert not broken(spec, by_hand(spec, "optimal", "posterior"), panes)
-    monkeypatch.setattr(PrivatePattern, "windows", lambda _, panes: panes)
+    monkeypatch.setattr(PrivatePattern, "count_windows", lambda _, panes: panes)
     assert broken(spec, by_hand(spec, "optimal", "posterior"), panes) == ["AND(a, b)"]
 
 

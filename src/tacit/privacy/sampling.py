@@ -77,7 +77,7 @@ class Sampler:
         if not self.channels:
             raise PrivacyError("a sampler needs a channel to draw from")
         if rows.dtype.kind not in "iu":
-            raise PrivacyError(f"rows must be given by their whole numbers; got {rows.dtype}")
+            raise PrivacyError(f"rows must be given by their numbers; got {rows.dtype}")
         numbers = np.ascontiguousarray(rows, dtype=np.int64)
         symbols = np.empty(numbers.shape, dtype=np.int32)
         flat, drawn = numbers.reshape(-1), symbols.reshape(-1)
