@@ -174,7 +174,7 @@ class ScriptedNoise(Noise):
             patch.object(draw.ChannelProtector, "protect", protecting),
             patch.object(contexts, "_find_rows", finding(contexts._find_rows)),
             patch.object(contexts, "_find_rows_at_once", finding(contexts._find_rows_at_once)),
-            patch.object(noisy_windows, "set_places", looking),
+            patch.object(noisy_windows, "find_set_bits", looking),
         ):
             yield
 

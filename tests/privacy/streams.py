@@ -135,7 +135,7 @@ class StreamNoise(ScriptedNoise):
         with (
             patch.object(contexts, "_find_rows", finding(contexts._find_rows)),
             patch.object(contexts, "_find_rows_at_once", finding(contexts._find_rows_at_once)),
-            patch.object(pane_noise, "set_places", looking),
+            patch.object(pane_noise, "find_set_bits", looking),
         ):
             yield
 

@@ -240,5 +240,5 @@ def test_a_snapshot_without_what_was_drawn_is_refused(monkeypatch: Patch) -> Non
     spec = specified([("a", "1")], ["a"], panes=2)
     plan = by_hand(spec, "uniform", "posterior")
     monkeypatch.setattr(flips, "PaneNoise", lambda _, *rest: PaneNoise(f"{next(names)}", *rest))
-    with pytest.raises(StateError, match="not there"):
+    with pytest.raises(StateError, match="are missing"):
         enumerated(spec, plan, [frozenset()], 2, Way(restored=True))
