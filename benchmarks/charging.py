@@ -79,11 +79,11 @@ def _ours(stack: ExitStack, folder: Path, before: NDArray[np.int64]) -> Contesta
         lease.commit(b"", Draft(start, 1, _MINUTE, _MINUTE, "", "", len(ids), body, charges))
 
     release(next(windows), spent)
-    accounts = lease.accounts(ids, [account])
+    accounts = lease.open_accounts(ids, [account])
 
     def charge() -> Callable[[], int]:
         start = next(windows)
-        release(start, accounts.charges(start, accounts.exhausted(start)))
+        release(start, accounts.charge(start, accounts.find_exhausted(start)))
         return lambda: int(accounts.spent(account, start).sum())
 
     return charge

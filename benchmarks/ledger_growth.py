@@ -23,7 +23,7 @@ from tacit.ledger.archival import archive
 from tacit.ledger.charges import Charge
 from tacit.ledger.drafts import Draft
 from tacit.ledger.ledger import Ledger
-from tacit.ledger.verification import remember, verify
+from tacit.ledger.verification import record_verification, verify
 
 _MINUTE, _DAY = 60_000_000, 86_400_000_000
 _AMOUNT = 10**9
@@ -47,7 +47,7 @@ def measure(folder: Path, days: int, subjects: int) -> None:
     with Ledger.open(str(place)) as ledger:
         _timed(f"write {days * 1440:,} releases", lambda: _fill(ledger, 0, days - 1, subjects))
         first, _ = _timed("verify, the first time", lambda: verify(ledger))
-        remember(ledger, first)
+        record_verification(ledger, first)
         _fill(ledger, days - 1, days, subjects)
         last, whole = _timed("verify in full", lambda: verify(ledger, full=True))
         again, part = _timed("verify what one day has added", lambda: verify(ledger))
@@ -87,8 +87,8 @@ def _fill(ledger: Ledger, begin: int, end: int, subjects: int) -> None:
             for start in range(first * _MINUTE, (first + _AT_ONCE) * _MINUTE, _MINUTE)
         ]
         number = lease.commit(b"state", *drafts) or 0
-    lease.delivered("answers.csv", number)
-    lease.drop(["answers.csv"], 2**62)
+    lease.record_delivery("answers.csv", number)
+    lease.drop_delivered(["answers.csv"], 2**62)
 
 
 def _timed(what: str, job: Callable[[], R]) -> tuple[R, float]:

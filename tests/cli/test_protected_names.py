@@ -14,7 +14,7 @@ from click.testing import Result
 import tacit as library
 from tacit.errors import SpecificationError
 from tacit.ledger.ledger import Ledger
-from tacit.ledger.statement import statement
+from tacit.ledger.statement import read_statement
 from tests.cli.meetings import tacit
 
 SPEC = """
@@ -109,7 +109,7 @@ def test_with_a_ledger_nothing_is_charged_either(tmp_path: Path, registry: str) 
     shown = run(spec, "--ledger", tmp_path / "spent.db")
     assert_refused(shown, tmp_path)
     with Ledger.open(str(tmp_path / "spent.db")) as ledger:
-        told = statement(ledger)
+        told = read_statement(ledger)
     assert (told.releases, told.answers, told.subjects) == (0, 0, 0)
     # Nor when it is started again: the mistake is still there.
     assert_refused(run(spec, "--ledger", tmp_path / "spent.db"), tmp_path)

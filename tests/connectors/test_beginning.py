@@ -64,7 +64,7 @@ def test_a_run_from_mqtt_begins_when_the_broker_has_confirmed_the_subscription(
             assert run.status.connecting
             server.start()
             with Peer(server.port) as peer:
-                until(lambda: "the run r begins" in caplog.text, "begun")
+                until(lambda: "the run r starts" in caplog.text, "begun")
                 assert not run.status.connecting
                 for subject in (b"s0", b"s1"):
                     row = b'{"subject": "%b", "at": 60, "n": 1}' % subject
@@ -85,7 +85,7 @@ def test_a_run_from_kafka_begins_when_it_has_its_partitions(
     feed.send(rows[:1])
     url = f"kafka://{broker.servers}/{feed.topic}?config={config}&{feed.options}&from=end"
     with running(url, tmp_path) as run:
-        until(lambda: "the run r begins" in caplog.text, "begun")
+        until(lambda: "the run r starts" in caplog.text, "begun")
         for part, row in enumerate(rows):
             feed.send([row], part)
         until(lambda: run.status.tuples == 3, "taken")

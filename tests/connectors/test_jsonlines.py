@@ -39,7 +39,7 @@ def rejected(batches: list[Batch]) -> list[Rejected]:
 
 def placed(batches: list[Batch]) -> list[int]:
     """The line of every row."""
-    return [int(p) for b in batches for p in b.place(np.arange(b.table.num_rows))]
+    return [int(p) for b in batches for p in b.number_rows(np.arange(b.table.num_rows))]
 
 
 @pytest.fixture

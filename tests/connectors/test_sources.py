@@ -181,7 +181,7 @@ def test_batches_are_bounded_and_know_their_rows(
     place = 0
     for batch in source.batches(["kind"]):
         assert batch.table.num_rows <= 64
-        found = batch.place(np.arange(batch.table.num_rows))
+        found = batch.number_rows(np.arange(batch.table.num_rows))
         assert found[0] == batch.first_row
         assert (np.diff(found) >= 1).all()
         assert found[0] > place

@@ -278,7 +278,7 @@ def reload_by_names() -> Iterator[None]:
                     public[place, number // 64] |= np.uint64(1) << np.uint64(number % 64)
         return public
 
-    with patch.object(openwindows, "public_before", by_names):
+    with patch.object(openwindows, "find_public_types", by_names):
         yield
 
 

@@ -85,7 +85,7 @@ def test_a_database_that_stops_and_starts_again_is_waited_for(forks: Forks, tmp_
             time.sleep(0.3)
             server.start()
         assert forks.wait(pid) == 0, crashes.output.read_text()
-        assert "answers again" in crashes.output.read_text()
+        assert "is reachable again" in crashes.output.read_text()
         check_complete(spec, check_released_once(ledger, answers), source)
 
 

@@ -34,7 +34,7 @@ from tacit.errors import (
 from tacit.ledger.alchemy import sa
 from tacit.ledger.lease import Lease
 from tacit.ledger.ledger import Ledger
-from tacit.ledger.statement import statement
+from tacit.ledger.statement import read_statement
 from tacit.pipeline import delivery, retries, settlement
 from tacit.pipeline import run as loop
 from tacit.pipeline.batches import MergedBatch
@@ -222,7 +222,7 @@ def test_deliveries_begin_at_the_place_that_holds_once_the_outlet_is_ours(house:
         def recover(self, position: Any) -> None:
             recovered.append(position)
             if len(recovered) == 1:
-                lease[0].delivered("held", 1, {"offset": 7})
+                lease[0].record_delivery("held", 1, {"offset": 7})
 
         def deliver(self, batch: ReleaseBatch) -> None:
             delivered.append(batch.release)
@@ -793,7 +793,7 @@ def test_a_run_keeps_to_its_kind_of_noise(house: House) -> None:
     """With a seed answers can be made again, so they are not private; both must not be mixed."""
     source = filled(house.folder / "input", files=1, rows=300)
     house.run(source, noise=Noise(SeededSource(1)))
-    with pytest.raises(StateError, match=r"begun with seed=.* another run with name="):
+    with pytest.raises(StateError, match=r"started with seed=.* another run with name="):
         house.run(source)
     house.run(source, noise=Noise(SeededSource(2)))
 
@@ -801,7 +801,7 @@ def test_a_run_keeps_to_its_kind_of_noise(house: House) -> None:
 def test_a_run_that_is_private_cannot_go_on_with_a_seed(house: House) -> None:
     source = filled(house.folder / "input", files=1, rows=300)
     house.run(source)
-    with pytest.raises(StateError, match=r"begun without seed=.* Go on without it"):
+    with pytest.raises(StateError, match=r"started without seed=.* Continue without it"):
         house.run(source, noise=Noise(SeededSource(1)))
     house.run(source)
 
@@ -832,7 +832,7 @@ def test_a_name_that_was_not_learned_ends_the_run_before_its_first_release(
             house.run(source, prepare=until_all_is_safe)
     assert not house.answers.exists() or not house.answers.stat().st_size
     with Ledger.open(house.place) as ledger:
-        told = statement(ledger)
+        told = read_statement(ledger)
     assert (told.releases, told.subjects, told.horizons) == (0, 0, ())
 
 

@@ -251,7 +251,7 @@ def test_the_command_line_names_flags_for_the_same_mistakes(tmp_path: Path) -> N
     assert shown.exit_code == 2
     assert "--name needs --ledger" in shown.output
     shown = command("ledger", "show", tmp_path / "no.db")
-    assert "tacit run --ledger makes one" in shown.output
+    assert "tacit run --ledger creates one" in shown.output
 
 
 def test_no_message_outside_of_the_command_line_writes_a_flag() -> None:

@@ -30,7 +30,7 @@ def test_a_status_says_how_far_an_engine_is() -> None:
     engine.take(5, 30, 45, 33)
     engine.take(7)
     engine.counts[NO_SUBJECT] += 2
-    status.look(engine, unreadable=3)
+    status.update(engine, unreadable=3)
     assert engine.counts[[TAKEN, LATE]].tolist() == [4, 1]
     assert (status.tuples, status.late, status.refused) == (10, 1, 5)
     assert status.newest == 45
@@ -39,7 +39,7 @@ def test_a_status_says_how_far_an_engine_is() -> None:
 
 def test_before_the_first_tuple_nothing_is_open() -> None:
     status = RunStatus()
-    status.look(Engine())
+    status.update(Engine())
     assert (status.tuples, status.newest, status.open_windows) == (0, None, 0)
 
 

@@ -17,7 +17,7 @@ from tacit.connectors.files import open_source
 from tacit.connectors.openers import open_resumable_sink
 from tacit.engines.local import assign, detect
 from tacit.ledger.ledger import Ledger
-from tacit.ledger.statement import statement
+from tacit.ledger.statement import read_statement
 from tacit.ledger.verification import verify
 from tacit.pipeline.run import Run
 from tacit.pipeline.settlement import RunOutcome
@@ -81,12 +81,12 @@ def test_a_run_with_integer_subjects_goes_on_with_their_digits(
     Path("spec.yaml").write_text(SPEC.replace("REGISTRY", REGISTRIES[kind]))
     fill(Path("input"))
     with Ledger.open("spent.db") as ledger:
-        before = statement(ledger)
+        before = read_statement(ledger)
     outcome = go_on("spent.db")
     assert outcome.resumed
     assert outcome.finished
     with Ledger.open("spent.db") as ledger:
-        after = statement(ledger, subject="7")
+        after = read_statement(ledger, subject="7")
         assert verify(ledger).passed
     assert before.runs[0].windows + outcome.windows == after.runs[0].windows == 8
     # Charges go on under the same accounts: one for each window.

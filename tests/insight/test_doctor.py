@@ -407,7 +407,7 @@ def test_a_run_of_another_specification_is_worth_a_word(whole: Setup) -> None:
 @pytest.mark.parametrize(
     ("prepare", "says"),
     [
-        (lambda path: path.write_bytes(b"something else" * 100), "no SQLite database"),
+        (lambda path: path.write_bytes(b"something else" * 100), "not a SQLite database"),
         (lambda path: path.mkdir(), "is not a file"),
         (lambda path: sqlite3.connect(path).execute("CREATE TABLE other (x)"), "not a ledger"),
     ],
@@ -432,7 +432,7 @@ def test_a_ledger_needs_a_folder_that_can_be_written(
 ) -> None:
     spec = written(tmp_path, SPEC)
     found = examine(Setup(spec, ledger=str(tmp_path / "nowhere/l.db")))
-    assert "is no folder" in only(found, "ledger", "wrong")
+    assert "is not a folder" in only(found, "ledger", "wrong")
     monkeypatch.setattr(os, "access", lambda *_: False)  # root may write everywhere
     found = examine(Setup(spec, ledger=str(tmp_path / "l.db"), sink=str(tmp_path / "a.jsonl")))
     assert "cannot be written" in only(found, "ledger", "wrong")

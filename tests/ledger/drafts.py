@@ -50,15 +50,15 @@ def account(
 def opened(lease: Lease, names: Sequence[str | int], *private: Account) -> Accounts:
     """The accounts of subjects."""
     ids = lease.enrol(pa.array(names))
-    return lease.accounts(ids, private or [account(len(names))])
+    return lease.open_accounts(ids, private or [account(len(names))])
 
 
 def release(lease: Lease, accounts: Accounts, window: int, windows: int = 1) -> list[list[bool]]:
     """Release some minutes; who was exhausted in each."""
     exhausted, charges = [], []
     for number in range(window, window + windows):
-        beyond = accounts.exhausted(number * MINUTE)
-        charges += accounts.charges(number * MINUTE, beyond)
+        beyond = accounts.find_exhausted(number * MINUTE)
+        charges += accounts.charge(number * MINUTE, beyond)
         exhausted.append(beyond.tolist())
     lease.commit(b"state", draft(window, charges, windows=windows))
     return exhausted

@@ -69,7 +69,7 @@ def take_turns(to: Connection, place: str) -> tuple[list[int], int]:
             lease = ledger.take_over("run", "a")
             try:
                 for _ in range(50):
-                    window = (lease.until() or 0) // MINUTE
+                    window = (lease.read_until() or 0) // MINUTE
                     lease.commit(b"%d" % window, draft(window, body=random.randbytes(16)))
                     released.append(window)
                     lease.commit(b"after %d" % window)
@@ -92,8 +92,8 @@ def share(to: Connection, place: str, run: str, windows: int) -> tuple[list[list
         to.recv()
         while len(paid) < windows:
             start = len(paid) * MINUTE
-            beyond = accounts.exhausted(start)
-            charges = accounts.charges(start, beyond)
+            beyond = accounts.find_exhausted(start)
+            charges = accounts.charge(start, beyond)
             try:
                 lease.commit(b"", draft(len(paid), charges, body=random.randbytes(16)))
                 paid.append((~beyond).tolist())
@@ -108,14 +108,14 @@ def go_on(to: Connection, place: str) -> None:
     with Ledger.open(place) as ledger:
         lease = ledger.take_over("run", "a")
         accounts = opened(lease, NAMES, account(len(NAMES), limit=LIMIT, horizon=HORIZON))
-        window = (lease.until() or 0) // MINUTE
+        window = (lease.read_until() or 0) // MINUTE
         to.send("ready")
         while True:
-            charges = accounts.charges(window * MINUTE, accounts.exhausted(window * MINUTE))
+            charges = accounts.charge(window * MINUTE, accounts.find_exhausted(window * MINUTE))
             body = b"%d" % window * 5000
             lease.commit(b"%d" % window * 9000, draft(window, charges, body=body))
-            lease.delivered("file", window + 1, window)
-            lease.drop(["file"], 2**62)
+            lease.record_delivery("file", window + 1, window)
+            lease.drop_delivered(["file"], 2**62)
             window += 1
 
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.ledger.accounts import Accounts
-from tacit.ledger.charges import LONGEST, Account, Charge, merged, windows_within
+from tacit.ledger.charges import LONGEST, Account, Charge, count_windows, merge_charges
 from tacit.ledger.codec import (
     pack_amounts,
     pack_ids,
@@ -47,10 +47,10 @@ def test_accounts_agree_with_a_reckoning_one_by_one(
     accounts = Accounts(np.array(ids), patterns)
     spent: dict[tuple[int, str, int], int] = defaultdict(int)
     for window, known in enumerate(registered, first):
-        found = accounts.exhausted(window)
+        found = accounts.find_exhausted(window)
         charged = {
             (int(number), charge.private)
-            for charge in accounts.charges(window, found, known)
+            for charge in accounts.charge(window, found, known)
             for number in np.flatnonzero(charge.ids)
         }
         expected = set()
@@ -93,7 +93,7 @@ def test_merged_charges_are_the_same_charges(
         for window, mask in enumerate(chosen)
         for name in ("a", "b")
     ]
-    together = list(merged(single, slide))
+    together = list(merge_charges(single, slide))
 
     def spread(charges: list[Charge]) -> list[tuple[str, int, tuple[bool, ...]]]:
         return sorted(
@@ -110,7 +110,7 @@ def test_no_charge_reaches_over_a_day_however_long_its_horizon() -> None:
     everyone = np.ones(2, np.bool_)
     half = LONGEST // 2
     single = [Charge("a", 1, half * n, 7 * LONGEST, everyone, None) for n in range(5)]
-    together = [(charge.first, charge.windows) for charge in merged(single, half)]
+    together = [(charge.first, charge.windows) for charge in merge_charges(single, half)]
     assert together == [(0, 2), (2 * half, 2), (4 * half, 1)]
 
 
@@ -123,7 +123,7 @@ def test_windows_in_a_stretch_are_counted_one_by_one(
 ) -> None:
     starts = [first + slide * n for n in range(windows)]
     expected = sum(start <= moment < start + length for moment in starts)
-    assert windows_within(first, windows, slide, start, start + length) == expected
+    assert count_windows(first, windows, slide, start, start + length) == expected
 
 
 @given(st.lists(st.booleans(), max_size=70), st.lists(st.integers(0, 2**62), max_size=70))

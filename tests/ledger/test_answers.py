@@ -220,7 +220,7 @@ def test_names_that_the_ledger_does_not_know_are_refused_or_explained(
     target = tmp_path / "again.csv"
     for options, said in (
         (["--run", "meat"], "Did you mean 'meet'?"),
-        (["--subject", "nobody"], "knows no subject called 'nobody'"),
+        (["--subject", "nobody"], "has no subject called 'nobody'"),
     ):
         shown = tacit("ledger", "answers", place, *options, "--to", target)
         assert shown.exit_code == 8

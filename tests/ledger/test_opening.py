@@ -115,13 +115,13 @@ def test_what_is_not_a_ledger_is_refused_and_left_alone(tmp_path: Path) -> None:
     with sqlite3.connect(other) as connection:
         connection.execute("CREATE TABLE accounts (name TEXT)")
     before = other.read_bytes()
-    with pytest.raises(LedgerError, match="is no SQLite database"):
+    with pytest.raises(LedgerError, match="is not a SQLite database"):
         Ledger.open(str(text))
-    with pytest.raises(LedgerError, match="has none of its tables"):
+    with pytest.raises(LedgerError, match="has no tables of a ledger"):
         Ledger.open(str(other))
     with pytest.raises(LedgerError, match="is not a file"):
         Ledger.open(str(tmp_path))
-    with pytest.raises(LedgerError, match="is no folder"):
+    with pytest.raises(LedgerError, match="is not a folder"):
         Ledger.open(str(tmp_path / "missing" / "ledger.db"))
     assert text.read_text().startswith("this is no database")
     with sqlite3.connect(other) as connection:
@@ -184,7 +184,7 @@ def test_who_only_reads_can_read_while_another_writes_and_cannot_write(place: st
             assert verify(reader).releases == 1
             lease.commit(b"", draft(1))
             assert verify(reader).releases == 2
-            with pytest.raises(LedgerError, match="opened for reading alone"):
+            with pytest.raises(LedgerError, match="opened read-only"):
                 reader.take_over("run", "a")
 
 
@@ -216,7 +216,7 @@ def test_a_ledger_at_rest_can_be_read_where_nothing_can_be_written(tmp_path: Pat
 def test_a_ledger_that_others_hold_for_too_long_is_lost_for_now(
     place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database, "PATIENCE", 0.2)
+    monkeypatch.setattr(database, "LOCK_TIMEOUT", 0.2)
     with Ledger.open(place) as one, Ledger.open(place) as other:
         lease, waiting = one.take_over("run", "a"), other.take_over("other", "a")
         with one.database.writing() as connection:
@@ -241,7 +241,7 @@ def test_a_full_disk_stops_with_a_clear_word_and_leaves_a_whole_ledger(tmp_path:
         verdict = verify(ledger)
         assert verdict.passed, verdict.faults
         assert verdict.releases == 1
-        assert lease.checkpoint() == b"state"
+        assert lease.read_checkpoint() == b"state"
         assert lease.commit(b"small", draft(1)) == 2
 
 
@@ -255,7 +255,7 @@ def test_a_file_that_may_not_grow_stops_with_a_clear_word(tmp_path: Path) -> Non
         verdict = verify(ledger)
         assert verdict.passed, verdict.faults
         assert verdict.releases == released > 0
-        assert ledger.take_over("run", "a").checkpoint() == b"%d" % (released - 1)
+        assert ledger.take_over("run", "a").read_checkpoint() == b"%d" % (released - 1)
 
 
 def test_a_server_that_crashes_is_lost_until_it_is_back(url: str, postgres: Postgres) -> None:
@@ -263,7 +263,7 @@ def test_a_server_that_crashes_is_lost_until_it_is_back(url: str, postgres: Post
         lease = ledger.take_over("run", "a")
         accounts = opened(lease, ["a"])
         release(lease, accounts, 0)
-        charges = accounts.charges(60_000_000, accounts.exhausted(60_000_000))
+        charges = accounts.charge(60_000_000, accounts.find_exhausted(60_000_000))
         waiting = draft(1, charges)
         postgres.stop(signal.SIGQUIT)
         try:

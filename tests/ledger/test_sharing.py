@@ -16,7 +16,7 @@ from tacit.errors import FencedError, StaleError
 from tacit.ledger.charges import Charge
 from tacit.ledger.drafts import Draft
 from tacit.ledger.ledger import Ledger
-from tacit.ledger.rows import charges as charged
+from tacit.ledger.rows import iterate_rows as charged
 from tacit.ledger.tables import RUNS
 from tacit.ledger.verification import verify
 from tests.ledger import racing
@@ -65,11 +65,11 @@ def test_no_interleaving_overspends_or_releases_twice(
         lease, start = leases[engine], windows[engine] * MINUTE
         if step == "take over":
             leases[engine] = ledger.take_over(runs[engine], "a")
-            windows[engine] = (leases[engine].until() or 0) // MINUTE
+            windows[engine] = (leases[engine].read_until() or 0) // MINUTE
         if step in ("take over", "read"):
             views[engine], drawn[engine] = opened(leases[engine], ["a", "b"], limited), None
         elif step == "draw" and drawn[engine] is None:
-            drawn[engine] = views[engine].charges(start, views[engine].exhausted(start))
+            drawn[engine] = views[engine].charge(start, views[engine].find_exhausted(start))
         elif step == "commit" and drawn[engine] is not None:
             body = f"{engine} at {len(released)}".encode()
             ready = draft(windows[engine], drawn[engine] or (), body=body)
@@ -156,12 +156,12 @@ def test_an_engine_that_is_killed_at_any_moment_leaves_a_whole_ledger(
         lease = ledger.take_over("run", "a")  # waits for what a server is still about to commit
         verdict = verify(ledger)
         assert verdict.passed, verdict.faults
-        released = (lease.until() or 0) // MINUTE
+        released = (lease.read_until() or 0) // MINUTE
         assert released == verdict.releases >= before
         if released:
-            assert lease.checkpoint() == b"%d" % (released - 1) * 9000
-            assert lease.position("file")[0] in (released - 1, released)
-        waiting = [one.body for one in lease.waiting("file")]
+            assert lease.read_checkpoint() == b"%d" % (released - 1) * 9000
+            assert lease.read_position("file")[0] in (released - 1, released)
+        waiting = [one.body for one in lease.iterate_undelivered("file")]
         assert waiting in ([], [b"%d" % (released - 1) * 5000])
         before = released
     assert before > 0

@@ -18,8 +18,8 @@ from tacit.cli.main import main
 from tacit.errors import LedgerError
 from tacit.ledger import rows
 from tacit.ledger.ledger import Ledger
-from tacit.ledger.rows import SCHEMA, charges
-from tacit.ledger.statement import statement
+from tacit.ledger.rows import SCHEMA, iterate_rows
+from tacit.ledger.statement import read_statement
 from tacit.ledger.verification import verify
 from tests.ledger.drafts import DAY, MINUTE, NANO, account, draft, opened, release
 
@@ -46,7 +46,7 @@ def filled(place: str) -> str:
 
 def test_a_statement_says_what_is_spent_and_left_in_every_horizon(filled: str) -> None:
     with Ledger.open(filled, read_only=True) as ledger:
-        told = statement(ledger)
+        told = read_statement(ledger)
     assert (told.releases, told.answers, told.subjects) == (2, 20, 3)
     assert [(run.run, run.releases, run.windows, run.until) for run in told.runs] == [
         ("idle", 0, 0, None),
@@ -68,7 +68,7 @@ def test_a_statement_says_what_is_spent_and_left_in_every_horizon(filled: str) -
 
 def test_a_subjects_statement_has_its_charges_alone(filled: str) -> None:
     with Ledger.open(filled, read_only=True) as ledger:
-        told = statement(ledger, subject="a")
+        told = read_statement(ledger, subject="a")
         assert {entry.private for entry in told.entries} == {"visit"}
         assert [(e.first // MINUTE, e.windows, e.release) for e in told.entries] == [
             (1437, 2, 1),
@@ -79,16 +79,16 @@ def test_a_subjects_statement_has_its_charges_alone(filled: str) -> None:
             ("visit", 3 * NANO),
             ("visit", 4 * NANO),
         ]
-        rare = statement(ledger, subject="b", private="rare")
+        rare = read_statement(ledger, subject="b", private="rare")
         assert {entry.private for entry in rare.entries} == {"rare"}
 
 
 def test_a_subject_or_pattern_that_is_unknown_is_named(filled: str) -> None:
     with Ledger.open(filled, read_only=True) as ledger:
         with pytest.raises(LedgerError, match="no subject called 'z'"):
-            statement(ledger, subject="z")
+            read_statement(ledger, subject="z")
         with pytest.raises(LedgerError, match=r"'visits'\. Did you mean 'visit'\?"):
-            statement(ledger, private="visits")
+            read_statement(ledger, private="visits")
 
 
 def test_another_limits_horizon_shows_what_a_subject_was_charged_elsewhere(place: str) -> None:
@@ -97,7 +97,7 @@ def test_another_limits_horizon_shows_what_a_subject_was_charged_elsewhere(place
         release(day, opened(day, ["a"], account(1, limit=5 * NANO)), 0)
         hourly = account(1, limit=9 * NANO, horizon=60 * MINUTE)
         release(hour, opened(hour, ["b"], hourly), 0)
-        told = statement(ledger, subject="a")
+        told = read_statement(ledger, subject="a")
         assert {(h.length, h.spent, h.left) for h in told.horizons} == {
             (DAY, NANO, 4 * NANO),
             (60 * MINUTE, NANO, 8 * NANO),
@@ -125,8 +125,8 @@ def test_charges_are_rows_whatever_is_held_at_a_time(
 ) -> None:
     monkeypatch.setattr(rows, "_ROWS", size)
     with Ledger.open(filled, read_only=True) as ledger:
-        tables = list(charges(ledger))
-        only = list(charges(ledger, subject="c", private="visit"))
+        tables = list(iterate_rows(ledger))
+        only = list(iterate_rows(ledger, subject="c", private="visit"))
     assert all(table.schema == SCHEMA for table in tables)
     frame = pl.concat([pl.DataFrame(table) for table in tables])
     assert plain_rows(frame.cast({"subject": pl.String, "private": pl.String})) == expected_rows()
@@ -260,7 +260,7 @@ def test_a_failed_export_leaves_no_file(filled: str, tmp_path: Path) -> None:
     target = tmp_path / "charges.csv"
     shown = tacit("ledger", "export", filled, "--to", target, "--subject", "nobody")
     assert shown.exit_code == 8
-    assert "knows no subject called 'nobody'" in shown.stderr
+    assert "has no subject called 'nobody'" in shown.stderr
     assert not list(tmp_path.glob("*charges*"))
     assert tacit("ledger", "export", filled, "--to", tmp_path / "charges.txt").exit_code == 5
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tacit.events.times import NO_TIME
 from tacit.pipeline.batches import EventBatch, Rows
-from tacit.pipeline.confirmation import Confirmation, confirmed
+from tacit.pipeline.confirmation import Confirmation, confirm
 from tacit.windows import jumps as rules
 from tacit.windows.clock import FUTURE_SLOT, NONE, UNCONFIRMED_SLOT
 from tacit.windows.jumps import AGAINST, IN_A_ROW, Jumps
@@ -119,7 +119,7 @@ bounds = st.builds(
 def test_tuples_are_refused_by_the_rules_however_input_is_cut(
     tuples: Tuples, cuts: list[int], limits: Jumps
 ) -> None:
-    pieces = list(confirmed(pieces_of(tuples, cuts), limits))
+    pieces = list(confirm(pieces_of(tuples, cuts), limits))
     assert outcome(pieces) == by_the_rules(tuples, limits)
     assert [row for piece in pieces for row in piece.masks.tolist()] == [*range(len(tuples))]
     for piece in pieces:
@@ -133,14 +133,14 @@ def test_a_source_that_is_read_on_from_the_middle_is_judged_as_if_it_had_not_sto
     tuples: Tuples, stop: int, limits: Jumps
 ) -> None:
     """All that is kept is how far it was; what still waited is read once more."""
-    whole = outcome(list(confirmed(pieces_of(tuples, []), limits)))
+    whole = outcome(list(confirm(pieces_of(tuples, []), limits)))
     confirmation = Confirmation(limits)
     done: list[EventBatch] = []
     for piece in pieces_of(tuples[:stop], [*range(stop)]):
         done += confirmation.add(piece)
-    front = done[-1].reached(done[-1].before) if done else NO_TIME
+    front = done[-1].last_progress(done[-1].before) if done else NO_TIME
     rest = tuples[len(outcome(done)) :]
-    assert [*outcome(done), *outcome(list(confirmed(pieces_of(rest, []), limits, front)))] == whole
+    assert [*outcome(done), *outcome(list(confirm(pieces_of(rest, []), limits, front)))] == whole
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -154,9 +154,7 @@ def test_long_batches_are_judged_by_the_rules_too(seed: int) -> None:
     who[rng.integers(0, count, 3)] = -1
     tuples = list(zip(who.tolist(), when.tolist(), strict=True))
     limits = Jumps(100, 1000)
-    assert outcome(list(confirmed(pieces_of(tuples, [777]), limits))) == by_the_rules(
-        tuples, limits
-    )
+    assert outcome(list(confirm(pieces_of(tuples, [777]), limits))) == by_the_rules(tuples, limits)
 
 
 LIMITS = Jumps(100, 1000)
@@ -165,7 +163,7 @@ LIMITS = Jumps(100, 1000)
 def test_a_wild_first_tuple_is_refused_and_moves_nothing() -> None:
     wild = 10**17
     tuples = [(0, wild), *[(place % 3, place) for place in range(12)]]
-    assert outcome(list(confirmed(pieces_of(tuples, []), LIMITS))) == [
+    assert outcome(list(confirm(pieces_of(tuples, []), LIMITS))) == [
         UNCONFIRMED_SLOT, *(slot for slot, _ in tuples[1:])
     ]  # fmt: skip
 
@@ -179,28 +177,28 @@ def test_one_subject_ahead_of_all_others_is_refused(many: int) -> None:
         ([(1, 0), (0, 1), *ahead, (1, 2)], [1, 0, *refused, 1]),
         ([(1, 0), (0, 1), *ahead], [1, 0, *refused]),
     ):
-        assert outcome(list(confirmed(pieces_of(tuples, []), LIMITS))) == expected
+        assert outcome(list(confirm(pieces_of(tuples, []), LIMITS))) == expected
 
 
 def test_a_gap_is_passed_when_another_subject_comes_after_it() -> None:
     tuples = [(0, 0), (1, 1), (0, 500), (0, 501), (1, 502), (0, 503)]
-    assert outcome(list(confirmed(pieces_of(tuples, []), LIMITS))) == [0, 1, 0, 0, 1, 0]
+    assert outcome(list(confirm(pieces_of(tuples, []), LIMITS))) == [0, 1, 0, 0, 1, 0]
 
 
 def test_a_subject_that_stays_alone_passes_a_gap_with_ten_tuples() -> None:
     tuples = [(0, 0), (1, 1), *[(0, 500 + place) for place in range(IN_A_ROW)]]
-    assert outcome(list(confirmed(pieces_of(tuples, []), LIMITS))) == [slot for slot, _ in tuples]
+    assert outcome(list(confirm(pieces_of(tuples, []), LIMITS))) == [slot for slot, _ in tuples]
 
 
 def test_an_only_subject_passes_gaps_by_itself() -> None:
     tuples = [(0, 0), (0, 500), (0, 1400), (0, 9999), (0, 1401)]
     limits = replace(LIMITS, alone=True)
     expected = [0, 0, 0, FUTURE_SLOT, 0]
-    assert outcome(list(confirmed(pieces_of(tuples, []), limits))) == expected
+    assert outcome(list(confirm(pieces_of(tuples, []), limits))) == expected
 
 
 def test_a_single_tuple_is_a_source_too() -> None:
-    assert outcome(list(confirmed(pieces_of([(0, 7)], []), LIMITS))) == [0]
+    assert outcome(list(confirm(pieces_of([(0, 7)], []), LIMITS))) == [0]
 
 
 def test_at_most_a_few_tuples_wait() -> None:
@@ -220,4 +218,4 @@ def test_without_the_check_of_others_one_subject_would_move_time(
     """The tests above see the difference: here two tuples of one subject are enough."""
     monkeypatch.setattr(rules, "IN_A_ROW", 2)
     tuples = [(1, 0), (0, 1), (0, 500), (0, 501), (1, 2)]
-    assert outcome(list(confirmed(pieces_of(tuples, []), LIMITS))) == [1, 0, 0, 0, 1]
+    assert outcome(list(confirm(pieces_of(tuples, []), LIMITS))) == [1, 0, 0, 0, 1]

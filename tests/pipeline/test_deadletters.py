@@ -40,7 +40,7 @@ def test_refused_rows_are_written_with_place_reason_time_and_subject(tmp_path: P
     path = tmp_path / "dead.jsonl"
     with DeadLetters(path) as letters:
         times = np.array([1_201_959_000_500_000, NO_TIME])
-        letters.rows(ROWS, np.array([0, 2]), "late", times, "id")
+        letters.add_rows(ROWS, np.array([0, 2]), "late", times, "id")
     first, second = read(path)
     assert json.loads(first.pop("raw"))["speed"] == 1.5
     assert first == {
@@ -58,7 +58,7 @@ def test_refused_rows_are_written_with_place_reason_time_and_subject(tmp_path: P
 def test_rejected_lines_are_written_as_they_stood(tmp_path: Path) -> None:
     path = tmp_path / "dead.jsonl"
     with DeadLetters(path) as letters:
-        letters.lines("gps", "a.jsonl", [Rejected(7, "not JSON", '{"broken')])
+        letters.add_lines("gps", "a.jsonl", [Rejected(7, "not JSON", '{"broken')])
     assert read(path) == [
         {
             "stream": "gps",
@@ -79,7 +79,7 @@ def test_times_beyond_the_calendar_are_written_as_numbers_or_dates(
 ) -> None:
     path = tmp_path / "dead.jsonl"
     with DeadLetters(path) as letters:
-        letters.rows(ROWS, np.array([0]), "too far", np.array([time]))
+        letters.add_rows(ROWS, np.array([0]), "too far", np.array([time]))
     assert read(path)[0]["time"] == str(time)
 
 
@@ -87,10 +87,10 @@ def test_the_file_is_the_operators_alone_and_comes_with_the_first_letter(tmp_pat
     path = tmp_path / "dead.jsonl"
     path.write_text("of an earlier run")
     letters = DeadLetters(path)
-    letters.rows(ROWS, np.array([], np.int64), "late")
-    letters.lines("gps", "a", [])
+    letters.add_rows(ROWS, np.array([], np.int64), "late")
+    letters.add_lines("gps", "a", [])
     assert not path.exists()
-    letters.rows(ROWS, np.array([1]), "late")
+    letters.add_rows(ROWS, np.array([1]), "late")
     assert len(read(path)) == 1
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     letters.close()
@@ -100,8 +100,8 @@ def test_the_file_is_the_operators_alone_and_comes_with_the_first_letter(tmp_pat
 
 def test_without_a_path_letters_are_only_counted() -> None:
     with DeadLetters() as letters:
-        letters.rows(ROWS, np.array([1, 2]), "late")
-        letters.lines("gps", "a", [Rejected(7, "not JSON", "x")])
+        letters.add_rows(ROWS, np.array([1, 2]), "late")
+        letters.add_lines("gps", "a", [Rejected(7, "not JSON", "x")])
     assert letters.counts == {("gps", "late"): 2, ("gps", "not JSON"): 1}
 
 

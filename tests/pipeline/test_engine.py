@@ -126,7 +126,7 @@ def run(
     refused: list[int] = []
 
     def note(found: RefusedRows) -> None:
-        refused.extend(found.rows.number(found.chosen).tolist())
+        refused.extend(found.rows.number_rows(found.chosen).tolist())
 
     registry = Subjects()
     registry.add(subjects)
@@ -243,7 +243,7 @@ def learned(
     flow = CompiledSpec(spec)
 
     def note(found: RefusedRows) -> None:
-        refused.extend(found.rows.number(found.chosen).tolist())
+        refused.extend(found.rows.number_rows(found.chosen).tolist())
 
     engine = Engine(flow, Subjects(), learn=learn, refused=note)
     answers: list[Answers] = []
@@ -302,7 +302,7 @@ def test_a_subject_registered_later_has_answers_from_the_next_window_on() -> Non
     engine = Engine(
         CompiledSpec(SPECIFICATION),
         registry,
-        refused=lambda found: refused.extend(found.rows.number(found.chosen).tolist()),
+        refused=lambda found: refused.extend(found.rows.number_rows(found.chosen).tolist()),
     )
     answers = list(engine.push(Rows("s", batch([Row(1, 5, 0, None)]))))
     engine.register(["2"])

@@ -167,7 +167,7 @@ def test_windows_are_as_long_as_they_say_and_begin_a_slide_apart() -> None:
 def test_sliding_by_the_size_is_the_same_as_tumbling() -> None:
     whole = loads(SPEC.replace("{size: 10 us,", "{size: 10 us, slide: 10 us,"))
     assert whole == loads(SPEC)
-    assert Engine(CompiledSpec(whole), Subjects()).shard.sliding is None
+    assert Engine(CompiledSpec(whole), Subjects()).window_state.sliding is None
 
 
 @specifications
@@ -234,7 +234,7 @@ def test_panes_that_were_put_together_last_may_come_again_and_no_others() -> Non
     engine = Engine(CompiledSpec(HALVES), registry)
     rows = Rows("s", batch([Row(1, at, at % 3, 1.0) for at in range(0, 60, 4)]))
     engine.most_windows = 2
-    handed = [*engine.insert(MergedBatch.of_one(engine.extract(rows)))]
+    handed = [*engine.insert(MergedBatch.from_batch(engine.extract(rows)))]
     once = [engine.answer(part) for part in handed[:3]]
     again = engine.answer(handed[2])
     assert flat([once[2]]) == flat([again])

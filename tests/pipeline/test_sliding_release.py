@@ -54,7 +54,7 @@ WAYS = pytest.mark.parametrize(
 
 def as_merged(current: Engine, table: pa.RecordBatch) -> MergedBatch:
     """The events of rows, as an engine inserts them."""
-    return MergedBatch.of_one(current.extract(Rows("s", table)))
+    return MergedBatch.from_batch(current.extract(Rows("s", table)))
 
 
 def specification(epsilon: str = "2") -> Specification:
@@ -200,7 +200,7 @@ def test_panes_of_those_whose_limit_is_reached_are_never_told_of(
             # Of all windows that hold a or b of subject 5 but those of the last pane, if panes
             # are drawn for; of all of them, if windows are.
             last = 5 if mechanism == "uniform" else 7
-            exhausted[5] = 3 <= part.closed.first < last
+            exhausted[5] = 3 <= part.panes.first < last
             answers.append(current.answer(part, exhausted))
         seen.append((bits(answers)[:, :, 5], sure(answers)[:, :, 5]))
     for one, other in zip(*seen, strict=True):
@@ -214,12 +214,12 @@ def test_windows_that_are_answered_again_have_new_noise_for_new_panes_alone() ->
     (first, second, *_) = [part for batch in batches(3) for part in
                            current.insert(as_merged(current, batch))]  # fmt: skip
     current.answer(first)
-    assert current.shard.sliding is not None
-    kept = current.shard.sliding.state()[0]["drawn.policy0.bits"].copy()
+    assert current.window_state.sliding is not None
+    kept = current.window_state.sliding.state()[0]["drawn.policy0.bits"].copy()
     drawn = []
     for _ in range(2):
         current.answer(second)
-        drawn.append(current.shard.sliding.state()[0]["drawn.policy0.bits"].copy())
+        drawn.append(current.window_state.sliding.state()[0]["drawn.policy0.bits"].copy())
     assert np.array_equal(drawn[0][0], kept[1])
     assert np.array_equal(drawn[1][0], kept[1])
     assert not np.array_equal(drawn[0][1], drawn[1][1])

@@ -299,7 +299,7 @@ def test_a_reload_that_went_by_names_would_show_what_was_private(
     after = REDEFINED
     boundary, seen = changed_by("uniform", after, 0, by_name)
     assert min(seen["told"]) == boundary + PANES - 1
-    monkeypatch.setattr(definitions, "definition", lambda columns, name: name)
+    monkeypatch.setattr(definitions, "format_definition", lambda columns, name: name)
     boundary, seen = changed_by("uniform", after, 0, by_name)
     assert min(seen["told"]) == boundary - PANES + 1
 
@@ -309,13 +309,13 @@ def test_areas_count_by_their_geometry_as_it_was_when_they_were_read(tmp_path: P
     old, same, other = (
         private_areas(tmp_path, square) for square in ((0, 0, 1, 1), (0, 0, 1, 1), (0, 0, 2, 2))
     )
-    assert definitions.definition(old.columns, "near") == definitions.definition(
+    assert definitions.format_definition(old.columns, "near") == definitions.format_definition(
         same.columns, "near"
     )
-    assert definitions.definition(old.columns, "near") != definitions.definition(
+    assert definitions.format_definition(old.columns, "near") != definitions.format_definition(
         other.columns, "near"
     )
-    shown = definitions.public_before(old.columns, other.columns)
+    shown = definitions.find_public_types(old.columns, other.columns)
     assert shown.tolist() == [[0b10]]  # `kind` alone, and not the new `near`
     assert old.digest != other.digest
 
@@ -324,8 +324,8 @@ def test_a_condition_on_a_column_of_another_type_is_another_definition() -> None
     """A plan may record another type than the one before: `0` and `00` are the same number."""
     spec = loads(BEFORE.replace("kind = 2", "here = there"))
     number, text = (SpecColumns(spec, {"s": {"here": kind, "there": kind}}) for kind in KINDS)
-    assert definitions.definition(number, "c") != definitions.definition(text, "c")
-    assert definitions.definition(number, "a") == definitions.definition(text, "a")
+    assert definitions.format_definition(number, "c") != definitions.format_definition(text, "c")
+    assert definitions.format_definition(number, "a") == definitions.format_definition(text, "a")
 
 
 KINDS: tuple[ColumnType, ColumnType] = ("number", "text")
@@ -364,7 +364,7 @@ def test_a_stream_may_not_change_what_its_columns_mean(changed: str) -> None:
     text = BEFORE.replace("subject: who, time: at, unit: us", ", ".join(fields.values()))
     before, after = loads(BEFORE), loads(text)
     old, new = SpecColumns(before), SpecColumns(after)
-    assert definitions.definition(old, "a") != definitions.definition(new, "a")
+    assert definitions.format_definition(old, "a") != definitions.format_definition(new, "a")
     run = FedEngine(private_terms(BEFORE, "uniform"))
     version = SpecVersion(after, plan_without_history(after, "uniform"))
     with pytest.raises(SpecificationError, match="streams cannot be changed"):

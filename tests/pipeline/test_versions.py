@@ -100,7 +100,7 @@ class FedEngine:
         """A fresh engine."""
         noise = Noise(SeededSource(1))
         return Engine(
-            given.flow(noise),
+            given.compile(noise),
             registry(() if self.learn else WHO),
             version=given,
             noise=noise,
@@ -236,9 +236,9 @@ def test_each_window_is_answered_under_the_terms_that_it_belongs_to() -> None:
     run.engine.offer(new)
     run.engine.advance()
     engine = run.engine
-    for handed in engine.insert(MergedBatch.of_one(engine.extract(rows(FLOW[20:])))):
+    for handed in engine.insert(MergedBatch.from_batch(engine.extract(rows(FLOW[20:])))):
         mine = run.version_of(handed)
-        assert mine is (old if handed.closed.first < 4 else new)
+        assert mine is (old if handed.panes.first < 4 else new)
         assert list(engine.answer(handed).queries) == [query.name for query in mine.spec.queries]
 
 
@@ -350,7 +350,7 @@ def test_numbers_that_are_listed_are_their_digits() -> None:
     noise = Noise(SeededSource(1))
     names = Subjects()
     names.add(["1", "2"])
-    engine = Engine(terms(OLD).flow(noise), names, version=terms(OLD), noise=noise)
+    engine = Engine(terms(OLD).compile(noise), names, version=terms(OLD), noise=noise)
     engine.offer(given)
     engine.advance()
     assert engine.windows.version is given
@@ -542,12 +542,12 @@ subjects: {file: who.txt}
     packed = kept.packed
     (tmp_path / "square.geojson").unlink()
     (tmp_path / "who.txt").unlink()
-    found = SpecVersion.unpacked(packed)
+    found = SpecVersion.unpack(packed)
     assert found.spec.fingerprint == kept.spec.fingerprint
     assert found.digest == kept.digest
     assert found.packed == packed
     assert found.plan.to_dict()["schemes"] == kept.plan.to_dict()["schemes"]
-    found.flow(Noise())
+    found.compile(Noise())
     inside = found.spec.areas["square"].shape(Path())
     assert inside.contains(np.array([1.0, 3.0]), np.array([1.0, 3.0])).tolist() == [True, False]
 

@@ -200,8 +200,8 @@ def test_silent_subjects_have_no_rows(monkeypatch: Patch, mechanism: str) -> Non
         self: WindowState, handed: ClosedWindows, exhausted: Any = None, **_: Any
     ) -> Answers:
         names = self.subjects.names.to_pylist()
-        for window, slot in np.argwhere(handed.closed.words.any(axis=2)).tolist():
-            loud.append(((handed.closed.first + window) * self.size, names[slot]))
+        for window, slot in np.argwhere(handed.panes.words.any(axis=2)).tolist():
+            loud.append(((handed.panes.first + window) * self.size, names[slot]))
         return answer(self, handed, exhausted)
 
     def thinned(self: Answers) -> Any:

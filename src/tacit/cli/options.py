@@ -99,9 +99,9 @@ def _read_time(_context: click.Context, _param: click.Parameter, given: str | No
         raise click.BadParameter(
             f"expected a date or time, such as 2026-03-01 or 2026-03-01T08:00Z; got {given!r}"
         ) from None
-    from tacit.ledger.answers import microseconds
+    from tacit.ledger.answers import parse_microseconds
 
-    return microseconds(moment)
+    return parse_microseconds(moment)
 
 
 spec: Final = click.argument("spec", type=click.Path(path_type=Path))

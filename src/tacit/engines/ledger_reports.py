@@ -10,11 +10,11 @@ from pathlib import Path
 import pyarrow as pa
 
 from tacit.connectors.openers import open_sink
-from tacit.ledger.answers import microseconds
+from tacit.ledger.answers import parse_microseconds
 from tacit.ledger.archival import ArchiveResult, archive
 from tacit.ledger.ledger import Ledger
-from tacit.ledger.rows import SCHEMA, charges
-from tacit.ledger.statement import Statement, statement
+from tacit.ledger.rows import SCHEMA, iterate_rows
+from tacit.ledger.statement import Statement, read_statement
 from tacit.ledger.verification import Verdict, verify
 
 
@@ -23,7 +23,7 @@ def show_ledger(
 ) -> Statement:
     """Who was charged what and when, and what is left; of one subject or private pattern alone."""
     with Ledger.open(os.fspath(ledger), read_only=True) as opened:
-        return statement(opened, subject=subject, private=private)
+        return read_statement(opened, subject=subject, private=private)
 
 
 def export_ledger(
@@ -38,7 +38,7 @@ def export_ledger(
     Without `to` they come back as an Arrow table.
     """
     with Ledger.open(os.fspath(ledger), read_only=True) as opened:
-        tables = charges(opened, subject=subject, private=private)
+        tables = iterate_rows(opened, subject=subject, private=private)
         if to is None:
             return pa.concat_tables([SCHEMA.empty_table(), *tables])
         with open_sink(to, SCHEMA) as sink:
@@ -79,4 +79,4 @@ def archive_ledger(
     """
     file = None if out is None else Path(out)
     with Ledger.open(os.fspath(ledger), create=False) as opened:
-        return archive(opened, microseconds(before), file, undelivered=undelivered)
+        return archive(opened, parse_microseconds(before), file, undelivered=undelivered)

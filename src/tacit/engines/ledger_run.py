@@ -165,7 +165,7 @@ def collect_run(
         return DeliveredAnswers(
             tables,
             run.schema,
-            run.flow.names,
+            run.compiled.names,
             protected=seed is None,
             refused=refused_by_reason(run.dead_letters),
             outcome=outcome,

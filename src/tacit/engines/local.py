@@ -274,7 +274,9 @@ def _collected(run: Run, to: Target | None, *, protected: bool) -> CollectedAnsw
             run.run()
     run.refusals.warn()
     refused = refused_by_reason(run.dead_letters)
-    return CollectedAnswers(parts, run.schema, run.flow.names, protected=protected, refused=refused)
+    return CollectedAnswers(
+        parts, run.schema, run.compiled.names, protected=protected, refused=refused
+    )
 
 
 def _sink(run: Run, to: Target) -> Sink:

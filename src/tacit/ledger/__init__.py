@@ -1,1 +1,1 @@
-"""Charges and released answers: what was spent, and what was said for it."""
+"""The ledger: charges, released answers and checkpoints."""

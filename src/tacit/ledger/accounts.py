@@ -1,4 +1,4 @@
-"""Accounts in memory: who can still pay for a window, and what it costs whom."""
+"""Accounts in memory: which subjects can pay for a window, and their charges."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tacit.ledger.charges import Account, Charge
 
 Amounts = NDArray[np.int64]
 Key = tuple[str, int, int]
-"""A private pattern, a horizon's length and its start."""
+"""A private pattern, and the length and start of a horizon."""
 
 
 def _nothing(_: Key) -> Amounts:
@@ -21,8 +21,8 @@ def _nothing(_: Key) -> Amounts:
 class Accounts:
     """The accounts of an engine's subjects, one for each private pattern.
 
-    What windows cost is reckoned in at once, so that the windows of one release see each other.
-    A release that comes to nothing leaves accounts that are to be read anew.
+    Charges count immediately, so the windows of one release see each other's charges. If a release
+    fails, call `forget`.
     """
 
     def __init__(
@@ -40,12 +40,12 @@ class Accounts:
         self._masks: dict[str, tuple[NDArray[np.bool_], NDArray[np.bool_]]] = {}
 
     def spent(self, account: Account, window_start: int) -> Amounts:
-        """What each of the engine's subjects has spent in the horizon of a window."""
+        """Return what each of the engine's subjects has spent in the horizon of a window."""
         own: Amounts = self._balance(account, window_start)[self._where]
         return own
 
-    def exhausted(self, window_start: int) -> NDArray[np.bool_]:
-        """The engine's subjects for which a window would exceed any of their limits."""
+    def find_exhausted(self, window_start: int) -> NDArray[np.bool_]:
+        """Find the engine's subjects for which a window would exceed one of their limits."""
         result = np.zeros(len(self.ids), np.bool_)
         for account in self.private:
             if account.limit is not None:
@@ -53,13 +53,13 @@ class Accounts:
                 result |= beyond & account.mask
         return result
 
-    def charges(
+    def charge(
         self,
         window_start: int,
         exhausted: NDArray[np.bool_],
         registered: NDArray[np.bool_] | None = None,
     ) -> list[Charge]:
-        """What a window costs all registered subjects that are not exhausted."""
+        """Charge a window to all registered subjects that are not exhausted."""
         charges = []
         paying = ~exhausted if registered is None else registered & ~exhausted
         for account in self.private:
@@ -78,24 +78,24 @@ class Accounts:
                     account.amount,
                     window_start,
                     account.horizon,
-                    self._chosen(account.name, chosen),
+                    self._by_ledger_id(account.name, chosen),
                     account.limit,
                 )
             )
         return charges
 
     def settle(self, balances: Mapping[Key, Amounts], until: int) -> None:
-        """Go on from balances as they stand in the ledger after a release, from a window on."""
+        """Use the balances in the ledger after a release; `until` is the start of the next window."""
         known = {**self._spent, **balances}
         self._spent = {
-            key: _long(spent, self._places)
+            key: _extend(spent, self._places)
             for key, spent in known.items()
             if key[1] + key[2] > until
         }
 
     @property
     def balances(self) -> dict[Key, Amounts]:
-        """What was spent in each horizon that was looked at, by place."""
+        """The amounts spent in each horizon that was read, by ledger id."""
         return self._spent
 
     @balances.setter
@@ -103,18 +103,18 @@ class Accounts:
         self._spent = {key: spent.copy() for key, spent in balances.items()}
 
     def forget(self) -> None:
-        """Read all balances anew when they are needed."""
+        """Drop all balances; they are read again when needed."""
         self._spent.clear()
 
     def _balance(self, account: Account, window_start: int) -> Amounts:
         start = window_start // account.horizon * account.horizon
         key = (account.name, account.horizon, start)
         if key not in self._spent:
-            self._spent[key] = _long(self._read(key), self._places)
+            self._spent[key] = _extend(self._read(key), self._places)
         return self._spent[key]
 
-    def _chosen(self, name: str, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """The same subjects by ledger id; the same array as long as they are the same."""
+    def _by_ledger_id(self, name: str, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Return the same subjects by ledger id; the same array while they do not change."""
         before = self._masks.get(name)
         if before is not None and np.array_equal(before[0], chosen):
             return before[1]
@@ -125,14 +125,14 @@ class Accounts:
 
 
 def _places(ids: NDArray[np.int64]) -> slice | NDArray[np.int64]:
-    """Where an engine's subjects stand among all: mostly in one piece."""
+    """Return the places of an engine's subjects among all ids: usually a slice."""
     if len(ids) and np.array_equal(ids, np.arange(ids[0], ids[0] + len(ids))):
         return slice(int(ids[0]), int(ids[0]) + len(ids))
     return ids
 
 
-def _long(spent: Amounts, places: int) -> Amounts:
-    """Balances with a place for every id; a subject without one has spent nothing."""
+def _extend(spent: Amounts, places: int) -> Amounts:
+    """Extend balances to all ids; missing subjects have spent nothing."""
     if len(spent) >= places:
         return spent
     return np.concatenate([spent, np.zeros(places - len(spent), np.int64)])

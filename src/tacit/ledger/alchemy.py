@@ -1,4 +1,4 @@
-"""SQLAlchemy, or a clear word about where to get it."""
+"""Import SQLAlchemy, or raise an error that says how to install it."""
 
 from __future__ import annotations
 

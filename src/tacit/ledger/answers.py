@@ -1,4 +1,4 @@
-"""Released answers, given again as they were, for as long as the ledger keeps them."""
+"""Read released answers from the ledger again, until they are deleted."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ from tacit.ledger.archives import ArchivedRun, Archives
 from tacit.ledger.chain import digest
 from tacit.ledger.directory import Directory
 from tacit.ledger.ledger import Ledger
-from tacit.ledger.statement import subject_id
+from tacit.ledger.statement import find_subject
 from tacit.ledger.tables import BODIES, HEAD, RELEASES, RUNS
 
 if TYPE_CHECKING:
     import pandas as pd
 
 COLUMNS = schema(protected=True).insert(0, pa.field("id", pa.int64()))
-"""The columns of protected answers, where there are none to say what they are."""
+"""The columns of protected answers, for an empty result."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerSelection:
-    """Which answers are wanted; what is empty or None selects all."""
+    """A selection of answers; an empty field or None selects all."""
 
     runs: Collection[str] = ()
     consumers: Collection[str] = ()
     queries: Collection[str] = ()
     subjects: Collection[str] = ()
     since: int | None = None
-    """Of windows that start at this time or later, in microseconds since 1970."""
+    """Select windows that start at this time or later, in microseconds since 1970."""
     until: int | None = None
-    """Of windows that start before this time."""
+    """Select windows that start before this time."""
 
-    def queries_of(self, consumers: Mapping[str, str]) -> dict[str, str]:
-        """Those of these queries that are wanted, each with who asked it."""
+    def select_queries(self, consumers: Mapping[str, str]) -> dict[str, str]:
+        """Select from queries with their consumers."""
         return {
             query: consumer
             for query, consumer in consumers.items()
@@ -58,32 +58,32 @@ class AnswerSelection:
 
 @dataclass(frozen=True, slots=True)
 class RunAnswers:
-    """What a ledger still has of a run's answers, as far as they are selected."""
+    """The selected answers of a run that a ledger still has."""
 
     run: str
     releases: int
     deleted: int
-    """Releases whose answers are no longer kept."""
+    """Releases whose answers were deleted."""
     kept_from: int | None
-    """When the first window starts whose answers are kept, of all of the run; None: none are."""
+    """The start time of the run's first window with stored answers; None if there is none."""
     archived: int = 0
-    """Releases of the run whose answers are in archives, where no archive is read."""
+    """Releases of the run whose answers are in archives that are not read."""
 
 
 @dataclass
 class ReleasedAnswers:
-    """Answers that were released before: iterate over them as tables, one for each release.
+    """Answers that were released before: iterate over it for one table per release.
 
-    Each table has the rows that were delivered, with the same ids, in the same order. Only one
-    release is in memory at a time, and no transaction stays open between two of them.
+    Each table has the delivered rows with the same ids, in the same order. Only one release is in
+    memory at a time, and no transaction stays open between releases.
     """
 
     ledger: Ledger
     selection: AnswerSelection = field(default_factory=AnswerSelection)
     archives: Sequence[Path] = ()
-    """Archives of the ledger whose answers are given too."""
-    asked: dict[str, str] = field(default_factory=dict, init=False)
-    """Who asked each query that was met so far, selected or not."""
+    """Archives of the ledger to read as well."""
+    consumers: dict[str, str] = field(default_factory=dict, init=False)
+    """The consumer of each query that was read so far, selected or not."""
     _archived: dict[str, ArchivedRun] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -92,11 +92,9 @@ class ReleasedAnswers:
             known = list(connection.execute(sa.select(RUNS.c.run)).scalars())
             for run in self.selection.runs:
                 if run not in known:
-                    raise LedgerError(
-                        f"the ledger knows no run called '{run}'.{nearest(run, known)}"
-                    )
+                    raise LedgerError(f"the ledger has no run called '{run}'.{nearest(run, known)}")
             for subject in self.selection.subjects:
-                subject_id(connection, subject)
+                find_subject(connection, subject)
             head = connection.execute(sa.select(HEAD)).mappings().one()
             archived = Archives.read(connection, head)
         self._archived = archived.runs
@@ -107,7 +105,7 @@ class ReleasedAnswers:
         self.archives = sorted(self.archives, key=lambda path: numbers[file_digest(path)])
 
     def runs(self) -> list[RunAnswers]:
-        """What is kept of each run, and what was deleted."""
+        """Return for each run what is stored and what was deleted."""
         kept = sa.func.count(BODIES.c.release)
         first = sa.func.min(sa.case((BODIES.c.release.is_not(None), RELEASES.c.first)))
         columns = (RELEASES.c.run, sa.func.count(), kept, first)
@@ -115,19 +113,19 @@ class ReleasedAnswers:
         query = sa.select(*columns).select_from(joined).group_by(RELEASES.c.run)
         with self.ledger.database.reading() as connection:
             whole = {run: since for run, _, _, since in connection.execute(query)}
-            chosen = query.where(self._selected()).order_by(RELEASES.c.run)
+            chosen = query.where(self._select_releases()).order_by(RELEASES.c.run)
             found = {
                 run: (releases, there) for run, releases, there, _ in connection.execute(chosen)
             }
-        kept_away = {} if self.archives else self._kept_away()
+        archived_count = {} if self.archives else self._count_archived()
         return [
-            RunAnswers(run, releases, releases - there, whole.get(run), kept_away.get(run, 0))
-            for run in sorted(found.keys() | kept_away.keys())
+            RunAnswers(run, releases, releases - there, whole.get(run), archived_count.get(run, 0))
+            for run in sorted(found.keys() | archived_count.keys())
             for releases, there in [found.get(run, (0, 0))]
         ]
 
-    def _kept_away(self) -> dict[str, int]:
-        """Releases of each selected run whose answers are in archives."""
+    def _count_archived(self) -> dict[str, int]:
+        """Count the releases of each selected run whose answers are in archives."""
         return {
             name: run.kept
             for name, run in self._archived.items()
@@ -135,16 +133,16 @@ class ReleasedAnswers:
         }
 
     def arrow(self) -> pa.Table:
-        """All of them as one Arrow table."""
+        """Return all answers as one Arrow table."""
         tables = list(self)
         return pa.concat_tables(tables).unify_dictionaries() if tables else COLUMNS.empty_table()
 
     def polars(self) -> pl.DataFrame:
-        """The same as a Polars frame."""
+        """Return all answers as a Polars frame."""
         return pl.DataFrame(self.arrow())
 
     def pandas(self) -> pd.DataFrame:
-        """The same as a pandas frame."""
+        """Return all answers as a pandas frame."""
         return self.arrow().to_pandas()
 
     def close(self) -> None:
@@ -166,33 +164,33 @@ class ReleasedAnswers:
                     " run tacit ledger verify, and restore a backup"
                 )
             table, consumers = unpack(row["body"], row["first_id"], names)
-            self.asked |= consumers
-            chosen = self._chosen(table, consumers)
+            self.consumers |= consumers
+            chosen = self._select_rows(table, consumers)
             if chosen.num_rows:
                 yield chosen
 
     def _rows(self) -> Iterator[Any]:
-        """The releases whose answers are kept, in order."""
+        """Yield the selected releases with stored answers, in order."""
         for path in self.archives:
             with closing(ArchiveFile(path)) as file:
                 yield from filter(self._is_selected, file.rows())
-        yield from self._live()
+        yield from self._read_releases()
 
     def _is_selected(self, row: Any) -> bool:
-        """Whether an archived release has answers, and may hold what is selected."""
-        wanted, last = self.selection, row["first"] + (row["windows"] - 1) * row["slide"]
+        """Return whether an archived release has answers and may match the selection."""
+        selection, last = self.selection, row["first"] + (row["windows"] - 1) * row["slide"]
         return (
             row["body"] is not None
-            and (not wanted.runs or row["run"] in wanted.runs)
-            and (wanted.since is None or last >= wanted.since)
-            and (wanted.until is None or row["first"] < wanted.until)
+            and (not selection.runs or row["run"] in selection.runs)
+            and (selection.since is None or last >= selection.since)
+            and (selection.until is None or row["first"] < selection.until)
         )
 
-    def _live(self) -> Iterator[Any]:
-        """The releases in the ledger, one after the other, each read by itself."""
+    def _read_releases(self) -> Iterator[Any]:
+        """Yield the releases in the ledger, each read in its own transaction."""
         kept = RELEASES.join(BODIES, BODIES.c.release == RELEASES.c.number)
         columns = (*RELEASES.c["number", "first_id", "digest"], BODIES.c.body)
-        query = sa.select(*columns).select_from(kept).where(self._selected())
+        query = sa.select(*columns).select_from(kept).where(self._select_releases())
         query = query.order_by(RELEASES.c.number).limit(1)
         after = 0
         while True:
@@ -204,32 +202,32 @@ class ReleasedAnswers:
             yield row
             after = row["number"]
 
-    def _selected(self) -> sa.ColumnElement[bool]:
-        """The releases that may hold what is selected."""
-        wanted, until = self.selection, RELEASES.c.first + RELEASES.c.windows * RELEASES.c.slide
+    def _select_releases(self) -> sa.ColumnElement[bool]:
+        """Return the condition for releases that may match the selection."""
+        selection, until = self.selection, RELEASES.c.first + RELEASES.c.windows * RELEASES.c.slide
         conditions: list[sa.ColumnElement[bool]] = [sa.true()]
-        if wanted.runs:
-            conditions.append(RELEASES.c.run.in_(wanted.runs))
-        if wanted.since is not None:
-            conditions.append(until - RELEASES.c.slide >= wanted.since)
-        if wanted.until is not None:
-            conditions.append(RELEASES.c.first < wanted.until)
+        if selection.runs:
+            conditions.append(RELEASES.c.run.in_(selection.runs))
+        if selection.since is not None:
+            conditions.append(until - RELEASES.c.slide >= selection.since)
+        if selection.until is not None:
+            conditions.append(RELEASES.c.first < selection.until)
         return sa.and_(*conditions)
 
-    def _chosen(self, table: pa.Table, consumers: Mapping[str, str]) -> pa.Table:
-        """The rows that are selected, as they are."""
-        wanted = self.selection
+    def _select_rows(self, table: pa.Table, consumers: Mapping[str, str]) -> pa.Table:
+        """Return the selected rows of a table."""
+        selection = self.selection
         masks = []
-        queries = wanted.queries_of(consumers)
+        queries = selection.select_queries(consumers)
         if len(queries) < len(consumers):
             masks.append(_is_in(table["query"], list(queries)))
-        if wanted.subjects:
-            masks.append(_is_in(table["subject"], list(wanted.subjects)))
+        if selection.subjects:
+            masks.append(_is_in(table["subject"], list(selection.subjects)))
         start = table["window_start"].cast(pa.int64())
-        if wanted.since is not None:
-            masks.append(pc.greater_equal(start, wanted.since))
-        if wanted.until is not None:
-            masks.append(pc.less(start, wanted.until))
+        if selection.since is not None:
+            masks.append(pc.greater_equal(start, selection.since))
+        if selection.until is not None:
+            masks.append(pc.less(start, selection.until))
         for mask in masks[1:]:
             masks[0] = pc.and_(masks[0], mask)
         return table.filter(masks[0]) if masks else table
@@ -246,20 +244,20 @@ def released(
     until: str | datetime | None = None,
     archives: Sequence[str | os.PathLike[str]] = (),
 ) -> ReleasedAnswers:
-    """Answers that a ledger has released, exactly as they were, for as long as it keeps them.
+    """Read released answers from a ledger again, exactly as they were.
 
     Each name may be one or several. `since` and `until` select windows that start at that time or
-    later, and before it; a time without a zone is in UTC. `archives` are files by
-    `tacit ledger archive` whose answers are wanted too. Iterate over the result for one Arrow
-    table per release, or call `arrow()`, `polars()` or `pandas()` for all of them.
+    later, and before it; a time without a zone is in UTC. `archives` are files of
+    `tacit ledger archive` to read as well. Iterate over the result for one Arrow table per release,
+    or call `arrow()`, `polars()` or `pandas()` for all answers.
     """
     selection = AnswerSelection(
         _names(run),
         _names(consumer),
         _names(query),
         _names(subject),
-        _given_time(since),
-        _given_time(until),
+        _parse_time(since),
+        _parse_time(until),
     )
     opened = Ledger.open(os.fspath(ledger), read_only=True)
     try:
@@ -273,14 +271,14 @@ def _names(given: str | Collection[str]) -> Collection[str]:
     return [given] if isinstance(given, str) else given
 
 
-def _given_time(given: str | datetime | None) -> int | None:
-    return None if given is None else microseconds(given)
+def _parse_time(given: str | datetime | None) -> int | None:
+    return None if given is None else parse_microseconds(given)
 
 
-def microseconds(given: str | datetime) -> int:
-    """A time in microseconds since 1970; one without a zone is in UTC.
+def parse_microseconds(given: str | datetime) -> int:
+    """Convert a time to microseconds since 1970; a time without a zone is in UTC.
 
-    >>> microseconds(datetime(1970, 1, 1, 0, 1)), microseconds("1970-01-01T00:01+01:00")
+    >>> parse_microseconds(datetime(1970, 1, 1, 0, 1)), parse_microseconds("1970-01-01T00:01+01:00")
     (60000000, -3540000000)
     """
     moment = datetime.fromisoformat(given) if isinstance(given, str) else given

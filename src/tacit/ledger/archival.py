@@ -1,12 +1,12 @@
-"""Archiving: old releases leave the ledger for a file, and everything else goes on as before.
+"""Archive old releases: move them from the ledger to a file.
 
-1. The file is written, checked link by link, put on the disk, and given its name.
-2. One transaction takes the releases out of the ledger, and notes the archive in the chain.
+1. Write the file, check it link by link, sync it to disk, and give it its final name.
+2. In one transaction, delete the releases from the ledger and add the archive to the chain.
 
-After a crash between the two the file is there and the ledger is as it was: the same command again
-finds the file and goes on with the second step. Balances stay, and so do charges, merged where
-they differ in nothing but the window: what anyone has spent in any horizon, also one of a length
-that nobody has used before, is always the sum of the charges.
+After a crash between the two steps the file exists and the ledger is unchanged: run the same
+command again, and it continues with the second step. Balances stay, and so do charges, merged if
+they differ only in the window. So what was spent in any horizon, also in one of a new length, is
+still the sum of charges.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import Any, Final
 from tacit.errors import LedgerError
 from tacit.ledger.alchemy import sa
 from tacit.ledger.archive_file import ArchiveFile, ArchiveHead, ArchiveWriter, file_digest
-from tacit.ledger.archives import NEVER, ArchivedRun, Archives, runs_to_json, settled
-from tacit.ledger.chain import ARCHIVE, CHARGE, archived, digest, link, seal, settlement
+from tacit.ledger.archives import NEVER, ArchivedRun, Archives, runs_to_json, select_settled
+from tacit.ledger.chain import ARCHIVE, CHARGE, digest, hash_charges, link, link_archive, seal
 from tacit.ledger.charges import LONGEST
 from tacit.ledger.database import now
 from tacit.ledger.ledger import Ledger
@@ -38,25 +38,25 @@ from tacit.ledger.tables import (
 from tacit.options import command, option
 
 _AT_ONCE: Final = 256
-"""Rows that are fetched at a time."""
+"""Rows per fetch."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveResult:
-    """What was archived."""
+    """The result of archiving."""
 
     file: Path
     number: int
-    """Of the archive."""
+    """The number of the archive."""
     first: int
     last: int
     charges: int
     """How many charges were moved to the file."""
     settled: int
-    """How many merged charges stay in the ledger in their place."""
+    """How many merged charges replace them in the ledger."""
     digest: str
     resumed: bool
-    """Whether the file was there, from an attempt that was cut off."""
+    """Whether the file existed, from an interrupted attempt."""
 
 
 def _verify_all() -> str:
@@ -66,23 +66,23 @@ def _verify_all() -> str:
 def archive(
     ledger: Ledger, before: int, file: Path | None = None, *, undelivered: bool = False
 ) -> ArchiveResult:
-    """Move all releases to a file whose windows, and the horizons of their charges, ended before.
+    """Move releases to a file if their windows, and the horizons of their charges, ended before.
 
-    A release moves only if all releases before it do, and if its answers have been delivered
-    everywhere, unless `undelivered` says otherwise.
+    A release moves only if all releases before it do, and if all sinks have its answers (or
+    `undelivered` is true).
     """
     if before > now():
         raise LedgerError(
-            f"only the past can be archived: {option('before')} must not lie in the future"
+            f"only the past can be archived: {option('before')} must not be in the future"
         )
     with ledger.database.reading() as connection:
         head = connection.execute(sa.select(HEAD)).mappings().one()
         archives = Archives.read(connection, head)
-        last = _last(connection, archives.last, before, undelivered=undelivered)
-        path = file or _usual_file(ledger, archives.last + 1, last)
+        last = _find_last(connection, archives.last, before, undelivered=undelivered)
+        path = file or _default_file(ledger, archives.last + 1, last)
         resumed = path.exists()
         if resumed:
-            last = _check_same(connection, head, archives, path, last)
+            last = _check_resumable(connection, head, archives, path, last)
             moved = _compare(connection, archives, path, last)
         else:
             moved = _write(connection, head, archives, path, last)
@@ -101,14 +101,14 @@ def archive(
     )
 
 
-def _usual_file(ledger: Ledger, first: int, last: int) -> Path:
-    """Beside a ledger in a file; else in the folder of the process."""
+def _default_file(ledger: Ledger, first: int, last: int) -> Path:
+    """Return the default name: beside a ledger file, else in the working directory."""
     place = Path(ledger.name) if ledger.database.sqlite else Path("tacit")
     return place.with_name(f"{place.name}.{first}-{last}.archive")
 
 
-def _last(connection: sa.Connection, after: int, before: int, *, undelivered: bool) -> int:
-    """The last release that can be archived; raises LedgerError where there is none."""
+def _find_last(connection: sa.Connection, after: int, before: int, *, undelivered: bool) -> int:
+    """Find the last release that can be archived; raise LedgerError if there is none."""
     end = RELEASES.c.first + (RELEASES.c.windows - 1) * RELEASES.c.slide + RELEASES.c.size
     horizon = CHARGES.c.horizon_start + CHARGES.c.horizon
     smallest = sa.func.min
@@ -142,12 +142,12 @@ def _last(connection: sa.Connection, after: int, before: int, *, undelivered: bo
 
 
 def _undelivered(connection: sa.Connection) -> Iterator[tuple[int | None, str]]:
-    """For each run the first release that has not been delivered everywhere."""
+    """Yield for each run the first release that some sink does not have."""
     columns = (DELIVERIES.c.outlet, DELIVERIES.c.release)
     for run in connection.execute(sa.select(RUNS.c.run)).scalars().all():
-        outlets = connection.execute(sa.select(*columns).where(DELIVERIES.c.run == run)).all()
-        outlet, reached = min(outlets, key=lambda one: one[1], default=(None, 0))
-        where = "anywhere" if outlet is None else f"to {outlet}"
+        sinks = connection.execute(sa.select(*columns).where(DELIVERIES.c.run == run)).all()
+        sink, reached = min(sinks, key=lambda one: one[1], default=(None, 0))
+        where = "anywhere" if sink is None else f"to {sink}"
         query = sa.select(sa.func.min(RELEASES.c.number)).where(
             RELEASES.c.run == run, RELEASES.c.number > reached
         )
@@ -157,7 +157,7 @@ def _undelivered(connection: sa.Connection) -> Iterator[tuple[int | None, str]]:
 
 
 def _releases(connection: sa.Connection, after: int, last: int) -> Iterator[dict[str, Any]]:
-    """Releases with their charges and the answers that are kept, in order."""
+    """Yield releases with their charges and stored answers, in order."""
     streamed = connection.execution_options(yield_per=_AT_ONCE)
     joined = RELEASES.outerjoin(BODIES, BODIES.c.release == RELEASES.c.number)
     query = sa.select(*RELEASES.c, BODIES.c.body).select_from(joined)
@@ -181,7 +181,7 @@ def _charges(connection: sa.Connection, after: int, last: int) -> Iterator[Any]:
 
 @dataclass(frozen=True, slots=True)
 class _MovedReleases:
-    """What leaves the ledger, and what stays in its place."""
+    """The releases that leave the ledger, and the charges that replace theirs."""
 
     known: int
     """How many archives there were before."""
@@ -194,24 +194,25 @@ class _MovedReleases:
     settled: list[dict[str, Any]]
 
 
-def _read(
+def _read_chain(
     connection: sa.Connection, archives: Archives, last: int, keep: Callable[[Any], bool]
 ) -> _MovedReleases:
-    """Go through what is archived, link by link; `keep` takes each release, if it has answers.
+    """Read and check the releases to archive, link by link.
 
-    Raises LedgerError where the chain does not hold: what is wrong is for verify to say.
+    `keep` is called with each release and returns whether it has answers. Raises LedgerError if the
+    chain is broken; `verify` reports the details.
     """
     number, hashed, answers = archives.last, archives.hash, archives.answers
     runs, charges, merging = archives.runs, 0, _ChargeMerger()
     for row in _releases(connection, archives.last, last):
-        number, before = number + 1, archives.joined(number, hashed)
+        number, before = number + 1, archives.chain_hash(number, hashed)
         hashed = link(before, row, [seal(CHARGE, charge) for charge in row["charges"]])
         changed = row["body"] is not None and digest(row["body"]) != row["digest"]
         if row["number"] != number or row["hash"] != hashed or changed:
             raise LedgerError(
-                f"release {number} is not as it was written; {_verify_all()}. Nothing was archived"
+                f"release {number} was changed; {_verify_all()}. Nothing was archived"
             )
-        runs[row["run"]] = runs.get(row["run"], NEVER).then(row, kept=keep(row))
+        runs[row["run"]] = runs.get(row["run"], NEVER).add_release(row, kept=keep(row))
         answers += row["answers"]
         for charge in row["charges"]:
             charges += 1
@@ -246,7 +247,7 @@ def _write(
         return row["body"] is not None
 
     try:
-        moved = _read(connection, archives, last, keep)
+        moved = _read_chain(connection, archives, last, keep)
         writer.finish()
     except BaseException:
         writer.abort()
@@ -257,7 +258,7 @@ def _write(
 def _compare(
     connection: sa.Connection, archives: Archives, path: Path, last: int
 ) -> _MovedReleases:
-    """Compare a file that is there with the ledger, row by row."""
+    """Compare an existing file with the ledger, row by row."""
     file = ArchiveFile(path)
     written = file.rows()
 
@@ -265,48 +266,48 @@ def _compare(
         other = next(written, None)
         own = [{name: charge[name] for name in CHARGE} for charge in row["charges"]]
         if other is None or other["hash"] != row["hash"] or other["charges"] != own:
-            raise LedgerError(f"{path} does not hold what is to be archived; remove it")
+            raise LedgerError(f"{path} does not match the releases to archive; remove it")
         if row["body"] is not None and other["body"] != row["body"]:
-            raise LedgerError(f"{path} lacks answers that are to be archived; remove it")
+            raise LedgerError(f"{path} lacks answers to archive; remove it")
         return other["body"] is not None
 
     try:
-        moved = _read(connection, archives, last, keep)
+        moved = _read_chain(connection, archives, last, keep)
         if next(written, None) is not None:
-            raise LedgerError(f"{path} holds more than is to be archived; remove it")
+            raise LedgerError(f"{path} holds more than the releases to archive; remove it")
     finally:
         file.close()
     return moved
 
 
-def _check_same(
+def _check_resumable(
     connection: sa.Connection, head: Any, archives: Archives, path: Path, last: int
 ) -> int:
-    """The last release in a file that an earlier attempt left, if the ledger still has them all."""
+    """Return the last release in the file of an interrupted attempt, if the ledger has them all."""
     found = ArchiveFile(path)
     try:
-        begun = found.head
+        found_head = found.head
     finally:
         found.close()
-    query = sa.select(RELEASES.c.hash).where(RELEASES.c.number == begun.last)
-    same = (begun.ledger, begun.number, begun.first, begun.previous) == (
+    query = sa.select(RELEASES.c.hash).where(RELEASES.c.number == found_head.last)
+    same = (found_head.ledger, found_head.number, found_head.first, found_head.previous) == (
         head["id"],
         len(archives.rows) + 1,
         archives.last + 1,
         archives.hash,
     )
-    if not same or begun.last > last or connection.execute(query).scalar() != begun.hash:
-        raise LedgerError(f"{path} is there already, and holds other releases; choose another name")
-    return begun.last
+    if not same or found_head.last > last or connection.execute(query).scalar() != found_head.hash:
+        raise LedgerError(f"{path} exists and holds other releases; choose another name")
+    return found_head.last
 
 
 def _move(ledger: Ledger, path: Path, checksum: bytes, moved: _MovedReleases) -> None:
-    """Take the releases out of the ledger, and note the archive, in one transaction."""
+    """Delete the releases and record the archive, in one transaction."""
     with ledger.database.writing() as connection:
         head = connection.execute(sa.select(HEAD).with_for_update()).mappings().one()
         known = connection.execute(sa.select(sa.func.count()).select_from(ARCHIVES)).scalar_one()
         if known != moved.known:
-            raise LedgerError(f"others have archived releases meanwhile; remove {path}")
+            raise LedgerError(f"releases were archived by another process meanwhile; remove {path}")
         for table, column in (
             (CHARGES, CHARGES.c.release),
             (BODIES, BODIES.c.release),
@@ -327,23 +328,24 @@ def _move(ledger: Ledger, path: Path, checksum: bytes, moved: _MovedReleases) ->
             "hash": moved.hash,
             "file": path.name,
             "digest": checksum,
-            "settled": settlement(connection.execute(settled(moved.last)).mappings()),
+            "settled": hash_charges(connection.execute(select_settled(moved.last)).mappings()),
             "created": now(),
         }
         connection.execute(ARCHIVES.insert().values(row))
-        connection.execute(HEAD.update().values(hash=archived(head["hash"], before.start, row)))
+        connection.execute(HEAD.update().values(hash=link_archive(head["hash"], before.start, row)))
         connection.execute(VERIFIED.delete().where(VERIFIED.c.release < moved.last))
 
 
 class _ChargeMerger:
-    """Charges, those that differ in nothing but the window put together.
+    """Merges charges that differ only in the window.
 
-    None reaches over the end of its horizon, or over a day. Charges of several runs may alternate.
+    No result crosses the end of its horizon, or is longer than a day. Charges of several runs may
+    alternate.
     """
 
     def __init__(self) -> None:
         self._growing: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-        """By what the charge must be that goes on with them."""
+        """Charges by the key of the charge that would continue them."""
 
     def add(self, row: dict[str, Any]) -> None:
         """Add a charge, which follows those before it."""
@@ -354,7 +356,7 @@ class _ChargeMerger:
         self._growing.setdefault(_kind(row, row["last"] + row["slide"]), []).append(row)
 
     def rows(self) -> list[dict[str, Any]]:
-        """All of them, each at a place of its own in the last release that it is merged from."""
+        """Return all merged charges, each with a new place in the last of its releases."""
         places: dict[int, int] = {}
         result = []
         for row in (row for rows in self._growing.values() for row in rows):
@@ -365,6 +367,6 @@ class _ChargeMerger:
 
 
 def _kind(row: dict[str, Any], following: int) -> tuple[Any, ...]:
-    """What charges must have in common; `following` is when the next window starts."""
+    """Return what mergeable charges have in common; `following` is the next window's start."""
     names = ("private", "amount", "horizon", "horizon_start", "limit", "slide", "ids")
     return (*(row[name] for name in names), following)

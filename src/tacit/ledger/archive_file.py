@@ -1,7 +1,7 @@
 """The file of an archive: Parquet, a row for each release with its charges and kept answers.
 
-The file can be checked without the ledger: its metadata hold the hash that its first release
-stands on, and every release holds its own. See docs/ledger.md for the format.
+The file can be checked without the ledger: its metadata has the hash before the first release,
+and every release has its own hash. See docs/ledger.md for the format.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tacit.ledger.chain import ARCHIVE, CHARGE, RELEASE
 FORMAT: Final = 1
 _KEY: Final = b"tacit.archive"
 _BYTES: Final = 8 << 20
-"""About so many bytes are held before they are written."""
+"""The approximate number of bytes to buffer."""
 _ROWS: Final = 4096
 _TEXTS: Final = ("run", "fingerprint", "plan", "private")
 _BINARY: Final = ("registry", "digest", "hash", "ids", "body")
@@ -46,25 +46,24 @@ SCHEMA: Final = pa.schema([*((name, _kind(name)) for name in _PLAIN), ("charges"
 
 @dataclass(frozen=True, slots=True)
 class ArchiveHead:
-    """What an archive says of itself."""
+    """The metadata of an archive."""
 
     ledger: str
     created: int
     """When the ledger was created."""
     number: int
-    """Of the archive: the first one of a ledger is 1."""
+    """The number of the archive; the first one of a ledger is 1."""
     first: int
     last: int
     previous: bytes
-    """The hash of the release before the first, or what the first release of the ledger stands on.
-    """
+    """The hash of the release before the first, or the start of the ledger's chain."""
     hash: bytes
     """The hash of the last release."""
     joins: Sequence[dict[str, Any]]
-    """Earlier archives whose own links lie between the releases of this one."""
+    """Earlier archives whose links are between the releases of this one."""
 
     def to_json(self) -> bytes:
-        """As it stands in the file's metadata."""
+        """Encode it for the file's metadata."""
         plain = {
             "format": FORMAT,
             "ledger": self.ledger,
@@ -86,7 +85,7 @@ class ArchiveHead:
 
     @classmethod
     def from_json(cls, text: bytes) -> ArchiveHead:
-        """From the file's metadata; raises ValueError, KeyError or TypeError where it is not so."""
+        """Decode the file's metadata; raise ValueError, KeyError or TypeError if it is invalid."""
         plain = json.loads(text)
         if plain.pop("format") != FORMAT:
             raise ValueError("another format")
@@ -105,17 +104,17 @@ class ArchiveHead:
 
 
 class ArchiveWriter:
-    """Writes an archive under a temporary name; `finish` gives it its own, on the disk."""
+    """Writes an archive under a temporary name; `finish` syncs and renames it."""
 
     def __init__(self, path: Path, head: ArchiveHead) -> None:
         self._path = path
         self._partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
         for left in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):
-            if not _runs(int(left.suffixes[-2][1:])):  # an attempt that was cut off
+            if not _is_running(int(left.suffixes[-2][1:])):  # from an interrupted attempt
                 left.unlink(missing_ok=True)
         schema = SCHEMA.with_metadata({_KEY: head.to_json()})
-        with _failing(path):
-            # Answers may be in it: for its owner alone, as a ledger.
+        with _translate_errors(path):
+            # It may hold answers: only its owner can read it, like a ledger.
             self._number = os.open(self._partial, os.O_CREAT | os.O_TRUNC | os.O_RDWR, 0o600)
             self._file = os.fdopen(self._number, "wb")
             self._writer = pq.ParquetWriter(self._file, schema, compression="zstd")
@@ -130,22 +129,22 @@ class ArchiveWriter:
             self._flush()
 
     def finish(self) -> bytes:
-        """Complete the file, and give it its name; its digest."""
+        """Complete and rename the file; return its digest."""
         self._flush()
-        with _failing(self._path):
+        with _translate_errors(self._path):
             self._writer.close()
             self._file.flush()
             os.fsync(self._number)
             self._file.close()
-            # A link fails where a file of that name has appeared meanwhile.
+            # Linking fails if a file of that name exists by now.
             os.link(self._partial, self._path)
             self._partial.unlink()
             _sync(self._path.parent)
         return file_digest(self._path)
 
     def abort(self) -> None:
-        """Leave nothing behind."""
-        with suppress(Exception):  # whatever failed before may fail again here
+        """Remove the temporary file."""
+        with suppress(Exception):  # it may fail again for the same reason
             self._writer.close()
         with suppress(OSError):
             self._file.close()
@@ -153,13 +152,13 @@ class ArchiveWriter:
 
     def _flush(self) -> None:
         if self._rows:
-            with _failing(self._path):
+            with _translate_errors(self._path):
                 self._writer.write_table(pa.Table.from_pylist(self._rows, SCHEMA))
         self._rows, self._held = [], 0
 
 
 class ArchiveFile:
-    """An archive, for reading: `head`, and its releases one after the other."""
+    """Reads an archive: its `head`, and its releases one after the other."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -177,7 +176,7 @@ class ArchiveFile:
             raise LedgerError(f"{wrong}, or was written by another version") from error
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Each release with its `charges` and its `body`, which may be None."""
+        """Yield each release with its `charges` and its `body`, which may be None."""
         try:
             for batch in self._file.iter_batches(_ROWS):
                 yield from _rows(batch)
@@ -185,12 +184,12 @@ class ArchiveFile:
             raise LedgerError(f"{self.path} is damaged: {type(error).__name__}") from error
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._file.close()
 
 
 def _rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    """The rows of a batch, made column by column."""
+    """Yield the rows of a batch."""
     lists = batch.column("charges")
     fields = [lists.values.field(number).to_pylist() for number in range(len(CHARGE))]
     charges = [dict(zip(CHARGE, values, strict=True)) for values in zip(*fields, strict=True)]
@@ -203,27 +202,27 @@ def _rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
 
 
 def file_digest(path: Path) -> bytes:
-    """The SHA-256 of a file."""
-    with _failing(path), path.open("rb") as file:
+    """Compute the SHA-256 of a file."""
+    with _translate_errors(path), path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").digest()
 
 
 @contextmanager
-def _failing(path: Path) -> Iterator[None]:
-    """Say of a failed read or write what to do."""
+def _translate_errors(path: Path) -> Iterator[None]:
+    """Turn a failed read or write into a LedgerError."""
     try:
         yield
     except FileExistsError as error:
-        raise LedgerError(f"{path} is there already; choose another name") from error
+        raise LedgerError(f"{path} exists; choose another name") from error
     except OSError as error:
         why = os.strerror(error.errno) if error.errno else type(error).__name__
         raise LedgerError(
-            f"the archive {path} cannot be written or read: {why}. Nothing was taken from the"
-            " ledger"
+            f"the archive {path} cannot be written or read: {why}. Nothing was deleted from"
+            " the ledger"
         ) from error
 
 
-def _runs(process: int) -> bool:
+def _is_running(process: int) -> bool:
     try:
         os.kill(process, 0)
     except OSError as error:

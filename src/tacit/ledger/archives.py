@@ -1,4 +1,4 @@
-"""Which releases of a ledger were moved to archives, and where its chain goes on."""
+"""The releases of a ledger that were moved to archives, and the start of the rest of its chain."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tacit.ledger.alchemy import sa
-from tacit.ledger.chain import archived, beginning
+from tacit.ledger.chain import hash_beginning, link_archive
 from tacit.ledger.tables import ARCHIVES, CHARGES
 
 
 @dataclass(frozen=True, slots=True)
 class ArchivedRun:
-    """A run as it was after its last archived release."""
+    """The state of a run after its last archived release."""
 
     number: int
     """Its last archived release."""
     epoch: int
     until: int
-    """When the window after that release starts."""
+    """The start time of the window after that release."""
     size: int
     slide: int
     releases: int
@@ -29,8 +29,8 @@ class ArchivedRun:
     kept: int
     """Archived releases whose answers are in an archive."""
 
-    def then(self, row: Any, *, kept: bool) -> ArchivedRun:
-        """The same after one more release."""
+    def add_release(self, row: Any, *, kept: bool) -> ArchivedRun:
+        """Return the state after one more release."""
         return ArchivedRun(
             row["number"],
             row["epoch"],
@@ -45,7 +45,7 @@ class ArchivedRun:
 
 
 NEVER = ArchivedRun(0, 1, 0, 0, 0, 0, 0, 0, 0)
-"""A run of which nothing is archived."""
+"""A run without archived releases."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +54,14 @@ class Archives:
 
     rows: Sequence[Any]
     start: bytes
-    """What the first release of the ledger stands on."""
+    """The hash before the first release of the ledger."""
 
     @classmethod
     def read(cls, connection: sa.Connection, head: Any) -> Archives:
-        """As they are now; `head` is the ledger's."""
+        """Read all archives; `head` is the ledger's."""
         query = sa.select(ARCHIVES).order_by(ARCHIVES.c.number)
         rows = list(connection.execute(query).mappings())
-        return cls(rows, beginning(head["id"], head["created"]))
+        return cls(rows, hash_beginning(head["id"], head["created"]))
 
     @property
     def last(self) -> int:
@@ -70,12 +70,12 @@ class Archives:
 
     @property
     def hash(self) -> bytes:
-        """The hash of that release, or what the first release stands on."""
+        """The hash of that release, or the hash before the first release."""
         return bytes(self.rows[-1]["hash"]) if self.rows else self.start
 
     @property
     def answers(self) -> int:
-        """How many answers there are up to that release."""
+        """The number of answers up to that release."""
         return int(self.rows[-1]["answers"]) if self.rows else 0
 
     @property
@@ -85,33 +85,33 @@ class Archives:
 
     @property
     def runs(self) -> dict[str, ArchivedRun]:
-        """Each run as it was then."""
+        """The state of each run after that release."""
         return runs_from_json(self.rows[-1]["runs"]) if self.rows else {}
 
-    def joined(self, number: int, hashed: bytes) -> bytes:
-        """What the release after this one stands on, given this one's hash."""
+    def chain_hash(self, number: int, hashed: bytes) -> bytes:
+        """Return the hash before the next release, given this release's hash."""
         for row in self.rows:
             if row["after"] == number:
-                hashed = archived(hashed, self.start, row)
+                hashed = link_archive(hashed, self.start, row)
         return hashed
 
-    def up_to(self, number: int) -> Archives:
-        """Only the first so many of them."""
+    def truncate(self, number: int) -> Archives:
+        """Return only the first `number` archives."""
         return Archives(self.rows[:number], self.start)
 
 
-def settled(last: int) -> sa.Select[Any]:
-    """The charges of archived releases that stay in the ledger, in order."""
+def select_settled(last: int) -> sa.Select[Any]:
+    """Return the query for the charges of archived releases, in order."""
     query = sa.select(CHARGES).where(CHARGES.c.release <= last)
     return query.order_by(CHARGES.c.release, CHARGES.c.place)
 
 
 def runs_to_json(runs: Mapping[str, ArchivedRun]) -> str:
-    """Runs as text, always the same for the same runs."""
+    """Encode runs as text; equal runs give equal texts."""
     plain = {name: asdict(run) for name, run in sorted(runs.items())}
     return json.dumps(plain, separators=(",", ":"))
 
 
 def runs_from_json(text: str) -> dict[str, ArchivedRun]:
-    """Runs from text."""
+    """Decode `runs_to_json`."""
     return {name: ArchivedRun(**run) for name, run in json.loads(text).items()}

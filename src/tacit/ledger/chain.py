@@ -1,8 +1,8 @@
-"""The chain of hashes: a release's hash vouches for it and for all releases before it.
+"""The hash chain: a release's hash covers it and all releases before it.
 
-Releases that are archived leave the ledger; that they were is a link of the chain, too. A row
-that changes as the run goes on (a checkpoint, a delivery) is no part of the chain; it has a seal,
-the hash of its own content.
+Archived releases leave the ledger; the move itself is a link of the chain, too. A row that changes
+during a run (a checkpoint, a delivery) is not part of the chain. It has a seal, the hash of its own
+content.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DELIVERY = ("run", "outlet", "release", "position", "delivered")
 
 
 def digest(content: bytes) -> bytes:
-    """The hash of some bytes.
+    """Hash some bytes.
 
     >>> digest(b"tacit").hex()[:8]
     '497fd753'
@@ -40,43 +40,43 @@ def digest(content: bytes) -> bytes:
 
 
 def seal(columns: Sequence[str], row: Any) -> bytes:
-    """The hash of a row: of its values as a JSON list, where bytes stand as their own hash."""
+    """Hash a row: its values as a JSON list, with bytes replaced by their own hash."""
     values = (row[column] for column in columns)
     return digest(
         _canonical([digest(value).hex() if isinstance(value, bytes) else value for value in values])
     )
 
 
-def beginning(ledger: str, created: int) -> bytes:
-    """What the first release's hash stands on."""
+def hash_beginning(ledger: str, created: int) -> bytes:
+    """Compute the hash before the first release."""
     return digest(_canonical(["tacit ledger", ledger, created]))
 
 
 def link(previous: bytes, release: Any, charges: Sequence[bytes]) -> bytes:
-    """A release's hash: of the hash before, its content, and the hashes of its charges."""
+    """Compute a release's hash from the hash before it, its content and its charges' hashes."""
     values = (release[column] for column in RELEASE)
     content = [value.hex() if isinstance(value, bytes) else value for value in values]
     return digest(previous + _canonical([*content, [charge.hex() for charge in charges]]))
 
 
-def archived(previous: bytes, start: bytes, archive: Any) -> bytes:
-    """The hash after releases were archived: the move is a link of the chain, like a release.
+def link_archive(previous: bytes, start: bytes, archive: Any) -> bytes:
+    """Compute the hash after releases were archived: the move is a link of the chain.
 
-    `start` is what the first release stands on: without that release nothing else would hold it.
+    `start` is the hash before the first release. Without that release nothing else covers it.
     """
     return digest(previous + start + seal(ARCHIVE, archive))
 
 
-def settlement(charges: Iterable[Any]) -> bytes:
-    """The hash of all charges of archived releases, as they stay in the ledger."""
+def hash_charges(charges: Iterable[Any]) -> bytes:
+    """Hash the charges of archived releases that stay in the ledger."""
     whole = sha256()
     for charge in charges:
         whole.update(seal(("release", *CHARGE), charge))
     return whole.digest()
 
 
-def enrolment(previous: bytes, first: int, count: int, names: bytes) -> bytes:
-    """The hash of the registry of subjects after names were added to it."""
+def hash_registry(previous: bytes, first: int, count: int, names: bytes) -> bytes:
+    """Compute the hash of the registry after names were added."""
     return digest(previous + _canonical([first, count, digest(names).hex()]))
 
 

@@ -1,4 +1,4 @@
-"""What releases cost: amounts for subjects, private patterns and windows."""
+"""The charges of releases: amounts per subject, private pattern and window."""
 
 from __future__ import annotations
 
@@ -19,27 +19,28 @@ if TYPE_CHECKING:
 NANO = 10**9
 """Nano-epsilon in an epsilon."""
 LONGEST = MICROSECONDS["d"]
-"""The windows of one charge start within so long, so that those of a horizon are soon found."""
+"""The longest time between the first and last window of one charge. It bounds the search for the
+charges of a horizon."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Account:
-    """What a window costs the subjects of a private pattern, and what they may spend."""
+    """The cost of a window for the subjects of a private pattern, and their limit."""
 
     name: str
-    """The private pattern's."""
+    """The name of the private pattern."""
     amount: int
-    """For one window, in nano-epsilon."""
+    """The cost of one window, in nano-epsilon."""
     limit: int | None
-    """What may be spent in a horizon, in nano-epsilon; None: there is no limit."""
+    """The limit per horizon, in nano-epsilon; None for no limit."""
     horizon: int
-    """How long a horizon is, in microseconds; horizons are counted from 1970 in UTC."""
+    """The length of a horizon, in microseconds; horizons are counted from 1970 in UTC."""
     mask: NDArray[np.bool_]
-    """Which of an engine's subjects keep it private."""
+    """The engine's subjects for which the pattern is private."""
 
     @classmethod
     def of(cls, private: Private, mask: NDArray[np.bool_], share: Fraction | int = 1) -> Account:
-        """The account for a private pattern; a window costs a share of its epsilon.
+        """Create the account of a private pattern; a window costs a share of its epsilon.
 
         Costs are rounded up and limits down; without a limit the horizon is a day.
         """
@@ -55,55 +56,55 @@ class Account:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Charge:
-    """What consecutive windows cost some subjects for one private pattern."""
+    """The charge of consecutive windows to some subjects, for one private pattern."""
 
     private: str
     amount: int
-    """For each of the windows, in nano-epsilon."""
+    """The cost of each window, in nano-epsilon."""
     first: int
-    """When the first of the windows starts."""
+    """The start time of the first window."""
     horizon: int
     ids: NDArray[np.bool_]
-    """Who is charged: a truth value for each ledger id, or for the first of them."""
+    """The charged subjects: a bool for each ledger id; missing ones at the end are False."""
     limit: int | None = None
-    """What these subjects may have spent in the horizon, this charge included."""
+    """The limit of these subjects in the horizon, including this charge."""
     windows: int = 1
     slide: int = 1
-    """From the start of one window to that of the next."""
+    """The time between the starts of two windows."""
 
     @property
     def last(self) -> int:
-        """When the last of the windows starts."""
+        """The start time of the last window."""
         return self.first + (self.windows - 1) * self.slide
 
     @property
     def horizon_start(self) -> int:
-        """When the horizon of the first window starts."""
+        """The start time of the horizon of the first window."""
         return self.first // self.horizon * self.horizon
 
     def __post_init__(self) -> None:
         if min(self.amount, self.horizon, self.windows, self.slide) < 1:
-            raise ValueError("a charge has an amount, a horizon and windows, all more than 0")
+            raise ValueError("the amount, horizon, windows and slide of a charge must be positive")
 
-    def within(self, start: int, end: int) -> int:
-        """How many of the windows start in `[start, end)`."""
-        return windows_within(self.first, self.windows, self.slide, start, end)
+    def count_within(self, start: int, end: int) -> int:
+        """Count the windows that start in `[start, end)`."""
+        return count_windows(self.first, self.windows, self.slide, start, end)
 
 
-def windows_within(first: int, windows: int, slide: int, start: int, end: int) -> int:
-    """How many of some windows start in `[start, end)`.
+def count_windows(first: int, windows: int, slide: int, start: int, end: int) -> int:
+    """Count the windows that start in `[start, end)`.
 
-    >>> windows_within(first=0, windows=10, slide=5, start=10, end=21)
+    >>> count_windows(first=0, windows=10, slide=5, start=10, end=21)
     3
     """
     before, reached = (-(-(moment - first) // slide) for moment in (start, end))
     return max(0, min(windows, reached) - max(0, before))
 
 
-def merged(charges: Sequence[Charge], slide: int) -> Iterator[Charge]:
-    """Charges, those that differ in nothing but the window put together.
+def merge_charges(charges: Sequence[Charge], slide: int) -> Iterator[Charge]:
+    """Merge charges that differ only in the window.
 
-    None reaches over the end of its horizon, or over a day.
+    No result crosses the end of its horizon, or is longer than a day.
     """
     growing: dict[tuple[object, ...], Charge] = {}
     for charge in charges:

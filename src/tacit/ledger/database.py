@@ -1,6 +1,6 @@
-"""The database of a ledger: a SQLite file or PostgreSQL, its transactions, and what may go wrong.
+"""The database of a ledger: a SQLite file or PostgreSQL, its transactions and its errors.
 
-SQLite writes ahead (WAL) and waits for the disk at every commit; PostgreSQL is told to do so.
+Both write to disk at every commit (SQLite in WAL mode, PostgreSQL with synchronous_commit).
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from tacit.ledger.alchemy import sa
 from tacit.masking import is_ambiguous, mask, scrub, secrets_in
 from tacit.options import command
 
-PATIENCE: Final = 30
+LOCK_TIMEOUT: Final = 30
 """Seconds to wait for another engine's transaction."""
 _WRITES: Final = "tacit_writes"
 _SUFFIXES: Final = ("-wal", "-journal")
 
 
 class Database:
-    """Where the tables of a ledger are. It is safe to use from several threads."""
+    """The database with the tables of a ledger. It is safe to use from several threads."""
 
     def __init__(self, place: str, *, create: bool = True, read_only: bool = False) -> None:
         self.read_only = read_only
@@ -35,8 +35,8 @@ class Database:
             self._engine = _postgres(place)
         elif secrets_in(place):
             raise LedgerError(
-                "a ledger is a file or postgresql://...; what was given looks like a connection"
-                " string of libpq. Write it as a URL"
+                "a ledger is a file or postgresql://...; this looks like a connection string of"
+                " libpq. Write it as a URL"
             )
         else:
             path = Path(place).expanduser()
@@ -46,8 +46,8 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[sa.Connection]:
-        """A transaction that sees one moment of the ledger, and changes nothing."""
-        with self._translated(), self._engine.connect() as connection:
+        """Open a read-only transaction with a consistent view of the ledger."""
+        with self._translate_errors(), self._engine.connect() as connection:
             if not self.sqlite:
                 connection = connection.execution_options(isolation_level="REPEATABLE READ")
             with connection.begin():
@@ -55,51 +55,53 @@ class Database:
 
     @contextmanager
     def writing(self) -> Iterator[sa.Connection]:
-        """A transaction that is on the disk when it ends well, and never was if it does not."""
+        """Open a transaction that is on disk when it ends, or rolled back on an error."""
         if self.read_only:
-            raise LedgerError(f"the ledger {self.name} was opened for reading alone")
-        with self._translated(), self._engine.connect() as connection:
+            raise LedgerError(f"the ledger {self.name} was opened read-only")
+        with self._translate_errors(), self._engine.connect() as connection:
             connection = connection.execution_options(**{_WRITES: True})
             with connection.begin():
                 yield connection
 
     def compact(self) -> None:
-        """Give the space of deleted rows back to the disk, if nobody else is in the way.
+        """Return the space of deleted rows to the disk, if the file is not locked.
 
-        PostgreSQL does so by itself, as far as it uses the space again.
+        PostgreSQL reuses the space by itself.
         """
         if not self.sqlite:
             return
-        with self._translated(), self._engine.connect() as connection:
+        with self._translate_errors(), self._engine.connect() as connection:
             raw = connection.connection.dbapi_connection
             if raw is not None:
-                with suppress(sqlite3.OperationalError):  # others read or write; it is used again
+                with suppress(
+                    sqlite3.OperationalError
+                ):  # the file is locked; SQLite reuses the space
                     raw.execute("VACUUM")
                     raw.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections."""
         self._engine.dispose()
 
     @contextmanager
-    def _translated(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         try:
             yield
         except sa.exc.DBAPIError as error:
-            raise self._explained(error) from error
+            raise self._explain(error) from error
         except sa.exc.TimeoutError as error:
-            raise LedgerLostError(f"the ledger {self.name} has no connection to spare") from error
-        except OverflowError as error:  # as sqlite3 says of a value that is too large for it
+            raise LedgerLostError(f"the ledger {self.name} has no free connection") from error
+        except OverflowError as error:  # from sqlite3, for a value that is too large
             raise LedgerError(
                 f"the ledger {self.name} cannot hold a value of this size; release fewer windows"
                 " at a time"
             ) from error
 
-    def _explained(self, error: sa.exc.DBAPIError) -> LedgerError:
-        """The error of a database in our words, without the secrets that it may quote."""
-        said = scrub(str(error.orig), self._place)
-        explain = _explained_sqlite if self.sqlite else _explained_postgres
-        return explain(self.name, error, said)
+    def _explain(self, error: sa.exc.DBAPIError) -> LedgerError:
+        """Translate an error of the database, without the passwords that it may contain."""
+        detail = scrub(str(error.orig), self._place)
+        explain = _explain_sqlite if self.sqlite else _explain_postgres
+        return explain(self.name, error, detail)
 
 
 def _sqlite(path: Path, *, create: bool, read_only: bool) -> sa.Engine:
@@ -107,24 +109,24 @@ def _sqlite(path: Path, *, create: bool, read_only: bool) -> sa.Engine:
         if path.exists():
             raise LedgerError(f"{path} is not a file; a ledger is a file or postgresql://...")
         if read_only or not create:
-            made = command("tacit run --ledger", "tacit.run(..., ledger=...)")
-            raise LedgerError(f"there is no ledger at {path}; {made} makes one")
+            creator = command("tacit run --ledger", "tacit.run(..., ledger=...)")
+            raise LedgerError(f"there is no ledger at {path}; {creator} creates one")
         if not path.parent.is_dir():
-            raise LedgerError(f"{path.parent} is no folder; create it or choose another place")
-        _make(path)
+            raise LedgerError(f"{path.parent} is not a folder; create it or choose another place")
+        _create_file(path)
     query = {"uri": "true"} | ({"mode": "ro"} if read_only else {})
-    if read_only and _at_rest(path):
+    if read_only and _is_at_rest(path):
         query["immutable"] = "1"
     url = sa.URL.create("sqlite", database=path.absolute().as_uri(), query=query)
-    engine = sa.create_engine(url, connect_args={"timeout": PATIENCE}, hide_parameters=True)
+    engine = sa.create_engine(url, connect_args={"timeout": LOCK_TIMEOUT}, hide_parameters=True)
 
     @sa.event.listens_for(engine, "connect")
     def connect(connection: Any, _: Any) -> None:
-        connection.isolation_level = None  # transactions begin where we say
+        connection.isolation_level = None  # we begin transactions ourselves
         if not read_only:
             connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
-        # A checkpoint holds raw events: what is replaced must not stay in free pages.
+        # A checkpoint holds raw events: old contents must not stay in free pages.
         connection.execute("PRAGMA secure_delete = ON")
 
     @sa.event.listens_for(engine, "begin")
@@ -135,16 +137,16 @@ def _sqlite(path: Path, *, create: bool, read_only: bool) -> sa.Engine:
     return engine
 
 
-def _make(path: Path) -> None:
-    """An empty file for its owner alone: checkpoints hold what is private."""
+def _create_file(path: Path) -> None:
+    """Create an empty file that only its owner can read: checkpoints hold private events."""
     try:
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
     except OSError as error:
         raise LedgerError(f"the ledger {path} cannot be created: {error.strerror}") from error
 
 
-def _at_rest(path: Path) -> bool:
-    """Whether nobody is writing and nobody may: then SQLite needs no files beside it."""
+def _is_at_rest(path: Path) -> bool:
+    """Return whether nobody can write: then SQLite needs no other files beside it."""
     beside = (path.with_name(path.name + suffix) for suffix in _SUFFIXES)
     return not os.access(path.parent, os.W_OK) and not any(
         other.exists() and other.stat().st_size for other in beside
@@ -183,64 +185,64 @@ def _postgres(place: str) -> sa.Engine:
     @sa.event.listens_for(engine, "connect")
     def connect(connection: Any, _: Any) -> None:
         connection.execute("SET synchronous_commit = on")
-        connection.execute(f"SET lock_timeout = {1000 * PATIENCE:.0f}")
+        connection.execute(f"SET lock_timeout = {1000 * LOCK_TIMEOUT:.0f}")
         connection.commit()
 
     return engine
 
 
-def _explained_sqlite(name: str, error: sa.exc.DBAPIError, said: str) -> LedgerError:
+def _explain_sqlite(name: str, error: sa.exc.DBAPIError, detail: str) -> LedgerError:
     code = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return LedgerLostError(f"the ledger {name} is held by another process; it is tried again")
+        return LedgerLostError(f"the ledger {name} is locked by another process; retrying")
     if code == sqlite3.SQLITE_FULL:
         return LedgerError(
             f"the ledger {name} cannot grow: the disk is full. Nothing was released without its"
             " charge; free some space and start again"
         )
     if code == sqlite3.SQLITE_READONLY:
-        return LedgerError(f"the ledger {name} cannot be written: it is read-only; {said}")
+        return LedgerError(f"the ledger {name} cannot be written: it is read-only; {detail}")
     if code == sqlite3.SQLITE_NOTADB:
-        return LedgerError(f"{name} is not a ledger: it is no SQLite database")
+        return LedgerError(f"{name} is not a ledger: it is not a SQLite database")
     if code == sqlite3.SQLITE_CORRUPT:
-        return LedgerError(f"the ledger {name} is damaged ({said}); restore it from a backup")
+        return LedgerError(f"the ledger {name} is damaged ({detail}); restore it from a backup")
     if code == sqlite3.SQLITE_TOOBIG:
         return LedgerError(
             f"the ledger {name} cannot hold a value of this size; release fewer windows at a time"
         )
     if code == sqlite3.SQLITE_IOERR:
         return LedgerError(
-            f"the ledger {name} cannot be read or written ({said}). Nothing was released without"
-            " its charge; see that its disk is there and has room, and start again"
+            f"the ledger {name} cannot be read or written ({detail}). Nothing was released without"
+            " its charge; check that its disk is mounted and has space, and start again"
         )
     if code == sqlite3.SQLITE_CANTOPEN:
-        return LedgerError(f"the ledger {name} cannot be opened; see its permissions: {said}")
-    return LedgerError(f"the ledger {name} cannot be used: {said}")
+        return LedgerError(f"the ledger {name} cannot be opened; check its permissions: {detail}")
+    return LedgerError(f"the ledger {name} cannot be used: {detail}")
 
 
 _RETRIED: Final = ("08", "57P0", "55P03", "40", "53300", "53200", "25P03", "57014")
-"""SQLSTATEs of what passes: lost connections, locks, restarts, too many at once."""
+"""SQLSTATEs of temporary errors: lost connections, locks, restarts, too many connections."""
 _FINAL: Final = ("authentication failed", "does not exist", "no pg_hba.conf entry")
 
 
-def _explained_postgres(name: str, error: sa.exc.DBAPIError, said: str) -> LedgerError:
+def _explain_postgres(name: str, error: sa.exc.DBAPIError, detail: str) -> LedgerError:
     state = getattr(error.orig, "sqlstate", None) or ""
-    said = (said.strip().splitlines() or [type(error.orig).__name__])[0]
+    detail = (detail.strip().splitlines() or [type(error.orig).__name__])[0]
     if state == "53100":
         return LedgerError(
             f"the ledger {name} cannot grow: its server's disk is full. Nothing was released"
             " without its charge; free some space and start again"
         )
     if state in ("25006", "42501"):
-        return LedgerError(f"the ledger {name} cannot be written: {said}")
+        return LedgerError(f"the ledger {name} cannot be written: {detail}")
     connecting = isinstance(error, sa.exc.OperationalError) and not state
     if connecting and any(words in str(error.orig) for words in _FINAL):
-        return LedgerError(f"the ledger {name} cannot be opened: {said}")
+        return LedgerError(f"the ledger {name} cannot be opened: {detail}")
     if connecting or error.connection_invalidated or state.startswith(_RETRIED):
-        return LedgerLostError(f"the ledger {name} does not answer; it is tried again: {said}")
-    return LedgerError(f"the ledger {name} cannot be used: {said}")
+        return LedgerLostError(f"the ledger {name} does not answer; retrying: {detail}")
+    return LedgerError(f"the ledger {name} cannot be used: {detail}")
 
 
 def now() -> int:
-    """This moment in microseconds since 1970."""
+    """Return the current time in microseconds since 1970."""
     return time.time_ns() // 1000

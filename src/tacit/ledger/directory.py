@@ -1,4 +1,4 @@
-"""The names of subjects by their numbers in a ledger."""
+"""Look up the names of subjects by their ids in a ledger."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tacit.ledger.registry import Registry
 
 
 class Directory:
-    """Looks names up, and reads the ledger only for numbers that are new."""
+    """Looks up names; it reads the ledger only for new ids."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -21,7 +21,7 @@ class Directory:
         self._lock = threading.Lock()
 
     def __call__(self, ids: NDArray[np.int64]) -> pa.Array:
-        """The names of these subjects."""
+        """Return the names of these subjects."""
         with self._lock:
             if len(ids) and int(ids.max()) >= len(self._registry.names):
                 with self._ledger.database.reading() as connection:

@@ -1,4 +1,4 @@
-"""Releases on their way into a ledger, and out of it."""
+"""Releases before they are written to a ledger, and before they are delivered."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ from tacit.ledger.charges import Charge
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Draft:
-    """What is to be released: the answers of consecutive windows, and what they cost."""
+    """A release to be written: the answers of consecutive windows, and their charges."""
 
     first: int
-    """When the first of the windows starts."""
+    """The start time of the first window."""
     windows: int
     size: int
     slide: int
     fingerprint: str
     """The specification's."""
     plan: str
-    """The plan's fingerprint, or another name for how answers were made."""
+    """The plan's fingerprint, or another name of the method."""
     answers: int
-    """How many answers the body holds; each gets an id."""
+    """The number of answers in the body; each gets an id."""
     body: bytes
     charges: Sequence[Charge] = ()
 
     def __post_init__(self) -> None:
         if min(self.windows, self.size, self.slide) < 1:
-            raise ValueError("a release has at least one window, of some length")
+            raise ValueError("a release needs at least one window, with a positive size and slide")
         if any(not self.first <= charge.first < self.until for charge in self.charges):
-            raise ValueError("a release may charge for its own windows alone")
+            raise ValueError("a release may charge only for its own windows")
 
     @property
     def until(self) -> int:
-        """When the window after these starts."""
+        """The start time of the window after these."""
         return self.first + self.windows * self.slide
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UndeliveredRelease:
-    """A release that an outlet has not delivered yet."""
+    """A release that was not delivered to a sink yet."""
 
     release: int
     first_id: int

@@ -1,7 +1,7 @@
-"""A lease: one engine's right to release for one run, until another takes the run over.
+"""A lease: one engine's right to release for one run, until another engine takes the run over.
 
 A commit is one transaction: the answers, their charges, the link of the chain, and the engine's
-checkpoint. What a lease has released is delivered from the ledger, outlet by outlet.
+checkpoint. Releases are delivered from the ledger, to each sink separately.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from tacit.ledger.accounts import Accounts, Amounts, Key
 from tacit.ledger.alchemy import sa
 from tacit.ledger.archives import Archives
 from tacit.ledger.chain import CHARGE, DELIVERY, RUN, digest, link, seal
-from tacit.ledger.charges import Account, Charge, merged
+from tacit.ledger.charges import Account, Charge, merge_charges
 from tacit.ledger.codec import pack_ids
 from tacit.ledger.database import Database, now
 from tacit.ledger.drafts import Draft, UndeliveredRelease
-from tacit.ledger.registry import Registry, as_texts
+from tacit.ledger.registry import Registry, to_texts
 from tacit.ledger.tables import (
     BALANCES,
     BODIES,
@@ -41,10 +41,10 @@ from tacit.options import command
 
 
 class Lease:
-    """The right to release for a run. Several threads may use it."""
+    """The right to release for a run. It is safe to use from several threads."""
 
     durable = True
-    """Whether what is committed is kept."""
+    """Whether commits are stored."""
 
     def __init__(
         self, database: Database, registry: Registry, run: str, epoch: int, fingerprint: str
@@ -52,19 +52,19 @@ class Lease:
         self.run = run
         self.epoch = epoch
         self.fingerprint = fingerprint
-        """Of the specification that checkpoints are for; set it when that changes."""
+        """The fingerprint of the specification of checkpoints; set it when that changes."""
         self._database = database
         self._registry = registry
         self._accounts: Accounts | None = None
 
     @property
     def place(self) -> str:
-        """Where the ledger is, without secrets."""
+        """The file or URL of the ledger, without passwords."""
         return self._database.name
 
     @property
     def answers_command(self) -> str:
-        """How to have the run's answers again."""
+        """The command that prints the answers of the run again."""
         return command(
             f"tacit ledger answers {shlex.quote(self.place)} --run {shlex.quote(self.run)}"
             " --to FILE",
@@ -74,8 +74,8 @@ class Lease:
     def __repr__(self) -> str:
         return f"<Lease: {self.run}, epoch {self.epoch}>"
 
-    def checkpoint(self) -> bytes | None:
-        """What the run's last commit left for its engine to go on from."""
+    def read_checkpoint(self) -> bytes | None:
+        """Read the checkpoint of the run's last commit."""
         query = sa.select(CHECKPOINTS.c.checkpoint).where(CHECKPOINTS.c.run == self.run)
         with self._database.reading() as connection:
             run = self._check_held(connection)
@@ -87,36 +87,36 @@ class Lease:
             )
         return found
 
-    def written_for(self) -> str:
-        """The fingerprint that the last checkpoint was for."""
+    def read_fingerprint(self) -> str:
+        """Read the fingerprint of the last checkpoint's specification."""
         with self._database.reading() as connection:
             return str(self._check_held(connection)["fingerprint"])
 
-    def until(self) -> int | None:
-        """When the first window starts that the run has not released."""
+    def read_until(self) -> int | None:
+        """Read the start time of the first window that the run has not released."""
         with self._database.reading() as connection:
             found: int | None = self._check_held(connection)["until"]
             return found
 
     def enrol(self, names: pa.Array | pa.ChunkedArray) -> NDArray[np.int64]:
-        """The ledger's ids of subjects, in order; those that it does not know are added."""
-        texts = as_texts(names)
-        ids = self._registry.ids(texts)
+        """Return the ledger's ids of subjects, in order; add unknown subjects."""
+        texts = to_texts(names)
+        ids = self._registry.find_ids(texts)
         if (ids < 0).any():
             with self._database.writing() as connection:
                 self._registry.enrol(connection, texts)
             with self._database.reading() as connection:
                 self._registry.refresh(connection)
-            ids = self._registry.ids(texts)
+            ids = self._registry.find_ids(texts)
         return ids
 
-    def accounts(self, ids: NDArray[np.int64], private: Sequence[Account]) -> Accounts:
-        """The accounts of these subjects as they stand in the ledger."""
+    def open_accounts(self, ids: NDArray[np.int64], private: Sequence[Account]) -> Accounts:
+        """Open the accounts of these subjects with their balances in the ledger."""
         self._accounts = Accounts(ids, private, self._balance)
         return self._accounts
 
-    def spent(self, private: Sequence[str]) -> dict[Key, Amounts]:
-        """All balances of some private patterns, by ledger id."""
+    def read_spent(self, private: Sequence[str]) -> dict[Key, Amounts]:
+        """Read all balances of some private patterns, by ledger id."""
         columns = BALANCES.c["private", "horizon", "horizon_start"]
         query = sa.select(*columns).where(BALANCES.c.private.in_(private))
         with self._database.reading() as connection:
@@ -128,17 +128,17 @@ class Lease:
             return balances.read(connection, key)
 
     def commit(self, checkpoint: bytes, *releases: Draft) -> int | None:
-        """Write a checkpoint and, with it, releases that follow each other; the last one's number.
+        """Write a checkpoint and consecutive releases; return the number of the last release.
 
-        When this returns, all of it is on the disk. If it fails, nothing is, and nothing may be
-        delivered. A commit whose end was not heard of may be repeated with the same releases.
+        When this returns, everything is on disk. If it fails, nothing is, and nothing may be
+        delivered. A commit with an unknown result may be repeated with the same releases.
         """
         if not releases:
             with self._database.writing() as connection:
                 run = self._check_held(connection, lock=True)
                 self._write_checkpoint(connection, run, checkpoint)
             return None
-        packed = [list(merged(release.charges, release.slide)) for release in releases]
+        packed = [list(merge_charges(release.charges, release.slide)) for release in releases]
         settled: dict[Key, Amounts] | None = None
         with self._database.writing() as connection:
             head: Any = connection.execute(sa.select(HEAD).with_for_update()).mappings().one()
@@ -160,10 +160,12 @@ class Lease:
                 self._accounts.settle(settled, releases[-1].until)
         return number
 
-    def waiting(self, outlet: str, after: int | None = None) -> Iterator[UndeliveredRelease]:
-        """What an outlet has not delivered yet, in order; what is no longer kept is left out."""
+    def iterate_undelivered(
+        self, sink: str, after: int | None = None
+    ) -> Iterator[UndeliveredRelease]:
+        """Yield the stored releases that were not delivered to a sink yet, in order."""
         if after is None:
-            after, _ = self.position(outlet)
+            after, _ = self.read_position(sink)
         columns = [column for column in RELEASES.c if column.name in UndeliveredRelease.__slots__]
         kept = RELEASES.join(BODIES, BODIES.c.release == RELEASES.c.number)
         query = sa.select(BODIES.c.release, BODIES.c.body, *columns).select_from(kept)
@@ -178,35 +180,35 @@ class Lease:
             yield UndeliveredRelease(**row)
             after = row["release"]
 
-    def delivered(self, outlet: str, release: int, position: Any = None) -> None:
-        """Remember that an outlet has delivered a release, and where it is."""
+    def record_delivery(self, sink: str, release: int, position: Any = None) -> None:
+        """Record that a sink has a release, and the sink's position."""
         row = {
             "run": self.run,
-            "outlet": outlet,
+            "outlet": sink,
             "release": release,
             "position": json.dumps(position),
             "delivered": now(),
         }
         row["seal"] = seal(DELIVERY, row)
-        mine = sa.and_(DELIVERIES.c.run == self.run, DELIVERIES.c.outlet == outlet)
+        mine = sa.and_(DELIVERIES.c.run == self.run, DELIVERIES.c.outlet == sink)
         with self._database.writing() as connection:
             self._check_held(connection)
             if connection.execute(DELIVERIES.update().where(mine).values(row)).rowcount == 0:
                 connection.execute(DELIVERIES.insert().values(row))
 
-    def position(self, outlet: str) -> tuple[int, Any]:
-        """The last release that an outlet has delivered, and where it was then; 0 if none."""
-        mine = sa.and_(DELIVERIES.c.run == self.run, DELIVERIES.c.outlet == outlet)
+    def read_position(self, sink: str) -> tuple[int, Any]:
+        """Read the last release that a sink has (0 for none), and its position then."""
+        mine = sa.and_(DELIVERIES.c.run == self.run, DELIVERIES.c.outlet == sink)
         with self._database.reading() as connection:
             row = connection.execute(sa.select(DELIVERIES).where(mine)).one_or_none()
         return (0, None) if row is None else (row.release, json.loads(row.position))
 
-    def drop(self, outlets: Sequence[str], before: int) -> int:
-        """Drop answers that all of these outlets have delivered and that were released before.
+    def drop_delivered(self, sinks: Sequence[str], before: int) -> int:
+        """Delete answers that all of these sinks have and that were released before this time.
 
-        How many releases that were. Their hashes and charges stay.
+        Returns the number of releases. Their hashes and charges stay.
         """
-        reached = min((self.position(outlet)[0] for outlet in outlets), default=0)
+        reached = min((self.read_position(sink)[0] for sink in sinks), default=0)
         old = sa.and_(
             RELEASES.c.run == self.run, RELEASES.c.number <= reached, RELEASES.c.committed < before
         )
@@ -221,7 +223,7 @@ class Lease:
         return len(found)
 
     def _check_held(self, connection: sa.Connection, *, lock: bool = False) -> Any:
-        """The run's row, if this lease still holds the run."""
+        """Return the run's row; raise if another engine has taken the run over."""
         query = sa.select(RUNS).where(RUNS.c.run == self.run)
         row = (
             connection.execute(query.with_for_update() if lock else query).mappings().one_or_none()
@@ -230,13 +232,13 @@ class Lease:
             raise LedgerError(f"the ledger no longer knows the run '{self.run}'")
         if row["epoch"] != self.epoch:
             raise FencedError(
-                f"the run '{self.run}' was taken over by another engine; this one releases nothing"
-                " more. Let only one engine work on a run, or give this one another name"
+                f"the run '{self.run}' was taken over by another engine, so this one stopped."
+                " Start only one engine per run, or give this one another name"
             )
         return row
 
     def _repeated(self, connection: sa.Connection, run: Any, draft: Draft) -> int | None:
-        """The number of this very release, if an earlier attempt got through unheard."""
+        """Return the number of this release if an earlier attempt has written it."""
         query = sa.select(RELEASES).where(RELEASES.c.number == run["released"])
         last = connection.execute(query).mappings().one_or_none()
         same = last is not None and (
@@ -246,18 +248,18 @@ class Lease:
         return int(run["released"]) if same else None
 
     def _check_next(self, connection: sa.Connection, run: Any, drafts: Sequence[Draft]) -> None:
-        """Refuse windows that the run has released before, or that leave some out."""
+        """Refuse windows that were released before, and gaps between windows."""
         if any(one.until != other.first for one, other in pairwise(drafts)):
             raise LedgerError(
-                "releases of one commit must follow each other: every window is answered"
+                "releases of one commit must be consecutive: every window is answered"
             )
         until, draft = run["until"], drafts[0]
         if until is None or draft.first == until:
             return
         if draft.first < until:
             raise LedgerError(
-                f"the run '{self.run}' has released the window at {draft.first} us before; the"
-                f" next one starts at {until} us. Start again from the ledger's checkpoint"
+                f"the run '{self.run}' has already released the window at {draft.first} us; the"
+                f" next one starts at {until} us. Restart from the ledger's checkpoint"
             )
         if self._shape(connection, run["released"]) == (draft.size, draft.slide):
             raise LedgerError(
@@ -266,7 +268,7 @@ class Lease:
             )
 
     def _shape(self, connection: sa.Connection, number: int) -> tuple[int, int]:
-        """The size and slide of the windows of the run's last release, which may be archived."""
+        """Return the window size and slide of the run's last release, which may be archived."""
         query = sa.select(RELEASES.c.size, RELEASES.c.slide)
         found = connection.execute(query.where(RELEASES.c.number == number)).one_or_none()
         if found is not None:
@@ -278,7 +280,7 @@ class Lease:
     def _append(
         self, connection: sa.Connection, head: Any, draft: Draft, charges: Sequence[Charge]
     ) -> dict[str, Any]:
-        """The release with its body and charges; the head, moved on to it."""
+        """Insert a release with its body and charges; return the new head."""
         number = head["releases"] + 1
         row = {
             "number": number,

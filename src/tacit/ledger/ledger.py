@@ -1,4 +1,4 @@
-"""The ledger: what was released, what it cost, and how far everything is."""
+"""The ledger: released answers, their charges, and the state of every run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tacit.ledger.database import Database
 from tacit.ledger.lease import Lease
 from tacit.ledger.registry import Registry
 from tacit.ledger.tables import HEAD, RUNS
-from tacit.ledger.upgrade import bring_up_to_date
+from tacit.ledger.upgrade import upgrade_ledger
 
 
 class Ledger:
@@ -20,18 +20,17 @@ class Ledger:
     def __init__(self, database: Database, id: str) -> None:  # noqa: A002
         self.database = database
         self.id = id
-        """Made by lot with the ledger."""
+        """A random id, generated when the ledger is created."""
 
     @classmethod
     def open(cls, place: str, *, create: bool = True, read_only: bool = False) -> Ledger:
-        """The ledger in a file, or at `postgresql://...`; laid or brought up to date if need be.
+        """Open the ledger in a file or at `postgresql://...`; create or upgrade it if necessary.
 
-        Without `create` it must be there. One that is opened for reading alone is not changed
-        in any way.
+        Without `create` it must exist. With `read_only` it is not changed.
         """
         database = Database(place, create=create, read_only=read_only)
         try:
-            bring_up_to_date(database, create=create)
+            upgrade_ledger(database, create=create)
             return cls(database, _id(database))
         except BaseException:
             database.close()
@@ -39,11 +38,11 @@ class Ledger:
 
     @property
     def name(self) -> str:
-        """Where it is, without passwords."""
+        """The file or URL of the ledger, without passwords."""
         return self.database.name
 
     def take_over(self, run: str, fingerprint: str) -> Lease:
-        """The right to release for a run. Whoever had it before can release nothing more."""
+        """Take the right to release for a run; the previous engine loses it."""
         with self.database.writing() as connection:
             connection.execute(sa.select(HEAD).with_for_update()).one()
             mine = RUNS.c.run == run
@@ -57,7 +56,7 @@ class Ledger:
         return Lease(self.database, Registry(), run, row["epoch"], fingerprint)
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Close the database."""
         self.database.close()
 
     def __enter__(self) -> Ledger:

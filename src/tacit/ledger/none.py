@@ -1,6 +1,6 @@
-"""No ledger: nothing is charged, nothing is kept, and a run begins anew each time.
+"""The replacement of a ledger for runs without one: nothing is charged or stored.
 
-It has the interface of `Ledger` and `Lease`, as far as a run uses them.
+It has the part of the interface of `Ledger` and `Lease` that a run uses.
 """
 
 from __future__ import annotations
@@ -10,37 +10,37 @@ from typing import Any
 
 
 class NoLedger:
-    """For runs whose answers are released once, and that nobody counts."""
+    """Replaces the ledger in runs that are not charged and cannot be resumed."""
 
     name = "no ledger"
 
     def take_over(self, run: str, fingerprint: str) -> NoLease:
-        """Any number of runs can go on beside each other."""
+        """Create a lease; any number of them can exist at the same time."""
         return NoLease(run, fingerprint)
 
 
 class NoLease:
-    """Releases that leave no trace."""
+    """Replaces the lease: it only numbers releases."""
 
     durable = False
-    """Whether what is committed is kept."""
+    """Whether commits are stored."""
 
     def __init__(self, run: str, fingerprint: str) -> None:
         self.run = run
         self.fingerprint = fingerprint
         self._released = 0
 
-    def checkpoint(self) -> None:
-        """There is nothing to go on from."""
+    def read_checkpoint(self) -> None:
+        """Return None: there is no checkpoint."""
 
-    def until(self) -> None:
-        """Nothing was released before."""
+    def read_until(self) -> None:
+        """Return None: there are no earlier releases."""
 
-    def drop(self, sinks: Sequence[str], before: int) -> int:  # noqa: ARG002
-        """Nothing is kept."""
+    def drop_delivered(self, sinks: Sequence[str], before: int) -> int:  # noqa: ARG002
+        """Return 0: nothing is stored."""
         return 0
 
     def commit(self, checkpoint: bytes, *releases: Any) -> int | None:  # noqa: ARG002
-        """Number the releases; nothing is written."""
+        """Number the releases without writing them."""
         self._released += len(releases)
         return self._released if releases else None

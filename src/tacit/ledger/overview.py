@@ -1,6 +1,6 @@
-"""A glance at a ledger: whether it can be used, and how far a run is. It changes nothing.
+"""A quick check of a ledger: whether it is usable, and the state of a run. Read-only.
 
-Only the last link of the chain is reckoned anew; `verifying` reckons all of it.
+It checks only the last link of the chain; `verification` checks all links.
 """
 
 from __future__ import annotations
@@ -15,41 +15,41 @@ from tacit.ledger.archives import Archives
 from tacit.ledger.chain import CHARGE, RUN, digest, link, seal
 from tacit.ledger.database import Database
 from tacit.ledger.tables import CHARGES, CHECKPOINTS, HEAD, RELEASES, RUNS
-from tacit.ledger.upgrade import VERSION_TABLE, bring_up_to_date
+from tacit.ledger.upgrade import VERSION_TABLE, upgrade_ledger
 
 
 @dataclass(frozen=True, slots=True)
 class RunOverview:
-    """How far a run is."""
+    """The state of a run."""
 
     released: int
     """The number of its last release; 0 if there is none."""
     until: int | None
-    """When the first window starts that is not released."""
+    """The start time of the first window that is not released."""
     checkpoint: bytes | None
     sound: bool
-    """Whether its row and its checkpoint are as they were written."""
+    """Whether its row and its checkpoint are unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerOverview:
-    """What a ledger says of itself."""
+    """The main facts about a ledger."""
 
     name: str
-    """Where it is, without passwords."""
+    """Its file or URL, without passwords."""
     releases: int
     subjects: int
     committed: int | None
-    """When the last release was made, in microseconds since 1970."""
+    """The time of the last release, in microseconds since 1970."""
     sound: bool
-    """Whether the last link of its chain holds."""
+    """Whether the last link of its chain is valid."""
     ahead: float | None
     """How many seconds the clock of its server is ahead of ours; None for a file."""
     run: RunOverview | None
 
 
 def glance(place: str, run: str) -> LedgerOverview | None:
-    """Look at a ledger and at one of its runs; None where no ledger has been laid yet."""
+    """Read the overview of a ledger and of one of its runs; None if there is no ledger."""
     if "://" not in place and not Path(place).expanduser().exists():
         return None
     database = Database(place, create=False, read_only=True)
@@ -59,14 +59,14 @@ def glance(place: str, run: str) -> LedgerOverview | None:
             other = database.sqlite and tables.get_table_names()
             if not tables.has_table(VERSION_TABLE) and not other:
                 return None
-        bring_up_to_date(database, create=False)  # it is for reading, so this only looks
+        upgrade_ledger(database, create=False)  # read-only, so this only checks the version
         with database.reading() as connection:
-            return _look(connection, database, run)
+            return _read(connection, database, run)
     finally:
         database.close()
 
 
-def _look(connection: sa.Connection, database: Database, run: str) -> LedgerOverview:
+def _read(connection: sa.Connection, database: Database, run: str) -> LedgerOverview:
     head = connection.execute(sa.select(HEAD)).mappings().one()
     query = sa.select(RELEASES).order_by(RELEASES.c.number.desc()).limit(2)
     last = list(connection.execute(query).mappings())
@@ -75,14 +75,14 @@ def _look(connection: sa.Connection, database: Database, run: str) -> LedgerOver
         int(head["releases"]),
         int(head["subjects"]),
         int(last[0]["committed"]) if last else None,
-        _holds(connection, head, last),
-        None if database.sqlite else _ahead(connection),
-        _run(connection, run),
+        _is_last_link_valid(connection, head, last),
+        None if database.sqlite else _measure_clock_offset(connection),
+        _read_run(connection, run),
     )
 
 
-def _holds(connection: sa.Connection, head: Any, last: list[Any]) -> bool:
-    """Whether the last release follows from the one before it, and the head from it."""
+def _is_last_link_valid(connection: sa.Connection, head: Any, last: list[Any]) -> bool:
+    """Return whether the last release matches the one before it, and the head matches it."""
     archives = Archives.read(connection, head)
     number, hashed = archives.last, archives.hash
     if last:
@@ -91,13 +91,13 @@ def _holds(connection: sa.Connection, head: Any, last: list[Any]) -> bool:
         rows = connection.execute(query.order_by(CHARGES.c.place)).mappings()
         charges = [seal(CHARGE, row) for row in rows]
         before = last[1]["hash"] if len(last) > 1 else archives.hash
-        hashed = link(archives.joined(number - 1, before), last[0], charges)
+        hashed = link(archives.chain_hash(number - 1, before), last[0], charges)
         if hashed != last[0]["hash"]:
             return False
-    return bool(head["releases"] == number and head["hash"] == archives.joined(number, hashed))
+    return bool(head["releases"] == number and head["hash"] == archives.chain_hash(number, hashed))
 
 
-def _run(connection: sa.Connection, run: str) -> RunOverview | None:
+def _read_run(connection: sa.Connection, run: str) -> RunOverview | None:
     row = connection.execute(sa.select(RUNS).where(RUNS.c.run == run)).mappings().one_or_none()
     if row is None:
         return None
@@ -109,8 +109,8 @@ def _run(connection: sa.Connection, run: str) -> RunOverview | None:
     )
 
 
-def _ahead(connection: sa.Connection) -> float:
-    """The server's clock against ours, halfway between asking and hearing."""
+def _measure_clock_offset(connection: sa.Connection) -> float:
+    """Return the server's clock minus ours, in seconds, at the middle of the query."""
     begin = time.time()
     there = connection.execute(sa.select(sa.extract("epoch", sa.func.clock_timestamp()))).scalar()
     return float(there or 0) - (begin + time.time()) / 2

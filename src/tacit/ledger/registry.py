@@ -10,46 +10,46 @@ from numpy.typing import NDArray
 from tacit.errors import LedgerError
 from tacit.events.columns import decoded, plain
 from tacit.ledger.alchemy import sa
-from tacit.ledger.chain import enrolment
+from tacit.ledger.chain import hash_registry
 from tacit.ledger.codec import pack_names, unpack_names
 from tacit.ledger.tables import HEAD, SUBJECTS
 
 
 class Registry:
-    """The names that are known so far. Names are texts: 7 and '7' are the same subject."""
+    """The known subject names. Names are texts: 7 and '7' are the same subject."""
 
     def __init__(self) -> None:
         self.names: pa.Array = pa.array([], pa.large_string())
 
     def refresh(self, connection: sa.Connection) -> None:
-        """Read what others have enrolled."""
+        """Read the names that others have added."""
         newer = SUBJECTS.c.first >= len(self.names)
         query = sa.select(SUBJECTS.c.names).where(newer).order_by(SUBJECTS.c.first)
         parts = [unpack_names(packed) for (packed,) in connection.execute(query)]
         if parts:
             self.names = pa.concat_arrays([self.names, *parts])
 
-    def ids(self, names: pa.Array) -> NDArray[np.int64]:
-        """The id of each name, or -1."""
+    def find_ids(self, names: pa.Array) -> NDArray[np.int64]:
+        """Return the id of each name, or -1."""
         found = pc.index_in(names, value_set=self.names)
         return np.asarray(pc.fill_null(found, -1)).astype(np.int64)
 
     def enrol(self, connection: sa.Connection, names: pa.Array) -> None:
-        """Add the names that are unknown; nobody else may enrol meanwhile."""
+        """Add the unknown names, with the head locked."""
         head = connection.execute(sa.select(HEAD).with_for_update()).one()
         self.refresh(connection)
-        new = names.filter(pa.array(self.ids(names) < 0)).unique()
+        new = names.filter(pa.array(self.find_ids(names) < 0)).unique()
         if len(new) == 0:
             return
         packed = pack_names(new)
         first, count = len(self.names), len(new)
         connection.execute(SUBJECTS.insert().values(first=first, count=count, names=packed))
-        registry = enrolment(head.registry, first, count, packed)
+        registry = hash_registry(head.registry, first, count, packed)
         connection.execute(HEAD.update().values(subjects=first + count, registry=registry))
 
 
-def as_texts(names: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Names as the ledger has them."""
+def to_texts(names: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """Convert names to the type that the ledger stores."""
     if isinstance(names, pa.ChunkedArray):
         names = names.combine_chunks()
     texts = plain(decoded(names)).cast(pa.large_string())

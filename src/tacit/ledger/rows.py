@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from tacit.ledger.ledger import Ledger
 from tacit.ledger.registry import Registry
-from tacit.ledger.statement import charged, check_charged, subject_id, who
+from tacit.ledger.statement import charged_ids, check_charged, find_subject, iterate_charges
 
 _ROWS = 1 << 18
-"""Rows that are made at a time, or those of one window if they are more."""
-_PIECES = 1 << 12
-"""Charges that are held at a time, if they are of few subjects."""
+"""Rows per table; more if one window has more."""
+_PARTS = 1 << 12
+"""The most charges per table, if they have few subjects."""
 SCHEMA = pa.schema(
     [
         ("window_start", pa.timestamp("us", tz="UTC")),
@@ -33,30 +33,30 @@ SCHEMA = pa.schema(
 """The columns of charges as rows."""
 
 
-def charges(
+def iterate_rows(
     ledger: Ledger, *, subject: str | None = None, private: str | None = None
 ) -> Iterator[pa.Table]:
-    """All charges as rows: one for each release, private pattern, window and subject."""
+    """Yield all charges as rows: one for each release, private pattern, window and subject."""
     with ledger.database.reading() as connection:
-        number = None if subject is None else subject_id(connection, subject)
+        number = None if subject is None else find_subject(connection, subject)
         check_charged(connection, private)
         registry = Registry()
         registry.refresh(connection)
-        pieces: list[_Piece] = []
+        parts: list[_ChargePart] = []
         rows = 0
-        for row in charged(connection, private):
-            for piece in _cut(row, who(row["ids"], number)):
-                pieces.append(piece)
-                rows += len(piece)
-                if rows >= _ROWS or len(pieces) >= _PIECES:
-                    yield _table(pieces, registry.names)
-                    pieces, rows = [], 0
-        if pieces:
-            yield _table(pieces, registry.names)
+        for row in iterate_charges(connection, private):
+            for part in _split(row, charged_ids(row["ids"], number)):
+                parts.append(part)
+                rows += len(part)
+                if rows >= _ROWS or len(parts) >= _PARTS:
+                    yield _table(parts, registry.names)
+                    parts, rows = [], 0
+        if parts:
+            yield _table(parts, registry.names)
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
+class _ChargePart:
     """Some windows of a charge."""
 
     row: Any
@@ -68,29 +68,29 @@ class _Piece:
         return self.windows * len(self.ids)
 
 
-def _cut(row: Any, ids: NDArray[np.int64]) -> Iterator[_Piece]:
-    """A charge in pieces that are not too long."""
+def _split(row: Any, ids: NDArray[np.int64]) -> Iterator[_ChargePart]:
+    """Split a charge into parts of at most `_ROWS` rows."""
     at_once = max(1, _ROWS // max(1, len(ids)))
     for done in range(0, row["windows"] if len(ids) else 0, at_once):
         windows = min(at_once, row["windows"] - done)
-        yield _Piece(row, ids, row["first"] + done * row["slide"], windows)
+        yield _ChargePart(row, ids, row["first"] + done * row["slide"], windows)
 
 
-def _table(pieces: list[_Piece], names: pa.Array) -> pa.Table:
-    lengths = [len(piece) for piece in pieces]
+def _table(parts: list[_ChargePart], names: pa.Array) -> pa.Table:
+    lengths = [len(part) for part in parts]
     starts = np.concatenate(
         [
-            np.repeat(piece.first + np.arange(piece.windows) * piece.row["slide"], len(piece.ids))
-            for piece in pieces
+            np.repeat(part.first + np.arange(part.windows) * part.row["slide"], len(part.ids))
+            for part in parts
         ]
     )
-    subjects = np.concatenate([np.tile(piece.ids, piece.windows) for piece in pieces])
+    subjects = np.concatenate([np.tile(part.ids, part.windows) for part in parts])
 
     def spread(column: str) -> NDArray[np.int64]:
-        return np.repeat(np.array([piece.row[column] for piece in pieces], np.int64), lengths)
+        return np.repeat(np.array([part.row[column] for part in parts], np.int64), lengths)
 
     def named(column: str) -> pa.Array:
-        values = pa.array([piece.row[column] for piece in pieces]).dictionary_encode()
+        values = pa.array([part.row[column] for part in parts]).dictionary_encode()
         places = np.repeat(np.asarray(values.indices), lengths)
         return pa.DictionaryArray.from_arrays(pa.array(places, pa.int32()), values.dictionary)
 

@@ -1,4 +1,4 @@
-"""Statements: who was charged what and when, what is left, and what comes next."""
+"""Statements: charges, balances and limits of subjects, and the state of runs."""
 
 from __future__ import annotations
 
@@ -24,52 +24,52 @@ from tacit.ledger.tables import BALANCES, CHARGES, HEAD, RELEASES, RUNS
 
 @dataclass(frozen=True, slots=True)
 class RunStatement:
-    """A run as far as it is."""
+    """The totals of a run."""
 
     run: str
     releases: int
     windows: int
     answers: int
     until: int | None
-    """When the first window starts that is not released."""
+    """The start time of the first window that is not released."""
 
 
 @dataclass(frozen=True, slots=True)
 class Horizon:
-    """What was spent for a private pattern in one horizon, by the subject who spent most."""
+    """The spending for a private pattern in one horizon; `spent` is the largest of a subject."""
 
     private: str
     start: int
     length: int
     subjects: int
-    """How many have spent anything."""
+    """How many subjects have spent anything."""
     spent: int
     limit: int | None
-    """By the last charge in it."""
+    """From the last charge in it."""
     amount: int
-    """What a window costs, by the last charge in it."""
+    """The cost of a window, from the last charge in it."""
     exhausted: int
-    """How many cannot pay for a window any more."""
+    """How many subjects cannot pay for another window."""
 
     @property
     def end(self) -> int:
-        """When the next horizon starts."""
+        """The start time of the next horizon."""
         return self.start + self.length
 
     @property
     def left(self) -> int | None:
-        """What the one who spent most may still spend; None: there is no limit."""
+        """What the subject with the largest spending has left; None without a limit."""
         return None if self.limit is None else max(0, self.limit - self.spent)
 
     @property
     def allowed(self) -> int | None:
-        """How many windows a whole horizon can pay for; None: there is no limit."""
+        """How many windows the limit of a horizon pays for; None without a limit."""
         return None if self.limit is None else self.limit // self.amount
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What consecutive windows of one release cost a subject."""
+    """The charge of consecutive windows of one release to a subject."""
 
     private: str
     release: int
@@ -79,12 +79,12 @@ class Entry:
     windows: int
     slide: int
     amount: int
-    """For each of the windows."""
+    """The cost of each window."""
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A ledger in figures, or what it says of one subject."""
+    """A statement of a ledger, or of one subject."""
 
     ledger: str
     created: int
@@ -92,7 +92,7 @@ class Statement:
     answers: int
     subjects: int
     hash: str
-    """Of the last release."""
+    """The hash of the last release."""
     subject: str | None
     archived: int
     """The last release that was moved to an archive; 0 if none was."""
@@ -100,18 +100,18 @@ class Statement:
     horizons: tuple[Horizon, ...]
     """In order of private pattern and time."""
     entries: tuple[Entry, ...]
-    """What the subject was charged by releases that are not archived, in order; nothing where it is
-    of all subjects."""
+    """The charges of the subject by releases that are not archived, in order; empty for a
+    statement of all subjects."""
 
 
-def statement(
+def read_statement(
     ledger: Ledger, *, subject: str | None = None, private: str | None = None
 ) -> Statement:
-    """What the ledger says: of all, of one subject, or of one private pattern."""
+    """Read a statement of all subjects, of one subject, or of one private pattern."""
     with ledger.database.reading() as connection:
         head = connection.execute(sa.select(HEAD)).mappings().one()
         archives = Archives.read(connection, head)
-        number = None if subject is None else subject_id(connection, subject)
+        number = None if subject is None else find_subject(connection, subject)
         check_charged(connection, private)
         return Statement(
             ledger.id,
@@ -128,18 +128,18 @@ def statement(
         )
 
 
-def subject_id(connection: sa.Connection, subject: str) -> int:
-    """The id of a subject that the ledger knows."""
+def find_subject(connection: sa.Connection, subject: str) -> int:
+    """Return the id of a subject; raise LedgerError if it is unknown."""
     registry = Registry()
     registry.refresh(connection)
-    number = int(registry.ids(pa.array([subject], pa.large_string()))[0])
+    number = int(registry.find_ids(pa.array([subject], pa.large_string()))[0])
     if number < 0:
-        raise LedgerError(f"the ledger knows no subject called '{subject}'")
+        raise LedgerError(f"the ledger has no subject called '{subject}'")
     return number
 
 
 def check_charged(connection: sa.Connection, private: str | None) -> None:
-    """Refuse the name of a private pattern that nobody was ever charged for."""
+    """Refuse the name of a private pattern without charges."""
     if private is None:
         return
     known = list(connection.execute(sa.select(BALANCES.c.private).distinct()).scalars())
@@ -189,24 +189,24 @@ def _horizons(
             spent = spent[number : number + 1]
         if not spent.any():
             continue
-        terms = _terms(connection, key, number)
+        charge = _last_charge(connection, key, number)
         beyond = 0
-        if terms["limit"] is not None:
-            beyond = int(np.count_nonzero(spent > terms["limit"] - terms["amount"]))
+        if charge["limit"] is not None:
+            beyond = int(np.count_nonzero(spent > charge["limit"] - charge["amount"]))
         yield Horizon(
             key[0],
             key[2],
             key[1],
             int(np.count_nonzero(spent)),
             int(spent.max()),
-            terms["limit"],
-            terms["amount"],
+            charge["limit"],
+            charge["amount"],
             beyond,
         )
 
 
-def _terms(connection: sa.Connection, key: Key, number: int | None) -> Any:
-    """The last charge in a horizon, of a subject: what a window cost, and the limit."""
+def _last_charge(connection: sa.Connection, key: Key, number: int | None) -> Any:
+    """Return the last charge of a subject in a horizon: the cost of a window, and the limit."""
     private, horizon, start = key
     query = sa.select(*CHARGES.c["amount", "limit", "ids"]).where(
         CHARGES.c.private == private,
@@ -220,14 +220,14 @@ def _terms(connection: sa.Connection, key: Key, number: int | None) -> Any:
         last = None
         for row in result.mappings():
             last = last or row
-            if len(who(row["ids"], number)):
+            if len(charged_ids(row["ids"], number)):
                 return row
-        return last  # the subject was charged by the horizon of another limit
+        return last  # the subject was charged under another horizon
 
 
 def _entries(connection: sa.Connection, number: int, private: str | None) -> Iterator[Entry]:
-    for row in charged(connection, private):
-        if len(who(row["ids"], number)):
+    for row in iterate_charges(connection, private):
+        if len(charged_ids(row["ids"], number)):
             yield Entry(
                 row["private"],
                 row["release"],
@@ -240,8 +240,8 @@ def _entries(connection: sa.Connection, number: int, private: str | None) -> Ite
             )
 
 
-def charged(connection: sa.Connection, private: str | None) -> Iterator[Any]:
-    """Charges with their releases, in order."""
+def iterate_charges(connection: sa.Connection, private: str | None) -> Iterator[Any]:
+    """Yield charges with their releases, in order."""
     columns = [*CHARGES.c, *RELEASES.c["run", "committed", "size"]]
     query = sa.select(*columns).join(RELEASES, RELEASES.c.number == CHARGES.c.release)
     if private is not None:
@@ -251,8 +251,8 @@ def charged(connection: sa.Connection, private: str | None) -> Iterator[Any]:
         yield from result.mappings()
 
 
-@lru_cache(maxsize=4)  # most charges are of the same subjects
-def who(packed: bytes, number: int | None) -> NDArray[np.int64]:
-    """Who is charged, or only one of them."""
+@lru_cache(maxsize=4)  # most charges have the same subjects
+def charged_ids(packed: bytes, number: int | None) -> NDArray[np.int64]:
+    """Return the ids of the charged subjects, or only this one of them."""
     ids = np.flatnonzero(unpack_ids(packed))
     return ids if number is None else ids[ids == number]

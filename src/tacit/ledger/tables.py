@@ -1,4 +1,4 @@
-"""The tables of a ledger, as they are now; `migrations/` says how they came to be.
+"""The tables of a ledger in the current version; `migrations/` has the earlier ones.
 
 Times are microseconds since 1970 in UTC, amounts nano-epsilon, hashes SHA-256.
 """
@@ -36,7 +36,7 @@ HEAD = sa.Table(
     _number("subjects"),
     _bytes("registry"),
 )
-"""One row: where the chain and the registry end. Whoever releases locks it first."""
+"""One row: the end of the chain and of the registry. Lock it before you release."""
 
 SUBJECTS = sa.Table(
     "tacit_subjects",
@@ -45,7 +45,7 @@ SUBJECTS = sa.Table(
     _number("count"),
     _bytes("names"),
 )
-"""The names of subjects in the order of their ids, as many in a row as were enrolled at once."""
+"""The names of subjects in the order of their ids; each row has those added together."""
 
 RUNS = sa.Table(
     "tacit_runs",
@@ -59,8 +59,8 @@ RUNS = sa.Table(
     _number("dropped"),
     _bytes("seal"),
 )
-"""Each run's holder, its checkpoint's hash, its last release, the first window that is not
-released, and the last release whose answers are no longer kept."""
+"""The owner of each run, its checkpoint's hash, its last release, the first window that is not
+released, and the last release whose answers were deleted."""
 
 CHECKPOINTS = sa.Table(
     "tacit_checkpoints",
@@ -68,7 +68,7 @@ CHECKPOINTS = sa.Table(
     _text("run", key=True),
     _bytes("checkpoint"),
 )
-"""What each run's engine goes on from."""
+"""The last checkpoint of each run."""
 
 RELEASES = sa.Table(
     "tacit_releases",
@@ -91,7 +91,7 @@ RELEASES = sa.Table(
     _bytes("hash"),
     sa.Index("tacit_releases_of_run", "run", "number"),
 )
-"""What was released, a link of the chain each."""
+"""Releases; each is a link of the chain."""
 
 BODIES = sa.Table(
     "tacit_bodies",
@@ -99,7 +99,7 @@ BODIES = sa.Table(
     _number("release", key=True),
     _bytes("body"),
 )
-"""The answers of releases, for as long as they are kept."""
+"""The answers of releases, until they are deleted."""
 
 CHARGES = sa.Table(
     "tacit_charges",
@@ -118,10 +118,10 @@ CHARGES = sa.Table(
     _bytes("ids"),
     sa.Index("tacit_charges_of_private", "private", "last"),
 )
-"""What consecutive windows cost the same subjects: `amount` for each of the windows.
+"""Charges of consecutive windows to the same subjects: `amount` for each window.
 
-Those of archived releases stay, merged where they differ in nothing but the window; their release
-is the last one that they were merged from.
+Charges of archived releases stay, merged if they differ only in the window. Their release is the
+last of those that were merged.
 """
 
 BALANCES = sa.Table(
@@ -133,7 +133,7 @@ BALANCES = sa.Table(
     _number("release"),
     _bytes("spent"),
 )
-"""What every subject has spent in a horizon: the sum of charges up to and with a release."""
+"""What every subject has spent in a horizon: the sum of charges up to a release, inclusive."""
 
 DELIVERIES = sa.Table(
     "tacit_deliveries",
@@ -145,7 +145,7 @@ DELIVERIES = sa.Table(
     _number("delivered"),
     _bytes("seal"),
 )
-"""How far each outlet is."""
+"""The last delivery to each sink."""
 
 ARCHIVES = sa.Table(
     "tacit_archives",
@@ -163,9 +163,9 @@ ARCHIVES = sa.Table(
     _bytes("settled"),
     _number("created"),
 )
-"""Releases that were moved to files: which, the hash of the last of them, the release after which
-the move itself is a link of the chain, how many answers and charges there are up to the last one,
-each run as it was then, the file with its digest, and the digest of the charges that stay here."""
+"""Releases that were moved to files: their numbers, the hash of the last one, the release after
+which the move is a link of the chain, the number of answers and charges up to the last one, the
+state of each run, the file with its digest, and the digest of the charges that stay here."""
 
 VERIFIED = sa.Table(
     "tacit_verified",
@@ -177,4 +177,4 @@ VERIFIED = sa.Table(
     _number("moment"),
     _bytes("seal"),
 )
-"""At most one row: up to which release everything was verified, and when."""
+"""At most one row: the last verified release, and the time."""

@@ -1,4 +1,4 @@
-"""Versions of ledgers: a new one is laid, an older one brought up to date, a newer one refused."""
+"""Create and upgrade ledgers; refuse those of a newer version."""
 
 from __future__ import annotations
 
@@ -8,48 +8,50 @@ from typing import Final
 
 from tacit.errors import LedgerError
 from tacit.ledger.alchemy import MISSING, sa
-from tacit.ledger.chain import beginning, digest
+from tacit.ledger.chain import digest, hash_beginning
 from tacit.ledger.database import Database, now
 from tacit.ledger.tables import HEAD
 
 VERSION_TABLE: Final = "tacit_version"
 REVISIONS: Final = ("0001", "0002")
-"""All that there were, the present one last."""
+"""All revisions, the current one last."""
 STEPS = Path(__file__).with_name("migrations")
-_LAYING: Final = 0x7461636974
-"""What engines that lay or upgrade a ledger in PostgreSQL at once wait for."""
+_UPGRADE_LOCK: Final = 0x7461636974
+"""The advisory lock for creating or upgrading a ledger in PostgreSQL."""
 
 
-def bring_up_to_date(database: Database, *, create: bool) -> None:
-    """Make sure that the ledger is there and of this version."""
+def upgrade_ledger(database: Database, *, create: bool) -> None:
+    """Create the ledger, or upgrade it to this version, if necessary."""
     with database.reading() as connection:
         found = _revision(connection)
         if found == REVISIONS[-1]:
             return
-        if found is None and (database.read_only or not create or _taken(connection, database)):
-            raise LedgerError(f"{database.name} is not a ledger: it has none of its tables")
+        if found is None and (
+            database.read_only or not create or _is_other_database(connection, database)
+        ):
+            raise LedgerError(f"{database.name} is not a ledger: it has no tables of a ledger")
     if found is not None:
         _check_known(database, found)
     if database.read_only:
         raise LedgerError(
-            f"the ledger {database.name} is of an older version ({found}, now {REVISIONS[-1]});"
-            " the next run with it brings it up to date"
+            f"the ledger {database.name} has an older version ({found}, now {REVISIONS[-1]});"
+            " the next run upgrades it"
         )
     with database.writing() as connection:
         if not database.sqlite:
-            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LAYING)))
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_UPGRADE_LOCK)))
         found = _revision(connection)
-        if found != REVISIONS[-1]:  # or another engine has been quicker
+        if found != REVISIONS[-1]:  # else another engine has upgraded it
             _upgrade(connection)
         if found is None:
-            _begin(connection)
+            _insert_head(connection)
 
 
 def _check_known(database: Database, found: str) -> None:
     if found not in REVISIONS:
         raise LedgerError(
             f"the ledger {database.name} was written by a newer Tacit: its version is {found},"
-            f" this one knows up to {REVISIONS[-1]}; use that Tacit, or upgrade this one"
+            f" this one supports up to {REVISIONS[-1]}; use that Tacit, or upgrade this one"
         )
 
 
@@ -61,8 +63,8 @@ def _revision(connection: sa.Connection) -> str | None:
     return None if found is None else str(found)
 
 
-def _taken(connection: sa.Connection, database: Database) -> bool:
-    """Whether a file is somebody else's database; a server's may hold other tables too."""
+def _is_other_database(connection: sa.Connection, database: Database) -> bool:
+    """Return whether a file is another program's database; servers may have other tables."""
     return database.sqlite and bool(sa.inspect(connection).get_table_names())
 
 
@@ -80,16 +82,16 @@ def _upgrade(connection: sa.Connection) -> None:
     command.upgrade(config, "head")
 
 
-def _begin(connection: sa.Connection) -> None:
-    """The head of a new ledger, before any release."""
-    made, moment = secrets.token_hex(16), now()
+def _insert_head(connection: sa.Connection) -> None:
+    """Insert the head of a new ledger."""
+    identity, moment = secrets.token_hex(16), now()
     row = {
         "one": 1,
-        "id": made,
+        "id": identity,
         "created": moment,
         "releases": 0,
         "answers": 0,
-        "hash": beginning(made, moment),
+        "hash": hash_beginning(identity, moment),
         "subjects": 0,
         "registry": digest(b""),
     }

@@ -1,9 +1,9 @@
-"""Whether a ledger is as it was written: the chain, its registry, and what follows from them.
+"""Verify that a ledger is unchanged: the chain, the registry, and everything derived from them.
 
-Everything is computed again from what is stored. What was verified before is remembered in the
-ledger, so that the next time only what is new is read, and a random sample of the rest. Someone who
-can write to the database could make the whole chain again, or forge what is remembered; against
-that stands a hash that was noted elsewhere, an anchor, and a full verification.
+Everything is computed again from the stored rows. The ledger records what was verified, so the next
+verification reads only new rows and a random sample of the others. An attacker who can write to the
+database could rebuild the whole chain, or forge that record. To detect this, store a hash elsewhere
+(an anchor) and run a full verification.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from tacit.errors import LedgerError
 from tacit.ledger import balances
 from tacit.ledger.alchemy import sa
 from tacit.ledger.archive_file import ArchiveFile, file_digest
-from tacit.ledger.archives import Archives, settled
+from tacit.ledger.archives import Archives, select_settled
 from tacit.ledger.chain import (
     CHARGE,
     DELIVERY,
     RUN,
     VERIFICATION,
     digest,
-    enrolment,
+    hash_charges,
+    hash_registry,
     link,
     seal,
-    settlement,
 )
 from tacit.ledger.codec import unpack_amounts, unpack_names
 from tacit.ledger.database import now
@@ -52,17 +52,17 @@ from tacit.ledger.tables import (
 from tacit.options import option
 
 _AT_ONCE: Final = 64
-"""Rows that are fetched at a time."""
+"""Rows per fetch."""
 _BLOCKS, _BLOCK = 8, 128
-"""Releases that were verified before and are looked at again: so many blocks of so many."""
+"""The sample of releases that were verified before: so many blocks of so many."""
 _BALANCES: Final = 16
 """The same for balances."""
-_OTHER: Final = "its hash is not the one that was noted"
+_OTHER: Final = "its hash differs from the anchor"
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that is not as it was written."""
+    """A part of the ledger that was changed or is missing."""
 
     place: str
     message: str
@@ -73,33 +73,33 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was looked at, and what was found."""
+    """The result of a verification."""
 
     ledger: str
     releases: int
-    """How many there are in all."""
+    """The number of all releases."""
     charges: int
-    """How many of them there are, archived ones included."""
+    """The number of all charges, including archived ones."""
     bodies: int
-    """Releases whose answers are still kept, and were compared with their hash now."""
+    """Releases whose stored answers were compared with their hash now."""
     balances: int
-    """How many were compared with the sum of their charges now."""
+    """How many balances were compared with the sum of their charges now."""
     subjects: int
     hash: str
-    """Of the last release: note it, and you can tell later whether any of this was changed."""
+    """The hash of the last release. Store it elsewhere to detect later changes."""
     faults: tuple[Fault, ...] = ()
     archived: int = 0
     """The last release that was moved to an archive; 0 if none was."""
     since: int = 0
     """Releases up to this one were verified before, and only sampled now."""
     sampled: int = 0
-    """How many of these were looked at again."""
+    """How many of these were checked again."""
     archives: tuple[str, ...] = ()
-    """The archives that were read, and in order."""
+    """The archives that were read, in order."""
 
     @property
     def passed(self) -> bool:
-        """Whether all is as it was written."""
+        """Whether there are no faults."""
         return not self.faults
 
 
@@ -110,10 +110,10 @@ def verify(
     full: bool = False,
     archives: Sequence[Path] = (),
 ) -> Verdict:
-    """Compute what is new since the last verification again, or with `full` everything.
+    """Verify what is new since the last verification, or with `full` everything.
 
-    `anchors` are hashes of releases that were noted before; `archives` are files to be checked
-    too.
+    `anchors` are hashes of releases that you stored elsewhere; `archives` are files to check as
+    well.
     """
     with ledger.database.reading() as connection:
         check = _VerificationPass(
@@ -136,8 +136,8 @@ def verify(
         )
 
 
-def remember(ledger: Ledger, verdict: Verdict) -> None:
-    """Remember in the ledger what was verified, so that the next time goes on from there."""
+def record_verification(ledger: Ledger, verdict: Verdict) -> None:
+    """Record in the ledger what was verified; the next verification continues from there."""
     if not verdict.passed or verdict.releases == 0:
         return
     row = {
@@ -172,7 +172,7 @@ class _VerificationPass:
     files: Sequence[Path]
     archived: int = 0
     since: int = 0
-    """What came up to this release was verified before."""
+    """Releases up to this one were verified before."""
     sampled: int = 0
     charges: int = 0
     bodies: int = 0
@@ -189,32 +189,30 @@ class _VerificationPass:
     _keys: dict[tuple[str, int, int], None] = field(default_factory=dict)
 
     def run(self) -> Iterator[Fault]:
-        """All that is wrong; in the chain, what comes first first."""
+        """Yield all faults; those of the chain in its order."""
         checks: tuple[tuple[str, Callable[[], Iterator[Fault]]], ...] = (
-            ("the registry of subjects", self._registry),
-            ("what was verified before", self._before),
-            ("the archives", self._archives),
-            ("the chain of releases", self._chain),
-            ("the releases that were verified before", self._sample),
-            ("the runs", self._runs),
-            ("the answers", self._bodies),
-            ("the balances", self._balances),
-            ("the deliveries", self._deliveries),
+            ("the registry of subjects", self._check_registry),
+            ("what was verified before", self._check_previous),
+            ("the archives", self._check_archives),
+            ("the chain of releases", self._check_chain),
+            ("the releases that were verified before", self._check_sample),
+            ("the runs", self._check_runs),
+            ("the answers", self._check_bodies),
+            ("the balances", self._check_balances),
+            ("the deliveries", self._check_deliveries),
         )
-        for what, look in checks:
+        for what, check in checks:
             try:
-                yield from look()
+                yield from check()
             except (LedgerError, TypeError, ValueError, AttributeError, KeyError) as error:
-                yield Fault(what, f"holds what cannot be read ({type(error).__name__})")
+                yield Fault(what, f"it cannot be read ({type(error).__name__})")
         for number in self.anchors.keys() - self._anchored:
             yield Fault(f"release {number}", self._not_there(number))
 
     def _not_there(self, number: int) -> str:
         if number <= self.archived:
-            return (
-                f"its hash was noted, and it is archived; name its archive with {option('archive')}"
-            )
-        return "its hash was noted, and it is not there"
+            return f"it has an anchor, but is archived; give its file with {option('archive')}"
+        return "it has an anchor, but is missing"
 
     def _rows(self, query: Any) -> Iterator[Any]:
         with self.connection.execute(query) as result:
@@ -224,29 +222,29 @@ class _VerificationPass:
     def head(self) -> Any:
         rows = list(self._rows(sa.select(HEAD)))
         if len(rows) != 1 or rows[0]["one"] != 1:
-            raise LedgerError("a ledger has one head")
+            raise LedgerError("a ledger must have exactly one head")
         return rows[0]
 
     @cached_property
     def archives(self) -> Archives:
         return Archives.read(self.connection, self.head)
 
-    def _registry(self) -> Iterator[Fault]:
-        """Names stand in unbroken order and give the hash that the head has."""
+    def _check_registry(self) -> Iterator[Fault]:
+        """Check that names are complete and match the hash in the head."""
         hashed = digest(b"")
         self._registries = {0: hashed}
         for row in self._rows(sa.select(SUBJECTS).order_by(SUBJECTS.c.first)):
             place = f"the subjects from {row['first']} on"
             if row["first"] != self.subjects or row["count"] != len(unpack_names(row["names"])):
-                yield Fault(place, "names are missing, or there are too many")
+                yield Fault(place, "there are too few or too many names")
             self.subjects += row["count"]
-            hashed = enrolment(hashed, row["first"], row["count"], row["names"])
+            hashed = hash_registry(hashed, row["first"], row["count"], row["names"])
             self._registries[self.subjects] = hashed
         if (self.head["subjects"], self.head["registry"]) != (self.subjects, hashed):
-            yield Fault("the registry of subjects", "it is not the one that was written")
+            yield Fault("the registry of subjects", "it was changed")
 
-    def _before(self) -> Iterator[Fault]:
-        """What was remembered is as it was written, and about this chain."""
+    def _check_previous(self) -> Iterator[Fault]:
+        """Check that the record of the last verification is unchanged and fits this chain."""
         self.since = self.archived = self.archives.last
         self.charges = self.archives.charges
         rows = list(self._rows(sa.select(VERIFIED)))
@@ -266,92 +264,94 @@ class _VerificationPass:
             self.since = number
             self.charges = int(row["charges"])
 
-    def _archives(self) -> Iterator[Fault]:
-        """Archives follow each other; the charges that stay of them are those that were kept."""
+    def _check_archives(self) -> Iterator[Fault]:
+        """Check that archives are consecutive, and that their charges are unchanged."""
         reached = 0
         for number, row in enumerate(self.archives.rows, 1):
             if (row["number"], row["first"]) != (number, reached + 1) or row["last"] <= reached:
                 yield Fault(f"archive {row['number']}", "it does not follow the one before it")
             reached = row["last"]
         if self.archives.rows:
-            kept = settlement(self._rows(settled(self.archives.last)))
+            kept = hash_charges(self._rows(select_settled(self.archives.last)))
             if kept != self.archives.rows[-1]["settled"]:
                 yield Fault("the charges of archived releases", "they were changed")
             if self.since == self.archives.last:
-                for row in self._rows(settled(self.archives.last)):
+                for row in self._rows(select_settled(self.archives.last)):
                     self._keys[row["private"], row["horizon"], row["horizon_start"]] = None
         for path in self.files:
-            yield from self._archive(path)
+            yield from self._check_archive(path)
 
-    def _archive(self, path: Path) -> Iterator[Fault]:
-        """A file is the one that was written, and its chain joins those of its neighbours."""
+    def _check_archive(self, path: Path) -> Iterator[Fault]:
+        """Check that a file is unchanged, and that its chain fits those before and after it."""
         checksum = file_digest(path)
         found = [row for row in self.archives.rows if row["digest"] == checksum]
         if not found:
             yield Fault(str(path), "it is not an archive of this ledger, or was changed")
             return
         row = found[0]
-        earlier = self.archives.up_to(row["number"] - 1)
+        earlier = self.archives.truncate(row["number"] - 1)
         file = ArchiveFile(path)
         try:
             head = file.head
             if (head.first, head.last, head.previous) != (row["first"], row["last"], earlier.hash):
-                yield Fault(str(path), "it does not join the releases before it")
+                yield Fault(str(path), "it does not match the releases before it")
             number, hashed, answers = earlier.last, earlier.hash, earlier.answers
             for release in file.rows():
-                before = self.archives.joined(number, hashed)
+                before = self.archives.chain_hash(number, hashed)
                 charges = [seal(CHARGE, charge) for charge in release["charges"]]
                 number, body = number + 1, release["body"]
-                yield from self._release(release, number, answers, link(before, release, charges))
+                yield from self._check_release(
+                    release, number, answers, link(before, release, charges)
+                )
                 if body is not None and digest(body) != release["digest"]:
                     yield Fault(f"release {release['number']}", "its answers were changed")
                 hashed, answers = release["hash"], answers + release["answers"]
             if (number, hashed, answers) != (row["last"], row["hash"], row["answers"]):
-                yield Fault(str(path), "it does not join the releases after it")
+                yield Fault(str(path), "it does not match the releases after it")
             self.read.append(str(path))
         finally:
             file.close()
 
-    def _chain(self) -> Iterator[Fault]:
-        """Every release follows from the one before; the head has the last of them."""
-        number, before, answers = yield from self._start()
+    def _check_chain(self) -> Iterator[Fault]:
+        """Check that every release matches the one before it, and the head matches the last."""
+        number, before, answers = yield from self._find_start()
         charges = self._charges(number)
         pending = next(charges, None)
         query = sa.select(RELEASES).where(RELEASES.c.number > number).order_by("number")
         hashed = before
         for row in self._rows(query):
-            before = self.archives.joined(number, hashed)
+            before = self.archives.chain_hash(number, hashed)
             number += 1
             while pending is not None and pending[0] < row["number"]:
-                yield Fault(f"release {pending[0]}", "it has charges and is not there")
+                yield Fault(f"release {pending[0]}", "it has charges but is missing")
                 pending = next(charges, None)
             own: list[bytes] = []
             if pending is not None and pending[0] == row["number"]:
                 own, pending = pending[1], next(charges, None)
-            yield from self._release(row, number, answers, link(before, row, own))
+            yield from self._check_release(row, number, answers, link(before, row, own))
             hashed, answers = row["hash"], answers + row["answers"]
         if pending is not None:
-            yield Fault(f"release {pending[0]}", "it has charges and is not there")
+            yield Fault(f"release {pending[0]}", "it has charges but is missing")
         self.last, self.last_hash = number, hashed.hex()
-        end = (number, answers, self.archives.joined(number, hashed))
+        end = (number, answers, self.archives.chain_hash(number, hashed))
         if (self.head["releases"], self.head["answers"], self.head["hash"]) != end:
-            yield Fault("the head", "the chain does not end where it says; releases are missing")
+            yield Fault("the head", "it does not match the end of the chain; releases are missing")
 
-    def _start(self) -> Generator[Fault, None, tuple[int, bytes, int]]:
-        """Where the chain goes on: a release's number, its hash, and the answers up to it."""
+    def _find_start(self) -> Generator[Fault, None, tuple[int, bytes, int]]:
+        """Find where to start: a release's number, its hash, and the number of answers up to it."""
         archives = self.archives
         early = sa.select(RELEASES.c.number).where(RELEASES.c.number <= archives.last)
         for number in self.connection.execute(early).scalars():
-            yield Fault(f"release {number}", "it was archived before, and is there again")
-        yield from self._anchors()
+            yield Fault(f"release {number}", "it was archived, but is in the ledger again")
+        yield from self._check_anchors()
         if self.since == archives.last:
             return archives.last, archives.hash, archives.answers
         query = sa.select(RELEASES).where(RELEASES.c.number == self.since)
         (row,) = self._rows(query)
         return self.since, row["hash"], row["first_id"] + row["answers"]
 
-    def _anchors(self) -> Iterator[Fault]:
-        """Releases that are not read again have the hashes that were noted."""
+    def _check_anchors(self) -> Iterator[Fault]:
+        """Check the anchors of releases that are not read again."""
         known = {row["last"]: bytes(row["hash"]) for row in self.archives.rows}
         for number in sorted(self.anchors.keys() - self._anchored):
             query = sa.select(RELEASES.c.hash).where(RELEASES.c.number == number)
@@ -361,22 +361,22 @@ class _VerificationPass:
                 if stored.hex() != self.anchors[number]:
                     yield Fault(f"release {number}", _OTHER)
 
-    def _release(self, row: Any, number: int, answers: int, hashed: bytes) -> Iterator[Fault]:
+    def _check_release(self, row: Any, number: int, answers: int, hashed: bytes) -> Iterator[Fault]:
         place = f"release {row['number']}"
         self._runs_of[row["number"]] = row["run"]
         if row["number"] != number:
-            yield Fault(place, f"release {number} was to follow here")
+            yield Fault(place, f"release {number} is expected here")
         if row["hash"] != hashed:
             yield Fault(place, "the link is broken: this release or one of its charges was changed")
         elif row["first_id"] != answers or self._registries.get(row["subjects"]) != row["registry"]:
-            yield Fault(place, "it does not follow from the releases and subjects before it")
+            yield Fault(place, "it does not match the releases and subjects before it")
         if row["number"] in self.anchors:
             self._anchored.add(row["number"])
             if self.anchors[row["number"]] != hashed.hex():
                 yield Fault(place, _OTHER)
 
     def _charges(self, after: int) -> Iterator[tuple[int, list[bytes]]]:
-        """The hashes of each release's charges."""
+        """Yield the hashes of each release's charges."""
         query = sa.select(CHARGES).where(CHARGES.c.release > after)
         query = query.order_by(CHARGES.c.release, CHARGES.c.place)
         for release, rows in groupby(self._rows(query), lambda row: int(row["release"])):
@@ -387,8 +387,8 @@ class _VerificationPass:
                 hashes.append(seal(CHARGE, row))
             yield release, hashes
 
-    def _sample(self) -> Iterator[Fault]:
-        """Some of what was verified before, by lot: each link, its charges and its answers."""
+    def _check_sample(self) -> Iterator[Fault]:
+        """Check a random sample of what was verified before: links, charges and answers."""
         first, last = self.archives.last + 1, self.since
         if last < first:
             return
@@ -396,9 +396,9 @@ class _VerificationPass:
         blocks = {chance.randint(first, last) // _BLOCK for _ in range(_BLOCKS)}
         for block in sorted(blocks):
             begin, end = max(first, block * _BLOCK), min(last, (block + 1) * _BLOCK - 1)
-            yield from self._block(begin, end)
+            yield from self._check_block(begin, end)
 
-    def _block(self, begin: int, end: int) -> Iterator[Fault]:
+    def _check_block(self, begin: int, end: int) -> Iterator[Fault]:
         rows = list(
             self._rows(
                 sa.select(RELEASES)
@@ -423,35 +423,35 @@ class _VerificationPass:
             if not rows or rows[0]["number"] != number:
                 yield Fault(f"release {number}", "it is missing")
                 return
-            row, stands = rows.pop(0), self.archives.joined(number - 1, hashed)
-            right = link(stands, row, charges.get(number, []))
-            yield from self._release(row, number, answers, right)
+            row, previous = rows.pop(0), self.archives.chain_hash(number - 1, hashed)
+            right = link(previous, row, charges.get(number, []))
+            yield from self._check_release(row, number, answers, right)
             if bodies.get(number, row["digest"]) != row["digest"]:
                 yield Fault(f"release {number}", "its answers were changed")
             hashed, answers = row["hash"], answers + row["answers"]
             self.sampled += 1
 
-    def _runs(self) -> Iterator[Fault]:
-        """Every run stands where its last release left it, and has its checkpoint."""
+    def _check_runs(self) -> Iterator[Fault]:
+        """Check that every run matches its last release and its checkpoint."""
         query = sa.select(CHECKPOINTS)
         kept = {row["run"]: digest(row["checkpoint"]) for row in self._rows(query)}
-        traces = {*self._runs_of.values(), *self.archives.runs}
+        known = {*self._runs_of.values(), *self.archives.runs}
         for row in self._rows(sa.select(RUNS).order_by(RUNS.c.run)):
             place = f"the run '{row['run']}'"
-            traces.discard(row["run"])
+            known.discard(row["run"])
             self._dropped[row["run"]] = row["dropped"]
-            last = self._last(row["run"])
-            stands = (row["released"], row["until"]) == (last.number, last.until)
+            last = self._find_last(row["run"])
+            matches = (row["released"], row["until"]) == (last.number, last.until)
             if row["seal"] != seal(RUN, row):
                 yield Fault(place, "its state was changed")
-            elif not stands or row["epoch"] < last.epoch:
-                yield Fault(place, "it does not stand where its last release left it")
+            elif not matches or row["epoch"] < last.epoch:
+                yield Fault(place, "it does not match its last release")
             if kept.pop(row["run"], None) != row["checkpoint"]:
                 yield Fault(place, "its checkpoint was changed")
-        for run in sorted(traces | kept.keys()):
-            yield Fault(f"the run '{run}'", "it is not there, though it has left traces")
+        for run in sorted(known | kept.keys()):
+            yield Fault(f"the run '{run}'", "it is missing, but there are rows that belong to it")
 
-    def _last(self, run: str) -> _Last:
+    def _find_last(self, run: str) -> _Last:
         query = sa.select(RELEASES).where(RELEASES.c.run == run)
         rows = list(self._rows(query.order_by(RELEASES.c.number.desc()).limit(1)))
         if rows:
@@ -464,8 +464,8 @@ class _VerificationPass:
             else _Last(before.number, before.epoch, before.until)
         )
 
-    def _bodies(self) -> Iterator[Fault]:
-        """Answers are those that were released; none is missing that is to be kept."""
+    def _check_bodies(self) -> Iterator[Fault]:
+        """Check that answers are unchanged, and that none is missing."""
         digests = sa.select(RELEASES.c.number, RELEASES.c.digest)
         digests = digests.where(RELEASES.c.number > self.since).order_by("number")
         expected = {row["number"]: row["digest"] for row in self._rows(digests)}
@@ -477,36 +477,36 @@ class _VerificationPass:
             if expected.pop(row["release"], None) != digest(row["body"]):
                 yield Fault(place, "its answers were changed")
             elif row["release"] <= self._dropped.get(self._runs_of[row["release"]], 0):
-                yield Fault(place, "its answers were dropped before, and are there again")
+                yield Fault(place, "its answers were deleted, but are in the ledger again")
             self.bodies += 1
         for number in expected:
             if number > self._dropped.get(self._runs_of.get(number, ""), 0):
                 yield Fault(f"release {number}", "its answers are missing")
 
-    def _balances(self) -> Iterator[Fault]:
-        """Every balance is the sum of the charges in its horizon.
+    def _check_balances(self) -> Iterator[Fault]:
+        """Check that every balance is the sum of the charges in its horizon.
 
-        Of those that nobody has charged since the last verification, and whose horizon was over
-        then, only some are looked at, by lot.
+        It checks only a random sample of balances without charges since the last verification
+        whose horizon had ended by then.
         """
         query = sa.select(BALANCES).order_by(*BALANCES.primary_key)
-        for row in self._rows(self._due(query).execution_options(yield_per=1)):
+        for row in self._rows(self._select_balances(query).execution_options(yield_per=1)):
             self.balances += 1
             key = (row["private"], row["horizon"], row["horizon_start"])
             place = f"the balance of {key[0]} from {key[2]} us on"
             known = key in self._keys or self.since > self.archives.last
             self._keys.pop(key, None)
-            spent, latest = balances.total(self.connection, key)
+            spent, latest = balances.sum_charges(self.connection, key)
             right = np.array_equal(spent, unpack_amounts(row["spent"]))
-            # Merged charges know only the last release that they were merged from.
+            # Merged charges have only the last of their releases.
             merged = row["release"] <= self.archives.last and row["release"] <= latest
             if not known or not right or not (row["release"] == latest or merged):
                 yield Fault(place, "it is not the sum of the charges in its horizon")
         for private, _, start in self._keys:
-            yield Fault(f"the balance of {private} from {start} us on", "it is not there")
+            yield Fault(f"the balance of {private} from {start} us on", "it is missing")
 
-    def _due(self, query: Any) -> Any:
-        """The balances that are compared with their charges."""
+    def _select_balances(self, query: Any) -> Any:
+        """Return the query for the balances to check."""
         if self.since == self.archives.last:
             return query
         reached = sa.select(RELEASES.c.first).where(RELEASES.c.number == self.since)
@@ -526,14 +526,14 @@ class _VerificationPass:
         open_then = BALANCES.c.horizon_start + BALANCES.c.horizon > moment
         return query.where(sa.or_(new, open_then, *sampled))
 
-    def _deliveries(self) -> Iterator[Fault]:
-        """No outlet is further than its run."""
+    def _check_deliveries(self) -> Iterator[Fault]:
+        """Check that no sink is ahead of its run."""
         for row in self._rows(sa.select(DELIVERIES)):
-            place = f"the outlet '{row['outlet']}' of the run '{row['run']}'"
+            place = f"the sink '{row['outlet']}' of the run '{row['run']}'"
             number = row["release"]
             query = sa.select(RELEASES.c.run).where(RELEASES.c.number == number)
             archived = 0 < number <= self.archives.last and row["run"] in self.archives.runs
             if row["seal"] != seal(DELIVERY, row):
-                yield Fault(place, "how far it is was changed")
+                yield Fault(place, "its position was changed")
             elif number and not archived and self.connection.execute(query).scalar() != row["run"]:
-                yield Fault(place, "it has delivered a release that is not there")
+                yield Fault(place, "it has a release that is missing in the ledger")

@@ -1,1 +1,1 @@
-"""The whole flow, from tuples to answers."""
+"""From tuples to answers: the run loop, the engine, sources and sinks."""

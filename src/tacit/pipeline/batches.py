@@ -1,7 +1,7 @@
-"""Tuples on their way from a source into windows: slot, time and event types of each.
+"""Batches of tuples between sources and windows: slot, time and event types of each tuple.
 
-`Rows` are what a source gave. An `EventBatch` is what they mean, for one source in its order. A
-`MergedBatch` holds the tuples of all sources in the order in which they count as having arrived.
+`Rows` come from a source. An `EventBatch` has the events of these rows, for one source in its
+order. A `MergedBatch` holds the tuples of all sources in order of arrival.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from tacit.windows.clock import REACH
 
 @dataclass(frozen=True, slots=True)
 class ReadPosition:
-    """Where rows stand in the input that they were read from."""
+    """The position of rows in the input that they were read from."""
 
     number: int
-    """Which of the inputs."""
+    """The number of the input."""
     token: Any
-    """Where the source is resumed to read them again."""
+    """Where to resume the source to read them again."""
     before: int
-    """How many rows lie between there and the first of them."""
+    """How many rows there are between the token and the first of them."""
     receipt: Any
-    """What to acknowledge when they, and all before them, are safe."""
+    """What to acknowledge when they and all rows before them are safe."""
 
 
 @dataclass(slots=True)
 class Rows:
-    """Rows of a stream, and what they are called where they come from."""
+    """Rows of a stream, and their origin."""
 
     stream: str
     table: pa.RecordBatch
@@ -44,13 +44,13 @@ class Rows:
     first: int = 1
     """The number of the first row there."""
     numbers: NDArray[np.int64] | None = None
-    """The number of every row, where they do not simply count up."""
+    """The number of every row, if they are not consecutive."""
     raw: pa.RecordBatch | None = None
-    """The rows as they came, where columns of `table` were converted."""
+    """The original rows, if columns of `table` were converted."""
     position: ReadPosition | None = None
 
-    def number(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The numbers, in their source, of these rows of the table."""
+    def number_rows(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the numbers in the source of these rows of the table."""
         return rows + self.first if self.numbers is None else self.numbers[rows]
 
 
@@ -60,26 +60,26 @@ class EventBatch:
 
     times: NDArray[np.int64]
     slots: NDArray[np.int32]
-    """Whose tuples they are; negative for those of no registered subject."""
+    """The slot of each tuple's subject; negative if it is not registered."""
     masks: NDArray[np.uint64]
     """`[tuple][word]`: the event types of each."""
     rows: Rows
     first: int = 0
     """The row of the first tuple."""
     before: int = NO_TIME
-    """The source's progress before the first of them."""
+    """The source's progress before the first tuple."""
 
-    def progress(self, before: int, future: int) -> NDArray[np.int64]:
-        """The source's progress at each tuple."""
+    def track_progress(self, before: int, future: int) -> NDArray[np.int64]:
+        """Compute the source's progress at each tuple."""
         times = np.where(self.slots >= 0, self.times, NO_TIME)
         return running_progress(times, before, future)
 
-    def reached(self, before: int) -> int:
-        """The source's progress after all of these tuples."""
+    def last_progress(self, before: int) -> int:
+        """Return the source's progress after all of these tuples."""
         return _reached(self.times, self.slots, before)
 
-    def piece(self, begin: int, end: int, slots: NDArray[np.int32] | None = None) -> EventBatch:
-        """Some of these tuples in a row, perhaps with other slots."""
+    def slice(self, begin: int, end: int, slots: NDArray[np.int32] | None = None) -> EventBatch:
+        """Return consecutive tuples of these, optionally with other slots."""
         if slots is None:
             slots = self.slots[begin:end]
         if (begin, end) == (0, len(self.times)):
@@ -95,24 +95,24 @@ class EventBatch:
 
 @dataclass(slots=True)
 class MergedBatch:
-    """Tuples of all sources in order of arrival, and the rows that they were."""
+    """Tuples of all sources in order of arrival, and the rows that they come from."""
 
     times: NDArray[np.int64]
     slots: NDArray[np.int32]
     masks: NDArray[np.uint64]
     origins: Sequence[Rows]
     part: NDArray[np.int32] | None = None
-    """Which of the origins each tuple is from; None where there is only one."""
+    """The number of each tuple's origin; None if there is only one."""
     row: NDArray[np.int64] | None = None
-    """The row of each tuple in its origin's table; None where they count from 0."""
+    """The row of each tuple in its origin's table; None if they count from 0."""
     progress: NDArray[np.int64] | None = None
-    """Its source's progress at each tuple; None where there is only one source."""
+    """The progress of its source at each tuple; None if there is only one source."""
     before: int = NO_TIME
-    """The source's progress before all of them, where there is only one."""
+    """The source's progress before all tuples, if there is only one source."""
 
     @classmethod
-    def of_one(cls, batch: EventBatch) -> MergedBatch:
-        """Tuples of one source."""
+    def from_batch(cls, batch: EventBatch) -> MergedBatch:
+        """Wrap the tuples of one source."""
         row = None
         if batch.first:
             row = np.arange(batch.first, batch.first + len(batch.times))
@@ -126,7 +126,7 @@ class MergedBatch:
     def trace(
         self, places: NDArray[np.int64]
     ) -> Iterator[tuple[Rows, NDArray[np.int64], NDArray[np.int64]]]:
-        """Where the tuples at these places come from: rows, which of them, and their places."""
+        """Yield the origin of the tuples at these places: rows, row numbers, and places."""
         rows = places if self.row is None else self.row[places]
         if self.part is None:
             yield self.origins[0], rows, places
@@ -136,8 +136,8 @@ class MergedBatch:
             chosen = parts == number
             yield self.origins[number], rows[chosen], places[chosen]
 
-    def inserted_rows(self, inserted: int) -> Iterator[tuple[Rows, int, int]]:
-        """For each origin: how many of its rows are among the first tuples, and the progress."""
+    def count_inserted(self, inserted: int) -> Iterator[tuple[Rows, int, int]]:
+        """Yield for each origin how many of its rows are inserted, and its progress."""
         for number, origin in enumerate(self.origins):
             last = inserted - 1
             if self.part is not None:
@@ -146,7 +146,7 @@ class MergedBatch:
             if last < 0:
                 if self.row is None:
                     yield origin, 0, self.before
-                continue  # none of it yet, or none of it since the last time
+                continue  # nothing yet, or nothing since the last call
             rows = last + 1 if self.row is None else int(self.row[last]) + 1
             yield origin, rows, self._progress_at(last)
 
@@ -163,7 +163,7 @@ def _reached(times: NDArray[np.int64], slots: NDArray[np.int32], before: int) ->
 
 @compiled
 def running_progress(times: NDArray[np.int64], before: int, future: int) -> NDArray[np.int64]:
-    """The progress at each tuple, given the progress before the first of them."""
+    """Compute the progress at each tuple, given the progress before the first."""
     progress = np.empty(len(times), np.int64)
     now = np.int64(before)
     for number in range(len(times)):

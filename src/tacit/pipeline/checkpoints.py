@@ -1,4 +1,4 @@
-"""Checkpoints: an engine's state and how far its sources were taken, as bytes for the ledger."""
+"""Checkpoints: an engine's state and the positions of its sources, as bytes for the ledger."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _CODEC: Final = pa.Codec("zstd", 1)
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A moment at which the state and the positions agree."""
+    """The state and the positions at one moment."""
 
     fingerprint: str
     """The specification's."""
     positions: Positions
     snapshot: bytes
     private: bool
-    """Whether the noise of this run may be released as private: not where it has a seed."""
+    """Whether the noise of this run is private: it has no seed."""
 
     def to_bytes(self) -> bytes:
-        """All of it; the snapshot compressed."""
+        """Encode the checkpoint; the snapshot is compressed."""
         plain = {
             "format": _FORMAT,
             "fingerprint": self.fingerprint,
@@ -44,7 +44,7 @@ class Checkpoint:
 
     @classmethod
     def from_bytes(cls, given: bytes) -> Checkpoint:
-        """What `to_bytes` gave."""
+        """Decode what `to_bytes` returned."""
         try:
             magic, length, size = _HEAD.unpack_from(given)
             end = _HEAD.size + length
@@ -56,5 +56,5 @@ class Checkpoint:
         except (ValueError, KeyError, OSError, struct.error, pa.ArrowException) as error:
             raise StateError(
                 "the ledger's checkpoint of this run cannot be read: it is damaged, or was written"
-                f" by another version; begin another run with {option('name')}, or restore a backup"
+                f" by another version; start another run with {option('name')}, or restore a backup"
             ) from error

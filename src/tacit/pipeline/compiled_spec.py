@@ -1,4 +1,4 @@
-"""What a specification asks to be done with tuples, compiled; it holds no state."""
+"""A specification compiled for use: extractors, column types and the evaluator. No state."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tacit.spec.specification import Specification
 
 
 class SourceColumns(Protocol):
-    """What a source says about its columns."""
+    """What a source knows about its columns."""
 
     @property
     def textual(self) -> bool:
@@ -31,20 +31,20 @@ class SourceColumns(Protocol):
 
     @property
     def keyed(self) -> bool:
-        """Whether rows name their own columns."""
+        """Whether each row names its own columns."""
 
     def schema(self) -> pa.Schema:
-        """The columns and their own types."""
+        """Return the columns and their own types."""
 
     def declared_types(self) -> Mapping[str, ColumnType]:
-        """The types that its address declares."""
+        """Return the column types that its address declares."""
 
 
 class CompiledSpec:
-    """A specification's event types and what is asked of windows, ready to be used.
+    """A specification with its event extractors and its evaluator of windows.
 
-    By default the true answers are asked for. `recorded` are the column types that a plan knows
-    from history.
+    The default evaluator computes the true answers. `recorded` are the column types that a plan
+    recorded from history.
     """
 
     def __init__(
@@ -70,23 +70,23 @@ class CompiledSpec:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What answers are called."""
+        """The names of the answers."""
         return self.evaluator.names
 
     def columns(self, stream: str) -> tuple[str, ...]:
-        """The columns of a stream that are read."""
+        """Return the columns of a stream that are read."""
         compared = self.evaluator.attributes.get(stream, ())
         return tuple(dict.fromkeys((*self.extractors[stream].columns, *compared)))
 
     def column_types(self, stream: str, source: SourceColumns) -> ColumnTypes:
-        """The types that the columns of a source get."""
-        schema = source.schema()  # a folder knows only then what its files are
+        """Return the types to which the columns of a source are converted."""
+        schema = source.schema()  # a folder determines its format only here
         if source.textual:
             return self.types.text_types(stream, self.columns(stream), source.declared_types())
         return self.types.declared_types(stream, schema)
 
     def schema(self, stream: str, source: SourceColumns) -> pa.Schema:
-        """The columns of a source after conversion, as far as they are read."""
+        """Return the columns that are read from a source, with their types after conversion."""
         types = self.column_types(stream, source)
         schema = source.schema()
         if source.keyed:
@@ -94,7 +94,7 @@ class CompiledSpec:
         return types.schema(schema)
 
     def check(self, schemas: Sequence[tuple[str, pa.Schema]]) -> None:
-        """Raise SchemaError with all that sources of streams lack, and all unfit columns."""
+        """Raise SchemaError with all missing columns and all columns of a wrong type."""
         faults = []
         for stream, schema in schemas:
             try:
@@ -110,7 +110,7 @@ class CompiledSpec:
         }
         for condition in (found for part in self.evaluator.queries for found in part.conditions):
             if not frames.keys() >= condition.attributes.keys():
-                continue  # a stream whose sources are empty has no columns to be unfit
+                continue  # a stream whose sources are empty has no columns
             try:
                 condition.check(frames)
             except SchemaError as error:
@@ -120,9 +120,9 @@ class CompiledSpec:
             raise SchemaError("\n".join(faults))
 
     def _find_mixed_types(self, schemas: Sequence[tuple[str, pa.Schema]]) -> list[str]:
-        """Compared columns whose types differ between the sources of a stream.
+        """Find compared columns whose types differ between the sources of a stream.
 
-        Their values meet in one window. Which types meet must not depend on the tuples there.
+        Their values are compared in one window. The types must not depend on the tuples there.
         """
         faults = []
         for stream, columns in self.evaluator.attributes.items():
@@ -143,7 +143,7 @@ class CompiledSpec:
         return faults
 
     def extract(self, rows: Rows, subjects: Subjects, *, learn: bool) -> EventBatch:
-        """The events that rows of a stream give."""
+        """Extract the events from rows of a stream."""
         config = self.spec.streams[rows.stream]
         column = rows.table.column(config.subject)
         slots = subjects.learn(column) if learn else subjects.slots(column)

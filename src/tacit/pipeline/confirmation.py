@@ -1,4 +1,4 @@
-"""Tuples of a source, each as soon as it is known whether those after it confirm its time."""
+"""Delay the tuples of a source until later tuples confirm or refute their times."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tacit.pipeline.batches import EventBatch
 from tacit.windows.jumps import Jumps
 
 
-def confirmed(
+def confirm(
     source: Iterable[EventBatch], jumps: Jumps, front: int = NO_TIME
 ) -> Iterator[EventBatch]:
-    """All tuples of a source; `front` is how far it was before."""
+    """Check all tuples of a source; `front` is its progress before them."""
     confirmation = Confirmation(jumps, front)
     for batch in source:
         yield from confirmation.add(batch)
@@ -23,10 +23,10 @@ def confirmed(
 
 
 class Confirmation:
-    """Holds tuples back until it is decided whether their times are refused: at most a few.
+    """Holds the few tuples for which it is not decided yet whether their times are refused.
 
-    They come out in the same order, in other pieces, with marks in place of slots where times are
-    refused. `front` is how far the source was before.
+    It returns them in the same order, in other batches. Where a time is refused, a mark replaces
+    the slot. `front` is the source's progress before the first tuple.
     """
 
     def __init__(self, jumps: Jumps, front: int = NO_TIME) -> None:
@@ -35,12 +35,12 @@ class Confirmation:
         self._waiting: list[EventBatch] = []
 
     def add(self, batch: EventBatch) -> list[EventBatch]:
-        """The tuples that are decided, now that these have come."""
+        """Add tuples and return those that are decided now."""
         self._waiting.append(batch)
         return self._decide(ended=False)
 
     def finish(self) -> list[EventBatch]:
-        """The tuples that are left, now that there are no more."""
+        """End the input and return the tuples that are left."""
         return self._decide(ended=True)
 
     def _decide(self, *, ended: bool) -> list[EventBatch]:
@@ -57,10 +57,10 @@ class Confirmation:
             end = begin + len(batch.times)
             stop = max(begin, min(done, end))
             if stop > begin or done >= end:
-                piece = batch.piece(0, stop - begin, slots[begin:stop])
+                piece = batch.slice(0, stop - begin, slots[begin:stop])
                 decided.append(replace(piece, before=self._front))
-                self._front = front if stop == done else piece.reached(self._front)
+                self._front = front if stop == done else piece.last_progress(self._front)
             if done < end:
-                self._waiting.append(batch.piece(stop - begin, end - begin))
+                self._waiting.append(batch.slice(stop - begin, end - begin))
             begin = end
         return decided

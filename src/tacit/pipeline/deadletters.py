@@ -1,4 +1,4 @@
-"""Dead letters: tuples that were refused, and why. They are for the operator alone."""
+"""Dead letters: refused tuples and the reasons. They are for the operator only."""
 
 from __future__ import annotations
 
@@ -30,11 +30,10 @@ _SCHEMA = {
 
 
 class DeadLetters:
-    """Writes refused tuples as JSON lines, readable by their owner alone, and counts them.
+    """Writes refused tuples as JSON lines, readable by the owner only, and counts them.
 
-    The file appears with the first letter, or at once with `always`; letters of an
-    earlier run under the same name are removed, unless they are to be kept. Without a path
-    they are only counted.
+    The file is created with the first entry, or immediately with `always`. A file of an earlier run
+    is replaced, or appended to with `keep`. Without a path tuples are only counted.
     """
 
     def __init__(
@@ -47,21 +46,21 @@ class DeadLetters:
         self._file: IO[bytes] | None = None
         if path is not None:
             if path.exists() and not path.is_file():
-                raise SinkError(f"{path} is there and is not a regular file; choose another name")
+                raise SinkError(f"{path} exists and is not a regular file; choose another name")
             if not keep:
                 path.unlink(missing_ok=True)
             if always:
                 self._open()
 
     @classmethod
-    def into(cls, file: IO[bytes]) -> DeadLetters:
-        """Dead letters that are written to an open file."""
-        letters = cls()
-        letters._file = file
-        return letters
+    def to_file(cls, file: IO[bytes]) -> DeadLetters:
+        """Write dead letters to an open file."""
+        dead_letters = cls()
+        dead_letters._file = file
+        return dead_letters
 
-    def lines(self, stream: str, source: str, rejected: Sequence[Rejected]) -> None:
-        """Add lines that could not be read."""
+    def add_lines(self, stream: str, source: str, rejected: Sequence[Rejected]) -> None:
+        """Add unreadable lines."""
         for line in rejected:
             self.counts[stream, line.reason] += 1
         self._write(
@@ -77,7 +76,7 @@ class DeadLetters:
             source,
         )
 
-    def rows(
+    def add_rows(
         self,
         rows: Rows,
         chosen: NDArray[np.int64],
@@ -89,12 +88,12 @@ class DeadLetters:
         if not len(chosen):
             return
         self.counts[rows.stream, reason] += len(chosen)
-        if self._nowhere:
+        if self._counts_only:
             return
-        came = rows.table if rows.raw is None else rows.raw
-        frame = pl.DataFrame(pa.Table.from_batches([came]))[chosen]
+        original = rows.table if rows.raw is None else rows.raw
+        frame = pl.DataFrame(pa.Table.from_batches([original]))[chosen]
         columns = {
-            "place": pl.Series(rows.number(chosen)),
+            "place": pl.Series(rows.number_rows(chosen)),
             "reason": pl.Series([reason]).new_from_index(0, len(chosen)),
             "raw": frame.select(pl.struct(pl.all()).struct.json_encode()).to_series(),
         }
@@ -105,7 +104,7 @@ class DeadLetters:
         self._write(pl.DataFrame(columns), rows.stream, rows.source)
 
     def close(self) -> None:
-        """Put everything on the disk."""
+        """Close the file."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -116,15 +115,15 @@ class DeadLetters:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _write(self, letters: pl.DataFrame, stream: str, source: str) -> None:
-        if self._nowhere or not letters.height:
+    def _write(self, entries: pl.DataFrame, stream: str, source: str) -> None:
+        if self._counts_only or not entries.height:
             return
         missing = [
             pl.lit(None, kind).alias(name)
             for name, kind in _SCHEMA.items()
-            if name not in letters.columns
+            if name not in entries.columns
         ]
-        whole = letters.with_columns(missing).with_columns(
+        whole = entries.with_columns(missing).with_columns(
             stream=pl.lit(stream), source=pl.lit(source)
         )
         try:
@@ -138,12 +137,12 @@ class DeadLetters:
             ) from error
 
     @property
-    def _nowhere(self) -> bool:
+    def _counts_only(self) -> bool:
         return self.path is None and self._file is None
 
     def _open(self) -> IO[bytes]:
         path = self.path
-        assert path is not None, "letters that are only counted are not written"
+        assert path is not None, "without a path nothing is written"
         try:
             number = os.open(path, os.O_WRONLY | os.O_CREAT | self._how, 0o600)
         except OSError as error:
@@ -155,7 +154,7 @@ class DeadLetters:
 
 
 def _times(times: NDArray[np.int64]) -> pl.Series:
-    """ISO 8601 in UTC; as it is where the calendar does not reach that far; null where none is."""
+    """Format times as ISO 8601 in UTC, or as numbers beyond the calendar; no time is null."""
     numbers = pl.Series("time", times)
     known = numbers.set(numbers == NO_TIME, None)
     sane = known.is_between(-62_135_596_800_000_000, 253_402_300_799_999_999)

@@ -1,8 +1,8 @@
-"""Event types by what they are, whatever they are called.
+"""Compare event types by their definitions instead of their names.
 
-A reload may rename a type, or give its name to another condition. What was private before is
-therefore recognised by its definition: the stream, the condition in the form in which it is
-evaluated, the types of the columns that it reads, and the geometry of the areas.
+A reload may rename a type, or give its name to another condition. So types that were private
+before are recognised by their definition: the stream, the parsed condition, the types of the
+columns that it reads, and the geometry of the areas.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from tacit.privacy.policies import Policies
 from tacit.spec.columntypes import SpecColumns
 
 
-def definition(columns: SpecColumns, name: str) -> str:
-    """What makes a tuple an event of this type: the same text only for the same predicate.
+def format_definition(columns: SpecColumns, name: str) -> str:
+    """Format the definition of an event type as text: equal texts mean equal predicates.
 
-    Two types with different texts may still mean the same. GeoJSON must be written out.
+    Two types with different texts may still be equivalent. GeoJSON must be inline.
     """
     spec = columns.spec
     event = spec.events[name]
@@ -39,25 +39,30 @@ def definition(columns: SpecColumns, name: str) -> str:
     return json.dumps(parts, sort_keys=True, default=str)
 
 
-def public_before(old: SpecColumns, new: SpecColumns) -> NDArray[np.uint64]:
-    """`[policy][word]`: the types of `new` that show nothing which `old` keeps private.
+def find_public_types(old: SpecColumns, new: SpecColumns) -> NDArray[np.uint64]:
+    """Find the types of `new` that reveal nothing that is private in `old`: `[policy][word]`.
 
-    Policies are those of `old`. A type is among them if a type with the same definition was
-    public, or if its tuples cannot have been private ones: no type of its stream was private.
+    The policies are those of `old`. A type is included if a type with the same definition was
+    public, or if no type of its stream was private.
     """
     types, events = new.spec.types, new.spec.events
     policies = Policies(old.spec).policies
     public = np.zeros((len(policies), -(-len(events) // 64)), np.uint64)
     for place, policy in enumerate(policies):
-        shown = {definition(old, name) for name in old.spec.events if name not in policy.private}
-        guarded = {old.spec.events[name].stream for name in policy.private}
+        public_definitions = {
+            format_definition(old, name) for name in old.spec.events if name not in policy.private
+        }
+        private_streams = {old.spec.events[name].stream for name in policy.private}
         for name, number in types.items():
-            if definition(new, name) in shown or events[name].stream not in guarded:
+            if (
+                format_definition(new, name) in public_definitions
+                or events[name].stream not in private_streams
+            ):
                 public[place, number // 64] |= np.uint64(1) << np.uint64(number % 64)
     return public
 
 
 def _geometry(area: Area) -> str:
     if isinstance(area.geojson, str):
-        raise AssertionError("a file may have changed since it was read; write it out first")
+        raise AssertionError("GeoJSON must be inline: a file may have changed since it was read")
     return json.dumps(area.model_dump(mode="json"), sort_keys=True)

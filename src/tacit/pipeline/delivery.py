@@ -1,7 +1,7 @@
-"""Released answers on their way to consumers: from the ledger, in order, until they have arrived.
+"""Deliver released answers from the ledger to sinks, in order, with retries.
 
-Each sink has a thread of its own, so that one that does not answer holds up no other. How far
-it is stands in the ledger.
+Each sink has its own thread, so a slow one does not block the others. The ledger records how far
+each sink is.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from tacit.ledger.ledger import Ledger
 
 MOST_WAITING: Final = 64
-"""Releases that may wait for a sink before nothing more is released."""
-_PATIENCE: Final = 10.0
-"""Seconds that a delivery under way may take at the end."""
+"""The most releases that may wait for a sink before the run pauses."""
+_CLOSE_SECONDS: Final = 10.0
+"""Seconds to wait for an open delivery at the end."""
 _FIRST, _LONGEST = 0.05, 5.0
 """Seconds between attempts."""
 
@@ -38,71 +38,71 @@ R = TypeVar("R")
 
 
 class Delivery:
-    """Delivers what a lease has released, from when it is started until it is closed."""
+    """Delivers the releases of a lease, from `start` until `close`."""
 
     def __init__(self, lease: Lease, sinks: Sequence[Sink], names: Names) -> None:
-        self._courses = [_SinkDelivery(lease, sink, names) for sink in sinks]
+        self._deliveries = [_SinkDelivery(lease, sink, names) for sink in sinks]
         self._lease = lease
         self._names = names
 
     def add(self, sink: Sink) -> None:
-        """Deliver to this sink too; before it is started."""
-        self._courses.append(_SinkDelivery(self._lease, sink, self._names))
+        """Add a sink; call this before `start`."""
+        self._deliveries.append(_SinkDelivery(self._lease, sink, self._names))
 
     @classmethod
     def from_ledger(cls, ledger: Ledger, lease: Lease, sinks: Sequence[Sink]) -> Delivery:
-        """The names of subjects are read from the ledger."""
+        """Create a delivery that reads the names of subjects from the ledger."""
         from tacit.ledger.directory import Directory  # it needs an extra
 
         return cls(lease, sinks, Directory(ledger))
 
     def start(self) -> None:
-        """Begin with what was released before and has not arrived."""
-        for course in self._courses:
-            course.start()
+        """Start with the releases that sinks do not have yet."""
+        for delivery in self._deliveries:
+            delivery.start()
 
     def release(self, number: int, answers: Answers | None = None) -> None:  # noqa: ARG002
-        """One more release waits in the ledger; what it holds is read from there."""
-        for course in self._courses:
-            course.released(number)
+        """Deliver one more release; its answers are read from the ledger."""
+        for delivery in self._deliveries:
+            delivery.enqueue(number)
 
     @property
     def retries(self) -> int:
-        """How often an attempt failed and was made again."""
-        return sum(course.retries for course in self._courses)
+        """How many attempts failed and were retried."""
+        return sum(delivery.retries for delivery in self._deliveries)
 
     @property
     def waiting(self) -> int:
-        """Windows released by this run that a sink has not delivered; the most that any has."""
-        return max((course.left for course in self._courses), default=0)
+        """How many releases of this run wait for the slowest sink."""
+        return max((delivery.left for delivery in self._deliveries), default=0)
 
     def check(self) -> None:
-        """Raise what has stopped a sink, if anything has."""
-        for course in self._courses:
-            if course.error is not None:
-                raise course.error
+        """Raise the error that stopped a sink, if there is one."""
+        for delivery in self._deliveries:
+            if delivery.error is not None:
+                raise delivery.error
 
-    def has_room(self, patience: float) -> bool:
-        """Wait so many seconds until no sink is far behind; whether that is so."""
-        deadline = time.monotonic() + patience
-        return all(course.wait(MOST_WAITING - 1, deadline) for course in self._courses)
+    def has_room(self, timeout: float) -> bool:
+        """Wait until no sink is far behind; return whether that is so after `timeout` seconds."""
+        deadline = time.monotonic() + timeout
+        return all(delivery.wait(MOST_WAITING - 1, deadline) for delivery in self._deliveries)
 
-    def is_done(self, patience: float) -> bool:
-        """Wait so many seconds until everything has arrived; whether it has."""
-        deadline = time.monotonic() + patience
-        return all(course.wait(0, deadline) for course in self._courses)
+    def is_done(self, timeout: float) -> bool:
+        """Wait until all is delivered; return whether that is so after `timeout` seconds."""
+        deadline = time.monotonic() + timeout
+        return all(delivery.wait(0, deadline) for delivery in self._deliveries)
 
     def close(self) -> None:
-        """Stop after the deliveries that are under way, if they do not take too long."""
-        for course in self._courses:
-            course.stop()
-        for course in self._courses:
-            if course.ident is not None:
-                course.join(_PATIENCE)
+        """Stop after the open deliveries, if they do not take too long."""
+        for delivery in self._deliveries:
+            delivery.stop()
+        for delivery in self._deliveries:
+            if delivery.ident is not None:
+                delivery.join(_CLOSE_SECONDS)
 
 
 class DirectDelivery:
-    """Delivers answers as they are released, where there is no ledger to deliver them from."""
+    """Delivers answers directly as they are released, without a ledger."""
 
     retries = 0
     waiting = 0
@@ -111,11 +111,11 @@ class DirectDelivery:
         self._sinks = list(sinks)
 
     def add(self, sink: Sink) -> None:
-        """Deliver to this sink too."""
+        """Add a sink."""
         self._sinks.append(sink)
 
     def start(self) -> None:
-        """Nothing was released before."""
+        """Do nothing: there are no earlier releases."""
 
     def release(self, number: int, answers: Answers) -> None:
         """Deliver to every sink."""
@@ -128,22 +128,22 @@ class DirectDelivery:
                 sink.deliver(ReleaseBatch(number, table, consumers))
 
     def check(self) -> None:
-        """What stops a sink is raised at once."""
+        """Do nothing: errors are raised by `release`."""
 
-    def has_room(self, patience: float) -> bool:  # noqa: ARG002
-        """Nothing waits."""
+    def has_room(self, timeout: float) -> bool:  # noqa: ARG002
+        """Return True: nothing waits."""
         return True
 
-    def is_done(self, patience: float) -> bool:  # noqa: ARG002
-        """Nothing waits."""
+    def is_done(self, timeout: float) -> bool:  # noqa: ARG002
+        """Return True: nothing waits."""
         return True
 
     def close(self) -> None:
-        """The sinks are closed by those who opened them."""
+        """Do nothing: the caller closes the sinks."""
 
 
 class _SinkDelivery(threading.Thread):
-    """Everything for one sink, one after the other."""
+    """The thread that delivers to one sink, one release after the other."""
 
     def __init__(self, lease: Lease, sink: Sink, names: Names) -> None:
         super().__init__(name=f"tacit-delivery-{sink.name}", daemon=True)
@@ -153,7 +153,7 @@ class _SinkDelivery(threading.Thread):
         self._changed = threading.Condition()
         self._stopping = threading.Event()
         self._left: deque[int] = deque()
-        """The releases that wait; not those of before."""
+        """The releases of this run that wait."""
         self._idle = False
         self.retries = 0
         self.error: BaseException | None = None
@@ -163,7 +163,7 @@ class _SinkDelivery(threading.Thread):
         with self._changed:
             return len(self._left)
 
-    def released(self, number: int) -> None:
+    def enqueue(self, number: int) -> None:
         with self._changed:
             self._idle = False
             self._left.append(number)
@@ -175,7 +175,7 @@ class _SinkDelivery(threading.Thread):
             self._changed.notify_all()
 
     def wait(self, most: int, deadline: float) -> bool:
-        """Wait until at most so many releases are left, 0 meaning that all have arrived."""
+        """Wait until at most `most` releases are left; 0 means that all are delivered."""
 
         def reached() -> bool:
             return self.error is not None or (self._idle if most == 0 else len(self._left) <= most)
@@ -190,7 +190,7 @@ class _SinkDelivery(threading.Thread):
             while True:
                 waiting = self._retry(self._next, after)
                 if waiting is None:
-                    self._rest()
+                    self._wait_for_release()
                 else:
                     self._deliver(waiting)
                     after = waiting.release
@@ -202,47 +202,47 @@ class _SinkDelivery(threading.Thread):
                 self._changed.notify_all()
 
     def _recover(self) -> int:
-        """The number of the last release that has arrived.
+        """Recover the sink and return the number of the last delivered release.
 
-        The sink may have been held by another process until just now, which may have delivered
-        after we had read the position: it counts only if it is the same once the sink is ours.
+        Another process may have used the sink until now, and delivered after we read the position.
+        So the position is valid only if it is unchanged after `recover`.
         """
-        number, position = self._lease.position(self._sink.name)
+        number, position = self._lease.read_position(self._sink.name)
         while True:
             missing = number > 0 and self._sink.is_missing(number, position)
             self._sink.recover(position)
-            known = self._lease.position(self._sink.name)
+            known = self._lease.read_position(self._sink.name)
             if known == (number, position):
                 if missing:
-                    self._tell_missing(number)
+                    self._warn_missing(number)
                 return number
             number, position = known
 
-    def _tell_missing(self, number: int) -> None:
+    def _warn_missing(self, number: int) -> None:
         log.warning(
             "%s is missing or was cut short, but answers up to release %d were delivered to it."
-            " New answers go to a new file. To have the earlier ones again: %s",
+            " New answers go to a new file. To get the earlier ones again: %s",
             self._sink.name,
             number,
             self._lease.answers_command,
         )
 
     def _next(self, after: int) -> UndeliveredRelease | None:
-        return next(self._lease.waiting(self._sink.name, after), None)
+        return next(self._lease.iterate_undelivered(self._sink.name, after), None)
 
     def _deliver(self, waiting: UndeliveredRelease) -> None:
         number = waiting.release
         table, consumers = self._retry(unpack, waiting.body, waiting.first_id, self._names)
         position = self._retry(self._sink.deliver, ReleaseBatch(number, table, consumers))
-        # Tried again by itself: what has arrived must not be delivered again.
-        self._retry(self._lease.delivered, self._sink.name, number, position)
+        # Retried separately: what the sink has must not be delivered again.
+        self._retry(self._lease.record_delivery, self._sink.name, number, position)
         with self._changed:
             while self._left and self._left[0] <= number:
                 self._left.popleft()
             self._changed.notify_all()
 
-    def _rest(self) -> None:
-        """Wait for a release, having delivered all before."""
+    def _wait_for_release(self) -> None:
+        """Wait for the next release; all earlier ones are delivered."""
         with self._changed:
             if not self._left:
                 self._idle = True
@@ -250,7 +250,7 @@ class _SinkDelivery(threading.Thread):
             self._changed.wait_for(lambda: self._left or self._stopping.is_set())
 
     def _retry(self, attempt: Callable[P, R], *given: P.args, **named: P.kwargs) -> R:
-        """Try until it succeeds."""
+        """Call `attempt` until it succeeds."""
         delay, failed = _FIRST, False
         while not self._stopping.is_set():
             try:
@@ -264,10 +264,10 @@ class _SinkDelivery(threading.Thread):
                 delay = min(2 * delay, _LONGEST)
             else:
                 if failed:
-                    log.warning("deliveries to %s go on", self._sink.name)
+                    log.warning("deliveries to %s continue", self._sink.name)
                 return result
         raise _StoppedError
 
 
 class _StoppedError(Exception):
-    """Nothing more is to be delivered now."""
+    """The delivery was stopped."""

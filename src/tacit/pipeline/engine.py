@@ -1,7 +1,7 @@
-"""Tuples in, closed windows out: one clock, and the open windows of all subjects.
+"""The engine: tuples in, closed windows out. It has one clock and all open windows.
 
 tuples  --extract-->  slots, times, event types   (events/)
-        --judge---->  taken, or refused with a reason   (windows/clock)
+        --judge---->  accepted, or refused with a reason   (windows/clock)
         --insert--->  open windows   (windows/panes)
         --close---->  answers to every query   (patterns/, answers/)
 """
@@ -23,8 +23,8 @@ from tacit.events.columntypes import ColumnTypes
 from tacit.events.subjects import Subjects
 from tacit.pipeline.batches import EventBatch, MergedBatch, Rows
 from tacit.pipeline.compiled_spec import CompiledSpec, SourceColumns
-from tacit.pipeline.definitions import public_before
-from tacit.pipeline.openwindows import NextVersion, OpenWindows, make_shard
+from tacit.pipeline.definitions import find_public_types
+from tacit.pipeline.openwindows import NextVersion, OpenWindows, make_window_state
 from tacit.pipeline.snapshots import WindowSnapshot
 from tacit.pipeline.versions import SpecVersion
 from tacit.pipeline.window_state import ClosedWindows, WindowState
@@ -38,32 +38,31 @@ _FORMAT: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class RefusedRows:
-    """Rows that were not taken, for the operator's dead letters alone."""
+    """Refused rows, for the operator's dead letters only."""
 
     rows: Rows
     chosen: NDArray[np.int64]
     """Which rows of the table."""
     times: NDArray[np.int64]
     reasons: NDArray[np.uint8]
-    """For each a key of `REASONS`."""
+    """A key of `REASONS` for each row."""
 
 
 class Engine:
-    """Takes tuples in order of arrival and gives windows as they close.
+    """Accepts tuples in order of arrival and returns windows as they close.
 
-    The registry of subjects is given, or, with `learn` (microseconds), learned from the first
-    stretch of the stream; windows are held back until it is complete. One that is `ticking` closes
-    windows by the wall clock, which `tick` tells it. `refused` is called with rows that are not
-    taken.
+    The registry of subjects is given, or, with `learn` (microseconds), learned from the start of
+    the stream; closed windows are held until it is complete. With `ticking`, windows close by the
+    wall clock: call `tick` with the time. `refused` is called with refused rows.
 
     With a `version` the specification can change while it runs: `offer` another version, and call
-    `advance` when it is `due`. Nothing must be on its way between `extract` and `insert` then:
-    stop reading, advance, and read on, since other columns may be needed.
+    `advance` when it is `due`. No batch may be between `extract` and `insert` at that moment: stop
+    reading, advance, and continue reading, since other columns may be needed.
     """
 
     def __init__(
         self,
-        flow: CompiledSpec,
+        compiled: CompiledSpec,
         subjects: Subjects,
         *,
         version: SpecVersion | None = None,
@@ -74,10 +73,10 @@ class Engine:
     ) -> None:
         if version is not None:
             version.check()
-        windows = flow.spec.windows
+        windows = compiled.spec.windows
         self.refused = refused
         self._noise = noise or Noise()
-        self.windows = OpenWindows(flow, make_shard(flow, subjects), version)
+        self.windows = OpenWindows(compiled, make_window_state(compiled, subjects), version)
         self.clock = Clock.at_rest(
             windows.pane,
             windows.lateness,
@@ -86,76 +85,76 @@ class Engine:
             self.windows.capacity,
             ticking=ticking,
         )
-        # Shorter, and it would depend on the order of arrival who is learned.
+        # If it were shorter, the learned subjects would depend on the order of arrival.
         whole = -(-max(learn, windows.size + windows.lateness) // windows.pane) * windows.pane
         self.learning = whole if learn else 0
         self.counts = np.zeros(len(REASONS) + 1, dtype=np.int64)
         self.inserted = 0
-        """How many of the tuples that are being taken are in their windows."""
+        """How many tuples of the current batch are in their windows."""
         self.most_windows: int | None = None
-        """How many windows close together at most, where that is given."""
+        """The most windows that close together; None for no limit."""
         self.warnings: list[str] = []
-        """What the operator should look at in the registry, once it is complete."""
-        self._named = False
-        """Whether it is known that all subjects are registered whom private patterns name."""
+        """Warnings about the registry for the operator, once it is complete."""
+        self._names_checked = False
+        """Whether `check_names` has passed."""
         self._held: list[ClosedWindows] = []
         self._offered: SpecVersion | None = None
 
     @property
-    def flow(self) -> CompiledSpec:
-        """What the version in use asks for."""
-        return self.windows.flow
+    def compiled(self) -> CompiledSpec:
+        """The compiled specification of the current version."""
+        return self.windows.compiled
 
     @property
-    def shard(self) -> WindowState:
-        """The open windows of the version in use."""
-        return self.windows.shard
+    def window_state(self) -> WindowState:
+        """The open windows of the current version."""
+        return self.windows.window_state
 
     @property
     def subjects(self) -> Subjects:
-        """The registry."""
-        return self.shard.subjects
+        """The registry of subjects."""
+        return self.window_state.subjects
 
     @property
     def jumps(self) -> Jumps | None:
-        """How far the time of a source may jump; None where the wall clock closes windows.
+        """How far the time of a source may jump; None if windows close by the wall clock.
 
-        Sources are checked for it before they are merged, so that an engine judges what is left.
+        The reader checks this for each source, before it merges them.
         """
         if self.clock.ticking:
             return None
         alone = len(self.subjects) == 1 and not self.learning
-        return Jumps.of(self.flow.spec.windows, alone=alone)
+        return Jumps.of(self.compiled.spec.windows, alone=alone)
 
     # From rows to answers
 
     def columns(self, stream: str) -> tuple[str, ...]:
-        """The columns of a stream that are read."""
+        """Return the columns of a stream that are read."""
         return self.windows.columns(stream)
 
     def column_types(self, stream: str, source: SourceColumns) -> ColumnTypes:
-        """The types that the columns of a source get."""
+        """Return the types to which the columns of a source are converted."""
         return self.windows.column_types(stream, source)
 
     def extract(self, rows: Rows) -> EventBatch:
-        """The events that rows of a stream give."""
+        """Extract the events from rows of a stream."""
         return self.windows.extract(rows, learn=self.learning > 0)
 
     def push(self, rows: Rows) -> Iterator[Answers]:
-        """Take rows in; the answers of the windows that this closes.
+        """Insert rows and yield the answers of the windows that this closes.
 
-        The rows are taken in as the answers are read: read them to the end.
+        Rows are inserted while you iterate: read the answers to the end.
         """
-        return map(self.answer, self.insert(MergedBatch.of_one(self.extract(rows))))
+        return map(self.answer, self.insert(MergedBatch.from_batch(self.extract(rows))))
 
     def insert(self, batch: MergedBatch) -> Iterator[ClosedWindows]:
-        """Take tuples in, in order of arrival; the windows that this closes, not yet answered.
+        """Insert tuples in order of arrival and yield the windows that this closes, unanswered.
 
-        Whenever it gives windows, the state is that after the first `inserted` tuples: an engine
-        that is restored from a snapshot of then goes on with the tuples after them.
+        At each yield the state is the one after the first `inserted` tuples. An engine that is
+        restored from a snapshot of that moment continues with the next tuple.
         """
         self.inserted = 0
-        self.shard.make_room()
+        self.window_state.make_room()
         due, before = self.clock.glance()
         if self._held or due:
             yield from self._close_overdue()
@@ -174,45 +173,45 @@ class Engine:
                 yield from self._close(self.clock.closed)
 
     def tick(self, now: int, *, catching_up: bool = False) -> Iterator[ClosedWindows]:
-        """Tell the time, where windows close by the clock; the windows that this closes.
+        """Set the time, where windows close by the clock, and yield the windows that this closes.
 
-        While `catching_up`, as after an outage, these are only as many as must be.
+        With `catching_up`, as after an outage, it closes only as many as necessary.
         """
         self.clock.tick(now, catching_up=catching_up)
         yield from self._close_overdue()
 
     def flush(self) -> Iterator[ClosedWindows]:
-        """The end of input: all windows that are still open, not yet answered."""
+        """End the input: close all windows that are still open, without answering them."""
         yield from self._close_overdue()
         ended = self.clock.ended
         if self.clock.newest is not None:
-            ended += self.flow.spec.windows.panes - 1  # panes to come complete the last windows
+            ended += self.compiled.spec.windows.panes - 1  # panes to come complete the last windows
         yield from self._close(ended)
         yield from self._complete_registry()
 
     def finish(self) -> Iterator[Answers]:
-        """The end of input: the answers of all windows that are still open."""
+        """End the input: answer all windows that are still open."""
         return map(self.answer, self.flush())
 
     def answer(self, closed: ClosedWindows, exhausted: NDArray[np.bool_] | None = None) -> Answers:
-        """The answers of closed windows; `exhausted` as a shard has it."""
+        """Answer closed windows; `exhausted` is as in `WindowState.answer`."""
         return self.windows.answer(closed, exhausted)
 
     def _judge(self, batch: MergedBatch, begin: int, verdicts: Verdicts) -> int:
-        slots, times, shard = batch.slots, batch.times, self.shard
+        slots, times, window_state = batch.slots, batch.times, self.window_state
         return self.clock.judge(
-            slots, times, shard.since, begin, self.learning, shard.settled, verdicts
+            slots, times, window_state.since, begin, self.learning, window_state.settled, verdicts
         )
 
     def _close_overdue(self) -> Iterator[ClosedWindows]:
-        """Windows that are closed and were not given yet, as after a restore in their midst."""
-        self.shard.make_room()
+        """Yield closed windows that were not returned yet, as after a restore."""
+        self.window_state.make_room()
         if not self.learning:
             yield from self._complete_registry()
         yield from self._close(self.clock.closed)
 
     def _close(self, stop: int) -> Iterator[ClosedWindows]:
-        """Close the windows before `stop`; the schedule begins with the first that was used."""
+        """Close the windows before `stop`; the schedule starts with the first window used."""
         first_window = self.clock.first_window
         if first_window is None or stop <= self.clock.next_window:
             return
@@ -220,7 +219,7 @@ class Engine:
             self._check_protected()
         first = max(first_window, self.clock.next_window)
         for closed in self.windows.close(first, stop, self.most_windows):
-            self.clock.mark_closed(closed.closed.first + len(closed.closed.words))
+            self.clock.mark_closed(closed.panes.first + len(closed.panes.words))
             if self.learning:
                 self._held.append(closed)
             else:
@@ -241,35 +240,35 @@ class Engine:
     # The registry
 
     def register(self, names: Sequence[str]) -> None:
-        """Add subjects to the registry; they have answers from the next window on."""
+        """Add subjects to the registry; they get answers from the next window on."""
         self.windows.register(names, self.clock.ended)
 
     def check_names(self) -> None:
         """Raise SpecificationError if a private pattern names a subject that is not registered.
 
-        The registry must be complete. What else the operator should look at is in `warnings`.
+        The registry must be complete. Lesser problems are in `warnings` afterwards.
         """
         self.warnings = self.windows.check_names(self._offered)
-        self._named = True
+        self._names_checked = True
 
     def _check_protected(self) -> None:
-        """Before anything is released: check the names, unless that was done."""
-        if self.flow.evaluator.protects and not self._named:
+        """Check the names once, before anything is released."""
+        if self.compiled.evaluator.protects and not self._names_checked:
             self.check_names()
 
     def _complete_registry(self) -> Iterator[ClosedWindows]:
-        """The registry is complete: give what was held back, for all its subjects."""
+        """Complete the registry and yield the windows held until then, for all its subjects."""
         if self.learning:
-            self.shard.announce()
+            self.window_state.announce()
             self._check_protected()
         self.learning = 0
         while self._held:
-            yield self.shard.widened(self._held.pop(0))
+            yield self.window_state.widen(self._held.pop(0))
 
     # Versions of the specification
 
     def offer(self, version: SpecVersion) -> None:
-        """Another version, to be taken up as soon as possible; raises where it cannot be."""
+        """Offer another version, to be used as soon as possible; raise if that is not possible."""
         self.windows.check_version(version, learning=self.learning > 0)
         self._offered = version
 
@@ -277,10 +276,10 @@ class Engine:
     def due(self) -> bool:
         """Whether `advance` would do anything."""
         waiting = self.windows.next is None and self._offered is not None and not self.learning
-        return self._passed or waiting
+        return self._old_version_done or waiting
 
     def advance(self) -> None:
-        """Take the next step: give up the old version, or begin to take up the new one."""
+        """Take the next step: drop the old version, or start to use the new one."""
         if not self.due:
             return
         if self.windows.next is not None:
@@ -291,53 +290,53 @@ class Engine:
         self.clock = replace(self.clock, capacity=self.windows.capacity)
 
     def _begin(self, version: SpecVersion) -> None:
-        # The first pane that no tuple has reached; by the clock, that none can have reached.
+        # The first pane with no tuple; with `ticking`, the first that can have none.
         begin = self.clock.reachable if self.clock.ticking else self.clock.ended
         current = self.windows.version
         if current is not None and version.digest != current.digest:
-            flow = version.flow(self._noise)
-            self.windows.start_version(self.windows.prepare_version(version, flow, begin))
+            compiled = version.compile(self._noise)
+            self.windows.start_version(self.windows.prepare_version(version, compiled, begin))
         names = listed(version.spec.subjects, version.spec.folder)
         if names:
             self.windows.register(names, begin)
-        if self._passed:  # no window of the old version is open
+        if self._old_version_done:  # no window of the old version is open
             self.windows.finish_version()
 
     @property
-    def crossing(self) -> bool:
-        """Whether the last window of the old version is closed, and it is not yet given up.
+    def between_versions(self) -> bool:
+        """Whether the last window of the old version is closed, and the version still in use.
 
-        Then the windows that close next are under another version.
+        Then the next windows belong to the new version.
         """
         following = self.windows.next
         return following is not None and self.clock.next_window >= following.boundary
 
     @property
-    def _passed(self) -> bool:
-        """Whether the old version is not needed any more: no open pane has anything to hide."""
+    def _old_version_done(self) -> bool:
+        """Whether the old version can be dropped: no open pane needs its protection."""
         following = self.windows.next
         return following is not None and self.clock.next_window >= following.clear
 
     @property
     def latest(self) -> SpecVersion | None:
-        """The version that was given last."""
+        """The latest version that was accepted or offered."""
         return self._offered or next(reversed(self.windows.versions), None)
 
     # State
 
     def snapshot(self) -> bytes:
-        """The whole state as bytes, to be taken up by `restore`, in any process.
+        """Return the whole state as bytes, for `restore` in any process.
 
-        With a version it holds the specification and the plan: they may be gone by then.
+        With a version it includes the specification and the plan: the files may be gone by then.
         """
         windows, version = self.windows, self.windows.version
-        state = self._window_snapshot(windows.flow, windows.shard, held=self._held)
+        state = self._window_snapshot(windows.compiled, windows.window_state, held=self._held)
         if version is None:
             return state
         parts = [version.packed, state]
         following = windows.next
         if following is not None:
-            state = self._window_snapshot(following.flow, following.shard)
+            state = self._window_snapshot(following.compiled, following.window_state)
             parts += [following.version.packed, state]
         head = {
             "succession": _FORMAT,
@@ -349,35 +348,41 @@ class Engine:
         return b"".join([json.dumps(head).encode(), b"\n", *parts])
 
     def _window_snapshot(
-        self, flow: CompiledSpec, shard: WindowState, held: Sequence[ClosedWindows] = ()
+        self, compiled: CompiledSpec, window_state: WindowState, held: Sequence[ClosedWindows] = ()
     ) -> bytes:
-        fingerprint, clock = flow.spec.fingerprint, self.clock.state
-        return WindowSnapshot(fingerprint, self.learning, clock, self.counts, held).to_bytes(shard)
+        fingerprint, clock = compiled.spec.fingerprint, self.clock.state
+        return WindowSnapshot(fingerprint, self.learning, clock, self.counts, held).to_bytes(
+            window_state
+        )
 
     def restore(self, snapshot: bytes) -> None:
-        """Take up a state, under the version that it was made with.
+        """Restore a state, under the version with which it was made.
 
-        If that is not the version of this engine, this engine's version is offered to it.
+        If that is not the version of this engine, the engine's own version is offered next.
         """
-        wanted = self.windows.version
-        if wanted is None:
+        own_version = self.windows.version
+        if own_version is None:
             self._restore_windows(snapshot, self.windows)
             return
         head, parts = _unpack(snapshot)
-        versions = [wanted.or_unpacked(packed) for packed in parts[::2]]
-        if versions[0] is not wanted:
-            flow = versions[0].flow(self._noise)
-            self.windows = OpenWindows(flow, make_shard(flow, Subjects()), versions[0])
+        versions = [own_version.unpack_or_self(packed) for packed in parts[::2]]
+        if versions[0] is not own_version:
+            compiled = versions[0].compile(self._noise)
+            self.windows = OpenWindows(
+                compiled, make_window_state(compiled, Subjects()), versions[0]
+            )
         self._restore_windows(parts[1], self.windows)
         self._restore_versions(head, versions[1:], parts[3:])
         self._offered = None
-        if self.latest is not wanted:
-            self.offer(wanted)
+        if self.latest is not own_version:
+            self.offer(own_version)
 
     def _restore_windows(self, snapshot: bytes, windows: OpenWindows) -> None:
-        found = WindowSnapshot.from_bytes(snapshot, windows.flow.spec.fingerprint, windows.shard)
+        found = WindowSnapshot.from_bytes(
+            snapshot, windows.compiled.spec.fingerprint, windows.window_state
+        )
         self._held = list(found.held)
-        self._named = False
+        self._names_checked = False
         self.clock = replace(self.clock, capacity=windows.capacity, state=found.clock)
         self.counts = np.zeros(len(REASONS) + 1, dtype=np.int64)
         self.counts[: len(found.counts)] = found.counts
@@ -391,13 +396,15 @@ class Engine:
         windows.consumers = head["consumers"]
         windows.protected_from = int(head["sighted"])
         for version, state in zip(versions, states, strict=True):
-            flow = version.flow(self._noise)
-            shard = make_shard(flow, Subjects())
-            WindowSnapshot.from_bytes(state, flow.spec.fingerprint, shard)
-            shard.subjects = self.subjects
+            compiled = version.compile(self._noise)
+            window_state = make_window_state(compiled, Subjects())
+            WindowSnapshot.from_bytes(state, compiled.spec.fingerprint, window_state)
+            window_state.subjects = self.subjects
             assert windows.version is not None
-            public = public_before(windows.version.columns, version.columns)
-            windows.start_version(NextVersion(version, flow, shard, int(head["boundary"]), public))
+            public = find_public_types(windows.version.columns, version.columns)
+            windows.start_version(
+                NextVersion(version, compiled, window_state, int(head["boundary"]), public)
+            )
             self.clock = replace(self.clock, capacity=windows.capacity)
 
 
@@ -409,7 +416,7 @@ def _unpack(snapshot: bytes) -> tuple[dict[str, Any], list[bytes]]:
             raise ValueError
     except (ValueError, KeyError, TypeError) as error:
         raise StateError(
-            "this is not a checkpoint of an engine, or it is damaged, or of another version"
+            "this is not a checkpoint of an engine, or it is damaged or from another version"
         ) from error
     ends = np.cumsum([0, *head["sizes"]]).tolist()
     return head, [rest[begin:end] for begin, end in pairwise(ends)]

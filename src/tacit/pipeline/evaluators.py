@@ -1,6 +1,6 @@
-"""What is made of closed windows: true answers, protected ones, or the statistics of history.
+"""Evaluators of closed windows: true answers, protected answers, or statistics of history.
 
-All of them ask for patterns, so each says which events must be kept until a window closes.
+All of them match patterns, so each declares which events must be kept until a window closes.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ from tacit.windows.queries import Queries
 
 
 class Evaluator(ABC):
-    """Makes bit columns of closed windows: one for each of `names`.
+    """Computes bit columns from closed windows: one for each of `names`.
 
-    `queries` are all patterns that are matched on the way.
+    `queries` are all patterns that it matches.
     """
 
     private = True
-    """Whether noise, if there is any, comes from where nobody can foretell it."""
+    """Whether the noise, if any, comes from a cryptographic source and not from a seed."""
     protects = False
-    """Whether answers are protected: then nobody whom a private pattern names may be missing."""
+    """Whether answers are protected. Then every subject in a private pattern must be registered."""
 
     def __init__(
         self, names: Sequence[str], queries: Sequence[Queries], consumers: Sequence[str] = ()
     ) -> None:
         self.names = tuple(names)
         self.consumers = tuple(consumers)
-        """Who asks for each of them; nobody where statistics are made."""
+        """The consumer of each name; empty for statistics."""
         self.queries = queries
 
     @abstractmethod
     def answer(
         self, closed: ClosedPanes, rows: Mapping[str, pl.DataFrame], policies: NDArray[np.int32]
     ) -> tuple[NDArray[np.uint64], Certainty | None]:
-        """`bits[window][name][word]`, and how sure they are if they are protected.
+        """Return `bits[window][name][word]`, and their certainty if they are protected.
 
-        `policies` holds the number of each subject's policy; that of a subject whose limit is
-        reached counts on from the number of policies.
+        `policies` holds the number of each subject's policy. Where a subject's limit is reached,
+        the number of policies is added to it.
         """
 
     @property
@@ -55,12 +55,12 @@ class Evaluator(ABC):
 
     @property
     def automaton(self) -> ChainBits | None:
-        """What is walked as tuples come; None where some want all events in order."""
+        """The automaton that runs as tuples arrive; None if a query needs all events in order."""
         return self.queries[0].automaton if len(self.queries) == 1 else None
 
     @property
     def attributes(self) -> dict[str, tuple[str, ...]]:
-        """For each stream whose tuples conditions look at: the attributes that they compare."""
+        """The attributes that conditions compare, by stream."""
         found: dict[str, dict[str, None]] = {}
         for part in self.queries:
             for stream, columns in part.attributes.items():
@@ -69,12 +69,12 @@ class Evaluator(ABC):
 
     @property
     def compared_types(self) -> NDArray[np.uint64]:
-        """The event types whose tuples conditions look at, as mask words."""
+        """The event types whose tuples appear in conditions, as mask words."""
         return np.asarray(np.bitwise_or.reduce([part.compared_types for part in self.queries]))
 
 
 class Detector(Evaluator):
-    """The true answers."""
+    """Computes the true answers."""
 
     def __init__(
         self, names: Sequence[str], queries: Queries, consumers: Sequence[str] = ()
@@ -85,7 +85,7 @@ class Detector(Evaluator):
         self,
         closed: ClosedPanes,
         rows: Mapping[str, pl.DataFrame],
-        policies: NDArray[np.int32],  # noqa: ARG002 - true answers look alike for all
+        policies: NDArray[np.int32],  # noqa: ARG002 - true answers ignore policies
     ) -> tuple[NDArray[np.uint64], None]:
-        """Whatever was detected."""
+        """Return what was detected."""
         return self.queries[0].answer(closed, rows), None

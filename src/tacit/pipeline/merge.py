@@ -1,10 +1,9 @@
-"""Several sources as one: an order of arrival that does not depend on how they are batched.
+"""Merge several sources into one order of arrival that does not depend on batch sizes.
 
-A source's *progress* at a tuple is the largest event time it has shown so far; a time
-further ahead of the progress before it than `future` does not count, nor does NO_TIME, nor the
-time of a tuple that names no subject. So the watermark that a tuple meets is its own source's.
-Tuples are taken in order of progress, and where that is equal, in order of the sources;
-within a source they keep their order.
+A source's *progress* at a tuple is its largest event time so far. Three times do not count: one
+that is more than `future` ahead of the progress before it, NO_TIME, and the time of a tuple without
+a subject. So each tuple is judged by the watermark of its own source. Tuples are merged in order of
+progress, then in order of the sources. Within a source they keep their order.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ from tacit.pipeline.batches import EventBatch, MergedBatch
 def merge(
     sources: Sequence[Iterator[EventBatch]], future: int, begin: Sequence[int] | None = None
 ) -> Iterator[MergedBatch]:
-    """Take tuples from all sources in order of progress, in chunks as large as can be.
+    """Merge the tuples of all sources in order of progress, in chunks as large as possible.
 
-    Holds one batch of each source. A single source passes through untouched. `begin` is how
-    far each source was before, where they are not read from their beginnings.
+    Holds one batch of each source. A single source is not changed. `begin` is the progress of each
+    source where reading starts, if that is not its beginning.
     """
     if len(sources) == 1:
-        yield from map(MergedBatch.of_one, sources[0])
+        yield from map(MergedBatch.from_batch, sources[0])
         return
     befores = [NO_TIME] * len(sources) if begin is None else begin
     heads = [_Head(source, future, last) for source, last in zip(sources, befores, strict=True)]
@@ -38,7 +37,7 @@ def merge(
         waiting = [number for number, head in enumerate(heads) if head.left]
         if not waiting:
             return
-        # what a source will bring comes after the last tuple it has shown
+        # later tuples of a source come after its last known tuple
         bound, limit = min((heads[number].last, number) for number in waiting)
         parts = [heads[n].take(bound, inclusive=n <= limit) for n in waiting]
         yield _interleave([part for part in parts if len(part.progress)])
@@ -46,7 +45,7 @@ def merge(
 
 @dataclass(frozen=True, slots=True)
 class _BatchPart:
-    """Some tuples in a row that are taken from one source's batch."""
+    """Consecutive tuples from one source's batch."""
 
     batch: EventBatch
     progress: NDArray[np.int64]
@@ -54,7 +53,7 @@ class _BatchPart:
 
 
 class _Head:
-    """What has been read of a source and not yet been taken."""
+    """The batch of a source that is read and not yet merged."""
 
     def __init__(self, source: Iterator[EventBatch], future: int, last: int) -> None:
         self._source = source
@@ -67,23 +66,23 @@ class _Head:
 
     @property
     def left(self) -> int:
-        """How many tuples wait."""
+        """How many tuples are left in the batch."""
         return len(self.progress) - self.start
 
     def fill(self) -> None:
-        """Read the next batch that holds anything, if all of this one was taken."""
+        """Read the next batch with tuples, if this one is used up."""
         while not self.left and not self._ended:
             self.batch = next(self._source, None)
             self._ended = self.batch is None
             if self.batch is not None:
-                self.progress = self.batch.progress(self.last, self._future)
+                self.progress = self.batch.track_progress(self.last, self._future)
                 self.start = 0
                 self.last = int(self.progress[-1]) if len(self.progress) else self.last
 
     def take(self, bound: int, *, inclusive: bool) -> _BatchPart:
         """Take the next tuples whose progress is below `bound`, or at it."""
         if self.batch is None:
-            raise AssertionError("nothing can be taken of a source that has ended")
+            raise AssertionError("nothing can be taken from a source that has ended")
         stop = int(self.progress.searchsorted(bound, "right" if inclusive else "left"))
         taken = slice(self.start, max(self.start, stop))
         self.start = taken.stop
@@ -97,7 +96,7 @@ def _interleave(parts: list[_BatchPart]) -> MergedBatch:
         for part in parts
     ]
     if len(parts) == 1:
-        cut = parts[0].batch.piece(parts[0].taken.start, parts[0].taken.stop)
+        cut = parts[0].batch.slice(parts[0].taken.start, parts[0].taken.stop)
         return MergedBatch(
             cut.times, cut.slots, cut.masks, origins, None, rows[0], parts[0].progress
         )

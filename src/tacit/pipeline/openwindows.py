@@ -1,20 +1,19 @@
-"""Open windows under the version of the specification in use, and under the next one.
+"""Open windows under the current version of the specification and under the next one.
 
-After a reload, windows before a boundary are those of the old version, and windows from there on
-those of the new one. The boundary is the first window that no tuple has reached, or, where windows
-close by the clock, that none can have reached. Until the last old window is closed each tuple is
-inserted into the windows of the version that it belongs to.
+After a reload, windows before a boundary belong to the old version, and windows from there on to
+the new one. The boundary is the first window that has no tuple, or, where windows close by the
+clock, that can have none. Until the last old window is closed, each tuple is inserted into the
+windows of the version that it belongs to.
 
 Where windows slide, the last old windows and the first new ones share panes, and the tuples there
-are inserted into both. Only one of the two versions may look at a private event: the new one does
-from k panes after the last that the old one looked at, for windows of k panes. So no occurrence
-inside one window is answered for by both, and what each version spends on it is all that is spent.
-Until then the new version answers from public events and the prior alone.
+are inserted into both. Only one version may use a private event: with windows of k panes, the new
+version starts k panes after the last pane that the old one used. So no occurrence inside one window
+affects the answers of both versions, and it is charged once. Until then the new version answers
+from public events and the prior alone.
 
-Public are there only events that were public under the old version too, by their definition and
-not by their name. All others come into the new windows from the same pane on as private ones. So an
-occurrence that the old version kept private, and of which an old window sees any part, never shows
-in a new window, whatever its types are called there.
+In these panes an event counts as public only if it was public under the old version too, by its
+definition and not by its name. So an occurrence that was private under the old version, and that
+an old window contains in part, never affects a new window, whatever its types are called there.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from tacit.events.columntypes import ColumnTypes
 from tacit.events.subjects import Subjects
 from tacit.pipeline.batches import EventBatch, MergedBatch, Rows
 from tacit.pipeline.compiled_spec import CompiledSpec, SourceColumns
-from tacit.pipeline.definitions import public_before
+from tacit.pipeline.definitions import find_public_types
 from tacit.pipeline.versions import SpecVersion
 from tacit.pipeline.window_state import ClosedWindows, WindowState
 from tacit.privacy.named_subjects import check_names
@@ -45,19 +44,19 @@ from tacit.windows.clock import NONE, Verdicts
 from tacit.windows.panes import ring_capacity
 
 _NOT_OWN: Final = np.uint8(255)
-"""In place of a verdict: the tuple was taken, but belongs to the other version's windows."""
+"""A verdict: the tuple was accepted, but belongs to the windows of the other version."""
 
 
 @dataclass(frozen=True, slots=True)
 class NextVersion:
-    """The version that has the windows from `boundary` on."""
+    """The version that owns the windows from `boundary` on."""
 
     version: SpecVersion
-    flow: CompiledSpec
-    shard: WindowState
+    compiled: CompiledSpec
+    window_state: WindowState
     boundary: int
     public: NDArray[np.uint64]
-    """`[old policy][word]`: its event types that show nothing private, by `public_before`."""
+    """`[old policy][word]`: its types that reveal nothing private, from `find_public_types`."""
 
     @property
     def begin(self) -> int:
@@ -66,20 +65,20 @@ class NextVersion:
 
     @property
     def clear(self) -> int:
-        """The first pane that no old window and no window before it shares an occurrence with."""
+        """The first pane that shares no occurrence with an old window."""
         return self.boundary + self.version.spec.windows.panes - 1
 
     @property
     def protected_from(self) -> int:
-        """The first of its windows for which private events are looked at."""
-        # Where panes are drawn, that is only the window's last; else it is all of its panes.
+        """The first of its windows that uses private events."""
+        # If noise is drawn per pane, only the window's last pane counts; else all of its panes.
         all_panes = self.clear + self.version.spec.windows.panes - 1
         return self.clear if self.version.plan.draws_panes else all_panes
 
     def visible(
         self, masks: NDArray[np.uint64], times: NDArray[np.int64], policies: NDArray[np.int32]
     ) -> NDArray[np.uint64]:
-        """What its windows may see of tuples, given the old policy of each one's subject."""
+        """Return the events that its windows may use; `policies` are the subjects' old ones."""
         early = times < self.clear * self.version.spec.windows.pane
         if not early.any():
             return masks
@@ -87,85 +86,97 @@ class NextVersion:
         return np.where(early[:, np.newaxis], shown, masks)
 
     def skip(self, closed: ClosedWindows) -> None:
-        """Keep what its first windows share with some of the last of the old version."""
-        first, stop = closed.closed.first, closed.closed.first + len(closed.closed.words)
-        for early in self.shard.close(max(first, self.begin), stop):
-            self.shard.skip(early)
+        """Keep the panes that its first windows share with the last windows of the old version."""
+        first, stop = closed.panes.first, closed.panes.first + len(closed.panes.words)
+        for early in self.window_state.close(max(first, self.begin), stop):
+            self.window_state.skip(early)
 
 
 class OpenWindows:
-    """The open windows of all subjects, under one version of the specification or two.
+    """The open windows of all subjects, under one or two versions of the specification.
 
     `version` is None where the specification cannot change: for true answers and for surveys.
     """
 
     def __init__(
-        self, flow: CompiledSpec, shard: WindowState, version: SpecVersion | None = None
+        self, compiled: CompiledSpec, window_state: WindowState, version: SpecVersion | None = None
     ) -> None:
-        self.flow = flow
-        self.shard = shard
+        self.compiled = compiled
+        self.window_state = window_state
         self.version = version
         self.next: NextVersion | None = None
         self.consumers = {} if version is None else version.consumers
-        """Who asked each query, of all that were ever asked: answers may still be on their way."""
+        """The consumer of every query of this run: old answers may still be delivered."""
         self.protected_from = NONE
-        """The first window for which the version in use looks at private events."""
+        """The first window for which the current version uses private events."""
 
     @property
     def versions(self) -> list[SpecVersion]:
-        """Those in use, the old one first."""
+        """The versions in use, the old one first."""
         found = [self.version, None if self.next is None else self.next.version]
         return [version for version in found if version is not None]
 
     @property
     def capacity(self) -> int:
-        """How many panes are held at once."""
-        shards = [self.shard, *([] if self.next is None else [self.next.shard])]
-        return min(shard.panes.capacity for shard in shards)
+        """The most panes that can be open at the same time."""
+        window_states = [
+            self.window_state,
+            *([] if self.next is None else [self.next.window_state]),
+        ]
+        return min(window_state.panes.capacity for window_state in window_states)
 
     @property
-    def _flows(self) -> list[CompiledSpec]:
-        return [self.flow, *([] if self.next is None else [self.next.flow])]
+    def _compiled_specs(self) -> list[CompiledSpec]:
+        return [self.compiled, *([] if self.next is None else [self.next.compiled])]
 
     # Versions
 
     def start_version(self, next_version: NextVersion) -> None:
-        """From its boundary on, windows are those of another version."""
+        """Use another version for the windows from its boundary on."""
         self.next = next_version
         self.consumers = {**self.consumers, **next_version.version.consumers}
 
-    def prepare_version(self, version: SpecVersion, flow: CompiledSpec, begin: int) -> NextVersion:
-        """Another version, whose first window begins with this pane."""
+    def prepare_version(
+        self, version: SpecVersion, compiled: CompiledSpec, begin: int
+    ) -> NextVersion:
+        """Prepare another version, whose first window starts with the pane `begin`."""
         assert self.version is not None
         boundary = begin + version.spec.windows.panes - 1
-        shard = make_shard(flow, self.shard.subjects)
-        shard.since, shard.settled = self.shard.since.copy(), self.shard.settled
-        shard.order = self.shard.order
-        public = public_before(self.version.columns, version.columns)
-        return NextVersion(version, flow, shard, boundary, public)
+        window_state = make_window_state(compiled, self.window_state.subjects)
+        window_state.since, window_state.settled = (
+            self.window_state.since.copy(),
+            self.window_state.settled,
+        )
+        window_state.order = self.window_state.order
+        public = find_public_types(self.version.columns, version.columns)
+        return NextVersion(version, compiled, window_state, boundary, public)
 
     def finish_version(self) -> None:
-        """The old version is not needed any more."""
+        """Drop the old version."""
         assert self.next is not None
         done, self.next = self.next, None
-        self.version, self.flow, self.shard = done.version, done.flow, done.shard
+        self.version, self.compiled, self.window_state = (
+            done.version,
+            done.compiled,
+            done.window_state,
+        )
         self.protected_from = done.protected_from
 
     def version_of(self, closed: ClosedWindows) -> SpecVersion | None:
-        """The version under which these windows are answered."""
+        """Return the version under which these windows are answered."""
         following = self._following(closed)
         return self.version if following is None else following.version
 
     def is_public_only(self, closed: ClosedWindows) -> bool:
-        """Whether these windows are answered from public events and the prior alone."""
+        """Return whether these windows are answered from public events and the prior alone."""
         following = self._following(closed)
         since = self.protected_from if following is None else following.protected_from
-        return closed.closed.first < since
+        return closed.panes.first < since
 
     def _following(self, closed: ClosedWindows) -> NextVersion | None:
-        """The next version, if these windows are under it."""
+        """Return the next version if these windows belong to it."""
         following = self.next
-        old = following is None or closed.closed.first < following.boundary
+        old = following is None or closed.panes.first < following.boundary
         return None if old else following
 
     def check_version(self, version: SpecVersion, *, learning: bool) -> None:
@@ -173,17 +184,17 @@ class OpenWindows:
         assert self.version is not None
         spec, ours, mistakes = version.spec, self.version.spec, []
         if spec.windows != ours.windows:
-            mistakes.append("windows cannot be changed while it runs; begin another run for that")
+            mistakes.append("windows cannot be changed during a run; start another run for that")
         if spec.streams != ours.streams:
-            mistakes.append("streams cannot be changed while it runs; begin another run for that")
+            mistakes.append("streams cannot be changed during a run; start another run for that")
         if _limited(spec) != _limited(ours):
             mistakes.append(
-                "while it runs, limits can be changed, but neither the first added nor the last"
-                " taken away: answers would have other columns; begin another run for that"
+                "during a run limits can be changed, but you cannot add the first one or remove the"
+                " last one: answers would have other columns; start another run for that"
             )
         mistakes += [
             f"the query {query.name} belongs to another consumer now; give it another name, since"
-            " answers to the former one may be on their way"
+            " answers for the former consumer may not be delivered yet"
             for query in spec.queries
             if self.consumers.get(query.name, query.consumer) != query.consumer
         ]
@@ -193,17 +204,17 @@ class OpenWindows:
         version.check()
 
     def _find_registry_mistakes(self, spec: Specification, *, learning: bool) -> Iterator[str]:
-        registry = self.shard.registered
+        registry = self.window_state.registered
         names = pa.array(listed(spec.subjects, spec.folder), pa.large_string())
         if len(names):
             gone = int(np.count_nonzero(~np.asarray(pc.is_in(registry, value_set=names))))
             if gone:
                 yield (
-                    f"{count(gone, 'subject')} would lose their answers: while it runs, subjects"
-                    " can only be added to the registry; begin another run for that"
+                    f"{count(gone, 'subject')} would lose their answers: during a run subjects can"
+                    " only be added to the registry; start another run for that"
                 )
         elif learning:
-            return  # it is checked when the registry is complete
+            return  # checked when the registry is complete
         try:
             check_names(spec, _with_listed(registry, spec))
         except SpecificationError as error:
@@ -212,13 +223,12 @@ class OpenWindows:
     def check_names(self, offered: SpecVersion | None) -> list[str]:
         """Raise SpecificationError if a private pattern names a subject that is not registered.
 
-        This holds for all versions in use and for one that is offered. What else the operator
-        should look at comes back.
+        This covers all versions in use and one that is offered. Returns warnings for the operator.
         """
-        registry = self.shard.registered
+        registry = self.window_state.registered
         found = [
             message
-            for spec in ([one.spec for one in self.versions] or [self.flow.spec])
+            for spec in ([one.spec for one in self.versions] or [self.compiled.spec])
             for message in check_names(spec, registry)
         ]
         if offered is not None:
@@ -226,85 +236,98 @@ class OpenWindows:
         return list(dict.fromkeys(found))
 
     def register(self, names: Sequence[str], since: int) -> None:
-        """Add subjects to the registry; they have answers from the window `since` on."""
-        self.shard.register(names, since)
+        """Add subjects to the registry; they get answers from the window `since` on."""
+        self.window_state.register(names, since)
         if self.next is not None:
-            shard = self.next.shard
-            shard.make_room()
-            shard.since, shard.order = self.shard.since.copy(), self.shard.order
+            window_state = self.next.window_state
+            window_state.make_room()
+            window_state.since, window_state.order = (
+                self.window_state.since.copy(),
+                self.window_state.order,
+            )
 
     # From rows to answers
 
     def columns(self, stream: str) -> tuple[str, ...]:
-        """The columns of a stream that are read."""
-        return tuple(dict.fromkeys(name for flow in self._flows for name in flow.columns(stream)))
+        """Return the columns of a stream that are read."""
+        return tuple(
+            dict.fromkeys(
+                name for compiled in self._compiled_specs for name in compiled.columns(stream)
+            )
+        )
 
     def column_types(self, stream: str, source: SourceColumns) -> ColumnTypes:
-        """The types that the columns of a source get; they are the same for all versions."""
-        found = [flow.column_types(stream, source) for flow in reversed(self._flows)]
+        """Return the column types of a source; they are the same for all versions."""
+        found = [
+            compiled.column_types(stream, source) for compiled in reversed(self._compiled_specs)
+        ]
         types = {name: kind for part in found for name, kind in part.types.items()}
-        return ColumnTypes(self.flow.spec.streams[stream], types)
+        return ColumnTypes(self.compiled.spec.streams[stream], types)
 
     def extract(self, rows: Rows, *, learn: bool) -> EventBatch:
-        """The events that rows of a stream give, by each of the versions."""
-        batch = self.flow.extract(rows, self.shard.subjects, learn=learn)
+        """Extract the events from rows of a stream, for each version."""
+        batch = self.compiled.extract(rows, self.window_state.subjects, learn=learn)
         if self.next is None:
             return batch
-        masks = self.next.flow.extractors[rows.stream].masks(rows.table)
+        masks = self.next.compiled.extractors[rows.stream].masks(rows.table)
         return replace(batch, masks=np.concatenate([batch.masks, masks], axis=1))
 
     def insert(self, batch: MergedBatch, verdicts: Verdicts, begin: int, end: int) -> None:
-        """Insert the tuples from `begin` to `end` that were taken."""
+        """Insert the accepted tuples from `begin` to `end`."""
         if self.next is None:
-            self.shard.insert(batch, verdicts, begin, end)
+            self.window_state.insert(batch, verdicts, begin, end)
             return
-        following, size = self.next, self.shard.size
-        words = len(self.flow.evaluator.ordered_types)
+        following, size = self.next, self.window_state.size
+        words = len(self.compiled.evaluator.ordered_types)
         old, new = batch.masks[:, :words], batch.masks[:, words:]
-        # Tuples of unregistered subjects are not taken; any policy does for them.
-        policies = np.append(self.shard.policy_numbers(), 0)[np.maximum(batch.slots, 0)]
+        # Tuples of unregistered subjects are refused; any policy will do for them.
+        policies = np.append(self.window_state.policy_numbers(), 0)[np.maximum(batch.slots, 0)]
         new = following.visible(new, batch.times, policies)
-        for shard, masks, others in (
-            (self.shard, old, batch.times >= following.boundary * size),
-            (following.shard, new, batch.times < following.begin * size),
+        for window_state, masks, others in (
+            (self.window_state, old, batch.times >= following.boundary * size),
+            (following.window_state, new, batch.times < following.begin * size),
         ):
             own = replace(batch, masks=np.ascontiguousarray(masks))
-            shard.insert(own, Verdicts.of(np.where(others, _NOT_OWN, verdicts.each)), begin, end)
+            window_state.insert(
+                own, Verdicts.of(np.where(others, _NOT_OWN, verdicts.each)), begin, end
+            )
 
     def close(self, first: int, stop: int, most: int | None) -> Iterator[ClosedWindows]:
-        """Close windows; those of two versions, or public-only and others, come apart."""
+        """Close windows; each group has one version, and is public-only or not."""
         following = self.next
         middle = stop if following is None else min(stop, max(first, following.boundary))
-        for closed in _close(self.shard, first, middle, self.protected_from, most):
+        for closed in _close(self.window_state, first, middle, self.protected_from, most):
             if following is not None:
                 following.skip(closed)
             yield closed
         if following is not None:
             protected_from = following.protected_from
-            yield from _close(following.shard, middle, stop, protected_from, most)
+            yield from _close(following.window_state, middle, stop, protected_from, most)
 
     def answer(self, closed: ClosedWindows, exhausted: NDArray[np.bool_] | None = None) -> Answers:
-        """The answers of closed windows, by the version that they are under."""
+        """Answer closed windows under the version that they belong to."""
         following = self._following(closed)
-        shard = self.shard if following is None else following.shard
-        return shard.answer(closed, exhausted, public_only=self.is_public_only(closed))
+        window_state = self.window_state if following is None else following.window_state
+        return window_state.answer(closed, exhausted, public_only=self.is_public_only(closed))
 
 
-def make_shard(flow: CompiledSpec, subjects: Subjects) -> WindowState:
-    """Windows of these subjects, all empty."""
-    windows = flow.spec.windows
-    words = len(flow.evaluator.ordered_types)
+def make_window_state(compiled: CompiledSpec, subjects: Subjects) -> WindowState:
+    """Create empty windows for these subjects."""
+    windows = compiled.spec.windows
+    words = len(compiled.evaluator.ordered_types)
     pane = windows.pane
     capacity = ring_capacity(pane, windows.lateness, len(subjects) or 10_000, words, windows.panes)
-    return WindowState(flow.evaluator, flow.policies, subjects, pane, capacity, windows.panes)
+    return WindowState(
+        compiled.evaluator, compiled.policies, subjects, pane, capacity, windows.panes
+    )
 
 
 def _close(
-    shard: WindowState, first: int, stop: int, protected_from: int, most: int | None
+    window_state: WindowState, first: int, stop: int, protected_from: int, most: int | None
 ) -> Iterator[ClosedWindows]:
     middle = min(stop, max(first, protected_from))
-    yield from shard.close(first, middle, most)
-    yield from shard.close(middle, stop, most)
+    yield from window_state.close(first, middle, most)
+    yield from window_state.close(middle, stop, most)
 
 
 def _limited(spec: Specification) -> bool:
@@ -312,6 +335,6 @@ def _limited(spec: Specification) -> bool:
 
 
 def _with_listed(registry: pa.Array, spec: Specification) -> pa.Array:
-    """The registry with the subjects that a specification adds to it."""
+    """Return the registry with the subjects that a specification adds."""
     more = pa.array(listed(spec.subjects, spec.folder), pa.large_string())
     return pc.unique(pa.concat_arrays([registry, more]))

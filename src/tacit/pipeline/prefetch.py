@@ -1,4 +1,4 @@
-"""Read ahead in threads, so that the next batch is decoded while this one is used."""
+"""Read ahead in threads: decode the next batch while the current one is used."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
 
-PATIENCE = 1.0
-"""Seconds to wait for the thread at the end: it may hang in a read from a silent pipe."""
+JOIN_SECONDS = 1.0
+"""Seconds to wait for the thread at the end: it may block on a pipe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class _End:
 
 
 def prefetch(items: Iterator[T], ahead: int) -> Generator[T, None, None]:
-    """Yield the same items, up to `ahead` of them taken before they are asked for.
+    """Yield the same items, reading up to `ahead` of them in advance.
 
     An exception in `items` is raised here, after the items before it. Closing this
     iterator early stops the thread and closes `items`.
@@ -46,13 +46,13 @@ def prefetch(items: Iterator[T], ahead: int) -> Generator[T, None, None]:
     finally:
         stop.set()
         with contextlib.suppress(queue.Empty):
-            while True:  # a thread that waits for room in the queue finds it and sees the stop
+            while True:  # unblock a thread that waits for a free place in the queue
                 waiting.get_nowait()
-        thread.join(PATIENCE)
+        thread.join(JOIN_SECONDS)
 
 
 class _QueueWriter(Protocol):
-    """Where a thread puts what it has read."""
+    """The queue into which a thread puts the items it has read."""
 
     def put(self, item: Any) -> None: ...
 
@@ -75,25 +75,25 @@ def _fill(items: Iterator[T], waiting: _QueueWriter, stop: threading.Event) -> N
 
 
 def interleave(
-    flows: Sequence[Iterator[T]], ahead: int, patience: Callable[[], float]
+    iterators: Sequence[Iterator[T]], ahead: int, timeout: Callable[[], float]
 ) -> Generator[tuple[int, T] | None, None, None]:
-    """Yield what several iterators give, as it comes, each with the number of its iterator.
+    """Yield the items of several iterators as they arrive, each with its iterator's number.
 
-    Where nothing comes for `patience()` seconds, None; it is asked before each wait. Each is
-    read in a thread of its own, all together up to `ahead` items before they are asked for; one
-    that stalls holds up nobody. An exception in one of them is raised here. Closing this iterator
-    early stops the threads.
+    Yields None if nothing arrives for `timeout()` seconds; `timeout` is called before each wait.
+    Each iterator has its own thread, so a slow one does not block the others. Together they read
+    up to `ahead` items in advance. An exception in one of them is raised here. Closing this
+    iterator early stops the threads.
     """
     waiting: queue.Queue[tuple[int, T | _End]] = queue.Queue(ahead)
     stop = threading.Event()
     threads = [
         threading.Thread(
             target=_fill,
-            args=(flow, _LabelledQueueWriter(waiting, number), stop),
+            args=(iterator, _LabelledQueueWriter(waiting, number), stop),
             name=f"tacit-interleave-{number}",
             daemon=True,
         )
-        for number, flow in enumerate(flows)
+        for number, iterator in enumerate(iterators)
     ]
     for thread in threads:
         thread.start()
@@ -101,7 +101,7 @@ def interleave(
     try:
         while left:
             try:
-                number, item = waiting.get(timeout=max(0.0, patience()))
+                number, item = waiting.get(timeout=max(0.0, timeout()))
             except queue.Empty:
                 yield None
                 continue
@@ -117,11 +117,11 @@ def interleave(
             while True:  # as above
                 waiting.get_nowait()
         for thread in threads:
-            thread.join(PATIENCE / len(threads))
+            thread.join(JOIN_SECONDS / len(threads))
 
 
 class _LabelledQueueWriter:
-    """The end of a queue that one of several iterators puts its items into."""
+    """Puts the items of one iterator into a shared queue, with the iterator's number."""
 
     def __init__(self, waiting: queue.Queue[Any], number: int) -> None:
         self._waiting = waiting

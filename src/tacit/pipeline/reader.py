@@ -1,7 +1,7 @@
-"""Read sources: events in order of arrival, and how far each source has been read.
+"""Read sources: yield events in order of arrival, and track the position in each source.
 
-Files are merged by the progress of their event time, so that the order of arrival is the same
-whenever they are read. Sources that bring tuples as they happen are taken as they come.
+Files are merged by the progress of their event time, so the order of arrival is the same in every
+run. Live sources are read as tuples arrive.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tacit.events.times import NO_TIME
 from tacit.options import option
 from tacit.pipeline.batches import EventBatch, MergedBatch, ReadPosition, Rows
 from tacit.pipeline.compiled_spec import CompiledSpec, SourceColumns
-from tacit.pipeline.confirmation import Confirmation, confirmed
+from tacit.pipeline.confirmation import Confirmation, confirm
 from tacit.pipeline.deadletters import DeadLetters
 from tacit.pipeline.engine import RefusedRows
 from tacit.pipeline.merge import merge
@@ -31,8 +31,8 @@ from tacit.windows.clock import REASONS
 from tacit.windows.jumps import Jumps
 
 _AHEAD: Final = 2
-PULSE: Final = 0.2
-"""Seconds after which silence is reported at the latest."""
+IDLE_SECONDS: Final = 0.2
+"""The longest time between two results of `Reader.read`, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +44,12 @@ class Input:
 
 
 class Position(TypedDict):
-    """How far a source has been read, as plain data."""
+    """The position in a source up to which it was read, as plain data."""
 
     token: Any
-    """Where it is resumed; None is its beginning."""
+    """Where to resume it; None is its beginning."""
     rows: int
-    """Rows that were taken from there on."""
+    """Rows read from there on."""
     progress: int | None
     """The largest event time among them, by the rules of `merge`; None in old checkpoints."""
 
@@ -58,60 +58,60 @@ Positions = dict[str, Position]
 
 
 class EventExtractor(Protocol):
-    """Makes events of rows: an engine does, and `RegistryExtractor`."""
+    """Extracts events from rows: an engine, or a `RegistryExtractor`."""
 
     @property
     def learning(self) -> int:
-        """Whether subjects are learned from what is extracted."""
+        """Nonzero while subjects are learned from the rows."""
 
     @property
     def jumps(self) -> Jumps | None:
-        """How far the time of a source may jump; None where no tuple moves anything."""
+        """How far the time of a source may jump; None if windows close by the wall clock."""
 
     def columns(self, stream: str) -> tuple[str, ...]:
-        """The columns of a stream that are read."""
+        """Return the columns of a stream that are read."""
 
     def column_types(self, stream: str, source: SourceColumns) -> ColumnTypes:
-        """The types that the columns of a source get."""
+        """Return the types to which the columns of a source are converted."""
 
     def extract(self, rows: Rows) -> EventBatch:
-        """The events that rows give."""
+        """Extract the events from rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class RegistryExtractor:
-    """Makes events of rows for a registry that is complete."""
+    """Extracts events from rows, for a complete registry."""
 
-    flow: CompiledSpec
+    compiled: CompiledSpec
     subjects: Subjects
     learning: int = 0
 
     @property
     def jumps(self) -> Jumps:
         """How far the time of a source may jump."""
-        return Jumps.of(self.flow.spec.windows, alone=len(self.subjects) == 1)
+        return Jumps.of(self.compiled.spec.windows, alone=len(self.subjects) == 1)
 
     def columns(self, stream: str) -> tuple[str, ...]:
-        """The columns of a stream that are read."""
-        return self.flow.columns(stream)
+        """Return the columns of a stream that are read."""
+        return self.compiled.columns(stream)
 
     def column_types(self, stream: str, source: SourceColumns) -> ColumnTypes:
-        """The types that the columns of a source get."""
-        return self.flow.column_types(stream, source)
+        """Return the types to which the columns of a source are converted."""
+        return self.compiled.column_types(stream, source)
 
     def extract(self, rows: Rows) -> EventBatch:
-        """The events that rows give."""
-        return self.flow.extract(rows, self.subjects, learn=False)
+        """Extract the events from rows."""
+        return self.compiled.extract(rows, self.subjects, learn=False)
 
 
 class Reader:
-    """Reads the inputs of a run from where they were left.
+    """Reads the inputs of a run from their last positions.
 
-    Lines that cannot be read, and rows that are refused, go to the dead letters. `resumable` says
-    that a run goes on after a stop: then a pipe, which cannot be read again, is taken as it comes.
+    Unreadable lines and refused rows go to the dead letters. With `resumable` the run can continue
+    after a stop: then a pipe, which cannot be read again, is treated as a live source.
 
-    Sources are read ahead. With `rejected`, batches with lines that cannot be read go there instead
-    of to the dead letters, with the number of rows that were read up to their ends.
+    Sources are read ahead. With `rejected`, batches with unreadable lines go there instead of to
+    the dead letters, with the number of rows up to their ends.
     """
 
     def __init__(
@@ -140,39 +140,39 @@ class Reader:
         self._keys = [f"{input_.stream}={input_.source.name}" for input_ in inputs]
         twice = {key for key in self._keys if self._keys.count(key) > 1}
         if twice and resumable:
-            raise SourceError(f"{min(twice)} is given twice; it would be counted twice")
+            raise SourceError(f"{min(twice)} is given twice; its tuples would be counted twice")
         self.positions: Positions = dict(positions or {})
-        """Those of sources that are not read this time are kept as they are."""
+        """Positions of sources that this run does not read are kept."""
         self._receipts: dict[int, Any] = {}
-        """By the number of the input, what is to be acknowledged."""
+        """What to acknowledge, by the number of the input."""
         self._acknowledged: dict[int, Any] = {}
         self.live = any(
             input_.source.live or (resumable and input_.source.once) for input_ in inputs
         )
-        """Whether tuples are taken as they come."""
+        """Whether sources are read as tuples arrive."""
 
     @property
-    def receipts(self) -> bool:
+    def has_receipts(self) -> bool:
         """Whether there is anything to acknowledge."""
         return bool(self._receipts)
 
     @property
     def listening(self) -> bool:
-        """Whether every source gets what is sent from now on."""
+        """Whether every source receives the tuples that are sent from now on."""
         return all(input_.source.listening for input_ in self.inputs)
 
     def acknowledge(self) -> None:
-        """All that was taken so far is safe: tell the sources."""
-        receipts, self._receipts = self._receipts, {}
-        self._acknowledged |= receipts
-        for number, receipt in receipts.items():
+        """Acknowledge all tuples read so far: they are safe."""
+        has_receipts, self._receipts = self._receipts, {}
+        self._acknowledged |= has_receipts
+        for number, receipt in has_receipts.items():
             self.inputs[number].source.acknowledge(receipt)
 
     def advance(self, batch: MergedBatch, inserted: int) -> None:
-        """The first so many of these tuples are in the windows; a run that is resumed needs it."""
+        """Move the positions past the first `inserted` tuples, for a later resume."""
         if not self._resumable:
             return
-        for rows, taken, progress in batch.inserted_rows(inserted):
+        for rows, taken, progress in batch.count_inserted(inserted):
             position = rows.position
             assert position is not None, "these rows were not read by a reader"
             number, receipt = position.number, position.receipt
@@ -186,11 +186,11 @@ class Reader:
                     del self._receipts[number]
 
     def refuse(self, refused: RefusedRows) -> None:
-        """Write rows that were not taken to the dead letters."""
+        """Write refused rows to the dead letters."""
         subject = self._streams[refused.rows.stream].subject
         for reason in np.unique(refused.reasons):
             chosen = refused.reasons == reason
-            self.dead_letters.rows(
+            self.dead_letters.add_rows(
                 refused.rows,
                 refused.chosen[chosen],
                 REASONS[int(reason)],
@@ -199,49 +199,49 @@ class Reader:
             )
 
     def read(
-        self, patience: Callable[[], float] = lambda: PULSE
+        self, timeout: Callable[[], float] = lambda: IDLE_SECONDS
     ) -> Generator[MergedBatch | None, None, None]:
-        """Tuples as they come; None where live sources are silent for `patience()` seconds."""
+        """Yield tuples in order of arrival; None if no tuple arrives for `timeout()` seconds."""
         for input_, key in zip(self.inputs, self._keys, strict=True):
             if key in self.positions:
                 input_.source.resume(self.positions[key]["token"])
-        yield from self._read_live(patience) if self.live else self._read_merged()
+        yield from self._read_live(timeout) if self.live else self._read_merged()
 
     def _read_merged(self) -> Iterator[MergedBatch]:
-        """Each source is read and extracted in a thread of its own.
+        """Read and extract each source in its own thread, and merge them.
 
-        While subjects are learned the registry changes, so that only one thread may use it.
+        While subjects are learned the registry changes, so only one thread may use it.
         """
         extractor = self._extractor
         ahead = 0 if extractor.learning else _AHEAD
         begin = [self._progress(key) for key in self._keys]
-        flows = []
+        sources = []
         for number, front in enumerate(begin):
-            flow: Iterator[EventBatch] = map(extractor.extract, self._rows(number))
+            events: Iterator[EventBatch] = map(extractor.extract, self._rows(number))
             if extractor.jumps is not None:
-                flow = confirmed(flow, extractor.jumps, front)
-            flows.append(prefetch(flow, ahead))
-        return merge(flows, self._future, begin)
+                events = confirm(events, extractor.jumps, front)
+            sources.append(prefetch(events, ahead))
+        return merge(sources, self._future, begin)
 
-    def _read_live(self, patience: Callable[[], float]) -> Iterator[MergedBatch | None]:
-        flows = [self._rows(number) for number in range(len(self.inputs))]
+    def _read_live(self, timeout: Callable[[], float]) -> Iterator[MergedBatch | None]:
+        sources = [self._rows(number) for number in range(len(self.inputs))]
         jumps, front = self._extractor.jumps, max(map(self._progress, self._keys))
         confirmation = None if jumps is None else Confirmation(jumps, front)
-        for item in interleave(flows, _AHEAD * len(flows), patience):
+        for item in interleave(sources, _AHEAD * len(sources), timeout):
             if item is None:
                 yield None
                 continue
-            # Here and not in the threads: subjects may be learned, and only one may do that.
+            # Here and not in the threads: only one thread may learn subjects.
             batch = self._extractor.extract(item[1])
             pieces = [batch] if confirmation is None else confirmation.add(batch)
             for piece in pieces:
-                waited = piece.rows is not batch.rows
-                yield MergedBatch.of_one(self._extract_again(piece) if waited else piece)
+                delayed = piece.rows is not batch.rows
+                yield MergedBatch.from_batch(self._extract_again(piece) if delayed else piece)
         for piece in confirmation.finish() if confirmation is not None else ():
-            yield MergedBatch.of_one(self._extract_again(piece))
+            yield MergedBatch.from_batch(self._extract_again(piece))
 
     def _extract_again(self, batch: EventBatch) -> EventBatch:
-        """Tuples that waited, with the events that they give by the specification of now."""
+        """Extract the events of delayed tuples again, by the current specification."""
         masks = self._extractor.extract(batch.rows).masks
         return replace(batch, masks=masks[batch.first : batch.first + len(batch.times)])
 
@@ -252,7 +252,7 @@ class Reader:
         return position["progress"]
 
     def _rows(self, number: int) -> Iterator[Rows]:
-        """The rows of an input without those that were taken before."""
+        """Yield the rows of an input after its position."""
         input_, position = self.inputs[number], self.positions.get(self._keys[number])
         skip = 0 if position is None else position["rows"]
         token, since = None, 0
@@ -277,15 +277,15 @@ class Reader:
             since += count
         if skip:
             raise SourceError(
-                f"{input_.source.name} has {skip:,} rows fewer than this run has taken of it: it"
-                " was cut short, or is another file. Give it back as it was, or begin another run"
+                f"{input_.source.name} has {skip:,} rows fewer than this run has read from it: it"
+                " was cut short, or is another file. Restore the file, or start another run"
                 f" with {option('name')}"
             )
 
     def _batches(self, input_: Input, known: int) -> Iterator[Batch]:
-        """The batches of a source; lines that cannot be read are dead letters.
+        """Yield the batches of a source; write unreadable lines to the dead letters.
 
-        What was rejected among the first `known` rows was reported before.
+        Those among the first `known` rows were written before.
         """
         extractor = self._extractor
         columns = extractor.columns(input_.stream)
@@ -297,7 +297,7 @@ class Reader:
             if batch.rejected and (known < 0 or known == rows == 0):
                 self.unreadable += len(batch.rejected)
                 if self._rejected is None:
-                    self.dead_letters.lines(input_.stream, batch.source, batch.rejected)
+                    self.dead_letters.add_lines(input_.stream, batch.source, batch.rejected)
                 else:
                     self._rejected.append((-known, batch))
             yield batch
@@ -306,5 +306,5 @@ class Reader:
 
 
 def _is_resumable(source: Source, token: Any) -> bool:
-    """Whether a position means anything: a pipe brings what comes, as does a broker of none."""
+    """Return whether a source can be resumed: not a pipe, and not a broker without tokens."""
     return not source.once if not source.live else token is not None

@@ -1,4 +1,4 @@
-"""How much of the input was refused, why, and what to do. It is for the operator alone."""
+"""How many tuples were refused, why, and what to do. For the operator only."""
 
 from __future__ import annotations
 
@@ -20,50 +20,50 @@ from tacit.windows.clock import (
 )
 
 MOST: Final = 0.5
-"""More than this share is most of the input."""
+"""The share of refused tuples above which a run warns."""
 _REMEDIES: Final = {
-    NO_SUBJECT: "see that 'subject' of the stream names the right column",
-    NO_TIME: "see that 'time', 'unit' and 'zone' of the stream say how times are written",
-    UNREGISTERED: "see that the registry has the subjects exactly as the data spells them",
+    NO_SUBJECT: "check that 'subject' of the stream names the right column",
+    NO_TIME: "check that 'time', 'unit' and 'zone' of the stream match the data",
+    UNREGISTERED: "check that the registry spells the subjects exactly as the data does",
     LATE: "the input is out of order by more than windows.lateness: sort it by time, or raise"
     " windows.lateness",
-    FUTURE: "the input pauses for longer than windows.future, or begins with wrong times: raise"
-    " windows.future, or give windows.start",
-    UNCONFIRMED: "the input is sparser than windows.jump allows one subject to be: raise"
+    FUTURE: "the input has a gap longer than windows.future, or starts with wrong times: raise"
+    " windows.future, or set windows.start",
+    UNCONFIRMED: "the input is sparser than windows.jump allows for one subject: raise"
     " windows.jump",
     BEFORE_START: "windows.start is later than the data",
 }
-_UNREADABLE: Final = "see that the file is in the format that its name says"
+_UNREADABLE: Final = "check that the file has the format of its file name"
 
 
 @dataclass(frozen=True, slots=True)
 class Refusals:
-    """How many tuples a run took, and how many it refused, by reason."""
+    """How many tuples a run accepted, and how many it refused, by reason."""
 
     taken: int
     reasons: Mapping[str, int]
 
     @property
     def refused(self) -> int:
-        """All that were refused."""
+        """The number of refused tuples."""
         return sum(self.reasons.values())
 
     @property
     def share(self) -> float:
-        """The refused part of the input, from 0 to 1; 0 where there was none."""
+        """The refused share of the input, from 0 to 1; 0 if the input is empty."""
         return self.refused / max(1, self.taken + self.refused)
 
     def exceed(self, limit: float) -> bool:
-        """Whether more than this share was refused."""
+        """Return whether more than this share was refused."""
         return self.share > limit
 
     def check(self, limit: float) -> None:
-        """Raise RefusedInputError where more than this share was refused."""
+        """Raise RefusedInputError if more than this share was refused."""
         if self.exceed(limit):
             raise RefusedInputError(str(self))
 
     def warn(self) -> None:
-        """Warn where most of the input was refused."""
+        """Warn if most of the input was refused."""
         if self.exceed(MOST):
             warnings.warn(str(self), RefusedInputWarning, stacklevel=3)
 
@@ -75,6 +75,6 @@ class Refusals:
         )
         return (
             f"{self.refused:,} of {whole:,} tuples were refused ({self.share:.1%}), {most:,} of"
-            f" them for this reason: {reason}. What to do: {remedy}. The dead letters have each of"
-            " them."
+            f" them for this reason: {reason}. What to do: {remedy}. The dead letters list every"
+            " refused tuple."
         )

@@ -13,32 +13,32 @@ from tacit.pipeline.reader import Input
 from tacit.spec.subjects import LearnedSubjects, listed
 
 _STRETCH: Final = 10
-"""Windows from which the subjects of a flow are learned where nothing else is given."""
+"""Windows from which subjects are learned if the specification says nothing."""
 
 
-def open_registry(flow: CompiledSpec, inputs: Sequence[Input]) -> tuple[Subjects, int]:
-    """The registry, and how long to learn it from the stream.
+def open_registry(compiled: CompiledSpec, inputs: Sequence[Input]) -> tuple[Subjects, int]:
+    """Return the registry, and for how long to learn it from the stream.
 
-    Where the specification says nothing, subjects are learned from the whole input if it can be
+    If the specification says nothing, subjects are learned from the whole input where it can be
     read twice, else from the first windows.
     """
-    spec, subjects = flow.spec, Subjects()
+    spec, subjects = compiled.spec, Subjects()
     given = spec.subjects
     passing = any(input_.source.once or input_.source.live for input_ in inputs)
     if given is None and not passing:
-        return read_subjects(flow, inputs), 0
+        return read_subjects(compiled, inputs), 0
     if given is None or isinstance(given, LearnedSubjects):
         return subjects, given.learn if given else _STRETCH * spec.windows.size
     subjects.add(listed(given, spec.folder))
     return subjects, 0
 
 
-def read_subjects(flow: CompiledSpec, inputs: Sequence[Input]) -> Subjects:
-    """All subjects that occur in sources, in order of name: the order of arrival is private."""
+def read_subjects(compiled: CompiledSpec, inputs: Sequence[Input]) -> Subjects:
+    """Read all subjects from the sources, in order of name: the order of arrival is private."""
     found, ordered = Subjects(), Subjects()
     for input_ in inputs:
-        subject = flow.spec.streams[input_.stream].subject
-        types = flow.column_types(input_.stream, input_.source)
+        subject = compiled.spec.streams[input_.stream].subject
+        types = compiled.column_types(input_.stream, input_.source)
         for batch in input_.source.batches([subject], [subject], types):
             found.learn(batch.table.column(subject))
     ordered.add(found.names.take(pc.sort_indices(found.names)))

@@ -1,4 +1,4 @@
-"""Closed windows -> protected answers, each subject's by the mechanism of its policy.
+"""Turn closed windows into protected answers, with the mechanism of each subject's policy.
 
 Nothing that depends on private events leaves a mechanism except through `Noise`.
 """
@@ -46,8 +46,8 @@ class Release(Evaluator):
         self.public_only = [
             mechanism.public_only.start(queries, index) for mechanism in mechanisms if replaced
         ]
-        """What answers in place of each mechanism where private events must not be used: for
-        subjects whose limit is reached, and for all for a while after a reload.
+        """The replacement of each mechanism where private events must not be used: for subjects
+        whose limit is reached, and for all subjects for a while after a reload.
         """
         read = [own.queries for own in self.protectors if own.queries is not None]
         self._matched = compile_queries(spec, index.patterns, walk=not read)
@@ -60,7 +60,7 @@ class Release(Evaluator):
     def answer(
         self, closed: ClosedPanes, rows: Mapping[str, pl.DataFrame], policies: NDArray[np.int32]
     ) -> tuple[Columns, Certainty]:
-        """The protected answers, each subject's by its own policy."""
+        """Compute the protected answers, with each subject's own policy."""
         windows = WindowBits(self._matched.answer(closed, rows), closed, rows)
         exhausted = int(policies.max(initial=0)) >= len(self.protectors)
         if exhausted and not self.public_only:

@@ -1,4 +1,4 @@
-"""Try again until a ledger answers."""
+"""Retry calls until the ledger is reachable."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final, ParamSpec, TypeVar
 from tacit.errors import LedgerLostError
 
 GRACE: Final = 10.0
-"""Seconds for what is under way when a run is asked to stop."""
+"""Seconds to finish open work after a request to stop."""
 _FIRST, _LONGEST = 0.05, 5.0
 """Seconds between attempts to reach the ledger."""
 _SOON: Final = 0.2
@@ -22,16 +22,16 @@ R = TypeVar("R")
 
 
 class LedgerRetry:
-    """Calls functions that need the ledger, and waits where it does not answer."""
+    """Calls functions that need the ledger, and retries while it is unreachable."""
 
     def __init__(self, name: str, stopping: threading.Event) -> None:
         self._name = name
         self._stopping = stopping
 
     def __call__(self, attempt: Callable[P, R], *given: P.args, **named: P.kwargs) -> R:
-        """Call it until the ledger answers; nothing is acknowledged meanwhile.
+        """Call `attempt` until the ledger is reachable; nothing is acknowledged meanwhile.
 
-        Where the run was asked to stop, not for long: then LedgerLostError is raised.
+        After a request to stop it raises LedgerLostError once `GRACE` seconds have passed.
         """
         delay, failed, deadline = _FIRST, False, None
         while True:
@@ -49,5 +49,5 @@ class LedgerRetry:
                 delay = min(2 * delay, _LONGEST)
             else:
                 if failed:
-                    log.warning("the ledger %s answers again", self._name)
+                    log.warning("the ledger %s is reachable again", self._name)
                 return result

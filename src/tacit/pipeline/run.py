@@ -5,8 +5,8 @@ sources --read----> tuples in order of arrival
         --settle--> a release: noise is drawn, charged and committed
         --deliver-> sinks
 
-With a ledger a run survives anything: after a crash it goes on from its last commit, a window is
-released once, and a tuple that its source was told to be safe is in it.
+With a ledger a run survives crashes: it continues from its last commit, releases each window once,
+and loses no tuple that was acknowledged to its source.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tacit.pipeline.deadletters import DeadLetters
 from tacit.pipeline.delivery import Delivery, DirectDelivery
 from tacit.pipeline.engine import Engine
 from tacit.pipeline.evaluators import Evaluator
-from tacit.pipeline.reader import PULSE, Input, Reader
+from tacit.pipeline.reader import IDLE_SECONDS, Input, Reader
 from tacit.pipeline.refusals import Refusals
 from tacit.pipeline.registry import open_registry
 from tacit.pipeline.reloads import ReadColumns, Reloads, check_inputs
@@ -56,11 +56,11 @@ if TYPE_CHECKING:
 
 _SOON: Final = 0.2
 _CATCHING_UP: Final = 5.0
-"""Seconds after a restart for tuples that waited meanwhile, whatever comes."""
+"""Seconds after a restart in which windows wait for tuples that were sent meanwhile."""
 _WATCH: Final = 2.0
-"""Seconds without a commit after which it is checked whether the run is still this engine's."""
+"""Seconds without a commit after which the engine checks that it still owns the run."""
 _SWEEP: Final = 60.0
-"""Seconds between looks for answers that need no longer be kept."""
+"""Seconds between two deletions of answers that need not be kept."""
 
 log = logging.getLogger("tacit.ledger")
 
@@ -68,13 +68,13 @@ log = logging.getLogger("tacit.ledger")
 class Run:
     """A run over sources. Iterate over it for the answers as they are released, or call `run`.
 
-    With a `plan` answers are protected; without one they are true, or what `evaluator` makes of
-    windows. `noise` is where randomness comes from.
+    With a `plan` answers are protected; without one they are the true answers, or the results of
+    `evaluator`. `noise` is the source of randomness.
 
-    With a `ledger` only one engine can work on a run of this `name`: one that is made takes the run
-    over from any other. Releases are charged and kept there until they have arrived at all `sinks`,
-    and dropped after `retain` seconds. `reread` gives specification and plan again for `reload`.
-    `now` is the wall clock.
+    With a `ledger` only one engine can own a run of this `name`: a new one takes the run over.
+    Releases are charged and stored there until all `sinks` have them, and deleted after `retain`
+    seconds. `reread` reads the specification and the plan again for `reload`. `now` is the wall
+    clock.
     """
 
     def __init__(
@@ -97,14 +97,16 @@ class Run:
     ) -> None:
         ledger = ledger or NoLedger()
         durable = not isinstance(ledger, NoLedger)
-        check_fed(spec, inputs, durable=durable)
+        check_sources(spec, inputs, durable=durable)
         noise = noise or Noise()
         version = None if plan is None else SpecVersion(spec, plan)
         if version is not None:
             version.check()
-        flow = CompiledSpec(spec, evaluator, recorded) if version is None else version.flow(noise)
+        compiled = (
+            CompiledSpec(spec, evaluator, recorded) if version is None else version.compile(noise)
+        )
         self.inputs = _with_content(inputs)
-        check_inputs(flow, self.inputs)
+        check_inputs(compiled, self.inputs)
         self.outcome = RunOutcome()
         self.status = RunStatus()
         self._name = name
@@ -121,14 +123,14 @@ class Run:
         else:
             self._lease = ledger.take_over(name, spec.fingerprint)
             self._delivery = Delivery.from_ledger(ledger, self._lease, sinks)
-        checkpoint = _read_checkpoint(self._lease.checkpoint(), private=noise.private)
+        checkpoint = _read_checkpoint(self._lease.read_checkpoint(), private=noise.private)
         self.outcome.resumed = checkpoint is not None
-        self.engine = _open_engine(flow, version, noise, self.inputs, checkpoint)
+        self.engine = _open_engine(compiled, version, noise, self.inputs, checkpoint)
         if durable:
-            # Each window is a release: which windows close together depends on private events too.
+            # One release per window: which windows close together also depends on private events.
             self.engine.most_windows = 1
         if not self.engine.learning and (
-            flow.evaluator.protects or isinstance(spec.subjects, SubjectFile)
+            compiled.evaluator.protects or isinstance(spec.subjects, SubjectFile)
         ):
             self.engine.check_names()
         self._reader = Reader(
@@ -153,28 +155,28 @@ class Run:
             outcome=self.outcome,
             public=self.status.public,
         )
-        self._dropped = self._looked = time.monotonic()
+        self._dropped = self._lease_checked = time.monotonic()
         self._caught_up = 0.0
-        """When tuples that waited while the run was down have had their time."""
+        """Until when windows wait for tuples that were sent while the run was down."""
         self._learning = bool(self.engine.learning)
 
-    # What others may ask
+    # The public interface
 
     @property
     def spec(self) -> Specification:
-        """The specification in use, or the one that is about to be."""
+        """The latest specification: in use, or about to be."""
         latest = self.engine.latest
-        return self.engine.flow.spec if latest is None else latest.spec
+        return self.engine.compiled.spec if latest is None else latest.spec
 
     @property
-    def flow(self) -> CompiledSpec:
-        """The specification in use, compiled."""
-        return self.engine.flow
+    def compiled(self) -> CompiledSpec:
+        """The compiled specification in use."""
+        return self.engine.compiled
 
     @property
     def schema(self) -> pa.Schema:
         """The columns of the answers."""
-        evaluator = self.flow.evaluator
+        evaluator = self.compiled.evaluator
         return schema(protected=evaluator.protects, private=evaluator.private)
 
     @property
@@ -184,34 +186,34 @@ class Run:
 
     @property
     def refusals(self) -> Refusals:
-        """How much of the input was refused, and why."""
+        """How many tuples were refused, and why."""
         counts = self.engine.counts.tolist()
         reasons = {reason: counts[code] for code, reason in REASONS.items() if counts[code]}
         for (_, reason), times in self.dead_letters.counts.items():
-            if reason not in REASONS.values():  # lines that could not be read
+            if reason not in REASONS.values():  # unreadable lines
                 reasons[reason] = reasons.get(reason, 0) + times
         return Refusals(counts[TAKEN], reasons)
 
     def add_sink(self, sink: Sink) -> None:
-        """Deliver to this sink too; call it before the run starts."""
+        """Add a sink; call this before the run starts."""
         self._sinks.append(sink)
         self._delivery.add(sink)
 
     def stop(self) -> None:
-        """Take nothing more; what was taken is kept for the next time. Any thread may call it."""
+        """Stop reading; the state is kept for the next start. Any thread may call it."""
         self._stopping.set()
 
     def reload(self) -> None:
         """Read the specification and the plan again, and use them from the next window on.
 
-        Where they are wrong, the old ones stay. Any thread may call it.
+        If they have mistakes, the old ones stay in use. Any thread may call it.
         """
         self._reloads.request()
 
     # The loop
 
     def run(self) -> RunOutcome:
-        """Go on until the input ends or `stop` is called."""
+        """Run until the input ends or `stop` is called."""
         for _ in self:
             pass
         return self.outcome
@@ -228,20 +230,20 @@ class Run:
                 yield from self._advance_versions()
                 yield from self._read()
                 if not self.outcome.finished:
-                    yield from self._commit()  # a receipt means nothing to a source read again
+                    yield from self._commit()  # a receipt is void once its source is read again
             if self.outcome.finished:
                 yield from self._hold(self.engine.flush())
             yield from self._commit()
             self._deliver_rest()
 
     def _read(self) -> Iterator[Answers]:
-        """Take what comes until the input ends or sources must be read again."""
+        """Read tuples until the input ends or the sources must be read again."""
         reading = self._reloads.columns
-        with closing(self._reader.read(self._patience)) as batches:
+        with closing(self._reader.read(self._timeout)) as batches:
             yield from self._tick()
             for batch in batches:
                 self._announce_start()
-                yield from self._tick()  # first: how many tuples came must not delay a release
+                yield from self._tick()  # first: the number of tuples must not delay a release
                 if batch is not None:
                     yield from self._insert(batch)
                 yield from self._settle()
@@ -254,7 +256,7 @@ class Run:
         self.outcome.finished = True
 
     def _insert(self, batch: MergedBatch) -> Iterator[Answers]:
-        """Put tuples into windows, and hold those that close."""
+        """Insert tuples into windows, and collect the windows that close."""
         self._settlement.changed |= len(batch) > 0
         yield from self._hold(self.engine.insert(batch), batch)
         self._reader.advance(batch, len(batch))
@@ -262,58 +264,58 @@ class Run:
     def _hold(
         self, closing_now: Iterable[ClosedWindows], batch: MergedBatch | None = None
     ) -> Iterator[Answers]:
-        """Hold windows as they close until they are released, which must be soon for many."""
+        """Collect windows as they close, and commit when there are many."""
         for closed in closing_now:
             if self._settlement.add(closed):
                 if batch is not None:
                     self._reader.advance(batch, self.engine.inserted)
                 yield from self._settlement.commit()
-                self._tidy()
+                self._after_commit()
 
     def _settle(self) -> Iterator[Answers]:
-        """Between batches: release what is closed, or write a checkpoint where it is time."""
+        """Between batches: release closed windows, or write a checkpoint if one is due."""
         self._delivery.check()
-        self._look()
+        self._update_status()
         if self._settlement.is_due():
             yield from self._settlement.commit()
-            self._tidy()
-        elif time.monotonic() - max(self._settlement.committed, self._looked) >= _WATCH:
-            self._retry(self._lease.until)  # raises where another engine has taken over
-            self._looked = time.monotonic()
+            self._after_commit()
+        elif time.monotonic() - max(self._settlement.committed, self._lease_checked) >= _WATCH:
+            self._retry(self._lease.read_until)  # raises if another engine has taken over
+            self._lease_checked = time.monotonic()
 
     def _commit(self) -> Iterator[Answers]:
-        """Commit whatever there is."""
-        if self._settlement.unwritten or self._reader.receipts:
+        """Commit if there is anything to commit."""
+        if self._settlement.unwritten or self._reader.has_receipts:
             yield from self._settlement.commit()
-            self._tidy()
+            self._after_commit()
 
     def _tick(self) -> Iterator[Answers]:
-        """Where windows close by the clock, release those that it closes, at once."""
+        """Where windows close by the clock, release those that are due."""
         if not self.engine.clock.ticking:
             return
-        # Windows stay open for tuples that waited while the run was down, for a fixed time: if
-        # what comes decided it, private tuples would decide which others are late.
+        # Windows wait a fixed time for tuples that were sent while the run was down. If the tuples
+        # decided it, private tuples would decide which others are late.
         catching_up = time.monotonic() < self._caught_up
         now = int(self._now() * 1_000_000)
         yield from self._hold(self.engine.tick(now, catching_up=catching_up))
         if self._settlement.pending:
             yield from self._settle()
 
-    def _patience(self) -> float:
-        """Seconds until something is to be done, whether or not tuples come."""
+    def _timeout(self) -> float:
+        """Return the seconds until there is work to do even if no tuple arrives."""
         if not self.engine.clock.ticking:
-            return PULSE
+            return IDLE_SECONDS
         left = self._caught_up - time.monotonic()
         if left <= 0:
             left = self.engine.clock.next_close / 1_000_000 - self._now()
-        return min(PULSE, left)
+        return min(IDLE_SECONDS, left)
 
     # Versions of the specification
 
     def _advance_versions(self) -> Iterator[Answers]:
         """Take the steps of a reload that are due, while nothing is read ahead."""
         if self.engine.due and self._settlement.pending:
-            yield from self._settlement.commit()  # these are under the version of before
+            yield from self._settlement.commit()  # these belong to the old version
         self._reloads.advance()
         self._settlement.update_versions()
 
@@ -325,44 +327,44 @@ class Run:
     def _must_read_again(self, reading: ReadColumns) -> bool:
         """Whether sources must be read again for the next step of a reload, if one is due."""
         if self.engine.due:
-            return True  # what was read ahead is extracted by the version of before
+            return True  # what was read ahead is extracted by the old version
         return any(wanted - reading[name] for name, wanted in self._reloads.columns.items())
 
-    # What goes on beside
+    # Status and cleanup
 
     def _announce_start(self) -> None:
-        """Say that the run has begun, once every source gets what is sent from now on."""
+        """Log the start of the run, as soon as every source is connected."""
         if self.status.connecting and self._reader.listening:
             self.status.connecting = False
             if self._lease.durable:
-                how = "goes on" if self.outcome.resumed else "begins"
+                how = "continues" if self.outcome.resumed else "starts"
                 log.info("the run %s %s", self._name, how)
 
     def _announce_registry(self) -> None:
-        """Where subjects were learned, warn about what is found as soon as they are."""
+        """Log warnings about the registry as soon as subjects are learned."""
         if self._learning and not self.engine.learning:
             self._learning = False
             self._reloads.warn()
 
-    def _look(self) -> None:
-        """How the run goes, for the operator."""
-        self.status.look(self.engine, self._reader.unreadable)
+    def _update_status(self) -> None:
+        """Update the status for the operator."""
+        self.status.update(self.engine, self._reader.unreadable)
         self.status.commit_seconds = self._settlement.cost
         self.status.public.undelivered = self._delivery.waiting
         self.status.public.retries = self._delivery.retries
 
-    def _tidy(self) -> None:
-        """After a commit: wait for slow sinks, and now and then drop answers delivered long ago."""
+    def _after_commit(self) -> None:
+        """After a commit: wait for slow sinks, and from time to time delete old answers."""
         while not (self._delivery.has_room(_SOON) or self._stopping.is_set()):
             self._delivery.check()
         if self._retain is None or time.monotonic() - self._dropped < _SWEEP:
             return
         self._dropped = time.monotonic()
         before = int((self._now() - self._retain) * 1_000_000)
-        self._retry(self._lease.drop, [sink.name for sink in self._sinks], before)
+        self._retry(self._lease.drop_delivered, [sink.name for sink in self._sinks], before)
 
     def _deliver_rest(self) -> None:
-        """Deliver all that is released; not for ever where the run was asked to stop."""
+        """Deliver all releases; after a request to stop, only for `GRACE` seconds."""
         deadline: float | None = None
         while not self._delivery.is_done(_SOON):
             self._delivery.check()
@@ -375,33 +377,33 @@ class Run:
 
 
 def _open_engine(
-    flow: CompiledSpec,
+    compiled: CompiledSpec,
     version: SpecVersion | None,
     noise: Noise,
     inputs: Sequence[Input],
     checkpoint: Checkpoint | None,
 ) -> Engine:
-    """A new engine, or one that goes on from a checkpoint.
+    """Create an engine, or restore one from a checkpoint.
 
-    Subjects that were added to a list since then have answers from the next window on.
+    Subjects that were added to the list since the checkpoint get answers from the next window on.
     """
-    # History and files are replayed: they go by event time, however late it is.
+    # Files are replayed: their windows always close by event time.
     live = all(input_.source.live for input_ in inputs)
-    ticking = live and flow.spec.windows.close == "clock"
+    ticking = live and compiled.spec.windows.close == "clock"
     registry, learn = Subjects(), 0
     if checkpoint is None:
-        registry, learn = open_registry(flow, inputs)
-    engine = Engine(flow, registry, version=version, noise=noise, learn=learn, ticking=ticking)
+        registry, learn = open_registry(compiled, inputs)
+    engine = Engine(compiled, registry, version=version, noise=noise, learn=learn, ticking=ticking)
     if checkpoint is not None:
         engine.restore(checkpoint.snapshot)
-        names = listed(flow.spec.subjects, flow.spec.folder)
+        names = listed(compiled.spec.subjects, compiled.spec.folder)
         if names:
             engine.register(names)
     return engine
 
 
 def _read_checkpoint(given: bytes | None, *, private: bool) -> Checkpoint | None:
-    """What the last engine of this run has left, if there was one."""
+    """Decode the last checkpoint of this run, if there is one."""
     if given is None:
         return None
     checkpoint = Checkpoint.from_bytes(given)
@@ -410,17 +412,17 @@ def _read_checkpoint(given: bytes | None, *, private: bool) -> Checkpoint | None
     seed, name = option("seed"), option("name")
     if private:
         raise StateError(
-            f"this run was begun with {seed}, so its answers are not private, and it cannot go on"
-            f" with noise that is: begin another run with {name}, or go on with {seed}"
+            f"this run was started with {seed}, so its answers are not private, and it cannot"
+            f" continue with private noise: start another run with {name}, or continue with {seed}"
         )
     raise StateError(
-        f"this run was begun without {seed}: with one its answers would no longer be private. Go on"
-        f" without it, or begin another run with {name}"
+        f"this run was started without {seed}: with one its answers would no longer be private."
+        f" Continue without it, or start another run with {name}"
     )
 
 
-def check_fed(spec: Specification, inputs: Sequence[Input], *, durable: bool) -> None:
-    """Refuse a run in which the events of a stream could never come."""
+def check_sources(spec: Specification, inputs: Sequence[Input], *, durable: bool) -> None:
+    """Refuse a run in which a stream has no source."""
     given = [input_.stream for input_ in inputs]
     missing = [stream for stream in spec.streams if stream not in given]
     if missing:
@@ -433,13 +435,13 @@ def check_fed(spec: Specification, inputs: Sequence[Input], *, durable: bool) ->
     replayed = not all(input_.source.live for input_ in inputs)
     if durable and replayed and spec.windows.close == "clock":
         raise SourceError(
-            "windows close by the clock (windows.close: clock), but files are replayed faster or"
-            " slower than that; read a live source, or write close: events"
+            "windows close by the clock (windows.close: clock), but files are not read in real"
+            " time; read a live source, or write close: events"
         )
 
 
 def _with_content(inputs: Sequence[Input]) -> list[Input]:
-    """The inputs without empty ones; if all of them are, that is an error."""
+    """Drop empty inputs; raise if all of them are empty."""
     full = []
     for input_ in inputs:
         with suppress(EmptySourceError):

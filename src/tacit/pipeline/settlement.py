@@ -1,8 +1,8 @@
-"""From closed windows to released answers: bill, draw, commit, deliver.
+"""Turn closed windows into released answers: charge, draw, commit, deliver.
 
-A commit writes the release, its charges, the state of the engine and the positions of the sources:
-all of it or nothing. What was drawn and not committed never leaves. Without a ledger there are no
-bills and nothing is written; windows are released as they close.
+A commit writes the release, its charges, the state of the engine and the positions of the sources
+in one transaction. Noise that was drawn and not committed is never released. Without a ledger
+nothing is charged or written; windows are released as they close.
 """
 
 from __future__ import annotations
@@ -36,36 +36,36 @@ if TYPE_CHECKING:
     from tacit.ledger.lease import Lease
 
 _MOST_ANSWERS: Final = 1 << 22
-"""Answers that are drawn before they are released."""
+"""The most answers that are drawn before a commit."""
 _SOON, _LATER = 0.2, 5.0
-"""Seconds between checkpoints without a release: where a source waits for them, and else."""
+"""Seconds between checkpoints without a release: if a source waits for one, and otherwise."""
 _APART: Final = 10
-"""So many times its own cost lies at least between two of them."""
+"""Two such checkpoints are at least this many times the cost of one apart."""
 _AT_ONCE: Final = 8
-"""The same for releases from files."""
+"""The same for releases if sources are files."""
 
 log = logging.getLogger("tacit.ledger")
 
 
 @dataclass(slots=True)
 class RunOutcome:
-    """What a run has done since it was begun or resumed."""
+    """What a run has done since it was started or resumed."""
 
     resumed: bool = False
     finished: bool = False
-    """Whether its input came to an end; else it was asked to stop."""
+    """Whether its input ended; else it was asked to stop."""
     windows: int = 0
     answers: int = 0
     charged: dict[str, int] = field(default_factory=dict)
     """By private pattern, in nano-epsilon, summed over subjects and windows."""
     exhausted: int = 0
-    """Windows of subjects whose limit was reached, all counted."""
+    """Pairs of a window and a subject whose limit was reached."""
     undelivered: bool = False
-    """Whether something has not arrived everywhere: it is delivered next time."""
+    """Whether some sink lacks answers: they are delivered at the next start."""
 
 
 class Settlement:
-    """Holds closed windows until they are released."""
+    """Collects closed windows and releases them."""
 
     def __init__(
         self,
@@ -91,14 +91,13 @@ class Settlement:
         self._closed: list[ClosedWindows] = []
         self._volume = 0
         self.changed = False
-        """Whether tuples were taken since the last commit."""
+        """Whether tuples were read since the last commit."""
         self.committed = time.monotonic()
-        """When the last commit was made."""
+        """The time of the last commit."""
         self.cost = self._last_cost = 0.0
-        """Seconds of a commit, and of the last one."""
-        self._at_once = not lease.durable or engine.flow.spec.windows.panes > 1
-        """Whether windows are released one by one. Where windows slide, their panes were drawn
-        before."""
+        """Typical seconds of a commit, and the seconds of the last one."""
+        self._at_once = not lease.durable or engine.compiled.spec.windows.panes > 1
+        """Whether windows are released one by one: without a ledger, and where windows slide."""
 
     @property
     def pending(self) -> bool:
@@ -111,7 +110,7 @@ class Settlement:
         return self.pending or (self._lease.durable and self.changed)
 
     def update_versions(self) -> None:
-        """After a step of a reload: keep accounts for the versions that are in use."""
+        """After a step of a reload, keep accountants for the versions in use."""
         engine, lease = self._engine, self._lease
         if isinstance(lease, NoLease):
             return
@@ -124,26 +123,26 @@ class Settlement:
         }
 
     def add(self, closed: ClosedWindows) -> bool:
-        """Hold windows until they are released; whether that must be at once."""
+        """Collect closed windows; return whether they must be released now."""
         self._closed.append(closed)
-        windows, slots, _ = closed.closed.words.shape
-        self._volume += windows * slots * len(self._engine.flow.names)
-        return self._volume >= _MOST_ANSWERS or self._at_once or self._engine.crossing
+        windows, slots, _ = closed.panes.words.shape
+        self._volume += windows * slots * len(self._engine.compiled.names)
+        return self._volume >= _MOST_ANSWERS or self._at_once or self._engine.between_versions
 
     def is_due(self) -> bool:
-        """Whether it is time for a commit."""
+        """Return whether a commit is due."""
         elapsed = time.monotonic() - self.committed
         if self._closed:
-            # From files nobody waits for a single window: those of some time go together.
+            # With files nobody waits for a single window, so several share a commit.
             return self._reader.live or elapsed >= _AT_ONCE * self.cost
         if not self._lease.durable:
             return False
-        waited = _SOON if self._reader.receipts else _LATER
-        wanted = self._reader.receipts or self.changed
+        waited = _SOON if self._reader.has_receipts else _LATER
+        wanted = self._reader.has_receipts or self.changed
         return wanted and elapsed >= max(waited, _APART * self.cost)
 
     def commit(self) -> Iterator[Answers]:
-        """Make all that was taken safe, and release the windows that it closed."""
+        """Commit everything read so far, and release the collected windows."""
         if self._closed:
             yield from self._release()
         else:
@@ -154,7 +153,7 @@ class Settlement:
         self.committed = time.monotonic()
 
     def _write(self, *drafts: Draft) -> int:
-        """Write a checkpoint and releases; the number of the last of them."""
+        """Write a checkpoint and releases; return the number of the last release."""
         if not self._lease.durable:
             return 0
         began = time.monotonic()
@@ -162,12 +161,12 @@ class Settlement:
         checkpoint = Checkpoint(fingerprint, self._reader.positions, state, self._private)
         number = self._retry(self._lease.commit, checkpoint.to_bytes(), *drafts)
         cost = time.monotonic() - began
-        # One that took unusually long says little of the next.
+        # A single slow commit does not predict the next.
         self.cost, self._last_cost = min(cost, self._last_cost), cost
         return number or 0
 
     def _release(self) -> Iterator[Answers]:
-        """Answer the windows that are held, and commit; what was not committed is drawn anew."""
+        """Answer and commit the collected windows; draw again if the commit was refused."""
         closed = self._closed
         version = self._engine.windows.version_of(closed[0])
         accountant = self._accountants.get(version)
@@ -214,7 +213,7 @@ class Settlement:
     def _draft(
         self, answers: Answers, bill: WindowCharges, version: SpecVersion, accountant: Accountant
     ) -> Draft:
-        ids, order = accountant.ids(), self._engine.shard.order
+        ids, order = accountant.ledger_ids(), self._engine.window_state.order
         return Draft(
             first=answers.first * answers.step,
             windows=answers.windows,
@@ -245,7 +244,7 @@ class Settlement:
         self._public.release(
             answers.windows,
             until,
-            until + slide + self._engine.flow.spec.windows.lateness,
+            until + slide + self._engine.compiled.spec.windows.lateness,
             slide=slide,
             subjects=int(answers.registered[-1].sum()),
             exhausted=0 if answers.exhausted is None else int(answers.exhausted.sum()),

@@ -1,8 +1,7 @@
-"""Where answers go: what a sink is, and what it gets.
+"""The interface of sinks, and their batches.
 
-With a ledger, a release that was charged is delivered from there until it has arrived. After a
-crash the last one may come again, always with the same answers under the same ids. To add a sink,
-subclass `Sink`.
+With a ledger, a release is delivered from there until the sink has it. After a crash the last
+release may be delivered again, with the same answers and ids. To add a sink, subclass `Sink`.
 """
 
 from __future__ import annotations
@@ -18,51 +17,51 @@ import pyarrow as pa
 
 @dataclass(frozen=True, slots=True)
 class ReleaseBatch:
-    """Answers of a release that are delivered at once."""
+    """Answers of one release that are delivered together."""
 
     release: int
     """Its number in the ledger."""
     table: pa.Table
-    """The answers, a row for each; from a ledger, the column `id` tells them apart for ever."""
+    """The answers, one per row; from a ledger, the column `id` identifies each of them."""
     consumers: Mapping[str, str] = field(default_factory=dict)
-    """Who asked each query."""
+    """The consumer of each query."""
 
 
 class Sink(ABC):
     """Delivers answers in the order of their releases.
 
-    A delivery that fails for now raises `UnreachableError`, and is tried again; one that cannot
-    succeed raises another `SinkError`. Used as a context manager, a sink aborts on an exception.
+    A delivery that fails temporarily raises `UnreachableError` and is retried. One that cannot
+    succeed raises another `SinkError`. As a context manager, a sink aborts on an exception.
     """
 
     name: str
-    """The same for the same place in every run: deliveries are remembered under it."""
+    """The same for the same target in every run: the ledger stores deliveries under it."""
     once: bool = False
-    """Whether a release is seen there once, whatever happens on the way."""
+    """Whether consumers see each release exactly once, even after a crash."""
 
     def recover(self, position: Any) -> None:  # noqa: B027 - most have nothing to undo
-        """Before the first delivery from a ledger: undo what was delivered after this position.
+        """Undo what was delivered after this position; called before the first delivery.
 
-        It is what the last remembered delivery gave, or None if none was remembered.
+        The position is the result of the last recorded delivery, or None.
         """
 
     def is_missing(self, release: int, position: Any) -> bool:  # noqa: ARG002
-        """Whether answers that were delivered up to this release are no longer there."""
+        """Return whether answers that were delivered up to this release are missing."""
         return False
 
     @abstractmethod
     def deliver(self, batch: ReleaseBatch) -> Any:
-        """Deliver answers; with a ledger, they have arrived when this returns.
+        """Deliver answers; with a ledger, the sink has them when this returns.
 
-        Gives a position to be remembered, as plain data fit for JSON, or None.
+        Returns a position to record, as plain data fit for JSON, or None.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Nothing comes any more: make everything that was delivered final."""
+        """End the deliveries: make everything that was delivered final."""
 
     def abort(self) -> None:
-        """The run has failed: leave nothing behind that looks whole."""
+        """Close after a failure: leave nothing behind that looks complete."""
         self.close()
 
     def __enter__(self) -> Self:

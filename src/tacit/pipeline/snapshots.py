@@ -14,14 +14,14 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tacit.errors import StateError
-from tacit.pipeline.window_state import ClosedWindows, WindowState, below
+from tacit.pipeline.window_state import ClosedWindows, WindowState, select_prefix
 
 _FORMAT: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class WindowSnapshot:
-    """What an engine keeps beside the windows of a shard."""
+    """The state of an engine besides its open windows."""
 
     fingerprint: str
     """The specification's."""
@@ -31,18 +31,18 @@ class WindowSnapshot:
     held: Sequence[ClosedWindows] = ()
     """Windows that are closed and held back while subjects are learned."""
 
-    def to_bytes(self, shard: WindowState) -> bytes:
-        """All of it, and the shard's windows."""
-        arrays, frames = shard.state()
+    def to_bytes(self, window_state: WindowState) -> bytes:
+        """Encode this state and the open windows."""
+        arrays, frames = window_state.state()
         head = {
             "format": _FORMAT,
             "fingerprint": self.fingerprint,
             "learning": self.learning,
-            "held": [closed.closed.first for closed in self.held],
+            "held": [closed.panes.first for closed in self.held],
         }
         arrays |= {"clock": self.clock, "counts": self.counts}
         for number, closed in enumerate(self.held):
-            arrays |= {f"held.{number}.{name}": part for name, part in closed.arrays().items()}
+            arrays |= {f"held.{number}.{name}": part for name, part in closed.to_arrays().items()}
             frames |= {f"held.{number}.{name}": frame for name, frame in closed.rows.items()}
         for name, frame in frames.items():
             arrays[f"frame.{name}"] = np.frombuffer(
@@ -54,8 +54,10 @@ class WindowSnapshot:
         return buffer.getvalue()
 
     @classmethod
-    def from_bytes(cls, snapshot: bytes, fingerprint: str, shard: WindowState) -> WindowSnapshot:
-        """What `to_bytes` gave for this specification; the windows go into the shard."""
+    def from_bytes(
+        cls, snapshot: bytes, fingerprint: str, window_state: WindowState
+    ) -> WindowSnapshot:
+        """Decode what `to_bytes` returned for this specification; fill `window_state`."""
         try:
             with np.load(io.BytesIO(snapshot), allow_pickle=False) as file:
                 arrays = {name: file[name] for name in file.files}
@@ -74,10 +76,10 @@ class WindowSnapshot:
         }
         held = [
             ClosedWindows.from_state(
-                first, below(f"held.{n}.", arrays), below(f"held.{n}.", frames)
+                first, select_prefix(f"held.{n}.", arrays), select_prefix(f"held.{n}.", frames)
             )
             for n, first in enumerate(head["held"])
         ]
         kept = {name: frame for name, frame in frames.items() if not name.startswith("held.")}
-        shard.restore(arrays, kept)
+        window_state.restore(arrays, kept)
         return cls(fingerprint, head["learning"], arrays["clock"], arrays["counts"], held)

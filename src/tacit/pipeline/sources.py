@@ -1,8 +1,8 @@
-"""Where tuples come from: what a source is, and what it hands over.
+"""The interface of sources, and their batches.
 
-To add a source, subclass `Source`: say the schema and read the batches. Columns
-are checked, batches cut to a bounded size and read ahead in a thread by
-`Source.batches`, the same for every format.
+To add a source, subclass `Source`: implement `schema` and `read`. `Source.batches` does the rest
+for every format: it checks columns, splits batches to a bounded size, converts types, and reads
+ahead in a thread.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from tacit.events.streams import ColumnType
 from tacit.pipeline.prefetch import prefetch
 
 MOST_ROWS = 1 << 18
-"""The most rows in a batch: large enough for speed, small enough to stay near the processor."""
+"""The most rows in a batch: large enough for speed, small enough for the processor's cache."""
 
 
 STANDARD_INPUT = "standard input"
 
 
 class EmptySourceError(SourceError):
-    """Input without a single line."""
+    """The input is empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A line that could not be read: for the dead letters."""
+    """An unreadable line, for the dead letters."""
 
     place: int
     reason: str
@@ -48,16 +48,16 @@ class Batch:
     """Some rows of a source, in its order.
 
     `first_row` is the number of the first row (the line, in a file of lines),
-    counted from 1. `places` holds the number of every row where they do not
-    simply count up, because lines were skipped or span several.
+    counted from 1. `places` holds the number of every row if they are not
+    consecutive, because lines were skipped or rows span several lines.
     """
 
     table: pa.RecordBatch
     first_row: int
     position: int
-    """How much of the source is read with this batch, in `Source.unit`s."""
+    """How much of the source has been read including this batch, in `Source.unit`s."""
     source: str
-    """The file that the rows stand in."""
+    """The file or connection that the rows come from."""
     rejected: tuple[Rejected, ...] = ()
     places: NDArray[np.int64] | None = None
     token: Any = None
@@ -66,16 +66,16 @@ class Batch:
     None is its beginning, from which rows are counted.
     """
     receipt: Any = None
-    """What to acknowledge when this batch and all before it are safe; None where nothing is."""
+    """What to acknowledge when this batch and all before it are safe, or None."""
     raw: pa.RecordBatch | None = None
-    """The rows as they came, where columns of `table` were converted."""
+    """The original rows, if columns of `table` were converted."""
 
-    def place(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The numbers in the source of these rows of the table."""
+    def number_rows(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the numbers in the source of these rows of the table."""
         return rows + self.first_row if self.places is None else self.places[rows]
 
-    def cut(self, most: int) -> Iterator[Batch]:
-        """The same rows in batches of at most `most`; the first carries what was rejected."""
+    def split(self, most: int) -> Iterator[Batch]:
+        """Split into batches of at most `most` rows; the first has the rejected lines."""
         if self.table.num_rows <= most:
             yield self
             return
@@ -87,72 +87,74 @@ class Batch:
             )
 
     def slice(self, start: int, most: int | None = None) -> Batch:
-        """The rows from `start` on, at most so many."""
+        """Return the rows from `start` on, at most `most`."""
         if not start and most is None:
             return self
         stop = None if most is None else start + most
         return replace(
             self,
             table=self.table.slice(start, most),
-            first_row=int(self.place(np.array([start]))[0]),
+            first_row=int(self.number_rows(np.array([start]))[0]),
             places=None if self.places is None else self.places[start:stop],
             raw=None if self.raw is None else self.raw.slice(start, most),
         )
 
     def convert(self, types: ColumnTypes) -> Batch:
-        """The same rows with converted columns."""
+        """Return the same rows with converted columns."""
         table = types.convert(self.table)
         return self if table is self.table else replace(self, table=table, raw=self.table)
 
 
 class Source(ABC):
-    """A flow of tuples.
+    """A source of tuples.
 
-    A batch has the types of the schema; text in a column of keys comes dictionary-encoded. The
-    columns of a text source are all text: `batches` converts them to the types it is given.
+    A batch has the types of the schema; text in a column of keys is dictionary-encoded. The
+    columns of a text source are all text: `batches` converts them to the given types.
     """
 
     textual: bool = False
     """Whether values are text until they are converted, as in CSV, JSON lines and messages."""
     keyed: bool = False
-    """Whether rows name their own columns, as JSON objects do: a column that a row lacks is null,
-    and `schema` names none."""
+    """Whether each row names its own columns, as JSON objects do: a column that a row lacks is
+    null, and `schema` is empty."""
     unit: Literal["rows", "bytes"] = "rows"
     ahead: ClassVar[int] = 2
-    """How many batches are read ahead of their use; 0 reads in the same thread."""
+    """How many batches to read ahead; 0 reads in the same thread."""
     name: str
     once: bool = False
-    """Whether it can be read only once, as a pipe."""
+    """Whether it can be read only once, like a pipe."""
     total: int | None = None
-    """Rows or bytes in all, for progress; None where that is not known."""
+    """All rows or bytes, for progress; None if unknown."""
     replayable: bool = True
     """Whether tuples can be read again from a token, in another process."""
     live: bool = False
-    """Whether tuples come as they happen. Such a source has no end and gives empty batches while
-    it is silent, several in a second; nobody waits for it in favour of another."""
+    """Whether tuples arrive in real time. Such a source has no end. While nothing arrives it yields
+    empty batches, several per second. Other sources never wait for it."""
 
     @property
     def listening(self) -> bool:
-        """Whether a tuple that is sent from now on comes: a broker must know us first.
+        """Whether it receives tuples sent from now on: a broker needs a subscription first.
 
         It can become true only while the source is read.
         """
         return True
 
     def resume(self, token: Any) -> None:
-        """Begin at a batch's token when it is read next."""
+        """Start at this token when it is read next."""
         if token is not None:
-            raise SourceError(f"{self.name} cannot be resumed in the middle; begin anew")
+            raise SourceError(
+                f"{self.name} cannot be resumed in the middle; start from the beginning"
+            )
 
-    def acknowledge(self, receipt: Any) -> None:  # noqa: B027 - files need no word of it
-        """The batch with this receipt and all before it are safe: they need not come again."""
+    def acknowledge(self, receipt: Any) -> None:  # noqa: B027 - files need no acknowledgement
+        """Acknowledge the batch with this receipt and all before it: they are safe."""
 
     @abstractmethod
     def schema(self) -> pa.Schema:
-        """The columns and their types, without reading everything; all text in a text source."""
+        """Return the columns and their types without reading everything; text in a text source."""
 
     def declared_types(self) -> Mapping[str, ColumnType]:
-        """The types of columns that the source's address declares."""
+        """Return the column types that the source's address declares."""
         return {}
 
     @abstractmethod
@@ -165,20 +167,20 @@ class Source(ABC):
         keys: Sequence[str] = (),
         types: ColumnTypes | None = None,
     ) -> Iterator[Batch]:
-        """The rows in order, in batches of bounded size; `keys` are columns of subjects.
+        """Yield the rows in order, in batches of bounded size; `keys` are columns of subjects.
 
-        Without `columns`, all of the schema. Columns are converted to `types`, ahead of their
-        use, in the thread that reads.
+        Without `columns`, it reads all of the schema. Columns are converted to `types` in the
+        thread that reads ahead.
         """
         known = [] if self.keyed else self.schema().names
         wanted = list(dict.fromkeys(known if columns is None else columns))
-        if not self.keyed:  # a folder knows only now what its files are
+        if not self.keyed:  # a folder determines its format only here
             check_columns(self.name, wanted, known)
-        with closing(prefetch(self._converted(wanted, keys, types), self.ahead)) as flow:
-            for batch in flow:
-                yield from batch.cut(MOST_ROWS)
+        with closing(prefetch(self._read_converted(wanted, keys, types), self.ahead)) as batches:
+            for batch in batches:
+                yield from batch.split(MOST_ROWS)
 
-    def _converted(
+    def _read_converted(
         self, columns: Sequence[str], keys: Sequence[str], types: ColumnTypes | None
     ) -> Iterator[Batch]:
         for batch in self.read(columns, keys):
@@ -194,7 +196,7 @@ def check_columns(source: str, wanted: Sequence[str], known: Sequence[str]) -> N
 
 
 def check_names(source: str, names: Sequence[str]) -> None:
-    """Refuse columns of the same name: it would not be known which one is meant."""
+    """Refuse two columns of the same name."""
     twice = [name for name, times in Counter(names).items() if times > 1]
     if twice:
         raise SourceError(
@@ -204,7 +206,7 @@ def check_names(source: str, names: Sequence[str]) -> None:
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Whether an Arrow type holds text, dictionary-encoded or not."""
+    """Return whether an Arrow type is text, dictionary-encoded or not."""
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     return kind in (pa.string(), pa.large_string(), pa.string_view())

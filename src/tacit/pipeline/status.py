@@ -1,7 +1,7 @@
-"""How a run goes, in two parts that never mix.
+"""The status of a run: a public part and a part for the operator.
 
-`PublicStatus` follows the public schedule alone: it may be scraped and shown to anyone. Everything
-else in `Status` depends on which tuples came, so it is for the operator alone.
+`PublicStatus` depends on the public schedule only: you may show it to anyone. Everything else in
+`RunStatus` depends on the tuples that arrived, so it is for the operator only.
 """
 
 from __future__ import annotations
@@ -18,47 +18,47 @@ from tacit.windows.clock import LATE, Clock
 
 
 class EngineCounters(Protocol):
-    """What takes tuples in: an engine, or several that follow each other."""
+    """The counters of an engine."""
 
     counts: NDArray[np.int64]
 
     @property
     def clock(self) -> Clock:
-        """What judges tuples."""
+        """The clock that judges tuples."""
         ...
 
 
 @dataclass(slots=True)
 class PublicStatus:
-    """What follows the public schedule alone.
+    """The status that depends on the public schedule only.
 
-    Each field is a function of which windows were released, of the specification, of the
-    registry, and of what operators and receivers do. None is of what tuples hold.
+    Each field is a function of the released windows, the specification, the registry, and the
+    actions of operators and receivers. None depends on the contents of tuples.
     """
 
     subjects: int = 0
-    """How many have answers; 0 while they are learned."""
+    """How many subjects have answers; 0 while they are learned."""
     windows: int = 0
-    """Windows released since the run was begun or resumed."""
+    """Windows released since the run was started or resumed."""
     until: int | None = None
     """The end of the last window that was released, in microseconds."""
     next_close: int | None = None
     """The event time at which the next window closes, in microseconds."""
     released_at: float | None = None
-    """When the last release was made by this machine's clock, in seconds, rounded down to whole
-    windows: when exactly depends on how long it took, and so on what came."""
+    """The wall-clock time of the last release in seconds, rounded down to whole windows: the exact
+    time depends on how long it took, and so on the tuples."""
     charged: dict[str, int] = field(default_factory=dict)
-    """What was charged to all subjects together, by private pattern, in nano-epsilon."""
+    """The charges of all subjects together, by private pattern, in nano-epsilon."""
     exhausted: int = 0
     """Subjects that had reached a limit in the last window that was released."""
     undelivered: int = 0
-    """Releases that have not arrived at every outlet."""
+    """Releases that not every sink has yet."""
     retries: int = 0
-    """Deliveries that failed and were tried again."""
+    """Deliveries that failed and were retried."""
     reloads: int = 0
-    """How often a new specification was taken up."""
+    """How often a new specification was accepted."""
     reloads_refused: int = 0
-    """How often one was refused, and the old one kept."""
+    """How often one was refused."""
 
     def release(
         self,
@@ -71,9 +71,9 @@ class PublicStatus:
         exhausted: int = 0,
         charged: Mapping[str, int] | None = None,
     ) -> None:
-        """Some windows were released, the last of which ends at `until`; one begins each `slide`.
+        """Count released windows; the last one ends at `until`, and one starts every `slide`.
 
-        `charged` is what was charged for them in nano-epsilon, summed over subjects.
+        `charged` is their charge in nano-epsilon, summed over subjects.
         """
         self.windows += windows
         self.until, self.next_close = until, next_close
@@ -86,24 +86,24 @@ class PublicStatus:
 
 @dataclass(slots=True)
 class RunStatus:
-    """All that is to be known of a run; but for `public` it is for the operator alone."""
+    """The whole status of a run; except for `public` it is for the operator only."""
 
     public: PublicStatus = field(default_factory=PublicStatus)
     connecting: bool = False
-    """Whether a source is not connected yet, so that a tuple that is sent now may be missed."""
+    """Whether a source is not connected yet: a tuple that is sent now may be missed."""
     tuples: int = 0
-    """Tuples that came, the refused ones included."""
+    """Tuples that arrived, including refused ones."""
     late: int = 0
     refused: int = 0
-    """Tuples refused for another reason than being late, lines that cannot be read included."""
+    """Tuples refused for another reason than being late, including unreadable lines."""
     newest: int | None = None
-    """The largest event time taken, in microseconds."""
+    """The largest accepted event time, in microseconds."""
     open_windows: int = 0
     commit_seconds: float = 0.0
     """How long the last commit of the ledger took."""
 
-    def look(self, engine: EngineCounters, unreadable: int = 0) -> None:
-        """See how far an engine is; `unreadable` lines never came as far as that."""
+    def update(self, engine: EngineCounters, unreadable: int = 0) -> None:
+        """Update from an engine; `unreadable` lines did not reach it."""
         counts, clock = engine.counts, engine.clock
         self.tuples = int(counts.sum()) + unreadable
         self.late = int(counts[LATE])

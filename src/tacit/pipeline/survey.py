@@ -1,4 +1,4 @@
-"""Closed windows of history -> the statistics that plans are made from."""
+"""Turn closed windows of history into the statistics for plans."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from tacit.windows.panes import ClosedPanes, PaneSequence
 from tacit.windows.sliding import either
 
 _ROUNDS: Final = 4
-"""How often ordered queries are read from windows whose private elements are drawn by lot."""
+"""How often ordered queries are evaluated on windows with random private elements."""
 
 
 class HistorySurvey(Evaluator):
-    """Asks windows of history what the surveys of all policies want to know.
+    """Evaluates windows of history for the surveys of all policies.
 
-    With `literal`, queries that look at order or attributes are also read from windows in which
-    each private element is there or not by the toss of a coin: that shows what literal reading
-    makes of any noise. Its randomness is seeded, so that a plan can be made again.
+    With `literal`, queries with order or conditions are also evaluated on windows in which each
+    private element is present at random. That shows how literal evaluation reacts to noise. The
+    randomness is seeded, so that planning is reproducible.
     """
 
     def __init__(self, spec: Specification, *, literal: bool) -> None:
@@ -57,11 +57,11 @@ class HistorySurvey(Evaluator):
                 self._trials.append(trial)
                 first += trial.width
         self._matched = compile_queries(spec, index.patterns, walk=not self._trials)
-        self._sights = [_PaneCounts(spec, survey.policy.private) for survey in self.surveys]
+        self._pane_counts = [_PaneCounts(spec, survey.policy.private) for survey in self.surveys]
         if spec.windows.panes == 1:
-            self._sights = []
-        for sights in self._sights:
-            first = sights.lay_out(first)
+            self._pane_counts = []
+        for pane_counts in self._pane_counts:
+            first = pane_counts.assign_columns(first)
         readings = [trial.reading.queries for trial in self._trials]
         super().__init__([str(number) for number in range(first)], [self._matched, *readings])
 
@@ -69,13 +69,13 @@ class HistorySurvey(Evaluator):
         self,
         closed: ClosedPanes,
         rows: Mapping[str, pl.DataFrame],
-        policies: NDArray[np.int32],  # noqa: ARG002 - they are told apart when counted
+        policies: NDArray[np.int32],  # noqa: ARG002 - `count` separates them
     ) -> tuple[NDArray[np.uint64], None]:
-        """What is index, then the trials of each policy."""
+        """Return the bits of the index, then those of the trials of each policy."""
         bits = [self._matched.answer(closed, rows)]
         for trial in self._trials:
             bits += trial.answer(closed, rows, self._noise)
-        bits += [sights.answer(closed) for sights in self._sights]
+        bits += [pane_counts.answer(closed) for pane_counts in self._pane_counts]
         return np.concatenate(bits, axis=1), None
 
     def count(self, answers: Answers, policies: NDArray[np.int32]) -> None:
@@ -87,11 +87,11 @@ class HistorySurvey(Evaluator):
             for trial in self._trials:
                 if trial.policy == number:
                     trial.count(answers.bits, chosen)
-            if self._sights:
-                self._sights[number].count(answers.bits, chosen)
+            if self._pane_counts:
+                self._pane_counts[number].count(answers.bits, chosen)
 
     def statistics(self) -> list[Statistics]:
-        """What was counted, for each policy."""
+        """Return the statistics of each policy."""
         found = []
         for number, survey in enumerate(self.surveys):
             read = {
@@ -100,14 +100,14 @@ class HistorySurvey(Evaluator):
                 if trial.policy == number
                 for part, table in trial.tables()
             }
-            pane_counts = self._sights[number].pane_counts() if self._sights else None
+            counts = self._pane_counts[number].to_pane_counts() if self._pane_counts else None
             readings = [read.get(part.query) for part in survey.affected]
-            found.append(survey.statistics(readings, pane_counts))
+            found.append(survey.statistics(readings, counts))
         return found
 
 
 class _NoisyTrial:
-    """Ordered queries of one policy, read from windows with elements drawn by lot."""
+    """Evaluates ordered queries of one policy on windows with random private elements."""
 
     def __init__(
         self,
@@ -125,8 +125,8 @@ class _NoisyTrial:
         self._pane = spec.windows.pane
         self._types = len(spec.types)
         self._numbers = [spec.types[name] for name in self._elements]
-        a_round = len(self._elements) + len(parts)
-        self.width = _ROUNDS * a_round
+        round_width = len(self._elements) + len(parts)
+        self.width = _ROUNDS * round_width
         self._tallies = []
         for place, part in enumerate(parts):
             true = [
@@ -136,7 +136,7 @@ class _NoisyTrial:
             ]
             rounds = []
             for number in range(_ROUNDS):
-                begin = first + number * a_round
+                begin = first + number * round_width
                 drawn = [begin + self._elements.index(name) for name in part.elements]
                 answer = begin + len(self._elements) + place
                 rounds.append(CombinationCounts([*true, *drawn, answer]))
@@ -145,7 +145,7 @@ class _NoisyTrial:
     def answer(
         self, closed: ClosedPanes, rows: Mapping[str, pl.DataFrame], noise: Noise
     ) -> list[NDArray[np.uint64]]:
-        """For each round the elements that were drawn, and what is read."""
+        """Return the drawn elements and the answers of each round."""
         if closed.panes is not None:
             return self._answer_panes(closed, closed.panes, rows, noise)
         windows, slots, _ = closed.words.shape
@@ -164,10 +164,10 @@ class _NoisyTrial:
         rows: Mapping[str, pl.DataFrame],
         noise: Noise,
     ) -> list[NDArray[np.uint64]]:
-        """The same for sliding windows, with one in four of the bits of panes flipped.
+        """Do the same for sliding windows: flip one in four of the bits of panes.
 
-        Where a window shows an element, it matters in which panes. Noise that is neither much
-        weaker nor much stronger than a plan's tells that well enough.
+        The panes in which an element is present matter. This noise is neither much weaker nor much
+        stronger than that of a plan, which is accurate enough.
         """
         true = to_columns(paned.words, self._types)[:, self._numbers]
         slots, timed = paned.words.shape[1], self.reading.timed
@@ -181,13 +181,13 @@ class _NoisyTrial:
         return found
 
     def count(self, bits: NDArray[np.uint64], chosen: NDArray[np.bool_]) -> None:
-        """Count what was read."""
+        """Count the answers."""
         for rounds in self._tallies:
             for tally in rounds:
                 tally.add(bits, chosen)
 
     def tables(self) -> list[tuple[AffectedQuery, NDArray[np.float64]]]:
-        """For each query `[context][truth][x][y]`: the share of windows that read as yes."""
+        """Return the share of positive answers of each query, `[context][truth][x][y]`."""
         return [
             (part, _mean_answer(part, rounds))
             for part, rounds in zip(self.parts, self._tallies, strict=True)
@@ -195,7 +195,7 @@ class _NoisyTrial:
 
 
 class _PaneCounts:
-    """In how many panes of each window private elements are, counted in bit columns."""
+    """Counts in how many panes of each window private elements are, in bit columns."""
 
     def __init__(self, spec: Specification, private: AbstractSet[str]) -> None:
         self._panes = spec.windows.panes
@@ -203,8 +203,8 @@ class _PaneCounts:
         self._all = len(spec.types)
         self._tallies: dict[str, CombinationCounts] = {}
 
-    def lay_out(self, first: int) -> int:
-        """Begin with this column; the column after the last."""
+    def assign_columns(self, first: int) -> int:
+        """Assign columns from `first` on; return the column after the last."""
         width = self._panes.bit_length()
         for number, name in enumerate(self._types):
             begin = first + number * width
@@ -212,7 +212,7 @@ class _PaneCounts:
         return first + len(self._types) * width
 
     def answer(self, closed: ClosedPanes) -> NDArray[np.uint64]:
-        """For each element the bits of the number of its panes, lowest first."""
+        """Return for each element the bits of its number of panes, lowest first."""
         assert closed.panes is not None
         columns = to_columns(closed.panes.words, self._all)[:, list(self._types.values())]
         windows, width = closed.panes.windows, self._panes.bit_length()
@@ -228,8 +228,8 @@ class _PaneCounts:
         for tally in self._tallies.values():
             tally.add(bits, chosen)
 
-    def pane_counts(self) -> PaneCounts:
-        """What was counted."""
+    def to_pane_counts(self) -> PaneCounts:
+        """Return the counts."""
         windows = {}
         for name, tally in self._tallies.items():
             rows, counts = tally.rows()
@@ -250,7 +250,7 @@ def _mean_answer(part: AffectedQuery, rounds: list[CombinationCounts]) -> NDArra
             for begin in (signals + 1, signals + 1 + size)
         )
         np.add.at(seen, (rows[:, -1].astype(np.int64), context, truth, true, drawn), counts)
-    # What was never tried is read as in the other windows of the context, or else as no.
+    # A combination that was never drawn uses the share of its context, or 0.
     pooled = seen.sum(axis=(2, 3), keepdims=True)
     share = pooled[1] / np.maximum(pooled.sum(axis=0), 1)
     return np.asarray((seen[1] + share) / (seen.sum(axis=0) + 1))

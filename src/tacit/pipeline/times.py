@@ -1,4 +1,4 @@
-"""Times as people read them."""
+"""Format times for people."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 
 
 def format_time(microseconds: int) -> str:
-    """A time as ISO 8601 in UTC, however far it is.
+    """Format a time as ISO 8601 in UTC, for any year.
 
     >>> format_time(1_201_910_400_000_000)
     '2008-02-02T00:00:00Z'

@@ -1,4 +1,4 @@
-"""A version of the specification: what is asked, and the plan that protects it."""
+"""A version of the specification with its plan."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from tacit.spec.yaml_writer import to_yaml
 
 @dataclass(frozen=True, eq=False)
 class SpecVersion:
-    """A specification, and the plan by which its answers are protected.
+    """A specification, and the plan that protects its answers.
 
-    GeoJSON files are read once, when it is made: they may change before they are looked at again.
+    GeoJSON files are read once, when it is created: they may change later.
     """
 
     spec: Specification
     plan: Plan
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "spec", _without_files(self.spec))
+        object.__setattr__(self, "spec", _inline_files(self.spec))
 
     def check(self) -> None:
-        """Raise PlanError where they do not fit together."""
+        """Raise PlanError if they do not fit together."""
         self.plan.check(self.spec)
 
-    def flow(self, noise: Noise) -> CompiledSpec:
-        """What they ask to be done with tuples."""
+    def compile(self, noise: Noise) -> CompiledSpec:
+        """Compile the specification with the plan's mechanisms."""
         release = Release(self.spec, self.plan.mechanisms, noise)
         return CompiledSpec(self.spec, release, self.plan.columns)
 
@@ -50,7 +50,7 @@ class SpecVersion:
 
     @property
     def consumers(self) -> dict[str, str]:
-        """Who asks each query."""
+        """The consumer of each query."""
         return {query.name: query.consumer for query in self.spec.queries}
 
     @cached_property
@@ -61,7 +61,7 @@ class SpecVersion:
 
     @cached_property
     def packed(self) -> bytes:
-        """All of it as bytes that need no file beside them; the registry is left out."""
+        """The version as bytes that need no other file, without the registry."""
         plain = {
             "fingerprint": self.spec.fingerprint,
             "specification": to_yaml(self.spec.model_copy(update={"subjects": None})),
@@ -71,50 +71,50 @@ class SpecVersion:
 
     @cached_property
     def digest(self) -> str:
-        """The same for the same version."""
+        """A hash that identifies the version."""
         return hashlib.sha256(zlib.decompress(self.packed)).hexdigest()
 
-    def or_unpacked(self, packed: bytes) -> SpecVersion:
-        """This version, if that is what was packed; else the one that was."""
+    def unpack_or_self(self, packed: bytes) -> SpecVersion:
+        """Unpack a version; return `self` if it is the same."""
         if packed == self.packed:
             return self
-        version = SpecVersion.unpacked(packed)
+        version = SpecVersion.unpack(packed)
         return self if version.digest == self.digest else version
 
     @classmethod
-    def unpacked(cls, packed: bytes) -> SpecVersion:
-        """What `packed` gave; the fingerprint is that of the specification as it was written."""
+    def unpack(cls, packed: bytes) -> SpecVersion:
+        """Decode what `packed` returned, with the fingerprint of the original specification."""
         try:
             plain = json.loads(zlib.decompress(packed))
-            spec = _named(loads(plain["specification"]), plain["fingerprint"])
-            planned = _named(spec.model_copy(), plain["plan"]["fingerprint"])
+            spec = _set_fingerprint(loads(plain["specification"]), plain["fingerprint"])
+            planned = _set_fingerprint(spec.model_copy(), plain["plan"]["fingerprint"])
             version = cls(spec, Plan.from_dict(plain["plan"], planned))
         except (ValueError, KeyError, TypeError, zlib.error, TacitError) as error:
             raise StateError(
-                "the checkpoint holds a specification and a plan that cannot be read any more: it"
-                " is damaged, or was made by another version"
+                "the specification and the plan in the checkpoint cannot be read: it is damaged,"
+                " or was made by another version"
             ) from error
-        # Made once more they would differ in spelling, as GeoJSON files are written out.
+        # Packing again would differ in spelling, since GeoJSON files are inline now.
         vars(version)["packed"] = packed
         return version
 
 
-def _without_files(spec: Specification) -> Specification:
-    """The same with GeoJSON files written out."""
+def _inline_files(spec: Specification) -> Specification:
+    """Replace GeoJSON files by their contents."""
     if not any(isinstance(area.geojson, str) for area in spec.areas.values()):
         return spec
-    areas = {name: _written_out(area, spec) for name, area in spec.areas.items()}
-    return _named(spec.model_copy(update={"areas": areas}), spec.fingerprint)
+    areas = {name: _inline_geojson(area, spec) for name, area in spec.areas.items()}
+    return _set_fingerprint(spec.model_copy(update={"areas": areas}), spec.fingerprint)
 
 
-def _written_out(area: Area, spec: Specification) -> Area:
+def _inline_geojson(area: Area, spec: Specification) -> Area:
     if not isinstance(area.geojson, str):
         return area
     held: dict[str, Any] = json.loads((spec.folder / area.geojson).read_text("utf-8"))
     return Area(geojson=held)
 
 
-def _named(spec: Specification, fingerprint: str) -> Specification:
-    """The specification under the fingerprint that it had with its files and its registry."""
+def _set_fingerprint(spec: Specification, fingerprint: str) -> Specification:
+    """Set the fingerprint that the specification had with its files and its registry."""
     vars(spec)["fingerprint"] = fingerprint
     return spec

@@ -1,7 +1,7 @@
-"""The state of some subjects: their open windows, and the answers when these close.
+"""The open windows of a set of subjects, and the answers when these windows close.
 
-A shard stands alone. It needs to be told only which tuples were taken and which windows
-are closed, so that a distributed engine can keep one shard's snapshot as its keyed state.
+A `WindowState` depends on no other one. It needs only the accepted tuples and the number of the
+last closed window, so a distributed engine can keep one snapshot per shard as keyed state.
 """
 
 from __future__ import annotations
@@ -30,49 +30,49 @@ from tacit.windows.tuples import Tuples
 Part = TypeVar("Part")
 
 _COLUMN_BYTES = 64 << 20
-"""What the bit columns of the windows that close together may take."""
+"""The most memory for the bit columns of windows that close together."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClosedWindows:
-    """Windows that are closed: what they hold, for the subjects that were known then."""
+    """Closed windows with their contents, for the subjects that were known at that time."""
 
-    closed: ClosedPanes
+    panes: ClosedPanes
     rows: Mapping[str, pl.DataFrame]
     since: NDArray[np.int64]
 
-    def widened(self, since: NDArray[np.int64], initial: np.uint64) -> ClosedWindows:
-        """The same windows for a registry that has grown: newcomers sent nothing in them.
+    def widen(self, since: NDArray[np.int64], initial: np.uint64) -> ClosedWindows:
+        """Extend the windows to a registry that has grown; new subjects have no events in them.
 
         `initial` is the state of the automaton before the first event.
         """
-        closed, before, now = self.closed, len(self.since), len(since)
-        windows, _, words = closed.words.shape
+        panes, before, now = self.panes, len(self.since), len(since)
+        windows, _, words = panes.words.shape
         new = now - before
         silent = np.zeros((windows, new, words), np.uint64)
-        states = closed.states
+        states = panes.states
         if states is not None:
             states = np.concatenate([states, np.full((windows, new), initial)], axis=1)
         wider = replace(
-            closed,
-            words=np.concatenate([closed.words, silent], axis=1),
-            keys=closed.keys + closed.keys // max(1, before) * new,
+            panes,
+            words=np.concatenate([panes.words, silent], axis=1),
+            keys=panes.keys + panes.keys // max(1, before) * new,
             states=states,
         )
         bucket = pl.col("bucket") + pl.col("bucket") // max(1, before) * new
         rows = {stream: frame.with_columns(bucket) for stream, frame in self.rows.items()}
         return ClosedWindows(wider, rows, since)
 
-    def arrays(self) -> dict[str, NDArray[np.generic]]:
-        """All of it but the rows and the first window's number, as plain arrays."""
-        closed = self.closed
-        states = {} if closed.states is None else {"states": closed.states}
+    def to_arrays(self) -> dict[str, NDArray[np.generic]]:
+        """Return everything except the rows and the first window's number, as plain arrays."""
+        panes = self.panes
+        states = {} if panes.states is None else {"states": panes.states}
         return {
-            "words": closed.words,
-            "keys": closed.keys,
-            "starts": closed.lists.starts,
-            "times": closed.lists.times,
-            "masks": closed.lists.masks,
+            "words": panes.words,
+            "keys": panes.keys,
+            "starts": panes.lists.starts,
+            "times": panes.lists.times,
+            "masks": panes.lists.masks,
             "since": self.since,
             **states,
         }
@@ -84,15 +84,15 @@ class ClosedWindows:
         arrays: Mapping[str, NDArray[np.generic]],
         rows: Mapping[str, pl.DataFrame],
     ) -> ClosedWindows:
-        """What `arrays` gave."""
+        """Read what `to_arrays` returned."""
         kept = cast("Mapping[str, NDArray[Any]]", arrays)
         lists = EventLists(kept["starts"], kept["times"], kept["masks"])
-        closed = ClosedPanes(first, kept["words"], kept["keys"], lists, kept.get("states"))
-        return cls(closed, rows, kept["since"])
+        panes = ClosedPanes(first, kept["words"], kept["keys"], lists, kept.get("states"))
+        return cls(panes, rows, kept["since"])
 
 
 class WindowState:
-    """Open windows of a set of subjects, and the queries that are asked about them."""
+    """The open windows of a set of subjects, and the evaluator of their queries."""
 
     def __init__(
         self,
@@ -107,28 +107,28 @@ class WindowState:
         self.policies = policies
         self.subjects = subjects
         self.size = size
-        """How far apart windows begin: a pane's size, and a window's where that is one pane."""
+        """The time between the starts of two windows: the size of a pane."""
         self.sliding = SlidingWindows(panes, size) if panes > 1 else None
         self.since = np.full(len(subjects), NONE, dtype=np.int64)
         self.settled = True
         """Whether all subjects are registered for the whole schedule."""
-        walked = evaluator.automaton if self.sliding is None else None
-        self.panes = Panes(size, capacity, len(subjects), evaluator.ordered_types, walked)
+        automaton = evaluator.automaton if self.sliding is None else None
+        self.panes = Panes(size, capacity, len(subjects), evaluator.ordered_types, automaton)
         self.tuples = Tuples(size, evaluator.attributes, evaluator.compared_types)
         self._numbers = np.empty(0, np.int32)
-        """The number of each subject's policy, as far as they were needed."""
+        """The number of each subject's policy; computed when it is first needed."""
         self.order: NDArray[np.int64] | None = None
-        """The slots of subjects in the order of answers, where that is not the slots' own."""
+        """The slots of subjects in the order of answers; None for the order of the slots."""
 
     @property
     def registered(self) -> pa.Array:
-        """The names of all who have answers, now or in a window to come."""
+        """The names of all subjects that have answers, now or in a future window."""
         return self.subjects.names[: len(self.since)].filter(pa.array(self.since < NEVER))
 
     def register(self, names: Sequence[str], since: int) -> None:
-        """Register more subjects; they have answers from the window `since` on, in this order.
+        """Register more subjects, in this order; they get answers from the window `since` on.
 
-        Whether one of them was heard of before, too late to be learned, changes nothing.
+        It makes no difference whether a subject occurred before, too late to be learned.
         """
         slots = self.subjects.enrol(names)
         self.make_room()
@@ -139,42 +139,41 @@ class WindowState:
             self.order = np.append(self.order, new)
 
     def announce(self) -> None:
-        """Subjects were learned: answer from now on in order of name, and only the registered.
+        """End learning: from now on answer in order of name, and only registered subjects.
 
-        The order in which they were first heard of is nobody's business, nor is who was heard
-        of too late.
+        The order of first occurrence is private, and so is which subjects occurred too late.
         """
         names = self.subjects.names
         ranked = pc.sort_indices(names).to_numpy().astype(np.int64)
         self.order = ranked[self.since[ranked] < NEVER]
 
     def make_room(self, since: int = NEVER) -> None:
-        """Give every subject that the registry has come to know a slot."""
+        """Add a slot for every new subject in the registry."""
         new = len(self.subjects) - len(self.since)
         if new:
             self.since = np.concatenate([self.since, np.full(new, since, dtype=np.int64)])
             self.settled = False
             self.panes.grow(len(self.subjects))
 
-    def insert(self, arrivals: MergedBatch, verdicts: Verdicts, begin: int, end: int) -> None:
-        """Lay the tuples from `begin` to `end` that were taken into their windows."""
-        slots, times, masks = arrivals.slots, arrivals.times, arrivals.masks
+    def insert(self, batch: MergedBatch, verdicts: Verdicts, begin: int, end: int) -> None:
+        """Insert the accepted tuples from `begin` to `end` into their windows."""
+        slots, times, masks = batch.slots, batch.times, batch.masks
         self.panes.insert(slots, times, masks, verdicts, begin, end)
         if not self.tuples.attributes:
             return
         taken = begin + np.flatnonzero(
             (verdicts.each[begin:end] == TAKEN) & (masks[begin:end] & self.tuples.types).any(axis=1)
         )
-        for rows, chosen, places in arrivals.trace(taken):
+        for rows, chosen, places in batch.trace(taken):
             self.tuples.keep(
                 rows.stream, rows.table, chosen, slots[places], times[places], masks[places]
             )
 
     def close(self, first: int, stop: int, most: int | None = None) -> Iterator[ClosedWindows]:
-        """Hand on the windows from `first` up to `stop`, as many at a time as are cheap.
+        """Close the windows from `first` up to `stop`, in groups that fit into memory.
 
-        Not more than `most` at a time, where that is told. Where windows slide, these are
-        panes: one window is closed with each.
+        A group has at most `most` windows if that is given. Where windows slide, the units are
+        panes: each pane ends one window.
         """
         columns = 64 * len(self.panes.ordered_types) + len(self.evaluator.names)
         affordable = max(1, _COLUMN_BYTES // max(1, columns * -(-self.panes.slots // 8)))
@@ -183,58 +182,58 @@ class WindowState:
             step = max(1, step // self.sliding.panes)  # each event will be in so many windows
         for begin in range(first, stop, step):
             count = min(step, stop - begin)
-            closed = self.panes.pop(begin, count)
+            panes = self.panes.pop(begin, count)
             rows = self.tuples.pop(begin, count, self.panes.slots)
             # Only the clock writes to it, and only while subjects are learned.
             since = self.since if self.settled else self.since.copy()
-            yield ClosedWindows(closed, rows, since)
+            yield ClosedWindows(panes, rows, since)
 
-    def widened(self, handed: ClosedWindows) -> ClosedWindows:
-        """Windows that were handed on before, for the subjects that are known now."""
-        walk = self.evaluator.automaton
-        initial = np.uint64(0) if walk is None else walk.initial[0]
-        return handed.widened(self.since.copy(), initial)
+    def widen(self, closed: ClosedWindows) -> ClosedWindows:
+        """Extend windows that closed earlier to the subjects that are known now."""
+        automaton = self.evaluator.automaton
+        initial = np.uint64(0) if automaton is None else automaton.initial[0]
+        return closed.widen(self.since.copy(), initial)
 
-    def skip(self, handed: ClosedWindows) -> None:
-        """Keep what later windows need of panes whose own windows are not asked for."""
+    def skip(self, closed: ClosedWindows) -> None:
+        """Keep what later windows need from panes whose own windows are not answered."""
         if self.sliding is not None:
-            self.sliding.windows(handed.closed, handed.rows)
+            self.sliding.windows(closed.panes, closed.rows)
 
     def policy_numbers(self) -> NDArray[np.int32]:
-        """The number of each subject's policy, by slot."""
+        """Return the number of each subject's policy, by slot."""
         if len(self._numbers) != len(self.subjects):
             self._numbers = self.policies.assign(self.subjects)
         return self._numbers
 
     def answer(
         self,
-        handed: ClosedWindows,
+        closed: ClosedWindows,
         exhausted: NDArray[np.bool_] | None = None,
         *,
         public_only: bool = False,
     ) -> Answers:
-        """The answers of windows that were handed on.
+        """Answer all queries in closed windows.
 
-        `exhausted` says, where subjects have limits, whose is reached in all these windows:
-        they are answered from public events and the prior alone. It must not depend on what
-        anybody sent. With `public_only` all are answered so.
+        `exhausted` marks subjects whose limit is reached in all these windows. They are answered
+        from public events and the prior alone. It must not depend on the tuples of any subject.
+        With `public_only` all subjects are answered that way.
         """
         numbers = self.policy_numbers()
         if public_only:
             numbers = numbers + np.int32(len(self.policies))
         elif exhausted is not None and exhausted.any():
             numbers = np.where(exhausted, numbers + np.int32(len(self.policies)), numbers)
-        closed, rows, panes = handed.closed, handed.rows, 1
+        panes, rows, per_window = closed.panes, closed.rows, 1
         if self.sliding is not None:
-            panes = self.sliding.panes
-            closed, rows = self.sliding.windows(closed, rows)
-        bits, certainty = self.evaluator.answer(closed, rows, numbers)
+            per_window = self.sliding.panes
+            panes, rows = self.sliding.windows(panes, rows)
+        bits, certainty = self.evaluator.answer(panes, rows, numbers)
         answers = Answers(
             self.evaluator.names,
-            panes * self.size,
-            closed.first,
+            per_window * self.size,
+            panes.first,
             self.subjects.names,
-            handed.since,
+            closed.since,
             bits,
             certainty,
             private=self.evaluator.private,
@@ -245,7 +244,7 @@ class WindowState:
         return answers if self.order is None else answers.ordered(self.order)
 
     def state(self) -> tuple[dict[str, NDArray[np.generic]], dict[str, pl.DataFrame]]:
-        """The state as plain arrays and frames."""
+        """Return the state as plain arrays and frames."""
         arrays: dict[str, NDArray[np.generic]] = {"since": self.since}
         if self.order is not None:
             arrays["order"] = self.order
@@ -261,20 +260,22 @@ class WindowState:
     def restore(
         self, arrays: Mapping[str, NDArray[np.generic]], frames: Mapping[str, pl.DataFrame]
     ) -> None:
-        """Take up a state that `state` gave."""
+        """Restore a state that `state` returned."""
         self.since = np.array(arrays["since"], dtype=np.int64)
         self.settled = bool((self.since == NONE).all())
         self.order = np.array(arrays["order"], np.int64) if "order" in arrays else None
-        self.subjects = Subjects.from_state(below("subjects.", arrays))
+        self.subjects = Subjects.from_state(select_prefix("subjects.", arrays))
         self._numbers = np.empty(0, np.int32)
-        self.panes.restore(below("panes.", arrays))
+        self.panes.restore(select_prefix("panes.", arrays))
         self.tuples.restore(frames)
         if self.sliding is not None:
-            self.sliding.restore(below("sliding.", arrays), below("sliding.", frames))
+            self.sliding.restore(
+                select_prefix("sliding.", arrays), select_prefix("sliding.", frames)
+            )
 
 
-def below(prefix: str, parts: Mapping[str, Part]) -> dict[str, Part]:
-    """The parts of a state whose names begin so, by the rest of their names."""
+def select_prefix(prefix: str, parts: Mapping[str, Part]) -> dict[str, Part]:
+    """Select the parts of a state whose names start with `prefix`, and remove the prefix."""
     return {
         name.removeprefix(prefix): part for name, part in parts.items() if name.startswith(prefix)
     }

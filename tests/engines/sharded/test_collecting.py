@@ -55,7 +55,9 @@ def prepared(folder: Path, lease: Lease, text: str = PRIVATE) -> ShardedJob:
 def released(ledger: Ledger, lease: Lease) -> pl.DataFrame:
     """All answers in the ledger, in order."""
     names = Directory(ledger)
-    tables = [unpack(one.body, one.first_id, names)[0] for one in lease.waiting("nobody")]
+    tables = [
+        unpack(one.body, one.first_id, names)[0] for one in lease.iterate_undelivered("nobody")
+    ]
     return pl.concat([pl.DataFrame(table) for table in tables])
 
 

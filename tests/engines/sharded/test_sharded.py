@@ -97,7 +97,7 @@ def counted(
     """The answers, the dead letters and the counts of a run on one machine."""
     letters = io.BytesIO()
     inputs = assign(spec, [(stream, open_source(path)) for stream, path in files])
-    run = Run(spec, inputs, dead_letters=DeadLetters.into(letters))
+    run = Run(spec, inputs, dead_letters=DeadLetters.to_file(letters))
     answers = pl.concat([pl.DataFrame(part.table()) for part in run])
     return plain(answers), lettered(letters.getvalue()), run.refusals
 

@@ -93,7 +93,7 @@ def write_released(
         tables = iter(released)
         first = next(tables, None)
         columns = COLUMNS if first is None else first.schema
-        with open_sink(sink, columns, selection.queries_of(released.asked)) as file:
+        with open_sink(sink, columns, selection.select_queries(released.consumers)) as file:
             for table in chain([] if first is None else [first], tables):
                 _check_columns(table, columns, sink)
                 file.write(table)
@@ -139,10 +139,10 @@ def _list_deleted(runs: Sequence[RunAnswers]) -> Iterator[str]:
 
 def _list_known(released: ReleasedAnswers, rows: int) -> Iterator[str]:
     """Name the queries and consumers in the ledger, if no answer matched."""
-    if rows == 0 and released.asked:
+    if rows == 0 and released.consumers:
         yield (
-            f"no answer matches. The ledger has answers to {', '.join(sorted(released.asked))}"
-            f" for {', '.join(sorted(set(released.asked.values())))}."
+            f"no answer matches. The ledger has answers to {', '.join(sorted(released.consumers))}"
+            f" for {', '.join(sorted(set(released.consumers.values())))}."
         )
 
 

@@ -32,11 +32,11 @@ def export_ledger(place: str, target: str, subject: str | None, private: str | N
     """
     from tacit.connectors.openers import open_sink
     from tacit.ledger.ledger import Ledger
-    from tacit.ledger.rows import SCHEMA, charges
+    from tacit.ledger.rows import SCHEMA, iterate_rows
 
     rows = 0
     with Ledger.open(place, read_only=True) as ledger, open_sink(target, SCHEMA) as sink:
-        for table in charges(ledger, subject=subject, private=private):
+        for table in iterate_rows(ledger, subject=subject, private=private):
             sink.write(table)
             rows += table.num_rows
     click.echo(f"{count(rows, 'charge')} written to {sink.name}", err=True)

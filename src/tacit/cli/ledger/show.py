@@ -42,10 +42,10 @@ def show_ledger(place: str, subject: str | None, private: str | None, as_json: b
       tacit ledger show taxi.ledger --subject 4711 --private hospital_visit
     """
     from tacit.ledger.ledger import Ledger
-    from tacit.ledger.statement import statement
+    from tacit.ledger.statement import read_statement
 
     with Ledger.open(place, read_only=True) as ledger, show_spinner("Reading the ledger"):
-        found = statement(ledger, subject=subject, private=private)
+        found = read_statement(ledger, subject=subject, private=private)
         name = ledger.name
     if as_json:
         click.echo(json.dumps(_to_dict(found), indent=2))

@@ -67,7 +67,7 @@ def verify_ledger(
       tacit ledger verify taxi.ledger --full --archive taxi.ledger.1-44640.archive
     """
     from tacit.ledger.ledger import Ledger
-    from tacit.ledger.verification import remember, verify
+    from tacit.ledger.verification import record_verification, verify
 
     with Ledger.open(place, read_only=True) as ledger, show_spinner("Verifying the ledger"):
         verdict = verify(ledger, anchors, full=full, archives=archives)
@@ -75,7 +75,7 @@ def verify_ledger(
     if verdict.passed:
         try:
             with Ledger.open(place, create=False) as ledger:
-                remember(ledger, verdict)
+                record_verification(ledger, verdict)
         except LedgerError as error:
             click.echo(f"tacit: cannot store what was verified: {error}", err=True)
     if as_json:

@@ -101,7 +101,7 @@ def build(
 def _job(root: str) -> ShardedJob:
     """Read once in each process, and made ready."""
     job = ShardedJob.read(Folders(Path(root)).job)
-    _ = job.flow, job.layout.place
+    _ = job.compiled, job.layout.place
     return job
 
 

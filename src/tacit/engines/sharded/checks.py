@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tacit.engines.sharded.saved_state import check_array, check_places
 from tacit.errors import StateError
-from tacit.pipeline.window_state import WindowState, below
+from tacit.pipeline.window_state import WindowState, select_prefix
 
 _SLOT: Final = 2
 """The row of a table of moments that holds slots."""
@@ -30,7 +30,7 @@ def check_windows(
     owners = check_array("panes.owners", arrays.get("panes.owners"), np.int32, times.shape)
     check_array("panes.masks", arrays.get("panes.masks"), np.uint64, (len(times), words))
     check_places("panes.owners", owners, slots)
-    earlier = below("sliding.", arrays)
+    earlier = select_prefix("sliding.", arrays)
     if windows.sliding is not None and earlier:
         _check_earlier(earlier, windows.sliding.panes - 1, slots, words)
     for name, frame in frames.items():
@@ -49,7 +49,7 @@ def _check_earlier(arrays: Mapping[str, NDArray[Any]], panes: int, slots: int, w
     check_array("sliding.masks", get("masks"), np.uint64, (len(times), words))
     if starts[0] != 0 or starts[-1] != len(times) or (np.diff(starts) < 0).any():
         raise StateError("'sliding.starts' in the state of a shard is not in order")
-    for name, part in below("drawn.", arrays).items():
+    for name, part in select_prefix("drawn.", arrays).items():
         if name.endswith(".moments"):
             check_array(name, part, np.int64, (4, None))
             check_places(name, part[_SLOT], slots)

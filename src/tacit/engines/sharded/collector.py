@@ -20,7 +20,7 @@ from tacit.engines.sharded.lines import ShardLine
 from tacit.errors import LedgerLostError, StaleError, StateError
 from tacit.ledger.drafts import Draft
 from tacit.ledger.lease import Lease
-from tacit.pipeline.accountant import accounts_of
+from tacit.pipeline.accountant import list_accounts
 
 _AT_ONCE: Final = 64
 """Windows that are released in one transaction at most."""
@@ -45,12 +45,12 @@ class Collector:
         spec = job.terms.spec
         self._windows = spec.windows
         self._limited = job.protected and any(one.limit is not None for one in spec.private)
-        accounts = accounts_of(job.terms, job.subjects.names) if job.protected else []
-        self._accounts = lease.accounts(job.ids, accounts)
+        accounts = list_accounts(job.terms, job.subjects.names) if job.protected else []
+        self._accounts = lease.open_accounts(job.ids, accounts)
         self._received: dict[int, dict[int, ShardLine]] = {}
-        until = lease.until()
+        until = lease.read_until()
         self._next: int | None = None if until is None else self._number(until)
-        self._last = _marks(lease.checkpoint())
+        self._last = _marks(lease.read_checkpoint())
         """The mark of what each shard told of the window that was released last."""
         self._finished: set[int] = set()
 
@@ -122,7 +122,7 @@ class Collector:
             plan=terms.plan_digest if self._job.protected else "true answers",
             answers=len(self._job.subjects) * len(terms.spec.queries),
             body=join([line.body for line in lines]),
-            charges=self._accounts.charges(start, exhausted),
+            charges=self._accounts.charge(start, exhausted),
         )
 
     def _exhausted(self, lines: list[ShardLine], start: int) -> NDArray[np.bool_]:
@@ -133,7 +133,7 @@ class Collector:
         for line in lines:
             if line.exhausted is not None:
                 whole[self._job.layout.members(line.shard)] = line.exhausted
-        if not np.array_equal(whole, self._accounts.exhausted(start)):
+        if not np.array_equal(whole, self._accounts.find_exhausted(start)):
             raise StateError(_OTHERS)
         return whole
 

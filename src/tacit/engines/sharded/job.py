@@ -64,14 +64,14 @@ class ShardedJob:
         return Layout(self.subjects, self.shards)
 
     @cached_property
-    def flow(self) -> CompiledSpec:
+    def compiled(self) -> CompiledSpec:
         """What is done with tuples; noise is drawn from the machine's own source."""
-        return self.terms.flow(Noise()) if self.protected else CompiledSpec(self.terms.spec)
+        return self.terms.compile(Noise()) if self.protected else CompiledSpec(self.terms.spec)
 
     @property
     def words(self) -> int:
         """How many words hold the event types of a tuple."""
-        return len(self.flow.evaluator.ordered_types)
+        return len(self.compiled.evaluator.ordered_types)
 
     @cached_property
     def looked_at(self) -> NDArray[np.uint64]:
@@ -132,7 +132,7 @@ class ShardedJob:
                 raise ValueError("format")
             with np.load(folder / _ARRAYS, allow_pickle=False) as file:
                 arrays = {name: file[name] for name in file.files}
-            terms = SpecVersion.unpacked((folder / _TERMS).read_bytes())
+            terms = SpecVersion.unpack((folder / _TERMS).read_bytes())
             named = {
                 name.removeprefix("subjects."): part
                 for name, part in arrays.items()

@@ -85,7 +85,9 @@ def prepare(
         shards,
         not true,
         idle,
-        {} if true else lease.spent([one.name for one in spec.private if one.limit is not None]),
+        {}
+        if true
+        else lease.read_spent([one.name for one in spec.private if one.limit is not None]),
     )
 
 

@@ -31,7 +31,7 @@ from tacit.pipeline.reader import Input, Position, Positions, Reader, RegistryEx
 from tacit.pipeline.sources import Batch
 from tacit.windows.clock import NONE, TAKEN, Clock, Verdicts
 
-PULSE: Final = 0.05
+IDLE_SECONDS: Final = 0.05
 """Seconds that a reader waits for tuples before others have their turn."""
 
 
@@ -77,17 +77,17 @@ class PartitionReader:
         twice.
         """
         self._letters = io.BytesIO()
-        self._dead_letters = DeadLetters.into(self._letters)
+        self._dead_letters = DeadLetters.to_file(self._letters)
         self._reader = Reader(
             self.spec.streams,
             [self._input],
-            RegistryExtractor(job.flow, job.subjects),
+            RegistryExtractor(job.compiled, job.subjects),
             windows.jumps[1],
             positions=positions,
             dead_letters=self._dead_letters,
             rejected=self._rejected,
         )
-        self._batches = self._reader.read(lambda: PULSE)
+        self._batches = self._reader.read(lambda: IDLE_SECONDS)
         self._heard = time.monotonic()
 
     # Turns
@@ -116,7 +116,7 @@ class PartitionReader:
             self._turn(step, batch)
         while self._rejected and (self._rejected[0][0] <= self._rows or self._done):
             _, read = self._rejected.popleft()
-            self._dead_letters.lines(self._input.stream, read.source, read.rejected)
+            self._dead_letters.add_lines(self._input.stream, read.source, read.rejected)
         step.letters = self._letters.getvalue()
         self._letters.seek(0)
         self._letters.truncate()
@@ -136,7 +136,7 @@ class PartitionReader:
         if silent and not self._idle:
             self._idle = self._was_idle = True
             step.pieces = list(self._messages())
-        step.wait = PULSE
+        step.wait = IDLE_SECONDS
 
     def state(self) -> bytes:
         """Where it is, to go on from in any process."""
@@ -207,7 +207,7 @@ class PartitionReader:
             layout.place,
             layout.shards,
         )
-        compared = self._job.flow.evaluator.attributes.get(self._input.stream, ())
+        compared = self._job.compiled.evaluator.attributes.get(self._input.stream, ())
         for shard in layout.nonempty:
             own = slice(starts[shard], starts[shard + 1])
             attributes = None

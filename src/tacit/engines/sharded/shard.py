@@ -24,7 +24,7 @@ from tacit.engines.sharded.pieces import ShardBatch
 from tacit.engines.sharded.saved_state import SavedState, check_array, check_places, restoring
 from tacit.events.subjects import Subjects
 from tacit.ledger.accounts import Accounts, Amounts, Key
-from tacit.pipeline.accountant import accounts_of
+from tacit.pipeline.accountant import list_accounts
 from tacit.pipeline.batches import MergedBatch, Rows
 from tacit.pipeline.window_state import ClosedWindows
 from tacit.pipeline.window_state import WindowState as Windows
@@ -80,7 +80,7 @@ class Shard:
         self._ids = job.ids[members]
         subjects = Subjects()
         subjects.add(job.subjects.names.take(pa.array(members)))
-        flow = job.flow
+        flow = job.compiled
         self._windows = Windows(
             flow.evaluator, flow.policies, subjects, self._size, 2 * job.capacity, self._panes
         )
@@ -215,13 +215,13 @@ class Shard:
     def _answered(self, handed: ClosedWindows) -> ShardAnswers:
         exhausted = None
         if self._accounts is not None:
-            start = (handed.closed.first - self._panes + 1) * self._size
-            exhausted = self._accounts.exhausted(start)
-            self._accounts.charges(start, exhausted)
+            start = (handed.panes.first - self._panes + 1) * self._size
+            exhausted = self._accounts.find_exhausted(start)
+            self._accounts.charge(start, exhausted)
         answers = self._windows.answer(handed, exhausted)
         body = pack([answers], [self._ids], self._job.terms.consumers)
         mark = secrets.token_hex(16) if self._job.protected else _TRUE
-        return ShardAnswers(handed.closed.first, self._first, exhausted, body, mark)
+        return ShardAnswers(handed.panes.first, self._first, exhausted, body, mark)
 
     def _restore(self, state: bytes) -> None:
         saved = SavedState.from_bytes(state)
@@ -269,5 +269,5 @@ def _accounts(job: ShardedJob, members: NDArray[np.int64], subjects: Subjects) -
         spent[key] = np.zeros(len(ids), np.int64)
         spent[key][known] = amounts[ids[known]]
     return Accounts(
-        np.arange(len(members)), accounts_of(job.terms, subjects.names), _OpeningBalance(spent)
+        np.arange(len(members)), list_accounts(job.terms, subjects.names), _OpeningBalance(spent)
     )

@@ -1,1 +1,1 @@
-"""How ledgers of earlier versions become ledgers of this one."""
+"""Migrations of ledgers from earlier versions."""

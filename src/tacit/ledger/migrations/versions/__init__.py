@@ -1,1 +1,1 @@
-"""One module for each step, never changed after it was published."""
+"""One module for each migration; it never changes after it was published."""

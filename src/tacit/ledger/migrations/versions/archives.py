@@ -1,4 +1,4 @@
-"""Archives of old releases, and how far a ledger was verified."""
+"""Add archives of old releases, and the record of the last verification."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -8,7 +8,7 @@ down_revision = "0001"
 
 
 def upgrade() -> None:
-    """Add two tables; what was there stays as it is."""
+    """Add two tables; the others stay unchanged."""
     op.create_table(
         "tacit_archives",
         sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),

@@ -1,4 +1,4 @@
-"""The first ledger."""
+"""The first version."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -8,7 +8,7 @@ down_revision = None
 
 
 def upgrade() -> None:
-    """Lay the tables."""
+    """Create the tables."""
     op.create_table(
         "tacit_head",
         sa.Column("one", sa.BigInteger, primary_key=True, autoincrement=False),
