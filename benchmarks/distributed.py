@@ -107,16 +107,16 @@ def ours_on_flink(job: Job, setting: Setting) -> Done:
     with tempfile.TemporaryDirectory(dir=setting.folder) as name:
         folder = Path(name)
         begun = time.perf_counter()
-        told = _on_flink(job.files, job.spec, folder)
+        found = _on_flink(job.files, job.spec, folder)
         whole = time.perf_counter() - begun
         true = pl.read_parquet(folder / "true" / "*.parquet")
         detected = _dense(true, job.scale, job.spec)
-    return Done(Spent(told["elapsed"], told["processor"]), whole - told["elapsed"], detected)
+    return Done(Spent(found["elapsed"], found["processor"]), whole - found["elapsed"], detected)
 
 
 def cluster_state(setting: Setting) -> Iterator[Finding | Skipped]:
     """State and checkpoints for a million subjects, and the cost of 100 times as many."""
-    job, told = "10,000 to 1,000,000 subjects on Flink", {}
+    job, found = "10,000 to 1,000,000 subjects on Flink", {}
     events = setting.scale.events // 4
     windows = 6
     try:
@@ -125,14 +125,14 @@ def cluster_state(setting: Setting) -> Iterator[Finding | Skipped]:
             parts = data.parts(scale, setting.folder, _FILES)
             few = Job("AND", data.draw_queries(1, scale.kinds), scale, parts)
             with tempfile.TemporaryDirectory(dir=setting.folder) as name:
-                told[subjects] = _on_flink(few.files, few.spec, Path(name), "--only-timed")
+                found[subjects] = _on_flink(few.files, few.spec, Path(name), "--only-timed")
     except UnavailableError as error:
         yield Skipped(job, str(error))
         return
-    small, large = told[10_000], told[1_000_000]
+    small, large = found[10_000], found[1_000_000]
     spent = {
         f"{subjects:,} subjects": Spent(one["elapsed"], one["processor"])
-        for subjects, one in told.items()
+        for subjects, one in found.items()
     }
     yield Finding(
         job,
@@ -165,8 +165,8 @@ def _on_flink(
     done = subprocess.run(command, capture_output=True, text=True, cwd=foreign.ROOT)
     if done.returncode:
         raise RuntimeError(f"flink_ours.py failed ({done.returncode}): {done.stderr[-2000:]}")
-    told: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return told
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
 def _subjects(spec: Specification) -> tuple[str | int, ...]:

@@ -78,10 +78,10 @@ def _with(
     fresh.mkdir()
     with (
         Ledger.open(str(fresh / "spent.db")) as ledger,
-        open_resumable_sink(fresh / "answers.jsonl") as outlet,
+        open_resumable_sink(fresh / "answers.jsonl") as sink,
     ):
         outcome = Run(
-            spec, _inputs(source), plan=plan, ledger=ledger, sinks=[outlet], name="bench"
+            spec, _inputs(source), plan=plan, ledger=ledger, sinks=[sink], name="bench"
         ).run()
     shutil.rmtree(fresh)
     return outcome.answers

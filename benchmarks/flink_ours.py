@@ -17,7 +17,7 @@ from benchmarks.processes import used
 from tacit.engines.flink.folders import Folders
 from tacit.engines.flink.progress import Progress
 from tacit.engines.flink.run import FlinkRun
-from tacit.engines.flink.submission import JobOptions, submitted
+from tacit.engines.flink.submission import JobOptions, open_submission
 from tacit.errors import EngineError
 from tacit.pipeline.versions import SpecVersion
 from tacit.planning.planner import plan_without_history
@@ -46,10 +46,10 @@ class Watch(threading.Thread):
         while not self._over.wait(0.5):
             # Workers end with the job, and their time with them.
             self.processor = max(self.processor, used() - self._before)
-            placed = self._run.placed
-            if placed is not None:
+            running_job = self._run.running_job
+            if running_job is not None:
                 with suppress(EngineError):
-                    seen = placed.cluster.checkpoints(placed.job)
+                    seen = running_job.cluster.get_checkpoints(running_job.job)
                     self.size = max(self.size, seen.size)
                     self.checkpoint = max(self.checkpoint, seen.mean_duration)
 
@@ -70,9 +70,9 @@ def main() -> None:
     parser.add_argument("--only-timed", action="store_true")
     given = parser.parse_args()
     spec = load(given.spec)
-    terms = SpecVersion(spec, plan_without_history(spec, "uniform"))
+    version = SpecVersion(spec, plan_without_history(spec, "uniform"))
     sources = [(None, name) for name in given.files]
-    told: dict[str, float] = {}
+    found: dict[str, float] = {}
     for true in (True, False):
         if true and given.only_timed:
             continue
@@ -84,18 +84,18 @@ def main() -> None:
             shards=given.shards,
         )
         place = f"{given.folder / name}/"
-        with submitted(terms, sources, [place], options, true=true) as run:
+        with open_submission(version, sources, [place], options, true=true) as run:
             watch = Watch(run, Folders(options.folder).progress)
             watch.start()
             run.run()
             watch.stop()
-            told = {
+            found = {
                 "elapsed": run.released_at - watch.begun,
                 "processor": watch.processor,
                 "state": watch.size,
                 "checkpoint": watch.checkpoint,
             }
-    print(json.dumps(told))
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ _JOB = "MQTT in, parsed and acknowledged"
 _RIVAL = "paho-mqtt, only counting"
 _TARGET = 0.8
 _SHARE = 400
-_PATIENCE = 600.0
+_TIMEOUT = 600.0
 _COLUMNS = "n:integer,ts:time,speed:number,lon:number,lat:number,hired:boolean"
 
 
@@ -104,7 +104,7 @@ def _receive_plainly(port: int, name: str, count: int) -> int:
     properties.ReceiveMaximum = 65_535
     client.connect("127.0.0.1", port, clean_start=False, properties=properties)
     client.loop_start()
-    if not done.wait(_PATIENCE):
+    if not done.wait(_TIMEOUT):
         raise TimeoutError(f"the broker did not send {count} messages")
     client.disconnect()
     client.loop_stop()

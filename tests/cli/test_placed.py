@@ -91,7 +91,7 @@ def test_what_is_read_is_not_written_over(folder: Path, target: str) -> None:
     before = (folder / "tuples.csv").read_bytes()
     shown = tacit("detect", folder / "spec.yaml", source, "--to", folder / target)
     assert shown.exit_code == 5
-    assert "which is read; choose another place" in shown.stderr
+    assert "which is an input; choose another place" in shown.stderr
     assert (folder / "tuples.csv").read_bytes() == before
 
 

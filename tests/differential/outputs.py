@@ -27,7 +27,7 @@ from tacit.connectors.mqtt.address import MqttSourceOptions
 from tacit.connectors.mqtt.messages import Message, MessageRows
 from tacit.connectors.openers import open_input
 from tacit.engines.metrics import Figures
-from tacit.engines.setup import chosen_plan
+from tacit.engines.setup import choose_plan
 from tacit.ledger.ledger import Ledger
 from tacit.pipeline import sources
 from tacit.pipeline.sources import Batch, Source
@@ -177,7 +177,7 @@ class Runs:
         self._number = 0
         self._write(world.spec, world.plan)
         self._load = _once(load)
-        self._chosen_plan = _once(chosen_plan)
+        self._chosen_plan = _once(choose_plan)
 
     def run(self, variant: Variant) -> Outputs:
         """The outputs of the command line for one variant."""

@@ -41,7 +41,7 @@ def samples(text: str) -> dict[str, float]:
 
 def test_figures_are_scraped_as_they_are_at_that_moment() -> None:
     public = PublicStatus()
-    with Metrics(MetricsAddress(0), public, began=1000.0) as metrics:
+    with Metrics(MetricsAddress(0), public, started=1000.0) as metrics:
         assert samples(scraped(metrics))["tacit_windows_released_total"] == 0
         public.release(
             2,
@@ -73,20 +73,20 @@ def test_figures_are_scraped_as_they_are_at_that_moment() -> None:
 
 def test_nothing_of_the_process_is_served() -> None:
     """Its memory and its time grow with the events that are kept."""
-    with Metrics(MetricsAddress(0), PublicStatus(), began=0.0) as metrics:
+    with Metrics(MetricsAddress(0), PublicStatus(), started=0.0) as metrics:
         text = scraped(metrics)
     assert "process_" not in text
     assert "python_" not in text
 
 
 def test_they_are_served_to_this_machine_alone_unless_told_otherwise() -> None:
-    with Metrics(MetricsAddress.parse("0"), PublicStatus(), began=0.0) as metrics:
+    with Metrics(MetricsAddress.parse("0"), PublicStatus(), started=0.0) as metrics:
         assert metrics.address.host == "127.0.0.1"
         assert str(metrics.address) == f"http://127.0.0.1:{metrics.address.port}/metrics"
 
 
 def test_after_the_end_nothing_is_served() -> None:
-    with Metrics(MetricsAddress(0), PublicStatus(), began=0.0) as metrics:
+    with Metrics(MetricsAddress(0), PublicStatus(), started=0.0) as metrics:
         address = str(metrics.address)
     with pytest.raises(urllib.error.URLError):
         urllib.request.urlopen(address, timeout=5)
@@ -100,10 +100,10 @@ def test_a_wrong_address_is_refused(text: str) -> None:
 
 def test_a_port_that_is_taken_is_told() -> None:
     with (
-        Metrics(MetricsAddress(0), PublicStatus(), began=0.0) as first,
+        Metrics(MetricsAddress(0), PublicStatus(), started=0.0) as first,
         pytest.raises(TacitError, match="cannot be served at"),
     ):
-        Metrics(first.address, PublicStatus(), began=0.0)
+        Metrics(first.address, PublicStatus(), started=0.0)
 
 
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,7 +118,7 @@ def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(builtins, "__import__", refuse)
     with pytest.raises(TacitError, match=r"pip install 'tacit\[metrics\]'"):
-        Metrics(MetricsAddress(0), PublicStatus(), began=0.0)
+        Metrics(MetricsAddress(0), PublicStatus(), started=0.0)
 
 
 HEAD = """
@@ -175,7 +175,7 @@ def run_over(frame: pl.DataFrame, folder: Path) -> tuple[str, RunStatus]:
             sinks=[Nowhere()],
             name="home",
         )
-        with Metrics(MetricsAddress(0), run.status.public, began=time.time()) as metrics:
+        with Metrics(MetricsAddress(0), run.status.public, started=time.time()) as metrics:
             run.run()
             return scraped(metrics), run.status
 

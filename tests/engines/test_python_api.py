@@ -203,7 +203,7 @@ def test_specifications_and_set_ups_are_checked(tmp_path: Path, ledger: Path) ->
     found = tacit.doctor(path, {"s": tmp_path / "in.parquet"}, ledger=ledger, to=sink)
     assert found.passed, str(found)
     found = tacit.doctor(path, tmp_path / "in.parquet")
-    assert "name one with ledger=" in " ".join(str(found).split())
+    assert "set one with ledger=" in " ".join(str(found).split())
     path.write_text(TEXT.replace("kind = 'a'", "kind ="))
     assert [mistake.line for mistake in tacit.validate(path)] == [7]
     assert "properties" in tacit.json_schema()
@@ -214,7 +214,7 @@ MISTAKES: list[tuple[type[TacitError], str, Callable[[Path], Any]]] = [
     (OptionError, "follow= needs ledger=", lambda _: tacit.run(SPEC, "x", follow=True)),
     (OptionError, "metrics= needs", lambda _: tacit.run(SPEC, "x", ledger=False, metrics="1")),
     (OptionError, "retain=: ", lambda p: tacit.run(SPEC, "x", ledger=p / "l", retain="soon")),
-    (OptionError, "ledger=: name a file", lambda _: tacit.run(SPEC, "x", ledger=True)),  # type: ignore[arg-type]
+    (OptionError, "ledger=: give a file", lambda _: tacit.run(SPEC, "x", ledger=True)),  # type: ignore[arg-type]
     (OptionError, "subjects= and learn= exclude", lambda _: tacit.detect(
         SPEC, tuples(0, 1), subjects="s", learn="1 h")),
     (OptionError, "quality=", lambda _: tacit.least_epsilon(SPEC, tuples(0, 1), quality=7)),
@@ -246,7 +246,7 @@ def test_the_command_line_names_flags_for_the_same_mistakes(tmp_path: Path) -> N
     tuples(0, 2).write_csv(tmp_path / "in.csv")
     shown = command("run", tmp_path / "spec.yaml", tmp_path / "in.csv")
     assert shown.exit_code == 2
-    assert "name one with --ledger, or say --no-ledger" in shown.output
+    assert "set one with --ledger, or use --no-ledger" in shown.output
     shown = command("run", tmp_path / "spec.yaml", tmp_path / "in.csv", "--name", "n")
     assert shown.exit_code == 2
     assert "--name needs --ledger" in shown.output

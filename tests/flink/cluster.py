@@ -22,7 +22,7 @@ from tacit.engines.flink.rest import Cluster
 from tacit.errors import EngineError
 from tests.services import free_port
 
-_PATIENCE: Final = 90.0
+_TIMEOUT: Final = 90.0
 _MARK: Final = "TACIT_TEST_CLUSTER"
 _SETTINGS: Final[Mapping[str, object]] = {
     "jobmanager.rpc.address": "localhost",
@@ -104,7 +104,7 @@ class StandaloneCluster:
         workers = psutil.Process(victim.pid).children(recursive=True)
         self.taskmanagers.remove(victim)
         victim.send_signal(signal.SIGKILL)
-        victim.wait(_PATIENCE)
+        victim.wait(_TIMEOUT)
         for worker in workers:
             with contextlib.suppress(psutil.NoSuchProcess):
                 worker.kill()
@@ -123,11 +123,11 @@ class StandaloneCluster:
 
     def wait_for_taskmanagers(self) -> None:
         """Wait until exactly the TaskManagers that run are registered, with all their slots."""
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + _TIMEOUT
         slots = self._slots * len(self.taskmanagers)
         while True:
             try:
-                overview = self.rest.overview()
+                overview = self.rest.get_overview()
                 if (overview.taskmanagers, overview.slots) == (len(self.taskmanagers), slots):
                     return
             except EngineError:
@@ -152,7 +152,7 @@ class StandaloneCluster:
         for started in [self.jobmanager, *self.taskmanagers]:
             if started is not None:
                 started.kill()
-                started.wait(_PATIENCE)
+                started.wait(_TIMEOUT)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def __enter__(self) -> StandaloneCluster:

@@ -121,10 +121,10 @@ class Driver:
         whole = whole[: whole.rfind(b"\n") + 1]
         return pl.read_ndjson(whole) if whole else None
 
-    def wait_for(self, windows: int, cluster: StandaloneCluster, patience: float = 240) -> None:
+    def wait_for(self, windows: int, cluster: StandaloneCluster, timeout: float = 240) -> None:
         """Until so many windows have arrived."""
         assert self.process is not None
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + timeout
         while self.released() < windows:
             cluster.heal()
             assert time.monotonic() < deadline, self.log

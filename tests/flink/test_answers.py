@@ -142,7 +142,7 @@ def test_sources_without_any_subject_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "home.jsonl"
     path.write_text("{ no JSON\n" * 9)
     place = f"{tmp_path}/answers/"
-    with pytest.raises(SourceError, match="name no subject"):
+    with pytest.raises(SourceError, match="contain no subject"):
         submit(loads(SPEC), path, to=place, folder=tmp_path / "job", true=True)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tacit.engines.flink import rest
-from tacit.engines.flink.java import installed_flink
+from tacit.engines.flink.java import find_flink_version
 from tacit.engines.flink.launch import _environment
 from tacit.errors import EngineError
 from tests.flink.cluster import StandaloneCluster
@@ -24,22 +24,22 @@ def cluster() -> Iterator[StandaloneCluster]:
 
 def test_it_tells_what_it_is_and_has(cluster: StandaloneCluster) -> None:
     overview = cluster.rest.check(4)
-    assert overview.version == installed_flink()
+    assert overview.version == find_flink_version()
     assert (overview.taskmanagers, overview.slots, overview.free_slots) == (2, 4, 4)
-    assert [machine.slots for machine in cluster.rest.taskmanagers()] == [2, 2]
+    assert [machine.slots for machine in cluster.rest.list_taskmanagers()] == [2, 2]
     assert cluster.rest.has_python()
 
 
 def test_it_has_no_job_of_a_name_that_nobody_gave(cluster: StandaloneCluster) -> None:
-    assert cluster.rest.running("taxi") is None
+    assert cluster.rest.find_running("taxi") is None
     with pytest.raises(EngineError, match=r"refuses: .*NotFound"):
-        cluster.rest.state("0" * 32)
+        cluster.rest.get_state("0" * 32)
 
 
 def test_another_version_is_refused(
     cluster: StandaloneCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rest, "installed_flink", lambda: "2.4.0")
+    monkeypatch.setattr(rest, "find_flink_version", lambda: "2.4.0")
     with pytest.raises(EngineError, match=r"both must be of the same version"):
         cluster.rest.check(1)
 
@@ -60,28 +60,28 @@ def test_a_failure_is_told_without_what_an_event_held(cluster: StandaloneCluster
     env.set_parallelism(1)
     env.from_collection(["Ada"], Types.STRING()).map(refuse, Types.STRING()).print()
     env.execute_async("refusing")
-    job = cluster.rest.jobs()[0]
+    job = cluster.rest.list_jobs()[0]
     assert job.name == "refusing"
     deadline = time.monotonic() + 120
-    while cluster.rest.state(job.id) != "FAILED":
+    while cluster.rest.get_state(job.id) != "FAILED":
         assert time.monotonic() < deadline, cluster.logs()
         time.sleep(0.1)
-    reason = cluster.rest.failures(job.id)[0].reason
+    reason = cluster.rest.list_failures(job.id)[0].reason
     assert reason.startswith("ValueError at ")
     assert "test_cluster.py:" in reason
     assert "Ada" not in reason
-    assert cluster.rest.running("refusing") is None
+    assert cluster.rest.find_running("refusing") is None
     cluster.rest.cancel(job.id)
 
 
 def test_a_taskmanager_that_is_killed_can_be_replaced(cluster: StandaloneCluster) -> None:
-    before = {machine.id for machine in cluster.rest.taskmanagers()}
+    before = {machine.id for machine in cluster.rest.list_taskmanagers()}
     killed = cluster.kill_taskmanager()
     cluster.wait_for_taskmanagers()
-    (left,) = cluster.rest.taskmanagers()
+    (left,) = cluster.rest.list_taskmanagers()
     assert left.id in before
     cluster.heal()
     cluster.wait_for_taskmanagers()
     assert killed not in cluster.pids
-    after = {machine.id for machine in cluster.rest.taskmanagers()}
+    after = {machine.id for machine in cluster.rest.list_taskmanagers()}
     assert before & after == {left.id}

@@ -26,8 +26,8 @@ def test_a_job_from_kafka_to_kafka_is_stopped_and_goes_on(
     feed, receiver = KafkaFeed(broker.servers, config), KafkaReceiver(broker, config)
     rows = tuples(0, 2400)
     (tmp_path / "silent").mkdir()
-    said = "".join(f"{json.dumps(row)}\n" for row in rows[:2])
-    (tmp_path / "silent" / "one.jsonl").write_text(said)
+    lines = "".join(f"{json.dumps(row)}\n" for row in rows[:2])
+    (tmp_path / "silent" / "one.jsonl").write_text(lines)
     topic = f"{receiver.prefix}-{{consumer}}-{{query}}"
     command = [
         *(sys.executable, "-m", "tacit", "submit", f"{tmp_path}/spec.yaml"),

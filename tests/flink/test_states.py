@@ -24,7 +24,7 @@ from pyflink.fn_execution.coders import (
 from tacit.engines.flink import program
 from tacit.engines.flink.folders import Folders
 from tacit.engines.flink.run import SubmitOutcome
-from tacit.engines.flink.submission import JobOptions, submitted
+from tacit.engines.flink.submission import JobOptions, open_submission
 from tacit.engines.sharded.saved_state import SavedState
 from tacit.errors import EngineError
 from tacit.pipeline.versions import SpecVersion
@@ -59,7 +59,7 @@ def test_no_state_and_no_message_is_a_pickle(
     assert len(context.coders) == 3
     assert not any(isinstance(one, PickleCoder | CloudPickleCoder) for one in context.coders)
     assert sum(isinstance(one, CharCoder) for one in context.coders) == 2
-    piece = from_type_info(program.PIECE)
+    piece = from_type_info(program.BATCH)
     assert isinstance(piece, TupleCoder)
     assert [type(one) for one in piece._field_coders] == [IntCoder, BinaryCoder]
 
@@ -76,10 +76,10 @@ def grown(folder: Path) -> Path:
 def ran(folder: Path, until: Callable[[SubmitOutcome], bool]) -> SubmitOutcome:
     """A job that is stopped with a savepoint when enough has come out."""
     spec = loads(SPEC + "subjects: [p0, p1, p2]\n")
-    terms = SpecVersion(spec, plan_without_history(spec, "uniform"))
+    version = SpecVersion(spec, plan_without_history(spec, "uniform"))
     options = JobOptions("home", folder / "job", shards=1, follow=True, settings=SETTINGS)
     sources = [(None, str(folder / "home.jsonl"))]
-    with submitted(terms, sources, [f"{folder}/answers/"], options) as run:
+    with open_submission(version, sources, [f"{folder}/answers/"], options) as run:
 
         def stop() -> None:
             deadline = time.monotonic() + 120
@@ -114,7 +114,7 @@ def test_a_savepoint_with_pickles_in_it_is_refused_and_runs_nothing(tmp_path: Pa
     outcome = ran(tmp_path, lambda outcome: outcome.windows > 2)
     assert outcome.windows > 2
     assert outcome.savepoint is not None
-    state = Folders(tmp_path / "job").latest_state()
+    state = Folders(tmp_path / "job").find_latest_state()
     assert state is not None
     whole = {path: path.read_bytes() for path in state.iterdir()}
     proof = tmp_path / "executed"
@@ -127,7 +127,7 @@ def test_a_savepoint_with_pickles_in_it_is_refused_and_runs_nothing(tmp_path: Pa
         assert replaced(state, make) == 2
         with pytest.raises(EngineError, match="expected the state of a reader or shard") as caught:
             ran(tmp_path, lambda _: False)
-        assert "start the job anew, or from a savepoint" in str(caught.value)
+        assert "start a new job, or start from a savepoint" in str(caught.value)
         assert not proof.exists()
         for path, content in whole.items():
             path.write_bytes(content)

@@ -402,7 +402,7 @@ def test_a_ledger_of_the_version_before_is_upgraded_verified_and_archived(
         _copy(source, place)
     else:
         source.rename(place)
-    with pytest.raises(LedgerError, match="is of an older version"):
+    with pytest.raises(LedgerError, match="has an older version"):
         Ledger.open(place, read_only=True)
     with Ledger.open(place) as ledger:
         noted = {6: "5881e05b8a7eab238df4dd74eb66f976135810afc65c800c24e9e80456e37d08"}

@@ -82,7 +82,7 @@ def test_an_older_ledger_is_brought_up_to_date_and_keeps_what_it_has(
     (steps / "versions" / "second.py").write_text(NEXT)
     monkeypatch.setattr(upgrade, "STEPS", steps)
     monkeypatch.setattr(upgrade, "REVISIONS", (*upgrade.REVISIONS, "0003"))
-    with pytest.raises(LedgerError, match="is of an older version"):
+    with pytest.raises(LedgerError, match="has an older version"):
         Ledger.open(place, read_only=True)
     with Ledger.open(place) as new:
         assert revision(new) == "0003"

@@ -86,7 +86,7 @@ POLICY_OF = [1, 1, 1, 2, 2, 3, 3, 0, 0]
 
 
 @cache
-def surveyed() -> tuple[Specification, list[Statistics], dict[int, list[list[Tuple]]]]:
+def survey_history() -> tuple[Specification, list[Statistics], dict[int, list[list[Tuple]]]]:
     spec = specification(SUBJECTS)
     frame = random_frame(Random(1), SUBJECTS, 3000, 60)
     statistics = survey(spec, [Input("s", FrameSource(frame, "s"))], literal=True)
@@ -106,7 +106,7 @@ def values(patterns: list[Pattern] | tuple[Pattern, ...], window: list[Tuple]) -
 
 @pytest.mark.parametrize("policy", range(4))
 def test_windows_and_positives_are_those_of_the_policys_subjects(policy: int) -> None:
-    spec, statistics, windows = surveyed()
+    spec, statistics, windows = survey_history()
     found = statistics[policy]
     assert found.windows == len(windows[policy])
     for query, pattern in enumerate(spec.query_patterns.values()):
@@ -115,7 +115,7 @@ def test_windows_and_positives_are_those_of_the_policys_subjects(policy: int) ->
 
 @pytest.mark.parametrize("policy", range(4))
 def test_priors_count_values_by_context(policy: int) -> None:
-    _, statistics, windows = surveyed()
+    _, statistics, windows = survey_history()
     found = statistics[policy]
     assert len(found.priors) == len(found.exposure.components)
     for component, prior in zip(found.exposure.components, found.priors, strict=True):
@@ -139,7 +139,7 @@ def test_priors_count_values_by_context(policy: int) -> None:
 
 def test_the_rate_of_an_ordered_variable_counts_windows_in_which_it_makes_a_difference() -> None:
     """SEQ(a, x, b) is open where an a comes before a b, and where no more is known."""
-    _, statistics, windows = surveyed()
+    _, statistics, windows = survey_history()
     found = statistics[1]
     for component, prior in zip(found.exposure.components, found.priors, strict=True):
         for number, variable in enumerate(component.variables):
@@ -154,7 +154,7 @@ def test_the_rate_of_an_ordered_variable_counts_windows_in_which_it_makes_a_diff
 
 @pytest.mark.parametrize("policy", [1, 2, 3])
 def test_evidence_counts_open_windows_by_context_truth_and_presence(policy: int) -> None:
-    _, statistics, windows = surveyed()
+    _, statistics, windows = survey_history()
     found = statistics[policy]
     assert found.affected
     for part, evidence in zip(found.affected, found.evidence, strict=True):
@@ -189,7 +189,7 @@ def test_evidence_counts_open_windows_by_context_truth_and_presence(policy: int)
 @pytest.mark.parametrize("policy", [2, 3])
 def test_a_wide_query_is_read_with_what_was_public_in_its_own_window(policy: int) -> None:
     """It asks for presence alone, so that without noise every row is read as what it was."""
-    _, statistics, _ = surveyed()
+    _, statistics, _ = survey_history()
     found = statistics[policy]
     (place,) = [n for n, part in enumerate(found.affected) if part.wide]
     evidence = found.evidence[place]
@@ -202,7 +202,7 @@ def test_a_wide_query_is_read_with_what_was_public_in_its_own_window(policy: int
 
 
 def test_contexts_that_history_did_not_show_have_their_posterior() -> None:
-    _, statistics, _ = surveyed()
+    _, statistics, _ = survey_history()
     for found in statistics[1:]:
         for part, evidence in zip(found.affected, found.evidence, strict=True):
             flips = np.full(len(part.elements), 0.2)
@@ -222,7 +222,7 @@ def test_a_history_of_hardly_anything_is_enough_to_count() -> None:
 
 def test_literal_trials_come_near_what_every_draw_of_times_gives() -> None:
     """SEQ(a, x, b) with x there: how often a time between falls, given the public events."""
-    _, statistics, windows = surveyed()
+    _, statistics, windows = survey_history()
     found = statistics[1]
     (place,) = [n for n, part in enumerate(found.affected) if str(part.pattern) == "SEQ(a, x, b)"]
     part, evidence = found.affected[place], found.evidence[place]

@@ -44,7 +44,7 @@ from tests.privacy.worlds import (
     random_cases,
     random_window,
     specification,
-    surveyed,
+    survey_history,
 )
 
 Patch = pytest.MonkeyPatch
@@ -66,7 +66,7 @@ def test_the_sum_of_shares_grows_in_the_paper_s_algorithm(monkeypatch: Patch) ->
     spec = specification([("AND(a, b)", "1")], ["a", "OR(a, AND(b, s))"], types="abs")
     rng = Random(1)
     pool = [random_window(rng, spec, "abs") for _ in range(20)]
-    history = surveyed(spec, pool, rng.choices(range(20), k=10 * len(SUBJECTS)))
+    history = survey_history(spec, pool, rng.choices(range(20), k=10 * len(SUBJECTS)))
     assert not breaks(spec, "adaptive", "literal", history)
 
     def printed(policy: Policy, objective: Any) -> Elements:

@@ -272,7 +272,7 @@ def random_statistics(rng: Random, spec: Specification) -> list[Statistics]:
         return by_hand(spec, {name: rng.choice(rates) for name in spec.events})
     number = rng.choice((1, 5, 20))
     pool = [random_window(rng, spec, list(spec.events)) for _ in range(number)]
-    return surveyed(spec, pool, [rng.randrange(-1, number) for _ in range(3 * len(SUBJECTS))])
+    return survey_history(spec, pool, [rng.randrange(-1, number) for _ in range(3 * len(SUBJECTS))])
 
 
 def by_hand(spec: Specification, rates: dict[str, float]) -> list[Statistics]:
@@ -281,7 +281,9 @@ def by_hand(spec: Specification, rates: dict[str, float]) -> list[Statistics]:
     return [assume_statistics(policy, queries, rates) for policy in Policies(spec).policies]
 
 
-def surveyed(spec: Specification, pool: Sequence[Window], laid: Sequence[int]) -> list[Statistics]:
+def survey_history(
+    spec: Specification, pool: Sequence[Window], laid: Sequence[int]
+) -> list[Statistics]:
     """Statistics of a history in which these of the windows lie one after the other."""
     sent = frames(spec, SUBJECTS, pool, np.array(laid))
     inputs = [Input(stream, FrameSource(frame, stream)) for stream, frame in sent.items()]

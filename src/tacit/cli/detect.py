@@ -50,13 +50,13 @@ def detect(
       zcat trips.jsonl.gz | tacit detect examples/taxi.yaml - > answers.jsonl
     """
     from tacit.cli.sources import check_targets, open_sources, write_answers
-    from tacit.engines.setup import letters_beside, with_registry
+    from tacit.engines.setup import letters_beside, replace_registry
     from tacit.engines.warmup import run_features
     from tacit.pipeline.deadletters import DeadLetters
     from tacit.pipeline.run import Run
     from tacit.spec.yaml_reader import load
 
-    checked = with_registry(load(spec, options.allowed_paths()), subjects, learn)
+    checked = replace_registry(load(spec, options.allowed_paths()), subjects, learn)
     inputs = open_sources(checked, sources)
     letters_file = letters_beside(sink, dead_letters)
     check_targets([sink, letters_file], [spec, *sources])

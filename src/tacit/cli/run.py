@@ -108,7 +108,7 @@ def run(
     """
     from tacit.cli.monitoring import MonitoringOptions
     from tacit.cli.sources import check_targets, open_sources
-    from tacit.engines.setup import LedgerOptions, chosen_plan, letters_beside, with_registry
+    from tacit.engines.setup import LedgerOptions, choose_plan, letters_beside, replace_registry
     from tacit.engines.warmup import run_features
     from tacit.pipeline.versions import SpecVersion
     from tacit.privacy.noise import Noise
@@ -124,8 +124,8 @@ def run(
 
     def read() -> SpecVersion:
         declared = load(spec, allowed_paths)
-        plan = chosen_plan(declared, plan_file, mechanism)
-        return SpecVersion(with_registry(declared, subjects, learn), plan)
+        plan = choose_plan(declared, plan_file, mechanism)
+        return SpecVersion(replace_registry(declared, subjects, learn), plan)
 
     version = read()
     inputs = open_sources(version.spec, sources, follow=follow)

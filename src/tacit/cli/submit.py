@@ -145,15 +145,15 @@ def submit(
     """
     from tacit.cli.monitoring import MonitoringOptions
     from tacit.cli.sources import check_targets, split_stream
-    from tacit.engines.flink.submission import submitted
-    from tacit.engines.setup import chosen_plan, with_registry
+    from tacit.engines.flink.submission import open_submission
+    from tacit.engines.setup import choose_plan, replace_registry
     from tacit.pipeline.versions import SpecVersion
     from tacit.spec.yaml_reader import load
 
     monitoring = MonitoringOptions.parse(None, log, log_level, None, None)
     declared = load(spec, options.allowed_paths())
-    plan = chosen_plan(declared, plan_file, mechanism)
-    checked = with_registry(declared, subjects, None)
+    plan = choose_plan(declared, plan_file, mechanism)
+    checked = replace_registry(declared, subjects, None)
     wanted = SubmitOptions(
         name,
         folder,
@@ -172,7 +172,7 @@ def submit(
     with (
         monitoring.logging(live=True),
         monitoring.handle_signals() as signals,
-        submitted(SpecVersion(checked, plan), given, [sink], wanted) as run,
+        open_submission(SpecVersion(checked, plan), given, [sink], wanted) as run,
     ):
         signals.connect(run.stop, _refuse_reload)
         outcome = run.run()

@@ -1,1 +1,1 @@
-"""The flow on a machine, or on many."""
+"""Engines: runs on one machine or on many."""

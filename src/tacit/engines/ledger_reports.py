@@ -1,4 +1,4 @@
-"""Reports on a ledger and its archives, from Python; a run may go on meanwhile."""
+"""Python functions that report on a ledger and its archives; a run may use it meanwhile."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tacit.ledger.verification import Verdict, verify
 def show_ledger(
     ledger: str | os.PathLike[str], *, subject: str | None = None, private: str | None = None
 ) -> Statement:
-    """Who was charged what and when, and what is left; of one subject or private pattern alone."""
+    """Read the charges and balances of a ledger, of one subject, or of one private pattern."""
     with Ledger.open(os.fspath(ledger), read_only=True) as opened:
         return read_statement(opened, subject=subject, private=private)
 
@@ -33,9 +33,9 @@ def export_ledger(
     subject: str | None = None,
     private: str | None = None,
 ) -> pa.Table | None:
-    """Charges as rows, one for each window, subject and private pattern; written to `to` if given.
+    """Export charges as rows, one for each window, subject and private pattern.
 
-    Without `to` they come back as an Arrow table.
+    They are written to `to`, or returned as an Arrow table without it.
     """
     with Ledger.open(os.fspath(ledger), read_only=True) as opened:
         tables = iterate_rows(opened, subject=subject, private=private)
@@ -54,11 +54,11 @@ def verify_ledger(
     archives: Sequence[str | os.PathLike[str]] = (),
     full: bool = False,
 ) -> Verdict:
-    """Whether a ledger is as it was written; `passed` says so, `faults` names what was changed.
+    """Verify that a ledger is unchanged; see `passed` and `faults` of the result.
 
-    `anchors` are numbers of releases with the hashes that an earlier verification gave; `archives`
-    are files of `archive_ledger` to be checked too. What `tacit ledger verify` has verified before
-    is not checked again, except for a sample, unless `full` is true.
+    `anchors` are numbers of releases with the hashes from an earlier verification; `archives` are
+    files of `archive_ledger` to check as well. What `tacit ledger verify` has verified before is
+    not checked again, except for a sample, unless `full` is true.
     """
     files = [Path(path) for path in archives]
     with Ledger.open(os.fspath(ledger), read_only=True) as opened:
@@ -74,8 +74,8 @@ def archive_ledger(
 ) -> ArchiveResult:
     """Move releases that ended before a time to a file; balances and limits stay as they are.
 
-    A time without a zone is in UTC. Releases that were not delivered everywhere, and all after
-    them, stay, unless `undelivered` is true: then they will not be delivered.
+    A time without a zone is in UTC. Releases that some sink does not have, and all after them,
+    stay, unless `undelivered` is true: then they are never delivered.
     """
     file = None if out is None else Path(out)
     with Ledger.open(os.fspath(ledger), create=False) as opened:

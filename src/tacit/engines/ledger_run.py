@@ -1,4 +1,4 @@
-"""Runs with a ledger from Python: released and charged once, resumed where they were."""
+"""Runs with a ledger from Python: each window is released and charged once."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tacit.engines.local import (
     Place,
     SpecSource,
     Target,
-    letters_for,
+    choose_dead_letters,
+    count_refused,
+    default_run_name,
     load_spec,
     open_inputs,
-    refused_by_reason,
-    run_name,
 )
 from tacit.engines.metrics import Metrics, MetricsAddress
-from tacit.engines.setup import RETAIN, LedgerOptions, chosen_plan, with_registry
+from tacit.engines.setup import RETAIN, LedgerOptions, choose_plan, replace_registry
 from tacit.errors import OptionError
 from tacit.ledger.ledger import Ledger
 from tacit.options import option
@@ -43,7 +43,7 @@ from tacit.spec.specification import Specification
 class DeliveredAnswers(CollectedAnswers):
     """The answers that a run with a ledger has delivered, each with its `id`.
 
-    Those that an earlier run of the same name had released, and could not deliver, come first.
+    Answers that an earlier run of the same name released but could not deliver come first.
     """
 
     def __init__(
@@ -65,20 +65,20 @@ class DeliveredAnswers(CollectedAnswers):
         return sum(table.num_rows for table in self._tables)
 
     def arrow(self) -> pa.Table:
-        """An Arrow table with a row for each window, subject and query."""
+        """Return an Arrow table with a row for each window, subject and query."""
         if not self._tables:
             return self._schema.empty_table()
         # The first release with a limit adds a column.
         return pa.concat_tables(self._tables, promote_options="default").unify_dictionaries()
 
     def wide(self) -> pl.DataFrame:
-        """A Polars frame with a row for each window and subject, and a column for each query."""
+        """Return a Polars frame with a row per window and subject, and a column per query."""
         columns = ["window_start", "subject", "query", "detected"]
         frame = self.polars().select(columns)
         return frame.pivot("query", index=columns[:2], values="detected", maintain_order=True)
 
     def counts(self) -> dict[str, int]:
-        """How often each query was answered with yes."""
+        """Return how often each query was answered with yes."""
         found = self.polars().filter(pl.col("detected"))["query"].cast(pl.String).value_counts()
         return dict.fromkeys(self.queries, 0) | dict(found.iter_rows())
 
@@ -101,26 +101,26 @@ def open_run(
     metrics: str | None = None,
     **streams: Any,
 ) -> Iterator[Run]:
-    """A run with a ledger that is ready to start; its arguments are those of `tacit.run`.
+    """Open a run with a ledger that is ready to start; the arguments are those of `tacit.run`.
 
-    `run.run()` works until the input ends; `run.stop()` and `run.reload()` may be called by any
-    thread meanwhile. `run.status` says how it goes, for the operator alone.
+    `run.run()` returns when the input ends. Any thread may call `run.stop()` and `run.reload()`
+    meanwhile. `run.status` is for the operator only.
     """
-    options = LedgerOptions.of(run_name(spec), ledger, name, follow, retain)
+    options = LedgerOptions.of(default_run_name(spec), ledger, name, follow, retain)
 
     def read() -> SpecVersion:
         declared = load_spec(spec)
-        version = SpecVersion(declared, chosen_plan(declared, plan, mechanism))
-        return SpecVersion(with_registry(declared, subjects, learn), version.plan)
+        version = SpecVersion(declared, choose_plan(declared, plan, mechanism))
+        return SpecVersion(replace_registry(declared, subjects, learn), version.plan)
 
     version = read()
     inputs = open_inputs(version.spec, sources, streams, follow=follow)
     for input_ in inputs:
         if isinstance(input_.source, FrameSource):
-            input_.source.identify()  # another frame is another source, with a place of its own
+            input_.source.identify()  # another frame is another source, with its own position
     noise = Noise() if seed is None else Noise(SeededSource(seed))
-    letters = letters_for(to, dead_letters, sources, streams, os.fspath(ledger))
-    address = _address(metrics)
+    path = choose_dead_letters(to, dead_letters, sources, streams, os.fspath(ledger))
+    address = _parse_address(metrics)
     with ExitStack() as stack:
         opened = stack.enter_context(Ledger.open(os.fspath(ledger)))
         sink = CallableSink(to) if callable(to) else stack.enter_context(open_resumable_sink(to))
@@ -132,7 +132,7 @@ def open_run(
             sinks=[sink],
             name=options.name,
             noise=noise,
-            dead_letters=stack.enter_context(DeadLetters(letters, keep=True)),
+            dead_letters=stack.enter_context(DeadLetters(path, keep=True)),
             retain=options.retain,
             reread=None if isinstance(spec, Specification) else read,
         )
@@ -150,15 +150,15 @@ def collect_run(
     seed: int | None,
     **options: Any,
 ) -> DeliveredAnswers:
-    """Run to the end of the input; the answers, unless they go elsewhere."""
+    """Run to the end of the input; return the answers, unless `to` receives them."""
     tables: list[pa.Table] = []
     target = tables.append if to is None else to
     with open_run(spec, *sources, to=target, seed=seed, **options, **streams) as run:
         live = next((one.source for one in run.inputs if one.source.live), None)
         if live is not None and to is None:
             raise OptionError(
-                f"{live.name} has no end, so answers would pile up in memory: say where they go"
-                f" with {option('to')}, a place or a function"
+                f"{live.name} has no end, so answers would fill the memory: set a file, URL or"
+                f" function with {option('to')}"
             )
         outcome = run.run()
         run.refusals.warn()
@@ -167,12 +167,12 @@ def collect_run(
             run.schema,
             run.compiled.names,
             protected=seed is None,
-            refused=refused_by_reason(run.dead_letters),
+            refused=count_refused(run.dead_letters),
             outcome=outcome,
         )
 
 
-def _address(metrics: str | None) -> MetricsAddress | None:
+def _parse_address(metrics: str | None) -> MetricsAddress | None:
     try:
         return None if metrics is None else MetricsAddress.parse(metrics)
     except ValueError as error:

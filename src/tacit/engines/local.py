@@ -1,4 +1,4 @@
-"""The engine on this machine: sources in, answers out."""
+"""The Python functions that run on one machine: detect, plan, run."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from tacit.connectors.sinks import CallableSink
 from tacit.engines.setup import (
     RETAIN,
     LedgerOptions,
-    chosen_plan,
+    choose_plan,
     letters_beside,
     refuse_overwrite,
-    with_registry,
+    replace_registry,
 )
 from tacit.errors import OptionError, SourceError, nearest
 from tacit.events.columntypes import column_type, infer_type
@@ -53,7 +53,7 @@ Place: TypeAlias = str | PathLike[str]
 SpecSource: TypeAlias = Specification | str | PathLike[str]
 """A specification, or the path of its file."""
 Target: TypeAlias = str | PathLike[str] | Callable[[pa.Table], None]
-"""Where answers go: a path or URL, or a function that gets them as Arrow tables."""
+"""The target of answers: a path or URL, or a function that receives Arrow tables."""
 
 
 def survey(
@@ -64,13 +64,13 @@ def survey(
     progress: Callable[[Source, int], None] | None = None,
     refusals: Callable[[Refusals], None] = Refusals.warn,
 ) -> list[Statistics]:
-    """What the history in these sources says, for each policy of the specification.
+    """Compute the statistics of history for each policy of the specification.
 
-    The types of columns that nothing else shows are inferred from history, and recorded.
-    `refusals` is called with what was refused, when all is read.
+    Column types that are not declared are inferred from history and recorded. `refusals` is called
+    with the refused tuples when everything is read.
     """
     evaluator = HistorySurvey(spec, literal=literal)
-    recorded = history_types(CompiledSpec(spec, evaluator), inputs)
+    recorded = infer_history_types(CompiledSpec(spec, evaluator), inputs)
     run = Run(spec, inputs, evaluator=evaluator, progress=progress, recorded=recorded)
     for answers in run:
         evaluator.count(answers, evaluator.policies.assign(run.engine.subjects))
@@ -78,36 +78,38 @@ def survey(
     return [replace(found, columns=recorded) for found in evaluator.statistics()]
 
 
-def history_types(flow: CompiledSpec, inputs: Sequence[Input]) -> dict[str, dict[str, ColumnType]]:
-    """The types of columns in history, for a plan to record; the first source of each counts."""
-    found: dict[str, dict[str, ColumnType]] = {stream: {} for stream in flow.spec.streams}
+def infer_history_types(
+    compiled: CompiledSpec, inputs: Sequence[Input]
+) -> dict[str, dict[str, ColumnType]]:
+    """Infer the column types of history, for a plan to record; the first source counts."""
+    found: dict[str, dict[str, ColumnType]] = {stream: {} for stream in compiled.spec.streams}
     for input_ in inputs:
         with suppress(EmptySourceError):
             types = found[input_.stream]
-            types |= _source_types(flow, input_) | types
+            types |= _infer_source_types(compiled, input_) | types
     return found
 
 
-def _source_types(flow: CompiledSpec, input_: Input) -> dict[str, ColumnType]:
+def _infer_source_types(compiled: CompiledSpec, input_: Input) -> dict[str, ColumnType]:
     source, stream = input_.source, input_.stream
-    columns, schema = flow.columns(stream), source.schema()
+    columns, schema = compiled.columns(stream), source.schema()
     if not source.textual:
         known = pl.DataFrame(schema.empty_table()).schema
         return {name: column_type(known[name]) for name in columns if name in known}
-    resolved = [flow.types.resolve(stream, name, source.declared_types()) for name in columns]
+    resolved = [compiled.types.resolve(stream, name, source.declared_types()) for name in columns]
     types = {one.column: one.type for one in resolved if one.type is not None}
     unknown = [one.column for one in resolved if one.type is None]
     if unknown and not source.once and (source.keyed or set(unknown) <= set(schema.names)):
         first = next(source.batches(unknown), None)
         frame = pl.DataFrame() if first is None else pl.DataFrame(first.table)
         types |= {
-            name: infer_type(frame[name], flow.spec.streams[stream]) for name in frame.columns
+            name: infer_type(frame[name], compiled.spec.streams[stream]) for name in frame.columns
         }
     return types
 
 
 def assign(spec: Specification, sources: Sequence[tuple[str | None, Source]]) -> list[Input]:
-    """Which source feeds which stream; a source without a name feeds the only stream."""
+    """Assign sources to streams; a source without a name feeds the only stream."""
     inputs = []
     for stream, source in sources:
         if stream is None and len(spec.streams) > 1:
@@ -133,20 +135,21 @@ def detect(
     learn: str | None = None,
     **streams: Any,
 ) -> CollectedAnswers:
-    """The true, unprotected answers for frames or files; name the streams if there are several.
+    """Compute the true, unprotected answers for frames or files.
 
-    A specification may be given as the path of its file. A source is a frame (Polars, pandas,
-    Arrow), an iterator of frames, a path, or a mapping of streams to sources.
+    A specification may be the path of its file. Name the streams if there are several. A source
+    is a frame (Polars, pandas, Arrow), an iterator of frames, a path, or a mapping of streams to
+    sources.
 
-    With `to` answers go there and are not held in memory: a path such as `answers.parquet` or
-    `answers/{consumer}.csv`, or a function that gets Arrow tables. Refused tuples are counted, and
-    written to `dead_letters`. `subjects` (a file) or `learn` (a duration) replace the registry.
+    With `to` answers are written there and not held in memory: a path such as `answers.parquet` or
+    `answers/{consumer}.csv`, or a function that receives Arrow tables. Refused tuples are counted,
+    and written to `dead_letters`. `subjects` (a file) or `learn` (a duration) replace the registry.
     """
-    loaded = with_registry(load_spec(spec), subjects, learn)
+    loaded = replace_registry(load_spec(spec), subjects, learn)
     inputs = open_inputs(loaded, sources, streams)
-    with DeadLetters(letters_for(to, dead_letters, sources, streams)) as letters:
-        run = Run(loaded, inputs, dead_letters=letters)
-        return _collected(run, to, protected=False)
+    with DeadLetters(choose_dead_letters(to, dead_letters, sources, streams)) as refused:
+        run = Run(loaded, inputs, dead_letters=refused)
+        return _collect(run, to, protected=False)
 
 
 def plan(
@@ -158,10 +161,10 @@ def plan(
     out: Place | None = None,
     **streams: Any,
 ) -> Plan:
-    """The best plan for a specification, from history: frames or files, as for `detect`.
+    """Make the best plan for a specification from history: frames or files, as for `detect`.
 
-    Instead of history, a `prior` may say how likely each event type is in a window: a mapping, or
-    a file of YAML or JSON. The plan is saved to `out`.
+    Instead of history, a `prior` may give the probability of each event type in a window: a
+    mapping, or a YAML or JSON file. The plan is saved to `out`.
     """
     spec = load_spec(spec)
     if not history and not streams:
@@ -171,7 +174,7 @@ def plan(
         if prior is not None:
             raise OptionError(f"{option('history')} and {option('prior')} exclude each other")
         chosen = mechanism or spec.mechanism
-        statistics = surveyed(spec, history, streams, decode)
+        statistics = survey_history(spec, history, streams, decode)
         names = tuple(MECHANISMS) if chosen == AUTO else (chosen,)
         plans = [make_plan(spec, statistics, name, decode) for name in names]
         made = max(plans, key=lambda plan: plan.expected.quality if plan.expected else 0.0)
@@ -188,14 +191,14 @@ def least_epsilon(
     decode: str | None = None,
     **streams: Any,
 ) -> LeastEpsilon:
-    """The least epsilon with which every query reaches a quality, from history.
+    """Find the least epsilon with which every query reaches a quality, from history.
 
-    `quality` is a number for all queries, or 'declared' for what each of them declares. `plan` of
-    what comes back is the plan, if the specification grants that epsilon.
+    `quality` is a number for all queries, or 'declared' for the quality that each query declares.
+    The result's `plan` is the plan, if the specification grants that epsilon.
     """
     spec = load_spec(spec)
     required = parse_required_quality(spec, quality)
-    statistics = surveyed(spec, history, streams, decode)
+    statistics = survey_history(spec, history, streams, decode)
     return least(spec, statistics, required, mechanism, decode)
 
 
@@ -216,17 +219,17 @@ def run(
     metrics: str | None = None,
     **streams: Any,
 ) -> CollectedAnswers:
-    """The protected answers for frames or files, as for `detect`, by a plan.
+    """Compute the protected answers for frames or files by a plan; sources are as for `detect`.
 
     With a `ledger` (a file or postgresql://...) every window is released and charged once, under
-    the `name` of the run: what was released before is not released again, and answers that have
-    not arrived come first. Where private patterns have limits there must be one; `ledger=False`
-    says that nobody counts. Without one, each call draws new noise and spends each private
-    pattern's epsilon once more for every window.
+    the `name` of the run. Windows that were released before are not released again, and answers
+    that were not delivered come first. Private patterns with limits need a ledger, unless
+    `ledger=False` turns counting off. Without a ledger, each call draws new noise and spends each
+    private pattern's epsilon again for every window.
 
-    With a `seed` answers can be made again, and are not private.
+    With a `seed` answers are reproducible, and not private.
     """
-    options = LedgerOptions.of(run_name(spec), ledger, name, follow, retain)
+    options = LedgerOptions.of(default_run_name(spec), ledger, name, follow, retain)
     if options.place is not None:
         from tacit.engines.ledger_run import collect_run  # it needs an extra
 
@@ -248,62 +251,62 @@ def run(
             metrics=metrics,
         )
     if metrics is not None:
-        raise OptionError(f"{option('metrics')} needs {option('ledger')}: it is for runs that last")
+        raise OptionError(f"{option('metrics')} needs {option('ledger')}: it is for long runs")
     declared = load_spec(spec)
-    loaded = with_registry(declared, subjects, learn)
+    loaded = replace_registry(declared, subjects, learn)
     inputs = open_inputs(loaded, sources, streams)
     options.check(loaded, inputs)
-    chosen = chosen_plan(declared, plan, mechanism)
+    chosen = choose_plan(declared, plan, mechanism)
     noise = Noise() if seed is None else Noise(SeededSource(seed))
-    with DeadLetters(letters_for(to, dead_letters, sources, streams)) as letters:
-        started = Run(loaded, inputs, plan=chosen, noise=noise, dead_letters=letters)
-        collected = _collected(started, to, protected=noise.private)
+    with DeadLetters(choose_dead_letters(to, dead_letters, sources, streams)) as refused:
+        started = Run(loaded, inputs, plan=chosen, noise=noise, dead_letters=refused)
+        collected = _collect(started, to, protected=noise.private)
     for message in started.engine.warnings:
         warnings.warn(message, stacklevel=2)
     return collected
 
 
-def _collected(run: Run, to: Target | None, *, protected: bool) -> CollectedAnswers:
-    """All answers, in memory; or none, where they went elsewhere as they came."""
+def _collect(run: Run, to: Target | None, *, protected: bool) -> CollectedAnswers:
+    """Run and collect all answers in memory; none if `to` receives them."""
     parts = []
     if to is None:
         parts = list(run)
     else:
-        with _sink(run, to) as sink:
+        with _open_sink(run, to) as sink:
             run.add_sink(sink)
             run.run()
     run.refusals.warn()
-    refused = refused_by_reason(run.dead_letters)
+    refused = count_refused(run.dead_letters)
     return CollectedAnswers(
         parts, run.schema, run.compiled.names, protected=protected, refused=refused
     )
 
 
-def _sink(run: Run, to: Target) -> Sink:
+def _open_sink(run: Run, to: Target) -> Sink:
     if callable(to):
         return CallableSink(to)
     consumers = {query.name: query.consumer for query in run.spec.queries}
     return open_sink(to, run.schema, consumers)
 
 
-def refused_by_reason(letters: DeadLetters) -> dict[str, int]:
-    """How many tuples were refused for which reason: for the operator alone."""
+def count_refused(dead_letters: DeadLetters) -> dict[str, int]:
+    """Count the refused tuples by reason; for the operator only."""
     refused: dict[str, int] = {}
-    for (_, reason), times in letters.counts.items():
+    for (_, reason), times in dead_letters.counts.items():
         refused[reason] = refused.get(reason, 0) + times
     return refused
 
 
-def letters_for(
+def choose_dead_letters(
     to: Target | None,
-    letters: Place | None,
+    dead_letters: Place | None,
     sources: Sequence[Any],
     streams: Mapping[str, Any],
     ledger: str | None = None,
 ) -> Path | None:
-    """Where dead letters go; nothing that is read is written over."""
+    """Choose the file of dead letters; refuse to overwrite an input."""
     target = None if to is None or callable(to) else os.fspath(to)
-    path = None if letters is None else Path(letters)
+    path = None if dead_letters is None else Path(dead_letters)
     if path is None and target is not None:
         path = letters_beside(target, None)
     given = [one for _, one in named_sources(sources, streams) if isinstance(one, str | PathLike)]
@@ -311,28 +314,28 @@ def letters_for(
     return path
 
 
-def surveyed(
+def survey_history(
     spec: Specification, history: Sequence[Any], streams: Mapping[str, Any], decode: str | None
 ) -> list[Statistics]:
-    """What history says: frames or files, as they are given to a function."""
+    """Compute the statistics of history that is given as frames or files."""
     literal = (decode or spec.decode) == "literal"
     return survey(spec, open_inputs(spec, history, streams), literal=literal)
 
 
 def load_spec(spec: SpecSource) -> Specification:
-    """A specification, read if it is a path."""
+    """Return a specification; read it if it is a path."""
     return spec if isinstance(spec, Specification) else load(spec)
 
 
-def run_name(spec: SpecSource) -> str:
-    """What a run is called if nothing is said: as the specification's file."""
+def default_run_name(spec: SpecSource) -> str:
+    """Return the default name of a run: the name of the specification's file."""
     return "tacit" if isinstance(spec, Specification) else Path(spec).stem
 
 
 def named_sources(
     sources: Sequence[Any], streams: Mapping[str, Any]
 ) -> list[tuple[str | None, Any]]:
-    """Each source with its stream, if that was named."""
+    """List the sources, each with its stream if that is given."""
     given: list[tuple[str | None, Any]] = []
     for source in sources:
         given += source.items() if isinstance(source, Mapping) else [(None, source)]
@@ -346,13 +349,13 @@ def open_inputs(
     *,
     follow: bool = False,
 ) -> list[Input]:
-    """Frames, paths and sources as they are given to a function, each for its stream."""
+    """Open frames, paths and sources, and assign them to streams."""
     given = named_sources(sources, streams)
-    opened = [(stream, _source(source, stream or "frame", follow)) for stream, source in given]
+    opened = [(stream, _open_source(source, stream or "frame", follow)) for stream, source in given]
     return assign(spec, opened)
 
 
-def _source(given: Any, name: str, follow: bool) -> Source:
+def _open_source(given: Any, name: str, follow: bool) -> Source:
     if isinstance(given, Source):
         return given
     if isinstance(given, str | PathLike):

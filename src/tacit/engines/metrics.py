@@ -1,10 +1,10 @@
 """Metrics of a run for Prometheus. None of them depends on a private event.
 
-Anyone who can reach the address can read them, so they contain `PublicStatus` alone. These are
-left out for that reason: the number of tuples, their rate and lag, late and refused tuples (which
-tuples came is private), the memory of the process and the seconds of a commit (both grow with the
-events in open windows), and the number of releases (it depends on how tuples were batched). The
-status line shows the first of these to the operator; the machine's own monitoring shows the rest.
+Anyone who can reach the address can read them, so they contain only `PublicStatus`. They leave out
+the number of tuples, their rate and lag, late and refused tuples (which tuples arrived is private),
+the memory of the process and the seconds of a commit (both grow with the events in open windows),
+and the number of releases (it depends on batching). The status line shows the first of these to the
+operator; use the machine's own monitoring for the rest.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ NANO: Final = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class MetricsAddress:
-    """Where figures can be scraped."""
+    """The address at which metrics can be scraped."""
 
     port: int
     host: str = LOCAL
 
     @classmethod
     def parse(cls, text: str) -> MetricsAddress:
-        """Read `[HOST:]PORT`; a host in figures with colons stands in brackets.
+        """Parse `[HOST:]PORT`; write an IPv6 address in brackets.
 
-        >>> Address.parse("9464")
-        Address(port=9464, host='127.0.0.1')
-        >>> Address.parse("[::1]:9464").host
+        >>> MetricsAddress.parse("9464")
+        MetricsAddress(port=9464, host='127.0.0.1')
+        >>> MetricsAddress.parse("[::1]:9464").host
         '::1'
         """
         host, colon, port = text.rpartition(":")
@@ -54,20 +54,22 @@ class MetricsAddress:
 
 
 class Figures:
-    """The metrics of a run, made anew for each scrape; a collector for prometheus-client.
+    """The metrics of a run, computed for each scrape; a collector for prometheus-client.
 
-    Two of them read this machine's clock: when the run began, which is the operator's doing, and
-    when it last released, to a window's accuracy, which consumers see as their answers arrive.
+    Two of them come from this machine's clock: the start of the run, which the operator chose, and
+    the last release, rounded to windows, which consumers see when their answers arrive.
     """
 
-    def __init__(self, public: PublicStatus, began: float) -> None:
+    def __init__(self, public: PublicStatus, started: float) -> None:
         self._public = public
-        self._began = began
+        self._started = started
 
     def collect(self) -> Iterable[Metric]:
-        """All of them."""
+        """Yield all metrics."""
         public = self._public
-        yield _gauge("start_timestamp_seconds", "When the run was begun or resumed.", self._began)
+        yield _gauge(
+            "start_timestamp_seconds", "When the run was started or resumed.", self._started
+        )
         yield _gauge("subjects", "Subjects that have answers.", public.subjects)
         yield _counter("windows_released", "Windows released since then.", public.windows)
         yield _gauge(
@@ -93,14 +95,14 @@ class Figures:
         )
         yield _gauge(
             "releases_undelivered",
-            "Releases that have not arrived at every outlet.",
+            "Releases that not every sink has yet.",
             public.undelivered,
         )
-        yield _counter("delivery_retries", "Deliveries that were tried again.", public.retries)
-        yield _counter("reloads", "New specifications that were taken up.", public.reloads)
+        yield _counter("delivery_retries", "Deliveries that were retried.", public.retries)
+        yield _counter("reloads", "New specifications that were accepted.", public.reloads)
         yield _counter(
             "reloads_refused",
-            "New specifications that were refused, the old one being kept.",
+            "New specifications that were refused.",
             public.reloads_refused,
         )
 
@@ -125,7 +127,7 @@ def _counter(name: str, help_: str, value: float) -> Metric:
 
 
 def _gauge(name: str, help_: str, value: float | None) -> Metric:
-    """A gauge; it has no sample where there is no value yet."""
+    """Create a gauge; it has no sample if there is no value yet."""
     from prometheus_client.core import GaugeMetricFamily
 
     return GaugeMetricFamily(f"tacit_{name}", help_, value=value)
@@ -136,23 +138,23 @@ def _seconds(microseconds: int | None) -> float | None:
 
 
 class Metrics:
-    """Serves a run's figures until it is closed."""
+    """Serves a run's metrics until it is closed."""
 
-    def __init__(self, address: MetricsAddress, public: PublicStatus, began: float) -> None:
+    def __init__(self, address: MetricsAddress, public: PublicStatus, started: float) -> None:
         try:
             from prometheus_client import CollectorRegistry, start_http_server
         except ImportError as error:
             raise TacitError(
                 f"{option('metrics')} needs the extra tacit[metrics]: pip install 'tacit[metrics]'"
             ) from error
-        registry = CollectorRegistry()  # not the usual one: that has the process's memory
-        registry.register(Figures(public, began))
+        registry = CollectorRegistry()  # not the default one: it includes the memory of the process
+        registry.register(Figures(public, started))
         try:
             served = start_http_server(address.port, address.host, registry)
         except (OSError, OverflowError) as error:
             raise TacitError(
-                f"metrics cannot be served at {address}: {error.__class__.__name__}; is the port"
-                f" taken by another? Choose another with {option('metrics', '[HOST:]PORT')}"
+                f"metrics cannot be served at {address}: {error.__class__.__name__}; is the port in"
+                f" use? Choose another with {option('metrics', '[HOST:]PORT')}"
             ) from error
         self._server: WSGIServer = served[0]
         self._thread: Thread = served[1]

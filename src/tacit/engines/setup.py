@@ -1,4 +1,4 @@
-"""What the command line and Python share before a run: its registry, plan, ledger and places."""
+"""Set-up of a run, shared by the command line and Python: registry, plan, ledger and paths."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
     from tacit.pipeline.reader import Input
 
 RETAIN = "7 d"
-"""How long a ledger keeps answers that have arrived, if nothing is said."""
+"""The default time for which a ledger keeps delivered answers."""
 
 
 @dataclass(frozen=True)
 class LedgerOptions:
-    """What a run leaves in a ledger."""
+    """The options of a run that concern its ledger."""
 
     place: str | None = field(repr=False)
-    """The ledger; None where nothing is charged."""
+    """The file or URL of the ledger; None without one."""
     name: str
-    """What the run is called there."""
+    """The name of the run in the ledger."""
     uncounted: bool = False
-    """Whether the user said that what is spent is not counted."""
+    """Whether the user turned counting off."""
     follow: bool = False
     retain: float | None = None
-    """Seconds for which answers that have arrived are kept."""
+    """Seconds for which delivered answers are kept."""
 
     @classmethod
     def of(
@@ -49,10 +49,10 @@ class LedgerOptions:
         follow: bool = False,
         retain: str = RETAIN,
     ) -> LedgerOptions:
-        """As they were given; `ledger` is False where nobody is to count."""
+        """Check and convert the options of a user; `ledger` is False to turn counting off."""
         place = None if ledger is None or isinstance(ledger, bool) else os.fspath(ledger)
         if ledger is True:
-            raise OptionError(f"{option('ledger')}: name a file, or postgresql://...")
+            raise OptionError(f"{option('ledger')}: give a file, or postgresql://...")
         if place is None and (name is not None or follow):
             raise OptionError(f"{option('follow' if follow else 'name')} needs {option('ledger')}")
         if name is not None and not name.strip():
@@ -70,74 +70,74 @@ class LedgerOptions:
         limited = next((one for one in spec.private if one.limit is not None), None)
         if limited is not None and not self.uncounted:
             raise OptionError(
-                f"{limited.name} has a limit ({limited.limit}), which only a ledger can count:"
-                f" name one with {option('ledger')}, or say {option('no-ledger')}"
+                f"{limited.name} has a limit ({limited.limit}), which only a ledger can enforce:"
+                f" set one with {option('ledger')}, or use {option('no-ledger')}"
             )
         live = next((one.source for one in inputs if one.source.live), None)
         if live is not None:
             raise OptionError(
-                f"{live.name} has no end, so answers can only be released from a ledger: name one"
+                f"{live.name} has no end, so answers can only be released from a ledger: set one"
                 f" with {option('ledger')}"
             )
 
 
-def with_registry(
+def replace_registry(
     spec: Specification, subjects: str | PathLike[str] | None, learn: str | None
 ) -> Specification:
-    """The specification with another registry: a file of subjects, or a stretch to learn from."""
+    """Replace the registry of a specification: by a file of subjects, or a time to learn."""
     if subjects is not None and learn is not None:
         raise OptionError(f"{option('subjects')} and {option('learn')} exclude each other")
     if subjects is not None:
         given: SubjectFile | LearnedSubjects = SubjectFile(file=os.path.abspath(subjects))
     elif learn is not None:
         try:
-            long = parse_duration(learn)
+            duration = parse_duration(learn)
         except ValueError as error:
             raise OptionError(f"{option('learn')}: {error}") from error
-        if not long:
-            raise OptionError(f"{option('learn')}: learn from more than nothing")
+        if not duration:
+            raise OptionError(f"{option('learn')}: the duration must be more than 0")
         given = LearnedSubjects.model_validate({"learn": learn})
     else:
         return spec
     return spec.model_copy(update={"subjects": given})
 
 
-def chosen_plan(
+def choose_plan(
     spec: Specification, plan: Plan | str | PathLike[str] | None, mechanism: str | None = None
 ) -> Plan:
-    """The plan that is given, or in a file; or one that needs no history, if that will do."""
+    """Return the given plan, or read it; without one, plan without history if possible."""
     if plan is None:
         private = {name for pattern in spec.private_patterns for name in elements(pattern)}
         asked = {name for pattern in spec.query_patterns.values() for name in elements(pattern)}
-        # Where no query touches anything private, there is nothing to plan.
+        # If no query uses a private event type, there is nothing to plan.
         return plan_without_history(spec, mechanism if private & asked else "uniform")
     what = "the plan" if isinstance(plan, Plan) else os.fspath(plan)
     if not isinstance(plan, Plan):
         plan = Plan.load(plan, spec)
     if mechanism not in (None, "auto", plan.mechanism):
-        made = command(f"tacit plan --mechanism {mechanism}", f"plan(mechanism='{mechanism}')")
+        maker = command(f"tacit plan --mechanism {mechanism}", f"plan(mechanism='{mechanism}')")
         raise PlanError(
             f"{what} is for the mechanism {plan.mechanism}, not for {mechanism}: make another with"
-            f" {made}, or leave {option('mechanism')} out"
+            f" {maker}, or leave {option('mechanism')} out"
         )
     return plan
 
 
-def letters_beside(sink: str, letters: Path | None) -> Path | None:
-    """Where dead letters go: where it says, or beside the sink."""
-    if letters is None and has_placeholders(sink):
+def letters_beside(sink: str, dead_letters: Path | None) -> Path | None:
+    """Return the file of dead letters: the given one, or one beside the sink."""
+    if dead_letters is None and has_placeholders(sink):
         template = FileTemplate(sink)
         beside = template.base / "dead-letters.jsonl"
         return template.base / ".dead-letters.jsonl" if template.matches(beside) else beside
-    if letters is None and sink != "-" and "://" not in sink and Path(sink).name:
+    if dead_letters is None and sink != "-" and "://" not in sink and Path(sink).name:
         return Path(sink).with_suffix(".dead-letters.jsonl")
-    return letters
+    return dead_letters
 
 
 def refuse_overwrite(
     targets: Iterable[str | PathLike[str] | None], inputs: Iterable[str | PathLike[str] | None]
 ) -> None:
-    """Refuse to write over what is read."""
+    """Refuse to overwrite an input."""
     names = [os.fspath(one) for one in inputs if one is not None]
     for target in (os.fspath(one) for one in targets if one is not None):
         if has_placeholders(target):
@@ -151,8 +151,8 @@ def refuse_overwrite(
 
 
 def _refuse_matching(target: str, inputs: Sequence[str]) -> None:
-    """The same for a name with placeholders: one of its files might be an input."""
+    """Refuse a target with placeholders if one of its files may be an input."""
     template = FileTemplate(target)
     for given in inputs:
         if os.path.exists(given) and template.matches(given, folders=True):
-            raise SinkError(f"{target} may be {given}, which is read; choose another place")
+            raise SinkError(f"{target} may be {given}, which is an input; choose another place")

@@ -1,4 +1,4 @@
-"""Which kernels a run needs, and compiling them before it."""
+"""Find the kernels that a run needs, and compile them in advance."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _ANY = (
     "mechanism:*",
     "ledger:*",
 )
-"""What a specification leaves open."""
+"""Features that a specification does not determine."""
 
 
 def warm(spec: Specification | None = None) -> int:
-    """Compile what runs of a specification need, or any run; returns how many kernels that were.
+    """Compile the kernels for runs of a specification, or for any run; return how many.
 
-    What was compiled before is kept, and not compiled again.
+    Kernels that were compiled before are kept, and not compiled again.
     """
     return compile_ahead(needed_kernels(None if spec is None else any_run_features(spec)))
 
 
 def any_run_features(spec: Specification) -> set[str]:
-    """Features of all runs that a specification allows."""
+    """Return the features of all runs that a specification allows."""
     return spec_features(spec) | {*_ANY}
 
 
@@ -45,7 +45,7 @@ def run_features(
     *,
     ledger: bool = False,
 ) -> set[str]:
-    """What decides which kernels a run needs."""
+    """Return the features that determine which kernels a run needs."""
     features = spec_features(spec) | {f"command:{command}"}
     for one in inputs:
         features |= _source_features(spec, one)
@@ -57,7 +57,7 @@ def run_features(
 
 
 def _source_features(spec: Specification, given: Input) -> set[str]:
-    """What a source is, and the types of the columns that are read from it."""
+    """Return the kind of a source, and the types of the columns that are read from it."""
     source, stream = given.source, spec.streams[given.stream]
     features = {f"source:{type(source).__name__}"}
     events = [event for event in spec.events.values() if event.stream == given.stream]
@@ -71,13 +71,13 @@ def _source_features(spec: Specification, given: Input) -> set[str]:
     try:
         schema = source.schema()
     except TacitError:
-        return features  # the run itself says what is wrong
+        return features  # the run itself reports the error
     known = [(kind, column) for kind, column in columns if schema.get_field_index(column) >= 0]
     return features | {f"{kind}:{schema.field(column).type}" for kind, column in known}
 
 
 def spec_features(spec: Specification) -> set[str]:
-    """What a specification alone decides."""
+    """Return the features that a specification determines."""
     patterns = [*spec.query_patterns.values(), *spec.private_patterns]
     parts = (part for pattern in patterns for part in walk(pattern))
     features = {f"operator:{type(part).__name__}" for part in parts if not isinstance(part, Name)}

@@ -9,7 +9,7 @@ from html import escape
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, Final
 
-from tacit.engines.local import SpecSource, load_spec, surveyed
+from tacit.engines.local import SpecSource, load_spec, survey_history
 from tacit.errors import PlanError, SinkError
 from tacit.evaluation.palette import mechanism_style
 from tacit.insight.tabular import aligned
@@ -185,7 +185,7 @@ def quality_curve(
 ) -> Curve:
     """The curve from history: frames or files, as for `tacit.plan`; `save` draws it."""
     spec = load_spec(spec)
-    return curve(spec, surveyed(spec, history, streams, decode), decode)
+    return curve(spec, survey_history(spec, history, streams, decode), decode)
 
 
 def check_picture(path: str | PathLike[str]) -> None:

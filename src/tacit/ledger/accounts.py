@@ -85,7 +85,7 @@ class Accounts:
         return charges
 
     def settle(self, balances: Mapping[Key, Amounts], until: int) -> None:
-        """Use the balances in the ledger after a release; `until` is the start of the next window."""
+        """Use the balances in the ledger after a release; `until` is the next window's start."""
         known = {**self._spent, **balances}
         self._spent = {
             key: _extend(spent, self._places)

@@ -23,23 +23,23 @@ Traceback (most recent call last):
 
 def test_errors_of_tacit_are_quoted() -> None:
     trace = JAVA + PYTHON.format(error="tacit.errors.SourceError: north.csv cannot be read")
-    assert Failure.read(1.0, trace) == Failure(1.0, "north.csv cannot be read")
+    assert Failure.parse(1.0, trace) == Failure(1.0, "north.csv cannot be read")
 
 
 def test_other_errors_in_python_are_told_by_kind_and_place_alone() -> None:
     trace = JAVA + PYTHON.format(error="ValueError: cannot parse 'Ada, 52.5, 13.4'")
-    assert Failure.read(1.0, trace).reason == "ValueError at /opt/tacit/src/reader.py:41"
+    assert Failure.parse(1.0, trace).reason == "ValueError at /opt/tacit/src/reader.py:41"
 
 
 def test_errors_with_a_module_in_their_name_are_known_too() -> None:
     trace = PYTHON.format(error="polars.exceptions.ComputeError: could not parse 'Ada'")
-    reason = Failure.read(1.0, trace).reason
+    reason = Failure.parse(1.0, trace).reason
     assert reason == "polars.exceptions.ComputeError at /opt/tacit/src/reader.py:41"
 
 
 def test_a_python_that_lacks_a_module_is_told_with_what_to_do() -> None:
     trace = PYTHON.format(error="ModuleNotFoundError: No module named 'tacit'")
-    reason = Failure.read(1.0, trace).reason
+    reason = Failure.parse(1.0, trace).reason
     assert reason.startswith("Python has no module tacit there: install tacit[flink] on every")
 
 
@@ -49,7 +49,7 @@ def test_a_python_that_is_not_there_is_told_with_what_to_do() -> None:
         "\tat java.base/java.lang.ProcessBuilder.start(ProcessBuilder.java:1143)\n"
         "Caused by: java.io.IOException: error=2, No such file or directory\n"
     )
-    assert Failure.read(1.0, trace).reason.startswith("Python is not at /opt/tacit/bin/python")
+    assert Failure.parse(1.0, trace).reason.startswith("Python is not at /opt/tacit/bin/python")
 
 
 def test_of_errors_of_flink_the_first_cause_is_quoted() -> None:
@@ -60,10 +60,10 @@ def test_of_errors_of_flink_the_first_cause_is_quoted() -> None:
         "\tat org.apache.flink.runtime.Master.run(Master.java:2)\n"
     )
     expected = "org.apache.flink.runtime.JobMasterException: TaskManager x is gone."
-    assert Failure.read(1.0, trace).reason == expected
+    assert Failure.parse(1.0, trace).reason == expected
 
 
 def test_what_is_no_stack_trace_is_told_by_its_first_line() -> None:
-    assert Failure.read(1.0, "Unable to load requested file.\nMore.").reason == (
+    assert Failure.parse(1.0, "Unable to load requested file.\nMore.").reason == (
         "Unable to load requested file."
     )

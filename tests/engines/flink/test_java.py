@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tacit.engines.flink import java
-from tacit.engines.flink.java import Java, need_flink, need_java
+from tacit.engines.flink.java import Java, require_flink, require_java
 from tacit.errors import EngineError
 
 
@@ -40,7 +40,7 @@ def test_java_is_found_on_the_path(
 ) -> None:
     program = fake_java(tmp_path, says)
     monkeypatch.setenv("PATH", str(program.parent))
-    assert need_java() == Java(program, version)
+    assert require_java() == Java(program, version)
 
 
 def test_java_home_comes_before_the_path(
@@ -50,7 +50,7 @@ def test_java_home_comes_before_the_path(
     second = fake_java(tmp_path / "path", 'openjdk version "17.0.1"')
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("PATH", str(second.parent))
-    assert need_java() == Java(first, 21)
+    assert require_java() == Java(first, 21)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_java_home_comes_before_the_path(
         ('java version "1.8.0_402"', "is Java 8, which is too old for Flink 2.3"),
         ('openjdk version "11.0.22"', "is Java 11, which is too old for Flink 2.3"),
         ('openjdk version "25-ea"', "is Java 25, which is too new for Flink 2.3"),
-        ("cannot open shared library", "does not say which Java it is"),
+        ("cannot open shared library", "does not report its version"),
     ],
 )
 def test_a_java_that_does_not_fit_is_refused_with_what_to_do(
@@ -67,13 +67,13 @@ def test_a_java_that_does_not_fit_is_refused_with_what_to_do(
 ) -> None:
     monkeypatch.setenv("PATH", str(fake_java(tmp_path, says).parent))
     with pytest.raises(EngineError, match=fault) as caught:
-        need_java()
+        require_java()
     assert "install Java 17 or 21" in str(caught.value)
 
 
 def test_a_machine_without_java_is_told_so(no_java: None) -> None:
-    with pytest.raises(EngineError, match="needs Java, and there is none here: install Java 17"):
-        need_java()
+    with pytest.raises(EngineError, match="needs Java, and none was found: install Java 17"):
+        require_java()
 
 
 def test_a_java_home_without_java_is_named(
@@ -81,7 +81,7 @@ def test_a_java_home_without_java_is_named(
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(EngineError, match=r"there is no bin/java in it"):
-        need_java()
+        require_java()
 
 
 def test_a_java_that_cannot_be_run_is_named(
@@ -91,7 +91,7 @@ def test_a_java_that_cannot_be_run_is_named(
     program.write_text("#!/nowhere\n")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(EngineError, match="cannot be run"):
-        need_java()
+        require_java()
 
 
 def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,15 +100,15 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(importlib.metadata, "version", missing)
     with pytest.raises(EngineError, match=r"not installed: install tacit\[flink\]"):
-        need_flink()
+        require_flink()
 
 
 def test_a_package_of_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.metadata, "version", lambda _: "2.2.1")
     with pytest.raises(EngineError, match=r"apache-flink is 2\.2\.1, but Tacit needs 2\.3"):
-        need_flink()
+        require_flink()
 
 
 def test_a_patch_release_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.metadata, "version", lambda _: f"{java.FLINK}.7")
-    assert need_flink() == "2.3.7"
+    assert require_flink() == "2.3.7"

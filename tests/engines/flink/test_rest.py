@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from tacit.engines.flink import rest
-from tacit.engines.flink.rest import Cluster, Overview, read_address
+from tacit.engines.flink.rest import Cluster, Overview, parse_address
 from tacit.errors import EngineError
 from tests.services import free_port
 
@@ -43,7 +43,7 @@ def answering(answers: Mapping[str, object], status: int = 200) -> Iterator[Clus
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:
-            yield Cluster(f"127.0.0.1:{server.server_port}", patience=5)
+            yield Cluster(f"127.0.0.1:{server.server_port}", timeout=5)
         finally:
             server.shutdown()
             thread.join()
@@ -56,7 +56,7 @@ def _json(answer: object) -> bytes:
 @pytest.fixture(autouse=True)
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The package is here, whatever environment this is."""
-    monkeypatch.setattr(rest, "installed_flink", lambda: "2.3.1")
+    monkeypatch.setattr(rest, "find_flink_version", lambda: "2.3.1")
 
 
 def test_a_cluster_tells_what_it_has() -> None:
@@ -80,7 +80,7 @@ def test_a_host_that_takes_too_long_is_named() -> None:
         silent.listen()
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(EngineError, match=f"answers at {address} .it took too long"):
-            Cluster(address, patience=0.05).overview()
+            Cluster(address, timeout=0.05).get_overview()
 
 
 @pytest.mark.parametrize("status", [200, 404, 500])
@@ -123,7 +123,7 @@ def test_what_a_cluster_refuses_is_told_with_its_reason() -> None:
         answering({"/v1/jobs/7/status": {"errors": ["Failed.", trace]}}, 404) as cluster,
         pytest.raises(EngineError, match=r"refuses: org\.apache\.flink.*Could not find job 7$"),
     ):
-        cluster.state("7")
+        cluster.get_state("7")
 
 
 @pytest.mark.parametrize(
@@ -131,4 +131,4 @@ def test_what_a_cluster_refuses_is_told_with_its_reason() -> None:
 )
 def test_an_address_is_a_host_and_a_port(text: str) -> None:
     with pytest.raises(EngineError, match="given as HOST:PORT"):
-        read_address(text)
+        parse_address(text)

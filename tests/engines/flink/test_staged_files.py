@@ -9,7 +9,7 @@ import pytest
 from tacit.engines.flink.folders import Folders
 from tacit.engines.flink.staged_files import StagedFiles
 from tacit.engines.sharded.counts import TupleCounts
-from tacit.engines.sharded.lines import ShardLine, letter
+from tacit.engines.sharded.lines import ShardLine, format_dead_letter
 from tacit.errors import StateError
 from tacit.pipeline.refusals import Refusals
 
@@ -18,7 +18,7 @@ from tacit.pipeline.refusals import Refusals
 def folders(tmp_path: Path) -> Folders:
     """The folder of a job."""
     made = Folders(tmp_path / "job")
-    made.make()
+    made.create()
     return made
 
 
@@ -28,31 +28,31 @@ def stage(folders: Folders, name: str, *lines: str) -> None:
 
 
 def windows(staged: StagedFiles) -> list[int]:
-    return [line.window for line in staged.lines()]
+    return [line.window for line in staged.read_lines()]
 
 
 def test_counts_are_the_latest_of_each_and_outlive_files_and_drivers(folders: Folders) -> None:
     staged = StagedFiles(folders)
     assert staged.refusals == Refusals(0, {})
-    line = ShardLine(0, 7, 7, None, b"body", "mark").written()
-    early = TupleCounts("reader 0", 5, {"late": 1}).written()
-    stage(folders, "0", early, line, letter("{}"))
-    stage(folders, "1", TupleCounts("reader 1", 10, {"late": 2, "no time": 1}).written())
+    line = ShardLine(0, 7, 7, None, b"body", "mark").to_line()
+    early = TupleCounts("reader 0", 5, {"late": 1}).to_line()
+    stage(folders, "0", early, line, format_dead_letter("{}"))
+    stage(folders, "1", TupleCounts("reader 1", 10, {"late": 2, "no time": 1}).to_line())
     assert windows(staged) == [7]
     assert staged.refusals == Refusals(15, {"late": 3, "no time": 1})
     staged.drop(8)
     assert not list(folders.staged.iterdir())
     again = StagedFiles(folders)
     assert again.refusals == Refusals(15, {"late": 3, "no time": 1})
-    stage(folders, "2", TupleCounts("reader 0", 50, {"late": 4}).written(), early)
-    stage(folders, "3", TupleCounts("shard 2", -6, {"late": 6}).written())
+    stage(folders, "2", TupleCounts("reader 0", 50, {"late": 4}).to_line(), early)
+    stage(folders, "3", TupleCounts("shard 2", -6, {"late": 6}).to_line())
     assert windows(again) == []
     assert again.refusals == Refusals(54, {"late": 12, "no time": 1})
 
 
 def test_counts_are_for_their_owner_alone(folders: Folders) -> None:
     staged = StagedFiles(folders)
-    stage(folders, "0", TupleCounts("reader 0", 5).written())
+    stage(folders, "0", TupleCounts("reader 0", 5).to_line())
     assert windows(staged) == []
     staged.drop(1)
     assert folders.counts.stat().st_mode & 0o077 == 0
@@ -62,4 +62,4 @@ def test_counts_are_for_their_owner_alone(folders: Folders) -> None:
 def test_counts_that_are_damaged_are_refused(folders: Folders) -> None:
     for text in ("counts ", "counts 7", 'counts ["reader 0", "x", {}]', 'counts ["a", 1, []]'):
         with pytest.raises(StateError, match="damaged"):
-            TupleCounts.read(text)
+            TupleCounts.from_line(text)

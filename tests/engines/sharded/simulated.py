@@ -32,13 +32,13 @@ def made(
     shards: int,
     *,
     protected: bool = False,
-    terms: SpecVersion | None = None,
+    version: SpecVersion | None = None,
 ) -> ShardedJob:
     """A job over files; subjects as a run on one machine has them."""
     inputs = assign(spec, [(stream, open_source(path)) for stream, path in files])
     subjects = Run(spec, inputs).engine.subjects
     return ShardedJob(
-        terms or SpecVersion(spec, plan_without_history(spec, "uniform")),
+        version or SpecVersion(spec, plan_without_history(spec, "uniform")),
         subjects,
         np.arange(len(subjects)),
         tuple(Partition(stream, str(path)) for stream, path in files),
@@ -95,7 +95,7 @@ class Simulation:
             choices: list[int | tuple[int, int]] = [*self.reading]
             choices += [key for key, queue in self.queues.items() if queue]
             if not choices:
-                return [ShardLine.read(text) for text in self.lines]
+                return [ShardLine.from_line(text) for text in self.lines]
             choice = self.random.choice(choices)
             if isinstance(choice, int):
                 self._read(choice)
@@ -104,24 +104,24 @@ class Simulation:
 
     def _read(self, number: int) -> None:
         step = self.readers[number].step()
-        for shard, piece in step.pieces:
+        for shard, piece in step.batches:
             self.queues.setdefault((number, shard), deque()).append(piece)
-        if step.letters:
-            self.letters.append(step.letters)
+        if step.dead_letters:
+            self.letters.append(step.dead_letters)
         self.counts.append(self.readers[number].counts)
         if step.done:
             self.reading.discard(number)
 
     def _take(self, key: tuple[int, int]) -> None:
         shard = self.shards[key[1]]
-        for told in shard.take(self.queues[key].popleft()):
-            if isinstance(told, LateTuples):
-                self.late.append(told)
+        for found in shard.take(self.queues[key].popleft()):
+            if isinstance(found, LateTuples):
+                self.late.append(found)
             else:
-                self.lines.append(ShardLine.of(key[1], told).written())
+                self.lines.append(ShardLine.of(key[1], found).to_line())
         self.counts.append(shard.counts)
         if shard.finished:
-            self.lines.append(ShardLine(key[1]).written())
+            self.lines.append(ShardLine(key[1]).to_line())
 
     def _checkpoint(self) -> Kept:
         return Kept(

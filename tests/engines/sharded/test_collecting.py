@@ -46,8 +46,8 @@ def prepared(folder: Path, lease: Lease, text: str = PRIVATE) -> ShardedJob:
     """A job of three files, written to a folder and read from there."""
     spec = loads(text)
     files = written(folder, 5, 3, 500)
-    terms = SpecVersion(spec, plan_without_history(spec, "uniform"))
-    job = prepare(terms, [(stream, str(path)) for stream, path in files], lease, shards=4)
+    version = SpecVersion(spec, plan_without_history(spec, "uniform"))
+    job = prepare(version, [(stream, str(path)) for stream, path in files], lease, shards=4)
     job.write(folder / "job")
     return ShardedJob.read(folder / "job")
 
@@ -134,14 +134,14 @@ def test_what_was_spent_before_counts_and_what_others_spend_meanwhile_stops_the_
     assert early.release() == 4
     second = ledger.take_over("second", "f")
     knowing = prepare(
-        job.terms, [(one.stream, one.source) for one in job.partitions], second, shards=3
+        job.version, [(one.stream, one.source) for one in job.partitions], second, shards=3
     )
     assert knowing.opening
     collector = Collector(knowing, second)
     collector.take(Simulation(knowing, Random(4)).run())
     assert collector.release()
     early.take(lines)
-    with pytest.raises(StateError, match="others have charged"):
+    with pytest.raises(StateError, match="another run has charged"):
         early.release()
     assert verify(ledger).passed
 
@@ -160,7 +160,7 @@ def test_panes_are_not_drawn_again_for_windows_after_those_released(
     again = Collector(job, ledger.take_over("job", "f"))
     again.take(lines)  # the same once more is fine
     later = Collector(job, ledger.take_over("job", "f"))
-    with pytest.raises(StateError, match="older than what it has released"):
+    with pytest.raises(StateError, match="older than its last release"):
         later.take(others)
 
 
@@ -185,36 +185,36 @@ def test_noise_that_is_drawn_again_for_a_released_window_is_never_heard_of(
 def test_lines_go_to_text_and_back() -> None:
     for exhausted in (None, np.array([True, False] * 5 + [True]), np.zeros(0, np.bool_)):
         line = ShardLine(3, -7, -9, exhausted, b"\x00\xffbody", "mark")
-        again = ShardLine.read(line.written() + "\n")
+        again = ShardLine.from_line(line.to_line() + "\n")
         assert (again.shard, again.window, again.first) == (3, -7, -9)
         assert (again.body, again.mark) == (line.body, "mark")
         if again.exhausted is None or exhausted is None:
             assert again.exhausted is exhausted
         else:
             assert np.array_equal(again.exhausted, exhausted)
-    assert ShardLine.read("4 finished\n").finished
+    assert ShardLine.from_line("4 finished\n").finished
     with pytest.raises(StateError, match="damaged"):
-        ShardLine.read("4 5 6")
+        ShardLine.from_line("4 5 6")
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "found"),
     [
         ({"shards": 5}, "the number of shards"),
         ({"partitions": ()}, "the sources"),
     ],
 )
 def test_a_job_cannot_go_on_as_another_one(
-    tmp_path: Path, ledger: Ledger, change: dict[str, object], told: str
+    tmp_path: Path, ledger: Ledger, change: dict[str, object], found: str
 ) -> None:
     job = prepared(tmp_path, ledger.take_over("job", "f"))
     check_same(job, job)
-    with pytest.raises(StateError, match=told):
+    with pytest.raises(StateError, match=found):
         check_same(replace(job, **change), job)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
-    ("text", "source", "wrong", "told"),
+    ("text", "source", "wrong", "found"),
     [
         (PRIVATE.replace("lateness: 25 s", "lateness: 25 s, close: clock"), None,
          SpecificationError, "close by the clock"),
@@ -230,10 +230,10 @@ def test_what_cannot_be_distributed_is_refused(
     text: str,
     source: str | None,
     wrong: type[Exception],
-    told: str,
+    found: str,
 ) -> None:
     spec = loads(text)
-    terms = SpecVersion(spec, plan_without_history(spec, "uniform"))
+    version = SpecVersion(spec, plan_without_history(spec, "uniform"))
     given = source or str(written(tmp_path, 1, 1, 10)[0][1])
-    with pytest.raises(wrong, match=told):
-        prepare(terms, [(None, given)], ledger.take_over("job", "f"))
+    with pytest.raises(wrong, match=found):
+        prepare(version, [(None, given)], ledger.take_over("job", "f"))

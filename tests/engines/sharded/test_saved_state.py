@@ -16,8 +16,8 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
+from tacit.engines.sharded.batches import ShardBatch
 from tacit.engines.sharded.job import ShardedJob
-from tacit.engines.sharded.pieces import ShardBatch
 from tacit.engines.sharded.reader import PartitionReader
 from tacit.engines.sharded.saved_state import SavedState
 from tacit.engines.sharded.shard import Shard
@@ -78,7 +78,7 @@ def test_a_pickle_is_refused_and_not_executed(tmp_path: Path) -> None:
     for archive in (exploit, objects, beside):
         with pytest.raises(StateError, match="cannot be read"):
             SavedState.from_bytes(sealed(archive))
-    with pytest.raises(StateError, match="expected a piece"):
+    with pytest.raises(StateError, match="expected a batch"):
         ShardBatch.from_bytes(exploit)
     assert not proof.exists()
     pickle.loads(exploit)  # it would have been seen
@@ -124,7 +124,7 @@ def states(folder: Path, text: str) -> tuple[ShardedJob, bytes, bytes]:
     job = made(loads(text), written(folder, 3, 2, 400), 1)
     readers, shard = [PartitionReader(job, number) for number in range(2)], Shard(job, 0)
     for reader in readers:
-        for _, given in reader.step().pieces:
+        for _, given in reader.step().batches:
             list(shard.take(given))
     return job, readers[0].state(), shard.state()
 
@@ -201,12 +201,12 @@ def test_a_piece_comes_back_and_one_that_is_cut_short_or_longer_is_refused() -> 
     bare = piece(attributes=None).to_bytes()
     for whole in (given[: len(given) - 8], bare):
         for stop in range(len(whole)):
-            with pytest.raises(StateError, match="expected a piece"):
+            with pytest.raises(StateError, match="expected a batch"):
                 ShardBatch.from_bytes(whole[:stop])
-    with pytest.raises(StateError, match="expected a piece"):
+    with pytest.raises(StateError, match="expected a batch"):
         ShardBatch.from_bytes(bare + b"x")
     fewer = pa.RecordBatch.from_pydict({"level": [1]})
-    with pytest.raises(StateError, match="expected a piece"):
+    with pytest.raises(StateError, match="expected a batch"):
         ShardBatch.from_bytes(piece(attributes=fewer).to_bytes())
 
 

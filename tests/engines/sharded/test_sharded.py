@@ -17,11 +17,11 @@ import pytest
 from tacit.answers.codec import unpack
 from tacit.connectors.files import open_source
 from tacit.engines.local import assign
-from tacit.engines.sharded.counts import TupleCounts, refusals
+from tacit.engines.sharded.batches import ShardBatch
+from tacit.engines.sharded.counts import TupleCounts, sum_refusals
 from tacit.engines.sharded.job import Partition, ShardedJob
 from tacit.engines.sharded.layout import Layout
 from tacit.engines.sharded.lines import ShardLine
-from tacit.engines.sharded.pieces import ShardBatch
 from tacit.engines.sharded.reader import PartitionReader
 from tacit.engines.sharded.saved_state import SavedState
 from tacit.engines.sharded.shard import LateTuples, Shard, ShardAnswers
@@ -115,7 +115,7 @@ def lettered(lines: bytes) -> pl.DataFrame:
     )
 
 
-def told(job: ShardedJob, lines: list[ShardLine]) -> pl.DataFrame:
+def collected(job: ShardedJob, lines: list[ShardLine]) -> pl.DataFrame:
     """What shards told, each window once for each shard."""
     bodies = {(line.window, line.shard): line.body for line in lines if not line.finished}
     assert len(bodies) == sum(not line.finished for line in lines)
@@ -134,10 +134,10 @@ def test_true_answers_and_dead_letters_are_those_of_one_machine(
     expected, refused, counts = counted(spec, files)
     job = made(spec, files, 1 + seed)
     run = Simulation(job, random, loss=0.15)
-    found = told(job, run.run())
+    found = collected(job, run.run())
     assert found.equals(expected)
     assert lettered(b"".join(run.letters)).equals(refused)
-    assert refusals(run.counts) == counts
+    assert sum_refusals(run.counts) == counts
     assert counts.refused
     assert run.losses
     assert not run.late
@@ -200,14 +200,14 @@ def test_a_partition_that_falls_silent_is_waited_for_only_so_long(
     spec = loads(SPEC + "subjects: [p1, p2, p3]\n")
     subjects = Subjects()
     subjects.add(["p1", "p2", "p3"])
-    terms = SpecVersion(spec, plan_without_history(spec, "uniform"))
+    version = SpecVersion(spec, plan_without_history(spec, "uniform"))
     partitions = (Partition("home", "busy"), Partition("home", "quiet"))
-    job = ShardedJob(terms, subjects, np.arange(3), partitions, 1, False, 200_000)
+    job = ShardedJob(version, subjects, np.arange(3), partitions, 1, False, 200_000)
     busy, quiet = PartitionReader(job, 0), PartitionReader(job, 1)
     shard = Shard(job, 0)
 
     def stepped(reader: PartitionReader) -> list[ShardAnswers | LateTuples]:
-        return [told for _, piece in reader.step().pieces for told in shard.take(piece)]
+        return [found for _, piece in reader.step().batches for found in shard.take(piece)]
 
     def until(reader: PartitionReader, wanted: type) -> list[ShardAnswers | LateTuples]:
         deadline = time.monotonic() + 20
@@ -227,13 +227,13 @@ def test_a_partition_that_falls_silent_is_waited_for_only_so_long(
     assert len(closed) == 6
     sources["quiet"].frames.append(held)
     late = until(quiet, LateTuples)
-    assert [told.times.tolist() for told in late if isinstance(told, LateTuples)] == [
+    assert [found.times.tolist() for found in late if isinstance(found, LateTuples)] == [
         [1_700_000_061_000_000]
     ]
     assert quiet.counts == TupleCounts("reader 1", 4)
     reason = {"late: its window is closed": 1}
     assert shard.counts == TupleCounts("shard 0", -1, reason)
-    assert refusals([busy.counts, quiet.counts, shard.counts]) == Refusals(9, reason)
+    assert sum_refusals([busy.counts, quiet.counts, shard.counts]) == Refusals(9, reason)
     assert Shard(job, 0, shard.state()).counts == shard.counts
 
 
@@ -254,7 +254,7 @@ def test_lines_that_cannot_be_read_are_reported_and_counted_once_whatever_is_los
     run.run()
     assert run.losses
     assert lettered(b"".join(run.letters)).equals(refused)
-    assert refusals(run.counts) == counts
+    assert sum_refusals(run.counts) == counts
 
 
 def test_shards_of_subjects_who_never_send_have_their_answers_too(tmp_path: Path) -> None:
@@ -263,7 +263,7 @@ def test_shards_of_subjects_who_never_send_have_their_answers_too(tmp_path: Path
     files = written(tmp_path, 8, 2, 60)
     job = made(spec, files, 32)
     assert len(job.layout.nonempty) < 32
-    found = told(job, Simulation(job, Random(1)).run())
+    found = collected(job, Simulation(job, Random(1)).run())
     assert found.equals(alone(spec, files)[0])
     assert found["subject"].n_unique() == 40
 
@@ -299,7 +299,7 @@ def _sent(reader: PartitionReader) -> list[tuple[int, int, int]]:
     """The tuples that a reader sends: the shard and the subject's place as one, time and mask."""
     found = []
     while not (step := reader.step()).done:
-        for shard, given in step.pieces:
+        for shard, given in step.batches:
             piece = ShardBatch.from_bytes(given)
             slots = (piece.slots * 100 + shard).tolist()
             found += list(zip(slots, piece.times.tolist(), piece.masks[:, 0].tolist(), strict=True))

@@ -39,7 +39,7 @@ from tacit.spec.yaml_reader import loads
 from tests.privacy import streams
 from tests.privacy.enumeration import within
 from tests.privacy.test_exhausted import both, limited, limits_reached
-from tests.privacy.worlds import all_cases, by_hand, furthest, specification, surveyed
+from tests.privacy.worlds import all_cases, by_hand, furthest, specification, survey_history
 
 GUARANTEE: Final = Path(__file__).parents[3] / "docs" / "guarantee.md"
 DECODES: Final = ("literal", "posterior")
@@ -97,7 +97,7 @@ def check_no_output_tells_neighbours_apart_by_more_than_epsilon(name: str) -> No
     """All windows of a small specification, all draws, in both decodings; the audit knows it."""
     cases = all_cases(SMALL)
     # A history of all windows, so that every context is in the plan, and so in its audit.
-    statistics = surveyed(SMALL, cases.windows, range(len(cases.windows)))
+    statistics = survey_history(SMALL, cases.windows, range(len(cases.windows)))
     for decode in DECODES:
         plan = make_plan(SMALL, statistics, name, decode)
         found = furthest(SMALL, plan, cases)

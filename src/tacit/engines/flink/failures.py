@@ -1,4 +1,4 @@
-"""What went wrong in a job, read from the stack traces that Flink keeps of it."""
+"""Read the cause of a job's failure from Flink's stack traces."""
 
 from __future__ import annotations
 
@@ -18,36 +18,42 @@ _JAVA: Final = re.compile(r"^(?:Caused by: )?(?P<text>[\w.$]+(?:Exception|Error)
 class Failure:
     """One failure of a job: when, in seconds since 1970, and why.
 
-    Tacit's own errors and Flink's are quoted, and what a machine lacks is named. Of others in
-    Python only the kind and the place are told, since their words may quote data.
+    Errors of Tacit and Flink are quoted, and a missing module or program is named. Other Python
+    errors are reduced to their type and line, since their messages may contain data.
     """
 
     when: float
     reason: str
 
     @classmethod
-    def read(cls, when: float, trace: str) -> Failure:
-        """The failure that a stack trace tells of."""
-        return cls(when, _ours(trace) or _absent(trace) or _python(trace) or _java(trace))
+    def parse(cls, when: float, trace: str) -> Failure:
+        """Parse a stack trace."""
+        return cls(
+            when,
+            _find_own_error(trace)
+            or _find_missing(trace)
+            or _find_python_error(trace)
+            or _find_java_error(trace),
+        )
 
 
-def _ours(trace: str) -> str | None:
+def _find_own_error(trace: str) -> str | None:
     found = list(_OURS.finditer(trace))
     return found[-1]["message"] if found else None
 
 
-def _absent(trace: str) -> str | None:
-    """What a TaskManager's machine lacks."""
+def _find_missing(trace: str) -> str | None:
+    """Return what a TaskManager's machine lacks, if that is the cause."""
     if found := _NO_MODULE.search(trace):
         lack = f"has no module {found['name']}"
     elif found := _NO_PROGRAM.search(trace):
         lack = f"is not at {found['name']}"
     else:
         return None
-    return f"Python {lack} there: install tacit[flink] on every machine, and name its interpreter"
+    return f"Python {lack} there: install tacit[flink] on every machine, and set its interpreter"
 
 
-def _python(trace: str) -> str | None:
+def _find_python_error(trace: str) -> str | None:
     places = list(_PLACE.finditer(trace))
     if not places:
         return None
@@ -56,6 +62,6 @@ def _python(trace: str) -> str | None:
     return f"{next(kinds, 'an error')} at {places[-1]['file']}:{places[-1]['line']}"
 
 
-def _java(trace: str) -> str:
+def _find_java_error(trace: str) -> str:
     found = [match["text"] for match in _JAVA.finditer(trace)]
     return found[-1] if found else trace.strip().partition("\n")[0]

@@ -1,4 +1,4 @@
-"""Where a job's files lie: one folder that every machine reaches under the same name."""
+"""The folder of a job's files, which every machine must have under the same name."""
 
 from __future__ import annotations
 
@@ -9,74 +9,74 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Folders:
-    """The folder of a job, and what lies in it."""
+    """The folder of a job, and its subfolders."""
 
     root: Path
 
     @property
     def job(self) -> Path:
-        """What every worker must know."""
+        """The job, for every worker."""
         return self.root / "job"
 
     @property
     def partitions(self) -> Path:
-        """A file for each partition that is to be read."""
+        """Files that list the partitions to read."""
         return self.root / "partitions"
 
     @property
     def progress(self) -> Path:
-        """How far each reader is."""
+        """The progress of each reader."""
         return self.root / "progress"
 
     @property
     def staged(self) -> Path:
-        """What shards have told and the ledger has not yet."""
+        """Lines from shards that are not in the ledger yet."""
         return self.root / "staged"
 
     @property
-    def letters(self) -> Path:
+    def dead_letters(self) -> Path:
         """Dead letters."""
         return self.root / "letters"
 
     @property
     def counts(self) -> Path:
-        """How many tuples were taken and refused, of files that are staged no more."""
+        """The counts of tuples from staged files that were deleted."""
         return self.root / "counts.jsonl"
 
     @property
     def checkpoints(self) -> Path:
-        """Flink's own."""
+        """Flink's checkpoints."""
         return self.root / "checkpoints"
 
     @property
     def savepoints(self) -> Path:
-        """Where it was stopped."""
+        """Flink's savepoints."""
         return self.root / "savepoints"
 
-    def make(self) -> None:
-        """Make them all, for their owner alone: a state holds what was sent."""
+    def create(self) -> None:
+        """Create all folders, readable by their owner only: a state contains private events."""
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         for folder in (
             self.job,
             self.partitions,
             self.progress,
             self.staged,
-            self.letters,
+            self.dead_letters,
             self.checkpoints,
             self.savepoints,
         ):
             folder.mkdir(exist_ok=True)
 
-    def begin(self, partitions: int) -> None:
-        """Say that these partitions are to be read; say it again whenever a job starts again."""
+    def start_partitions(self, partitions: int) -> None:
+        """Tell the job to read its partitions; call this at every start and restart of the job."""
         for number in range(partitions):
             (self.progress / str(number)).touch()
-        beside = self.partitions / ".begin"
-        beside.write_text("".join(f"{number}\n" for number in range(partitions)))
-        beside.rename(self.partitions / f"{time.time_ns()}.txt")
+        temporary = self.partitions / ".begin"
+        temporary.write_text("".join(f"{number}\n" for number in range(partitions)))
+        temporary.rename(self.partitions / f"{time.time_ns()}.txt")
 
-    def latest_state(self) -> Path | None:
-        """The newest checkpoint or savepoint that is whole, if there is any."""
+    def find_latest_state(self) -> Path | None:
+        """Find the newest complete checkpoint or savepoint, if there is one."""
         whole = [
             *self.checkpoints.glob("*/chk-*/_metadata"),
             *self.savepoints.glob("savepoint-*/_metadata"),

@@ -1,4 +1,4 @@
-"""What Flink needs on this machine: a Java that it runs on, and its Python package."""
+"""The requirements of Flink on this machine: Java and its Python package."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ _OLDEST: Final = 17
 _NEWEST: Final = 21
 _WHAT_TO_DO: Final = (
     "install Java 17 or 21 (Debian and Ubuntu: apt-get install openjdk-17-jre-headless; macOS:"
-    " brew install openjdk@17), and set JAVA_HOME where it is not the first on PATH"
+    " brew install openjdk@17), and set JAVA_HOME if it is not the first on PATH"
 )
 _VERSION: Final = re.compile(r'version "(?:1\.)?(?P<major>\d+)')
 
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java of this machine."""
+    """An installed Java."""
 
     program: Path
     version: int
 
 
-def need_java() -> Java:
-    """The Java that Flink would start with, if Flink runs on it; an error otherwise."""
-    program = _program()
-    version = _version_of(program)
+def require_java() -> Java:
+    """Return the Java that Flink would use; raise if Flink does not support it."""
+    program = _find_program()
+    version = _read_version(program)
     if not _OLDEST <= version <= _NEWEST:
         age = "too old" if version < _OLDEST else "too new"
         raise EngineError(
@@ -43,38 +43,38 @@ def need_java() -> Java:
     return Java(program, version)
 
 
-def need_flink() -> str:
-    """The version of the installed package, if Tacit works with it; an error otherwise."""
-    version = installed_flink()
-    if minor(version) != FLINK:
+def require_flink() -> str:
+    """Return the version of the installed package; raise if Tacit does not support it."""
+    version = find_flink_version()
+    if minor_version(version) != FLINK:
         raise EngineError(
             f"the installed package apache-flink is {version}, but Tacit needs {FLINK}: install"
-            " tacit[flink] into an environment of its own"
+            " tacit[flink] in a separate environment"
         )
     return version
 
 
-def installed_flink() -> str:
-    """The version of the package apache-flink here; an error if it is not installed."""
+def find_flink_version() -> str:
+    """Return the version of the package apache-flink; raise if it is not installed."""
     try:
         return importlib.metadata.version("apache-flink")
     except importlib.metadata.PackageNotFoundError as error:
         raise EngineError(
             "the engine flink needs the package apache-flink, which is not installed: install"
-            " tacit[flink], into an environment of its own since it wants older packages"
+            " tacit[flink] in a separate environment, since it needs older packages"
         ) from error
 
 
-def minor(version: str) -> str:
-    """The part of a version that must agree.
+def minor_version(version: str) -> str:
+    """Return the part of a version that must match.
 
-    >>> minor("2.3.1")
+    >>> minor_version("2.3.1")
     '2.3'
     """
     return ".".join(version.split(".")[:2])
 
 
-def _program() -> Path:
+def _find_program() -> Path:
     home = os.environ.get("JAVA_HOME")
     if home:
         program = Path(home, "bin", "java")
@@ -83,11 +83,11 @@ def _program() -> Path:
         return program
     found = shutil.which("java")
     if found is None:
-        raise EngineError(f"Flink needs Java, and there is none here: {_WHAT_TO_DO}")
+        raise EngineError(f"Flink needs Java, and none was found: {_WHAT_TO_DO}")
     return Path(found)
 
 
-def _version_of(program: Path) -> int:
+def _read_version(program: Path) -> int:
     try:
         run = subprocess.run(
             [program, "-version"], capture_output=True, text=True, timeout=30, check=False
@@ -96,5 +96,5 @@ def _version_of(program: Path) -> int:
         raise EngineError(f"{program} cannot be run: {_WHAT_TO_DO}") from error
     found = _VERSION.search(run.stderr + run.stdout)
     if found is None:
-        raise EngineError(f"{program} does not say which Java it is: {_WHAT_TO_DO}")
+        raise EngineError(f"{program} does not report its version: {_WHAT_TO_DO}")
     return int(found["major"])

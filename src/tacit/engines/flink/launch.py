@@ -1,4 +1,4 @@
-"""Start a job on Flink: in this process, or on a cluster that is there already."""
+"""Start a job on Flink: in this process, or on an existing cluster."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tacit.engines.flink.rest import Cluster
 from tacit.errors import EngineError
 
 _KEY_GROUPS: Final = 128
-"""Into so many groups Flink divides keys, whatever the parallelism is."""
+"""The number of key groups in Flink, at any parallelism."""
 _ALWAYS: Final = {
     "execution.checkpointing.mode": "EXACTLY_ONCE",
     "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
     "execution.checkpointing.num-retained": "2",
     "pipeline.max-parallelism": str(_KEY_GROUPS),
 }
-_UNLESS_TOLD: Final = {
+_DEFAULTS: Final = {
     "execution.checkpointing.interval": "2 s",
     "execution.checkpointing.timeout": "10 min",
     "execution.checkpointing.tolerable-failed-checkpoints": "10",
@@ -39,32 +39,32 @@ _UNLESS_TOLD: Final = {
 
 @dataclass(frozen=True, slots=True)
 class RunningJob:
-    """A job that runs, and the cluster that it runs on."""
+    """A running job and its cluster."""
 
     cluster: Cluster
     job: str
     found: bool = False
-    """Whether it ran before."""
+    """Whether it was running before."""
     client: Any = None
-    """Flink's own, where the cluster lives and ends with the job."""
+    """Flink's job client, if the cluster is part of this process."""
 
     def stop(self, folder: str) -> str:
-        """Stop the job with a savepoint in a folder; where it lies."""
+        """Stop the job with a savepoint in a folder; return the savepoint's path."""
         if self.client is None:
             return self.cluster.stop(self.job, folder)
         from pyflink.java_gateway import get_gateway
 
         formats = get_gateway().jvm.org.apache.flink.core.execution.SavepointFormatType
-        try:  # PyFlink's own call is for an older Java side
+        try:  # PyFlink's own call is for an older Java API
             stopped = self.client._j_job_client.stopWithSavepoint(False, folder, formats.CANONICAL)
             return str(stopped.get())
-        except Exception as error:  # the Java side's own
+        except Exception as error:  # from Java
             raise EngineError(
                 f"the job could not be stopped with a savepoint: {_first_line(error)}"
             ) from error
 
-    def lost(self) -> str | None:
-        """Why a job inside this process has ended, if it has: its cluster ends with it."""
+    def find_end_reason(self) -> str | None:
+        """Return why a job inside this process has ended, or None if it has not."""
         if self.client is None:
             return None
         result = self.client.get_job_execution_result()
@@ -72,12 +72,12 @@ class RunningJob:
             return None
         try:
             result.result()
-        except Exception as error:  # the Java side's own
-            return Failure.read(time.time(), str(error)).reason
-        return "somebody ended it"
+        except Exception as error:  # from Java
+            return Failure.parse(time.time(), str(error)).reason
+        return "it was cancelled"
 
-    def end(self, folder: str) -> None:
-        """End a job that has nothing more to do: not in the midst of a batch, if that can be."""
+    def finish(self, folder: str) -> None:
+        """End a job whose input has ended: with a savepoint if possible, else cancel it."""
         try:
             self.stop(folder)
         except EngineError:
@@ -97,14 +97,14 @@ def start(
     settings: Mapping[str, str],
     python: str | None = None,
 ) -> RunningJob:
-    """Start a job, from its last checkpoint or savepoint where it has one.
+    """Start a job, from its last checkpoint or savepoint if there is one.
 
-    On a cluster a job of this name that runs already is found again. `python` is the interpreter
-    on the cluster's machines; without it, it is called as this one is.
+    On a cluster, a running job of this name is used. `python` is the interpreter on the cluster's
+    machines; the default is the path of this one.
     """
     if address is not None:
         cluster = Cluster(address)
-        running = cluster.running(name)
+        running = cluster.find_running(name)
         if running is not None:
             return RunningJob(cluster, running.id, found=True)
         cluster.check(parallelism)
@@ -117,22 +117,22 @@ def start(
             "rest.port": str(cluster.port),
             "taskmanager.numberOfTaskSlots": str(parallelism),
         }
-    chosen = {**_UNLESS_TOLD, **settings, **_ALWAYS}
+    chosen = {**_DEFAULTS, **settings, **_ALWAYS}
     chosen["execution.checkpointing.dir"] = folders.checkpoints.as_uri()
     chosen["python.executable"] = python or sys.executable
     chosen["python.client.executable"] = sys.executable
-    state = folders.latest_state()
+    state = folders.find_latest_state()
     if state is not None:
         chosen["execution.state-recovery.path"] = state.as_uri()
     env = _environment(chosen, cluster if address is not None else None)
     env.set_parallelism(parallelism)
     from tacit.engines.flink.program import build
 
-    build(env, folders, _spread(partitions), _spread(shards))
+    build(env, folders, _choose_keys(partitions), _choose_keys(shards))
     try:
         client = env.execute_async(name)
-    except Exception as error:  # the Java side's own
-        raise EngineError(f"Flink does not take the job: {_first_line(error)}") from error
+    except Exception as error:  # from Java
+        raise EngineError(f"Flink refused the job: {_first_line(error)}") from error
     return RunningJob(cluster, str(client.get_job_id()), client=None if address else client)
 
 
@@ -145,7 +145,7 @@ def _environment(settings: Mapping[str, str], remote: Cluster | None) -> Any:
     for key, value in settings.items():
         configuration.set_string(key, value)
     if remote is None:
-        # Functions would share this process otherwise, and one interpreter lock.
+        # Otherwise all functions share this process and its interpreter lock.
         os.environ["_python_worker_execution_mode"] = "process"  # noqa: SIM112 - PyFlink's own
         return StreamExecutionEnvironment.get_execution_environment(configuration)
     gateway = get_gateway()
@@ -154,21 +154,21 @@ def _environment(settings: Mapping[str, str], remote: Cluster | None) -> Any:
     for place, jar in enumerate(jars):
         given[place] = jar
     environments = gateway.jvm.org.apache.flink.streaming.api.environment
-    made = environments.StreamExecutionEnvironment.createRemoteEnvironment(
+    java_environment = environments.StreamExecutionEnvironment.createRemoteEnvironment(
         remote.host, remote.port, configuration._j_configuration, given
     )
-    return StreamExecutionEnvironment(made)
+    return StreamExecutionEnvironment(java_environment)
 
 
 def _python_jars() -> list[Path]:
-    """What lets Flink call Python: it is shipped with the job where the cluster has it not."""
+    """Find the JAR that lets Flink call Python; jobs ship it if the cluster lacks it."""
     import pyflink
 
     return sorted(Path(pyflink.__file__).parent.glob("opt/flink-python-*.jar"))
 
 
-def _spread(count: int) -> list[int]:
-    """Keys for so many things that Flink puts into key groups evenly, at any parallelism."""
+def _choose_keys(count: int) -> list[int]:
+    """Choose `count` keys that Flink spreads evenly over key groups, at any parallelism."""
     from pyflink.java_gateway import get_gateway
 
     jvm = get_gateway().jvm

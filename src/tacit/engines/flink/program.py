@@ -1,16 +1,14 @@
-"""The job as Flink runs it: readers and shards as keyed functions, lines of text into files.
+"""The Flink program: readers and shards are keyed functions, which write lines into files.
 
     partitions (a line for each, in files that are watched)
         --by partition-->  readers   state: positions and clock
         --by shard------>  shards    state: open windows
         --> staged files, which appear when a checkpoint is complete
 
-Readers drive themselves by timers, so that checkpoints come between two batches. Nothing here
-knows what privacy is.
+Readers run by timers, so checkpoints happen between two batches.
 
-States (`sharded/saved.py`) and what goes from readers to shards (`sharded/pieces.py`) are bytes in
-formats of our own, and lines are text. PyFlink's default, a pickle, is used for none of them:
-reading a pickle can run any code.
+States (`sharded/saved_state.py`) and batches (`sharded/batches.py`) are bytes in our own formats,
+and lines are text. PyFlink's default, pickle, is not used: decoding a pickle can run any code.
 """
 
 from __future__ import annotations
@@ -43,30 +41,30 @@ from tacit.engines.flink.progress import Progress
 from tacit.engines.flink.states import BytesState
 from tacit.engines.sharded.counts import COUNTS
 from tacit.engines.sharded.job import ShardedJob
-from tacit.engines.sharded.lines import LETTERS, ShardLine, letter
+from tacit.engines.sharded.lines import DEAD_LETTERS, ShardLine, format_dead_letter
 from tacit.engines.sharded.reader import PartitionReader
 from tacit.engines.sharded.shard import LateTuples, Shard
 from tacit.windows.clock import LATE, REASONS
 
-PIECE: Final = Types.TUPLE([Types.INT(), Types.PRIMITIVE_ARRAY(Types.BYTE())])
-"""A shard, and what is for it."""
+BATCH: Final = Types.TUPLE([Types.INT(), Types.PRIMITIVE_ARRAY(Types.BYTE())])
+"""The number of a shard, and a batch for it."""
 READER: Final = ValueStateDescriptor("reader", Types.STRING())
 DUE: Final = ValueStateDescriptor("due", Types.LONG())
-"""When a reader's next turn is, in milliseconds since 1970."""
+"""The time of a reader's next turn, in milliseconds since 1970."""
 SHARD: Final = ValueStateDescriptor("shard", Types.STRING())
 _SOON: Final = 1
 _TURN: Final = 0.1
-"""Seconds that a reader goes on for."""
+"""Seconds of a reader's turn."""
 _AHEAD: Final = 16
-"""Windows that a reader may be ahead of the others: what comes early is in the shards' states."""
+"""The most windows that a reader may be ahead: early tuples are stored in the shards' states."""
 _HELD_BACK: Final = 20
-"""Milliseconds until a reader that is ahead of the others looks again."""
+"""Milliseconds until a reader that is ahead of the others tries again."""
 
 
 def build(
     env: StreamExecutionEnvironment, folders: Folders, partitions: list[int], shards: list[int]
 ) -> None:
-    """Define the job; `partitions` and `shards` are the keys that Flink knows them by."""
+    """Define the job; `partitions` and `shards` are their keys in Flink."""
     source = (
         FileSource.for_record_stream_format(
             StreamFormat.text_line_format(), folders.partitions.as_uri()
@@ -74,16 +72,16 @@ def build(
         .monitor_continuously(Duration.of_millis(500))
         .build()
     )
-    begun = env.from_source(source, WatermarkStrategy.no_watermarks(), "partitions")
-    begun.set_parallelism(1).uid("partitions")
+    started = env.from_source(source, WatermarkStrategy.no_watermarks(), "partitions")
+    started.set_parallelism(1).uid("partitions")
     root = os.fspath(folders.root)
     read = (
-        begun.key_by(_Key(partitions), key_type=Types.INT())
-        .process(ReaderFunction(root, partitions), output_type=PIECE)
+        started.key_by(_Key(partitions), key_type=Types.INT())
+        .process(ReaderFunction(root, partitions), output_type=BATCH)
         .name("readers")
         .uid("readers")
     )
-    told = (
+    result = (
         read.key_by(_Key(shards), key_type=Types.INT())
         .process(ShardFunction(root), output_type=Types.STRING())
         .name("shards")
@@ -94,19 +92,19 @@ def build(
         .with_rolling_policy(RollingPolicy.on_checkpoint_rolling_policy())
         .build()
     )
-    told.sink_to(sink).name("staged").uid("staged")
+    result.sink_to(sink).name("staged").uid("staged")
 
 
 @lru_cache(maxsize=4)
 def _job(root: str) -> ShardedJob:
-    """Read once in each process, and made ready."""
+    """Read and compile the job once in each process."""
     job = ShardedJob.read(Folders(Path(root)).job)
     _ = job.compiled, job.layout.place
     return job
 
 
 class _Key:
-    """The key that a partition or a shard has in Flink, chosen so that they spread evenly."""
+    """Selects the Flink key of a partition or shard; the keys spread evenly."""
 
     def __init__(self, keys: list[int]) -> None:
         self._keys = keys
@@ -117,14 +115,14 @@ class _Key:
 
 
 class ReaderFunction(KeyedProcessFunction):  # type: ignore[misc]
-    """One reader for each partition of this task."""
+    """The readers of this task, one for each partition."""
 
     def __init__(self, root: str, partitions: list[int]) -> None:
         self._root = root
         self._numbers = {key: number for number, key in enumerate(partitions)}
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        """Begin, or go on after a failure: readers are made when they are needed."""
+        """Start, or restart after a failure; readers are created on first use."""
         self._state = BytesState(runtime_context.get_state(READER))
         self._due = runtime_context.get_state(DUE)
         self._readers: dict[int, PartitionReader] = {}
@@ -132,18 +130,18 @@ class ReaderFunction(KeyedProcessFunction):  # type: ignore[misc]
         self._progress = Progress(Folders(Path(self._root)).progress)
 
     def process_element(self, _: str, ctx: KeyedProcessFunction.Context) -> None:
-        """A partition is to be read, from where it was left.
+        """Schedule a partition, to be read from its last position.
 
-        It is said at every start and after every failure: a timer that is set while a checkpoint
-        is made is not in it, so a reader could wait for it for ever.
+        This happens at every start and after every failure: a timer that is set during a
+        checkpoint is not part of it, so a reader might wait for it forever.
         """
         due = self._due.value()
         if due is not None:
             ctx.timer_service().delete_processing_time_timer(due)
-        self._come_back(ctx, _SOON)
+        self._schedule(ctx, _SOON)
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[Any]:
-        """Read what comes for a while: states are sent to Flink after every turn."""
+        """Read for one turn; Flink gets the state after every turn."""
         if timestamp != self._due.value():
             return
         number = self._numbers[ctx.get_current_key()]
@@ -156,27 +154,27 @@ class ReaderFunction(KeyedProcessFunction):  # type: ignore[misc]
         while time.monotonic() < end:
             self._report(number, reader)
             most = min(_AHEAD, _job(self._root).capacity)
-            if self._progress.too_far_ahead(number, reader.closed, most):
+            if self._progress.is_too_far_ahead(number, reader.closed, most):
                 wait = _HELD_BACK
                 break
             step = reader.step()
-            yield from step.pieces
-            if step.letters:
-                yield messenger, LETTERS + step.letters
+            yield from step.batches
+            if step.dead_letters:
+                yield messenger, DEAD_LETTERS + step.dead_letters
             if step.done or step.wait:
                 wait = None if step.done else int(step.wait * 1000)
                 break
         self._report(number, reader)
         if reader.counts != counts:
-            yield messenger, reader.counts.written().encode()
+            yield messenger, reader.counts.to_line().encode()
         self._state.save(reader.state)
-        self._come_back(ctx, wait)
+        self._schedule(ctx, wait)
 
     def _report(self, number: int, reader: PartitionReader) -> None:
-        self._progress.tell(number, reader.closed if reader.waited_for else None)
+        self._progress.report(number, reader.closed if reader.blocks_others else None)
 
-    def _come_back(self, ctx: KeyedProcessFunction.Context, wait: int | None) -> None:
-        """Set a partition's next turn in so many milliseconds; None where it is done."""
+    def _schedule(self, ctx: KeyedProcessFunction.Context, wait: int | None) -> None:
+        """Schedule a partition's next turn in `wait` milliseconds; None if it is done."""
         if wait is None:
             self._due.clear()
             return
@@ -192,7 +190,7 @@ class ShardFunction(KeyedProcessFunction):  # type: ignore[misc]
         self._root = root
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        """Begin, or go on after a failure: shards are made when they are needed."""
+        """Start, or restart after a failure; shards are created on first use."""
         self._state = BytesState(runtime_context.get_state(SHARD))
         self._shards: dict[int, Shard] = {}
         _job(self._root)
@@ -200,31 +198,31 @@ class ShardFunction(KeyedProcessFunction):  # type: ignore[misc]
     def process_element(
         self, value: tuple[int, bytes], _: KeyedProcessFunction.Context
     ) -> Iterator[Any]:
-        """A piece of a partition, or what a reader has for the driver."""
-        number, piece = value[0], bytes(value[1])
-        if piece.startswith(LETTERS):
-            letters = piece.removeprefix(LETTERS).decode().rstrip("\n")
-            yield from map(letter, letters.split("\n"))  # not at what else may break lines
+        """Process a batch of a partition, or pass a reader's message on to the driver."""
+        number, content = value[0], bytes(value[1])
+        if content.startswith(DEAD_LETTERS):
+            dead_letters = content.removeprefix(DEAD_LETTERS).decode().rstrip("\n")
+            yield from map(format_dead_letter, dead_letters.split("\n"))  # not at other line breaks
             return
-        if piece.startswith(COUNTS.encode()):
-            yield piece.decode()
+        if content.startswith(COUNTS.encode()):
+            yield content.decode()
             return
         if number not in self._shards:
             self._shards[number] = Shard(_job(self._root), number, self._state.load())
         shard = self._shards[number]
         finished, counts = shard.finished, shard.counts
-        for told in shard.take(piece):
-            if isinstance(told, LateTuples):
-                yield from map(letter, self._letters(told))
+        for result in shard.take(content):
+            if isinstance(result, LateTuples):
+                yield from map(format_dead_letter, self._dead_letters(result))
             else:
-                yield ShardLine.of(number, told).written()
+                yield ShardLine.of(number, result).to_line()
         if shard.counts != counts:
-            yield shard.counts.written()
+            yield shard.counts.to_line()
         if shard.finished and not finished:
-            yield ShardLine(number).written()
+            yield ShardLine(number).to_line()
         self._state.save(shard.state)
 
-    def _letters(self, late: LateTuples) -> Iterator[str]:
+    def _dead_letters(self, late: LateTuples) -> Iterator[str]:
         partition = _job(self._root).partitions[late.partition]
         for subject, moment in zip(late.subjects.to_pylist(), late.times.tolist(), strict=True):
             yield json.dumps(

@@ -1,4 +1,4 @@
-"""A cluster as its REST API shows it: who it is, what runs on it, and how to stop that."""
+"""A client for the REST API of a Flink cluster: its state, its jobs, and how to stop them."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tacit.engines.flink.failures import Failure
-from tacit.engines.flink.java import installed_flink, minor
+from tacit.engines.flink.java import find_flink_version, minor_version
 from tacit.errors import EngineError
 
-_PATIENCE: Final = 10.0
+_TIMEOUT: Final = 10.0
 _ENDED: Final = frozenset({"FAILED", "CANCELED", "FINISHED"})
 
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """What a cluster is and has."""
+    """The version and resources of a cluster."""
 
     version: str
     taskmanagers: int
@@ -31,7 +31,7 @@ class Overview:
 
 @dataclass(frozen=True, slots=True)
 class FlinkJob:
-    """A job of the cluster; `state` is Flink's word for it, such as RUNNING."""
+    """A job of the cluster; `state` is Flink's, such as RUNNING."""
 
     id: str
     name: str
@@ -39,30 +39,30 @@ class FlinkJob:
 
     @property
     def ended(self) -> bool:
-        """Whether it will not run again."""
+        """Whether the job has ended."""
         return self.state in _ENDED
 
 
 @dataclass(frozen=True, slots=True)
 class TaskManager:
-    """A process of the cluster that carries parts of jobs."""
+    """A process of the cluster that runs tasks."""
 
     id: str
     slots: int
     free_slots: int
     heartbeat: float
-    """When it was heard of last, in seconds since 1970."""
+    """The time of its last heartbeat, in seconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlinkCheckpoints:
-    """How a job's checkpoints went: sizes in bytes, durations in seconds."""
+    """Statistics of a job's checkpoints: sizes in bytes, durations in seconds."""
 
     completed: int
     failed: int
     restored: int
     latest: str | None
-    """Where the latest complete one lies, if it is kept outside the cluster."""
+    """The path of the latest complete checkpoint, if it is stored outside the cluster."""
     size: int
     duration: float
     mean_duration: float
@@ -70,32 +70,32 @@ class FlinkCheckpoints:
 
 
 class Cluster:
-    """The cluster whose REST API answers at HOST:PORT."""
+    """A client for the cluster at HOST:PORT."""
 
-    def __init__(self, address: str, *, patience: float = _PATIENCE) -> None:
-        self.host, self.port = read_address(address)
+    def __init__(self, address: str, *, timeout: float = _TIMEOUT) -> None:
+        self.host, self.port = parse_address(address)
         self.address = address
-        self._patience = patience
+        self._timeout = timeout
 
-    def overview(self) -> Overview:
-        """What it is and has; an error if nobody answers there, or not Flink."""
-        said = self._ask("GET", "/v1/overview")
+    def get_overview(self) -> Overview:
+        """Get the version and resources; raise if Flink does not answer at the address."""
+        response = self._request("GET", "/v1/overview")
         try:
             return Overview(
-                version=said["flink-version"],
-                taskmanagers=said["taskmanagers"],
-                slots=said["slots-total"],
-                free_slots=said["slots-available"],
-                running=said["jobs-running"],
+                version=response["flink-version"],
+                taskmanagers=response["taskmanagers"],
+                slots=response["slots-total"],
+                free_slots=response["slots-available"],
+                running=response["jobs-running"],
             )
         except (KeyError, TypeError) as error:
             raise self._not_flink() from error
 
     def check(self, parallelism: int) -> Overview:
-        """The overview, if a job of this package and parallelism can start there now."""
-        overview = self.overview()
-        ours = installed_flink()
-        if minor(overview.version) != minor(ours):
+        """Return the overview; raise if a job of this parallelism cannot start there now."""
+        overview = self.get_overview()
+        ours = find_flink_version()
+        if minor_version(overview.version) != minor_version(ours):
             raise EngineError(
                 f"the cluster at {self.address} runs Flink {overview.version}, but the installed"
                 f" package apache-flink is {ours}: both must be of the same version. Install"
@@ -110,77 +110,77 @@ class Cluster:
         return overview
 
     def has_python(self) -> bool:
-        """Whether it can call Python by itself; else each job must bring what is needed for it."""
-        classpath = self._ask("GET", "/v1/jobmanager/environment")["classpath"]
+        """Return whether the cluster can call Python; else each job must ship the JAR."""
+        classpath = self._request("GET", "/v1/jobmanager/environment")["classpath"]
         return any("/flink-python" in jar for jar in classpath)
 
-    def jobs(self) -> list[FlinkJob]:
-        """All jobs that it knows of, those that have ended too, the latest first."""
-        found = self._ask("GET", "/v1/jobs/overview")["jobs"]
+    def list_jobs(self) -> list[FlinkJob]:
+        """List all jobs, including ended ones, the latest first."""
+        found = self._request("GET", "/v1/jobs/overview")["jobs"]
         found.sort(key=lambda job: job["start-time"], reverse=True)
         return [FlinkJob(job["jid"], job["name"], job["state"]) for job in found]
 
-    def running(self, name: str) -> FlinkJob | None:
-        """The job of this name that has not ended, if there is one."""
-        return next((job for job in self.jobs() if job.name == name and not job.ended), None)
+    def find_running(self, name: str) -> FlinkJob | None:
+        """Find the job of this name that has not ended, if there is one."""
+        return next((job for job in self.list_jobs() if job.name == name and not job.ended), None)
 
-    def state(self, job: str) -> str:
-        """Flink's word for how a job is."""
-        return str(self._ask("GET", f"/v1/jobs/{job}/status")["status"])
+    def get_state(self, job: str) -> str:
+        """Get the state of a job, such as RUNNING."""
+        return str(self._request("GET", f"/v1/jobs/{job}/status")["status"])
 
-    def all_running(self, job: str) -> bool:
-        """Whether all tasks of a job run, their workers included."""
-        said = self._ask("GET", f"/v1/jobs/{job}")
-        return all(vertex["status"] == "RUNNING" for vertex in said["vertices"])
+    def is_running(self, job: str) -> bool:
+        """Return whether all tasks of a job are running."""
+        response = self._request("GET", f"/v1/jobs/{job}")
+        return all(vertex["status"] == "RUNNING" for vertex in response["vertices"])
 
-    def failures(self, job: str, most: int = 5) -> list[Failure]:
-        """The last failures of a job, the latest first."""
-        said = self._ask("GET", f"/v1/jobs/{job}/exceptions?maxExceptions={most}")
+    def list_failures(self, job: str, most: int = 5) -> list[Failure]:
+        """List the last failures of a job, the latest first."""
+        response = self._request("GET", f"/v1/jobs/{job}/exceptions?maxExceptions={most}")
         return [
-            Failure.read(entry["timestamp"] / 1000, entry["stacktrace"])
-            for entry in said["exceptionHistory"]["entries"]
+            Failure.parse(entry["timestamp"] / 1000, entry["stacktrace"])
+            for entry in response["exceptionHistory"]["entries"]
         ]
 
     def cancel(self, job: str) -> None:
-        """End a job and wait until it has ended; one that has ended already stays so."""
+        """Cancel a job and wait for its end; do nothing if it has ended."""
         try:
-            self._ask("PATCH", f"/v1/jobs/{job}?mode=cancel")
+            self._request("PATCH", f"/v1/jobs/{job}?mode=cancel")
         except _RefusedError:
-            if self.state(job) not in _ENDED:
+            if self.get_state(job) not in _ENDED:
                 raise
         self._wait_for_end(job)
 
-    def stop(self, job: str, folder: str, *, patience: float = 600.0) -> str:
-        """Stop a job with a savepoint in a folder that all machines reach; where it lies."""
-        trigger = self._ask("POST", f"/v1/jobs/{job}/stop", {"targetDirectory": folder})
-        deadline = time.monotonic() + patience
+    def stop(self, job: str, folder: str, *, timeout: float = 600.0) -> str:
+        """Stop a job with a savepoint in a shared folder; return the savepoint's path."""
+        trigger = self._request("POST", f"/v1/jobs/{job}/stop", {"targetDirectory": folder})
+        deadline = time.monotonic() + timeout
         while True:
-            said = self._ask("GET", f"/v1/jobs/{job}/savepoints/{trigger['request-id']}")
-            if said["status"]["id"] == "COMPLETED":
+            response = self._request("GET", f"/v1/jobs/{job}/savepoints/{trigger['request-id']}")
+            if response["status"]["id"] == "COMPLETED":
                 break
             if time.monotonic() > deadline:
-                raise EngineError(f"job {job} has made no savepoint within {patience:g} seconds")
+                raise EngineError(f"job {job} did not make a savepoint within {timeout:g} seconds")
             time.sleep(0.1)
-        if "location" not in said["operation"]:
-            cause = said["operation"]["failure-cause"]["stack-trace"]
-            reason = Failure.read(time.time(), cause).reason
+        if "location" not in response["operation"]:
+            cause = response["operation"]["failure-cause"]["stack-trace"]
+            reason = Failure.parse(time.time(), cause).reason
             raise EngineError(f"job {job} could not be stopped with a savepoint: {reason}")
         self._wait_for_end(job)
-        return str(said["operation"]["location"])
+        return str(response["operation"]["location"])
 
-    def checkpoint(self, job: str) -> None:
-        """Have a job make a checkpoint now; it is not waited for."""
-        self._ask("POST", f"/v1/jobs/{job}/checkpoints", {"checkpointType": "CONFIGURED"})
+    def trigger_checkpoint(self, job: str) -> None:
+        """Trigger a checkpoint of a job, without waiting for it."""
+        self._request("POST", f"/v1/jobs/{job}/checkpoints", {"checkpointType": "CONFIGURED"})
 
-    def checkpoints(self, job: str) -> FlinkCheckpoints:
-        """How the checkpoints of a job went so far."""
-        said = self._ask("GET", f"/v1/jobs/{job}/checkpoints")
-        latest = said["latest"]["completed"]
-        durations = said["summary"]["end_to_end_duration"]
+    def get_checkpoints(self, job: str) -> FlinkCheckpoints:
+        """Get the statistics of a job's checkpoints."""
+        response = self._request("GET", f"/v1/jobs/{job}/checkpoints")
+        latest = response["latest"]["completed"]
+        durations = response["summary"]["end_to_end_duration"]
         return FlinkCheckpoints(
-            completed=said["counts"]["completed"],
-            failed=said["counts"]["failed"],
-            restored=said["counts"]["restored"],
+            completed=response["counts"]["completed"],
+            failed=response["counts"]["failed"],
+            restored=response["counts"]["restored"],
             latest=latest and latest.get("external_path"),
             size=latest["state_size"] if latest else 0,
             duration=latest["end_to_end_duration"] / 1000 if latest else 0.0,
@@ -188,8 +188,8 @@ class Cluster:
             longest_duration=durations["max"] / 1000,
         )
 
-    def taskmanagers(self) -> list[TaskManager]:
-        """The TaskManagers that are registered."""
+    def list_taskmanagers(self) -> list[TaskManager]:
+        """List the registered TaskManagers."""
         return [
             TaskManager(
                 found["id"],
@@ -197,17 +197,17 @@ class Cluster:
                 found["freeSlots"],
                 found["timeSinceLastHeartbeat"] / 1000,
             )
-            for found in self._ask("GET", "/v1/taskmanagers")["taskmanagers"]
+            for found in self._request("GET", "/v1/taskmanagers")["taskmanagers"]
         ]
 
     def _wait_for_end(self, job: str) -> None:
         deadline = time.monotonic() + 60
-        while (state := self.state(job)) not in _ENDED:
+        while (state := self.get_state(job)) not in _ENDED:
             if time.monotonic() > deadline:
                 raise EngineError(f"job {job} does not end; its state is {state}")
             time.sleep(0.05)
 
-    def _ask(self, method: str, path: str, body: object = None) -> Any:
+    def _request(self, method: str, path: str, body: object = None) -> Any:
         request = urllib.request.Request(
             f"http://{self.address}{path}",
             method=method,
@@ -215,46 +215,46 @@ class Cluster:
             headers={"Content-Type": "application/json"},
         )
         try:
-            with _OPENER.open(request, timeout=self._patience) as response:
+            with _OPENER.open(request, timeout=self._timeout) as response:
                 return json.load(response)
         except urllib.error.HTTPError as error:
-            raise self._refused(error) from error
+            raise self._explain_refusal(error) from error
         except (OSError, http.client.HTTPException) as error:
             raise EngineError(
-                f"no Flink cluster answers at {self.address} ({_why(error)}). Give the HOST:PORT of"
-                " its REST API (rest.address and rest.port in its configuration; the port is 8081"
-                " unless it was changed), and see that it runs and can be reached from here."
+                f"no Flink cluster answers at {self.address} ({_describe(error)}). Give the"
+                " HOST:PORT of its REST API (rest.address and rest.port in its configuration; the"
+                " default port is 8081), and check that it runs and can be reached from here."
             ) from error
         except ValueError as error:
             raise self._not_flink() from error
 
-    def _refused(self, error: urllib.error.HTTPError) -> EngineError:
+    def _explain_refusal(self, error: urllib.error.HTTPError) -> EngineError:
         try:
             errors = json.load(error)["errors"]
         except (ValueError, KeyError, TypeError, OSError):
             return self._not_flink()
-        reason = Failure.read(time.time(), "\n".join(errors)).reason
+        reason = Failure.parse(time.time(), "\n".join(errors)).reason
         return _RefusedError(f"the cluster at {self.address} refuses: {reason}")
 
     def _not_flink(self) -> EngineError:
         return EngineError(
-            f"what answers at {self.address} is not the REST API of Flink. Give the HOST:PORT of a"
-            " JobManager (rest.port, 8081 unless it was changed), not of its RPC service."
+            f"{self.address} is not the REST API of Flink. Give the HOST:PORT of a JobManager"
+            " (rest.port, 8081 by default), not of its RPC service."
         )
 
 
 class _RefusedError(EngineError):
-    """The cluster understood but would not."""
+    """The cluster refused a request."""
 
 
-# Proxies are for the world outside: a cluster is asked directly.
+# Requests to a cluster do not use a proxy.
 _OPENER: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
-def read_address(text: str) -> tuple[str, int]:
-    """HOST:PORT as host and port.
+def parse_address(text: str) -> tuple[str, int]:
+    """Split HOST:PORT into host and port.
 
-    >>> read_address("flink.example.org:8081")
+    >>> parse_address("flink.example.org:8081")
     ('flink.example.org', 8081)
     """
     host, _, port = text.rpartition(":")
@@ -263,7 +263,7 @@ def read_address(text: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def _why(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     reason = getattr(error, "reason", error)
     if isinstance(reason, TimeoutError):
         return "it took too long"

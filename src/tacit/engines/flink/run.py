@@ -1,4 +1,4 @@
-"""A run on Flink, as its driver sees it: the job there, the ledger and the consumers here."""
+"""The driver of a run on Flink: it controls the job, and releases its answers by the ledger."""
 
 from __future__ import annotations
 
@@ -25,41 +25,41 @@ from tacit.pipeline.refusals import Refusals
 from tacit.pipeline.sinks import Sink
 from tacit.quantities import count
 
-_LOOK: Final = 0.1
-"""Seconds between looks at what shards have told."""
-_ASK: Final = 1.0
-"""Seconds between questions to the cluster."""
-_PATIENCE: Final = 60.0
-"""Seconds that a cluster may not answer."""
+_READ_SECONDS: Final = 0.1
+"""Seconds between two reads of the staged files."""
+_REQUEST_SECONDS: Final = 1.0
+"""Seconds between two requests to the cluster."""
+_TIMEOUT: Final = 60.0
+"""Seconds for which the cluster may be unreachable."""
 
 log = logging.getLogger("tacit.flink")
 
 
 @dataclass
 class SubmitOutcome:
-    """What came of a run."""
+    """The result of a run."""
 
     windows: int = 0
     answers: int = 0
     resumed: bool = False
-    """Whether it went on from where it was left, or found its job at work."""
+    """Whether it continued an earlier job, or found it running."""
     finished: bool = False
-    """Whether the input came to its end; else it was stopped, and can go on."""
+    """Whether the input ended; else the job was stopped and can be resumed."""
     savepoint: str | None = None
-    """Where the job was stopped."""
+    """The path of the savepoint, if the job was stopped."""
     taken: int = 0
-    """Tuples that were taken since the job began; for the operator alone."""
+    """Tuples accepted since the job started; for the operator only."""
     refused: Mapping[str, int] = field(default_factory=dict)
-    """Tuples that were refused since the job began, by reason; for the operator alone."""
+    """Tuples refused since the job started, by reason; for the operator only."""
 
     @property
     def refusals(self) -> Refusals:
-        """How much of the input was refused, and why."""
+        """How many tuples were refused, and why."""
         return Refusals(self.taken, self.refused)
 
 
 class FlinkRun:
-    """Starts a job or finds it, releases what its shards tell, and ends it with its input."""
+    """Starts or finds a job, releases the answers of its shards, and ends it with its input."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class FlinkRun:
         folders: Folders,
         ledger: Ledger,
         lease: Lease,
-        outlets: Sequence[Sink],
+        sinks: Sequence[Sink],
         *,
         parallelism: int = 1,
         cluster: str | None = None,
@@ -82,38 +82,38 @@ class FlinkRun:
         self._address = cluster
         self._python = python
         self._settings = dict(settings or {})
-        self._delivery = Delivery.from_ledger(ledger, lease, outlets)
-        self._collector = Collector(job, lease, self._released)
+        self._delivery = Delivery.from_ledger(ledger, lease, sinks)
+        self._collector = Collector(job, lease, self._on_release)
         self._staged = StagedFiles(folders)
         self._progress = Progress(folders.progress)
         self._stopping = threading.Event()
-        self._hurried = False
-        self._asked = self._answered = self._failed = 0.0
+        self._triggered = False
+        self._requested = self._answered = self._failed = 0.0
         self._lost = False
         """Whether the ledger did not answer the last time."""
         self._restored = 0
-        """How often the job went on from a checkpoint."""
+        """How often the job was restored from a checkpoint."""
         self.outcome = SubmitOutcome()
-        self.placed: RunningJob | None = None
-        """The job, once it is there."""
+        self.running_job: RunningJob | None = None
+        """The job, once it is started."""
         self.released_at = 0.0
-        """When the last window was released, by `time.perf_counter`."""
+        """The time of the last release, from `time.perf_counter`."""
 
     def stop(self) -> None:
-        """Stop the job with a savepoint, from which it can go on. Any thread may say so."""
+        """Stop the job with a savepoint, to resume it later. Any thread may call it."""
         self._stopping.set()
 
     def run(self) -> SubmitOutcome:
-        """Go on until the input ends or `stop` is called."""
-        known = self._folders.latest_state() is not None
+        """Run until the input ends or `stop` is called."""
+        known = self._folders.find_latest_state() is not None
         with closing(self._delivery):
             self._delivery.start()
             self._collect()
-            if self._collector.finished:  # it came to its end before
+            if self._collector.finished:  # it ended before
                 self.outcome.resumed = self.outcome.finished = True
-                return self._delivered()
-            self._folders.begin(len(self._job.partitions))
-            placed = self.placed = start(
+                return self._finish()
+            self._folders.start_partitions(len(self._job.partitions))
+            running_job = self.running_job = start(
                 self._name,
                 self._folders,
                 len(self._job.partitions),
@@ -123,61 +123,63 @@ class FlinkRun:
                 self._settings,
                 self._python,
             )
-            self.outcome.resumed = known or placed.found
-            log.info("the job %s %s", placed.job, "goes on" if self.outcome.resumed else "begins")
-            self._follow(placed)
-            return self._delivered()
+            self.outcome.resumed = known or running_job.found
+            log.info(
+                "the job %s %s", running_job.job, "continues" if self.outcome.resumed else "starts"
+            )
+            self._follow(running_job)
+            return self._finish()
 
-    def _delivered(self) -> SubmitOutcome:
-        self._staged.write_letters()
+    def _finish(self) -> SubmitOutcome:
+        self._staged.write_dead_letters()
         refusals = self._staged.refusals
         self.outcome.taken, self.outcome.refused = refusals.taken, refusals.reasons
-        while not self._delivery.is_done(_ASK):
+        while not self._delivery.is_done(_REQUEST_SECONDS):
             self._delivery.check()
         return self.outcome
 
-    def _follow(self, placed: RunningJob) -> None:
-        """Release what is told until the input ends or the job is stopped."""
+    def _follow(self, running_job: RunningJob) -> None:
+        """Release answers until the input ends or the job is stopped."""
         self._answered = time.monotonic()
         while not self._collector.finished:
             if self._stopping.is_set():
-                self.outcome.savepoint = self._stopped(placed)
+                self.outcome.savepoint = self._stop_job(running_job)
                 self._collect()
                 return
             if not self._collect():
-                self._check_alive(placed)
-                self._hurry(placed)
-                time.sleep(_LOOK)
-        placed.end(self._folders.savepoints.as_uri())
+                self._check_alive(running_job)
+                self._trigger_last_checkpoint(running_job)
+                time.sleep(_READ_SECONDS)
+        running_job.finish(self._folders.savepoints.as_uri())
         self.outcome.finished = True
 
-    def _hurry(self, placed: RunningJob) -> None:
-        """Ask for a checkpoint when nothing more is read: the last windows are told with it."""
-        if not self._hurried and self._progress.is_over():
-            self._hurried = True
+    def _trigger_last_checkpoint(self, running_job: RunningJob) -> None:
+        """Trigger a checkpoint when all input is read: it commits the last windows."""
+        if not self._triggered and self._progress.is_over():
+            self._triggered = True
             with suppress(EngineError):
-                placed.cluster.checkpoint(placed.job)
+                running_job.cluster.trigger_checkpoint(running_job.job)
 
-    def _stopped(self, placed: RunningJob) -> str:
-        """Stop the job with a savepoint: as soon as all its tasks run, which takes a while."""
-        deadline = time.monotonic() + _PATIENCE
+    def _stop_job(self, running_job: RunningJob) -> str:
+        """Stop the job with a savepoint; retry until all its tasks run."""
+        deadline = time.monotonic() + _TIMEOUT
         while True:
             try:
-                return placed.stop(self._folders.savepoints.as_uri())
+                return running_job.stop(self._folders.savepoints.as_uri())
             except EngineError:
                 if time.monotonic() > deadline:
                     raise
-                time.sleep(_ASK)
+                time.sleep(_REQUEST_SECONDS)
 
     def _collect(self) -> bool:
-        """Release what is complete; whether anything was."""
+        """Release complete windows; return whether there were any."""
         self._delivery.check()
-        self._collector.take(self._staged.lines())
+        self._collector.take(self._staged.read_lines())
         try:
             windows = self._collector.release()
         except LedgerLostError as error:
             if not self._lost:
-                log.warning("%s; it is tried again", error)
+                log.warning("%s; retrying", error)
             self._lost = True
             return False
         self._lost = False
@@ -185,43 +187,43 @@ class FlinkRun:
         if windows:
             self.released_at = time.perf_counter()
             log.info("released %s", count(windows, "window"))
-        while not self._delivery.has_room(_ASK):
+        while not self._delivery.has_room(_REQUEST_SECONDS):
             self._delivery.check()
         return windows > 0
 
-    def _released(self, number: int, draft: Draft) -> None:
+    def _on_release(self, number: int, draft: Draft) -> None:
         self.outcome.windows += draft.windows
         self.outcome.answers += draft.answers
         self._delivery.release(number)
 
-    def _check_alive(self, placed: RunningJob) -> None:
-        """Raise where the job has ended by itself, or its cluster is gone for long."""
-        if time.monotonic() - self._asked < _ASK:
+    def _check_alive(self, running_job: RunningJob) -> None:
+        """Raise if the job has ended by itself, or its cluster is unreachable for long."""
+        if time.monotonic() - self._requested < _REQUEST_SECONDS:
             return
-        self._asked = time.monotonic()
-        reason = placed.lost()
+        self._requested = time.monotonic()
+        reason = running_job.find_end_reason()
         if reason is not None:
-            raise self._ended(reason)
+            raise self._explain_end(reason)
         try:
-            state = placed.cluster.state(placed.job)
-            failures = placed.cluster.failures(placed.job, 1)
-            restored = placed.cluster.checkpoints(placed.job).restored
+            state = running_job.cluster.get_state(running_job.job)
+            failures = running_job.cluster.list_failures(running_job.job, 1)
+            restored = running_job.cluster.get_checkpoints(running_job.job).restored
         except EngineError:
-            if time.monotonic() - self._answered > _PATIENCE:
+            if time.monotonic() - self._answered > _TIMEOUT:
                 raise
             return
         self._answered = time.monotonic()
         if restored > self._restored:
             self._restored = restored
-            self._folders.begin(len(self._job.partitions))
+            self._folders.start_partitions(len(self._job.partitions))
         if failures and failures[0].when > self._failed:
             self._failed = failures[0].when
-            log.warning("the job failed and is started again: %s", failures[0].reason)
+            log.warning("the job failed and is restarted: %s", failures[0].reason)
         if state in ("FAILED", "CANCELED", "FINISHED"):
-            raise self._ended(failures[0].reason if failures else "somebody ended it")
+            raise self._explain_end(failures[0].reason if failures else "it was cancelled")
 
-    def _ended(self, reason: str) -> EngineError:
+    def _explain_end(self, reason: str) -> EngineError:
         return EngineError(
-            f"the job {self._name} has ended: {reason}. What was released stands; give the same"
-            " command again to go on from its last checkpoint"
+            f"the job {self._name} has ended: {reason}. Released answers stay valid; run the same"
+            " command again to continue from its last checkpoint"
         )

@@ -1,8 +1,8 @@
-"""State as Flink keeps it: base64 text, and never a pickle.
+"""State in Flink: base64 text, never a pickle.
 
-PyFlink has one type for any object, and that is a pickle: reading one can run any code. It has no
-type for bytes that are made late. So a state is text here, which PyFlink encodes as UTF-8 and
-decodes again, and nothing else. What it holds is checked by `SavedState`.
+PyFlink's type for arbitrary objects is pickle, and decoding one can run any code. It has no type
+for bytes that are computed lazily. So a state is text, which PyFlink encodes as UTF-8 and decodes
+again. `SavedState` checks its content.
 """
 
 from __future__ import annotations
@@ -16,52 +16,52 @@ from tacit.errors import StateError
 
 
 class TextState(Protocol):
-    """A state of Flink for one text, of the key that is current."""
+    """A text state of Flink, for the current key."""
 
     def value(self) -> str | None:
-        """The text; None where there is none."""
+        """Return the text, or None."""
 
     def update(self, value: str) -> None:
-        """Another one instead."""
+        """Replace the text."""
 
 
 class LazyText(str):
-    """A text that is made when Flink asks for its bytes, and not at every change.
+    """A text that is computed when Flink encodes it, and not at every change.
 
-    Flink asks before a checkpoint and some times in between: for a shard about a quarter as often
-    as there are changes.
+    Flink encodes it before a checkpoint and sometimes in between: for a shard about once per four
+    changes.
     """
 
     _make: Callable[[], bytes]
 
     def __new__(cls, make: Callable[[], bytes]) -> LazyText:
-        """The text for what `make` gives when it is called."""
+        """Create a text that calls `make` later."""
         text = super().__new__(cls)
         text._make = make
         return text
 
     def encode(self, encoding: str = "ascii", errors: str = "strict") -> bytes:  # noqa: ARG002
-        """Base64 of what it is now."""
+        """Return the base64 of the current bytes."""
         return base64.b64encode(self._make())
 
 
 class BytesState:
-    """Bytes that are kept in Flink."""
+    """Bytes that are stored in Flink."""
 
     def __init__(self, text: TextState) -> None:
         self._text = text
 
     def load(self) -> bytes | None:
-        """What was saved; raises StateError for what cannot have been."""
+        """Load what was saved; raise StateError for another format."""
         try:
             text = self._text.value()
             return None if text is None else base64.b64decode(text.encode("ascii"), validate=True)
         except (UnicodeError, binascii.Error) as error:
             raise StateError(
                 "expected the state of a reader or shard of this version, but Flink holds bytes in"
-                " another format: start the job anew, or from a savepoint of this version"
+                " another format: start a new job, or start from a savepoint of this version"
             ) from error
 
     def save(self, make: Callable[[], bytes]) -> None:
-        """Keep what `make` gives when Flink asks for it."""
+        """Save the result of `make`, which is called when Flink needs it."""
         self._text.update(LazyText(make))

@@ -1,4 +1,4 @@
-"""Submit a job: check everything, put what workers need into its folder, and see it through."""
+"""Submit a job: check everything, write its folder, and run it to the end."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pathlib import Path
 from tacit.connectors.openers import open_resumable_sink
 from tacit.durations import parse_duration
 from tacit.engines.flink.folders import Folders
-from tacit.engines.flink.java import need_flink, need_java
+from tacit.engines.flink.java import require_flink, require_java
 from tacit.engines.flink.rest import Cluster
 from tacit.engines.flink.run import FlinkRun, SubmitOutcome
-from tacit.engines.setup import chosen_plan, with_registry
+from tacit.engines.setup import choose_plan, replace_registry
 from tacit.engines.sharded.job import ShardedJob
 from tacit.engines.sharded.preparation import SHARDS, check_same, prepare
 from tacit.errors import OptionError, SinkError
@@ -29,19 +29,19 @@ from tacit.spec.yaml_reader import load
 
 @dataclass(frozen=True)
 class JobOptions:
-    """How a job runs; what it answers does not depend on any of this."""
+    """The options of a job; its answers do not depend on them."""
 
     name: str
     """The job's name on the cluster, and the run's in the ledger."""
     folder: Path
-    """Where its files lie: every machine must reach it under this name."""
+    """The folder of its files; every machine must have it under this name."""
     ledger: str | None = field(default=None, repr=False)
-    """By default a file in the folder."""
+    """The default is a file in the folder."""
     parallelism: int = 1
     cluster: str | None = None
-    """HOST:PORT of a cluster's REST API; None: Flink runs in this process."""
+    """HOST:PORT of a cluster's REST API; None runs Flink in this process."""
     python: str | None = None
-    """The interpreter on the cluster's machines; by default as this one is called."""
+    """The interpreter on the cluster's machines; the default is the path of this one."""
     shards: int = SHARDS
     follow: bool = False
     """Whether files and folders are read as they grow."""
@@ -50,34 +50,34 @@ class JobOptions:
     repeats: bool = False
     """Whether consumers may see a release twice after a crash, always with the same answers."""
     settings: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Flink's own, such as `execution.checkpointing.interval`."""
+    """Settings of Flink, such as `execution.checkpointing.interval`."""
 
 
 @contextmanager
-def submitted(
-    terms: SpecVersion,
+def open_submission(
+    version: SpecVersion,
     sources: Sequence[tuple[str | None, str]],
     to: Sequence[str],
     options: JobOptions,
     *,
     true: bool = False,
 ) -> Iterator[FlinkRun]:
-    """A run that is ready to start; everything is checked."""
-    need_flink()
-    need_java()
+    """Check everything, and open a run that is ready to start."""
+    require_flink()
+    require_java()
     if options.cluster is not None:
-        Cluster(options.cluster).overview()
+        Cluster(options.cluster).get_overview()
     folders = Folders(options.folder.absolute())
-    outlets = [open_resumable_sink(place) for place in to]
+    sinks = [open_resumable_sink(place) for place in to]
     if not options.repeats:
-        check_unique(outlets)
-    folders.make()
+        check_exactly_once(sinks)
+    folders.create()
     place = options.ledger or os.fspath(folders.root / "ledger.db")
     with Ledger.open(place) as ledger:
-        lease = ledger.take_over(options.name, terms.spec.fingerprint)
+        lease = ledger.take_over(options.name, version.spec.fingerprint)
         job = prepare(
-            terms,
-            [(stream, _reachable(source)) for stream, source in sources],
+            version,
+            [(stream, _make_absolute(source)) for stream, source in sources],
             lease,
             follow=options.follow,
             shards=options.shards,
@@ -96,15 +96,15 @@ def submitted(
                 folders,
                 ledger,
                 lease,
-                outlets,
+                sinks,
                 parallelism=options.parallelism,
                 cluster=options.cluster,
                 python=options.python,
                 settings=options.settings,
             )
         finally:
-            for outlet in outlets:
-                outlet.close()
+            for sink in sinks:
+                sink.close()
 
 
 def submit(
@@ -130,14 +130,14 @@ def submit(
 ) -> SubmitOutcome:
     """Run a job on Flink until its input ends; the same as `tacit submit`.
 
-    With `true` answers are true and unprotected, for tests and for the operator alone. Warns with
+    With `true` answers are true and unprotected, for tests and for the operator only. Warns with
     RefusedInputWarning if most of the input was refused; `outcome.refusals` has the numbers.
     """
     declared = spec if isinstance(spec, Specification) else load(spec)
-    plan = chosen_plan(declared, plan, mechanism)
-    declared = with_registry(declared, subjects, None)
+    plan = choose_plan(declared, plan, mechanism)
+    declared = replace_registry(declared, subjects, None)
     try:
-        patience = parse_duration(idle)
+        idle_time = parse_duration(idle)
     except ValueError as error:
         raise OptionError(f"{option('idle')}: {error}") from error
     given: list[tuple[str | None, str]] = [(None, os.fspath(source)) for source in sources]
@@ -151,27 +151,29 @@ def submit(
         python,
         shards,
         follow,
-        patience,
+        idle_time,
         repeats,
         settings or {},
     )
-    with submitted(SpecVersion(declared, plan), given, [os.fspath(to)], options, true=true) as run:
+    with open_submission(
+        SpecVersion(declared, plan), given, [os.fspath(to)], options, true=true
+    ) as run:
         outcome = run.run()
     outcome.refusals.warn()
     return outcome
 
 
-def check_unique(outlets: Sequence[Sink]) -> None:
-    """Refuse outlets that may show a release twice after a crash."""
-    for outlet in outlets:
-        if not outlet.once:
+def check_exactly_once(sinks: Sequence[Sink]) -> None:
+    """Refuse sinks that may deliver a release twice after a crash."""
+    for sink in sinks:
+        if not sink.once:
             raise SinkError(
-                f"{outlet.name} cannot take back what it has shown: after a crash the last release"
-                " may come again, with the same answers and ids. Choose files or Kafka, or accept"
+                f"{sink.name} cannot undo a delivery: after a crash the last release may be"
+                " delivered again, with the same answers and ids. Choose files or Kafka, or accept"
                 f" it with {option('repeats')}"
             )
 
 
-def _reachable(source: str) -> str:
-    """A source as every machine may call it."""
+def _make_absolute(source: str) -> str:
+    """Make the path of a source absolute."""
     return source if source == "-" or "://" in source else os.path.abspath(source)

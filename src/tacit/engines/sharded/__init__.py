@@ -1,5 +1,5 @@
-"""An engine in pieces: readers of partitions, shards of subjects, and one who collects.
+"""A distributed engine: readers of partitions, shards of subjects, and a collector.
 
-Each piece is a plain object with a state that is bytes, so that a distributed engine can put it
-wherever it likes and move it. None of them knows which engine that is.
+Each part is a plain object whose state is bytes, so a distributed engine can place and move it
+freely. No part depends on a particular engine.
 """

@@ -1,4 +1,4 @@
-"""Whether saved windows fit a shard: compiled code uses their numbers without looking."""
+"""Check that saved windows fit a shard: compiled code uses their indices unchecked."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tacit.errors import StateError
 from tacit.pipeline.window_state import WindowState, select_prefix
 
 _SLOT: Final = 2
-"""The row of a table of moments that holds slots."""
+"""The row of a table of times that has the slots."""
 
 
 def check_windows(
@@ -38,7 +38,7 @@ def check_windows(
 
 
 def _check_earlier(arrays: Mapping[str, NDArray[Any]], panes: int, slots: int, words: int) -> None:
-    """The panes before those that are open, and what was drawn for them."""
+    """Check the panes before the open ones, and the noise that was drawn for them."""
     get = arrays.get
     check_array("sliding.end", get("end"), np.int64, ())
     check_array("sliding.words", get("words"), np.uint64, (panes, slots, words))
@@ -58,11 +58,11 @@ def _check_earlier(arrays: Mapping[str, NDArray[Any]], panes: int, slots: int, w
 
 
 def _check_rows(name: str, frame: pl.DataFrame, slots: int, words: int) -> None:
-    """The rows of tuples that conditions compare."""
-    wanted: dict[str, Any] = {"slot": pl.Int32, "row": pl.Int64, "time": pl.Int64}
-    wanted |= {f"mask{word}": pl.UInt64 for word in range(words)}
-    if any(frame.schema.get(column) != kind for column, kind in wanted.items()):
+    """Check the rows of tuples that conditions compare."""
+    expected: dict[str, Any] = {"slot": pl.Int32, "row": pl.Int64, "time": pl.Int64}
+    expected |= {f"mask{word}": pl.UInt64 for word in range(words)}
+    if any(frame.schema.get(column) != kind for column, kind in expected.items()):
         raise StateError(f"the rows '{name}' in the state of a shard have other columns")
-    if any(frame[column].null_count() for column in wanted):
+    if any(frame[column].null_count() for column in expected):
         raise StateError(f"the rows '{name}' in the state of a shard have nulls")
     check_places(f"{name}.slot", frame["slot"].to_numpy(), slots)

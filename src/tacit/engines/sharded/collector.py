@@ -1,8 +1,8 @@
-"""The collector: what all shards have told of a window becomes one release in the ledger.
+"""The collector: it joins the answers of all shards for a window into one release in the ledger.
 
-A window is released when every shard has told of it, with what it costs in the same transaction,
-and delivered from there. The ledger takes each window once: should a shard tell of it again,
-with other noise, nobody hears of it.
+A window is released when every shard has sent its answers, together with its charges in one
+transaction, and delivered from the ledger. The ledger accepts each window once. If a shard sends a
+window again, with other noise, it is discarded.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from tacit.ledger.lease import Lease
 from tacit.pipeline.accountant import list_accounts
 
 _AT_ONCE: Final = 64
-"""Windows that are released in one transaction at most."""
+"""The most windows in one transaction."""
 _OTHERS: Final = (
-    "others have charged the same subjects to this ledger since the job began, and its shards"
-    " cannot know of it. Let one run charge a subject with a limit, or begin a job anew"
+    "another run has charged the same subjects in this ledger since the job started, and its shards"
+    " cannot see that. Use only one run for subjects with a limit, or start a new job"
 )
 
 
@@ -41,17 +41,17 @@ class Collector:
     ) -> None:
         self._job = job
         self._lease = lease
-        self._released = released
-        spec = job.terms.spec
+        self._on_release = released
+        spec = job.version.spec
         self._windows = spec.windows
         self._limited = job.protected and any(one.limit is not None for one in spec.private)
-        accounts = list_accounts(job.terms, job.subjects.names) if job.protected else []
+        accounts = list_accounts(job.version, job.subjects.names) if job.protected else []
         self._accounts = lease.open_accounts(job.ids, accounts)
         self._received: dict[int, dict[int, ShardLine]] = {}
         until = lease.read_until()
         self._next: int | None = None if until is None else self._number(until)
-        self._last = _marks(lease.read_checkpoint())
-        """The mark of what each shard told of the window that was released last."""
+        self._last = _read_marks(lease.read_checkpoint())
+        """The mark of each shard's answers in the last released window."""
         self._finished: set[int] = set()
 
     @property
@@ -65,7 +65,7 @@ class Collector:
         return self._next
 
     def take(self, lines: Iterable[ShardLine]) -> None:
-        """What shards have told; what they told before may come again."""
+        """Receive lines from shards; repeated lines are ignored."""
         for line in lines:
             if line.finished:
                 self._finished.add(line.shard)
@@ -75,18 +75,18 @@ class Collector:
             if line.window >= self._next:
                 self._received.setdefault(line.window, {})[line.shard] = line
             elif self._windows.panes > 1 and line.window == self._next - 1:
-                self._check_same(line)
+                self._check_mark(line)
 
     def release(self) -> int:
-        """Release what is complete; how many windows that were."""
+        """Release all complete windows; return how many."""
         shards, total = self._job.layout.nonempty, 0
         while self._next is not None:
             ready: list[list[ShardLine]] = []
             while len(ready) < _AT_ONCE:
-                told = self._received.get(self._next + len(ready), {})
-                if len(told) < len(shards):
+                found = self._received.get(self._next + len(ready), {})
+                if len(found) < len(shards):
                     break
-                ready.append([told[shard] for shard in shards])
+                ready.append([found[shard] for shard in shards])
             if not ready:
                 break
             self._commit(ready)
@@ -101,32 +101,32 @@ class Collector:
         except StaleError as error:
             raise StateError(_OTHERS) from error
         except LedgerLostError:
-            self._accounts.forget()  # what these windows cost is reckoned in
+            self._accounts.forget()  # they include the charges of these windows
             raise
         self._last = last
         for place, (lines, draft) in enumerate(zip(ready, drafts, strict=True)):
             del self._received[lines[0].window]
-            self._released(number - len(drafts) + 1 + place, draft)
+            self._on_release(number - len(drafts) + 1 + place, draft)
         self._next = ready[-1][0].window + 1
 
     def _draft(self, lines: list[ShardLine]) -> Draft:
-        windows, terms = self._windows, self._job.terms
+        windows, version = self._windows, self._job.version
         start = self._start(lines[0].window)
-        exhausted = self._exhausted(lines, start)
+        exhausted = self._merge_exhausted(lines, start)
         return Draft(
             first=start,
             windows=1,
             size=windows.size,
             slide=windows.pane,
-            fingerprint=terms.spec.fingerprint,
-            plan=terms.plan_digest if self._job.protected else "true answers",
-            answers=len(self._job.subjects) * len(terms.spec.queries),
+            fingerprint=version.spec.fingerprint,
+            plan=version.plan_digest if self._job.protected else "true answers",
+            answers=len(self._job.subjects) * len(version.spec.queries),
             body=join([line.body for line in lines]),
             charges=self._accounts.charge(start, exhausted),
         )
 
-    def _exhausted(self, lines: list[ShardLine], start: int) -> NDArray[np.bool_]:
-        """Whose limit is reached, as the shards have reckoned and the ledger has it too."""
+    def _merge_exhausted(self, lines: list[ShardLine], start: int) -> NDArray[np.bool_]:
+        """Merge the exhausted subjects of all shards, and check them against the ledger."""
         whole = np.zeros(len(self._job.subjects), np.bool_)
         if not self._limited:
             return whole
@@ -137,13 +137,13 @@ class Collector:
             raise StateError(_OTHERS)
         return whole
 
-    def _check_same(self, line: ShardLine) -> None:
-        """Refuse to go on from where panes would be drawn a second time."""
+    def _check_mark(self, line: ShardLine) -> None:
+        """Refuse to continue if noise would be drawn twice for a pane."""
         if self._last.get(str(line.shard)) != line.mark:
             raise StateError(
-                "the job was started from a state that is older than what it has released: panes"
-                " that released windows have would be drawn again for later ones. Start it from"
-                " its last checkpoint or savepoint"
+                "the job was started from a state that is older than its last release: noise would"
+                " be drawn again for panes of released windows. Start it from its last checkpoint"
+                " or savepoint"
             )
 
     def _start(self, window: int) -> int:
@@ -153,14 +153,14 @@ class Collector:
         return start // self._windows.pane + self._windows.panes - 1
 
 
-def _marks(checkpoint: bytes | None) -> dict[str, str]:
+def _read_marks(checkpoint: bytes | None) -> dict[str, str]:
     if checkpoint is None:
         return {}
     try:
         kept: dict[str, str] = json.loads(checkpoint)
     except ValueError as error:
         raise StateError(
-            "the ledger has this run under the same name from an engine on one machine; give the"
-            " job another name"
+            "the ledger has a run of this name from an engine on one machine; give the job"
+            " another name"
         ) from error
     return kept

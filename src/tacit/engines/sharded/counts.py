@@ -1,6 +1,6 @@
-"""How many tuples readers take and refuse, as lines on their way to the driver.
+"""Counts of accepted and refused tuples, as lines from readers and shards to the driver.
 
-They depend on private events: they are for the operator alone, like dead letters.
+They depend on private events, so they are for the operator only, like dead letters.
 """
 
 from __future__ import annotations
@@ -15,42 +15,42 @@ from tacit.errors import StateError
 from tacit.pipeline.refusals import Refusals
 
 COUNTS: Final = "counts "
-"""What a line begins with."""
+"""The prefix of a line."""
 
 
 @dataclass(frozen=True, slots=True)
 class TupleCounts:
-    """What one reader or shard has taken and refused since the job began."""
+    """How many tuples a reader or shard has accepted and refused since the job started."""
 
     origin: str
-    """Which reader or shard, such as `reader 0`."""
+    """The reader or shard, such as `reader 0`."""
     taken: int = 0
-    """Negative for a shard that refuses what a reader had taken."""
+    """Negative for a shard that refuses tuples which a reader had accepted."""
     refused: Mapping[str, int] = field(default_factory=dict)
     """By reason."""
 
     @property
     def seen(self) -> int:
-        """How many tuples it has counted; this never falls, so the largest is the latest."""
+        """How many tuples it has counted; this never falls, so the largest value is the latest."""
         return abs(self.taken) + sum(self.refused.values())
 
-    def written(self) -> str:
-        """One line."""
+    def to_line(self) -> str:
+        """Format it as one line."""
         return COUNTS + json.dumps([self.origin, self.taken, dict(self.refused)])
 
     @classmethod
-    def read(cls, text: str) -> TupleCounts:
-        """What `written` gave."""
+    def from_line(cls, text: str) -> TupleCounts:
+        """Parse what `to_line` returned."""
         try:
             origin, taken, refused = json.loads(text.removeprefix(COUNTS))
             reasons = {str(reason): int(times) for reason, times in refused.items()}
             return cls(str(origin), int(taken), reasons)
         except (ValueError, TypeError, AttributeError) as error:
-            raise StateError("counts of tuples cannot be read: they are damaged") from error
+            raise StateError("the counts of tuples are damaged") from error
 
 
-def latest(counts: Iterable[TupleCounts]) -> dict[str, TupleCounts]:
-    """The last counts of each reader and shard."""
+def keep_latest(counts: Iterable[TupleCounts]) -> dict[str, TupleCounts]:
+    """Return the last counts of each reader and shard."""
     found: dict[str, TupleCounts] = {}
     for one in counts:
         known = found.get(one.origin)
@@ -59,10 +59,10 @@ def latest(counts: Iterable[TupleCounts]) -> dict[str, TupleCounts]:
     return found
 
 
-def refusals(counts: Iterable[TupleCounts]) -> Refusals:
-    """What all readers and shards together have taken and refused."""
+def sum_refusals(counts: Iterable[TupleCounts]) -> Refusals:
+    """Sum up the counts of all readers and shards."""
     taken, reasons = 0, Counter[str]()
-    for one in latest(counts).values():
+    for one in keep_latest(counts).values():
         taken += one.taken
         reasons.update(one.refused)
     return Refusals(taken, dict(reasons))

@@ -1,4 +1,4 @@
-"""A job: all that readers and shards must know, in a folder that every machine reaches."""
+"""A job: everything that readers and shards need, in a folder that every machine can read."""
 
 from __future__ import annotations
 
@@ -24,49 +24,49 @@ from tacit.privacy.noise import Noise
 from tacit.windows.panes import ring_capacity
 
 _FORMAT: Final = 1
-_PLAIN, _ARRAYS, _TERMS = "job.json", "job.npz", "terms"
+_PLAIN, _ARRAYS, _VERSION = "job.json", "job.npz", "terms"
 _RING_BYTES: Final = 256 << 10
-"""What a shard's open windows may take where more of them are held than must be: they are
-written with every checkpoint.
+"""The most memory for open windows of a shard beyond the necessary ones: they are written with
+every checkpoint.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A source that is read by itself, in its own order."""
+    """A source that is read separately, in its own order."""
 
     stream: str
     source: str
-    """Its name, as `open_input` takes it."""
+    """Its name, for `open_input`."""
     follow: bool = False
 
 
 @dataclass(frozen=True)
 class ShardedJob:
-    """What is asked of which subjects, and where the tuples come from."""
+    """The specification and plan of a job, its subjects, and its sources."""
 
-    terms: SpecVersion
+    version: SpecVersion
     subjects: Subjects
     ids: NDArray[np.int64]
-    """The ledger's number of each subject, by slot."""
+    """The ledger's id of each subject, by slot."""
     partitions: tuple[Partition, ...]
     shards: int
     protected: bool = True
-    """Whether answers are protected; the true ones are for the operator alone."""
+    """Whether answers are protected; true answers are for the operator only."""
     idle: int = 60_000_000
     """Microseconds without a tuple after which the others no longer wait for a partition."""
     opening: Mapping[Key, Amounts] = field(default_factory=dict)
-    """What had been spent before, by ledger number, where there are limits."""
+    """What was spent before the job, by ledger id, if there are limits."""
 
     @cached_property
     def layout(self) -> Layout:
-        """Who is in which shard."""
+        """The assignment of subjects to shards."""
         return Layout(self.subjects, self.shards)
 
     @cached_property
     def compiled(self) -> CompiledSpec:
-        """What is done with tuples; noise is drawn from the machine's own source."""
-        return self.terms.compile(Noise()) if self.protected else CompiledSpec(self.terms.spec)
+        """The compiled specification; noise comes from the machine's own source."""
+        return self.version.compile(Noise()) if self.protected else CompiledSpec(self.version.spec)
 
     @property
     def words(self) -> int:
@@ -74,9 +74,9 @@ class ShardedJob:
         return len(self.compiled.evaluator.ordered_types)
 
     @cached_property
-    def looked_at(self) -> NDArray[np.uint64]:
-        """The event types that any query or private pattern looks at, as mask words."""
-        spec = self.terms.spec
+    def used_types(self) -> NDArray[np.uint64]:
+        """The event types that occur in a query or private pattern, as mask words."""
+        spec = self.version.spec
         found = np.zeros(self.words, np.uint64)
         for pattern in (*spec.query_patterns.values(), *spec.private_patterns):
             for name in elements(pattern):
@@ -86,8 +86,8 @@ class ShardedJob:
 
     @property
     def capacity(self) -> int:
-        """How many panes a reader may be ahead of what it has closed, and a shard can hold."""
-        windows = self.terms.spec.windows
+        """How many panes a reader may be ahead of its closed ones, and a shard can hold."""
+        windows = self.version.spec.windows
         members = -(-len(self.subjects) // self.shards)
         needed = -(-windows.lateness // windows.pane) + 2
         held = ring_capacity(windows.pane, windows.lateness, members, self.words, windows.panes)
@@ -95,9 +95,9 @@ class ShardedJob:
         return max(needed + 2, min(held, affordable))
 
     def write(self, folder: Path) -> None:
-        """Write it to a folder; the plain part comes last, so where it is, all of it is."""
+        """Write it to a folder; `job.json` comes last, so if it exists, everything does."""
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / _TERMS).write_bytes(self.terms.packed)
+        (folder / _VERSION).write_bytes(self.version.packed)
         arrays: dict[str, NDArray[Any]] = {
             f"subjects.{name}": part for name, part in self.subjects.state().items()
         }
@@ -107,32 +107,32 @@ class ShardedJob:
             np.savez(file, allow_pickle=False, **arrays)
         plain = {
             "format": _FORMAT,
-            "digest": self.terms.digest,
+            "digest": self.version.digest,
             "partitions": [(one.stream, one.source, one.follow) for one in self.partitions],
             "shards": self.shards,
             "protected": self.protected,
             "idle": self.idle,
             "opening": list(self.opening),
         }
-        beside = folder / f".{_PLAIN}"
-        beside.write_text(json.dumps(plain, indent=1), "utf-8")
-        os.replace(beside, folder / _PLAIN)
+        temporary = folder / f".{_PLAIN}"
+        temporary.write_text(json.dumps(plain, indent=1), "utf-8")
+        os.replace(temporary, folder / _PLAIN)
 
     @staticmethod
     def is_in(folder: Path) -> bool:
-        """Whether a folder holds a job."""
+        """Return whether a folder holds a job."""
         return (folder / _PLAIN).exists()
 
     @classmethod
     def read(cls, folder: Path) -> ShardedJob:
-        """What `write` put there."""
+        """Read what `write` wrote."""
         try:
             plain = json.loads((folder / _PLAIN).read_text("utf-8"))
             if plain["format"] != _FORMAT:
                 raise ValueError("format")
             with np.load(folder / _ARRAYS, allow_pickle=False) as file:
                 arrays = {name: file[name] for name in file.files}
-            terms = SpecVersion.unpack((folder / _TERMS).read_bytes())
+            version = SpecVersion.unpack((folder / _VERSION).read_bytes())
             named = {
                 name.removeprefix("subjects."): part
                 for name, part in arrays.items()
@@ -140,7 +140,7 @@ class ShardedJob:
             }
             keys = [cast("Key", tuple(key)) for key in plain["opening"]]
             return cls(
-                terms,
+                version,
                 Subjects.from_state(named),
                 arrays["ids"],
                 tuple(Partition(*one) for one in plain["partitions"]),
@@ -151,6 +151,6 @@ class ShardedJob:
             )
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise StateError(
-                f"{folder} holds no job that can be read: every machine must reach this folder"
-                " under the same name, and have the same version of Tacit"
+                f"the job in {folder} cannot be read: every machine must have this folder under"
+                " the same name, and the same version of Tacit"
             ) from error

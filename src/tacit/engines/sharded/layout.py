@@ -1,4 +1,4 @@
-"""Who is in which shard: a hash of the subject's name, the same wherever it is reckoned."""
+"""The assignment of subjects to shards, by a hash of the name; the same on every machine."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class Layout:
         return tuple(np.unique(self.shard).tolist())
 
     def members(self, shard: int) -> NDArray[np.int64]:
-        """The slots of a shard's subjects, in the order of their places."""
+        """Return the slots of a shard's subjects, in the order of their places."""
         return np.flatnonzero(self.shard == shard)
 
 
 @compiled
 def _hashed(text: NDArray[np.uint8], ends: NDArray[np.int64], shards: int) -> NDArray[np.int32]:
-    """FNV-1a of each name, its bits mixed once more: those of short names differ too little."""
+    """Hash each name with FNV-1a, and mix the bits: hashes of short names differ too little."""
     found = np.empty(len(ends) - 1, np.int32)
     for i in range(len(found)):
         key = np.uint64(14695981039346656037)

@@ -1,4 +1,4 @@
-"""What shards tell, as lines of text: any engine can carry those, and write them to files."""
+"""Messages of shards as lines of text, which any engine can transport and write to files."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from numpy.typing import NDArray
 from tacit.engines.sharded.shard import ShardAnswers
 from tacit.errors import StateError
 
-LETTERS: Final = b"letters\n"
-"""What dead letters begin with that take the way of pieces."""
+DEAD_LETTERS: Final = b"letters\n"
+"""The prefix of dead letters that are sent like batches."""
 _LETTER: Final = "letter "
 
 
-def letter(text: str) -> str:
-    """A dead letter as a line among others."""
+def format_dead_letter(text: str) -> str:
+    """Format a dead letter as a line."""
     return f"{_LETTER}{text}"
 
 
-def letter_in(text: str) -> str | None:
-    """The dead letter in a line, if it is one."""
+def parse_dead_letter(text: str) -> str | None:
+    """Return the dead letter in a line, or None if it is another line."""
     return text.removeprefix(_LETTER) if text.startswith(_LETTER) else None
 
 
 @dataclass(frozen=True, slots=True)
 class ShardLine:
-    """The answers of a window for a shard's subjects, or word that the shard is finished."""
+    """The answers of a window for a shard's subjects, or the message that the shard is finished."""
 
     shard: int
     window: int = 0
@@ -37,41 +37,43 @@ class ShardLine:
     """The first window of the schedule."""
     exhausted: NDArray[np.bool_] | None = None
     body: bytes = b""
-    """Empty where the shard is finished."""
+    """Empty if the shard is finished."""
     mark: str = ""
 
     @classmethod
-    def of(cls, shard: int, told: ShardAnswers) -> ShardLine:
-        """What a shard told."""
-        return cls(shard, told.window, told.first, told.exhausted, told.body, told.mark)
+    def of(cls, shard: int, answers: ShardAnswers) -> ShardLine:
+        """Create the line of a shard's answers."""
+        return cls(
+            shard, answers.window, answers.first, answers.exhausted, answers.body, answers.mark
+        )
 
     @property
     def finished(self) -> bool:
         """Whether the shard has closed all its windows."""
         return not self.body
 
-    def written(self) -> str:
-        """One line."""
+    def to_line(self) -> str:
+        """Format it as one line."""
         if self.finished:
             return f"{self.shard} finished"
-        people = "-"
+        exhausted_text = "-"
         if self.exhausted is not None:
             bits = np.packbits(self.exhausted, bitorder="little").tobytes()
-            people = f"{len(self.exhausted)}:{base64.b64encode(bits).decode()}"
+            exhausted_text = f"{len(self.exhausted)}:{base64.b64encode(bits).decode()}"
         body = base64.b64encode(self.body).decode()
-        return f"{self.shard} {self.window} {self.first} {people} {self.mark} {body}"
+        return f"{self.shard} {self.window} {self.first} {exhausted_text} {self.mark} {body}"
 
     @classmethod
-    def read(cls, text: str) -> ShardLine:
-        """What `written` gave."""
+    def from_line(cls, text: str) -> ShardLine:
+        """Parse what `to_line` returned."""
         try:
             shard, window, *rest = text.split()
             if window == "finished":
                 return cls(int(shard))
-            first, people, mark, body = rest
+            first, exhausted_text, mark, body = rest
             exhausted = None
-            if people != "-":
-                count, _, bits = people.partition(":")
+            if exhausted_text != "-":
+                count, _, bits = exhausted_text.partition(":")
                 octets = np.frombuffer(base64.b64decode(bits), np.uint8)
                 exhausted = np.unpackbits(octets, count=int(count), bitorder="little").view(
                     np.bool_
@@ -79,4 +81,4 @@ class ShardLine:
             whole = base64.b64decode(body, validate=True)
             return cls(int(shard), int(window), int(first), exhausted, whole, mark)
         except ValueError as error:
-            raise StateError("what a shard has told cannot be read: it is damaged") from error
+            raise StateError("a line from a shard is damaged") from error

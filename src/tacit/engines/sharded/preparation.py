@@ -1,4 +1,4 @@
-"""Make a job of what an operator gives: everything is checked before anything starts."""
+"""Prepare a job: check everything before anything starts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 def prepare(
-    terms: SpecVersion,
+    version: SpecVersion,
     sources: Sequence[tuple[str | None, str]],
     lease: Lease,
     *,
@@ -29,36 +29,36 @@ def prepare(
     true: bool = False,
     idle: int = 60_000_000,
 ) -> ShardedJob:
-    """The job that answers these terms from these sources.
+    """Create the job for this version of the specification and these sources.
 
-    Each source is a partition. Subjects are those of the registry; where none is given, files
-    are read once for them. With `true`, answers are true and unprotected.
+    Each source is a partition. Subjects come from the registry; without one, files are read once
+    for them. With `true`, answers are true and unprotected.
     """
-    spec = terms.spec
+    spec = version.spec
     if spec.windows.close == "clock":
         raise SpecificationError(
             [
                 Mistake(
-                    "windows that close by the clock are for an engine on one machine; here they"
-                    " close by event time: take out `close: clock`"
+                    "windows close by the clock only on one machine; here they close by event"
+                    " time: remove `close: clock`"
                 )
             ]
         )
     opened = [(stream, open_input(name, follow=follow)) for stream, name in sources]
     for _, source in opened:
-        passing = source.once and not source.live
-        if passing or not source.replayable:
+        is_pipe = source.once and not source.live
+        if is_pipe or not source.replayable:
             raise SourceError(
-                f"{source.name} cannot be read again from where a checkpoint was made; give files,"
-                " a folder or Kafka, or run it on one machine with tacit run"
+                f"{source.name} cannot be read again from a checkpoint; use files, a folder or"
+                " Kafka, or run it on one machine with tacit run"
             )
     inputs = assign(spec, opened)
-    run = Run(spec, inputs, plan=None if true else terms.plan)
+    run = Run(spec, inputs, plan=None if true else version.plan)
     if run.engine.learning:
         raise SpecificationError(
             [
                 Mistake(
-                    "sources that go on for ever do not tell who there is: list the subjects, as in"
+                    "the subjects of sources without an end must be listed, as in"
                     " `subjects: {file: subjects.txt}`"
                 )
             ]
@@ -68,8 +68,8 @@ def prepare(
     subjects = run.engine.subjects
     if not len(subjects):
         raise SourceError(
-            "the sources name no subject, so there is nobody to answer for. See which lines are"
-            " refused, and why, with tacit detect; or list the subjects, as in"
+            "the sources contain no subject, so there is nothing to answer. Check with tacit"
+            " detect which lines are refused and why, or list the subjects, as in"
             " `subjects: {file: subjects.txt}`"
         )
     partitions = [
@@ -78,7 +78,7 @@ def prepare(
         if input_ in run.inputs
     ]
     return ShardedJob(
-        terms,
+        version,
         subjects,
         lease.enrol(subjects.names),
         tuple(partitions),
@@ -92,18 +92,18 @@ def prepare(
 
 
 def check_same(job: ShardedJob, before: ShardedJob) -> None:
-    """Refuse to go on with a job as another one."""
-    wrong = []
-    if job.terms.digest != before.terms.digest:
-        wrong.append("the specification or the plan")
+    """Refuse to continue a job with other parameters."""
+    changed = []
+    if job.version.digest != before.version.digest:
+        changed.append("the specification or the plan")
     if job.partitions != before.partitions:
-        wrong.append("the sources")
+        changed.append("the sources")
     if job.shards != before.shards:
-        wrong.append("the number of shards")
+        changed.append("the number of shards")
     if not job.subjects.names.equals(before.subjects.names):
-        wrong.append("the registry")
-    if wrong:
+        changed.append("the registry")
+    if changed:
         raise StateError(
-            f"this job was begun with other terms: {', '.join(wrong)} changed since. Give them as"
-            f" they were, or another {option('name')} for a new job"
+            f"{', '.join(changed)} changed since this job was started. Give them as they were, or"
+            f" another {option('name')} for a new job"
         )

@@ -1,8 +1,8 @@
-"""A reader: one partition's tuples, judged in their own order and divided among the shards.
+"""A reader: it judges one partition's tuples in their order and divides them among the shards.
 
-Several sources on one machine are merged in the order of their progress, so that the watermark
-that a tuple meets there is its own source's. A reader that knows only its own source therefore
-judges as that one does: which tuples are late does not depend on how many readers there are.
+On one machine several sources are merged in order of their progress, so each tuple is judged by the
+watermark of its own source. A reader knows only its own source and judges in the same way. So which
+tuples are late does not depend on the number of readers.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tacit.connectors.openers import open_input
+from tacit.engines.sharded.batches import ShardBatch
 from tacit.engines.sharded.counts import TupleCounts
 from tacit.engines.sharded.job import ShardedJob
-from tacit.engines.sharded.pieces import ShardBatch
 from tacit.engines.sharded.saved_state import SavedState, check_array, restoring
 from tacit.kernels import compiled
 from tacit.pipeline.batches import MergedBatch
@@ -32,29 +32,29 @@ from tacit.pipeline.sources import Batch
 from tacit.windows.clock import NONE, TAKEN, Clock, Verdicts
 
 IDLE_SECONDS: Final = 0.05
-"""Seconds that a reader waits for tuples before others have their turn."""
+"""Seconds that a reader waits for tuples before it yields to others."""
 
 
 @dataclass
 class ReaderStep:
-    """What came of a turn."""
+    """The result of a step."""
 
-    pieces: list[tuple[int, bytes]] = field(default_factory=list)
-    """For each shard, in order."""
-    letters: bytes = b""
-    """Dead letters, a JSON line for each."""
+    batches: list[tuple[int, bytes]] = field(default_factory=list)
+    """Shards and encoded batches, in order."""
+    dead_letters: bytes = b""
+    """Dead letters, one JSON line each."""
     wait: float = 0.0
-    """Seconds until the next turn is worth it."""
+    """Seconds to wait before the next step."""
     done: bool = False
-    """Whether there will be no other."""
+    """Whether this was the last step."""
 
 
 class PartitionReader:
-    """Reads one partition, a batch at each turn."""
+    """Reads one partition, one batch per step."""
 
     def __init__(self, job: ShardedJob, number: int, state: bytes | None = None) -> None:
         partition = job.partitions[number]
-        self.spec = job.terms.spec
+        self.spec = job.version.spec
         self._job = job
         self._number = number
         self._input = Input(partition.stream, open_input(partition.source, follow=partition.follow))
@@ -65,19 +65,18 @@ class PartitionReader:
         self._since = np.full(len(job.subjects), NONE, np.int64)
         self._done = self._idle = self._was_idle = False
         self._taken, self._refused = 0, Counter[str]()
-        """How many tuples were taken, and refused by which reason, since the job began."""
+        """How many tuples were accepted, and refused by reason, since the job started."""
         positions: Positions = {} if state is None else self._restore(state)
         self._rows = 0
-        """Rows that came from the source to this object."""
+        """Rows read from the source by this object."""
         self._rejected: deque[tuple[int, Batch]] = deque()
-        """Batches with lines that cannot be read, and the number of rows up to their ends.
+        """Batches with unreadable lines, and the number of rows up to their ends.
 
-        They are reported when those rows are taken: with the position that a checkpoint has, so
-        that going on from there reports each line once. Those of a batch without any row may come
-        twice.
+        They are reported when those rows are processed, so a restart from a checkpoint reports
+        each line once. Lines of a batch without rows may be reported twice.
         """
-        self._letters = io.BytesIO()
-        self._dead_letters = DeadLetters.to_file(self._letters)
+        self._letter_buffer = io.BytesIO()
+        self._dead_letters = DeadLetters.to_file(self._letter_buffer)
         self._reader = Reader(
             self.spec.streams,
             [self._input],
@@ -88,9 +87,9 @@ class PartitionReader:
             rejected=self._rejected,
         )
         self._batches = self._reader.read(lambda: IDLE_SECONDS)
-        self._heard = time.monotonic()
+        self._last_tuple = time.monotonic()
 
-    # Turns
+    # Steps
 
     @property
     def closed(self) -> int:
@@ -98,12 +97,12 @@ class PartitionReader:
         return self._clock.closed if self._clock.newest is not None else NONE
 
     @property
-    def waited_for(self) -> bool:
-        """Whether others have to wait for it."""
+    def blocks_others(self) -> bool:
+        """Whether other readers have to wait for it."""
         return not (self._done or self._idle)
 
     def step(self) -> ReaderStep:
-        """Take what comes next."""
+        """Process the next batch."""
         if self._done:
             return ReaderStep(done=True)
         step = ReaderStep()
@@ -111,35 +110,35 @@ class PartitionReader:
             batch = next(self._batches)
         except StopIteration:
             self._done = step.done = True
-            step.pieces = list(self._messages())
+            step.batches = list(self._progress_batches())
         else:
-            self._turn(step, batch)
+            self._process(step, batch)
         while self._rejected and (self._rejected[0][0] <= self._rows or self._done):
             _, read = self._rejected.popleft()
             self._dead_letters.add_lines(self._input.stream, read.source, read.rejected)
-        step.letters = self._letters.getvalue()
-        self._letters.seek(0)
-        self._letters.truncate()
+        step.dead_letters = self._letter_buffer.getvalue()
+        self._letter_buffer.seek(0)
+        self._letter_buffer.truncate()
         for (_, reason), times in self._dead_letters.counts.items():
             self._refused[reason] += times
         self._dead_letters.counts.clear()
         return step
 
-    def _turn(self, step: ReaderStep, batch: MergedBatch | None) -> None:
-        """What comes of tuples, or of none."""
+    def _process(self, step: ReaderStep, batch: MergedBatch | None) -> None:
+        """Process a batch, or the lack of one."""
         if batch is not None and len(batch):
             self._rows += len(batch)
-            self._heard, self._idle = time.monotonic(), False
-            step.pieces = list(self._divide(batch))
+            self._last_tuple, self._idle = time.monotonic(), False
+            step.batches = list(self._divide(batch))
             return
-        silent = time.monotonic() - self._heard > self._job.idle / 1_000_000
-        if silent and not self._idle:
+        idle = time.monotonic() - self._last_tuple > self._job.idle / 1_000_000
+        if idle and not self._idle:
             self._idle = self._was_idle = True
-            step.pieces = list(self._messages())
+            step.batches = list(self._progress_batches())
         step.wait = IDLE_SECONDS
 
     def state(self) -> bytes:
-        """Where it is, to go on from in any process."""
+        """Return the state, to continue from in any process."""
         kept = {
             "positions": self._reader.positions,
             "done": self._done,
@@ -151,7 +150,7 @@ class PartitionReader:
         return SavedState(kept, {"clock": self._clock.state}).to_bytes()
 
     def _restore(self, state: bytes) -> Positions:
-        """Go on from a state; where the source was left."""
+        """Restore a state; return the positions of the source."""
         saved, clock = SavedState.from_bytes(state), self._clock.state
         with restoring():
             kept = saved.plain
@@ -168,14 +167,14 @@ class PartitionReader:
 
     @property
     def counts(self) -> TupleCounts:
-        """What it has taken and refused since the job began."""
+        """How many tuples it has accepted and refused since the job started."""
         return TupleCounts(f"reader {self._number}", self._taken, dict(self._refused))
 
     def _divide(self, batch: MergedBatch) -> Iterator[tuple[int, bytes]]:
-        """The tuples that are taken, in pieces; a piece is not longer than windows are held.
+        """Yield the accepted tuples in batches that span no more windows than a shard holds.
 
-        Those that no pattern looks at stay here, unless others may have gone on without this
-        partition: then shards have to see for themselves which tuples are late.
+        Tuples that no pattern uses are not sent, unless others may have continued without this
+        partition: then shards must see themselves which tuples are late.
         """
         clock = self._clock
         verdicts = Verdicts.blank(len(batch))
@@ -186,17 +185,17 @@ class PartitionReader:
             each = verdicts.each
             self._taken += int(np.count_nonzero(each[begin:end] == TAKEN))
             self._refuse(batch, begin, np.flatnonzero(each[begin:end]), each)
-            yield from self._cut(batch, each, begin, end)
+            yield from self._split(batch, each, begin, end)
             begin = end
         self._reader.advance(batch, len(batch))
 
-    def _cut(
+    def _split(
         self, batch: MergedBatch, verdicts: NDArray[np.uint8], begin: int, end: int
     ) -> Iterator[tuple[int, bytes]]:
         layout = self._job.layout
         sent = verdicts[begin:end] == TAKEN
         if not self._was_idle:
-            sent &= (batch.masks[begin:end] & self._job.looked_at).any(axis=1)
+            sent &= (batch.masks[begin:end] & self._job.used_types).any(axis=1)
         starts, rows, places, times, masks = _scattered(
             batch.slots,
             batch.times,
@@ -214,17 +213,17 @@ class PartitionReader:
             if compared and own.start < own.stop:
                 origin, chosen, _ = next(batch.trace(rows[own]))
                 attributes = origin.table.select(list(compared)).take(pa.array(chosen))
-            yield shard, self._piece(places[own], times[own], masks[own], attributes)
+            yield shard, self._encode_batch(places[own], times[own], masks[own], attributes)
 
-    def _messages(self) -> Iterator[tuple[int, bytes]]:
-        """Word for every shard that has no tuples with it."""
+    def _progress_batches(self) -> Iterator[tuple[int, bytes]]:
+        """Yield for every shard a batch with the progress and no tuples."""
         places, times = np.empty(0, np.int32), np.empty(0, np.int64)
         masks = np.empty((0, self._job.words), np.uint64)
-        piece = self._piece(places, times, masks, None)
+        batch = self._encode_batch(places, times, masks, None)
         for shard in self._job.layout.nonempty:
-            yield shard, piece
+            yield shard, batch
 
-    def _piece(
+    def _encode_batch(
         self,
         places: NDArray[np.int32],
         times: NDArray[np.int64],
@@ -271,9 +270,10 @@ def _scattered(
 ) -> tuple[
     NDArray[np.int64], NDArray[np.int64], NDArray[np.int32], NDArray[np.int64], NDArray[np.uint64]
 ]:
-    """Where each shard's tuples begin, of those from `begin` on that are sent, and these in order.
+    """Group the tuples to send from `begin` on by shard.
 
-    Of each: which tuple it is, the place of its subject, its time and its mask.
+    Returns where each shard's tuples start, and for each tuple its row, the place of its subject,
+    its time and its mask.
     """
     starts = np.zeros(shards + 1, np.int64)
     for i in range(len(sent)):

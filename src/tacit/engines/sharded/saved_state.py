@@ -1,9 +1,9 @@
-"""State that crosses processes: JSON, arrays and frames in one checked archive.
+"""State that moves between processes: JSON, arrays and frames in one checked archive.
 
-Reading it never runs anything. Bytes that are not in this format, pickles among them, are refused
-before anything looks at their content.
+Decoding never runs code. Bytes in another format, such as pickles, are refused before their content
+is read.
 
-    mark of the format | SHA-256 of the rest | size | NumPy archive, compressed
+    format mark | SHA-256 of the rest | size | NumPy archive, compressed
 
 The archive holds arrays without objects. Frames are Arrow streams, and are validated in full.
 """
@@ -24,18 +24,19 @@ import pyarrow as pa
 from numpy.typing import DTypeLike, NDArray
 
 from tacit.errors import StateError
+from tacit.pipeline.window_state import select_prefix
 
 _MARK: Final = b"tacit state 2\n\0\0"
 _DIGEST: Final = 32
 _SIZE: Final = 8
 _CODEC: Final = pa.Codec("zstd", 1)
 _PLAIN: Final = "plain"
-_WHAT_TO_DO: Final = "start the job anew, or from a savepoint of this version"
+_WHAT_TO_DO: Final = "start a new job, or start from a savepoint of this version"
 
 
 @dataclass(frozen=True, slots=True)
 class SavedState:
-    """What a reader or a shard keeps: plain data fit for JSON, arrays, frames and bytes."""
+    """The state of a reader or shard: plain data fit for JSON, arrays, frames and bytes."""
 
     plain: Mapping[str, Any]
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
@@ -43,11 +44,13 @@ class SavedState:
     blobs: Mapping[str, bytes] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
-        """All of it."""
+        """Encode the state."""
         parts = {f"array.{name}": part for name, part in self.arrays.items()}
-        parts |= {f"frame.{name}": _octets(_stream(part)) for name, part in self.frames.items()}
-        parts |= {f"blob.{name}": _octets(blob) for name, blob in self.blobs.items()}
-        parts[_PLAIN] = _octets(json.dumps(self.plain).encode())
+        parts |= {
+            f"frame.{name}": _to_octets(_to_stream(part)) for name, part in self.frames.items()
+        }
+        parts |= {f"blob.{name}": _to_octets(blob) for name, blob in self.blobs.items()}
+        parts[_PLAIN] = _to_octets(json.dumps(self.plain).encode())
         buffer = io.BytesIO()
         np.savez(buffer, allow_pickle=False, **parts)
         size = buffer.tell().to_bytes(_SIZE, "little")
@@ -56,11 +59,11 @@ class SavedState:
 
     @classmethod
     def from_bytes(cls, state: bytes) -> SavedState:
-        """What `to_bytes` gave; raises StateError for anything else."""
+        """Decode what `to_bytes` returned; raise StateError for anything else."""
         if not state.startswith(_MARK):
             raise StateError(
                 "expected the state of a reader or shard of this version, but the bytes do not"
-                f" begin with its mark: {_WHAT_TO_DO}"
+                f" start with its mark: {_WHAT_TO_DO}"
             )
         digest, content = state[len(_MARK) :][:_DIGEST], state[len(_MARK) + _DIGEST :]
         if sha256(content).digest() != digest:
@@ -79,11 +82,11 @@ class SavedState:
                 raise ValueError("expected an object and arrays")
             return cls(
                 plain,
-                _below("array.", parts),
-                {name: _frame(part) for name, part in _below("frame.", parts).items()},
-                {name: part.tobytes() for name, part in _below("blob.", parts).items()},
+                select_prefix("array.", parts),
+                {name: _read_frame(part) for name, part in select_prefix("frame.", parts).items()},
+                {name: part.tobytes() for name, part in select_prefix("blob.", parts).items()},
             )
-        except Exception as error:  # what is no archive may raise anything
+        except Exception as error:  # other bytes may raise anything
             raise StateError(
                 "the state of a reader or shard cannot be read"
                 f" ({type(error).__name__}): {_WHAT_TO_DO}"
@@ -92,7 +95,7 @@ class SavedState:
 
 @contextmanager
 def restoring() -> Iterator[None]:
-    """Raise StateError where a state can be read but is not what this job keeps."""
+    """Raise StateError if a readable state does not fit this job."""
     try:
         yield
     except StateError:
@@ -107,9 +110,9 @@ def restoring() -> Iterator[None]:
 def check_array(
     name: str, part: NDArray[Any] | None, kind: DTypeLike, shape: Sequence[int | None]
 ) -> NDArray[Any]:
-    """An array of a state, of this type and shape: compiled code uses it without looking.
+    """Check the type and shape of an array in a state: compiled code uses it unchecked.
 
-    None in a shape stands for any size.
+    None in a shape means any size.
     """
     if part is None:
         raise StateError(f"the state of a reader or shard has no '{name}': {_WHAT_TO_DO}")
@@ -127,7 +130,7 @@ def check_array(
 
 
 def check_places(name: str, places: NDArray[Any], stop: int) -> None:
-    """Raise StateError unless all places are from 0 up to `stop`."""
+    """Raise StateError unless all places are in `[0, stop)`."""
     if len(places) and not (int(places.min()) >= 0 and int(places.max()) < stop):
         raise StateError(
             f"'{name}' in the state of a reader or shard does not fit this job: expected places"
@@ -136,14 +139,14 @@ def check_places(name: str, places: NDArray[Any], stop: int) -> None:
 
 
 def read_stream(given: bytes | pa.Buffer) -> pa.Table:
-    """A table from an Arrow stream, validated in full; what is none raises."""
+    """Read a table from an Arrow stream and validate it in full; raise if it is invalid."""
     with pa.ipc.open_stream(given) as reader:
         table = reader.read_all()
     table.validate(full=True)  # offsets and indices are used unchecked from here on
     return table
 
 
-def _stream(frame: pl.DataFrame) -> bytes:
+def _to_stream(frame: pl.DataFrame) -> bytes:
     table = frame.to_arrow()
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
@@ -151,15 +154,9 @@ def _stream(frame: pl.DataFrame) -> bytes:
     return bytes(sink.getvalue())
 
 
-def _frame(part: NDArray[Any]) -> pl.DataFrame:
+def _read_frame(part: NDArray[Any]) -> pl.DataFrame:
     return pl.DataFrame(read_stream(part.tobytes()))
 
 
-def _octets(data: bytes) -> NDArray[np.uint8]:
+def _to_octets(data: bytes) -> NDArray[np.uint8]:
     return np.frombuffer(data, np.uint8)
-
-
-def _below(prefix: str, parts: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    return {
-        name.removeprefix(prefix): part for name, part in parts.items() if name.startswith(prefix)
-    }

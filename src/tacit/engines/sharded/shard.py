@@ -1,7 +1,7 @@
-"""A shard: the open windows of some subjects, closed when every partition has passed them.
+"""A shard: the open windows of some subjects. A window closes when every partition has passed it.
 
-Pieces of a partition are laid in their order, and those that lie too far ahead wait. The one
-that is furthest behind never does, so that all come to their turn.
+Batches of a partition are inserted in their order. A batch that is too far ahead waits. The
+partition that is furthest behind never waits, so all batches are inserted in the end.
 """
 
 from __future__ import annotations
@@ -17,21 +17,20 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tacit.answers.codec import pack
+from tacit.engines.sharded.batches import ShardBatch
 from tacit.engines.sharded.checks import check_windows
 from tacit.engines.sharded.counts import TupleCounts
 from tacit.engines.sharded.job import ShardedJob
-from tacit.engines.sharded.pieces import ShardBatch
 from tacit.engines.sharded.saved_state import SavedState, check_array, check_places, restoring
 from tacit.events.subjects import Subjects
 from tacit.ledger.accounts import Accounts, Amounts, Key
 from tacit.pipeline.accountant import list_accounts
 from tacit.pipeline.batches import MergedBatch, Rows
-from tacit.pipeline.window_state import ClosedWindows
-from tacit.pipeline.window_state import WindowState as Windows
+from tacit.pipeline.window_state import ClosedWindows, WindowState
 from tacit.windows.clock import LATE, NONE, REASONS, TAKEN, Verdicts
 
 _TRUE: Final = "true"
-"""The mark of answers that no noise is drawn for."""
+"""The mark of answers without noise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,19 +38,19 @@ class ShardAnswers:
     """The answers of one window for a shard's subjects."""
 
     window: int
-    """Its number, by the pane that it ends with."""
+    """Its number: that of its last pane."""
     first: int
     """The first window of the schedule."""
     exhausted: NDArray[np.bool_] | None
-    """Whose limit is reached, in the order of the shard's subjects; None where nobody has one."""
+    """Subjects whose limit is reached, in the shard's order; None if there are no limits."""
     body: bytes
     mark: str
-    """Drawn with the noise: answers that are drawn again may be the same, their mark is not."""
+    """Random, drawn with the noise: answers that are drawn again have another mark."""
 
 
 @dataclass(frozen=True, slots=True)
 class LateTuples:
-    """Tuples that came after others had given up waiting for their partition."""
+    """Tuples that arrived after the others had stopped waiting for their partition."""
 
     partition: int
     subjects: pa.Array
@@ -60,7 +59,7 @@ class LateTuples:
 
 @dataclass(frozen=True, slots=True)
 class _OpeningBalance:
-    """What a shard's subjects had spent before the job."""
+    """What a shard's subjects had spent before the job started."""
 
     spent: dict[Key, Amounts]
 
@@ -69,28 +68,33 @@ class _OpeningBalance:
 
 
 class Shard:
-    """Takes pieces, and gives the answers of windows as they close."""
+    """Receives batches, and yields the answers of windows as they close."""
 
     def __init__(self, job: ShardedJob, number: int, state: bytes | None = None) -> None:
         self._job = job
-        windows = job.terms.spec.windows
+        windows = job.version.spec.windows
         self._size, self._panes = windows.pane, windows.panes
-        self._streams = list(job.terms.spec.streams)
+        self._streams = list(job.version.spec.streams)
         members = job.layout.members(number)
         self._ids = job.ids[members]
         subjects = Subjects()
         subjects.add(job.subjects.names.take(pa.array(members)))
-        flow = job.compiled
-        self._windows = Windows(
-            flow.evaluator, flow.policies, subjects, self._size, 2 * job.capacity, self._panes
+        compiled = job.compiled
+        self._windows = WindowState(
+            compiled.evaluator,
+            compiled.policies,
+            subjects,
+            self._size,
+            2 * job.capacity,
+            self._panes,
         )
-        self._accounts = _accounts(job, members, subjects)
+        self._accounts = _open_accounts(job, members, subjects)
         self._first = self._next = NONE
         self._progress: dict[int, ShardBatch] = {}
-        """The last piece of each partition that was laid, without its tuples."""
+        """The last inserted batch of each partition, without its tuples."""
         self._waiting: dict[int, deque[bytes]] = {}
         self._late = 0
-        """Tuples that readers took and that were late here, since the job began."""
+        """Tuples that readers accepted but that were late here, since the job started."""
         self._number = number
         self.finished = False
         """Whether all partitions are finished and all windows closed."""
@@ -98,28 +102,28 @@ class Shard:
             self._restore(state)
 
     def take(self, given: bytes) -> Iterator[ShardAnswers | LateTuples]:
-        """Take a piece; the answers of the windows that it closes."""
-        partition = ShardBatch.partition_of(given)
+        """Receive a batch and yield the answers of the windows that it closes."""
+        partition = ShardBatch.read_partition(given)
         check_places("partition", np.array([partition]), len(self._job.partitions))
         self._waiting.setdefault(partition, deque()).append(given)
         if len(self._progress.keys() | self._waiting.keys()) < len(self._job.partitions):
-            return  # where the schedule begins is not known yet
+            return  # the start of the schedule is not known yet
         while True:
-            yield from self._lay_what_fits()
-            stop = self._closable()
+            yield from self._insert_ready()
+            stop = self._find_closable()
             if stop <= self._next:
                 break
             yield from self._close(stop)
-        done = all(piece.finished for piece in self._progress.values())
+        done = all(batch.finished for batch in self._progress.values())
         self.finished = done and not any(self._waiting.values())
 
     def state(self) -> bytes:
-        """All of it but what the job says."""
+        """Return the state, without what the job contains."""
         arrays, frames = self._windows.state()
         own = {name: part for name, part in arrays.items() if not name.startswith("subjects.")}
-        blobs = {f"progress.{n}": piece.to_bytes() for n, piece in self._progress.items()}
+        blobs = {f"progress.{n}": batch.to_bytes() for n, batch in self._progress.items()}
         for number, waiting in self._waiting.items():
-            blobs |= {f"waiting.{number}.{place}": piece for place, piece in enumerate(waiting)}
+            blobs |= {f"waiting.{number}.{place}": batch for place, batch in enumerate(waiting)}
         balances = {} if self._accounts is None else self._accounts.balances
         kept = {
             "first": self._first,
@@ -135,103 +139,103 @@ class Shard:
 
     @property
     def counts(self) -> TupleCounts:
-        """What it refused although readers had taken it, since the job began."""
+        """The tuples that it refused although readers had accepted them."""
         return TupleCounts(
             f"shard {self._number}", -self._late, {REASONS[LATE]: self._late} if self._late else {}
         )
 
     def _read(self, given: bytes) -> ShardBatch:
-        """A piece that fits this shard: compiled code takes its places as they are."""
-        piece = ShardBatch.from_bytes(given)
-        check_places("slots", piece.slots, self._windows.panes.slots)
-        check_places("stream", np.array([piece.stream]), len(self._streams))
-        check_array("masks", piece.masks, np.uint64, (None, self._job.words))
-        return piece
+        """Decode a batch and check that it fits: compiled code uses its slots unchecked."""
+        batch = ShardBatch.from_bytes(given)
+        check_places("slots", batch.slots, self._windows.panes.slots)
+        check_places("stream", np.array([batch.stream]), len(self._streams))
+        check_array("masks", batch.masks, np.uint64, (None, self._job.words))
+        return batch
 
-    def _lay_what_fits(self) -> Iterator[LateTuples]:
-        """Lay the pieces that the windows which are held have room for."""
-        end = (self._lowest() + self._windows.panes.capacity) * self._size
+    def _insert_ready(self) -> Iterator[LateTuples]:
+        """Insert the batches that fit into the open windows."""
+        end = (self._find_lowest() + self._windows.panes.capacity) * self._size
         for partition, waiting in self._waiting.items():
             while waiting:
-                piece = self._read(waiting[0])
-                if piece.times.max(initial=NONE) >= end:
+                batch = self._read(waiting[0])
+                if batch.times.max(initial=NONE) >= end:
                     break
                 waiting.popleft()
-                yield from self._insert(piece)
-                self._progress[partition] = piece.without_tuples()
+                yield from self._insert(batch)
+                self._progress[partition] = batch.without_tuples()
 
-    def _insert(self, piece: ShardBatch) -> Iterator[LateTuples]:
-        if not len(piece.times):
+    def _insert(self, batch: ShardBatch) -> Iterator[LateTuples]:
+        if not len(batch.times):
             return
         open_from = NONE if self._next == NONE else self._next * self._size
-        late = piece.times < open_from
+        late = batch.times < open_from
         verdicts = np.where(late, np.uint8(LATE), np.uint8(TAKEN))
         rows: tuple[Rows, ...] = ()
-        if piece.attributes is not None:
-            rows = (Rows(self._streams[piece.stream], piece.attributes),)
-        arrivals = MergedBatch(piece.times, piece.slots, piece.masks, rows)
-        self._windows.insert(arrivals, Verdicts.of(verdicts), 0, len(arrivals))
+        if batch.attributes is not None:
+            rows = (Rows(self._streams[batch.stream], batch.attributes),)
+        merged = MergedBatch(batch.times, batch.slots, batch.masks, rows)
+        self._windows.insert(merged, Verdicts.of(verdicts), 0, len(merged))
         if late.any():
             self._late += int(np.count_nonzero(late))
-            names = self._windows.subjects.names.take(pa.array(piece.slots[late]))
-            yield LateTuples(piece.partition, names, piece.times[late])
+            names = self._windows.subjects.names.take(pa.array(batch.slots[late]))
+            yield LateTuples(batch.partition, names, batch.times[late])
 
-    def _lowest(self) -> int:
-        """The first window that a tuple may still be laid into."""
+    def _find_lowest(self) -> int:
+        """Find the first window that can still receive a tuple."""
         if self._next != NONE:
             return self._next
-        pieces = [*self._progress.values()]
-        pieces += [self._read(one[0]) for one in self._waiting.values() if one]
-        floors = [min(piece.least, piece.closed) for piece in pieces if piece.least != NONE]
+        batches = [*self._progress.values()]
+        batches += [self._read(one[0]) for one in self._waiting.values() if one]
+        floors = [min(batch.least, batch.closed) for batch in batches if batch.least != NONE]
         return min(floors, default=0)
 
-    def _closable(self) -> int:
-        """The first window that cannot be closed yet; where the schedule begins is settled."""
-        pieces = list(self._progress.values())
-        waited_for = [piece.closed for piece in pieces if not (piece.finished or piece.idle)]
-        if len(pieces) < len(self._job.partitions):
+    def _find_closable(self) -> int:
+        """Find the first window that cannot be closed yet; fix the start of the schedule."""
+        batches = list(self._progress.values())
+        awaited = [batch.closed for batch in batches if not (batch.finished or batch.idle)]
+        if len(batches) < len(self._job.partitions):
             return self._next
-        if waited_for:
-            stop = min(waited_for)
-        elif all(piece.finished for piece in pieces):
-            stop = max(piece.ended for piece in pieces)
-            stop += 0 if stop == NONE else self._panes - 1  # panes to come complete the last ones
+        if awaited:
+            stop = min(awaited)
+        elif all(batch.finished for batch in batches):
+            stop = max(batch.ended for batch in batches)
+            stop += 0 if stop == NONE else self._panes - 1  # later panes complete the last windows
         else:
             return self._next
         if self._next == NONE:
-            used = [piece.least for piece in pieces if piece.least != NONE]
+            used = [batch.least for batch in batches if batch.least != NONE]
             if not used or stop <= (first := min(used)):
                 return NONE
             self._first = self._next = first
         return stop
 
     def _close(self, stop: int) -> Iterator[ShardAnswers]:
-        """Close windows up to one, as many as are held at a time."""
+        """Close windows up to `stop`, at most as many as are open at a time."""
         held = self._windows.panes.capacity
         begin, self._next = self._next, min(stop, self._next + held)
-        for handed in self._windows.close(begin, self._next, 1):
-            yield self._answered(handed)
+        for closed in self._windows.close(begin, self._next, 1):
+            yield self._answer(closed)
 
-    def _answered(self, handed: ClosedWindows) -> ShardAnswers:
+    def _answer(self, closed: ClosedWindows) -> ShardAnswers:
         exhausted = None
         if self._accounts is not None:
-            start = (handed.panes.first - self._panes + 1) * self._size
+            start = (closed.panes.first - self._panes + 1) * self._size
             exhausted = self._accounts.find_exhausted(start)
             self._accounts.charge(start, exhausted)
-        answers = self._windows.answer(handed, exhausted)
-        body = pack([answers], [self._ids], self._job.terms.consumers)
+        answers = self._windows.answer(closed, exhausted)
+        body = pack([answers], [self._ids], self._job.version.consumers)
         mark = secrets.token_hex(16) if self._job.protected else _TRUE
-        return ShardAnswers(handed.panes.first, self._first, exhausted, body, mark)
+        return ShardAnswers(closed.panes.first, self._first, exhausted, body, mark)
 
     def _restore(self, state: bytes) -> None:
         saved = SavedState.from_bytes(state)
         with restoring():
-            self._take_up(saved)
+            self._restore_parts(saved)
 
-    def _take_up(self, saved: SavedState) -> None:
+    def _restore_parts(self, saved: SavedState) -> None:
         kept, blobs = saved.plain, saved.blobs
         subjects = self._windows.subjects
-        named = {f"subjects.{name}": part for name, part in subjects.state().items()}
+        names = {f"subjects.{name}": part for name, part in subjects.state().items()}
         balances = {
             cast("Key", tuple(key)): check_array(
                 f"balance.{place}", saved.arrays[f"balance.{place}"], np.int64, (len(subjects),)
@@ -240,7 +244,7 @@ class Shard:
         }
         own = {n: part for n, part in saved.arrays.items() if not n.startswith("balance.")}
         check_windows(self._windows, own, saved.frames)
-        self._windows.restore({**own, **named}, dict(saved.frames))
+        self._windows.restore({**own, **names}, dict(saved.frames))
         self._first, self._next = int(kept["first"]), int(kept["next"])
         self._progress = {int(n): self._read(blobs[f"progress.{n}"]) for n in kept["progress"]}
         self._waiting = {
@@ -254,12 +258,14 @@ class Shard:
         self._late, self.finished = int(kept["late"]), bool(kept["finished"])
 
 
-def _accounts(job: ShardedJob, members: NDArray[np.int64], subjects: Subjects) -> Accounts | None:
-    """The accounts of a shard's subjects, if any private pattern has a limit.
+def _open_accounts(
+    job: ShardedJob, members: NDArray[np.int64], subjects: Subjects
+) -> Accounts | None:
+    """Create the accounts of a shard's subjects, if any private pattern has a limit.
 
-    What they spend follows the schedule, so every shard can tell by itself who is exhausted.
+    Spending follows the schedule, so every shard can compute by itself who is exhausted.
     """
-    private = job.terms.spec.private
+    private = job.version.spec.private
     if not job.protected or all(one.limit is None for one in private):
         return None
     ids = job.ids[members]
@@ -269,5 +275,7 @@ def _accounts(job: ShardedJob, members: NDArray[np.int64], subjects: Subjects) -
         spent[key] = np.zeros(len(ids), np.int64)
         spent[key][known] = amounts[ids[known]]
     return Accounts(
-        np.arange(len(members)), list_accounts(job.terms, subjects.names), _OpeningBalance(spent)
+        np.arange(len(members)),
+        list_accounts(job.version, subjects.names),
+        _OpeningBalance(spent),
     )

@@ -1,8 +1,8 @@
-"""Pieces: what a reader sends to a shard. Some tuples, and how far their partition is.
+"""Batches from a reader to a shard: tuples, and the progress of their partition.
 
-    mark of the format | numbers | times, slots and masks in narrow types | attributes, in Arrow
+    format mark | numbers | times, slots and masks in narrow types | attributes, in Arrow
 
-Reading one never runs anything; what is in another format, or is cut short, is refused.
+Decoding never runs code. Bytes in another format, or cut short, are refused.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ _WIDTHS: Final = (np.uint8, np.uint16, np.uint32, np.uint64)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShardBatch:
-    """Tuples of one shard, all of them taken, in their partition's order of arrival."""
+    """Accepted tuples of one shard, in their partition's order of arrival."""
 
     partition: int
     stream: int
-    """The number of the stream among the specification's."""
+    """The number of the stream in the specification."""
     least: int
-    """The first window that the partition has used; NONE if it has used none."""
+    """The first window with tuples of the partition; NONE if there is none."""
     closed: int
-    """The partition's first open window, these tuples included."""
+    """The partition's first open window after these tuples."""
     ended: int
-    """The window after the partition's newest; NONE if it has used none."""
+    """The window after the partition's newest; NONE if there is none."""
     idle: bool
-    """Whether the others need not wait for the partition now."""
+    """Whether other partitions need not wait for this one now."""
     finished: bool
-    """Whether nothing more comes from it."""
+    """Whether the partition has ended."""
     slots: NDArray[np.int32]
     """Places within the shard."""
     times: NDArray[np.int64]
     masks: NDArray[np.uint64]
     attributes: pa.RecordBatch | None = None
-    """The columns that conditions compare, a row for each tuple."""
+    """The columns that conditions compare, one row per tuple."""
 
     def without_tuples(self) -> ShardBatch:
-        """How far the partition is, alone."""
+        """Return the progress of the partition only."""
         return replace(
             self,
             slots=self.slots[:0],
@@ -58,7 +58,7 @@ class ShardBatch:
         )
 
     def to_bytes(self) -> bytes:
-        """As few bytes as go without packing."""
+        """Encode it in narrow types, without compression."""
         count, words = self.masks.shape
         base = int(self.times.min()) if count else 0
         offsets = _narrow((self.times - base).view(np.uint64))
@@ -88,15 +88,15 @@ class ShardBatch:
         return b"".join(parts)
 
     @staticmethod
-    def partition_of(given: bytes) -> int:
-        """The partition that a piece is from."""
-        partition: int = _head(given)[0]
+    def read_partition(given: bytes) -> int:
+        """Read the partition that a batch comes from."""
+        partition: int = _read_head(given)[0]
         return partition
 
     @classmethod
     def from_bytes(cls, given: bytes) -> ShardBatch:
-        """What `to_bytes` gave; raises StateError for anything else."""
-        partition, stream, least, closed, ended, *rest = _head(given)
+        """Decode what `to_bytes` returned; raise StateError for anything else."""
+        partition, stream, least, closed, ended, *rest = _read_head(given)
         base, count, words, idle, finished, codes, compared = rest
         at = _HEAD.size
         columns, attributes = [], None
@@ -110,10 +110,10 @@ class ShardBatch:
                 columns.append(np.frombuffer(given, width, number, at))
                 at += number * width.itemsize
             if compared:
-                attributes = _only_batch(pa.py_buffer(given)[at:], count)
+                attributes = _read_attributes(pa.py_buffer(given)[at:], count)
             elif at != len(given):
-                raise ValueError("something follows")
-        except Exception as error:  # damage may raise anything
+                raise ValueError("unexpected bytes at the end")
+        except Exception as error:  # damaged bytes may raise anything
             raise _damaged() from error
         offsets, slots, masks = columns
         return cls(
@@ -131,15 +131,15 @@ class ShardBatch:
         )
 
 
-def _head(given: bytes) -> tuple[int, ...]:
-    """The numbers that a piece begins with."""
+def _read_head(given: bytes) -> tuple[int, ...]:
+    """Read the numbers at the start of a batch."""
     if len(given) < _HEAD.size or not given.startswith(_MARK):
         raise _damaged()
     return _HEAD.unpack_from(given)[1:]
 
 
-def _only_batch(given: pa.Buffer, rows: int) -> pa.RecordBatch:
-    """The attributes of so many tuples."""
+def _read_attributes(given: pa.Buffer, rows: int) -> pa.RecordBatch:
+    """Read the attributes of `rows` tuples."""
     batches = read_stream(given).combine_chunks().to_batches()
     if len(batches) != 1 or batches[0].num_rows != rows:
         raise ValueError("expected one batch with a row for each tuple")
@@ -148,13 +148,13 @@ def _only_batch(given: pa.Buffer, rows: int) -> pa.RecordBatch:
 
 def _damaged() -> StateError:
     return StateError(
-        "expected a piece of a partition from a reader of this version, but the bytes are"
-        " something else or damaged: start the job anew, or from a savepoint of this version"
+        "expected a batch from a reader of this version, but the bytes are something else or"
+        " damaged: start a new job, or start from a savepoint of this version"
     )
 
 
 def _narrow(numbers: NDArray[Any]) -> NDArray[Any]:
-    """The same numbers in the narrowest type that holds them."""
+    """Convert numbers to the narrowest type that holds them."""
     largest = int(numbers.max(initial=0))
     width = next(width for width in _WIDTHS if largest <= np.iinfo(width).max)
     return numbers.astype(width)
