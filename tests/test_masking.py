@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tacit.connectors.kafka.address import read_inward as read_kafka
-from tacit.connectors.mqtt.address import read_inward as read_mqtt
+from tacit.connectors.kafka.address import parse_source_url as read_kafka
+from tacit.connectors.mqtt.address import parse_source_url as read_mqtt
 from tacit.engines.setup import LedgerOptions
 from tacit.errors import LedgerError, SourceError, TacitError
 from tacit.insight.doctor import Setup, examine

@@ -217,11 +217,11 @@ class Reading:
         self._token: Any = None
         self._since = 0
         self._receipt: Any = None
-        self._flow = source.batches(COLUMNS, ["subject"], TYPES)
+        self._reader = source.batches(COLUMNS, ["subject"], TYPES)
 
     def next(self) -> Batch:
         """The next batch."""
-        batch = next(self._flow)
+        batch = next(self._reader)
         self.rejected += batch.rejected
         if batch.token != self._token:
             self._token, self._since = batch.token, 0
@@ -260,7 +260,7 @@ class Reading:
 
     def close(self) -> None:
         """Read no more."""
-        self._flow.close()  # type: ignore[attr-defined]
+        self._reader.close()  # type: ignore[attr-defined]
 
 
 def read_slowly(feed: Feed) -> tuple[int, int]:

@@ -32,8 +32,8 @@ class FileFeed(Feed):
     def send(self, rows: Sequence[dict[str, Any]], partition: int = 0) -> None:
         if self._csv:
             fresh = not self.path.exists() or not self.path.stat().st_size
-            header = [",".join(rows[0])] * fresh
-            lines = header + [",".join(map(str, row.values())) for row in rows]
+            parse_header = [",".join(rows[0])] * fresh
+            lines = parse_header + [",".join(map(str, row.values())) for row in rows]
         else:
             lines = [json.dumps(row) for row in rows]
         self.append("".join(f"{line}\n" for line in lines).encode())

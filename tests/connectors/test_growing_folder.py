@@ -168,10 +168,10 @@ def test_a_file_that_a_listing_missed_is_not_too_late(
 
     folder = growing_folder._Folder(feed.folder)
     monkeypatch.setattr(growing_folder._Folder, "_names", racing)
-    monkeypatch.setattr(growing_folder, "_REST", 1e9)
-    assert [(folder.following() or "")[:1] for _ in range(4)] == ["1", "2", "3", ""]
+    monkeypatch.setattr(growing_folder, "_PAUSE_FACTOR", 1e9)
+    assert [(folder.next_file() or "")[:1] for _ in range(4)] == ["1", "2", "3", ""]
     folder._due = 0.0
-    assert [(folder.following() or "")[:1] for _ in range(3)] == ["4", "5", ""]
+    assert [(folder.next_file() or "")[:1] for _ in range(3)] == ["4", "5", ""]
     assert not caplog.records
 
 
@@ -300,14 +300,14 @@ def test_a_large_folder_is_looked_at_less_often(
     monkeypatch.setattr(growing_folder._Folder, "_names", slow)
     monkeypatch.setattr("tacit.connectors.growing_folder.time.monotonic", lambda: now)
     folder = growing_folder._Folder(feed.folder)
-    found = [folder.following() for _ in range(30)]
+    found = [folder.next_file() for _ in range(30)]
     assert [name[:2] for name in found if name] == [f"{number:02}" for number in range(30)]
     assert looks == 3
     now += 0.19
-    assert folder.following() is None
+    assert folder.next_file() is None
     assert looks == 3
     now += 0.02
-    assert folder.following() is None
+    assert folder.next_file() is None
     assert looks == 4
 
 

@@ -70,7 +70,7 @@ def feed(broker: Broker, config: Path) -> KafkaFeed:
 
 @pytest.fixture
 def receiver(broker: Broker, config: Path, monkeypatch: pytest.MonkeyPatch) -> KafkaReceiver:
-    monkeypatch.setattr(kafka_sink, "_PATIENCE", 3.0)
+    monkeypatch.setattr(kafka_sink, "_TIMEOUT", 3.0)
     return KafkaReceiver(broker, config)
 
 

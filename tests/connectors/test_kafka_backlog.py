@@ -7,7 +7,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tacit.connectors.kafka.backlog import MOST, PATIENCE, Backlog, Messages
+from tacit.connectors.kafka.backlog import IDLE_SECONDS, MOST, Backlog, Messages
 
 PARTS = [("t", 0), ("t", 1), ("u", 0)]
 
@@ -46,7 +46,7 @@ def test_a_backlog_loses_nothing_and_makes_a_batch_again_as_it_was(
         for place in order.sample(PARTS, 3):
             bring(again, place, logs[place], batch.before.get(place, 0), len(logs[place]))
             again.end(place, len(logs[place]), 0.0)
-        assert again.reached(batch.after)
+        assert again.has_reached(batch.after)
         assert again.take_until(batch.after).messages == batch.messages
 
 
@@ -63,8 +63,8 @@ def test_a_partition_that_says_nothing_is_waited_for_only_so_long() -> None:
     backlog = Backlog({})
     backlog.assign(PARTS[:2], 100.0)
     bring(backlog, PARTS[0], [1, 2, 3], 0, 3)
-    assert not len(backlog.take(100.0 + PATIENCE - 0.1).messages)
-    assert len(backlog.take(100.0 + PATIENCE + 0.1).messages) == 3
+    assert not len(backlog.take(100.0 + IDLE_SECONDS - 0.1).messages)
+    assert len(backlog.take(100.0 + IDLE_SECONDS + 0.1).messages) == 3
 
 
 def test_messages_wait_until_no_partition_can_bring_earlier_ones() -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tacit.connectors.files import open_source
-from tacit.connectors.mqtt.address import DEFAULT_TOPIC, PASSWORD, read_inward, read_outward
-from tacit.connectors.mqtt.answer_messages import topic_of
+from tacit.connectors.mqtt.address import DEFAULT_TOPIC, PASSWORD, parse_sink_url, parse_source_url
+from tacit.connectors.mqtt.answer_messages import format_topic
 from tacit.connectors.openers import open_resumable_sink
 from tacit.errors import SinkError, SourceError
 
@@ -20,49 +20,49 @@ COLUMNS = "columns=ts:time,speed:number"
 
 def test_a_url_says_broker_user_topics_and_options(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("swordfish\n")
-    address, inward = read_inward(
+    address, options = parse_source_url(
         f"mqtt://al%40ice@broker.example:1884/taxis/+/gps/#?payload=cbor&subject=topic:2&{COLUMNS}"
         f"&qos=0&client=me&receive=100&session=2 d&largest=5000&keepalive=1 min"
         f"&password_file={tmp_path}/secret"
     )
     assert (address.host, address.port, address.client) == ("broker.example", 1884, "me")
     assert (address.user, address.password, address.keepalive) == ("al@ice", "swordfish", 60)
-    assert inward.topics == "taxis/+/gps/#"
-    assert (inward.payload, inward.levels, inward.subject) == ("cbor", {"subject": 2}, None)
-    assert inward.columns == {"ts": "time", "speed": "number"}
-    assert (inward.qos, inward.receive, inward.session) == (0, 100, 2 * 86_400)
-    assert inward.largest == 5000
+    assert options.topics == "taxis/+/gps/#"
+    assert (options.payload, options.levels, options.subject) == ("cbor", {"subject": 2}, None)
+    assert options.columns == {"ts": "time", "speed": "number"}
+    assert (options.qos, options.receive, options.session) == (0, 100, 2 * 86_400)
+    assert options.largest == 5000
 
 
 def test_what_is_not_said_has_defaults() -> None:
-    address, inward = read_inward("mqtt://host/a")
+    address, options = parse_source_url("mqtt://host/a")
     assert (address.place, address.user, address.tls) == ("mqtt://host:1883", None, None)
-    assert (inward.qos, inward.receive, inward.payload) == (1, 65_535, "json")
-    again, _ = read_inward("mqtt://host/a")
-    other, _ = read_inward("mqtt://host/b")
+    assert (options.qos, options.receive, options.payload) == (1, 65_535, "json")
+    again, _ = parse_source_url("mqtt://host/a")
+    other, _ = parse_source_url("mqtt://host/b")
     assert address.client == again.client != other.client
-    secure, outward = read_outward("mqtts://[::1]")
+    secure, sink = parse_sink_url("mqtts://[::1]")
     assert (secure.place, secure.tls is not None) == ("mqtts://[::1]:8883", True)
-    assert (outward.topic, outward.per_answer, outward.retain) == (DEFAULT_TOPIC, False, False)
+    assert (sink.topic, sink.per_answer, sink.retain) == (DEFAULT_TOPIC, False, False)
 
 
 def test_levels_can_be_named_and_a_shared_group_is_none_of_them() -> None:
-    _, inward = read_inward("mqtt://host/$share/group/city/{taxi}/{what}?subject=topic:2")
-    assert inward.topics == "$share/group/city/+/+"
-    assert inward.levels == {"taxi": 2, "what": 3, "subject": 2}
+    _, options = parse_source_url("mqtt://host/$share/group/city/{taxi}/{what}?subject=topic:2")
+    assert options.topics == "$share/group/city/+/+"
+    assert options.levels == {"taxi": 2, "what": 3, "subject": 2}
 
 
 def test_the_password_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PASSWORD, "swordfish")
-    assert read_inward("mqtt://alice@host/a")[0].password == "swordfish"
-    assert read_inward("mqtt://host/a")[0].password is None
+    assert parse_source_url("mqtt://alice@host/a")[0].password == "swordfish"
+    assert parse_source_url("mqtt://host/a")[0].password is None
 
 
 def test_a_password_is_shown_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PASSWORD, "swordfish")
-    address, inward = read_inward(f"mqtt://alice@host/a?{COLUMNS}")
+    address, options = parse_source_url(f"mqtt://alice@host/a?{COLUMNS}")
     source = open_source(f"mqtt://alice@host/a?{COLUMNS}")
-    shown = f"{address} {inward} {source} {source.name} {vars(source)}"
+    shown = f"{address} {options} {source} {source.name} {vars(source)}"
     assert "swordfish" not in shown
     assert "alice" not in source.name
 
@@ -136,11 +136,11 @@ def test_a_mistake_in_an_outlets_url_says_what_is_expected(rest: str, message: s
 
 def test_no_name_reaches_beyond_its_level_of_a_topic() -> None:
     names = {"consumer": "a/b", "query": "+#\0%", "subject": "$x ü"}
-    assert topic_of("t/{consumer}/{query}/{subject}", names) == "t/a%2Fb/%2B%23%00%25/%24x ü"
+    assert format_topic("t/{consumer}/{query}/{subject}", names) == "t/a%2Fb/%2B%23%00%25/%24x ü"
 
 
 def test_addresses_are_frozen() -> None:
-    address, _ = read_inward("mqtt://host/a")
+    address, _ = parse_source_url("mqtt://host/a")
     with pytest.raises(dataclasses.FrozenInstanceError):
         address.password = "x"  # type: ignore[misc]
 

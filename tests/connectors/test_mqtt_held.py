@@ -50,7 +50,7 @@ class Broker:
 
     def send(self, sent: Sent, *, again: bool) -> None:
         """A message reaches its receiver, and must be new to it if it is taken."""
-        count = self.held.arrived(sent.number, sent.content, again=again)
+        count = self.held.add(sent.number, sent.content, again=again)
         if count:
             assert sent.content not in self.taken.values(), "a repetition was taken"
             self.taken[count] = sent.content
@@ -62,7 +62,7 @@ class Broker:
 
     def receive(self, *, lost: bool) -> None:
         """The receiver acknowledges what it may; perhaps in vain."""
-        data = self.held.acknowledgements()
+        data = self.held.take_acknowledgements()
         for kind, length, number in struct.iter_unpack(">BBH", data):
             assert (kind, length) == (0x40, 2)
             (sent,) = [one for one in self.flight if one.number == number]
@@ -75,7 +75,7 @@ class Broker:
     def reconnect(self) -> None:
         """Send again what was not acknowledged, in order."""
         self.unsent.clear()
-        self.held.connected(resumed=True)
+        self.held.on_connect(resumed=True)
         for sent in self.flight:
             self.send(sent, again=True)
 
@@ -91,7 +91,7 @@ def test_messages_count_once_and_are_acknowledged_once_safe(
     steps: list[str], data: st.DataObject
 ) -> None:
     held = UnacknowledgedMessages()
-    held.connected(resumed=False)
+    held.on_connect(resumed=False)
     broker = Broker(held)
     for step in steps:
         if step in ("publish", "lose"):
@@ -114,28 +114,28 @@ def test_messages_count_once_and_are_acknowledged_once_safe(
 
 def test_a_new_message_under_an_old_number_is_taken_though_it_is_the_same() -> None:
     held = UnacknowledgedMessages()
-    held.connected(resumed=False)
-    assert held.arrived(1, 7, again=False) == 1
+    held.on_connect(resumed=False)
+    assert held.add(1, 7, again=False) == 1
     held.settle(1)
-    assert held.acknowledgements() == b"\x40\x02\0\1"
-    assert held.arrived(1, 7, again=False) == 2
-    held.connected(resumed=True)
-    assert held.arrived(1, 7, again=False) == 3
+    assert held.take_acknowledgements() == b"\x40\x02\0\1"
+    assert held.add(1, 7, again=False) == 2
+    held.on_connect(resumed=True)
+    assert held.add(1, 7, again=False) == 3
 
 
 def test_a_broker_that_lost_the_session_is_sent_nothing_of_it() -> None:
     held = UnacknowledgedMessages()
-    held.connected(resumed=False)
-    held.arrived(1, 7, again=False)
-    held.connected(resumed=False)
+    held.on_connect(resumed=False)
+    held.add(1, 7, again=False)
+    held.on_connect(resumed=False)
     held.settle(1)
-    assert held.acknowledgements() == b""
-    assert held.arrived(1, 7, again=True) == 2
+    assert held.take_acknowledgements() == b""
+    assert held.add(1, 7, again=True) == 2
 
 
 def test_messages_that_need_no_acknowledgement_only_count() -> None:
     held = UnacknowledgedMessages()
-    held.connected(resumed=False)
-    assert [held.arrived(0, 5, again=False) for _ in range(3)] == [1, 2, 3]
+    held.on_connect(resumed=False)
+    assert [held.add(0, 5, again=False) for _ in range(3)] == [1, 2, 3]
     held.settle(3)
-    assert held.acknowledgements() == b""
+    assert held.take_acknowledgements() == b""

@@ -227,7 +227,7 @@ def test_a_refused_outlet_says_so_without_its_password(
 def test_a_broker_that_acknowledges_nothing_is_tried_again_on_another_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(mqtt_sink, "_PATIENCE", 0.5)
+    monkeypatch.setattr(mqtt_sink, "_TIMEOUT", 0.5)
     accepted = []
     with socket.create_server(("127.0.0.1", 0)) as server:
 

@@ -66,7 +66,7 @@ class Reading:
     def __init__(self, source: MqttSource, columns: Sequence[str] = ("n",)) -> None:
         self.source = source
         self.batches: list[Batch] = []
-        self._flow = source.batches(columns, ["subject"], TYPES)
+        self._reader = source.batches(columns, ["subject"], TYPES)
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -80,7 +80,7 @@ class Reading:
 
     def step(self) -> Batch:
         """The next batch."""
-        self.batches.append(next(self._flow))
+        self.batches.append(next(self._reader))
         return self.batches[-1]
 
     def until(self, count: int, *, acknowledge: bool = False) -> None:
@@ -107,7 +107,7 @@ class Reading:
 
     def close(self) -> None:
         """Read no more."""
-        self._flow.close()  # type: ignore[attr-defined]
+        self._reader.close()  # type: ignore[attr-defined]
 
 
 def listening(flow: Reading) -> float:
@@ -235,7 +235,10 @@ def test_the_broker_restarts_and_nothing_is_lost_or_doubled(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "tacit.mqtt")
-    with Mosquitto(tmp_path) as broker, reading(opened(broker, f"a?{COLUMNS}")) as flow:
+    with (
+        Mosquitto(tmp_path) as broker,
+        reading(opened(broker, f"a?{COLUMNS}")) as flow,
+    ):
         with Peer(broker.port) as publisher:
             publisher.publish(numbered("a", range(50)))
             flow.until(50)
@@ -268,7 +271,10 @@ def test_the_broker_restarts_and_nothing_is_lost_or_doubled(
 def test_a_broker_that_forgot_the_session_is_told_and_gone_on_with(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with Mosquitto(tmp_path) as broker, reading(opened(broker, f"a?{COLUMNS}")) as flow:
+    with (
+        Mosquitto(tmp_path) as broker,
+        reading(opened(broker, f"a?{COLUMNS}")) as flow,
+    ):
         with Peer(broker.port) as publisher:
             publisher.publish(numbered("a", range(5)))
         flow.until(5)
@@ -415,7 +421,7 @@ def test_rows_that_were_counted_and_never_come_again_hold_nothing(
             position = next(batch.token for batch in flow.batches if batch.table.num_rows)
             flow.settle()
         token = json.loads(json.dumps(position))
-        assert BatchRange.read(token).rows.tolist() == [2, 1]
+        assert BatchRange.from_json(token).rows.tolist() == [2, 1]
         source.resume(token)
         with reading(source) as flow:
             publisher.publish(numbered(topic, [4]))
@@ -456,13 +462,13 @@ def test_memory_is_bounded_while_nobody_reads(
         publisher.publish([(topic, payload)] * 3000, qos=0)
         publisher.publish([(topic, payload)] * 300)
         time.sleep(0.5)
-        assert waiting._came - waiting._taken < 100_000 + 512 * 11_000
+        assert waiting._received - waiting._taken < 100_000 + 512 * 11_000
         assert len(waiting._inbox) < 600
         deadline = time.monotonic() + PATIENCE
         while flow.batches[-1].table.num_rows or len(flow.rows) < 300:
             flow.step()
             assert time.monotonic() < deadline
-        assert waiting.full() is False
+        assert waiting.is_full() is False
         publisher.publish(numbered(topic, [7]))
         until(lambda: bool(flow.step()) and flow.numbers[-1:] == [7], "gone on")
 
@@ -471,7 +477,10 @@ def test_two_runs_under_one_name_are_told(
     broker: Mosquitto, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = f"{topic}?{COLUMNS}"
-    with reading(opened(broker, url)), reading(opened(broker, url)) as second:
+    with (
+        reading(opened(broker, url)),
+        reading(opened(broker, url)) as second,
+    ):
         until(lambda: bool(second.step()) and "Give each run a name" in caplog.text, "told")
 
 

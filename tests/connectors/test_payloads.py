@@ -18,9 +18,9 @@ from tacit.connectors.jsonlines import ParsedItems
 from tacit.connectors.payloads import (
     Coding,
     PayloadParser,
-    read_coding,
-    read_types,
-    sample_types,
+    infer_sample_types,
+    parse_coding,
+    parse_types,
 )
 from tacit.events.columntypes import convert_text
 from tacit.events.streams import ColumnType, Stream
@@ -102,13 +102,13 @@ def test_json_may_be_spread_over_lines() -> None:
 
 def test_good_arrays_are_read_together(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
-    exploded = PayloadParser._exploded
+    exploded = PayloadParser._explode
 
     def count(self: PayloadParser, arrays: Any) -> Any:
         calls.append(len(arrays))
         return exploded(self, arrays)
 
-    monkeypatch.setattr(PayloadParser, "_exploded", count)
+    monkeypatch.setattr(PayloadParser, "_explode", count)
     parsed = parse([b'[{"n": 1}, {"n": 2, "x": 3}]', b"[]", b'{"n": 3}', b'[{"n": 4}]'])
     assert found(parsed) == expected([[{"n": 1}, {"n": 2, "x": 3}], [], {"n": 3}, [{"n": 4}]])
     assert calls == [3]
@@ -120,7 +120,7 @@ def test_what_does_not_fit_its_column_is_null_and_the_rest_is_kept() -> None:
         ("json", [json.dumps(row).encode() for row in odd]),
         ("cbor", [cbor2.dumps(row) for row in odd]),
     ):
-        frame = parse(payloads, read_coding(coding)).frame
+        frame = parse(payloads, parse_coding(coding)).frame
         assert frame["n"].to_list() == [None, 5, 6]
         assert frame["x"].to_list() == [1, None, None]
         assert frame["s"].to_list() == [None, None, "7"]
@@ -189,7 +189,12 @@ def test_a_sample_shows_the_types_of_columns(tmp_path: Path, name: str) -> None:
         frame.write_csv(path)
     else:
         frame.write_ndjson(path)
-    assert sample_types(str(path)) == {"n": "number", "s": "text", "b": "boolean", "t": "time"}
+    assert infer_sample_types(str(path)) == {
+        "n": "number",
+        "s": "text",
+        "b": "boolean",
+        "t": "time",
+    }
 
 
 @pytest.mark.parametrize(
@@ -203,4 +208,4 @@ def test_a_sample_shows_the_types_of_columns(tmp_path: Path, name: str) -> None:
 )
 def test_mistakes_in_columns_are_told(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        read_types(text)
+        parse_types(text)

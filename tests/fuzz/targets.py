@@ -20,7 +20,7 @@ from tacit.connectors.csv import CsvSource
 from tacit.connectors.files import open_source
 from tacit.connectors.jsonlines import JsonLinesSource
 from tacit.connectors.kafka import address as kafka
-from tacit.connectors.kafka.source import key_text
+from tacit.connectors.kafka.source import decode_key
 from tacit.connectors.mqtt import address as mqtt
 from tacit.connectors.mqtt.messages import BatchRange, Message, MessageRows
 from tacit.connectors.payloads import Coding, PayloadParser
@@ -78,25 +78,25 @@ def fuzz_parquet(data: bytes) -> None:
 def fuzz_mqtt(data: bytes) -> None:
     """A topic and what a checkpoint keeps of messages; the address of a broker."""
     text = data.decode(errors="replace")
-    _, inward = mqtt.read_inward("mqtt://host/taxis/{subject}/#?columns=time:time")
+    _, inward = mqtt.parse_source_url("mqtt://host/taxis/{subject}/#?columns=time:time")
     rows = MessageRows(inward, [*COLUMNS, "topic"], ["subject"])
     table, origin, _ = rows.read([Message(1, 1, False, text, b'{"kind": "x"}')])
     assert table.num_rows == len(origin) == 1
     TYPES.convert(table)
     for attempt in (
-        lambda: mqtt.read_inward("mqtt://" + text),
-        lambda: mqtt.read_outward("mqtt://host/" + text),
-        lambda: BatchRange.read({"after": 0, "messages": text, "rows": None}),
+        lambda: mqtt.parse_source_url("mqtt://" + text),
+        lambda: mqtt.parse_sink_url("mqtt://host/" + text),
+        lambda: BatchRange.from_json({"after": 0, "messages": text, "rows": None}),
     ):
         _refusable(attempt)
 
 
 def fuzz_kafka(data: bytes) -> None:
     """A message's key; the address of brokers."""
-    text = key_text(data)
+    text = decode_key(data)
     assert text is None or text.encode() is not None
-    _refusable(lambda: kafka.read_inward("kafka://" + data.decode(errors="replace")))
-    _refusable(lambda: kafka.read_outward("kafka://" + data.decode(errors="replace")))
+    _refusable(lambda: kafka.parse_source_url("kafka://" + data.decode(errors="replace")))
+    _refusable(lambda: kafka.parse_sink_url("kafka://" + data.decode(errors="replace")))
 
 
 def fuzz_values(data: bytes) -> None:

@@ -303,11 +303,11 @@ def test_the_session_of_a_run_is_not_taken_over(
     from paho.mqtt.client import Client, MQTTv5
     from paho.mqtt.enums import CallbackAPIVersion
 
-    from tacit.connectors.mqtt.address import read_inward
+    from tacit.connectors.mqtt.address import parse_source_url
 
     monkeypatch.setenv("TACIT_MQTT_PASSWORD", "secret")
     url = f"mqtt://anna@127.0.0.1:{broker.port}/taxis/{{who}}?{COLUMNS}"
-    address, _ = read_inward(url)
+    address, _ = parse_source_url(url)
     lost: list[Any] = []
     client = Client(CallbackAPIVersion.VERSION2, client_id=address.client, protocol=MQTTv5)
     client.username_pw_set("anna", "secret")

@@ -58,7 +58,7 @@ def run_demo(out: Path, taxis: int, days: float, seed: int) -> None:
     """Generate trips, plan, run with protection, and show the answers next to the truth."""
     from tacit.cli.demo_tables import compare_answers, join_truth, show_morning
     from tacit.cli.sources import write_answers
-    from tacit.connectors.appending_sink import failing
+    from tacit.connectors.appending_sink import translate_errors
     from tacit.engines.local import survey
     from tacit.insight.audit import audit
     from tacit.insight.curve import curve
@@ -67,7 +67,7 @@ def run_demo(out: Path, taxis: int, days: float, seed: int) -> None:
     from tacit.planning.planner import make_plan
 
     console = _open_console()
-    with failing(str(out)):
+    with translate_errors(str(out)):
         out.mkdir(parents=True, exist_ok=True)
         _check_writable(out)
     spec = _write_spec(out / "taxi.yaml")

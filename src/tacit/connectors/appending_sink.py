@@ -72,7 +72,7 @@ class AppendingSink(Sink):
     def recover(self, position: Any) -> None:
         """Begin where the last remembered delivery ended."""
         self._position = position
-        with failing(self.name):
+        with translate_errors(self.name):
             self._reopen()
 
     def is_missing(self, release: int, position: Any) -> bool:  # noqa: ARG002
@@ -85,16 +85,16 @@ class AppendingSink(Sink):
     def deliver(self, batch: ReleaseBatch) -> dict[str, Any]:
         """Put the answers behind those of the release before, and on the disk."""
         columns = list(batch.table.schema.names)
-        with failing(self.name):
+        with translate_errors(self.name):
             file = self._reopen()
-            offset = self._end(file, batch.table)
+            offset = self._find_end(file, batch.table)
             file.truncate(offset)
             file.seek(offset)
-            for text in self._texts(batch.table, header=offset == 0):
+            for text in self._encode_texts(batch.table, header=offset == 0):
                 _write(file, text)
             os.fsync(file.fileno())
             end = file.tell()
-            self._position = {"offset": end, "seal": _seal(file, end), "columns": columns}
+            self._position = {"offset": end, "seal": _hash_tail(file, end), "columns": columns}
         return self._position
 
     def close(self) -> None:
@@ -105,12 +105,12 @@ class AppendingSink(Sink):
 
     def _reopen(self) -> io.FileIO:
         """The file under the name, which may be another than before."""
-        if self._file is not None and _same(self._file, self._path):
+        if self._file is not None and _is_same_file(self._file, self._path):
             return self._file
         self.close()
         fresh = not self._path.exists()
         file = open_locked(self._path, self.name)
-        if not _same(file, self._path):
+        if not _is_same_file(file, self._path):
             file.close()
             raise UnreachableError(f"{self.name} was moved away just now. It is tried again")
         if fresh:
@@ -118,24 +118,24 @@ class AppendingSink(Sink):
         self._file = file
         return file
 
-    def _end(self, file: io.FileIO, table: pa.Table) -> int:
+    def _find_end(self, file: io.FileIO, table: pa.Table) -> int:
         """Where the deliveries before end: 0 in a file that none of them is in."""
         last = self._position
-        if last is not None and _seal(file, last["offset"]) == last["seal"]:
+        if last is not None and _hash_tail(file, last["offset"]) == last["seal"]:
             if self._header is not None and last["columns"] != table.schema.names:
                 raise SinkError(
                     f"{self.name} has the columns {', '.join(last['columns'])}; answers now have "
                     f"{', '.join(table.schema.names)}. Move it away, and a new file is begun"
                 )
             offset = int(last["offset"])
-            if not self._goes_on(file, offset, table):
+            if not self._can_continue(file, offset, table):
                 raise SinkError(
                     f"{self.name} holds answers that the ledger does not know: was an older ledger "
                     "restored? What is released now is noise drawn again. Move the file away, and "
                     "a new one is begun"
                 )
             return offset
-        if not self._goes_on(file, 0, table):
+        if not self._can_continue(file, 0, table):
             what = "holds something else" if last is None else "was changed by others"
             raise SinkError(
                 f"{self.name} is there and {what}; choose another name, or move it away, and a new "
@@ -145,12 +145,12 @@ class AppendingSink(Sink):
             log.warning("%s was moved away or emptied; a new file is begun", self.name)
         return 0
 
-    def _goes_on(self, file: io.FileIO, offset: int, table: pa.Table) -> bool:
+    def _can_continue(self, file: io.FileIO, offset: int, table: pa.Table) -> bool:
         """Whether what stands there can be a delivery of these answers that was cut off."""
         if os.fstat(file.fileno()).st_size <= offset:
             return True
         file.seek(offset)
-        for text in self._texts(table, header=offset == 0):
+        for text in self._encode_texts(table, header=offset == 0):
             found = file.read(len(text))
             if found != text:
                 # Where the power failed there may be zeros in place of what was written.
@@ -158,7 +158,7 @@ class AppendingSink(Sink):
                 return text.startswith(written) and not file.read().strip(b"\0")
         return not file.read(1)
 
-    def _texts(self, table: pa.Table, *, header: bool) -> Iterator[bytes]:
+    def _encode_texts(self, table: pa.Table, *, header: bool) -> Iterator[bytes]:
         text = io.BytesIO()
         writer = TextWriter(
             text, table.schema, self._lines, self._header if header else None, self._codec
@@ -173,17 +173,17 @@ class AppendingSink(Sink):
 
 
 @contextlib.contextmanager
-def failing(name: str) -> Iterator[None]:
+def translate_errors(name: str) -> Iterator[None]:
     """Say of a failed write what to do; what may pass by itself is to be tried again."""
     try:
         yield
     except OSError as error:
-        raise explained(name, error) from error
+        raise explain_error(name, error) from error
     except (pa.ArrowException, pl.exceptions.PolarsError) as error:
         raise SinkError(f"{name} cannot be written: {type(error).__name__}") from error
 
 
-def explained(name: str, error: OSError) -> SinkError:
+def explain_error(name: str, error: OSError) -> SinkError:
     """What a failed write means for a delivery."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return UnreachableError(f"{name}: the disk is full; free some space. It is tried again")
@@ -219,14 +219,14 @@ def open_locked(path: Path, name: str) -> io.FileIO:
     return file
 
 
-def _same(file: io.FileIO, path: Path) -> bool:
+def _is_same_file(file: io.FileIO, path: Path) -> bool:
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:
         return False
 
 
-def _seal(file: io.FileIO, offset: int) -> str:
+def _hash_tail(file: io.FileIO, offset: int) -> str:
     """A digest of the bytes that end there, or of what there is of them."""
     start = max(0, offset - _SEAL)
     return hashlib.sha256(os.pread(file.fileno(), offset - start, start)).hexdigest()

@@ -58,7 +58,7 @@ class CsvSource(Source):
             first = next((b for b in _blocks(self._pieces, self.name) if len(b.starts)), None)
             if first is None:
                 raise EmptySourceError(f"{self.name} is empty: a CSV file begins with a header")
-            self._names = header(self.name, first)
+            self._names = parse_header(self.name, first)
         return pa.schema([(name, pa.string()) for name in self._names])
 
     def resume(self, token: Any) -> None:
@@ -72,7 +72,7 @@ class CsvSource(Source):
         if begin is None:
             blocks = _without_header(_blocks(self._pieces, self.name))
         else:
-            blocks = _blocks(self._pieces.since(begin["offset"]), self.name, begin["line"])
+            blocks = _blocks(self._pieces.read_from(begin["offset"]), self.name, begin["line"])
         for number, block in enumerate(blocks):
             if number and self._pieces.seekable:
                 begin = {"offset": block.offset, "line": block.line}
@@ -174,7 +174,7 @@ class CsvParser:
         return Rejected(int(block.lines[number]), reason, raw)
 
 
-def header(source: str, block: CsvBlock) -> list[str]:
+def parse_header(source: str, block: CsvBlock) -> list[str]:
     """The names on a file's first line."""
     record = block.record(0)
     if not _is_utf8(record) or b"\0" in record:
@@ -188,12 +188,12 @@ def header(source: str, block: CsvBlock) -> list[str]:
     return names
 
 
-def headless(block: CsvBlock) -> CsvBlock:
+def drop_header(block: CsvBlock) -> CsvBlock:
     """A block without its first line."""
     return block._replace(starts=block.starts[1:], fields=block.fields[1:], lines=block.lines[1:])
 
 
-def cut_block(
+def split_block(
     data: bytes, line: int, position: int, *, last: bool
 ) -> tuple[CsvBlock | None, bytes, int]:
     """The whole lines in `data`, which ends at `position`; what is left over, and its line."""
@@ -218,7 +218,7 @@ def _is_utf8(data: bytes) -> bool:
 def _without_header(blocks: Iterator[CsvBlock]) -> Iterator[CsvBlock]:
     for block in blocks:
         if len(block.starts):
-            yield headless(block)
+            yield drop_header(block)
             break
         yield block
     yield from blocks
@@ -229,12 +229,12 @@ def _blocks(pieces: Iterable[FilePiece], name: str, line: int = 1) -> Iterator[C
     rest = b""
     position = 0
     for data, position in pieces:
-        block, rest, line = cut_block(rest + data, line, position, last=False)
+        block, rest, line = split_block(rest + data, line, position, last=False)
         if block is not None:
             yield block
         if len(rest) > LONGEST_LINE:
             raise SourceError(f"{name} has a line of more than {LONGEST_LINE >> 20} MiB")
-    block, _, _ = cut_block(rest, line, position, last=True)
+    block, _, _ = split_block(rest, line, position, last=True)
     if block is not None:
         yield block
 

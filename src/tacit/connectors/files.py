@@ -48,10 +48,10 @@ def open_source(name: str | os.PathLike[str]) -> Source:
         raise SourceError("expected a path, a URL, or - for JSON lines on standard input")
     path = Path(text)
     if path.is_dir():
-        found = [part for part in path.iterdir() if part.is_file() and kind_of(part)]
-        return _one_or_many(text, found)
+        found = [part for part in path.iterdir() if part.is_file() and find_kind(part)]
+        return _open_files(text, found)
     if not path.exists() and glob.has_magic(text):
-        return _one_or_many(text, [Path(part) for part in glob.glob(text, recursive=True)])
+        return _open_files(text, [Path(part) for part in glob.glob(text, recursive=True)])
     return open_file(path)
 
 
@@ -105,14 +105,14 @@ class ManySource(Source):
                 source.resume(begin["at"])
                 begin = None
             position = before
-            for batch in read_alike(source, self.schema(), columns, keys):
+            for batch in read_unified(source, self.schema(), columns, keys):
                 position = before + batch.position
                 token = {"file": source.name, "at": batch.token}
                 yield replace(batch, position=position, token=token)
             before = position if source.total is None else before + source.total
 
 
-def read_alike(
+def read_unified(
     source: Source, schema: pa.Schema, columns: Sequence[str], keys: Sequence[str]
 ) -> Iterator[Batch]:
     """The rows of one of several files, with the types of the first; none of an empty one."""
@@ -124,10 +124,10 @@ def read_alike(
         if source.textual:
             yield batch
         else:
-            yield replace(batch, table=_agree(batch.table, schema, keys, source.name))
+            yield replace(batch, table=_unify_types(batch.table, schema, keys, source.name))
 
 
-def _agree(
+def _unify_types(
     table: pa.RecordBatch, schema: pa.Schema, keys: Sequence[str], name: str
 ) -> pa.RecordBatch:
     """Give numbers and times of a later file the types of the first file.
@@ -159,10 +159,10 @@ def _check_key(field: pa.Field, name: str) -> None:
         raise SchemaError(f"{name}: the column '{field.name}': {error}") from error
 
 
-def _one_or_many(name: str, paths: list[Path]) -> Source:
+def _open_files(name: str, paths: list[Path]) -> Source:
     if not paths:
         raise SourceError(f"{name} holds no file to read; expected {', '.join(SUFFIXES)}")
-    kinds = {kind_of(path) for path in paths}
+    kinds = {find_kind(path) for path in paths}
     if len(kinds) > 1:
         raise SourceError(
             f"{name} holds files of several kinds ({', '.join(sorted(kinds))}); "
@@ -187,7 +187,7 @@ def open_file(path: Path) -> Source:
     return _FORMATS[suffix](path)
 
 
-def kind_of(path: Path) -> str:
+def find_kind(path: Path) -> str:
     """What kind of file it is, however it is packed; nothing where it is none that can be read."""
     return _suffix(path).removeprefix(".").partition(".")[0]
 

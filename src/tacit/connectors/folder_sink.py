@@ -7,7 +7,7 @@ import io
 import os
 from pathlib import Path
 
-from tacit.connectors.appending_sink import explained, failing, open_locked
+from tacit.connectors.appending_sink import explain_error, open_locked, translate_errors
 from tacit.connectors.sinks import FileSink
 from tacit.connectors.writers import SUFFIXES
 from tacit.errors import SinkError
@@ -31,9 +31,9 @@ class FolderSink(Sink):
 
     def recover(self, position: None) -> None:  # noqa: ARG002 - the names tell what is there
         """Create and lock the folder, and remove what interrupted deliveries have left."""
-        with failing(self.name):
+        with translate_errors(self.name):
             self._folder.mkdir(exist_ok=True)
-            self._take_folder()
+            self._lock_folder()
             for left in self._folder.glob(f".{'[0-9]' * 12}{self._suffix}.*.partial"):
                 left.unlink(missing_ok=True)
 
@@ -43,8 +43,8 @@ class FolderSink(Sink):
 
     def deliver(self, batch: ReleaseBatch) -> None:
         """Write the release's file and put it on the disk before it gets its name."""
-        with failing(self.name):
-            self._take_folder()
+        with translate_errors(self.name):
+            self._lock_folder()
         name = f"{batch.release:012d}{self._suffix}"
         target = self._folder / name
         if target.exists():
@@ -66,7 +66,7 @@ class FolderSink(Sink):
             self._lock.close()
             self._lock = None
 
-    def _take_folder(self) -> None:
+    def _lock_folder(self) -> None:
         if self._lock is None:
             self._lock = open_locked(self._folder / f"{self._suffix}.lock", self.name)
 
@@ -76,5 +76,5 @@ class FolderSink(Sink):
                 sink.write(batch.table)
         except SinkError as error:
             if isinstance(error.__cause__, OSError):
-                raise explained(str(path), error.__cause__) from error
+                raise explain_error(str(path), error.__cause__) from error
             raise

@@ -19,11 +19,11 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 
 from tacit.connectors import csv, jsonlines
-from tacit.connectors.pieces import BOM, FOREIGN, LONGEST_LINE, PIECE, reading
+from tacit.connectors.pieces import BOM, FOREIGN, LONGEST_LINE, PIECE, translate_read_errors
 from tacit.errors import SourceError
 from tacit.pipeline.sources import Batch, Source, check_columns, encode_keys
 
-_PULSE: Final = 0.1
+_POLL_SECONDS: Final = 0.1
 """Seconds between two looks at a file that does not grow."""
 _GRACE: Final = 1.0
 """Seconds of silence after which a file that was replaced counts as finished."""
@@ -44,24 +44,24 @@ class FollowSource(Source):
     def __init__(self, path: Path) -> None:
         self.name = str(path)
         self._path = path
-        self._lines = _lines(path)
-        self.keyed = isinstance(self._lines, _JsonLines)
+        self._parser = _choose_parser(path)
+        self.keyed = isinstance(self._parser, _JsonLines)
         self._schema = pa.schema([]) if self.keyed else None
         self._token: dict[str, Any] | None = None
 
     def schema(self) -> pa.Schema:
         """The header's names; waits until there is a header."""
         while self._schema is None:
-            with reading(self.name):
-                head = _head(self._path)
+            with translate_read_errors(self.name):
+                head = _read_head(self._path)
             if head.startswith(FOREIGN):
                 raise SourceError(f"{self.name} is UTF-16 text; convert it to UTF-8")
             first = _first_block(head)
             if first is None:
                 log.debug("waiting for the first line of %s", self.name)
-                time.sleep(_PULSE)
+                time.sleep(_POLL_SECONDS)
             else:
-                names = csv.header(self.name, first)
+                names = csv.parse_header(self.name, first)
                 self._schema = pa.schema([(name, pa.string()) for name in names])
         return self._schema
 
@@ -74,41 +74,41 @@ class FollowSource(Source):
         schema = pa.schema([(name, pa.string()) for name in columns])
         empty = encode_keys(pa.RecordBatch.from_pylist([], schema), keys)
         token, self._token = self._token, None
-        file = self._found(token)
+        file = self._find_file(token)
         try:
-            if _head(file.number).startswith(FOREIGN):
+            if _read_head(file.number).startswith(FOREIGN):
                 raise SourceError(f"{self.name} is UTF-16 text; convert it to UTF-8")
-            self._lines.begin(columns, keys, _head(file.number) if file.offset else None)
+            self._parser.begin(columns, keys, _read_head(file.number) if file.offset else None)
             while True:
-                with reading(self.name):
-                    yield from self._until_replaced(file, empty)
+                with translate_read_errors(self.name):
+                    yield from self._read_until_replaced(file, empty)
                 log.info("%s was replaced; going on with the new file", self.name)
                 file.close()
-                file = self._opened()
-                self._lines.begin(columns, keys, None)
+                file = self._open()
+                self._parser.begin(columns, keys, None)
         finally:
             file.close()
 
-    def _until_replaced(self, file: _OpenFile, empty: pa.RecordBatch) -> Iterator[Batch]:
-        silence = time.monotonic()
+    def _read_until_replaced(self, file: _OpenFile, empty: pa.RecordBatch) -> Iterator[Batch]:
+        last_read = time.monotonic()
         while True:
             if file.read():
-                yield from self._whole(file, last=False)
-                silence = time.monotonic()
-            elif file.emptied():
+                yield from self._take_lines(file, last=False)
+                last_read = time.monotonic()
+            elif file.is_emptied():
                 log.warning("%s was emptied; it is read from its beginning", self.name)
                 file.rewind()
-                self._lines.rewind()
-            elif file.replaced(self._path) and time.monotonic() - silence > _GRACE:
-                yield from self._whole(file, last=True)
+                self._parser.rewind()
+            elif file.is_replaced(self._path) and time.monotonic() - last_read > _GRACE:
+                yield from self._take_lines(file, last=True)
                 return
             else:
                 yield Batch(empty, file.line, file.position, self.name, token=file.token())
-                time.sleep(_PULSE)
+                time.sleep(_POLL_SECONDS)
 
-    def _whole(self, file: _OpenFile, *, last: bool) -> Iterator[Batch]:
+    def _take_lines(self, file: _OpenFile, *, last: bool) -> Iterator[Batch]:
         """Batches of the lines that are whole; what is left over waits for more."""
-        batches, rest, line = self._lines.take(file.rest, file.line, file.position, last=last)
+        batches, rest, line = self._parser.take(file.rest, file.line, file.position, last=last)
         for batch in batches:
             token = file.token(batch.token["offset"], batch.token["line"])
             yield replace(batch, position=file.position, source=self.name, token=token)
@@ -116,17 +116,17 @@ class FollowSource(Source):
         if len(rest) > LONGEST_LINE:
             raise SourceError(f"{self.name} has a line of more than {LONGEST_LINE >> 20} MiB")
 
-    def _opened(self) -> _OpenFile:
+    def _open(self) -> _OpenFile:
         """The file under the name, which may be missing for a moment while it is replaced."""
         while True:
-            with reading(self.name), suppress(FileNotFoundError):
+            with translate_read_errors(self.name), suppress(FileNotFoundError):
                 return _OpenFile(self._path)
-            time.sleep(_PULSE)
+            time.sleep(_POLL_SECONDS)
 
-    def _found(self, token: dict[str, Any] | None) -> _OpenFile:
+    def _find_file(self, token: dict[str, Any] | None) -> _OpenFile:
         """The file that a token is of, which may have another name by now."""
         if token is None:
-            return self._opened()
+            return self._open()
         folder = self._path.absolute().parent
         for path in (self._path, *folder.iterdir()):
             with suppress(OSError):
@@ -163,7 +163,7 @@ class _OpenFile:
         self.position += len(data)
         return bool(data)
 
-    def emptied(self) -> bool:
+    def is_emptied(self) -> bool:
         """Whether it is shorter than what was read of it."""
         return os.fstat(self.number).st_size < self.position
 
@@ -171,7 +171,7 @@ class _OpenFile:
         """Read it from its beginning."""
         self.position, self.line, self.rest = 0, 1, b""
 
-    def replaced(self, path: Path) -> bool:
+    def is_replaced(self, path: Path) -> bool:
         """Whether another file has its name."""
         with suppress(FileNotFoundError):
             return path.stat().st_ino != self._inode
@@ -233,7 +233,7 @@ class _JsonLines:
         end = len(data) if last else data.rfind(b"\n") + 1
         if not end:
             return [], data, line
-        batch = jsonlines.json_batch(data[:end], line, self._columns, self._keys)
+        batch = jsonlines.parse_batch(data[:end], line, self._columns, self._keys)
         token = {"offset": position - len(data), "line": line}
         return [replace(batch, token=token)], data[end:], line + data.count(b"\n", 0, end)
 
@@ -262,29 +262,29 @@ class _Csv:
         self, data: bytes, line: int, position: int, *, last: bool
     ) -> tuple[list[Batch], bytes, int]:
         """A batch of all lines that are whole."""
-        block, rest, after = csv.cut_block(data, line, position, last=last)
+        block, rest, after = csv.split_block(data, line, position, last=last)
         if block is None or (self._parser is None and not len(block.starts)):
             return [], rest, after
         token = {"offset": block.offset, "line": block.line}
         if self._parser is None:
-            batch = self._take_header(block).batch(csv.headless(block))
+            batch = self._take_header(block).batch(csv.drop_header(block))
         else:
             batch = self._parser.batch(block)
         return [replace(batch, token=token)], rest, after
 
     def _take_header(self, block: csv.CsvBlock) -> csv.CsvParser:
-        names = csv.header(self._source, block)
+        names = csv.parse_header(self._source, block)
         check_columns(self._source, self._columns, names)
         self._parser = csv.CsvParser(names, self._columns, self._keys)
         return self._parser
 
 
 def _first_block(head: bytes) -> csv.CsvBlock | None:
-    block, _, _ = csv.cut_block(head.removeprefix(BOM), 1, len(head), last=False)
+    block, _, _ = csv.split_block(head.removeprefix(BOM), 1, len(head), last=False)
     return block if block is not None and len(block.starts) else None
 
 
-def _head(place: Path | int) -> bytes:
+def _read_head(place: Path | int) -> bytes:
     """The beginning of a file."""
     if isinstance(place, int):
         return os.pread(place, PIECE, 0)
@@ -292,7 +292,7 @@ def _head(place: Path | int) -> bytes:
         return file.read(PIECE)
 
 
-def _lines(path: Path) -> _Lines:
+def _choose_parser(path: Path) -> _Lines:
     suffix = path.suffix.lower()
     if suffix not in (".jsonl", ".ndjson", ".csv"):
         raise SourceError(

@@ -18,14 +18,14 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from tacit.connectors.files import kind_of, open_file, read_alike
-from tacit.connectors.pieces import reading
+from tacit.connectors.files import find_kind, open_file, read_unified
+from tacit.connectors.pieces import translate_read_errors
 from tacit.errors import SourceError
 from tacit.pipeline.sources import Batch, EmptySourceError, Source, encode_keys
 
-_PULSE: Final = 0.1
+_POLL_SECONDS: Final = 0.1
 """Seconds between two looks at a folder that does not grow."""
-_REST: Final = 10
+_PAUSE_FACTOR: Final = 10
 """So many times as long as a look took, none is taken: a large folder is looked at less often."""
 _UNFINISHED: Final = (".", "_")
 """How names begin while files are written; other endings, as .tmp, are of no kind anyway."""
@@ -51,10 +51,10 @@ class GrowingSource(Source):
         if self._schema is None:
             folder = _Folder(self._path)
             while self._schema is None:
-                name = folder.following()
+                name = folder.next_file()
                 if name is None:
                     log.debug("waiting for the first file in %s", self.name)
-                    time.sleep(_PULSE)
+                    time.sleep(_POLL_SECONDS)
                     continue
                 with suppress(EmptySourceError):
                     first = self._open(name)
@@ -69,11 +69,11 @@ class GrowingSource(Source):
     def read(self, columns: Sequence[str], keys: Sequence[str]) -> Iterator[Batch]:
         """The rows of each file in turn; an empty batch whenever no file came for a moment."""
         taken = 0
-        for batch in self._arriving(columns, keys):
+        for batch in self._read_files(columns, keys):
             taken += batch.table.num_rows
             yield replace(batch, position=taken)
 
-    def _arriving(self, columns: Sequence[str], keys: Sequence[str]) -> Iterator[Batch]:
+    def _read_files(self, columns: Sequence[str], keys: Sequence[str]) -> Iterator[Batch]:
         known = self.schema()
         schema = pa.schema(
             [(name, pa.string() if self.keyed else known.field(name).type) for name in columns]
@@ -82,17 +82,17 @@ class GrowingSource(Source):
         begin, self._begin = self._begin, None
         folder = _Folder(self._path, begin)
         if begin is not None and "file" in begin:
-            yield from self._rest(begin, columns, keys)
+            yield from self._read_rest(begin, columns, keys)
         while True:
-            name = folder.following()
+            name = folder.next_file()
             if name is not None:
                 yield from self._rows(self._open(name), columns, keys)
             else:
                 token = {"after": folder.last} if folder.last else None
                 yield Batch(empty, 1, 0, self.name, token=token)
-                time.sleep(_PULSE)
+                time.sleep(_POLL_SECONDS)
 
-    def _rest(
+    def _read_rest(
         self, begin: dict[str, Any], columns: Sequence[str], keys: Sequence[str]
     ) -> Iterator[Batch]:
         """The rows of the file that was being read."""
@@ -107,16 +107,16 @@ class GrowingSource(Source):
 
     def _rows(self, source: Source, columns: Sequence[str], keys: Sequence[str]) -> Iterator[Batch]:
         path = Path(source.name)
-        with reading(source.name):
+        with translate_read_errors(source.name):
             size = path.stat().st_size
-        for batch in read_alike(source, self.schema(), columns, keys):
+        for batch in read_unified(source, self.schema(), columns, keys):
             token = {"file": path.name, "size": size, "at": batch.token}
             yield replace(batch, token=token)
 
     def _open(self, name: str) -> Source:
         path = self._path / name
-        self._kind = self._kind or kind_of(path)
-        if kind_of(path) != self._kind:
+        self._kind = self._kind or find_kind(path)
+        if find_kind(path) != self._kind:
             raise SourceError(
                 f"{path} is of another kind than the files before it, which are .{self._kind}; "
                 "follow a folder for each kind"
@@ -136,18 +136,18 @@ class _Folder:
         self._waiting: deque[str] = deque()
         self._due = 0.0
 
-    def following(self) -> str | None:
+    def next_file(self) -> str | None:
         """The name of the next file, if it is there."""
         if time.monotonic() >= self._due:
-            self._look()
+            self._list()
         if not self._waiting:
             return None
         self.last = self._waiting.popleft()
         self._known.add(self.last)
         return self.last
 
-    def _look(self) -> None:
-        began = time.monotonic()
+    def _list(self) -> None:
+        started = time.monotonic()
         found = self._names()
         newest = max(found, default="")
         if newest > self.last:
@@ -163,16 +163,16 @@ class _Folder:
                 self._path / name,
                 self.last,
             )
-        self._due = time.monotonic() + _REST * (time.monotonic() - began)
+        self._due = time.monotonic() + _PAUSE_FACTOR * (time.monotonic() - started)
 
     def _names(self) -> set[str]:
         """The files that count."""
-        with reading(str(self._path)), os.scandir(self._path) as entries:
-            return {one.name for one in entries if one.name in self._known or _counts(one)}
+        with translate_read_errors(str(self._path)), os.scandir(self._path) as entries:
+            return {one.name for one in entries if one.name in self._known or _is_ready(one)}
 
 
-def _counts(entry: os.DirEntry[str]) -> bool:
+def _is_ready(entry: os.DirEntry[str]) -> bool:
     """Whether it is a file of a known kind under its final name."""
     if entry.name.startswith(_UNFINISHED):
         return False
-    return bool(kind_of(Path(entry.name))) and entry.is_file()
+    return bool(find_kind(Path(entry.name))) and entry.is_file()

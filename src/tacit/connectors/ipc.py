@@ -20,7 +20,7 @@ class ArrowSource(Source):
     def __init__(self, path: Path) -> None:
         self.path = path
         self.name = str(path)
-        with self._opened(None) as reader:
+        with self._open(None) as reader:
             self._schema = reader.schema
             check_names(self.name, self._schema.names)
             if isinstance(reader, pa.RecordBatchFileReader) and reader.num_record_batches:
@@ -33,7 +33,7 @@ class ArrowSource(Source):
     def read(self, columns: Sequence[str], keys: Sequence[str]) -> Iterator[Batch]:
         """Read these columns batch by batch, as they were written."""
         row = 0
-        with self._opened(columns) as reader:
+        with self._open(columns) as reader:
             for table in _batches(reader):
                 table.validate(full=True)  # offsets and indices are used unchecked from here on
                 batch = encode_keys(table.select(columns), keys)
@@ -44,11 +44,11 @@ class ArrowSource(Source):
         """How many rows the file says it has; an older Arrow does not tell, and one column does."""
         if hasattr(reader, "count_rows"):
             return int(reader.count_rows())
-        with self._opened(self._schema.names[:1]) as narrow:
+        with self._open(self._schema.names[:1]) as narrow:
             return sum(batch.num_rows for batch in _batches(narrow))
 
     @contextmanager
-    def _opened(
+    def _open(
         self, columns: Sequence[str] | None
     ) -> Iterator[pa.RecordBatchFileReader | pa.RecordBatchStreamReader]:
         fields = columns and [self._schema.get_field_index(name) for name in columns]

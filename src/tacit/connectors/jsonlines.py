@@ -46,13 +46,13 @@ class JsonLinesSource(Source):
 
     def schema(self) -> pa.Schema:
         """None: objects name their own columns. Raises EmptySourceError if there are no objects."""
-        if not self._pieces.head().strip():
+        if not self._pieces.peek().strip():
             raise EmptySourceError(f"{self.name} is empty: it holds no tuple")
         return pa.schema([])
 
     def first_keys(self) -> list[str]:
         """The keys of the objects on the first lines."""
-        lines = self._pieces.head().split(b"\n", _SAMPLE)[:_SAMPLE]
+        lines = self._pieces.peek().split(b"\n", _SAMPLE)[:_SAMPLE]
         rows = [row for row in map(_load, lines) if isinstance(row, dict)]
         return list(dict.fromkeys(key for row in rows for key in row))
 
@@ -63,16 +63,16 @@ class JsonLinesSource(Source):
     def read(self, columns: Sequence[str], keys: Sequence[str]) -> Iterator[Batch]:
         """Parse block by block; missing keys are null, other keys are ignored."""
         begin, self._begin = self._begin, None
-        pieces = self._pieces if begin is None else self._pieces.since(begin["offset"])
+        pieces = self._pieces if begin is None else self._pieces.read_from(begin["offset"])
         line = 1 if begin is None else begin["line"]
         for block, position, after in blocks(pieces, self.name):
-            batch = json_batch(block, line, columns, keys)
+            batch = parse_batch(block, line, columns, keys)
             yield replace(batch, position=position, source=self.name, token=begin)
             line += block.count(b"\n")
             begin = {"offset": after, "line": line} if self._pieces.seekable else None
 
 
-def json_batch(block: bytes, line: int, columns: Sequence[str], keys: Sequence[str]) -> Batch:
+def parse_batch(block: bytes, line: int, columns: Sequence[str], keys: Sequence[str]) -> Batch:
     """The rows of a block that begins with this line; its place is for the caller to say."""
     frame, places, rejected = parse_block(block, line, columns)
     table = frame.select(columns).rechunk().to_arrow()

@@ -15,7 +15,7 @@ from tacit.connectors.files import open_source
 from tacit.connectors.folder_sink import FolderSink
 from tacit.connectors.pieces import CODECS
 from tacit.connectors.placeholders import FileTemplate, has_placeholders
-from tacit.connectors.sinks import FileSink, StandardOutput, TableSink, writer_for
+from tacit.connectors.sinks import FileSink, StandardOutput, TableSink, choose_writer
 from tacit.connectors.template_sinks import ResumableTemplateSink, TemplateSink
 from tacit.connectors.writers import SUFFIXES, csv_header, csv_lines, json_lines
 from tacit.errors import SinkError
@@ -63,7 +63,7 @@ def open_sink(
     text = os.fspath(target)
     if text == "-":
         return StandardOutput()
-    writer = writer_for(Path(text))
+    writer = choose_writer(Path(text))
     if not has_placeholders(text):
         return FileSink(Path(text), writer, schema)
     template = FileTemplate(text)

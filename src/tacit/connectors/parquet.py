@@ -34,7 +34,7 @@ class ParquetSource(Source):
     def __init__(self, path: Path) -> None:
         self.path = path
         self.name = str(path)
-        with self._reading(), pq.ParquetFile(path) as file:
+        with self._translate_errors(), pq.ParquetFile(path) as file:
             stored = file.schema_arrow
             self.total: int = file.metadata.num_rows
             self._groups = [
@@ -66,9 +66,9 @@ class ParquetSource(Source):
             closing(prefetch(self._decode_dictionaries(texts, row), 2)) as dictionaries,
         ):
             streams = [decoded] * bool(others) + [dictionaries] * bool(texts)
-            parts = _side_by_side(streams)
+            parts = _join_columns(streams)
             while row < self.total:
-                with self._reading(row):
+                with self._translate_errors(row):
                     found = next(parts, None)
                     if found is None:
                         raise EOFError
@@ -101,7 +101,7 @@ class ParquetSource(Source):
                 skip = max(0, skip - batch.num_rows)
 
     @contextmanager
-    def _reading(self, row: int | None = None) -> Iterator[None]:
+    def _translate_errors(self, row: int | None = None) -> Iterator[None]:
         """Say of any error which file it is in, and behind which row."""
         try:
             yield
@@ -116,7 +116,7 @@ class ParquetSource(Source):
             ) from error
 
 
-def _side_by_side(streams: Sequence[Iterator[pa.RecordBatch]]) -> Iterator[dict[str, pa.Array]]:
+def _join_columns(streams: Sequence[Iterator[pa.RecordBatch]]) -> Iterator[dict[str, pa.Array]]:
     """Join columns of the same rows from streams that are cut at different rows."""
     heads = [pa.RecordBatch.from_pydict({}) for _ in streams]
     while True:

@@ -26,17 +26,17 @@ Coding: TypeAlias = Literal["json", "cbor"]
 _NO_OBJECT = "not a {} object, nor an array of objects"
 
 
-def read_coding(text: str) -> Coding:
+def parse_coding(text: str) -> Coding:
     """How payloads are written, by name."""
     if text not in get_args(Coding):
         raise ValueError(f"payload is {' or '.join(get_args(Coding))}, not '{text}'")
     return cast("Coding", text)
 
 
-def read_types(text: str) -> dict[str, ColumnType]:
+def parse_types(text: str) -> dict[str, ColumnType]:
     """Columns with their types, such as `ts:time,speed:number`.
 
-    >>> read_types("ts:time,speed:number")
+    >>> parse_types("ts:time,speed:number")
     {'ts': 'time', 'speed': 'number'}
     """
     types: dict[str, ColumnType] = {}
@@ -59,10 +59,10 @@ def declared_types(
     """The types that an address declares: by name, or by a sample file."""
     if columns is not None:
         return columns
-    return {} if sample is None else sample_types(sample)
+    return {} if sample is None else infer_sample_types(sample)
 
 
-def sample_types(path: str) -> dict[str, ColumnType]:
+def infer_sample_types(path: str) -> dict[str, ColumnType]:
     """The types of a file's columns; where it is text, those that fit its first rows."""
     from tacit.connectors.files import open_source
 
@@ -92,13 +92,13 @@ class PayloadParser:
         """The rows of all payloads, in their order."""
         if not payloads or not self._columns:
             return ParsedItems(self.nulls(len(payloads)), np.arange(len(payloads)), [])
-        return self._json(payloads) if self._coding == "json" else self._cbor(payloads)
+        return self._parse_json(payloads) if self._coding == "json" else self._parse_cbor(payloads)
 
     def nulls(self, count: int) -> pl.DataFrame:
         """So many rows that hold nothing."""
         return pl.DataFrame(schema=dict.fromkeys(self._columns, pl.String())).clear(count)
 
-    def _json(self, payloads: Sequence[bytes]) -> ParsedItems:
+    def _parse_json(self, payloads: Sequence[bytes]) -> ParsedItems:
         """Objects and arrays are each read together; each payload is on one line."""
         lines = [payload.strip().replace(b"\n", b" ") for payload in payloads]
         empty = [number for number, line in enumerate(lines) if not line]
@@ -108,7 +108,7 @@ class PayloadParser:
         apart = {*empty, *many}
         single = [number for number in range(len(lines)) if number not in apart]
         objects = parse_objects([lines[number] for number in single], self._columns)
-        arrays = self._arrays([lines[number] for number in many])
+        arrays = self._parse_arrays([lines[number] for number in many])
         origin = np.concatenate(
             [
                 np.array(single, np.int64)[objects.origin],
@@ -122,12 +122,12 @@ class PayloadParser:
         frame = pl.concat([objects.frame, arrays.frame])[order]
         return ParsedItems(frame, origin[order], sorted(rejected))
 
-    def _arrays(self, arrays: Sequence[bytes]) -> ParsedItems:
-        found = salvage(arrays, self._exploded)
+    def _parse_arrays(self, arrays: Sequence[bytes]) -> ParsedItems:
+        found = salvage(arrays, self._explode)
         reason = "not an array of JSON objects with plain values"
         return ParsedItems(found.frame, found.origin, [(bad, reason) for bad in found.failed])
 
-    def _exploded(self, arrays: Sequence[bytes]) -> tuple[pl.DataFrame, NDArray[np.int64]]:
+    def _explode(self, arrays: Sequence[bytes]) -> tuple[pl.DataFrame, NDArray[np.int64]]:
         kind = pl.List(pl.Struct(dict.fromkeys(self._columns, pl.String())))
         lists = pl.Series("rows", arrays, pl.Binary).cast(pl.String).str.json_decode(kind)
         lengths = lists.list.len()
@@ -137,20 +137,20 @@ class PayloadParser:
                 _check_array(array)
         return rows.struct.unnest(), lengths.to_numpy().astype(np.int64)
 
-    def _cbor(self, payloads: Sequence[bytes]) -> ParsedItems:
+    def _parse_cbor(self, payloads: Sequence[bytes]) -> ParsedItems:
         loaded = [_load_cbor(payload) for payload in payloads]
         bad = [(number, rows) for number, rows in enumerate(loaded) if isinstance(rows, str)]
         good = [[] if isinstance(rows, str) else rows for rows in loaded]
         rows = [row for part in good for row in part]
         columns = {
-            name: pl.Series(name, [_as_text(row.get(name)) for row in rows], pl.String)
+            name: pl.Series(name, [_to_text(row.get(name)) for row in rows], pl.String)
             for name in self._columns
         }
         origin = np.repeat(np.arange(len(good)), [len(part) for part in good])
         return ParsedItems(pl.DataFrame(columns), origin, bad)
 
 
-def _as_text(value: Any) -> str | None:
+def _to_text(value: Any) -> str | None:
     """A plain value as JSON would write it; null for anything else."""
     match value:
         case str():

@@ -39,12 +39,12 @@ class FilePieces:
         self.name = name
         self._place = place
         self._heads: list[FilePiece] = []
-        self._flow: Iterator[FilePiece] | None = None
+        self._reader: Iterator[FilePiece] | None = None
         self._spent = False
 
     def size(self) -> int | None:
         """How many bytes are stored; None for a pipe."""
-        with reading(self.name):
+        with translate_read_errors(self.name):
             return None if isinstance(self._place, int) else self._place.stat().st_size
 
     @property
@@ -52,21 +52,21 @@ class FilePieces:
         """Whether it can be read from an offset on."""
         return isinstance(self._place, Path) and self._place.suffix.lower() not in CODECS
 
-    def since(self, offset: int) -> Iterator[FilePiece]:
+    def read_from(self, offset: int) -> Iterator[FilePiece]:
         """The bytes of a file from an offset on."""
         if not isinstance(self._place, Path) or not self.seekable:
             raise SourceError(f"{self.name} cannot be resumed in the middle; begin anew")
-        with reading(self.name):
+        with translate_read_errors(self.name):
             if self._place.stat().st_size < offset:
                 raise SourceError(
                     f"{self.name} is shorter than it was: it was cut short, or is another file. "
                     "Give it back as it was"
                 )
-            yield from _stored(self._place, offset)
+            yield from _read_file(self._place, offset)
 
-    def head(self) -> bytes:
+    def peek(self) -> bytes:
         """The beginning, with one whole line that is not blank if there is any; stays unread."""
-        flow = self._open() if self._flow is None else self._flow
+        flow = self._open() if self._reader is None else self._reader
         data = b"".join(piece.data for piece in self._heads)
         while b"\n" not in data.lstrip() and len(data) <= LONGEST_LINE:
             piece = next(flow, None)
@@ -77,19 +77,19 @@ class FilePieces:
         if isinstance(self._place, Path):
             self._heads.clear()
         else:
-            self._flow = flow
+            self._reader = flow
         return data
 
     def __iter__(self) -> Iterator[FilePiece]:
         if isinstance(self._place, Path):
             yield from self._open()
             return
-        self.head()
-        if self._flow is None or self._spent:
+        self.peek()
+        if self._reader is None or self._spent:
             raise SourceError(f"{self.name} can be read only once")
         self._spent = True
         yield from self._heads
-        yield from self._flow
+        yield from self._reader
 
     def _open(self) -> Iterator[FilePiece]:
         first = True
@@ -100,14 +100,14 @@ class FilePieces:
             first = False
 
     def _raw(self) -> Iterator[FilePiece]:
-        with reading(self.name):
+        with translate_read_errors(self.name):
             if isinstance(self._place, int):
-                yield from _arriving(self._place)
+                yield from _read_pipe(self._place)
             else:
-                yield from _stored(self._place)
+                yield from _read_file(self._place)
 
 
-def _stored(path: Path, offset: int = 0) -> Iterator[FilePiece]:
+def _read_file(path: Path, offset: int = 0) -> Iterator[FilePiece]:
     codec = CODECS.get(path.suffix.lower())
     with pa.OSFile(str(path)) as file:
         file.seek(offset)
@@ -117,7 +117,7 @@ def _stored(path: Path, offset: int = 0) -> Iterator[FilePiece]:
                 yield FilePiece(data, file.tell())
 
 
-def _arriving(descriptor: int) -> Iterator[FilePiece]:
+def _read_pipe(descriptor: int) -> Iterator[FilePiece]:
     """What a pipe brings: a full piece, or what came within a moment of the first byte."""
     position = 0
     ended = False
@@ -141,7 +141,7 @@ def _arriving(descriptor: int) -> Iterator[FilePiece]:
 
 
 @contextmanager
-def reading(name: str) -> Iterator[None]:
+def translate_read_errors(name: str) -> Iterator[None]:
     """Say of a failed read which file it was, and what to do."""
     try:
         yield

@@ -30,7 +30,7 @@ _EMPTY, _CUT = "%z", "%x"
 """Marks of an empty name and of one that was cut: no encoded character looks like them."""
 
 
-def placeholders_in(text: str, where: str, known: Sequence[str] = PLACEHOLDERS) -> list[str]:
+def find_placeholders(text: str, where: str, known: Sequence[str] = PLACEHOLDERS) -> list[str]:
     """The placeholders in a text; one that is not known is an error."""
     found = _PLACEHOLDER.findall(text)
     for name in found:
@@ -58,7 +58,7 @@ class FileTemplate:
 
     def __init__(self, text: str) -> None:
         self.text = os.path.abspath(text)
-        self.names = tuple(dict.fromkeys(placeholders_in(text, text)))
+        self.names = tuple(dict.fromkeys(find_placeholders(text, text)))
         """The placeholders that are used, each once."""
         parts = Path(self.text).parts
         first = next(n for n, part in enumerate(parts) if _PLACEHOLDER.search(part))
@@ -68,7 +68,7 @@ class FileTemplate:
 
     def path(self, names: Mapping[str, str]) -> Path:
         """The file for these names."""
-        return self.base.joinpath(*(part.filled(names) for part in self._parts))
+        return self.base.joinpath(*(part.fill(names) for part in self._parts))
 
     def matches(self, path: str | Path, *, folders: bool = False) -> bool:
         """Whether this path could be one of the files; with `folders`, or one of their folders."""
@@ -141,15 +141,15 @@ class _TemplatePart:
         """What matches every filled part."""
         return re.compile(".+".join(re.escape(piece) for piece in self._pieces[::2]), re.DOTALL)
 
-    def filled(self, names: Mapping[str, str]) -> str:
+    def fill(self, names: Mapping[str, str]) -> str:
         """The part with names in their places."""
-        filled = self._pieces[0]
+        fill = self._pieces[0]
         count = len(self._pieces) // 2
         for place in range(1, len(self._pieces), 2):
             name, after = names[self._pieces[place]], self._pieces[place + 1]
             ends = after[0] if place + 2 < len(self._pieces) else ""
-            filled += encode_name(name, ends, first=not filled, longest=_LONGEST // count) + after
-        return filled
+            fill += encode_name(name, ends, first=not fill, longest=_LONGEST // count) + after
+        return fill
 
 
 def encode_name(name: str, ends: str = "", *, first: bool = True, longest: int = _LONGEST) -> str:
@@ -160,7 +160,7 @@ def encode_name(name: str, ends: str = "", *, first: bool = True, longest: int =
     >>> encode_name("city/hall"), encode_name(".."), encode_name("a-b", "-"), encode_name("")
     ('city%2Fhall', '%2E.', 'a%2Db', '%z')
     """
-    text = re.sub(f"[{_UNSAFE}{re.escape(ends)}]", _encoded, name)
+    text = re.sub(f"[{_UNSAFE}{re.escape(ends)}]", _encode, name)
     if first and text.startswith("."):
         text = f"%2E{text[1:]}"
     if len(text.encode()) > longest:
@@ -170,5 +170,5 @@ def encode_name(name: str, ends: str = "", *, first: bool = True, longest: int =
     return text or _EMPTY
 
 
-def _encoded(sign: re.Match[str]) -> str:
+def _encode(sign: re.Match[str]) -> str:
     return "".join(f"%{octet:02X}" for octet in sign[0].encode("utf-8", "surrogatepass"))

@@ -57,7 +57,7 @@ class FileSink(TableSink):
         self._finished = False
         if self._target.exists() and not self._target.is_file():
             raise SinkError(f"{path} is there and is not a regular file; choose another name")
-        with self._writing():
+        with self._translate_errors():
             number, temporary = tempfile.mkstemp(
                 prefix=f".{self._target.name}.", suffix=".partial", dir=self._target.parent
             )
@@ -79,7 +79,7 @@ class FileSink(TableSink):
             self._write_group(whole.slice(0, _GROUP))
 
     def _write_group(self, table: pa.Table) -> None:
-        with self._writing():
+        with self._translate_errors():
             self._open(table.schema).write(table)
 
     def finish(self) -> None:
@@ -89,11 +89,11 @@ class FileSink(TableSink):
         if self._pending:
             self._write_group(pa.concat_tables(self._pending).unify_dictionaries())
             self._pending = []
-        with self._writing():
+        with self._translate_errors():
             self._open(self._schema or pa.schema([])).close()
             self._file.flush()
             os.fsync(self._file.fileno())
-            os.fchmod(self._file.fileno(), _usual_mode(self._target))
+            os.fchmod(self._file.fileno(), _choose_mode(self._target))
             self._file.close()
         self._finished = True
 
@@ -102,7 +102,7 @@ class FileSink(TableSink):
         if self._file is None:
             return
         self.finish()
-        with self._writing():
+        with self._translate_errors():
             os.replace(self._temporary, self._target)
             sync_folder(self._target.parent)
         self._file = None
@@ -128,7 +128,7 @@ class FileSink(TableSink):
         return self._writer
 
     @contextlib.contextmanager
-    def _writing(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         try:
             yield
         except (OSError, pa.ArrowException, pl.exceptions.PolarsError) as error:
@@ -179,7 +179,7 @@ class CallableSink(TableSink):
         """Nothing is held back."""
 
 
-def writer_for(path: Path) -> Callable[[IO[bytes], pa.Schema], Writer]:
+def choose_writer(path: Path) -> Callable[[IO[bytes], pa.Schema], Writer]:
     """What writes a file of this name, by its suffix."""
     suffix = max((s for s in SUFFIXES if path.name.lower().endswith(s)), key=len, default="")
     if not suffix:
@@ -200,7 +200,7 @@ def _explain(name: str, error: Exception) -> SinkError:
     return SinkError(f"{name} cannot be written: {what}; choose another place")
 
 
-def _usual_mode(target: Path) -> int:
+def _choose_mode(target: Path) -> int:
     """The mode of the file that is replaced, or that of any new file."""
     if target.exists():
         return target.stat().st_mode & 0o777

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from tacit.connectors.appending_sink import failing, open_locked
+from tacit.connectors.appending_sink import open_locked, translate_errors
 from tacit.connectors.placeholders import FileTemplate
 from tacit.connectors.sinks import FileSink, TableSink
 from tacit.errors import SinkError
@@ -48,7 +48,7 @@ class TemplateSink(TableSink):
             raise SinkError(f"{template.base} does not exist; create it or choose another place")
         try:
             for names in template.keys(consumers):
-                self._file(template.path(names))
+                self._open_file(template.path(names))
         except BaseException:
             self.abort()
             raise
@@ -58,7 +58,7 @@ class TemplateSink(TableSink):
         for names, part in self._template.split(table):
             path = self._template.path(names)
             if self._held is None:
-                self._file(path).write(part)
+                self._open_file(path).write(part)
             else:
                 self._held.setdefault(path, []).append(part)
 
@@ -67,8 +67,8 @@ class TemplateSink(TableSink):
         try:
             for path, parts in (self._held or {}).items():
                 for part in parts:
-                    self._file(path).write(part)
-                self._file(path).finish()
+                    self._open_file(path).write(part)
+                self._open_file(path).finish()
             for file in self._files.values():
                 file.finish()
             for file in self._files.values():
@@ -82,7 +82,7 @@ class TemplateSink(TableSink):
         for file in self._files.values():
             file.abort()
 
-    def _file(self, path: Path) -> FileSink:
+    def _open_file(self, path: Path) -> FileSink:
         if path not in self._files:
             make_folders(path.parent, self._template.base, self.name)
             self._files[path] = self._make(path)
@@ -102,14 +102,14 @@ class ResumableTemplateSink(Sink):
         self.name = template.text
         self._template = template
         self._make = make
-        self._outlets: dict[str, Sink] = {}
+        self._sinks: dict[str, Sink] = {}
         self._positions: dict[str, Any] = {}
         self._lock: io.FileIO | None = None
 
     def recover(self, position: Any) -> None:
         """Begin where the last remembered delivery ended, in every file."""
         self._positions = dict(position or {})
-        self._take()
+        self._lock_folder()
 
     def is_missing(self, release: int, position: Any) -> bool:
         """Whether any of the files is gone, or shorter than it was."""
@@ -120,7 +120,7 @@ class ResumableTemplateSink(Sink):
 
     def deliver(self, batch: ReleaseBatch) -> dict[str, Any]:
         """Deliver to every file what is for it; what has no rows this time has its file too."""
-        self._take()
+        self._lock_folder()
         nothing = batch.table.slice(0, 0)
         parts = {
             self._template.path(names): nothing for names in self._template.keys(batch.consumers)
@@ -129,41 +129,41 @@ class ResumableTemplateSink(Sink):
             parts[self._template.path(names)] = table
         delivered = {}
         for path, table in parts.items():
-            outlet, place = self._outlet(path)
-            outlet.recover(self._positions.get(place))
-            delivered[place] = outlet.deliver(ReleaseBatch(batch.release, table, batch.consumers))
-            if len(self._outlets) > _OPEN:
-                outlet.close()
+            sink, place = self._open_sink(path)
+            sink.recover(self._positions.get(place))
+            delivered[place] = sink.deliver(ReleaseBatch(batch.release, table, batch.consumers))
+            if len(self._sinks) > _OPEN:
+                sink.close()
         self._positions |= delivered
         return dict(self._positions)
 
     def close(self) -> None:
         """Release all files."""
-        for outlet in self._outlets.values():
-            outlet.close()
-        self._outlets = {}
+        for sink in self._sinks.values():
+            sink.close()
+        self._sinks = {}
         if self._lock is not None:
             self._lock.close()
             self._lock = None
 
-    def _take(self) -> None:
+    def _lock_folder(self) -> None:
         """Lock what the files have in common, whichever of them are open."""
         if self._lock is None:
             base = self._template.base
             tail = os.path.relpath(self.name, base).replace("/", "%2F")
-            with failing(self.name):
+            with translate_errors(self.name):
                 self._lock = open_locked(base / f".{tail}.lock", self.name)
 
-    def _outlet(self, path: Path) -> tuple[Sink, str]:
+    def _open_sink(self, path: Path) -> tuple[Sink, str]:
         place = os.path.relpath(path, self._template.base)
-        if place not in self._outlets:
+        if place not in self._sinks:
             make_folders(path.parent, self._template.base, self.name)
-            self._outlets[place] = self._make(path)
-        return self._outlets[place], place
+            self._sinks[place] = self._make(path)
+        return self._sinks[place], place
 
 
 def make_folders(folder: Path, base: Path, name: str) -> None:
     """Create the folders that placeholders name, below the one that must exist."""
-    with failing(name):
+    with translate_errors(name):
         for missing in reversed([folder, *folder.parents][: len(folder.parts) - len(base.parts)]):
             missing.mkdir(exist_ok=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from urllib.parse import parse_qsl
 
-from tacit.connectors.payloads import Coding, read_coding, read_types
+from tacit.connectors.payloads import Coding, parse_coding, parse_types
 from tacit.errors import TacitError, nearest
 from tacit.events.streams import ColumnType
 
@@ -32,7 +32,7 @@ class UrlOptions:
     def coding(self) -> Coding:
         """How payloads are written."""
         try:
-            return read_coding(self.options.get("payload", "json"))
+            return parse_coding(self.options.get("payload", "json"))
         except ValueError as error:
             raise self.wrong(f"{self.place}: {error}") from None
 
@@ -40,12 +40,12 @@ class UrlOptions:
         """The columns with their types, if they are given."""
         text = self.options.get("columns")
         try:
-            return None if text is None else read_types(text)
+            return None if text is None else parse_types(text)
         except ValueError as error:
             raise self.wrong(f"{self.place}: {error}") from None
 
 
-def need(module: str, extra: str, wrong: type[TacitError]) -> None:
+def require_extra(module: str, extra: str, wrong: type[TacitError]) -> None:
     """Refuse to go on without a package that an extra brings."""
     if find_spec(module) is None:
         raise wrong(f"this URL needs the extra tacit[{extra}]: pip install 'tacit[{extra}]'")

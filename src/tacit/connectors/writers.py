@@ -69,7 +69,9 @@ class ArrowWriter:
             column = table.column(number).combine_chunks()
             if isinstance(column, pa.ChunkedArray):  # as some versions of PyArrow have it
                 column = column.chunk(0) if column.num_chunks else pa.array([], column.type)
-            table = table.set_column(number, table.field(number), self._grown(number, column))
+            table = table.set_column(
+                number, table.field(number), self._grow_dictionary(number, column)
+            )
         # Each chunk becomes a batch of the file, and chunks show which windows closed together.
         self._writer.write_table(table.combine_chunks())
 
@@ -77,7 +79,7 @@ class ArrowWriter:
         """Write the footer."""
         self._writer.close()
 
-    def _grown(self, number: int, column: pa.DictionaryArray) -> pa.DictionaryArray:
+    def _grow_dictionary(self, number: int, column: pa.DictionaryArray) -> pa.DictionaryArray:
         """The column in terms of a dictionary that begins with the one written before."""
         known = self._known[number]
         if not column.dictionary[: len(known)].equals(known):
@@ -104,16 +106,16 @@ class TextWriter:
         self._lines = lines
         self._codec = pa.Codec(codec) if codec else None
         if header is not None:
-            self._put(header(schema))
+            self._write(header(schema))
 
     def write(self, table: pa.Table) -> None:
         """Add these rows."""
-        self._put(self._lines(table))
+        self._write(self._lines(table))
 
     def close(self) -> None:
         """Nothing is held back."""
 
-    def _put(self, text: bytes) -> None:
+    def _write(self, text: bytes) -> None:
         if text:
             self._file.write(self._codec.compress(text, asbytes=True) if self._codec else text)
 
@@ -121,14 +123,14 @@ class TextWriter:
 def json_lines(table: pa.Table) -> bytes:
     """One object on each line, times in ISO 8601 and UTC."""
     text = io.BytesIO()
-    _times_as_text(table).write_ndjson(text)
+    _format_times(table).write_ndjson(text)
     return text.getvalue()
 
 
 def csv_lines(table: pa.Table) -> bytes:
     """Rows without a header, quoted where needed, times in ISO 8601 and UTC."""
     text = io.BytesIO()
-    _times_as_text(table).write_csv(text, include_header=False)
+    _format_times(table).write_csv(text, include_header=False)
     return text.getvalue()
 
 
@@ -139,13 +141,13 @@ def csv_header(schema: pa.Schema) -> bytes:
     return text.getvalue()
 
 
-def _times_as_text(table: pa.Table) -> pl.DataFrame:
+def _format_times(table: pa.Table) -> pl.DataFrame:
     frame = pl.DataFrame(table)
     times = [name for name, kind in frame.schema.items() if isinstance(kind, pl.Datetime)]
-    return frame.with_columns(_iso(frame[name]) for name in times)
+    return frame.with_columns(_format_iso(frame[name]) for name in times)
 
 
-def _iso(times: pl.Series) -> pl.Series:
+def _format_iso(times: pl.Series) -> pl.Series:
     """Format each run of equal times once: answers come window by window."""
     runs = times.rle().struct
     lengths = runs.field("len").to_numpy()

@@ -21,7 +21,7 @@ from polars.exceptions import PanicException
 
 from tacit.events.functions import build_value, check_functions
 from tacit.events.sql import Column, FunctionCall, Literal, Tree, parse_sql
-from tacit.events.values import Value, column_value, kind_of
+from tacit.events.values import Value, column_value, find_kind
 
 _COMPARISONS = frozenset({"=", "<>", "<", "<=", ">", ">="})
 
@@ -106,7 +106,7 @@ def _columns(tree: Tree) -> Iterator[str]:
 
 def _column(name: str, schema: pl.Schema) -> Value:
     dtype = schema[name]
-    if kind_of(dtype) is None and dtype != pl.Null:
+    if find_kind(dtype) is None and dtype != pl.Null:
         raise ValueError(
             f"the column '{name}' is of type {dtype}, which conditions cannot use; expected "
             "numbers, texts, truth values, dates or times"

@@ -59,7 +59,7 @@ class Value(NamedTuple):
     """For whole numbers, how large they can be; None for all others."""
 
 
-def kind_of(dtype: pl.DataType) -> Kind | None:
+def find_kind(dtype: pl.DataType) -> Kind | None:
     """What a column's values are to a condition; None for what cannot be compared."""
     if dtype.is_numeric():
         return "number"
@@ -77,7 +77,7 @@ def kind_of(dtype: pl.DataType) -> Kind | None:
 
 def column_value(column: pl.Expr, dtype: pl.DataType) -> Value:
     """A column of this type."""
-    kind = kind_of(dtype)
+    kind = find_kind(dtype)
     if dtype.is_integer():
         bits = int(str(dtype).lstrip("UInt")) - dtype.is_signed_integer()
         if bits <= 127:

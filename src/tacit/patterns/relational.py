@@ -22,7 +22,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tacit.errors import SchemaError, nearest
-from tacit.events.values import Kind, kind_of
+from tacit.events.values import Kind, find_kind
 from tacit.patterns import reference
 from tacit.patterns.conditions import Attribute, attributes
 from tacit.patterns.expressions import check_kinds
@@ -79,7 +79,7 @@ class Relational:
                     f"A condition looks at {attribute!r}, but stream '{stream}' has no column "
                     f"'{column}'.{nearest(column, list(schema))}"
                 )
-            kind = kind_of(schema[column])
+            kind = find_kind(schema[column])
             if kind is None:
                 raise SchemaError(
                     f"A condition looks at {attribute!r}, a {schema[column]} in stream "

@@ -6,35 +6,35 @@
 
 from __future__ import annotations
 
-from tacit.connectors.kafka.address import read_inward, read_outward
-from tacit.connectors.urls import need
+from tacit.connectors.kafka.address import parse_sink_url, parse_source_url
+from tacit.connectors.urls import require_extra
 from tacit.errors import SinkError, SourceError
 from tacit.pipeline.sinks import Sink
 from tacit.pipeline.sources import Source
 
 
 def open_source(url: str) -> Source:
-    """The tuples in some topics; connects when it is first read."""
-    need("confluent_kafka", "kafka", SourceError)
-    address, inward = read_inward(url)
-    if inward.payload == "cbor":
-        need("cbor2", "kafka", SourceError)
+    """Open a source of the messages in some topics; it connects on the first read."""
+    require_extra("confluent_kafka", "kafka", SourceError)
+    address, options = parse_source_url(url)
+    if options.payload == "cbor":
+        require_extra("cbor2", "kafka", SourceError)
     from tacit.connectors.kafka.source import KafkaSource
 
-    return KafkaSource(address, inward)
+    return KafkaSource(address, options)
 
 
 def open_sink(url: str) -> Sink:
-    """Topics that answers are delivered to, each release once; connects when it recovers."""
-    need("confluent_kafka", "kafka", SinkError)
-    address, outward = read_outward(url)
+    """Open a sink that delivers each release once; it connects in `recover`."""
+    require_extra("confluent_kafka", "kafka", SinkError)
+    address, options = parse_sink_url(url)
     from tacit.connectors.kafka.sink import KafkaSink
 
-    return KafkaSink(address, outward)
+    return KafkaSink(address, options)
 
 
 def probe(url: str, *, source: bool) -> str:
-    """What the broker says to a source or a sink; raises if a run could not use it."""
+    """Check that a run could use the broker; return its reply, or raise."""
     from tacit.connectors.kafka import reachability
 
     return reachability.probe(url, source=source)

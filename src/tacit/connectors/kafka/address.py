@@ -1,7 +1,7 @@
-"""What a Kafka URL says: where the brokers are, which topics, and how.
+"""Parse Kafka URLs: the brokers, the topics and the options.
 
-Whatever else the client must know, such as how to authenticate, stands in a file of its
-settings; passwords may also come from the environment. Nothing secret is ever part of a URL.
+Other settings of the client, such as authentication, come from a settings file; passwords may also
+come from the environment. A URL never contains a secret.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final, Literal, cast
 from urllib.parse import unquote
 
 from tacit.connectors.payloads import Coding
-from tacit.connectors.placeholders import placeholders_in
+from tacit.connectors.placeholders import find_placeholders
 from tacit.connectors.urls import UrlOptions
 from tacit.errors import SinkError, SourceError, TacitError
 from tacit.events.streams import ColumnType
@@ -43,52 +43,52 @@ DEFAULT_TOPIC: Final = "tacit-answers-{consumer}"
 
 @dataclass(frozen=True, slots=True)
 class KafkaAddress:
-    """Brokers, and what the client must know besides to be let in."""
+    """The brokers, and other settings of the client."""
 
     servers: str
     settings: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def scrub(self, message: str) -> str:
-        """A message of the client without anything that stands in the file of settings."""
+        """Remove all values of the settings file from a message of the client."""
         return scrub(message, secrets=self.settings.values()).strip()
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaSourceOptions:
-    """Which topics are read, and what is made of their messages."""
+    """The topics of a source, and how to read their messages."""
 
     topics: Sequence[str]
     group: str = "tacit"
     payload: Coding = "json"
     columns: Mapping[str, ColumnType] | None = None
     sample: str | None = None
-    """A file whose columns are those of payloads."""
+    """A file with the same columns as the payloads."""
     key: str | None = None
-    """The column that messages' keys become."""
+    """The column for the keys of messages."""
     start: Literal["beginning", "end"] = "beginning"
-    """Where a group begins that has never read a topic."""
+    """Where a group starts that has never read the topic."""
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaSinkOptions:
-    """Which topics answers go to, and under which name the client delivers them."""
+    """The topics of a sink, and the name of its client."""
 
     topic: str
     identity: str
 
-    def topic_of(self, consumer: str, query: str) -> str:
-        """The topic for a consumer's query."""
+    def format_topic(self, consumer: str, query: str) -> str:
+        """Return the topic for a consumer's query."""
         topic = self.topic.format(consumer=consumer, query=query)
         if not _TOPIC.fullmatch(topic):
             raise SinkError(
-                f"'{topic}' is no name of a topic: letters, digits, '.', '_' and '-' only. Write "
-                "the topic without the part that is at fault, or rename the query or consumer"
+                f"'{topic}' is not a valid topic: use only letters, digits, '.', '_' and '-'. "
+                "Change the topic, or rename the query or consumer"
             )
         return topic
 
 
-def read_inward(url: str) -> tuple[KafkaAddress, KafkaSourceOptions]:
-    """The brokers and the topics of a source's URL."""
+def parse_source_url(url: str) -> tuple[KafkaAddress, KafkaSourceOptions]:
+    """Parse the URL of a source."""
     parts = _KafkaParts(url, _INWARD, SourceError)
     topics = parts.path.split(",") if parts.path else []
     wrong = [topic for topic in topics if not _TOPIC.fullmatch(topic)]
@@ -97,7 +97,7 @@ def read_inward(url: str) -> tuple[KafkaAddress, KafkaSourceOptions]:
     start = parts.options.get("from", "beginning")
     if start not in ("beginning", "end"):
         raise SourceError(f"{parts.place}: from is beginning or end, not '{start}'")
-    inward = KafkaSourceOptions(
+    options = KafkaSourceOptions(
         topics=topics,
         group=parts.options.get("group", "tacit"),
         payload=parts.coding(),
@@ -106,36 +106,36 @@ def read_inward(url: str) -> tuple[KafkaAddress, KafkaSourceOptions]:
         key=parts.options.get("key"),
         start=cast("Literal['beginning', 'end']", start),
     )
-    if inward.columns is not None and inward.sample is not None:
+    if options.columns is not None and options.sample is not None:
         raise SourceError(f"{parts.place}: give columns= or sample=, not both")
-    return parts.address(), inward
+    return parts.address(), options
 
 
-def read_outward(url: str) -> tuple[KafkaAddress, KafkaSinkOptions]:
-    """The brokers and the topics of an outlet's URL."""
+def parse_sink_url(url: str) -> tuple[KafkaAddress, KafkaSinkOptions]:
+    """Parse the URL of a sink."""
     parts = _KafkaParts(url, _OUTWARD, SinkError)
     topic = parts.path or DEFAULT_TOPIC
-    placeholders_in(topic, parts.place, _PLACES)
+    find_placeholders(topic, parts.place, _PLACES)
     if not _TOPIC.fullmatch(_NAMED.sub("x", topic)):
-        raise SinkError(f"{parts.place}: '{topic}' is no name of a topic")
+        raise SinkError(f"{parts.place}: '{topic}' is not a valid topic")
     if "{consumer}" not in topic:
-        # Without it nobody could say in the broker who may read what.
+        # Without it the broker cannot control which consumer reads what.
         raise SinkError(f"{parts.place}: the topic needs {{consumer}}, as in {DEFAULT_TOPIC}")
-    made = sha256(f"{parts.place}/{topic}".encode()).hexdigest()[:16]
-    return parts.address(), KafkaSinkOptions(topic, parts.options.get("id") or f"tacit-{made}")
+    digest = sha256(f"{parts.place}/{topic}".encode()).hexdigest()[:16]
+    return parts.address(), KafkaSinkOptions(topic, parts.options.get("id") or f"tacit-{digest}")
 
 
 class _KafkaParts(UrlOptions):
-    """A URL taken apart; mistakes in it are errors of this kind."""
+    """The parts of a URL; mistakes raise the error type `wrong`."""
 
     def __init__(self, url: str, known: Sequence[str], wrong: type[TacitError]) -> None:
         found = _URL.fullmatch(url)
         servers = found[1].split(",") if found else []
         if found is None or not all(_SERVER.fullmatch(server) for server in servers):
-            # The URL is not shown: what cannot be taken apart may hold a password.
+            # The URL is not shown: one that cannot be parsed may contain a password.
             raise wrong(
-                "expected a URL such as kafka://host:9092/topic, without a user or password: these "
-                "stand in a file of settings, config=FILE"
+                "expected a URL such as kafka://host:9092/topic, without a user or password: put "
+                "these into a settings file, config=FILE"
             )
         self.servers = ",".join(
             server if re.search(r":\d+$", server) else f"{server}:9092" for server in servers
@@ -144,7 +144,7 @@ class _KafkaParts(UrlOptions):
         super().__init__(found[3] or "", known, f"kafka://{self.servers}", wrong)
 
     def address(self) -> KafkaAddress:
-        """The brokers, with what the file of settings says."""
+        """Return the brokers with the settings from the file and the environment."""
         path = self.options.get("config")
         settings = {} if path is None else self._settings(path)
         for variable, name, needed in _ENVIRONMENT:
@@ -154,13 +154,13 @@ class _KafkaParts(UrlOptions):
         return KafkaAddress(self.servers, settings)
 
     def _settings(self, path: str) -> dict[str, str]:
-        """Lines such as `sasl.mechanism=PLAIN`."""
+        """Read lines such as `sasl.mechanism=PLAIN`."""
         try:
             lines = Path(path).read_text().splitlines()
         except (OSError, UnicodeDecodeError):
             raise self.wrong(
-                f"{self.place}: settings cannot be read from {path}; check the path and who may "
-                "read it"
+                f"{self.place}: settings cannot be read from {path}; check the path and "
+                "its permissions"
             ) from None
         settings = {}
         for number, line in enumerate(lines, 1):

@@ -1,8 +1,8 @@
-"""Answers to Kafka: a transaction for each release.
+"""Deliver answers to Kafka: one transaction per release.
 
-In the same transaction the release's number is committed as an offset of a consumer group that
-nobody reads with. So the broker itself knows which release was the last, and after a crash
-none is delivered twice to consumers that read what is committed.
+The same transaction commits the release's number as an offset of a consumer group that has no
+readers. So the broker itself knows the last release, and after a crash no release is delivered
+twice to consumers with isolation level read_committed.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from tacit.errors import SinkError, UnreachableError
 from tacit.pipeline.sinks import ReleaseBatch, Sink
 
 _ROWS: Final = 1 << 14
-"""Answers that are handed to the client at a time."""
+"""Answers that are passed to the client together."""
 _KEPT: Final = 16
-"""Releases whose digests the broker keeps."""
-_PATIENCE: Final = 15.0
+"""Releases whose digests the broker stores."""
+_TIMEOUT: Final = 15.0
 """Seconds to wait for the brokers before a delivery counts as failed."""
 _FENCED: Final = (
     KafkaError._FENCED,
@@ -52,113 +52,119 @@ log = logging.getLogger(__name__)
 
 
 class _TransactionalProducer(NamedTuple):
-    """A producer that no other of its name can disturb, and the group of its place."""
+    """A transactional producer, and the consumer group that stores its position."""
 
     producer: Producer
     group: Consumer
 
 
 class KafkaSink(Sink):
-    """Topics in which each answer is a message; the subject is its key."""
+    """Delivers each answer as a message; the subject is its key."""
 
     once = True
 
-    def __init__(self, address: KafkaAddress, outward: KafkaSinkOptions) -> None:
-        self.name = f"kafka://{address.servers}/{outward.topic}"
+    def __init__(self, address: KafkaAddress, options: KafkaSinkOptions) -> None:
+        self.name = f"kafka://{address.servers}/{options.topic}"
         self._address = address
-        self._outward = outward
+        self._options = options
         self._link: _TransactionalProducer | None = None
         self._digests: dict[str, dict[int, str]] = {}
-        """For each topic that keeps the place: the last releases in it, with their digests."""
-        self._trouble = ""
+        """The last releases with their digests, by the topic that stores the position."""
+        self._last_error = ""
 
-    def recover(self, position: Any) -> None:  # noqa: ARG002 - the broker knows the place better
-        """End what an earlier run has begun, and keep it from going on."""
-        with self._delivering():
-            self._connected()
+    def recover(self, position: Any) -> None:  # noqa: ARG002 - the broker stores the position
+        """Abort the open transaction of an earlier run, and fence it off."""
+        with self._translate_errors():
+            self._connect()
 
     def deliver(self, batch: ReleaseBatch) -> dict[str, Any]:
-        """Deliver a batch, unless the broker has it."""
+        """Deliver a batch, unless the broker has it already."""
         topics = {
-            query: self._outward.topic_of(consumer, query)
+            query: self._options.format_topic(consumer, query)
             for query, consumer in batch.consumers.items()
         }
-        home = min(topics.values())
-        with self._delivering():
-            link = self._connected()
-            if not self._there(link, home, batch):
+        first_topic = min(topics.values())
+        with self._translate_errors():
+            link = self._connect()
+            if not self._has_batch(link, first_topic, batch):
                 link.producer.begin_transaction()
                 for topic in sorted(set(topics.values())):
                     queries = [query for query, name in topics.items() if name == topic]
-                    self._send(link.producer, topic, _of(batch.table, queries), batch.release)
-                self._conclude(link, home, batch)
+                    self._send(
+                        link.producer, topic, _select_queries(batch.table, queries), batch.release
+                    )
+                self._commit(link, first_topic, batch)
         return {"release": batch.release}
 
     def close(self) -> None:
-        """Let go of the brokers; what is not committed is dropped by them."""
+        """Close the clients; the brokers drop what is not committed."""
         link, self._link = self._link, None
         if link is not None:
             with suppress(KafkaException):
                 link.producer.purge()
-            # The producer is not closed but dropped: to close it would wait for brokers.
+            # The producer is dropped and not closed: closing would wait for brokers.
             link.group.close()
 
-    def _connected(self) -> _TransactionalProducer:
+    def _connect(self) -> _TransactionalProducer:
         if self._link is None:
             self._digests = {}
-            self._trouble = ""
-            self._link = self._made()
-            self._link.producer.init_transactions(_PATIENCE)
+            self._last_error = ""
+            self._link = self._create_clients()
+            self._link.producer.init_transactions(_TIMEOUT)
         return self._link
 
-    def _made(self) -> _TransactionalProducer:
+    def _create_clients(self) -> _TransactionalProducer:
         try:
             return _TransactionalProducer(
-                Producer(self._settings(self._producing()), logger=log),
-                Consumer(self._settings(self._placing()), logger=log),
+                Producer(self._settings(self._producer_settings()), logger=log),
+                Consumer(self._settings(self._consumer_settings()), logger=log),
             )
         except KafkaException as error:
             what = self._address.scrub(error.args[0].str())
             raise SinkError(f"{self.name}: the client refuses its settings: {what}") from None
 
     def _settings(self, own: dict[str, Any]) -> dict[str, Any]:
-        """What a client must know; the file of settings cannot undo what we rely on."""
+        """Return a client's settings; the settings file cannot override required ones."""
         return {
             "client.id": "tacit",
             "socket.timeout.ms": 15_000,
             **self._address.settings,
             "bootstrap.servers": self._address.servers,
-            "error_cb": self._note,
+            "error_cb": self._on_error,
             **own,
         }
 
-    def _producing(self) -> dict[str, Any]:
-        usual = {"compression.type": "lz4", "linger.ms": "20"}
+    def _producer_settings(self) -> dict[str, Any]:
+        defaults = {"compression.type": "lz4", "linger.ms": "20"}
         return {
-            **{name: self._address.settings.get(name, value) for name, value in usual.items()},
-            "transactional.id": self._outward.identity,
+            **{name: self._address.settings.get(name, value) for name, value in defaults.items()},
+            "transactional.id": self._options.identity,
             "delivery.report.only.error": True,
-            "on_delivery": self._undelivered,
+            "on_delivery": self._on_delivery,
         }
 
-    def _placing(self) -> dict[str, Any]:
+    def _consumer_settings(self) -> dict[str, Any]:
         return {
-            "group.id": self._outward.identity,
+            "group.id": self._options.identity,
             "enable.auto.commit": False,
             "isolation.level": "read_committed",
         }
 
-    def _there(self, link: _TransactionalProducer, home: str, batch: ReleaseBatch) -> bool:
-        """Whether the broker has this batch; it must not have one of another ledger."""
-        if home not in self._digests:
-            asked = [TopicPartition(home, 0)]
-            self._digests[home] = _read(link.group.committed(asked, timeout=_PATIENCE)[0])
-        known = self._digests[home]
+    def _has_batch(
+        self, link: _TransactionalProducer, first_topic: str, batch: ReleaseBatch
+    ) -> bool:
+        """Return whether the broker has this batch; raise if it has one of another ledger."""
+        if first_topic not in self._digests:
+            asked = [TopicPartition(first_topic, 0)]
+            self._digests[first_topic] = _parse_digests(
+                link.group.committed(asked, timeout=_TIMEOUT)[0]
+            )
+        known = self._digests[first_topic]
         if batch.release > max(known, default=0):
             return False
         if known.get(batch.release) != _digest(batch):
             raise SinkError(
-                f"{self.name} has other answers of release {batch.release}, perhaps of another "
+                f"{self.name} has other answers for release {batch.release}, perhaps from another "
                 "ledger; choose another topic, or another name with id="
             )
         return True
@@ -172,47 +178,47 @@ class KafkaSink(Sink):
                 _produce(producer, topic, value, subject, headers)
             producer.poll(0)
 
-    def _conclude(self, link: _TransactionalProducer, home: str, batch: ReleaseBatch) -> None:
-        known = {**self._digests[home], batch.release: _digest(batch)}
+    def _commit(self, link: _TransactionalProducer, first_topic: str, batch: ReleaseBatch) -> None:
+        known = {**self._digests[first_topic], batch.release: _digest(batch)}
         last = dict(sorted(known.items())[-_KEPT:])
         text = " ".join(f"{release}:{digest}" for release, digest in last.items())
-        place = TopicPartition(home, 0, batch.release, text)
+        place = TopicPartition(first_topic, 0, batch.release, text)
         metadata = link.group.consumer_group_metadata()
-        link.producer.flush(_PATIENCE)  # a topic may be made only now, and must be there
-        link.producer.send_offsets_to_transaction([place], metadata, _PATIENCE)
-        link.producer.commit_transaction(_PATIENCE)
-        self._digests[home] = last
+        link.producer.flush(_TIMEOUT)  # a topic may be created only now, and must exist
+        link.producer.send_offsets_to_transaction([place], metadata, _TIMEOUT)
+        link.producer.commit_transaction(_TIMEOUT)
+        self._digests[first_topic] = last
 
-    def _note(self, error: KafkaError) -> None:
-        self._trouble = error.name()
+    def _on_error(self, error: KafkaError) -> None:
+        self._last_error = error.name()
 
-    def _undelivered(self, error: KafkaError | None, message: Message) -> None:
+    def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
         if error is not None and error.code() != KafkaError._PURGE_QUEUE:
-            self._trouble = f"{message.topic()}: {error.name()}"
+            self._last_error = f"{message.topic()}: {error.name()}"
 
     @contextmanager
-    def _delivering(self) -> Iterator[None]:
-        """After any failure the brokers are asked anew what they have."""
+    def _translate_errors(self) -> Iterator[None]:
+        """Turn errors into SinkError; after a failure reconnect and read the position again."""
         try:
             yield
         except KafkaException as error:
             self.close()
             cause: KafkaError = error.args[0]
-            raise self._explained(cause) from error
+            raise self._explain_error(cause) from error
         except BaseException:
             self.close()
             raise
 
-    def _explained(self, error: KafkaError) -> SinkError:
+    def _explain_error(self, error: KafkaError) -> SinkError:
         if error.code() in _FENCED:
             return SinkError(
-                f"{self.name}: another engine delivers under the name {self._outward.identity}; "
+                f"{self.name}: another engine delivers under the name {self._options.identity}; "
                 "stop one of them, or give each its own id="
             )
         if error.code() in _DENIED:
             return SinkError(f"{self.name} refuses answers: {error.name()}; ask its operator")
-        what = self._trouble or error.name()
-        return UnreachableError(f"{self.name} does not answer now ({what}). It is tried again")
+        what = self._last_error or error.name()
+        return UnreachableError(f"{self.name} does not answer now ({what}); retrying")
 
 
 def _produce(
@@ -222,7 +228,7 @@ def _produce(
     subject: str,
     headers: dict[str, str | bytes | None],
 ) -> None:
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _TIMEOUT
     while True:
         try:
             producer.produce(topic, value, subject, headers=headers)
@@ -233,20 +239,20 @@ def _produce(
             producer.poll(0.1)
 
 
-def _of(table: pa.Table, queries: list[str]) -> pa.Table:
-    """The answers to these queries, in their order."""
+def _select_queries(table: pa.Table, queries: list[str]) -> pa.Table:
+    """Select the answers to these queries, in their order."""
     return table.filter(pc.is_in(table["query"].cast(pa.string()), pa.array(queries)))
 
 
 def _digest(batch: ReleaseBatch) -> str:
-    """What tells a release from one of the same number in another ledger."""
+    """Hash a release, to distinguish it from one of the same number in another ledger."""
     found = hashlib.sha256()
     for name in ("id", "detected"):
         found.update(batch.table[name].to_numpy().tobytes())
     return found.hexdigest()[:16]
 
 
-def _read(place: TopicPartition) -> dict[int, str]:
-    """The last releases that a broker has, with their digests."""
+def _parse_digests(place: TopicPartition) -> dict[int, str]:
+    """Parse the last releases that a broker has, with their digests."""
     pairs = (part.partition(":") for part in (place.metadata or "").split())
     return {int(release): digest for release, _, digest in pairs}

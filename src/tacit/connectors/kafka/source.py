@@ -1,8 +1,8 @@
-"""Tuples from Kafka: a consumer group whose place is kept by the run, not by the group.
+"""Read tuples from Kafka, as a consumer group; the run and not the group stores the position.
 
-A batch is made of one stretch of offsets of each of some partitions. Its token names these, so
-that it can be made again as it was. Offsets are committed to the group when they are safe, for
-others to watch; a run that is resumed does not look at them.
+A batch has a range of offsets of each of some partitions. Its token contains these, so the batch
+can be read again unchanged. Offsets are committed to the group when they are safe, for monitoring
+only: a resumed run does not use them.
 """
 
 from __future__ import annotations
@@ -28,97 +28,97 @@ from tacit.errors import SourceError
 from tacit.events.streams import ColumnType
 from tacit.pipeline.sources import Batch, Rejected, Source, encode_keys
 
-_PULSE: Final = 0.1
+_POLL_SECONDS: Final = 0.1
 _FETCHED: Final = 1000
-_PATIENCE: Final = 10.0
-"""Seconds that a broker may take to say what is committed."""
+_TIMEOUT: Final = 10.0
+"""Seconds that a broker may take to return committed offsets."""
 
 log = logging.getLogger(__name__)
 
 
 class KafkaSource(Source):
-    """The messages in some topics."""
+    """Reads the messages in some topics."""
 
     textual = True
     keyed = True
     live = True
     once = True
 
-    def __init__(self, address: KafkaAddress, inward: KafkaSourceOptions) -> None:
-        topics = ",".join(inward.topics)
-        self.name = f"kafka://{address.servers}/{topics}?group={inward.group}"
+    def __init__(self, address: KafkaAddress, options: KafkaSourceOptions) -> None:
+        topics = ",".join(options.topics)
+        self.name = f"kafka://{address.servers}/{topics}?group={options.group}"
         self._address = address
-        self._inward = inward
+        self._options = options
         self._token: dict[str, Any] | None = None
         self._consumer: Consumer | None = None
         self._reader: _TopicReader | None = None
 
     @property
     def listening(self) -> bool:
-        """Whether partitions are assigned, and it is known where in each of them to begin."""
+        """Whether partitions are assigned, and the next offset in each is known."""
         return self._reader is not None and self._reader.listening
 
     def schema(self) -> pa.Schema:
-        """None: payloads name their own columns."""
+        """Return an empty schema: payloads name their own columns."""
         return pa.schema([])
 
     def declared_types(self) -> Mapping[str, ColumnType]:
-        """What the URL says of columns, or its sample."""
-        return declared_types(self._inward.columns, self._inward.sample)
+        """Return the column types from the URL or its sample."""
+        return declared_types(self._options.columns, self._options.sample)
 
     def resume(self, token: Any) -> None:
-        """Begin with the batch of this token, whatever the group has committed."""
+        """Start with the batch of this token; ignore the group's committed offsets."""
         self._token = token
 
     def acknowledge(self, receipt: Any) -> None:
-        """Commit offsets to the group, for others to watch."""
+        """Commit offsets to the group, for monitoring."""
         consumer = self._consumer
         if consumer is not None:
             with suppress(KafkaException, RuntimeError):  # it may be closed by now
-                consumer.commit(offsets=_listed(_offsets(receipt)), asynchronous=True)
+                consumer.commit(offsets=_to_partitions(_from_json(receipt)), asynchronous=True)
 
     def read(self, columns: Sequence[str], keys: Sequence[str]) -> Iterator[Batch]:
-        """Batches of what no earlier messages can come before, and empty ones in silence."""
-        rows = _Rows(self._inward, columns, keys)
+        """Yield batches in order of timestamps, and empty ones while nothing arrives."""
+        rows = _Rows(self._options, columns, keys)
         token, self._token = self._token, None
-        offsets = None if token is None else _offsets(token["offsets"])
-        self._reader = reader = _TopicReader(self.name, offsets, keyed=self._inward.key in columns)
-        self._consumer = consumer = self._client(error_cb=reader.trouble)
+        offsets = None if token is None else _from_json(token["offsets"])
+        self._reader = reader = _TopicReader(self.name, offsets, keyed=self._options.key in columns)
+        self._consumer = consumer = self._create_consumer(error_cb=reader.on_error)
         try:
             consumer.subscribe(
-                list(self._inward.topics),
-                on_assign=reader.assigned,
-                on_revoke=reader.revoked,
-                on_lost=reader.revoked,
+                list(self._options.topics),
+                on_assign=reader.on_assign,
+                on_revoke=reader.on_revoke,
+                on_lost=reader.on_revoke,
             )
             if token is not None:
-                yield from self._again(reader, consumer, rows, token)
+                yield from self._read_again(reader, consumer, rows, token)
             while True:
                 reader.fetch(consumer)
-                yield rows.batch(reader.backlog.take(time.monotonic()), self.name)
+                yield rows.make_batch(reader.backlog.take(time.monotonic()), self.name)
         except KafkaException as error:
-            raise SourceError(f"{self.name} cannot be read any more: {_reason(error)}") from error
+            raise SourceError(f"{self.name} cannot be read: {_reason(error)}") from error
         finally:
             self._consumer = self._reader = None
             consumer.close()
 
-    def _again(
+    def _read_again(
         self, reader: _TopicReader, consumer: Consumer, rows: _Rows, token: dict[str, Any]
     ) -> Iterator[Batch]:
-        """The batch of a token as it was."""
-        ends = _offsets(token["ends"])
-        nothing = rows.batch(GatheredMessages(), self.name).table
-        while not reader.backlog.reached(ends):
-            # No place to resume at is given: the one there was still holds, with its rows.
+        """Yield the batch of a token again, unchanged."""
+        ends = _from_json(token["ends"])
+        nothing = rows.make_batch(GatheredMessages(), self.name).table
+        while not reader.backlog.has_reached(ends):
+            # Without a token: the previous position stays valid, with its rows.
             yield Batch(nothing, 1, 0, self.name)
             reader.fetch(consumer, ends)
-        batch = rows.batch(reader.backlog.take_until(ends), self.name, token["rows"])
+        batch = rows.make_batch(reader.backlog.take_until(ends), self.name, token["rows"])
         if batch.table.num_rows > int(token["rows"]):
-            raise SourceError(f"{self.name}: the topics are not those that were read before")
+            raise SourceError(f"{self.name}: the topics have other messages than before")
         reader.settled = True
         yield batch
 
-    def _client(self, **more: Any) -> Consumer:
+    def _create_consumer(self, **more: Any) -> Consumer:
         try:
             return Consumer(self._settings(**more), logger=log)
         except KafkaException as error:
@@ -126,21 +126,21 @@ class KafkaSource(Source):
             raise SourceError(f"{self.name}: the client refuses its settings: {what}") from None
 
     def _settings(self, **more: Any) -> dict[str, Any]:
-        """What the client must know; the file of settings cannot undo what we rely on."""
-        shared = ",".join([self._inward.group, *self._inward.topics])
+        """Return the client's settings; the settings file cannot override required ones."""
+        shared = ",".join([self._options.group, *self._options.topics])
         return {
             "client.id": "tacit",
             "queued.max.messages.kbytes": 4096,
             "fetch.queue.backoff.ms": 10,
             "fetch.message.max.bytes": 262_144,
-            # A slow outlet holds the source back for as long as it takes.
+            # A slow sink blocks the source for as long as it takes.
             "max.poll.interval.ms": 3_600_000,
-            # So that a run that comes back after a crash is let in at once.
+            # So that a run that restarts after a crash joins the group at once.
             "group.instance.id": f"tacit-{sha256(shared.encode()).hexdigest()[:16]}",
             **self._address.settings,
             "bootstrap.servers": self._address.servers,
-            "group.id": self._inward.group,
-            "auto.offset.reset": "earliest" if self._inward.start == "beginning" else "latest",
+            "group.id": self._options.group,
+            "auto.offset.reset": "earliest" if self._options.start == "beginning" else "latest",
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
             "enable.partition.eof": True,
@@ -150,30 +150,30 @@ class KafkaSource(Source):
 
 
 class _TopicReader:
-    """Fetches messages into a backlog, and keeps it in step with what is assigned."""
+    """Fetches messages of the assigned partitions into a backlog."""
 
     def __init__(self, name: str, offsets: Offsets | None, *, keyed: bool) -> None:
         self._name = name
         self._keyed = keyed
         self.backlog = Backlog(offsets or {})
         self.settled = offsets is None
-        """Whether a run that is resumed has come to where it was."""
+        """Whether a resumed run has reached its earlier position."""
         self._paused: set[Partition] = set()
-        self._complained = 0.0
+        self._warned = 0.0
         self._fatal: KafkaError | None = None
         self._joined = False
 
     @property
     def listening(self) -> bool:
-        """Whether nothing that is sent from now on is missed."""
+        """Whether it receives all messages that are sent from now on."""
         return self._joined and self.backlog.located
 
     def fetch(self, consumer: Consumer, ends: Offsets | None = None) -> None:
-        """Take in what comes within a moment; partitions of which much waits are paused.
+        """Fetch messages for a moment; pause partitions with many waiting messages.
 
-        Those that are awaited up to `ends` are not, until they have come so far.
+        Partitions that have not reached `ends` are not paused.
         """
-        deadline = time.monotonic() + _PULSE
+        deadline = time.monotonic() + _POLL_SECONDS
         room = True
         while room and (left := deadline - time.monotonic()) > 0:
             self._add(consumer.consume(_FETCHED, left))
@@ -200,13 +200,13 @@ class _TopicReader:
             if partition not in parts or end > (parts[partition][-1].offset() or 0):
                 self.backlog.end(partition, end, now)
 
-    def assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        """Begin where the run was; where it was not, where the group was."""
+    def on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        """Start at the run's position, or else at the group's."""
         known = [p for p in partitions if (p.topic, p.partition) in self.backlog.offsets]
         if known and self.settled:
-            # Others may have read on in the meantime.
+            # Other consumers may have read more in the meantime.
             with suppress(KafkaException):
-                for partition in consumer.committed(known, timeout=_PATIENCE):
+                for partition in consumer.committed(known, timeout=_TIMEOUT):
                     place = partition.topic, partition.partition
                     self.backlog.offsets[place] = max(self.backlog.offsets[place], partition.offset)
         for partition in known:
@@ -215,23 +215,25 @@ class _TopicReader:
         consumer.assign(partitions)
         self._joined = True
 
-    def revoked(self, _: Consumer, partitions: list[TopicPartition]) -> None:
-        """Forget what waits of partitions that others read from now on."""
+    def on_revoke(self, _: Consumer, partitions: list[TopicPartition]) -> None:
+        """Drop the waiting messages of partitions that others read now."""
         gone = [(p.topic, p.partition) for p in partitions]
         self.backlog.revoke(gone)
         self._paused -= set(gone)
 
-    def trouble(self, error: KafkaError) -> None:
-        """Say at times that brokers do not answer; the client goes on trying."""
+    def on_error(self, error: KafkaError) -> None:
+        """Log from time to time that brokers do not answer; the client retries."""
         if error.code() == KafkaError._FATAL:
             self._fatal = error
-        elif time.monotonic() - self._complained > 60:
-            self._complained = time.monotonic()
-            log.warning("%s does not answer now (%s); going on trying", self._name, error.name())
+        elif time.monotonic() - self._warned > 60:
+            self._warned = time.monotonic()
+            log.warning("%s does not answer now (%s); retrying", self._name, error.name())
 
     def _pause(self, consumer: Consumer, ends: Offsets) -> None:
-        full, room = self.backlog.crowded()
-        awaited = {place for place, end in ends.items() if not self.backlog.reached({place: end})}
+        full, room = self.backlog.find_crowded()
+        awaited = {
+            place for place, end in ends.items() if not self.backlog.has_reached({place: end})
+        }
         fresh = set(full) - self._paused - awaited
         again = self._paused & set(room)
         if fresh:
@@ -247,7 +249,7 @@ class _TopicReader:
             )
         if error is self._fatal or error.fatal() or error.code() in _DENIED:
             raise SourceError(f"{self._name} cannot be read: {error.name()}; ask its operator")
-        self.trouble(error)
+        self.on_error(error)
 
 
 _DENIED: Final = (
@@ -262,33 +264,33 @@ class _Rows:
 
     def __init__(
         self,
-        inward: KafkaSourceOptions,
+        options: KafkaSourceOptions,
         columns: Sequence[str],
         keys: Sequence[str],
     ) -> None:
         self._columns = list(columns)
         self._keys = keys
-        self._key = inward.key if inward.key in columns else None
-        wanted = [name for name in columns if name != inward.key]
-        self._parser = PayloadParser(wanted, inward.payload)
-        self._hidden = inward.payload == "cbor"
+        self._key = options.key if options.key in columns else None
+        wanted = [name for name in columns if name != options.key]
+        self._parser = PayloadParser(wanted, options.payload)
+        self._hidden = options.payload == "cbor"
         self._count = 0
 
-    def batch(self, gathered: GatheredMessages, name: str, expected: int = 0) -> Batch:
-        """The rows of messages, at least so many: those that are lacking hold nothing."""
+    def make_batch(self, gathered: GatheredMessages, name: str, expected: int = 0) -> Batch:
+        """Return the rows of messages, at least `expected`; missing rows are null."""
         messages = gathered.messages
         parsed = self._parser.parse(messages.values)
         frame = parsed.frame
         if self._key is not None:
-            texts = [key_text(key) for key in messages.keys]
+            texts = [decode_key(key) for key in messages.keys]
             own = pl.Series(self._key, texts, pl.String)[parsed.origin]
             frame = frame.with_columns(own)
         places = np.array(messages.offsets, np.int64)[parsed.origin]
-        lacking = max(0, expected - frame.height)
-        if lacking:
-            log.warning("%s: %d messages that had been read are gone", name, lacking)
-            frame = pl.concat([frame.clear(lacking), frame])
-            places = np.concatenate([np.full(lacking, -1), places])
+        missing = max(0, expected - frame.height)
+        if missing:
+            log.warning("%s: %d messages that were read before are gone", name, missing)
+            frame = pl.concat([frame.clear(missing), frame])
+            places = np.concatenate([np.full(missing, -1), places])
         table = frame.select(self._columns).rechunk().to_arrow()
         batch, *_ = table.to_batches() or [pa.RecordBatch.from_pylist([], table.schema)]
         first, self._count = self._count, self._count + len(messages)
@@ -298,19 +300,19 @@ class _Rows:
             self._count,
             name,
             tuple(
-                Rejected(messages.offsets[number], reason, self._shown(messages.values[number]))
+                Rejected(messages.offsets[number], reason, self._show(messages.values[number]))
                 for number, reason in parsed.rejected
             ),
             places,
             {
-                "offsets": _plain(gathered.before),
-                "ends": _plain(gathered.after),
+                "offsets": _to_json(gathered.before),
+                "ends": _to_json(gathered.after),
                 "rows": frame.height,
             },
-            _plain(gathered.before | gathered.after) or None,
+            _to_json(gathered.before | gathered.after) or None,
         )
 
-    def _shown(self, payload: bytes) -> str:
+    def _show(self, payload: bytes) -> str:
         return payload.hex() if self._hidden else payload.decode(errors="replace")
 
 
@@ -323,19 +325,19 @@ def _columns(messages: Sequence[Fetched], *, keys: bool) -> Messages:
     )
 
 
-def _listed(offsets: Mapping[Partition, int]) -> list[TopicPartition]:
+def _to_partitions(offsets: Mapping[Partition, int]) -> list[TopicPartition]:
     return [TopicPartition(topic, number, offset) for (topic, number), offset in offsets.items()]
 
 
-def _plain(offsets: Mapping[Partition, int]) -> dict[str, dict[str, int]]:
-    """Offsets as they are kept in a checkpoint: of each topic, of each partition."""
+def _to_json(offsets: Mapping[Partition, int]) -> dict[str, dict[str, int]]:
+    """Encode offsets for a checkpoint, by topic and partition."""
     plain: dict[str, dict[str, int]] = {}
     for (topic, number), offset in sorted(offsets.items()):
         plain.setdefault(topic, {})[str(number)] = offset
     return plain
 
 
-def _offsets(plain: Mapping[str, Mapping[str, int]]) -> Offsets:
+def _from_json(plain: Mapping[str, Mapping[str, int]]) -> Offsets:
     return {
         (topic, int(number)): offset
         for topic, parts in plain.items()
@@ -343,8 +345,8 @@ def _offsets(plain: Mapping[str, Mapping[str, int]]) -> Offsets:
     }
 
 
-def key_text(key: bytes | str | None) -> str | None:
-    """The key of a message; bytes that are no UTF-8 are replaced."""
+def decode_key(key: bytes | str | None) -> str | None:
+    """Decode the key of a message; invalid UTF-8 is replaced."""
     return key.decode(errors="replace") if isinstance(key, bytes) else key
 
 

@@ -6,37 +6,37 @@
 
 from __future__ import annotations
 
-from tacit.connectors.mqtt.address import read_inward, read_outward
-from tacit.connectors.urls import need
+from tacit.connectors.mqtt.address import parse_sink_url, parse_source_url
+from tacit.connectors.urls import require_extra
 from tacit.errors import SinkError, SourceError
 from tacit.pipeline.sinks import Sink
 from tacit.pipeline.sources import Source
 
 
 def open_source(url: str) -> Source:
-    """The tuples that are published under a topic filter; connects when it is first read."""
-    need("paho", "mqtt", SourceError)
-    address, inward = read_inward(url)
-    if inward.payload == "cbor":
-        need("cbor2", "mqtt", SourceError)
+    """Open a source of the messages under a topic filter; it connects on the first read."""
+    require_extra("paho", "mqtt", SourceError)
+    address, options = parse_source_url(url)
+    if options.payload == "cbor":
+        require_extra("cbor2", "mqtt", SourceError)
     from tacit.connectors.mqtt.source import MqttSource
 
-    return MqttSource(address, inward)
+    return MqttSource(address, options)
 
 
 def open_sink(url: str) -> Sink:
-    """A topic for each consumer and query that answers are published to."""
-    need("paho", "mqtt", SinkError)
-    address, outward = read_outward(url)
-    if outward.payload == "cbor":
-        need("cbor2", "mqtt", SinkError)
+    """Open a sink that publishes answers, with a topic for each consumer and query."""
+    require_extra("paho", "mqtt", SinkError)
+    address, options = parse_sink_url(url)
+    if options.payload == "cbor":
+        require_extra("cbor2", "mqtt", SinkError)
     from tacit.connectors.mqtt.sink import MqttSink
 
-    return MqttSink(address, outward)
+    return MqttSink(address, options)
 
 
 def probe(url: str, *, source: bool) -> str:
-    """What the broker says to a source or a sink; raises if a run could not use it."""
+    """Check that a run could use the broker; return its reply, or raise."""
     from tacit.connectors.mqtt import reachability
 
     return reachability.probe(url, source=source)

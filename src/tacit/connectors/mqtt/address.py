@@ -1,7 +1,7 @@
-"""What an MQTT URL says: where the broker is, who asks, which topics, and how.
+"""Parse MQTT URLs: the broker, the user, the topics and the options.
 
-A password never stands in a URL, which is shown in logs and lists of processes. It comes from
-the environment or from a file, and is shown nowhere.
+A URL never contains a password, because logs and process lists show URLs. Passwords come from the
+environment or from a file, and are never shown.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final
 from urllib.parse import unquote
 
 from tacit.connectors.payloads import Coding
-from tacit.connectors.placeholders import placeholders_in
+from tacit.connectors.placeholders import find_placeholders
 from tacit.connectors.urls import UrlOptions
 from tacit.durations import parse_duration
 from tacit.errors import SinkError, SourceError, TacitError
@@ -39,7 +39,7 @@ _OUTWARD: Final = (*_COMMON, "per", "retain")
 
 
 class _TidySocket(ssl.SSLSocket):
-    """Closes itself where it is not agreed on how to speak: nobody else could."""
+    """Closes itself if the handshake fails: nobody else could."""
 
     def do_handshake(self, block: bool = False) -> None:
         try:
@@ -51,12 +51,12 @@ class _TidySocket(ssl.SSLSocket):
 
 @dataclass(frozen=True, slots=True)
 class MqttAddress:
-    """A broker, and who connects to it."""
+    """A broker, and the client that connects to it."""
 
     host: str
     port: int
     client: str
-    """The name of the session: a broker keeps what is undelivered under it. None is made up."""
+    """The name of the session, under which a broker keeps undelivered messages; may be empty."""
     user: str | None = None
     password: str | None = field(default=None, repr=False)
     tls: ssl.SSLContext | None = field(default=None, repr=False)
@@ -64,36 +64,36 @@ class MqttAddress:
 
     @property
     def place(self) -> str:
-        """Where the broker is, for messages."""
+        """The URL of the broker, for messages."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'mqtts' if self.tls else 'mqtt'}://{host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
 class MqttSourceOptions:
-    """What is subscribed to, and what is made of it."""
+    """The subscription of a source, and how to read its messages."""
 
     topics: str
-    """A topic filter, which may be that of a shared subscription."""
+    """A topic filter; it may be a shared subscription."""
     payload: Coding = "json"
     levels: Mapping[str, int] = field(default_factory=dict)
-    """Columns that levels of the topic give, counted from 1."""
+    """Columns from levels of the topic, counted from 1."""
     subject: str | None = None
-    """The field of payloads that is the column `subject`, if it is called otherwise."""
+    """The field of payloads that becomes the column `subject`, if it has another name."""
     columns: Mapping[str, ColumnType] | None = None
     sample: str | None = None
-    """A file whose columns are those of payloads."""
+    """A file with the same columns as the payloads."""
     qos: int = 1
     receive: int = 65_535
     session: int = 7 * 86_400
-    """Seconds for which the broker keeps messages while nobody is connected."""
+    """Seconds for which the broker keeps messages while the client is disconnected."""
     largest: int = 1 << 24
-    """Bytes of the largest message that is taken."""
+    """Bytes of the largest accepted message."""
 
 
 @dataclass(frozen=True, slots=True)
 class MqttSinkOptions:
-    """Which topics answers go to, and how."""
+    """The topics of a sink, and how to write its messages."""
 
     topic: str = DEFAULT_TOPIC
     payload: Coding = "json"
@@ -101,11 +101,11 @@ class MqttSinkOptions:
     retain: bool = False
 
 
-def read_inward(url: str) -> tuple[MqttAddress, MqttSourceOptions]:
-    """The broker and the subscription of a source's URL."""
+def parse_source_url(url: str) -> tuple[MqttAddress, MqttSourceOptions]:
+    """Parse the URL of a source."""
     parts = _MqttParts(url, _INWARD, SourceError)
     topics, levels = _named_levels(parts)
-    inward = MqttSourceOptions(
+    options = MqttSourceOptions(
         topics=topics,
         payload=parts.coding(),
         levels=levels | _subject_level(parts, topics),
@@ -117,35 +117,35 @@ def read_inward(url: str) -> tuple[MqttAddress, MqttSourceOptions]:
         session=parts.seconds("session", 7 * 86_400),
         largest=parts.number("largest", 1 << 24, range(1 << 10, 1 << 28)),
     )
-    if inward.columns is not None and inward.sample is not None:
+    if options.columns is not None and options.sample is not None:
         raise SourceError(f"{parts.place}: give columns= or sample=, not both")
-    # The same in every run, so that the broker knows the session after a restart.
-    made = sha256(f"{parts.place}/{parts.user or ''}/{inward.topics}".encode()).hexdigest()[:16]
-    return parts.address(f"tacit-{made}"), inward
+    # The same in every run, so that the broker resumes the session after a restart.
+    digest = sha256(f"{parts.place}/{parts.user or ''}/{options.topics}".encode()).hexdigest()[:16]
+    return parts.address(f"tacit-{digest}"), options
 
 
-def read_outward(url: str) -> tuple[MqttAddress, MqttSinkOptions]:
-    """The broker and the topics of an outlet's URL."""
+def parse_sink_url(url: str) -> tuple[MqttAddress, MqttSinkOptions]:
+    """Parse the URL of a sink."""
     parts = _MqttParts(url, _OUTWARD, SinkError)
-    outward = MqttSinkOptions(
+    options = MqttSinkOptions(
         topic=parts.path or DEFAULT_TOPIC,
         payload=parts.coding(),
         per_answer=parts.choice("per", ("window", "answer")) == "answer",
         retain=parts.choice("retain", ("false", "true")) == "true",
     )
-    _check_topic(outward, parts.place)
-    return parts.address(), outward
+    _check_topic(options, parts.place)
+    return parts.address(), options
 
 
 class _MqttParts(UrlOptions):
-    """A URL taken apart; mistakes in it are errors of this kind."""
+    """The parts of a URL; mistakes raise the error type `wrong`."""
 
     def __init__(self, url: str, known: Sequence[str], wrong: type[TacitError]) -> None:
         self.wrong = wrong
         found = _URL.fullmatch(url)
         authority = _AUTHORITY.fullmatch(found[2]) if found else None
         if found is None or authority is None:
-            # The URL is not shown: what cannot be taken apart may hold a password.
+            # The URL is not shown: one that cannot be parsed may contain a password.
             raise wrong(
                 "expected a URL such as mqtt://user@host:1883/topic?payload=json, with no password"
             )
@@ -153,20 +153,20 @@ class _MqttParts(UrlOptions):
         user = authority[1]
         if user is not None and ":" in user:
             raise wrong(
-                f"{mask(url)}: a password must not stand in a URL; leave it out, and put it into "
-                f"the environment variable {PASSWORD} or into a file named by password_file="
+                f"{mask(url)}: a URL must not contain a password; put it into the environment "
+                f"variable {PASSWORD}, or into a file and write password_file="
             )
         self.user = unquote(user) if user else None
         self.host = authority[2].strip("[]")
         self.port = int(authority[3] or _PORTS[self.scheme])
         place = f"{self.scheme}://{authority[2]}:{self.port}"
         if not 0 < self.port < 65_536:
-            raise wrong(f"{place}: a port is between 1 and 65535")
+            raise wrong(f"{place}: a port must be between 1 and 65535")
         self.path = unquote(found[3] or "")
         super().__init__(found[4] or "", known, place, wrong)
 
     def address(self, client: str = "") -> MqttAddress:
-        """The broker, as who connects."""
+        """Return the broker and the client."""
         return MqttAddress(
             self.host,
             self.port,
@@ -178,14 +178,14 @@ class _MqttParts(UrlOptions):
         )
 
     def choice(self, name: str, values: Sequence[str]) -> str:
-        """An option that is one of these, the first where it is not given."""
+        """Parse an option with these values; the first is the default."""
         value: str = self.options.get(name, values[0])
         if value not in values:
             raise self.wrong(f"{self.place}: {name} is {' or '.join(values)}, not '{value}'")
         return value
 
     def number(self, name: str, default: int, allowed: range) -> int:
-        """An option that is a whole number."""
+        """Parse an option that is a whole number."""
         text = self.options.get(name, str(default))
         if not re.fullmatch(r"[0-9]{1,10}", text) or int(text) not in allowed:
             raise self.wrong(
@@ -195,7 +195,7 @@ class _MqttParts(UrlOptions):
         return int(text)
 
     def seconds(self, name: str, default: int, most: int = 0xFFFF_FFFE) -> int:
-        """An option that is a length of time."""
+        """Parse an option that is a duration, in seconds."""
         text = self.options.get(name)
         if text is None:
             return default
@@ -214,7 +214,7 @@ class _MqttParts(UrlOptions):
             except (OSError, UnicodeDecodeError):
                 raise self.wrong(
                     f"{self.place}: the password cannot be read from {path}; check the path and "
-                    "who may read it"
+                    "its permissions"
                 ) from None
         if path is not None and self.user is None:
             raise self.wrong(f"{self.place}: password_file= needs a user: {self.scheme}://user@...")
@@ -244,17 +244,21 @@ class _MqttParts(UrlOptions):
 
 
 def _named_levels(parts: _MqttParts) -> tuple[str, dict[str, int]]:
-    """The topic filter, and the columns that its levels in braces give."""
-    filtered = parts.path
-    if not filtered:
-        raise SourceError(f"{parts.place}: which topics? Write {parts.place}/topic/filter")
-    shared = filtered.split("/")[:2] if filtered.startswith("$share/") else []
-    levels = filtered.split("/")[len(shared) :]
+    """Return the topic filter, and the columns from its levels in braces."""
+    topics = parts.path
+    if not topics:
+        raise SourceError(
+            f"{parts.place}: the topics are missing; write {parts.place}/topic/filter"
+        )
+    shared = topics.split("/")[:2] if topics.startswith("$share/") else []
+    levels = topics.split("/")[len(shared) :]
     named: dict[str, int] = {}
     for number, level in enumerate(levels, 1):
         name = _NAMED.fullmatch(level)
         if name is None and ("{" in level or "}" in level):
-            raise SourceError(f"{parts.place}: a level is named as a whole, as in taxis/{{taxi}}")
+            raise SourceError(
+                f"{parts.place}: braces must contain a whole level, as in taxis/{{taxi}}"
+            )
         if name is not None and (name[1] in named or name[1] == "topic"):
             raise SourceError(f"{parts.place}: two columns would be called '{name[1]}'")
         if name is not None:
@@ -268,8 +272,8 @@ def _check_filter(levels: Sequence[str], shared: Sequence[str], place: str) -> N
     wild = [level for level in levels if ("+" in level or "#" in level) and len(level) > 1]
     if wild or "#" in levels[:-1] or "\0" in "".join(levels):
         raise SourceError(
-            f"{place}: in a topic filter + stands for one level and # for all that follow, "
-            "each as a level of its own and # only at the end"
+            f"{place}: in a topic filter + matches one level and # all levels that follow; "
+            "each must be a whole level, and # the last one"
         )
     if shared and (len(shared) < 2 or not shared[1] or not any(levels)):
         raise SourceError(f"{place}: a shared subscription is $share/group/topic/filter")
@@ -297,13 +301,13 @@ def _subject_field(parts: _MqttParts) -> str | None:
     return None if not given or given.startswith("topic:") else given
 
 
-def _check_topic(outward: MqttSinkOptions, place: str) -> None:
-    names = placeholders_in(outward.topic, place)
-    plain = _NAMED.sub("", outward.topic)
+def _check_topic(options: MqttSinkOptions, place: str) -> None:
+    names = find_placeholders(options.topic, place)
+    plain = _NAMED.sub("", options.topic)
     if any(sign in plain for sign in "+#{}\0") or plain.startswith("$"):
         raise SinkError(f"{place}: answers are published to a topic, without wildcards")
     if "consumer" not in names:
-        # Without it nobody could say in the broker who may read what.
+        # Without it the broker cannot control which consumer reads what.
         raise SinkError(f"{place}: the topic needs {{consumer}}, as in {DEFAULT_TOPIC}")
-    if "subject" in names and not outward.per_answer:
+    if "subject" in names and not options.per_answer:
         raise SinkError(f"{place}: {{subject}} in a topic needs per=answer")

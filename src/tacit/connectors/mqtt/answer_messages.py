@@ -1,4 +1,4 @@
-"""Answers as messages: which topic, and what is written into them."""
+"""Turn answers into messages: topics and payloads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tacit.pipeline.sinks import ReleaseBatch
 
 _PLACE = re.compile(r"\{(\w+)\}")
 _HEAD = 1 << 10
-"""More bytes than a message takes beside its payload and its topic."""
+"""An upper bound of the bytes of a message besides its payload and topic."""
 
 
 class AnswerMessage(NamedTuple):
@@ -25,48 +25,50 @@ class AnswerMessage(NamedTuple):
     payload: bytes
 
 
-def letters(batch: ReleaseBatch, outward: MqttSinkOptions, largest: int) -> Iterator[AnswerMessage]:
-    """The messages of a batch, none larger than a broker takes, in the order of answers."""
+def make_messages(
+    batch: ReleaseBatch, options: MqttSinkOptions, largest: int
+) -> Iterator[AnswerMessage]:
+    """Make the messages of a batch, in the order of answers, within the broker's limit."""
     frame = pl.DataFrame(batch.table)
-    subjects = {"subject": "subject"} if "{subject}" in outward.topic else {}
+    subjects = {"subject": "subject"} if "{subject}" in options.topic else {}
     for group in frame.partition_by(["window_start", "query", *subjects], maintain_order=True):
         names = {name: str(group[column][0]) for name, column in subjects.items()}
         query = str(group["query"][0])
-        topic = topic_of(
-            outward.topic, {"query": query, "consumer": batch.consumers[query]} | names
+        topic = format_topic(
+            options.topic, {"query": query, "consumer": batch.consumers[query]} | names
         )
-        for payload in _payloads(group, outward, largest - len(topic.encode()) - _HEAD):
+        for payload in _encode_payloads(group, options, largest - len(topic.encode()) - _HEAD):
             yield AnswerMessage(topic, payload)
 
 
-def topic_of(template: str, names: Mapping[str, str]) -> str:
-    """A topic with names in their places; signs that mean something in topics are escaped.
+def format_topic(template: str, names: Mapping[str, str]) -> str:
+    """Fill in the names of a topic; special characters are escaped.
 
     >>> topic_of("answers/{consumer}/{query}", {"consumer": "city/hall", "query": "jam"})
     'answers/city%2Fhall/jam'
     """
-    return _PLACE.sub(lambda place: _escaped(names[place[1]]), template)
+    return _PLACE.sub(lambda place: _escape(names[place[1]]), template)
 
 
-def _escaped(name: str) -> str:
+def _escape(name: str) -> str:
     return re.sub(r"[%/+#$\x00-\x1f\x7f-\x9f]", lambda sign: quote(sign[0], safe=""), name)
 
 
-def _payloads(group: pl.DataFrame, outward: MqttSinkOptions, room: int) -> Iterator[bytes]:
-    if outward.per_answer:
-        yield from _each(group, outward)
+def _encode_payloads(group: pl.DataFrame, options: MqttSinkOptions, room: int) -> Iterator[bytes]:
+    if options.per_answer:
+        yield from _encode_each(group, options)
         return
-    whole = _array(group, outward)
+    whole = _encode_array(group, options)
     if len(whole) <= room or group.height == 1:
         yield whole
         return
     half = group.height // 2
-    yield from _payloads(group[:half], outward, room)
-    yield from _payloads(group[half:], outward, room)
+    yield from _encode_payloads(group[:half], options, room)
+    yield from _encode_payloads(group[half:], options, room)
 
 
-def _each(group: pl.DataFrame, outward: MqttSinkOptions) -> Iterator[bytes]:
-    if outward.payload == "json":
+def _encode_each(group: pl.DataFrame, options: MqttSinkOptions) -> Iterator[bytes]:
+    if options.payload == "json":
         yield from json_lines(group.to_arrow()).splitlines()
         return
     import cbor2
@@ -74,9 +76,9 @@ def _each(group: pl.DataFrame, outward: MqttSinkOptions) -> Iterator[bytes]:
     yield from map(cbor2.dumps, group.rows(named=True))
 
 
-def _array(group: pl.DataFrame, outward: MqttSinkOptions) -> bytes:
-    if outward.payload == "json":
-        # Signs that end a line are escaped within texts.
+def _encode_array(group: pl.DataFrame, options: MqttSinkOptions) -> bytes:
+    if options.payload == "json":
+        # Line breaks within texts are escaped.
         return b"[" + json_lines(group.to_arrow()).rstrip(b"\n").replace(b"\n", b",") + b"]"
     import cbor2
 

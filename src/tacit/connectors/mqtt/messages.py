@@ -1,4 +1,4 @@
-"""Messages as the source knows them: their identity, their rows, and a batch's token."""
+"""Messages of the source: their identities, their rows, and the token of a batch."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _NONE: NDArray[np.int64] = np.empty(0, np.int64)
 
 
 class Message(NamedTuple):
-    """A message as it came."""
+    """A received message."""
 
     place: int
-    """How many messages had come in this run with this one."""
+    """The number of the message in this run."""
     identity: int
-    """Its number and its checksum: the same when it is sent again. 0 where it never is."""
+    """Its packet id and checksum: the same if it is sent again; 0 if it never is."""
     again: bool
     """Whether the broker may have sent it before."""
     topic: str
@@ -37,30 +37,30 @@ class Message(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BatchRange:
-    """Which messages a batch is made of, and the last one before it."""
+    """The messages of a batch, and the last one before it."""
 
     after: int = 0
     messages: NDArray[np.int64] = field(default_factory=_NONE.copy)
     rows: NDArray[np.int64] = field(default_factory=_NONE.copy)
-    """How many rows each of them gives."""
+    """The number of rows of each message."""
 
-    def plain(self) -> dict[str, Any]:
-        """As it is kept in a checkpoint."""
-        rows = None if (self.rows == 1).all() else _packed(self.rows)
-        return {"after": self.after, "messages": _packed(self.messages), "rows": rows}
+    def to_json(self) -> dict[str, Any]:
+        """Encode it for a checkpoint."""
+        rows = None if (self.rows == 1).all() else _pack(self.rows)
+        return {"after": self.after, "messages": _pack(self.messages), "rows": rows}
 
     @classmethod
-    def read(cls, plain: Any) -> BatchRange:
-        """A token from a checkpoint."""
+    def from_json(cls, plain: Any) -> BatchRange:
+        """Decode a token from a checkpoint."""
         try:
-            messages = _unpacked(plain["messages"])
+            messages = _unpack(plain["messages"])
             rows = plain["rows"]
-            counts = np.ones(len(messages), np.int64) if rows is None else _unpacked(rows)
+            counts = np.ones(len(messages), np.int64) if rows is None else _unpack(rows)
             if len(counts) != len(messages):
                 raise ValueError("as many counts as messages")
             return cls(int(plain["after"]), messages, counts)
         except (KeyError, TypeError, ValueError) as error:
-            raise SourceError("a checkpoint holds a position that is not one of MQTT") from error
+            raise SourceError("the position in the checkpoint is not one of MQTT") from error
 
 
 class MessageRows:
@@ -68,38 +68,40 @@ class MessageRows:
 
     def __init__(
         self,
-        inward: MqttSourceOptions,
+        options: MqttSourceOptions,
         columns: Sequence[str],
         keys: Sequence[str],
     ) -> None:
-        self._levels = {name: level for name, level in inward.levels.items() if name in columns}
+        self._levels = {name: level for name, level in options.levels.items() if name in columns}
         self._columns = list(columns)
         self._keys = keys
-        self._alias = {} if inward.subject is None else {SUBJECT: inward.subject}
-        own = (TOPIC, *inward.levels)
+        self._alias = {} if options.subject is None else {SUBJECT: options.subject}
+        own = (TOPIC, *options.levels)
         wanted = [self._alias.get(name, name) for name in columns if name not in own]
-        self._parser = PayloadParser(list(dict.fromkeys(wanted)), inward.payload)
-        self._hidden = inward.payload == "cbor"
+        self._parser = PayloadParser(list(dict.fromkeys(wanted)), options.payload)
+        self._hidden = options.payload == "cbor"
 
     def read(
         self, messages: Sequence[Message]
     ) -> tuple[pa.RecordBatch, NDArray[np.int64], list[Rejected]]:
-        """The rows, which message each is from, and the messages that could not be read."""
+        """Return the rows, the message of each row, and the unreadable messages."""
         parsed = self._parser.parse([message.payload for message in messages])
-        frame = parsed.frame.with_columns(self._own(messages, parsed.origin))
+        frame = parsed.frame.with_columns(self._topic_columns(messages, parsed.origin))
         frame = frame.with_columns(
             frame[name].rename(column) for column, name in self._alias.items() if name in frame
         )
         table = frame.select(self._columns).rechunk().to_arrow()
         batches = table.to_batches() or [pa.RecordBatch.from_pylist([], table.schema)]
         bad = [
-            Rejected(messages[number].place, reason, self._shown(messages[number].payload))
+            Rejected(messages[number].place, reason, self._show(messages[number].payload))
             for number, reason in parsed.rejected
         ]
         return encode_keys(batches[0], self._keys), parsed.origin, bad
 
-    def _own(self, messages: Sequence[Message], origin: NDArray[np.int64]) -> list[pl.Series]:
-        """The topic of every row and its levels, each topic taken apart once."""
+    def _topic_columns(
+        self, messages: Sequence[Message], origin: NDArray[np.int64]
+    ) -> list[pl.Series]:
+        """Return the topic of every row and its levels; each topic is split once."""
         if TOPIC not in self._columns and not self._levels:
             return []
         coded = pa.array([message.topic for message in messages], pa.string()).dictionary_encode()
@@ -112,13 +114,13 @@ class MessageRows:
         }
         return [part.gather(codes).rename(name) for name, part in {TOPIC: topics, **parts}.items()]
 
-    def _shown(self, payload: bytes) -> str:
+    def _show(self, payload: bytes) -> str:
         return payload.hex() if self._hidden else payload.decode(errors="replace")
 
 
-def _packed(numbers: NDArray[np.int64]) -> str:
+def _pack(numbers: NDArray[np.int64]) -> str:
     return base64.b64encode(numbers.astype("<i8").tobytes()).decode()
 
 
-def _unpacked(text: str) -> NDArray[np.int64]:
+def _unpack(text: str) -> NDArray[np.int64]:
     return np.frombuffer(base64.b64decode(text, validate=True), "<i8").astype(np.int64)

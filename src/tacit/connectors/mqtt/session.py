@@ -1,4 +1,4 @@
-"""A subscription that outlives its connections, and the messages that wait to be read."""
+"""A subscription that survives reconnections, and the messages that wait to be read."""
 
 from __future__ import annotations
 
@@ -20,53 +20,53 @@ from tacit.connectors.mqtt.unacknowledged import UnacknowledgedMessages
 from tacit.errors import SourceError
 
 MOST: Final = 4096
-"""The most messages that are taken at once."""
+"""The most messages in a batch."""
 _GATHER: Final = 0.05
-"""Seconds in which messages are gathered after the first."""
-_SILENCE: Final = 0.2
-"""Seconds after which nothing is what came."""
+"""Seconds to wait for more messages after the first."""
+_TIMEOUT: Final = 0.2
+"""Seconds to wait for the first message."""
 _ROOM: Final = 1 << 24
-"""Bytes that may wait to be taken; then the broker has to wait."""
+"""The most bytes that may wait to be read; then reading from the broker pauses."""
 _OVERHEAD: Final = 256
-"""Bytes that a message takes beside its payload, about."""
+"""The approximate bytes of a message besides its payload."""
 
 
 class Session(Receiver):
-    """Messages go in by the thread of the connection and out by that of the reader."""
+    """The connection's thread adds messages, and the reader's thread takes them."""
 
-    def __init__(self, address: MqttAddress, inward: MqttSourceOptions) -> None:
-        self._inward = inward
+    def __init__(self, address: MqttAddress, options: MqttSourceOptions) -> None:
+        self._options = options
         self._held = UnacknowledgedMessages()
         self._inbox: deque[Message] = deque()
         self._arrived = threading.Event()
-        self._came = 0
+        self._received = 0
         self._taken = 0
         self._settled = 0
         self._sessions = 0
         self.resumed: bool | None = None
-        """Whether the broker knew the session when the connection was last made."""
+        """Whether the broker knew the session at the last connection."""
         self.listening = 0.0
-        """When the subscription was last confirmed, by the monotonic clock."""
+        """The time of the last confirmed subscription, by the monotonic clock."""
         properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
-        properties.SessionExpiryInterval = inward.session
-        properties.ReceiveMaximum = inward.receive
-        properties.MaximumPacketSize = inward.largest
+        properties.SessionExpiryInterval = options.session
+        properties.ReceiveMaximum = options.receive
+        properties.MaximumPacketSize = options.largest
         self._link = Connection(address, self, properties, clean=False)
         self._link.start()
 
     def gather(self) -> list[Message]:
-        """What came, in order; in silence, nothing after a while."""
+        """Return the new messages, in order; an empty list after a while without any."""
         if not self._inbox:
             self._arrived.clear()
             if not self._inbox:
-                self._arrived.wait(_SILENCE)
+                self._arrived.wait(_TIMEOUT)
         if 0 < len(self._inbox) < MOST:
             time.sleep(_GATHER)
         messages = [self._inbox.popleft() for _ in range(min(len(self._inbox), MOST))]
         if not messages:
             self._check()
             return messages
-        waiting = self.full()
+        waiting = self.is_full()
         self._taken += sum([len(message.payload) for message in messages])
         self._taken += _OVERHEAD * len(messages)
         if waiting:
@@ -74,7 +74,7 @@ class Session(Receiver):
         return messages
 
     def settle(self, count: int) -> None:
-        """Messages up to this one are safe."""
+        """Acknowledge messages up to this one: they are safe."""
         self._settled = max(self._settled, count)
         self._link.wake()
 
@@ -82,64 +82,66 @@ class Session(Receiver):
         """Disconnect; the broker keeps the session."""
         self._link.close()
 
-    def connected(self, client: Client, resumed: bool, _: Properties | None) -> None:
-        """Subscribe, in a resumed session too: the filter may be a new one."""
+    def on_connect(self, client: Client, resumed: bool, _: Properties | None) -> None:
+        """Subscribe, also in a resumed session: the filter may be new."""
         if self._sessions and not resumed:
             log.warning(
-                "%s no longer knew the session: what it had kept for it is lost",
+                "%s no longer had the session: the messages that it kept for it are lost",
                 self._link.address.place,
             )
         self._sessions += 1
         self.resumed = resumed
-        self._held.connected(resumed=resumed)
-        client.on_subscribe = self._subscribed
+        self._held.on_connect(resumed=resumed)
+        client.on_subscribe = self._on_subscribe
         options = SubscribeOptions(
-            qos=self._inward.qos,
+            qos=self._options.qos,
             retainHandling=SubscribeOptions.RETAIN_SEND_IF_NEW_SUB,
         )
-        client.subscribe(self._inward.topics, options=options)
+        client.subscribe(self._options.topics, options=options)
 
-    def received(self, message: MQTTMessage) -> None:
-        """Keep a message, unless it is a repetition of one that was kept before."""
+    def on_message(self, message: MQTTMessage) -> None:
+        """Store a message, unless it repeats one that was stored before."""
         payload = bytes(message.payload)
         try:
             topic = message.topic
-        except UnicodeDecodeError:  # no broker should let it through
+        except UnicodeDecodeError:  # no broker should accept it
             topic = "\ufffd"
         number = message.mid if message.qos else 0
         mark = zlib.crc32(payload, zlib.crc32(topic.encode()))
-        count = self._held.arrived(number, mark, again=message.dup)
+        count = self._held.add(number, mark, again=message.dup)
         if count:
             identity = number << 32 | mark if number else 0
             self._inbox.append(Message(count, identity, message.dup, topic, payload))
-            self._came += len(payload) + _OVERHEAD
+            self._received += len(payload) + _OVERHEAD
 
-    def rested(self) -> None:
-        """Tell the reader."""
+    def on_idle(self) -> None:
+        """Wake the reader."""
         self._arrived.set()
 
-    def outgoing(self) -> bytes:
-        """Acknowledgements of what is safe by now."""
+    def take_packets(self) -> bytes:
+        """Return the acknowledgements of messages that are safe."""
         self._held.settle(self._settled)
-        return self._held.acknowledgements()
+        return self._held.take_acknowledgements()
 
-    def full(self) -> bool:
-        """Whether messages wait in such numbers that no more should come."""
-        return self._came - self._taken > _ROOM
+    def is_full(self) -> bool:
+        """Return whether too many bytes wait."""
+        return self._received - self._taken > _ROOM
 
-    def _subscribed(self, _client: Client, _: Any, __: int, reasons: Any, ___: Any) -> None:
+    def _on_subscribe(self, _client: Client, _: Any, __: int, reasons: Any, ___: Any) -> None:
         self.listening = time.monotonic()
         for reason in reasons:
             if reason.is_failure:
-                self._link.refuse(f"it refuses the subscription to {self._inward.topics}: {reason}")
-            elif reason.value < self._inward.qos:
+                self._link.refuse(
+                    f"it refuses the subscription to {self._options.topics}: {reason}"
+                )
+            elif reason.value < self._options.qos:
                 log.warning(
-                    "%s gives quality of service %d only: what is under way in a crash is lost",
+                    "%s grants only quality of service %d: messages in transit are lost in a crash",
                     self._link.address.place,
                     reason.value,
                 )
 
     def _check(self) -> None:
-        refusal = self._link.refused()
+        refusal = self._link.find_refusal()
         if refusal is not None:
             raise SourceError(f"{self._link.address.place}: {refusal}")

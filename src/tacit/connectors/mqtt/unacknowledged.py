@@ -1,8 +1,8 @@
-"""Messages that were received and not yet acknowledged, over all connections of a session.
+"""Received messages that are not acknowledged yet, over all connections of a session.
 
-A broker sends what is not acknowledged again on the next connection, marked as a repetition
-and under the same number (1 to 65535). It is dropped here, and acknowledged once the first one
-is safe. Acknowledgements are made in bulk and in the order of arrival.
+On the next connection a broker repeats unacknowledged messages, marked as duplicates and with the
+same packet id (1 to 65535). A duplicate is dropped, and acknowledged once the first copy is safe.
+Acknowledgements are sent in bulk and in the order of arrival.
 """
 
 from __future__ import annotations
@@ -13,37 +13,37 @@ import numpy as np
 
 _NUMBERS = 1 << 16
 _PUBACK = 0x4002
-"""The head of an acknowledgement: its kind and the length of what follows, a number."""
+"""The header of an acknowledgement: packet type and remaining length."""
 
 
 class UnacknowledgedMessages:
-    """Keeps account of one session; used by the thread of the connection alone."""
+    """Tracks one session; only the thread of the connection uses it."""
 
     def __init__(self) -> None:
         self.count = 0
-        """How many messages arrived, repetitions not counted."""
+        """The number of received messages without duplicates."""
         self._connection = 0
         self._settled = 0
         self._order: deque[tuple[int, int]] = deque()
         self._due: list[int] = []
-        # What last came under each number: its checksum, its count, and on which connection.
+        # The last message of each packet id: its checksum, its count, and its connection.
         self._marks = [-1] * _NUMBERS
         self._counts = [0] * _NUMBERS
         self._on = [0] * _NUMBERS
 
-    def connected(self, *, resumed: bool) -> None:
-        """A new connection; without a resumed session the broker knows nothing of what is held."""
+    def on_connect(self, *, resumed: bool) -> None:
+        """Start a connection; without a resumed session all earlier messages are forgotten."""
         self._connection += 1
         self._due.clear()
         if not resumed:
             self._order.clear()
             self._marks = [-1] * _NUMBERS
 
-    def arrived(self, number: int, mark: int, *, again: bool) -> int:
-        """The count of a message that has this number and checksum; 0 if it is a repetition.
+    def add(self, number: int, mark: int, *, again: bool) -> int:
+        """Add a message with this packet id and checksum; return its count, or 0 for a duplicate.
 
-        `again` is the broker's word that it may be one. Messages that are not to be
-        acknowledged have the number 0.
+        `again` is the broker's mark that it may be one. Messages without acknowledgement have the
+        number 0.
         """
         if number:
             self._on[number] = self._connection
@@ -58,17 +58,17 @@ class UnacknowledgedMessages:
         return self.count
 
     def settle(self, count: int) -> None:
-        """All messages up to this one are safe."""
+        """Mark all messages up to this one as safe."""
         self._settled = max(self._settled, count)
         order = self._order
         while order and order[0][0] <= count:
             number = order.popleft()[1]
-            # One of an earlier connection is acknowledged when it comes again.
+            # A message of an earlier connection is acknowledged when it is repeated.
             if self._on[number] == self._connection:
                 self._due.append(number)
 
-    def acknowledgements(self) -> bytes:
-        """What to send to the broker now."""
+    def take_acknowledgements(self) -> bytes:
+        """Return the acknowledgements to send now."""
         if not self._due:
             return b""
         packets = np.empty((len(self._due), 2), ">u2")
