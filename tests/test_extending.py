@@ -278,7 +278,7 @@ def test_the_connector_of_the_page_is_found_by_its_scheme(tmp_path: Path) -> Non
             probe(f"queue://{tmp_path}/none.db", source=True)
         with pytest.raises(SinkError, match="mqtt://, mqtts://, kafka:// or queue://"):
             open_resumable_sink("http://somewhere/a")
-    with pytest.raises(SourceError, match="'queue://' is no source"):
+    with pytest.raises(SourceError, match="'queue://' is not a source"):
         open_source(f"queue://{feed.path}")
 
 

@@ -102,7 +102,7 @@ def test_a_file_that_can_only_be_written_whole_cannot_be_added_to(
     shown = tacit("run", spec, source, "--mechanism", "uniform", "--ledger", tmp_path / "spent.db",
                   "--to", tmp_path / "answers.parquet")  # fmt: skip
     assert shown.exit_code == 5
-    assert "cannot be added to" in shown.stderr
+    assert "cannot append to" in shown.stderr
 
 
 def test_dead_letters_of_before_are_kept(spec: Path, source: Path, tmp_path: Path) -> None:

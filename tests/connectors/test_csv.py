@@ -103,7 +103,7 @@ def test_a_header_without_rows_has_columns(path: Path) -> None:
 
 
 def test_blank_lines_alone_are_an_empty_file(path: Path) -> None:
-    with pytest.raises(SourceError, match="is empty: a CSV file begins with a header"):
+    with pytest.raises(SourceError, match="is empty: a CSV file starts with a header"):
         read(path, "\n\n")
 
 

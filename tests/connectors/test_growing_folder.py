@@ -209,7 +209,7 @@ def test_a_file_that_was_being_read_must_be_there_as_it_was(change: str, feed: F
     feed.put(f"2{feed.suffix}", tuples(50, 2))
     source = feed.open()
     source.resume(token)
-    with pytest.raises(SourceError, match="was being read, and is gone or is another file"):
+    with pytest.raises(SourceError, match="was being read, and is missing or changed"):
         Reading(source).next()
 
 

@@ -333,7 +333,7 @@ def test_the_mock_broker_of_the_client_library_agrees(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("url", "says"),
     [
-        ("kafka://user:secret@host/gps", "stand in a file of settings"),
+        ("kafka://user:secret@host/gps", "into a settings file"),
         ("kafka://host", "expected topics"),
         ("kafka://host/a b", "expected topics"),
         ("kafka://host/gps?grup=x", "Did you mean 'group'"),
@@ -341,7 +341,7 @@ def test_the_mock_broker_of_the_client_library_agrees(tmp_path: Path) -> None:
         ("kafka://host/gps?columns=ts", "written name:type"),
         ("kafka://host/gps?from=now", "beginning or end"),
         ("kafka://host/gps?columns=a:text&sample=b.csv", "not both"),
-        ("kafka://host/gps?group=a&group=b", "stands twice"),
+        ("kafka://host/gps?group=a&group=b", "is given twice"),
         ("kafka://host/gps?config=missing.properties", "cannot be read from missing.properties"),
     ],
 )
@@ -356,7 +356,7 @@ def test_a_mistake_in_a_source_is_explained(url: str, says: str) -> None:
     [
         ("kafka://host/answers", "needs {consumer}"),
         ("kafka://host/{consumer}-{qery}", "Did you mean 'query'"),
-        ("kafka://host/{consumer}/x", "no name of a topic"),
+        ("kafka://host/{consumer}/x", "not a valid topic"),
         ("kafka://host/{consumer}?group=x", "no option 'group'"),
     ],
 )

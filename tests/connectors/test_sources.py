@@ -305,7 +305,7 @@ def test_a_folder_of_several_kinds_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_file_to_read_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="holds no file to read"):
+    with pytest.raises(SourceError, match="has no file to read"):
         open_source(tmp_path)
 
 

@@ -147,10 +147,10 @@ def types_of_the_first_block() -> Iterator[None]:
 @contextmanager
 def broken_line_breaks_its_block() -> Iterator[None]:
     """Where a line of CSV cannot be read, the others of its block are read more leniently."""
-    batch = csv.CsvParser.batch
+    parse = csv.CsvParser.parse
 
     def lenient(self: csv.CsvParser, block: csv.CsvBlock) -> Batch:
-        found = batch(self, block)
+        found = parse(self, block)
         if not found.rejected:
             return found
         table = pl.DataFrame(found.table).with_columns(_LENIENT)
@@ -160,7 +160,7 @@ def broken_line_breaks_its_block() -> Iterator[None]:
         read = rows.combine_chunks().to_batches() or [found.table]
         return replace(found, table=encode_keys(read[0], self._keys))
 
-    with patch.object(csv.CsvParser, "batch", lenient):
+    with patch.object(csv.CsvParser, "parse", lenient):
         yield
 
 

@@ -286,14 +286,14 @@ def test_a_broker_is_asked_whether_it_lets_us_in(
         Setup(spec, (source,), ledger=str(tmp_path / "l.db"), sink=f"{place}/tacit/{{consumer}}")
     )
     assert [grade for grade, _ in told(found, "source")] == ["ok", "ok"]
-    assert "takes the subscription to taxis/+" in told(found, "source")[1][1]
+    assert "accepts the subscription to taxis/+" in told(found, "source")[1][1]
     assert "answers" in only(found, "sink", "ok")
     refused = examine(Setup(spec, (f"{place}/doors/{{who}}?{COLUMNS}",)))
     assert "refuses the subscription to doors/+" in told(refused, "source")[1][1]
     assert "secret" not in str(found) + str(refused)
     monkeypatch.setenv("TACIT_MQTT_PASSWORD", "guessed")
     refused = examine(Setup(spec, (source,)))
-    assert "does not let us in" in told(refused, "source")[1][1]
+    assert "refuses the connection" in told(refused, "source")[1][1]
     assert "guessed" not in str(refused)
 
 

@@ -179,7 +179,7 @@ def test_archives_follow_each_other_and_join(ledger: Ledger, tmp_path: Path) -> 
     verdict = verify(ledger, noted, archives=files)
     assert verdict.passed, verdict.faults
     (fault,) = verify(ledger, {3: noted[3]}).faults
-    assert "name its archive" in str(fault)
+    assert "give its file" in str(fault)
     assert verify(ledger, {20: noted[20]}).passed  # the last of an archive is known
     assert not verify(ledger, {3: noted[20]}, archives=files).passed
     assert not verify(ledger, {20: noted[3]}).passed

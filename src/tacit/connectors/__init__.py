@@ -1,1 +1,1 @@
-"""Where tuples come from and where answers go: a module for each kind of file."""
+"""Connectors: sources of tuples and sinks of answers, one module per kind."""

@@ -1,8 +1,7 @@
-"""Answers added to the end of one file, so that each stands there once, whatever happens.
+"""Append answers to one file, each exactly once, even after a crash.
 
-The position of a delivery is the length of the file after it. What stands beyond the position
-that is remembered was written by a delivery that a crash cut off: it is cut off too, and comes
-again.
+The position of a delivery is the length of the file after it. Bytes after the recorded position
+were written by an interrupted delivery: they are removed, and the delivery is repeated.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ from tacit.errors import SinkError, UnreachableError
 from tacit.pipeline.sinks import ReleaseBatch, Sink
 
 _ROWS: Final = 1 << 18
-"""Rows that are turned into text at a time."""
+"""Rows that are formatted at a time."""
 _SEAL: Final = 1 << 12
-"""Bytes before a position by which the file is known again."""
-_PASSING: Final = (
+"""Bytes before a position that identify the file."""
+_TEMPORARY: Final = (
     errno.ENOSPC,
     errno.EDQUOT,
     errno.EIO,
@@ -40,16 +39,16 @@ _PASSING: Final = (
     errno.EROFS,
     errno.EAGAIN,
 )
-"""Failures that may pass without the operator's changing the set-up."""
+"""Errors that may be temporary."""
 
 log = logging.getLogger(__name__)
 
 
 class AppendingSink(Sink):
-    """A file of lines, CSV or JSON, that each release is added to.
+    """Appends each release to a file of lines, CSV or JSON.
 
-    The file belongs to this outlet: it is locked while it is open. A file that is moved away
-    between two releases is followed by a new one.
+    The file is locked while it is open. If it is moved away between two releases, a new one is
+    started.
     """
 
     once = True
@@ -70,20 +69,20 @@ class AppendingSink(Sink):
         self._position: dict[str, Any] | None = None
 
     def recover(self, position: Any) -> None:
-        """Begin where the last remembered delivery ended."""
+        """Start at the end of the last recorded delivery."""
         self._position = position
         with translate_errors(self.name):
             self._reopen()
 
     def is_missing(self, release: int, position: Any) -> bool:  # noqa: ARG002
-        """Whether the file is gone, or shorter than it was."""
+        """Return whether the file is gone, or shorter than it was."""
         try:
             return position is not None and self._path.stat().st_size < position["offset"]
         except FileNotFoundError:
             return True
 
     def deliver(self, batch: ReleaseBatch) -> dict[str, Any]:
-        """Put the answers behind those of the release before, and on the disk."""
+        """Append the answers and sync them to disk."""
         columns = list(batch.table.schema.names)
         with translate_errors(self.name):
             file = self._reopen()
@@ -98,13 +97,13 @@ class AppendingSink(Sink):
         return self._position
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
     def _reopen(self) -> io.FileIO:
-        """The file under the name, which may be another than before."""
+        """Return the file of this name, which may be a new one."""
         if self._file is not None and _is_same_file(self._file, self._path):
             return self._file
         self.close()
@@ -112,48 +111,48 @@ class AppendingSink(Sink):
         file = open_locked(self._path, self.name)
         if not _is_same_file(file, self._path):
             file.close()
-            raise UnreachableError(f"{self.name} was moved away just now. It is tried again")
+            raise UnreachableError(f"{self.name} was moved away just now; retrying")
         if fresh:
             sync_folder(self._path.parent)
         self._file = file
         return file
 
     def _find_end(self, file: io.FileIO, table: pa.Table) -> int:
-        """Where the deliveries before end: 0 in a file that none of them is in."""
+        """Find the end of the earlier deliveries; 0 in a new file."""
         last = self._position
         if last is not None and _hash_tail(file, last["offset"]) == last["seal"]:
             if self._header is not None and last["columns"] != table.schema.names:
                 raise SinkError(
                     f"{self.name} has the columns {', '.join(last['columns'])}; answers now have "
-                    f"{', '.join(table.schema.names)}. Move it away, and a new file is begun"
+                    f"{', '.join(table.schema.names)}. Move it away to start a new file"
                 )
             offset = int(last["offset"])
             if not self._can_continue(file, offset, table):
                 raise SinkError(
-                    f"{self.name} holds answers that the ledger does not know: was an older ledger "
-                    "restored? What is released now is noise drawn again. Move the file away, and "
-                    "a new one is begun"
+                    f"{self.name} has answers that are not in the ledger: was an older ledger "
+                    "restored? Noise would be drawn again for them. Move the file away to start a "
+                    "new one"
                 )
             return offset
         if not self._can_continue(file, 0, table):
-            what = "holds something else" if last is None else "was changed by others"
+            what = "has other content" if last is None else "was changed by another program"
             raise SinkError(
-                f"{self.name} is there and {what}; choose another name, or move it away, and a new "
-                "file is begun"
+                f"{self.name} exists and {what}; choose another name, or move it away to start a "
+                "new file"
             )
         if last is not None:
-            log.warning("%s was moved away or emptied; a new file is begun", self.name)
+            log.warning("%s was moved away or emptied; starting a new file", self.name)
         return 0
 
     def _can_continue(self, file: io.FileIO, offset: int, table: pa.Table) -> bool:
-        """Whether what stands there can be a delivery of these answers that was cut off."""
+        """Return whether the rest of the file can be an interrupted delivery of these answers."""
         if os.fstat(file.fileno()).st_size <= offset:
             return True
         file.seek(offset)
         for text in self._encode_texts(table, header=offset == 0):
             found = file.read(len(text))
             if found != text:
-                # Where the power failed there may be zeros in place of what was written.
+                # After a power failure there may be zeros instead of the content.
                 written = found.rstrip(b"\0")
                 return text.startswith(written) and not file.read().strip(b"\0")
         return not file.read(1)
@@ -174,7 +173,7 @@ class AppendingSink(Sink):
 
 @contextlib.contextmanager
 def translate_errors(name: str) -> Iterator[None]:
-    """Say of a failed write what to do; what may pass by itself is to be tried again."""
+    """Turn a failed write into a SinkError; temporary ones are retried."""
     try:
         yield
     except OSError as error:
@@ -184,12 +183,12 @@ def translate_errors(name: str) -> Iterator[None]:
 
 
 def explain_error(name: str, error: OSError) -> SinkError:
-    """What a failed write means for a delivery."""
+    """Explain a failed write as a SinkError."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return UnreachableError(f"{name}: the disk is full; free some space. It is tried again")
+        return UnreachableError(f"{name}: the disk is full; free some space. Retrying")
     what = os.strerror(error.errno) if error.errno else type(error).__name__
-    if error.errno in _PASSING:
-        return UnreachableError(f"{name} cannot be written now: {what}. It is tried again")
+    if error.errno in _TEMPORARY:
+        return UnreachableError(f"{name} cannot be written now: {what}; retrying")
     if error.errno == errno.ENOENT:
         return SinkError(f"{name}: its folder does not exist; create it or choose another place")
     return SinkError(f"{name} cannot be written: {what}; choose another place")
@@ -202,9 +201,9 @@ def _write(file: io.FileIO, text: bytes) -> None:
 
 
 def open_locked(path: Path, name: str) -> io.FileIO:
-    """The file at this path, which is created if need be and belongs to us until it is closed.
+    """Open and lock the file at this path; create it if necessary.
 
-    It is closed again where another process has it: a file without its lock never gets out.
+    Raises UnreachableError if another process holds the lock.
     """
     file = io.FileIO(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666), "r+")
     try:
@@ -213,7 +212,7 @@ def open_locked(path: Path, name: str) -> io.FileIO:
         file.close()
         if isinstance(error, BlockingIOError):
             raise UnreachableError(
-                f"another process delivers to {name}; stop it. It is tried again"
+                f"another process delivers to {name}; stop it. Retrying"
             ) from error
         raise
     return file
@@ -227,6 +226,6 @@ def _is_same_file(file: io.FileIO, path: Path) -> bool:
 
 
 def _hash_tail(file: io.FileIO, offset: int) -> str:
-    """A digest of the bytes that end there, or of what there is of them."""
+    """Hash the bytes before this offset."""
     start = max(0, offset - _SEAL)
     return hashlib.sha256(os.pread(file.fileno(), offset - start, start)).hexdigest()

@@ -1,4 +1,4 @@
-"""The list of connectors to brokers: which one opens a URL, by its scheme.
+"""The list of connectors to brokers, by the scheme of their URLs.
 
 To add a connector, write its module and add an entry here: see docs/extending.md. Its module is
 imported only when a URL of its scheme is opened.
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Connector:
-    """A module with what a kind of broker needs.
+    """The module of a connector, and its requirements.
 
-    It has `open_source(url)`, `open_sink(url)` and `probe(url, *, source)`, or those of them
-    that make sense: what is missing is refused with a message.
+    The module has `open_source(url)`, `open_sink(url)` and `probe(url, *, source)`, or some of
+    them: a missing function gives an error message.
     """
 
     module: str
@@ -42,7 +42,7 @@ CONNECTORS: Final[dict[str, Connector]] = {
 
 
 def is_broker(place: str) -> bool:
-    """Whether a name is a URL that a connector opens.
+    """Return whether a name is a URL of a connector.
 
     >>> is_broker("mqtt://host/taxis/+"), is_broker("trips.csv")
     (True, False)
@@ -51,7 +51,7 @@ def is_broker(place: str) -> bool:
 
 
 def required_modules(place: str) -> dict[str, str]:
-    """The Python modules that a URL needs, each with the extra that installs it."""
+    """Return the Python modules that a URL needs, each with the extra that installs it."""
     if not is_broker(place):
         return {}
     connector = CONNECTORS[_scheme(place)]
@@ -61,39 +61,39 @@ def required_modules(place: str) -> dict[str, str]:
 
 
 def open_broker_source(url: str) -> Source:
-    """The tuples of a broker."""
+    """Open a source of tuples from a broker."""
     found: Source = _find(url, "open_source", SourceError, ", or - for JSON lines")(url)
     return found
 
 
 def open_broker_sink(url: str) -> Sink:
-    """What delivers answers to a broker."""
+    """Open a sink that delivers answers to a broker."""
     found: Sink = _find(url, "open_sink", SinkError)(url)
     return found
 
 
 def probe(url: str, *, source: bool) -> str:
-    """What a broker says to a source or a sink; raises if a run could not use it.
+    """Check that a run could use a broker; return its reply, or raise.
 
-    The session of a run is not touched: the probe connects under a name of its own, and leaves
+    The probe does not touch the session of a run: it connects under its own name, and leaves
     nothing behind.
     """
-    said: str = _find(url, "probe", SourceError if source else SinkError)(url, source=source)
-    return said
+    reply: str = _find(url, "probe", SourceError if source else SinkError)(url, source=source)
+    return reply
 
 
 def _find(url: str, name: str, wrong: type[TacitError], also: str = "") -> Any:
-    """A function of the connector that a URL belongs to."""
+    """Find a function of the connector for a URL."""
     scheme = _scheme(url)
     kind = "source" if wrong is SourceError else "sink"
     if scheme not in CONNECTORS:
         *first, last = (f"{known}://" for known in CONNECTORS)
         raise wrong(
-            f"'{scheme}://' is no {kind}: expected a path, {', '.join(first)} or {last}{also}"
+            f"'{scheme}://' is not a {kind}: expected a path, {', '.join(first)} or {last}{also}"
         )
     function = getattr(import_module(CONNECTORS[scheme].module), name, None)
     if function is None:
-        raise wrong(f"the connector of {scheme}:// has no {name}: it cannot be used as {kind} here")
+        raise wrong(f"the connector of {scheme}:// has no {name}: it cannot be used as a {kind}")
     return function
 
 

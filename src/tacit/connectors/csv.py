@@ -1,9 +1,9 @@
 """CSV files with a header.
 
-A record is a line, always: a quote that is not closed on its line makes that line unreadable,
-so that no record can swallow the ones after it. A compiled scan finds the lines and how many
-fields they have. Lines that cannot be read are taken out with their numbers; PyArrow, which
-follows the same rules of quoting, parses the rest block by block, every field as text.
+A record is always one line: a quote that is not closed on its line makes that line unreadable, so
+a record cannot swallow the ones after it. A compiled scan finds the lines and their numbers of
+fields. Unreadable lines are removed with their numbers. PyArrow, which has the same quoting rules,
+parses the rest block by block, every field as text.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from tacit.pipeline.sources import (
 
 _COMMA, _QUOTE, _LF, _CR = 44, 34, 10, 13
 _UNCLOSED: Final = -1
-"""In place of the number of fields where a quote is not closed."""
+"""The number of fields of a line with an unclosed quote."""
 
 
 class CsvSource(Source):
-    """One CSV file: UTF-8, commas, a header, fields quoted where needed."""
+    """Reads a CSV file: UTF-8, commas, a header, quoted fields."""
 
     unit = "bytes"
     textual = True
@@ -53,16 +53,16 @@ class CsvSource(Source):
         self._begin: dict[str, int] | None = None
 
     def schema(self) -> pa.Schema:
-        """The header's names."""
+        """Return the names of the header."""
         if self._names is None:
             first = next((b for b in _blocks(self._pieces, self.name) if len(b.starts)), None)
             if first is None:
-                raise EmptySourceError(f"{self.name} is empty: a CSV file begins with a header")
+                raise EmptySourceError(f"{self.name} is empty: a CSV file starts with a header")
             self._names = parse_header(self.name, first)
         return pa.schema([(name, pa.string()) for name in self._names])
 
     def resume(self, token: Any) -> None:
-        """Begin at a record when it is read next."""
+        """Start at a record when it is read next."""
         self._begin = token
 
     def read(self, columns: Sequence[str], keys: Sequence[str]) -> Iterator[Batch]:
@@ -76,11 +76,11 @@ class CsvSource(Source):
         for number, block in enumerate(blocks):
             if number and self._pieces.seekable:
                 begin = {"offset": block.offset, "line": block.line}
-            yield replace(parser.batch(block), source=self.name, token=begin)
+            yield replace(parser.parse(block), source=self.name, token=begin)
 
 
 class CsvBlock(NamedTuple):
-    """Whole lines: where each begins, how many fields it has and its number."""
+    """Whole lines: their starts, numbers of fields, and line numbers."""
 
     data: bytes
     starts: NDArray[np.int64]
@@ -89,17 +89,17 @@ class CsvBlock(NamedTuple):
     line: int
     position: int
     offset: int
-    """Where it begins in a file that is not compressed."""
+    """Its start in an uncompressed file."""
 
     def record(self, number: int) -> bytes:
-        """The bytes of one line, with its end."""
+        """Return the bytes of one line, with its line break."""
         after = number + 1
         return self.data[
             self.starts[number] : self.starts[after] if after < len(self.starts) else None
         ]
 
     def only(self, keep: NDArray[np.bool_]) -> bytes:
-        """The bytes of these lines alone."""
+        """Return the bytes of these lines only."""
         ends = np.append(self.starts[1:], len(self.data))
         edges = np.flatnonzero(np.diff(keep, prepend=False, append=False))
         return b"".join(
@@ -116,8 +116,8 @@ class CsvParser:
         self._columns = list(columns)
         self._keys = keys
 
-    def batch(self, block: CsvBlock) -> Batch:
-        """The rows of a block; the file's name is for the caller to say."""
+    def parse(self, block: CsvBlock) -> Batch:
+        """Parse the rows of a block; the caller sets the file's name."""
         keep = block.fields == len(self._names)
         try:
             frame = self._read(block.only(keep))
@@ -147,7 +147,7 @@ class CsvParser:
         )
 
     def _salvage(self, block: CsvBlock, keep: NDArray[np.bool_]) -> pa.Table:
-        """Read what can be read; lines that cannot are no longer kept."""
+        """Parse the readable lines; clear `keep` for the others."""
         numbers = np.flatnonzero(keep)
 
         def parse(lines: Sequence[bytes]) -> tuple[pl.DataFrame, NDArray[np.int64]]:
@@ -175,7 +175,7 @@ class CsvParser:
 
 
 def parse_header(source: str, block: CsvBlock) -> list[str]:
-    """The names on a file's first line."""
+    """Parse the names on a file's first line."""
     record = block.record(0)
     if not _is_utf8(record) or b"\0" in record:
         raise SourceError(
@@ -189,14 +189,14 @@ def parse_header(source: str, block: CsvBlock) -> list[str]:
 
 
 def drop_header(block: CsvBlock) -> CsvBlock:
-    """A block without its first line."""
+    """Return a block without its first line."""
     return block._replace(starts=block.starts[1:], fields=block.fields[1:], lines=block.lines[1:])
 
 
 def split_block(
     data: bytes, line: int, position: int, *, last: bool
 ) -> tuple[CsvBlock | None, bytes, int]:
-    """The whole lines in `data`, which ends at `position`; what is left over, and its line."""
+    """Split whole lines off `data`, which ends at `position`; return the rest and its line."""
     octets = np.frombuffer(data, np.uint8)
     places = np.empty((3, _count_ends(octets) + 1), np.int64)
     found, used, after = scan(octets, line, last, places)
@@ -225,7 +225,7 @@ def _without_header(blocks: Iterator[CsvBlock]) -> Iterator[CsvBlock]:
 
 
 def _blocks(pieces: Iterable[FilePiece], name: str, line: int = 1) -> Iterator[CsvBlock]:
-    """Cut pieces at the ends of lines."""
+    """Split pieces at the ends of lines."""
     rest = b""
     position = 0
     for data, position in pieces:
@@ -241,7 +241,7 @@ def _blocks(pieces: Iterable[FilePiece], name: str, line: int = 1) -> Iterator[C
 
 @compiled
 def _count_ends(data: NDArray[np.uint8]) -> int:
-    """How many bytes may end a line."""
+    """Count the bytes that may end a line."""
     found = 0
     for byte in data:
         found += (byte == _LF) | (byte == _CR)
@@ -252,11 +252,11 @@ def _count_ends(data: NDArray[np.uint8]) -> int:
 def scan(
     data: NDArray[np.uint8], line: int, last: bool, records: NDArray[np.int64]
 ) -> tuple[int, int, int]:
-    """Find the lines in `data` that are whole.
+    """Find the whole lines in `data`.
 
     Fills `records` with the start, number of fields and line number of each that is not blank.
-    Returns how many there are, where the first unfinished line begins, and its number. With
-    `last` the end of `data` ends the last line.
+    Returns how many there are, where the first unfinished line starts, and its number. With `last`
+    the end of `data` ends the last line.
     """
     found = 0
     start = 0
@@ -267,7 +267,7 @@ def scan(
         fresh = True
         ended = False
         while at < len(data) and not ended:
-            while data[at] > _COMMA:  # nothing above a comma means anything
+            while data[at] > _COMMA:  # bytes above a comma have no special meaning
                 at += 1
                 fresh = False
                 if at == len(data):

@@ -1,4 +1,4 @@
-"""Open a source by its name: a file, a folder or a pattern of files, or standard input."""
+"""Open a source by its name: a file, a folder, a glob, or standard input."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ SUFFIXES = (*_FORMATS, *(suffix + codec for suffix in _PACKED for codec in CODEC
 
 
 def open_source(name: str | os.PathLike[str]) -> Source:
-    """A source by suffix; `-` is JSON lines on standard input; `*` and folders are many files.
+    """Open a source by its suffix. `-` is JSON lines on standard input.
 
-    A URL is a broker's: `tacit.connectors.brokers` lists their schemes.
+    Globs and folders are read as many files. A URL is opened by the connector of its scheme.
     """
     text = os.fspath(name)
     if text == "-":
@@ -56,9 +56,9 @@ def open_source(name: str | os.PathLike[str]) -> Source:
 
 
 class ManySource(Source):
-    """Several files of one kind, one after the other, as one source."""
+    """Reads several files of one kind, one after the other."""
 
-    ahead = 0  # each file is read ahead by itself
+    ahead = 0  # each file is read ahead separately
 
     def __init__(self, name: str, sources: Sequence[Source]) -> None:
         self.name = name
@@ -72,7 +72,7 @@ class ManySource(Source):
         self._begin: dict[str, Any] | None = None
 
     def schema(self) -> pa.Schema:
-        """The columns of the first file that holds anything."""
+        """Return the columns of the first file that is not empty."""
         if self._schema is None:
             for source in self._sources:
                 try:
@@ -85,16 +85,15 @@ class ManySource(Source):
         return self._schema
 
     def resume(self, token: Any) -> None:
-        """Begin in the middle of one of the files when it is read next."""
+        """Start in the middle of one of the files when it is read next."""
         if token is not None and token["file"] not in [source.name for source in self._sources]:
             raise SourceError(
-                f"{self.name} does not hold {token['file']} any more, which was being read; "
-                "give it back"
+                f"{self.name} no longer contains {token['file']}, which was being read; restore it"
             )
         self._begin = token
 
     def read(self, columns: Sequence[str], keys: Sequence[str]) -> Iterator[Batch]:
-        """The rows of each file in turn, with the types of the first; empty files are passed."""
+        """Yield the rows of each file, with the types of the first; empty files are skipped."""
         before = 0
         begin, self._begin = self._begin, None
         for source in self._sources:
@@ -115,7 +114,7 @@ class ManySource(Source):
 def read_unified(
     source: Source, schema: pa.Schema, columns: Sequence[str], keys: Sequence[str]
 ) -> Iterator[Batch]:
-    """The rows of one of several files, with the types of the first; none of an empty one."""
+    """Yield the rows of one of several files, with the types of the first file."""
     try:
         source.schema()
     except EmptySourceError:
@@ -130,9 +129,9 @@ def read_unified(
 def _unify_types(
     table: pa.RecordBatch, schema: pa.Schema, keys: Sequence[str], name: str
 ) -> pa.RecordBatch:
-    """Give numbers and times of a later file the types of the first file.
+    """Cast numbers and times of a later file to the types of the first file.
 
-    Columns of subjects stay as they are: text must not become a number, nor a number text.
+    Columns of subjects are not cast: text must not become a number, nor a number text.
     """
     for number, field in enumerate(table.schema):
         kind = schema.field(field.name).type
@@ -161,20 +160,20 @@ def _check_key(field: pa.Field, name: str) -> None:
 
 def _open_files(name: str, paths: list[Path]) -> Source:
     if not paths:
-        raise SourceError(f"{name} holds no file to read; expected {', '.join(SUFFIXES)}")
+        raise SourceError(f"{name} has no file to read; expected {', '.join(SUFFIXES)}")
     kinds = {find_kind(path) for path in paths}
     if len(kinds) > 1:
         raise SourceError(
-            f"{name} holds files of several kinds ({', '.join(sorted(kinds))}); "
-            "name one kind, for example with *.parquet"
+            f"{name} has files of several kinds ({', '.join(sorted(kinds))}); "
+            "choose one kind, for example with *.parquet"
         )
     sources = [open_file(path) for path in sorted(paths)]
     return sources[0] if len(sources) == 1 else ManySource(name, sources)
 
 
 def open_file(path: Path) -> Source:
-    """A file as a source, by its suffix."""
-    suffix = _suffix(path)
+    """Open a file as a source, by its suffix."""
+    suffix = _find_suffix(path)
     if not suffix:
         raise SourceError(
             f"{path}: expected a file ending in {', '.join(SUFFIXES)}, or - for JSON lines on "
@@ -188,10 +187,10 @@ def open_file(path: Path) -> Source:
 
 
 def find_kind(path: Path) -> str:
-    """What kind of file it is, however it is packed; nothing where it is none that can be read."""
-    return _suffix(path).removeprefix(".").partition(".")[0]
+    """Return the kind of a file, compressed or not; empty for an unknown kind."""
+    return _find_suffix(path).removeprefix(".").partition(".")[0]
 
 
-def _suffix(path: Path) -> str:
-    """The longest known suffix of a path, or nothing."""
+def _find_suffix(path: Path) -> str:
+    """Return the longest known suffix of a path, or an empty string."""
     return max((s for s in SUFFIXES if path.name.lower().endswith(s)), key=len, default="")

@@ -1,4 +1,4 @@
-"""Answers in a folder: a file for each release, there as a whole or not at all."""
+"""Write answers into a folder: one file per release, complete or absent."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tacit.pipeline.sinks import ReleaseBatch, Sink
 
 
 class FolderSink(Sink):
-    """A folder in which each release becomes a file, named by the release's number.
+    """Writes each release to a file in a folder, named by the release's number.
 
-    A release that is delivered again finds its file and leaves it as it is. The folder belongs to
-    this outlet: a hidden file in it is locked while the outlet is open.
+    If a release is delivered again, its file is not changed. A hidden file in the folder is locked
+    while the sink is open.
     """
 
     once = True
@@ -29,8 +29,8 @@ class FolderSink(Sink):
         self._lock: io.FileIO | None = None
         self.name = str(self._folder / f"*{suffix}")
 
-    def recover(self, position: None) -> None:  # noqa: ARG002 - the names tell what is there
-        """Create and lock the folder, and remove what interrupted deliveries have left."""
+    def recover(self, position: None) -> None:  # noqa: ARG002 - the file names are enough
+        """Create and lock the folder, and remove files of interrupted deliveries."""
         with translate_errors(self.name):
             self._folder.mkdir(exist_ok=True)
             self._lock_folder()
@@ -38,11 +38,11 @@ class FolderSink(Sink):
                 left.unlink(missing_ok=True)
 
     def is_missing(self, release: int, position: None) -> bool:  # noqa: ARG002
-        """Whether the file of the last release that was delivered is gone."""
+        """Return whether the file of the last delivered release is gone."""
         return not (self._folder / f"{release:012d}{self._suffix}").exists()
 
     def deliver(self, batch: ReleaseBatch) -> None:
-        """Write the release's file and put it on the disk before it gets its name."""
+        """Write and sync the release's file before it gets its final name."""
         with translate_errors(self.name):
             self._lock_folder()
         name = f"{batch.release:012d}{self._suffix}"
@@ -54,7 +54,7 @@ class FolderSink(Sink):
             again.unlink()
             if not same:
                 raise SinkError(
-                    f"{target} is there and holds other answers, perhaps of another ledger; choose "
+                    f"{target} exists and has other answers, perhaps from another ledger; choose "
                     "another folder, or move it away"
                 )
             return

@@ -1,7 +1,7 @@
-"""Files of lines that grow while they are read, as logs do, also over their rotation.
+"""Follow files of lines that grow, such as logs, also across log rotation.
 
-Only whole lines are read. A file that is replaced under its name is finished first, and then
-the new one is begun; one that is emptied is read from its beginning.
+Only whole lines are read. If a file is replaced under its name, the old file is finished first, and
+then the new one is read. A file that is emptied is read from its start.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 
 from tacit.connectors import csv, jsonlines
-from tacit.connectors.pieces import BOM, FOREIGN, LONGEST_LINE, PIECE, translate_read_errors
+from tacit.connectors.pieces import BOM, LONGEST_LINE, PIECE, UTF_16_BOMS, translate_read_errors
 from tacit.errors import SourceError
 from tacit.pipeline.sources import Batch, Source, check_columns, encode_keys
 
 _POLL_SECONDS: Final = 0.1
-"""Seconds between two looks at a file that does not grow."""
+"""Seconds between two reads of a file that does not grow."""
 _GRACE: Final = 1.0
-"""Seconds of silence after which a file that was replaced counts as finished."""
+"""Seconds without new lines after which a replaced file counts as finished."""
 _SEAL: Final = 64
-"""Bytes before a place by which a file is known again."""
+"""Bytes before an offset that identify a file."""
 
 log = logging.getLogger(__name__)
 
 
 class FollowSource(Source):
-    """A file of JSON lines or CSV that others add lines to."""
+    """Follows a file of JSON lines or CSV to which other programs append."""
 
     unit = "bytes"
     textual = True
     live = True
-    once = True  # what was read is not waited for again
+    once = True  # lines that were read are not read again
 
     def __init__(self, path: Path) -> None:
         self.name = str(path)
@@ -50,11 +50,11 @@ class FollowSource(Source):
         self._token: dict[str, Any] | None = None
 
     def schema(self) -> pa.Schema:
-        """The header's names; waits until there is a header."""
+        """Return the header's names; wait until there is a header."""
         while self._schema is None:
             with translate_read_errors(self.name):
                 head = _read_head(self._path)
-            if head.startswith(FOREIGN):
+            if head.startswith(UTF_16_BOMS):
                 raise SourceError(f"{self.name} is UTF-16 text; convert it to UTF-8")
             first = _first_block(head)
             if first is None:
@@ -66,23 +66,23 @@ class FollowSource(Source):
         return self._schema
 
     def resume(self, token: Any) -> None:
-        """Begin at a line when it is read next, in the file that it stood in."""
+        """Start at a line of a file when it is read next."""
         self._token = token
 
     def read(self, columns: Sequence[str], keys: Sequence[str]) -> Iterator[Batch]:
-        """Parse lines as they come; an empty batch whenever none came for a moment."""
+        """Parse lines as they arrive; yield an empty batch while none arrive."""
         schema = pa.schema([(name, pa.string()) for name in columns])
         empty = encode_keys(pa.RecordBatch.from_pylist([], schema), keys)
         token, self._token = self._token, None
         file = self._find_file(token)
         try:
-            if _read_head(file.number).startswith(FOREIGN):
+            if _read_head(file.number).startswith(UTF_16_BOMS):
                 raise SourceError(f"{self.name} is UTF-16 text; convert it to UTF-8")
             self._parser.begin(columns, keys, _read_head(file.number) if file.offset else None)
             while True:
                 with translate_read_errors(self.name):
                     yield from self._read_until_replaced(file, empty)
-                log.info("%s was replaced; going on with the new file", self.name)
+                log.info("%s was replaced; continuing with the new file", self.name)
                 file.close()
                 file = self._open()
                 self._parser.begin(columns, keys, None)
@@ -96,7 +96,7 @@ class FollowSource(Source):
                 yield from self._take_lines(file, last=False)
                 last_read = time.monotonic()
             elif file.is_emptied():
-                log.warning("%s was emptied; it is read from its beginning", self.name)
+                log.warning("%s was emptied; reading it from its start", self.name)
                 file.rewind()
                 self._parser.rewind()
             elif file.is_replaced(self._path) and time.monotonic() - last_read > _GRACE:
@@ -107,7 +107,7 @@ class FollowSource(Source):
                 time.sleep(_POLL_SECONDS)
 
     def _take_lines(self, file: _OpenFile, *, last: bool) -> Iterator[Batch]:
-        """Batches of the lines that are whole; what is left over waits for more."""
+        """Yield batches of whole lines; keep the rest for later."""
         batches, rest, line = self._parser.take(file.rest, file.line, file.position, last=last)
         for batch in batches:
             token = file.token(batch.token["offset"], batch.token["line"])
@@ -117,14 +117,14 @@ class FollowSource(Source):
             raise SourceError(f"{self.name} has a line of more than {LONGEST_LINE >> 20} MiB")
 
     def _open(self) -> _OpenFile:
-        """The file under the name, which may be missing for a moment while it is replaced."""
+        """Open the file; it may be missing for a moment while it is replaced."""
         while True:
             with translate_read_errors(self.name), suppress(FileNotFoundError):
                 return _OpenFile(self._path)
             time.sleep(_POLL_SECONDS)
 
     def _find_file(self, token: dict[str, Any] | None) -> _OpenFile:
-        """The file that a token is of, which may have another name by now."""
+        """Find the file of a token, which may have another name by now."""
         if token is None:
             return self._open()
         folder = self._path.absolute().parent
@@ -136,13 +136,14 @@ class FollowSource(Source):
                         return file
                     file.close()
         raise SourceError(
-            f"{self.name} is not the file that was followed, and that is not beside it: its last "
-            f"lines may be lost. Put it back into {folder} under any name, or begin another run"
+            f"{self.name} is not the file that was followed, and that file is not in the same "
+            f"folder: its last lines may be lost. Move it back into {folder} under any name, or "
+            "start another run"
         )
 
 
 class _OpenFile:
-    """An open file: how far it was read, and what of that is not yet a whole line."""
+    """An open file, its position, and the bytes of its last incomplete line."""
 
     def __init__(self, path: Path, offset: int = 0, line: int = 1) -> None:
         self.number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -153,32 +154,32 @@ class _OpenFile:
 
     @property
     def offset(self) -> int:
-        """Where the first line begins that was not yet whole."""
+        """The start of the first incomplete line."""
         return self.position - len(self.rest)
 
     def read(self) -> bool:
-        """Read some more, if there is more."""
+        """Read more bytes; return whether there were any."""
         data = os.pread(self.number, PIECE, self.position)
         self.rest += data.removeprefix(BOM) if self.position == 0 else data
         self.position += len(data)
         return bool(data)
 
     def is_emptied(self) -> bool:
-        """Whether it is shorter than what was read of it."""
+        """Return whether it is shorter than the bytes read so far."""
         return os.fstat(self.number).st_size < self.position
 
     def rewind(self) -> None:
-        """Read it from its beginning."""
+        """Go back to the start."""
         self.position, self.line, self.rest = 0, 1, b""
 
     def is_replaced(self, path: Path) -> bool:
-        """Whether another file has its name."""
+        """Return whether another file has its name now."""
         with suppress(FileNotFoundError):
             return path.stat().st_ino != self._inode
         return False
 
     def token(self, offset: int | None = None, line: int | None = None) -> dict[str, Any]:
-        """A place in this file, by default that of the first line that was not yet whole."""
+        """Return a token for a line, by default for the first incomplete line."""
         offset = self.offset if offset is None else offset
         start = max(0, offset - _SEAL)
         seal = zlib.crc32(os.pread(self.number, offset - start, start))
@@ -186,29 +187,29 @@ class _OpenFile:
         return {"inode": self._inode, "offset": offset, "line": line, "seal": seal}
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the file."""
         with suppress(OSError):
             os.close(self.number)
         self.number = -1
 
 
 class _Lines(Protocol):
-    """How lines become rows."""
+    """Parses lines into rows."""
 
     def begin(self, columns: Sequence[str], keys: Sequence[str], head: bytes | None) -> None:
-        """Begin a file; `head` is its beginning where it is not read from there."""
+        """Start a file; `head` is its first bytes if reading does not start there."""
 
     def rewind(self) -> None:
-        """The file begins anew."""
+        """Go back to the start of the file."""
 
     def take(
         self, data: bytes, line: int, position: int, *, last: bool
     ) -> tuple[list[Batch], bytes, int]:
-        """The rows of whole lines, their tokens without the file; the rest, and its line."""
+        """Return the rows of whole lines, with tokens without the file; the rest, and its line."""
 
 
 class _JsonLines:
-    """An object on each line."""
+    """Parses JSON lines."""
 
     def __init__(self) -> None:
         self._columns: Sequence[str] = ()
@@ -220,16 +221,16 @@ class _JsonLines:
         keys: Sequence[str],
         head: bytes | None,  # noqa: ARG002 - only CSV has a header
     ) -> None:
-        """All files are alike: each line names its own columns."""
+        """Set the columns: each line names its own."""
         self._columns, self._keys = columns, keys
 
     def rewind(self) -> None:
-        """Nothing was kept of the file."""
+        """Do nothing: there is no header."""
 
     def take(
         self, data: bytes, line: int, position: int, *, last: bool
     ) -> tuple[list[Batch], bytes, int]:
-        """One batch of all lines that are whole."""
+        """Parse all whole lines into one batch."""
         end = len(data) if last else data.rfind(b"\n") + 1
         if not end:
             return [], data, line
@@ -239,7 +240,7 @@ class _JsonLines:
 
 
 class _Csv:
-    """Records under a header, which each file has for itself."""
+    """Parses CSV, with a header in each file."""
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -248,7 +249,7 @@ class _Csv:
         self._parser: csv.CsvParser | None = None
 
     def begin(self, columns: Sequence[str], keys: Sequence[str], head: bytes | None) -> None:
-        """Expect a header, or know it from the file's beginning."""
+        """Expect a header, or read it from the file's first bytes."""
         self._columns, self._keys = columns, keys
         self._parser = None
         if head is not None and (first := _first_block(head)) is not None:
@@ -261,15 +262,15 @@ class _Csv:
     def take(
         self, data: bytes, line: int, position: int, *, last: bool
     ) -> tuple[list[Batch], bytes, int]:
-        """A batch of all lines that are whole."""
+        """Parse all whole lines into one batch."""
         block, rest, after = csv.split_block(data, line, position, last=last)
         if block is None or (self._parser is None and not len(block.starts)):
             return [], rest, after
         token = {"offset": block.offset, "line": block.line}
         if self._parser is None:
-            batch = self._take_header(block).batch(csv.drop_header(block))
+            batch = self._take_header(block).parse(csv.drop_header(block))
         else:
-            batch = self._parser.batch(block)
+            batch = self._parser.parse(block)
         return [replace(batch, token=token)], rest, after
 
     def _take_header(self, block: csv.CsvBlock) -> csv.CsvParser:
@@ -285,7 +286,7 @@ def _first_block(head: bytes) -> csv.CsvBlock | None:
 
 
 def _read_head(place: Path | int) -> bytes:
-    """The beginning of a file."""
+    """Read the first bytes of a file."""
     if isinstance(place, int):
         return os.pread(place, PIECE, 0)
     with place.open("rb") as file:
@@ -299,5 +300,5 @@ def _choose_parser(path: Path) -> _Lines:
             f"{path} cannot be followed; expected a .jsonl, .ndjson or .csv file, or a folder"
         )
     if not path.is_file():
-        raise SourceError(f"{path} is no file that can be followed; check the path")
+        raise SourceError(f"{path} is not a file that can be followed; check the path")
     return _Csv(str(path)) if suffix == ".csv" else _JsonLines()

@@ -1,4 +1,4 @@
-"""Frames in memory: Polars, pandas, PyArrow, and whatever else speaks Arrow."""
+"""Read frames in memory: Polars, pandas, PyArrow, and others that support Arrow."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tacit.pipeline.sources import Batch, Source, check_columns, check_names, en
 
 
 class FrameSource(Source):
-    """A frame, or an iterator of frames with the same columns.
+    """Reads a frame, or an iterator of frames with the same columns.
 
     A frame is a Polars DataFrame or LazyFrame, a pandas DataFrame, a PyArrow Table,
     RecordBatch or RecordBatchReader, or anything else with `__arrow_c_stream__`.
@@ -35,11 +35,11 @@ class FrameSource(Source):
         self._schema = self._peek()
 
     def schema(self) -> pa.Schema:
-        """The columns of the frame, or of the first of them."""
+        """Return the columns of the frame, or of the first one."""
         return self._schema
 
     def read(self, columns: Sequence[str], keys: Sequence[str]) -> Iterator[Batch]:
-        """The rows, without a copy where the frame is Arrow inside."""
+        """Yield the rows, without a copy if the frame is in Arrow format."""
         if self._spent:
             raise SourceError(f"{self.name} is an iterator and can be read only once")
         self._spent = self.once
@@ -53,9 +53,9 @@ class FrameSource(Source):
                 row += batch.num_rows
 
     def identify(self) -> None:
-        """Take a name that tells this frame's content from any other's, if it can be read again.
+        """Add a hash of the content to the name, if the frame can be read again.
 
-        How far a run has come in a source is remembered under its name.
+        The position of a run in a source is stored under the source's name.
         """
         if self.once:
             return
@@ -84,7 +84,7 @@ class FrameSource(Source):
 
 
 class _Hashing(io.RawIOBase):
-    """A file whose content only goes into a digest."""
+    """A file that passes its content to a hash."""
 
     def __init__(self, digest: Any) -> None:
         self._digest = digest
@@ -98,7 +98,7 @@ class _Hashing(io.RawIOBase):
 
 
 def _frames(frame: Any, name: str) -> Iterable[Any]:
-    if isinstance(frame, pl.LazyFrame | pa.RecordBatchReader) or _speaks_arrow(frame):
+    if isinstance(frame, pl.LazyFrame | pa.RecordBatchReader) or _supports_arrow(frame):
         return [frame]
     if isinstance(frame, Iterable) and not isinstance(frame, str | bytes | dict):
         return iter(frame)
@@ -108,7 +108,7 @@ def _frames(frame: Any, name: str) -> Iterable[Any]:
     )
 
 
-def _speaks_arrow(frame: Any) -> bool:
+def _supports_arrow(frame: Any) -> bool:
     return (
         hasattr(frame, "__arrow_c_stream__")
         or hasattr(frame, "__arrow_c_array__")
@@ -117,9 +117,9 @@ def _speaks_arrow(frame: Any) -> bool:
 
 
 def _reader(frame: Any, name: str, columns: Sequence[str] | None) -> pa.RecordBatchReader:
-    """Any frame as a reader of record batches."""
+    """Convert any frame to a reader of record batches."""
     if isinstance(frame, pl.LazyFrame):
-        return _lazy(frame if columns is None else frame.select(columns))
+        return _read_lazy(frame if columns is None else frame.select(columns))
     if isinstance(frame, pl.DataFrame):
         return frame.to_arrow().to_reader()
     if isinstance(frame, pa.RecordBatchReader):
@@ -131,11 +131,11 @@ def _reader(frame: Any, name: str, columns: Sequence[str] | None) -> pa.RecordBa
         return _from_pandas(frame, name).to_reader()
     if hasattr(frame, "__arrow_c_stream__"):
         return pa.RecordBatchReader.from_stream(frame)
-    raise SourceError(f"{name} yields a {type(frame).__name__}, which is no frame")
+    raise SourceError(f"{name} yields a {type(frame).__name__}, which is not a frame")
 
 
 def _from_pandas(frame: Any, name: str) -> pa.Table:
-    """A pandas frame as Arrow; a column of several types is named, and nothing that it holds."""
+    """Convert a pandas frame to Arrow; an error names columns, never their values."""
     try:
         return pa.Table.from_pandas(frame, preserve_index=False)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
@@ -155,7 +155,7 @@ def _fits(column: Any) -> bool:
     return True
 
 
-def _lazy(frame: pl.LazyFrame) -> pa.RecordBatchReader:
+def _read_lazy(frame: pl.LazyFrame) -> pa.RecordBatchReader:
     schema = frame.collect_schema().to_frame().to_arrow().schema
     return pa.RecordBatchReader.from_batches(
         schema,

@@ -1,7 +1,7 @@
-"""A folder that files are added to while it is read: one after the other, in order of name.
+"""Follow a folder to which files are added; read them in order of name.
 
-A file counts when it stands there under its final name: the writer renames it into
-place, each under a later name than the ones before.
+A file is read when it has its final name: the writer renames it into place, with a later name than
+all files before it.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from tacit.errors import SourceError
 from tacit.pipeline.sources import Batch, EmptySourceError, Source, encode_keys
 
 _POLL_SECONDS: Final = 0.1
-"""Seconds between two looks at a folder that does not grow."""
+"""Seconds between two checks of a folder that does not grow."""
 _PAUSE_FACTOR: Final = 10
-"""So many times as long as a look took, none is taken: a large folder is looked at less often."""
+"""The pause after listing the folder, as a multiple of the listing's duration."""
 _UNFINISHED: Final = (".", "_")
-"""How names begin while files are written; other endings, as .tmp, are of no kind anyway."""
+"""Prefixes of files that are being written; unknown suffixes, such as .tmp, are ignored too."""
 
 log = logging.getLogger(__name__)
 
 
 class GrowingSource(Source):
-    """A folder of files of one kind that others add files to."""
+    """Follows a folder of files of one kind."""
 
     live = True
     ahead = 0  # each file is read ahead by itself
@@ -47,7 +47,7 @@ class GrowingSource(Source):
         self._begin: dict[str, Any] | None = None
 
     def schema(self) -> pa.Schema:
-        """The columns of the first file that holds anything; waits until there is one."""
+        """Return the columns of the first file that is not empty; wait until there is one."""
         if self._schema is None:
             folder = _Folder(self._path)
             while self._schema is None:
@@ -63,11 +63,11 @@ class GrowingSource(Source):
         return self._schema
 
     def resume(self, token: Any) -> None:
-        """Begin in a file, or after one, when it is read next."""
+        """Start in a file, or after one, when it is read next."""
         self._begin = token
 
     def read(self, columns: Sequence[str], keys: Sequence[str]) -> Iterator[Batch]:
-        """The rows of each file in turn; an empty batch whenever no file came for a moment."""
+        """Yield the rows of each file; yield an empty batch while there is no new file."""
         taken = 0
         for batch in self._read_files(columns, keys):
             taken += batch.table.num_rows
@@ -95,12 +95,10 @@ class GrowingSource(Source):
     def _read_rest(
         self, begin: dict[str, Any], columns: Sequence[str], keys: Sequence[str]
     ) -> Iterator[Batch]:
-        """The rows of the file that was being read."""
+        """Yield the rest of the file that was being read."""
         path = self._path / begin["file"]
         if not path.is_file() or path.stat().st_size != begin["size"]:
-            raise SourceError(
-                f"{path} was being read, and is gone or is another file now; give it back as it was"
-            )
+            raise SourceError(f"{path} was being read, and is missing or changed now; restore it")
         source = self._open(begin["file"])
         source.resume(begin["at"])
         yield from self._rows(source, columns, keys)
@@ -125,11 +123,11 @@ class GrowingSource(Source):
 
 
 class _Folder:
-    """Which files were taken, and which come next."""
+    """Tracks the files that were read, and finds the next one."""
 
     def __init__(self, path: Path, begin: dict[str, Any] | None = None) -> None:
         self.last: str = "" if begin is None else begin.get("file") or begin["after"]
-        """The name that was taken last."""
+        """The name of the last file."""
         self._path = path
         self._known: set[str] = set()
         self._known = {name for name in self._names() if name <= self.last}
@@ -137,7 +135,7 @@ class _Folder:
         self._due = 0.0
 
     def next_file(self) -> str | None:
-        """The name of the next file, if it is there."""
+        """Return the name of the next file, if there is one."""
         if time.monotonic() >= self._due:
             self._list()
         if not self._waiting:
@@ -151,28 +149,28 @@ class _Folder:
         found = self._names()
         newest = max(found, default="")
         if newest > self.last:
-            # Files that come while a folder is listed may be missed, also if a later one is not.
-            # What came before the newest is there by now, and is found by listing it again.
+            # Listing may miss files that are added meanwhile, even if it finds a later one. Files
+            # before the newest exist by now, so listing again finds them.
             found = self._names()
         self._waiting = deque(sorted(name for name in found if self.last < name <= newest))
         self._known &= found
         for name in sorted(name for name in found if name <= self.last and name not in self._known):
             self._known.add(name)
             log.warning(
-                "%s came after %s was taken, and is not read: names must come in their order",
+                "%s was added after %s was read, and is ignored: add files in order of name",
                 self._path / name,
                 self.last,
             )
         self._due = time.monotonic() + _PAUSE_FACTOR * (time.monotonic() - started)
 
     def _names(self) -> set[str]:
-        """The files that count."""
+        """Return the names of the finished files."""
         with translate_read_errors(str(self._path)), os.scandir(self._path) as entries:
             return {one.name for one in entries if one.name in self._known or _is_ready(one)}
 
 
 def _is_ready(entry: os.DirEntry[str]) -> bool:
-    """Whether it is a file of a known kind under its final name."""
+    """Return whether it is a file of a known kind under its final name."""
     if entry.name.startswith(_UNFINISHED):
         return False
     return bool(find_kind(Path(entry.name))) and entry.is_file()

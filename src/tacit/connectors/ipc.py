@@ -1,4 +1,4 @@
-"""Arrow files and Arrow streams (also known as Feather and IPC)."""
+"""Read Arrow files and Arrow streams (also known as Feather and IPC)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FILE = b"ARROW1"
 
 
 class ArrowSource(Source):
-    """One file in Arrow's file format or stream format, told apart by how it begins."""
+    """Reads a file in Arrow's file format or stream format, detected by its first bytes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -27,7 +27,7 @@ class ArrowSource(Source):
                 self.total = self._count(reader)
 
     def schema(self) -> pa.Schema:
-        """The columns that the file says it has."""
+        """Return the columns from the file's metadata."""
         return self._schema
 
     def read(self, columns: Sequence[str], keys: Sequence[str]) -> Iterator[Batch]:
@@ -41,7 +41,7 @@ class ArrowSource(Source):
                 row += batch.num_rows
 
     def _count(self, reader: pa.RecordBatchFileReader) -> int:
-        """How many rows the file says it has; an older Arrow does not tell, and one column does."""
+        """Count the rows; with an older PyArrow, by reading one column."""
         if hasattr(reader, "count_rows"):
             return int(reader.count_rows())
         with self._open(self._schema.names[:1]) as narrow:
@@ -54,7 +54,7 @@ class ArrowSource(Source):
         fields = columns and [self._schema.get_field_index(name) for name in columns]
         options = pa.ipc.IpcReadOptions(included_fields=fields)
         try:
-            # read, not mapped: mapped pages would count as resident memory
+            # not memory-mapped: mapped pages would count as resident memory
             with pa.OSFile(str(self.path)) as file:
                 start = file.read(len(_FILE))
                 file.seek(0)
@@ -63,7 +63,7 @@ class ArrowSource(Source):
                     yield reader
         except TacitError:
             raise
-        except Exception as error:  # damage may raise anything
+        except Exception as error:  # a damaged file may raise anything
             raise SourceError(
                 f"{self.name} cannot be read as Arrow ({type(error).__name__}): it does not exist, "
                 "is another kind of file, was cut short or is damaged. "

@@ -1,7 +1,7 @@
-"""JSON lines: an object on each line, parsed by Polars in blocks.
+"""Read JSON lines: an object on each line, parsed by Polars in blocks.
 
-Every value is read as text; types are given to columns afterwards. Whether a line can be read,
-and what it holds, does not depend on other lines.
+Every value is read as text; columns are converted afterwards. How a line is read does not depend on
+other lines.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from tacit.errors import SourceError
 from tacit.pipeline.sources import Batch, EmptySourceError, Rejected, Source, encode_keys
 
 _SAMPLE: Final = 1000
-"""Lines whose keys are looked at."""
+"""The number of lines to search for keys."""
 _SPECIAL: Final = re.compile(rb"NaN|Infinity|\\u[dD][89a-fA-F]")
-"""What Polars does not read as JSON has it, or as other programs write it."""
+"""Text that Polars reads differently from JSON or from other programs."""
 _UNREADABLE: Final = b"\xff"
 
 
 class JsonLinesSource(Source):
-    """A file of JSON lines, or an open descriptor that brings them."""
+    """Reads a file of JSON lines, or an open descriptor."""
 
     unit = "bytes"
     textual = True
@@ -45,19 +45,19 @@ class JsonLinesSource(Source):
         self._begin: dict[str, int] | None = None
 
     def schema(self) -> pa.Schema:
-        """None: objects name their own columns. Raises EmptySourceError if there are no objects."""
+        """Return an empty schema: objects name their own columns; raise if there is none."""
         if not self._pieces.peek().strip():
-            raise EmptySourceError(f"{self.name} is empty: it holds no tuple")
+            raise EmptySourceError(f"{self.name} is empty: it has no tuples")
         return pa.schema([])
 
     def first_keys(self) -> list[str]:
-        """The keys of the objects on the first lines."""
+        """Return the keys of the objects on the first lines."""
         lines = self._pieces.peek().split(b"\n", _SAMPLE)[:_SAMPLE]
         rows = [row for row in map(_load, lines) if isinstance(row, dict)]
         return list(dict.fromkeys(key for row in rows for key in row))
 
     def resume(self, token: Any) -> None:
-        """Begin at a line when it is read next."""
+        """Start at a line when it is read next."""
         self._begin = token
 
     def read(self, columns: Sequence[str], keys: Sequence[str]) -> Iterator[Batch]:
@@ -65,7 +65,7 @@ class JsonLinesSource(Source):
         begin, self._begin = self._begin, None
         pieces = self._pieces if begin is None else self._pieces.read_from(begin["offset"])
         line = 1 if begin is None else begin["line"]
-        for block, position, after in blocks(pieces, self.name):
+        for block, position, after in split_blocks(pieces, self.name):
             batch = parse_batch(block, line, columns, keys)
             yield replace(batch, position=position, source=self.name, token=begin)
             line += block.count(b"\n")
@@ -73,7 +73,7 @@ class JsonLinesSource(Source):
 
 
 def parse_batch(block: bytes, line: int, columns: Sequence[str], keys: Sequence[str]) -> Batch:
-    """The rows of a block that begins with this line; its place is for the caller to say."""
+    """Parse the rows of a block that starts with this line; the caller sets the position."""
     frame, places, rejected = parse_block(block, line, columns)
     table = frame.select(columns).rechunk().to_arrow()
     batch, *_ = table.to_batches() or [pa.RecordBatch.from_pylist([], table.schema)]
@@ -83,7 +83,7 @@ def parse_batch(block: bytes, line: int, columns: Sequence[str], keys: Sequence[
 def parse_block(
     block: bytes, first: int, columns: Sequence[str]
 ) -> tuple[pl.DataFrame, NDArray[np.int64] | None, list[Rejected]]:
-    """The rows of a block, their lines where these do not count up, and what was rejected."""
+    """Parse a block: rows, line numbers if they are not consecutive, and rejected lines."""
     if not _SPECIAL.search(block):
         count = block.count(b"\n") + (not block.endswith(b"\n"))
         try:
@@ -119,18 +119,18 @@ class ParsedItems:
     ) -> None:
         self.frame = frame
         self.origin = origin
-        """The item that each row is from."""
+        """The item that each row comes from."""
         self.rejected = rejected
-        """Items that could not be read, and why."""
+        """Unreadable items, and why."""
 
 
 def parse_objects(lines: Sequence[bytes], columns: Sequence[str]) -> ParsedItems:
-    """The objects on these lines, none of which is blank."""
+    """Parse the objects on these lines, none of which is blank."""
 
     def parse(chosen: Sequence[bytes]) -> tuple[pl.DataFrame, NDArray[np.int64]]:
         return read_objects(b"\n".join(chosen), columns), np.ones(len(chosen), np.int64)
 
-    plain = [_plain(line) if _SPECIAL.search(line) else line for line in lines]
+    plain = [_normalize(line) if _SPECIAL.search(line) else line for line in lines]
     found = salvage(plain, parse, lambda line: isinstance(_load(line), str))
     return ParsedItems(
         found.frame, found.origin, [(number, _reason(lines[number])) for number in found.failed]
@@ -138,14 +138,14 @@ def parse_objects(lines: Sequence[bytes], columns: Sequence[str]) -> ParsedItems
 
 
 def read_objects(block: bytes, columns: Sequence[str]) -> pl.DataFrame:
-    """The values of these keys as text, one row for each line; raises if one is no object."""
+    """Read the values of these keys as text, one row per line; raise if a line is no object."""
     if not block:
         return pl.DataFrame(schema=dict.fromkeys(columns, pl.String()))
     return pl.read_ndjson(block, schema=dict.fromkeys(columns, pl.String()))
 
 
-def blocks(pieces: Iterable[FilePiece], name: str) -> Iterator[tuple[bytes, int, int]]:
-    """Cut pieces at the ends of lines: bytes, how far the file is read, and where they end."""
+def split_blocks(pieces: Iterable[FilePiece], name: str) -> Iterator[tuple[bytes, int, int]]:
+    """Split pieces at the ends of lines; yield bytes, the file position, and their end."""
     rest = b""
     position = 0
     for piece in pieces:
@@ -161,10 +161,10 @@ def blocks(pieces: Iterable[FilePiece], name: str) -> Iterator[tuple[bytes, int,
         yield rest, position, position
 
 
-def _plain(line: bytes) -> bytes:
-    """The same object with null for NaN and infinity, and whole characters in its texts.
+def _normalize(line: bytes) -> bytes:
+    """Rewrite an object with null for NaN and infinity, and without surrogate escapes.
 
-    A line with half of a character (a lone surrogate) becomes unreadable.
+    A line with a lone surrogate becomes unreadable.
     """
     value = _load(line)
     if isinstance(value, str):
@@ -176,17 +176,17 @@ def _plain(line: bytes) -> bytes:
 
 
 def _reason(line: bytes) -> str:
-    """Why a line could not be read."""
+    """Return why a line is unreadable."""
     problem = _load(line)
     if isinstance(problem, str):
         return problem
-    if _plain(line) == _UNREADABLE:
+    if _normalize(line) == _UNREADABLE:
         return "half of a character (a lone surrogate) in a text"
     return "not JSON that can be read: a number too large, or nested too deep"
 
 
 def _load(text: bytes) -> dict[str, Any] | str:
-    """The object on a line, or the reason why there is none."""
+    """Parse the object on a line, or return the reason why there is none."""
     try:
         value = json.loads(text, object_pairs_hook=_first_of_each, parse_constant=lambda _: None)
     except UnicodeDecodeError:
@@ -199,7 +199,7 @@ def _load(text: bytes) -> dict[str, Any] | str:
 
 
 def _first_of_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Of a key that stands twice the first counts, as in Polars."""
+    """Keep the first of two equal keys, like Polars."""
     found = dict(pairs)
     if len(found) < len(pairs):
         found.update(reversed(pairs))

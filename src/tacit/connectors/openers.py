@@ -1,4 +1,4 @@
-"""Open what a run reads and delivers to, by its name: a path, `-`, or the URL of a broker."""
+"""Open sources and sinks by name: a path, `-`, or the URL of a broker."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _APPENDABLE: Final[dict[str, tuple[_Lines, _Header | None]]] = {
 
 
 def open_input(name: str | os.PathLike[str], *, follow: bool = False) -> Source:
-    """A source by its name, as `open_source` has it.
+    """Open a source by its name, as `open_source` does.
 
     With `follow` a file is read as it grows, and a folder as files are added to it.
     """
     text = os.fspath(name)
-    if not follow or text == "-" or "://" in text:  # these end only when they are closed
+    if not follow or text == "-" or "://" in text:  # these have no end anyway
         return open_source(text)
     path = Path(text)
     if path.is_dir():
@@ -54,11 +54,11 @@ def open_sink(
     schema: pa.Schema | None = None,
     consumers: Mapping[str, str] | None = None,
 ) -> TableSink:
-    """A sink by suffix; `-` is JSON lines on standard output.
+    """Open a sink by its suffix; `-` is JSON lines on standard output.
 
-    `schema` says what the columns are even if no table is ever written. A name with placeholders,
-    such as `answers/{consumer}.csv`, stands for several files: `consumers` says who asks each
-    query, so that each has its file whatever is written.
+    `schema` gives the columns if no table is written. A name with placeholders, such as
+    `answers/{consumer}.csv`, means several files: `consumers` maps each query to its consumer, so
+    that each has its file even without answers.
     """
     text = os.fspath(target)
     if text == "-":
@@ -73,12 +73,12 @@ def open_sink(
 
 
 def open_resumable_sink(name: str | os.PathLike[str]) -> Sink:
-    """A sink by its name that a run with a ledger delivers to, again and again if need be.
+    """Open a sink for a run with a ledger, by its name; deliveries can be retried.
 
-    `-` is JSON lines on standard output; `answers.jsonl` or `.csv` is a file that releases are
-    added to; `answers/` is a folder with a Parquet file for each release, `answers/*.csv` one
-    with another kind of file; a URL is a broker's. Paths may hold
-    placeholders: `answers/{consumer}.csv`, `answers/{consumer}/{query}/`.
+    `-` is JSON lines on standard output. Releases are appended to `answers.jsonl` or `.csv`.
+    `answers/` is a folder with a Parquet file per release, and `answers/*.csv` one with another
+    kind of file. A URL is a broker. Paths may contain placeholders: `answers/{consumer}.csv`,
+    `answers/{consumer}/{query}/`.
     """
     text = os.fspath(name)
     if "://" in text:
@@ -86,19 +86,19 @@ def open_resumable_sink(name: str | os.PathLike[str]) -> Sink:
     if text == "-":
         return StandardOutput()
     path = Path(text)
-    placed = has_placeholders(text)
+    templated = has_placeholders(text)
     suffix = max((s for s in SUFFIXES if path.name.lower().endswith(s)), key=len, default="")
-    if text.endswith(("/", os.sep)) or (path.is_dir() and not placed):
+    if text.endswith(("/", os.sep)) or (path.is_dir() and not templated):
         folder, suffix = path, ".parquet"
     elif suffix and path.name.lower() == f"*{suffix}":
         folder = path.parent
-    elif placed:
-        make = _file_maker(path, suffix)
+    elif templated:
+        make = _choose_opener(path, suffix)
         _check_folder(FileTemplate(text).base, path)
         return ResumableTemplateSink(FileTemplate(text), make)
     else:
         return _open_file(path, suffix)
-    if not placed:
+    if not templated:
         return FolderSink(folder, suffix)
     template = FileTemplate(str(folder))
     _check_folder(template.base, path)
@@ -106,9 +106,9 @@ def open_resumable_sink(name: str | os.PathLike[str]) -> Sink:
 
 
 def _open_file(path: Path, suffix: str) -> Sink:
-    make = _file_maker(path, suffix)
+    make = _choose_opener(path, suffix)
     if path.exists() and not path.is_file():
-        raise SinkError(f"{path} is there and is not a regular file; choose another name")
+        raise SinkError(f"{path} exists and is not a regular file; choose another name")
     _check_folder(path.absolute().parent, path)
     return make(path)
 
@@ -118,15 +118,15 @@ def _check_folder(folder: Path, path: Path) -> None:
         raise SinkError(f"{path}: its folder does not exist; create it or choose another place")
 
 
-def _file_maker(path: Path, suffix: str) -> Callable[[Path], Sink]:
-    """What opens files of the kind of this name."""
+def _choose_opener(path: Path, suffix: str) -> Callable[[Path], Sink]:
+    """Return the function that opens files of this kind."""
     plain, codec = suffix, None
     for ending, found in CODECS.items():
         if suffix.endswith(ending):
             plain, codec = suffix.removesuffix(ending), found
     if plain not in _APPENDABLE:
         expected = f"expected a name ending in {', '.join(_APPENDABLE)}, or a folder such as"
-        what = f"a {suffix} file cannot be added to" if suffix else "no kind of file"
+        what = f"cannot append to a {suffix} file" if suffix else "unknown kind of file"
         raise SinkError(f"{path}: {what}; {expected} {path.stem or 'answers'}/ for one per release")
     lines, header = _APPENDABLE[plain]
     return lambda path: AppendingSink(path, lines, header, codec)

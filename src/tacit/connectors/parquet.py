@@ -1,4 +1,4 @@
-"""Parquet files, decoded by Polars and PyArrow.
+"""Read Parquet files with Polars and PyArrow.
 
 Polars decodes most columns, because it is the faster of the two. PyArrow decodes subjects that are
 text, because it can return a column as the dictionary that the file stores: then names need
@@ -27,7 +27,7 @@ _SMALL_GROUP = 1 << 16
 
 
 class ParquetSource(Source):
-    """One Parquet file, of any size."""
+    """Reads a Parquet file of any size."""
 
     ahead = 0  # the columns are read ahead separately
 
@@ -47,11 +47,11 @@ class ParquetSource(Source):
         self._begin = 0
 
     def schema(self) -> pa.Schema:
-        """The columns that the file says it has."""
+        """Return the columns from the file's metadata."""
         return self._schema
 
     def resume(self, token: Any) -> None:
-        """Begin at a row when it is read next."""
+        """Start at a row when it is read next."""
         self._begin = 0 if token is None else int(token["row"])
         if self._begin > self.total:
             raise SourceError(f"{self.name} is shorter than it was: it is another file")
@@ -102,12 +102,12 @@ class ParquetSource(Source):
 
     @contextmanager
     def _translate_errors(self, row: int | None = None) -> Iterator[None]:
-        """Say of any error which file it is in, and behind which row."""
+        """Turn any error into a SourceError with the file and the row."""
         try:
             yield
         except TacitError:
             raise
-        except (Exception, PanicException) as error:  # damage may raise anything
+        except (Exception, PanicException) as error:  # a damaged file may raise anything
             place = "" if row is None else f" after row {row}"
             raise SourceError(
                 f"{self.name} cannot be read as Parquet{place} ({type(error).__name__}): it is "
@@ -117,7 +117,7 @@ class ParquetSource(Source):
 
 
 def _join_columns(streams: Sequence[Iterator[pa.RecordBatch]]) -> Iterator[dict[str, pa.Array]]:
-    """Join columns of the same rows from streams that are cut at different rows."""
+    """Join columns of the same rows from streams with different batch sizes."""
     heads = [pa.RecordBatch.from_pydict({}) for _ in streams]
     while True:
         for number, stream in enumerate(streams):

@@ -1,7 +1,7 @@
-"""Payloads of messages become rows: JSON or CBOR, an object each or an array of objects.
+"""Parse payloads of messages into rows: JSON or CBOR, an object or an array of objects.
 
-All payloads of a batch are read together, every value as text. Those that cannot be read are
-rejected, each with its reason, and never change how others are read.
+All payloads of a batch are parsed together, every value as text. Unreadable payloads are rejected,
+each with its reason, and never change how others are read.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _NO_OBJECT = "not a {} object, nor an array of objects"
 
 
 def parse_coding(text: str) -> Coding:
-    """How payloads are written, by name."""
+    """Parse the name of a payload format."""
     if text not in get_args(Coding):
         raise ValueError(f"payload is {' or '.join(get_args(Coding))}, not '{text}'")
     return cast("Coding", text)
 
 
 def parse_types(text: str) -> dict[str, ColumnType]:
-    """Columns with their types, such as `ts:time,speed:number`.
+    """Parse columns with their types, such as `ts:time,speed:number`.
 
     >>> parse_types("ts:time,speed:number")
     {'ts': 'time', 'speed': 'number'}
@@ -46,7 +46,7 @@ def parse_types(text: str) -> dict[str, ColumnType]:
             raise ValueError(f"columns are written name:type, as in ts:time; got '{part}'")
         if kind not in COLUMN_TYPES:
             hint = nearest(kind, list(COLUMN_TYPES)) or f" Known are {', '.join(COLUMN_TYPES)}."
-            raise ValueError(f"there is no type '{kind}' of columns.{hint}")
+            raise ValueError(f"there is no column type '{kind}'.{hint}")
         if name in types:
             raise ValueError(f"the column '{name}' is given twice")
         types[name] = kind
@@ -56,14 +56,14 @@ def parse_types(text: str) -> dict[str, ColumnType]:
 def declared_types(
     columns: Mapping[str, ColumnType] | None, sample: str | None
 ) -> Mapping[str, ColumnType]:
-    """The types that an address declares: by name, or by a sample file."""
+    """Return the types that a URL declares: by name, or by a sample file."""
     if columns is not None:
         return columns
     return {} if sample is None else infer_sample_types(sample)
 
 
 def infer_sample_types(path: str) -> dict[str, ColumnType]:
-    """The types of a file's columns; where it is text, those that fit its first rows."""
+    """Return the types of a file's columns; for text, infer them from the first rows."""
     from tacit.connectors.files import open_source
 
     source = open_source(path)
@@ -89,17 +89,17 @@ class PayloadParser:
         self._coding = coding
 
     def parse(self, payloads: Sequence[bytes]) -> ParsedItems:
-        """The rows of all payloads, in their order."""
+        """Parse the rows of all payloads, in their order."""
         if not payloads or not self._columns:
-            return ParsedItems(self.nulls(len(payloads)), np.arange(len(payloads)), [])
+            return ParsedItems(self.make_nulls(len(payloads)), np.arange(len(payloads)), [])
         return self._parse_json(payloads) if self._coding == "json" else self._parse_cbor(payloads)
 
-    def nulls(self, count: int) -> pl.DataFrame:
-        """So many rows that hold nothing."""
+    def make_nulls(self, count: int) -> pl.DataFrame:
+        """Return `count` rows of nulls."""
         return pl.DataFrame(schema=dict.fromkeys(self._columns, pl.String())).clear(count)
 
     def _parse_json(self, payloads: Sequence[bytes]) -> ParsedItems:
-        """Objects and arrays are each read together; each payload is on one line."""
+        """Parse objects together and arrays together, one payload per line."""
         lines = [payload.strip().replace(b"\n", b" ") for payload in payloads]
         empty = [number for number, line in enumerate(lines) if not line]
         many = [number for number, line in enumerate(lines) if line.startswith(b"[")]
@@ -151,7 +151,7 @@ class PayloadParser:
 
 
 def _to_text(value: Any) -> str | None:
-    """A plain value as JSON would write it; null for anything else."""
+    """Convert a plain value to text as in JSON; null for anything else."""
     match value:
         case str():
             return value
@@ -168,7 +168,7 @@ def _to_text(value: Any) -> str | None:
 
 
 def _check_array(payload: bytes) -> None:
-    """Raise ValueError unless it is an array of objects that hold whole characters."""
+    """Raise ValueError unless it is an array of objects without lone surrogates."""
     rows = json.loads(payload)
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise ValueError(_NO_OBJECT.format("JSON"))
@@ -176,7 +176,7 @@ def _check_array(payload: bytes) -> None:
 
 
 def _load_cbor(payload: bytes) -> list[dict[str, Any]] | str:
-    """The objects of a payload, or why there are none."""
+    """Decode the objects of a payload, or return the reason why there are none."""
     from cbor2 import loads
 
     try:
@@ -190,5 +190,5 @@ def _load_cbor(payload: bytes) -> list[dict[str, Any]] | str:
                     part.encode()
         return rows
     except Exception:
-        # A tag may hold anything; its decoder may raise anything.
+        # The decoder of a tag may raise anything.
         return "not CBOR"

@@ -1,4 +1,4 @@
-"""Bytes of text from a file or from standard input, in pieces of bounded size."""
+"""Read bytes from a file or from standard input, in pieces of bounded size."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ import pyarrow as pa
 from tacit.errors import SourceError
 
 PIECE = 1 << 23
-"""Bytes in a piece: below this the parsers' own threads do not pay."""
+"""Bytes in a piece: with less, the parsers' threads do not pay off."""
 LONGEST_LINE = 1 << 26
-"""A longer line is taken for a sign that the file holds no lines at all."""
+"""A longer line means that the file is not a text file."""
 CODECS = {".gz": "gzip", ".zst": "zstd"}
 _WAIT = 0.5
-"""Seconds that a slow pipe may hold back what it has already brought."""
+"""Seconds to wait for more bytes from a slow pipe."""
 BOM = b"\xef\xbb\xbf"
-FOREIGN = (b"\xff\xfe", b"\xfe\xff")
+UTF_16_BOMS = (b"\xff\xfe", b"\xfe\xff")
 
 
 class FilePiece(NamedTuple):
-    """Some bytes, and how far the file (as stored) is read with them."""
+    """Bytes, and the position in the stored file after them."""
 
     data: bytes
     position: int
 
 
 class FilePieces:
-    """The bytes of a file, as often as asked for, or of an open descriptor, once."""
+    """The bytes of a file, readable many times, or of an open descriptor, readable once."""
 
     def __init__(self, place: Path | int, name: str) -> None:
         self.name = name
@@ -43,29 +43,31 @@ class FilePieces:
         self._spent = False
 
     def size(self) -> int | None:
-        """How many bytes are stored; None for a pipe."""
+        """Return the size of the file; None for a pipe."""
         with translate_read_errors(self.name):
             return None if isinstance(self._place, int) else self._place.stat().st_size
 
     @property
     def seekable(self) -> bool:
-        """Whether it can be read from an offset on."""
+        """Whether it can be read from an offset."""
         return isinstance(self._place, Path) and self._place.suffix.lower() not in CODECS
 
     def read_from(self, offset: int) -> Iterator[FilePiece]:
-        """The bytes of a file from an offset on."""
+        """Yield the bytes of a file from an offset on."""
         if not isinstance(self._place, Path) or not self.seekable:
-            raise SourceError(f"{self.name} cannot be resumed in the middle; begin anew")
+            raise SourceError(
+                f"{self.name} cannot be resumed in the middle; start from the beginning"
+            )
         with translate_read_errors(self.name):
             if self._place.stat().st_size < offset:
                 raise SourceError(
                     f"{self.name} is shorter than it was: it was cut short, or is another file. "
-                    "Give it back as it was"
+                    "Restore it"
                 )
             yield from _read_file(self._place, offset)
 
     def peek(self) -> bytes:
-        """The beginning, with one whole line that is not blank if there is any; stays unread."""
+        """Return the start, up to the first non-blank line at least, without consuming it."""
         flow = self._open() if self._reader is None else self._reader
         data = b"".join(piece.data for piece in self._heads)
         while b"\n" not in data.lstrip() and len(data) <= LONGEST_LINE:
@@ -94,7 +96,7 @@ class FilePieces:
     def _open(self) -> Iterator[FilePiece]:
         first = True
         for piece in self._raw():
-            if first and piece.data.startswith(FOREIGN):
+            if first and piece.data.startswith(UTF_16_BOMS):
                 raise SourceError(f"{self.name} is UTF-16 text; convert it to UTF-8")
             yield piece._replace(data=piece.data.removeprefix(BOM)) if first else piece
             first = False
@@ -118,7 +120,7 @@ def _read_file(path: Path, offset: int = 0) -> Iterator[FilePiece]:
 
 
 def _read_pipe(descriptor: int) -> Iterator[FilePiece]:
-    """What a pipe brings: a full piece, or what came within a moment of the first byte."""
+    """Read a pipe: yield a full piece, or what arrives shortly after the first byte."""
     position = 0
     ended = False
     while not ended:
@@ -142,7 +144,7 @@ def _read_pipe(descriptor: int) -> Iterator[FilePiece]:
 
 @contextmanager
 def translate_read_errors(name: str) -> Iterator[None]:
-    """Say of a failed read which file it was, and what to do."""
+    """Turn a failed read into a SourceError with the file and what to do."""
     try:
         yield
     except FileNotFoundError as error:

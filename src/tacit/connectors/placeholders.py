@@ -1,7 +1,7 @@
 """Placeholders in topics and file names: `{consumer}`, `{query}` and `{subject}`.
 
-A file name with placeholders stands for one file per name. Names are encoded so that no name
-leaves its folder and no two names share a file.
+A file name with placeholders means one file per name. Names are encoded so that no name leaves its
+folder and no two names share a file.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from tacit.errors import SinkError, nearest
 PLACEHOLDERS: Final = ("consumer", "query", "subject")
 _PLACEHOLDER: Final = re.compile(r"\{([^{}/]*)\}")
 _UNSAFE: Final = r"%/\\*?\[\]{}\x00-\x1f\x7f-\x9f\ud800-\udfff"
-"""What a name never shows in a file name: separators, wildcards, braces, control characters."""
+"""Characters to encode in a file name: separators, wildcards, braces, control characters."""
 _LONGEST: Final = 160
-"""Bytes that names may take in a part of a path; a file system allows 255 for the whole part."""
+"""The most bytes of names in a part of a path; file systems allow 255 for the whole part."""
 _EMPTY, _CUT = "%z", "%x"
-"""Marks of an empty name and of one that was cut: no encoded character looks like them."""
+"""Marks of an empty name and of a shortened one: no encoded character looks like them."""
 
 
 def find_placeholders(text: str, where: str, known: Sequence[str] = PLACEHOLDERS) -> list[str]:
-    """The placeholders in a text; one that is not known is an error."""
+    """Find the placeholders in a text; raise for an unknown one."""
     found = _PLACEHOLDER.findall(text)
     for name in found:
         if name not in known:
@@ -44,7 +44,7 @@ def find_placeholders(text: str, where: str, known: Sequence[str] = PLACEHOLDERS
 
 
 def has_placeholders(target: str) -> bool:
-    """Whether a sink is a path with placeholders."""
+    """Return whether a sink is a path with placeholders."""
     return "://" not in target and _PLACEHOLDER.search(target) is not None
 
 
@@ -63,28 +63,28 @@ class FileTemplate:
         parts = Path(self.text).parts
         first = next(n for n, part in enumerate(parts) if _PLACEHOLDER.search(part))
         self.base = Path(*parts[:first])
-        """The folder that is the same for all."""
+        """The folder that all files share."""
         self._parts = [_TemplatePart(part, text) for part in parts[first:]]
 
     def path(self, names: Mapping[str, str]) -> Path:
-        """The file for these names."""
+        """Return the file for these names."""
         return self.base.joinpath(*(part.fill(names) for part in self._parts))
 
     def matches(self, path: str | Path, *, folders: bool = False) -> bool:
-        """Whether this path could be one of the files; with `folders`, or one of their folders."""
+        """Return whether a path could be one of the files; with `folders`, or of their folders."""
         own = Path(os.path.abspath(path)).parts
         if own[: len(self.base.parts)] != self.base.parts:
             return False
         rest = own[len(self.base.parts) :]
         fits = len(rest) <= len(self._parts) if folders else len(rest) == len(self._parts)
         return fits and all(
-            part.pattern.fullmatch(found) for part, found in zip(self._parts, rest, strict=False)
+            part.regex.fullmatch(found) for part, found in zip(self._parts, rest, strict=False)
         )
 
     def keys(self, consumers: Mapping[str, str]) -> list[dict[str, str]]:
-        """The names of all files that the queries give, in order; none where subjects name them.
+        """Return the names of the files of all queries, in order; none if subjects are used.
 
-        `consumers` says who asks each query.
+        `consumers` maps each query to its consumer.
         """
         if "subject" in self.names:
             return []
@@ -95,7 +95,7 @@ class FileTemplate:
         return [dict(zip(self.names, names, strict=True)) for names in sorted(found)]
 
     def split(self, table: pa.Table) -> Iterator[tuple[dict[str, str], pa.Table]]:
-        """The rows for each file, in their order; `table` has a column for each placeholder."""
+        """Yield the rows for each file, in their order; `table` has a column per placeholder."""
         if not table.num_rows:
             return
         codes = np.zeros(table.num_rows, np.int64)
@@ -128,21 +128,19 @@ class _TemplatePart:
     def __init__(self, text: str, whole: str) -> None:
         self._text = text
         self._pieces = _PLACEHOLDER.split(text)
-        """Literal text and names of placeholders in turns."""
+        """Literal text and names of placeholders, alternating."""
         for between in self._pieces[2:-1:2]:
-            # Without a sign that ends the first name, "ab" + "c" and "a" + "bc" would be one file.
+            # Without a separator, "ab" + "c" and "a" + "bc" would be the same file.
             if not between or between[0].isalnum() or between[0] == "%" or not between.isascii():
-                raise SinkError(
-                    f"{whole}: put a sign such as - between two placeholders, or a slash"
-                )
+                raise SinkError(f"{whole}: put a separator such as - or / between two placeholders")
 
     @cached_property
-    def pattern(self) -> re.Pattern[str]:
-        """What matches every filled part."""
+    def regex(self) -> re.Pattern[str]:
+        """The regular expression that matches every filled part."""
         return re.compile(".+".join(re.escape(piece) for piece in self._pieces[::2]), re.DOTALL)
 
     def fill(self, names: Mapping[str, str]) -> str:
-        """The part with names in their places."""
+        """Replace the placeholders by names."""
         fill = self._pieces[0]
         count = len(self._pieces) // 2
         for place in range(1, len(self._pieces), 2):
@@ -153,9 +151,9 @@ class _TemplatePart:
 
 
 def encode_name(name: str, ends: str = "", *, first: bool = True, longest: int = _LONGEST) -> str:
-    """A name as part of a file name; different names always differ.
+    """Encode a name as part of a file name; different names always differ.
 
-    `ends` is a sign that may not show in it; a name that comes first begins with no dot.
+    `ends` is a character that must not occur in it; a name that comes first has no leading dot.
 
     >>> encode_name("city/hall"), encode_name(".."), encode_name("a-b", "-"), encode_name("")
     ('city%2Fhall', '%2E.', 'a%2Db', '%z')

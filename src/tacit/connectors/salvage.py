@@ -1,8 +1,7 @@
-"""The one place where a line or message that cannot be read becomes a dead letter.
+"""Separate unreadable lines or messages from the others; they become dead letters.
 
-A parser is tried on many items at once. If it fails, for whatever reason, the items are divided
-until those that fail by themselves are found. Whether an item can be read, and what is read from
-it, therefore depends on that item alone.
+A parser is tried on many items together. If it fails, the items are divided until the ones that
+fail by themselves are found. So how an item is read depends only on that item.
 """
 
 from __future__ import annotations
@@ -16,26 +15,26 @@ from numpy.typing import NDArray
 from polars.exceptions import PanicException
 
 Parse: TypeAlias = Callable[[Sequence[bytes]], tuple[pl.DataFrame, NDArray[np.int64]]]
-"""The rows of items, and how many each of them gives; raises anything if it cannot read one."""
+"""Returns the rows of items, and the number of rows of each; raises if it cannot read one."""
 
 
 class SalvagedRows(NamedTuple):
-    """The rows of the items that could be read."""
+    """The rows of the readable items."""
 
     frame: pl.DataFrame
     origin: NDArray[np.int64]
-    """The item that each row is from."""
+    """The item that each row comes from."""
     failed: list[int]
-    """The items that could not be read."""
+    """The unreadable items."""
 
 
 def salvage(
     items: Sequence[bytes], parse: Parse, is_suspect: Callable[[bytes], bool] | None = None
 ) -> SalvagedRows:
-    """The rows of all items that can be read.
+    """Parse all readable items.
 
-    `is_suspect` may guess which items fail, so that the others are tried together; it saves
-    time and decides nothing.
+    `is_suspect` may guess which items fail, so that the others are parsed together. It saves time
+    and does not change the result.
     """
     numbers = np.arange(len(items))
     parts: list[tuple[pl.DataFrame, NDArray[np.int64]]] = []
@@ -64,7 +63,7 @@ def _divide(
     parts: list[tuple[pl.DataFrame, NDArray[np.int64]]],
     failed: list[int],
 ) -> None:
-    """Read what can be read of these items, half by half."""
+    """Parse the readable items among these, by halving."""
     pending = [numbers]
     while pending:
         chosen = pending.pop()
@@ -83,7 +82,7 @@ def _attempt(
     parse: Parse,
     parts: list[tuple[pl.DataFrame, NDArray[np.int64]]],
 ) -> bool:
-    """Read all of these items; whether that succeeded."""
+    """Parse all of these items; return whether that succeeded."""
     try:
         frame, counts = parse(items)
     except MemoryError:

@@ -1,7 +1,7 @@
-"""Where answers go: files, whole or not at all, and standard output.
+"""Sinks without a ledger: files, complete or absent, and standard output.
 
-A file is written under a temporary name beside its target and takes the target's
-name only when it is complete and on the disk.
+A file is written under a temporary name beside its target. It gets the target's name only when it
+is complete and on disk.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from tacit.errors import ClosedPipeError, SinkError
 from tacit.pipeline.sinks import ReleaseBatch, Sink
 
 _GROUP = 1 << 20
-"""Rows that are written to a file at a time."""
+"""Rows per group in a file."""
 
 
 class TableSink(Sink):
-    """Takes tables of one schema, without a ledger behind them."""
+    """Receives tables of one schema, without a ledger."""
 
     @abstractmethod
     def write(self, table: pa.Table) -> None:
@@ -39,7 +39,7 @@ class TableSink(Sink):
 
 
 class FileSink(TableSink):
-    """A file of answers that appears under its name only when it is complete."""
+    """Writes a file that gets its name only when it is complete."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class FileSink(TableSink):
         self._file: IO[bytes] | None = None
         self._finished = False
         if self._target.exists() and not self._target.is_file():
-            raise SinkError(f"{path} is there and is not a regular file; choose another name")
+            raise SinkError(f"{path} exists and is not a regular file; choose another name")
         with self._translate_errors():
             number, temporary = tempfile.mkstemp(
                 prefix=f".{self._target.name}.", suffix=".partial", dir=self._target.parent
@@ -65,10 +65,10 @@ class FileSink(TableSink):
             self._file = os.fdopen(number, "wb")
 
     def write(self, table: pa.Table) -> None:
-        """Add these rows; the first table says what the columns are.
+        """Add these rows; the first table determines the columns.
 
-        They are written in groups of a fixed size: where a format has groups, they must not
-        tell when windows were closed, which depends on all tuples.
+        They are written in groups of a fixed size: groups in a file must not reveal when windows
+        were closed, which depends on all tuples.
         """
         if self._file is None:
             raise SinkError(f"{self.name} is closed")
@@ -83,7 +83,7 @@ class FileSink(TableSink):
             self._open(table.schema).write(table)
 
     def finish(self) -> None:
-        """Put everything on the disk, under the temporary name."""
+        """Write everything to disk, under the temporary name."""
         if self._file is None or self._finished:
             return
         if self._pending:
@@ -98,7 +98,7 @@ class FileSink(TableSink):
         self._finished = True
 
     def close(self) -> None:
-        """Put the file on the disk, then give it its name."""
+        """Write the file to disk, then give it its name."""
         if self._file is None:
             return
         self.finish()
@@ -108,11 +108,11 @@ class FileSink(TableSink):
         self._file = None
 
     def abort(self) -> None:
-        """Remove what was written; an earlier file of the same name stays as it is."""
+        """Remove what was written; an earlier file of the same name stays unchanged."""
         file, self._file = self._file, None
         if file is None:
             return
-        with contextlib.suppress(Exception):  # whatever failed before may fail again here
+        with contextlib.suppress(Exception):  # it may fail again for the same reason
             if self._writer is not None:
                 self._writer.close()
         with contextlib.suppress(OSError):
@@ -137,10 +137,9 @@ class FileSink(TableSink):
 
 
 class StandardOutput(TableSink):
-    """JSON lines on standard output, or another open descriptor, as the answers come.
+    """Writes JSON lines to standard output, or another open descriptor.
 
-    What was written cannot be taken back: after a crash the last release may come again, with the
-    same ids.
+    Writes cannot be undone: after a crash the last release may be written again, with the same ids.
     """
 
     name = "-"
@@ -149,7 +148,7 @@ class StandardOutput(TableSink):
         self._descriptor = descriptor
 
     def write(self, table: pa.Table) -> None:
-        """Write these rows at once."""
+        """Write these rows immediately."""
         rest = memoryview(json_lines(table))
         try:
             while rest:
@@ -160,11 +159,11 @@ class StandardOutput(TableSink):
             raise _explain("standard output", error) from error
 
     def close(self) -> None:
-        """Nothing is held back."""
+        """Do nothing: there is no buffer."""
 
 
 class CallableSink(TableSink):
-    """Passes answers to a function, as Arrow tables; what it raises ends the run."""
+    """Passes answers to a function, as Arrow tables; its exceptions end the run."""
 
     name = "python"
 
@@ -176,11 +175,11 @@ class CallableSink(TableSink):
         self._take(table)
 
     def close(self) -> None:
-        """Nothing is held back."""
+        """Do nothing: there is no buffer."""
 
 
 def choose_writer(path: Path) -> Callable[[IO[bytes], pa.Schema], Writer]:
-    """What writes a file of this name, by its suffix."""
+    """Choose the writer for a file, by its suffix."""
     suffix = max((s for s in SUFFIXES if path.name.lower().endswith(s)), key=len, default="")
     if not suffix:
         raise SinkError(
@@ -201,7 +200,7 @@ def _explain(name: str, error: Exception) -> SinkError:
 
 
 def _choose_mode(target: Path) -> int:
-    """The mode of the file that is replaced, or that of any new file."""
+    """Return the mode of the file that is replaced, or the default mode."""
     if target.exists():
         return target.stat().st_mode & 0o777
     mask = os.umask(0)
@@ -210,7 +209,7 @@ def _choose_mode(target: Path) -> int:
 
 
 def sync_folder(folder: Path) -> None:
-    """Put the names in a folder on the disk."""
+    """Sync the entries of a folder to disk."""
     number = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(number)

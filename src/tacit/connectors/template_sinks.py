@@ -1,4 +1,4 @@
-"""Answers in several files: one for each consumer, query or subject, as the file's name says."""
+"""Write answers to several files: one for each consumer, query or subject."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from tacit.errors import SinkError
 from tacit.pipeline.sinks import ReleaseBatch, Sink
 
 _OPEN: Final = 64
-"""Files that are kept open between two releases."""
+"""The most files that stay open between two releases."""
 
 
 class TemplateSink(TableSink):
-    """Files that appear under their names when all of them are complete.
+    """Writes files that get their names when all of them are complete.
 
-    Every query's file is there, whatever it holds. A subject's file comes with its first answer,
-    and as every registered subject has an answer in every window, that tells nothing more.
-    Subjects may be too many to have all of their files open: their rows are held until the end.
+    Every query has a file, even without rows. A subject's file is created with its first answer.
+    Every registered subject has an answer in every window, so this reveals nothing. There may be
+    too many subjects to keep all files open, so their rows are held until the end.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class TemplateSink(TableSink):
         known = template.names if schema is None else schema.names
         lacking = [name for name in template.names if name not in known]
         if lacking:
-            raise SinkError(f"{self.name}: what is written has no column '{lacking[0]}'")
+            raise SinkError(f"{self.name}: the output has no column '{lacking[0]}'")
         if not template.base.is_dir():
             raise SinkError(f"{template.base} does not exist; create it or choose another place")
         try:
@@ -63,7 +63,7 @@ class TemplateSink(TableSink):
                 self._held.setdefault(path, []).append(part)
 
     def close(self) -> None:
-        """Put all files on the disk, then give them their names."""
+        """Write all files to disk, then give them their names."""
         try:
             for path, parts in (self._held or {}).items():
                 for part in parts:
@@ -78,7 +78,7 @@ class TemplateSink(TableSink):
             raise
 
     def abort(self) -> None:
-        """Remove what has no name yet."""
+        """Remove the files that have no name yet."""
         for file in self._files.values():
             file.abort()
 
@@ -90,10 +90,10 @@ class TemplateSink(TableSink):
 
 
 class ResumableTemplateSink(Sink):
-    """Files that releases are added to, or folders of releases, each as an outlet of its own.
+    """Delivers to several files or folders, each a sink of its own.
 
-    The position of a delivery holds those of all files. A delivery that fails in one file begins
-    again in all of them, from the positions that were remembered.
+    The position of a delivery has the positions of all files. If a delivery fails in one file, it
+    is repeated in all of them, from the recorded positions.
     """
 
     once = True
@@ -107,19 +107,19 @@ class ResumableTemplateSink(Sink):
         self._lock: io.FileIO | None = None
 
     def recover(self, position: Any) -> None:
-        """Begin where the last remembered delivery ended, in every file."""
+        """Start at the end of the last recorded delivery, in every file."""
         self._positions = dict(position or {})
         self._lock_folder()
 
     def is_missing(self, release: int, position: Any) -> bool:
-        """Whether any of the files is gone, or shorter than it was."""
+        """Return whether any of the files is gone, or shorter than it was."""
         return any(
             self._make(self._template.base / place).is_missing(release, own)
             for place, own in (position or {}).items()
         )
 
     def deliver(self, batch: ReleaseBatch) -> dict[str, Any]:
-        """Deliver to every file what is for it; what has no rows this time has its file too."""
+        """Deliver to every file its rows; a query without rows has a file, too."""
         self._lock_folder()
         nothing = batch.table.slice(0, 0)
         parts = {
@@ -138,7 +138,7 @@ class ResumableTemplateSink(Sink):
         return dict(self._positions)
 
     def close(self) -> None:
-        """Release all files."""
+        """Close all files and release the lock."""
         for sink in self._sinks.values():
             sink.close()
         self._sinks = {}
@@ -147,7 +147,7 @@ class ResumableTemplateSink(Sink):
             self._lock = None
 
     def _lock_folder(self) -> None:
-        """Lock what the files have in common, whichever of them are open."""
+        """Lock the folder that all files share."""
         if self._lock is None:
             base = self._template.base
             tail = os.path.relpath(self.name, base).replace("/", "%2F")
@@ -163,7 +163,7 @@ class ResumableTemplateSink(Sink):
 
 
 def make_folders(folder: Path, base: Path, name: str) -> None:
-    """Create the folders that placeholders name, below the one that must exist."""
+    """Create the folders for placeholders, below the one that must exist."""
     with translate_errors(name):
         for missing in reversed([folder, *folder.parents][: len(folder.parts) - len(base.parts)]):
             missing.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""How tables are put into files: Parquet, CSV, JSON lines and Arrow."""
+"""Write tables to files: Parquet, CSV, JSON lines and Arrow."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _ISO = "%Y-%m-%dT%H:%M:%S%.fZ"
 
 
 class Writer(Protocol):
-    """Puts tables of one schema into an open file, which stays open."""
+    """Writes tables of one schema to an open file, which stays open."""
 
     def write(self, table: pa.Table) -> None:
         """Add these rows."""
 
     def close(self) -> None:
-        """Write what is held back."""
+        """Write what is buffered."""
 
 
 class ParquetWriter:
-    """Compressed with zstd; numbers as steps from one to the next, others once if they repeat."""
+    """Writes Parquet: zstd, delta encoding for integers, dictionaries for the rest."""
 
     def __init__(self, file: IO[bytes], schema: pa.Schema) -> None:
         numbers = [field.name for field in schema if pa.types.is_integer(field.type)]
@@ -48,11 +48,11 @@ class ParquetWriter:
         try:
             self._writer.close()
         finally:
-            self._writer.is_open = False  # or it would try again when it is collected
+            self._writer.is_open = False  # else it would try again in its destructor
 
 
 class ArrowWriter:
-    """Arrow's file format, in which a dictionary may grow but not change."""
+    """Writes Arrow's file format, in which a dictionary may grow but not change."""
 
     def __init__(self, file: IO[bytes], schema: pa.Schema) -> None:
         options = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True)
@@ -67,12 +67,12 @@ class ArrowWriter:
         """Add these rows."""
         for number in self._known:
             column = table.column(number).combine_chunks()
-            if isinstance(column, pa.ChunkedArray):  # as some versions of PyArrow have it
+            if isinstance(column, pa.ChunkedArray):  # in some versions of PyArrow
                 column = column.chunk(0) if column.num_chunks else pa.array([], column.type)
             table = table.set_column(
                 number, table.field(number), self._grow_dictionary(number, column)
             )
-        # Each chunk becomes a batch of the file, and chunks show which windows closed together.
+        # Each chunk becomes a batch in the file, and chunks reveal which windows closed together.
         self._writer.write_table(table.combine_chunks())
 
     def close(self) -> None:
@@ -80,7 +80,7 @@ class ArrowWriter:
         self._writer.close()
 
     def _grow_dictionary(self, number: int, column: pa.DictionaryArray) -> pa.DictionaryArray:
-        """The column in terms of a dictionary that begins with the one written before."""
+        """Encode the column with a dictionary that extends the one written before."""
         known = self._known[number]
         if not column.dictionary[: len(known)].equals(known):
             fresh = column.dictionary.filter(pc.invert(pc.is_in(column.dictionary, known)))
@@ -92,7 +92,7 @@ class ArrowWriter:
 
 
 class TextWriter:
-    """Lines of text, compressed table by table where there is a codec."""
+    """Writes lines of text; a codec compresses each table."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class TextWriter:
         self._write(self._lines(table))
 
     def close(self) -> None:
-        """Nothing is held back."""
+        """Do nothing: there is no buffer."""
 
     def _write(self, text: bytes) -> None:
         if text:
@@ -121,21 +121,21 @@ class TextWriter:
 
 
 def json_lines(table: pa.Table) -> bytes:
-    """One object on each line, times in ISO 8601 and UTC."""
+    """Format one JSON object per line, times in ISO 8601 and UTC."""
     text = io.BytesIO()
     _format_times(table).write_ndjson(text)
     return text.getvalue()
 
 
 def csv_lines(table: pa.Table) -> bytes:
-    """Rows without a header, quoted where needed, times in ISO 8601 and UTC."""
+    """Format rows as CSV without a header, times in ISO 8601 and UTC."""
     text = io.BytesIO()
     _format_times(table).write_csv(text, include_header=False)
     return text.getvalue()
 
 
 def csv_header(schema: pa.Schema) -> bytes:
-    """The names of the columns."""
+    """Format the CSV header."""
     text = io.BytesIO()
     pl.DataFrame(schema=schema.names).write_csv(text)
     return text.getvalue()

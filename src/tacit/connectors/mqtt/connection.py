@@ -308,7 +308,7 @@ class Connection:
         """Log once that the broker is not reachable, with a likely reason."""
         if short_connections == _SHORT_CONNECTIONS:
             log.warning(
-                "%s accepts connections and drops them soon: does another client use the name '%s'? "
+                "%s accepts connections but drops them: does another client use the name '%s'? "
                 "Give each run its own name with client=",
                 self.address.place,
                 self.address.client,
