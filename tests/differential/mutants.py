@@ -228,7 +228,7 @@ def broken_line_ends_the_run() -> Iterator[None]:
     def refuse(*_: Any) -> None:
         raise SourceError("a line cannot be read")
 
-    with patch.object(DeadLetters, "lines", refuse):
+    with patch.object(DeadLetters, "add_lines", refuse):
         yield
 
 

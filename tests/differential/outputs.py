@@ -235,7 +235,7 @@ class Runs:
         with (
             patch("tacit.cli.run.compile_kernels"),  # they are compiled as they are needed
             patch("tacit.spec.yaml_reader.load", self._load),
-            patch("tacit.engines.setup.chosen_plan", self._chosen_plan),
+            patch("tacit.engines.setup.choose_plan", self._chosen_plan),
             _standard_output(place / "printed"),
             _scraped() as metrics,
             fixed_draws(),

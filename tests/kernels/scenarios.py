@@ -54,8 +54,8 @@ from tacit.kernels import KERNELS, ahead, needs
 from tacit.kernels.signatures import format_type
 features = []
 ahead.compile_ahead = lambda *_args, **_named: 0
-needed = needs.needed_kernels
-needs.needed_kernels = lambda found: features.extend(found) or needed(found)
+needed = needs.find_kernels
+needs.find_kernels = lambda found: features.extend(found) or needed(found)
 main(sys.argv[1:], standalone_mode=False)
 kernels = []
 for name, kernel in KERNELS.items():

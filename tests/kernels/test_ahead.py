@@ -17,7 +17,7 @@ from tacit.cli.main import main
 from tacit.cli.warm import show_compilation
 from tacit.kernels import needs
 from tacit.kernels.ahead import KernelSignature
-from tacit.kernels.needs import needed_kernels, recorded_runs
+from tacit.kernels.needs import find_kernels, read_recorded_runs
 from tacit.kernels.signatures import format_type, parse_type
 from tests.kernels.programs import MODULE, environment, run
 from tests.kernels.scenarios import Scenario, record, write_tuples
@@ -120,17 +120,17 @@ print(sums.total(np.ones(3)))
 def test_a_run_needs_what_runs_with_no_more_features_needed() -> None:
     text = {"source:CsvSource", "subject:text", "time:text", "column:text"}
     simple = {"command:detect", "operator:And", *text}
-    names = {kernel.name for kernel in needed_kernels(simple)}
+    names = {kernel.name for kernel in find_kernels(simple)}
     assert "tacit.windows.clock._judge" in names
     assert "tacit.events.interners._find_texts" in names
     unneeded = ("tacit.privacy.", "tacit.planning.", "tacit.events.grid")
     assert not any(name.startswith(unneeded) for name in names)
-    more = needed_kernels({*simple, "operator:Seq"})
-    assert set(needed_kernels(simple)) < set(more)
-    assert set(more) < set(needed_kernels())
-    wide = needed_kernels({"command:*", "source:*", "column:*", "mechanism:*", "operator:And"})
+    more = find_kernels({*simple, "operator:Seq"})
+    assert set(find_kernels(simple)) < set(more)
+    assert set(more) < set(find_kernels())
+    wide = find_kernels({"command:*", "source:*", "column:*", "mechanism:*", "operator:And"})
     assert any(kernel.name.startswith("tacit.privacy.") for kernel in wide)
-    assert set(wide) < set(needed_kernels())
+    assert set(wide) < set(find_kernels())
 
 
 def test_the_features_of_a_source_do_not_decide_about_other_rooms() -> None:
@@ -150,8 +150,8 @@ def test_the_features_of_a_source_do_not_decide_about_other_rooms() -> None:
 
 
 def test_what_is_recorded_can_be_read() -> None:
-    assert len(recorded_runs()) > 20
-    for kernel in needed_kernels():
+    assert len(read_recorded_runs()) > 20
+    for kernel in find_kernels():
         assert all(parse_type(one) is not None for one in kernel.types)
 
 
@@ -166,7 +166,7 @@ def test_the_record_is_not_out_of_date(scenario: Scenario, tmp_path: Path) -> No
     """If this fails, kernels have changed: `make kernels` records anew."""
     write_tuples(tmp_path)
     called = record(scenario, tmp_path)
-    expected = set(needed_kernels(called.features))
+    expected = set(find_kernels(called.features))
     missed = [kernel for kernel in called.kernels if kernel not in expected]
     assert len(missed) <= len(called.kernels) // 4, missed
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tacit.kernels import folders
-from tacit.kernels.folders import cache_folders
+from tacit.kernels.folders import find_cache_folders
 from tests.kernels.programs import start
 
 NOBODY = 65534
@@ -36,10 +36,10 @@ def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     folder.chmod(0o1777)
     monkeypatch.setattr("tempfile.tempdir", str(folder))
     monkeypatch.setattr(folders, "_can_write", lambda _: False)
-    for one in (cache_folders, folders._private_folder):
+    for one in (find_cache_folders, folders._private_folder):
         one.cache_clear()
     yield folder
-    for one in (cache_folders, folders._private_folder):
+    for one in (find_cache_folders, folders._private_folder):
         one.cache_clear()
 
 
@@ -82,19 +82,19 @@ def test_a_user_who_can_write_nothing_gets_answers_and_a_notice(tmp_path: Path) 
 def test_the_private_folder_has_a_random_name_and_is_used_again(
     shared: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    first = cache_folders(Path("/room"))
+    first = find_cache_folders(Path("/room"))
     (folder,) = shared.iterdir()
     assert first.writable is not None
     assert first.writable.parent == folder
     assert mode(folder) == 0o700
     assert len(caplog.records) == 1
-    assert cache_folders(Path("/other")).writable != first.writable
+    assert find_cache_folders(Path("/other")).writable != first.writable
     assert len(caplog.records) == 1
     folders._private_folder.cache_clear()
-    cache_folders.cache_clear()
-    assert cache_folders(Path("/room")) == first
+    find_cache_folders.cache_clear()
+    assert find_cache_folders(Path("/room")) == first
     shutil.rmtree(folder)
-    again = folders._private_below(shared)
+    again = folders._find_private(shared)
     assert again is not None
     assert again.name != folder.name
 
@@ -114,7 +114,7 @@ def test_a_folder_that_another_could_write_or_made_is_not_used(
         (shared / f"{prefix}f").mkdir(mode=0o700)
         os.chown(shared / f"{prefix}f", NOBODY, NOBODY)
     before = set(shared.iterdir())
-    chosen = cache_folders(Path("/room")).writable
+    chosen = find_cache_folders(Path("/room")).writable
     assert chosen is not None
     assert chosen.parent not in before
     assert chosen.parent.parent == shared
@@ -124,7 +124,7 @@ def test_where_anyone_can_rename_a_folder_nothing_is_kept(
     shared: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     shared.chmod(0o777)
-    assert cache_folders(Path("/room")).writable is None
+    assert find_cache_folders(Path("/room")).writable is None
     assert list(shared.iterdir()) == []
     assert "not kept" in caplog.text
 

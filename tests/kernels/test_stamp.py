@@ -15,7 +15,7 @@ import pytest
 
 import tacit
 from tacit.kernels import stamp
-from tacit.kernels.stamp import stamp_of
+from tacit.kernels.stamp import compute_stamp
 from tests.kernels.programs import COUNT, environment
 
 PROGRESS = """
@@ -35,7 +35,7 @@ def function(source: str, **names: Any) -> FunctionType:
 
 def stamped(source: str, **names: Any) -> str:
     """The stamp of `f` in a source."""
-    return stamp_of(function(source, **names))
+    return compute_stamp(function(source, **names))
 
 
 def test_a_constant_of_another_room_compiles_a_kernel_anew(tmp_path: Path) -> None:
@@ -146,8 +146,8 @@ def test_another_version_of_a_library_makes_another_stamp(
     source = "def f(x): return x"
     first = stamped(source)
     monkeypatch.setattr(stamp, "version", lambda name: version(name) + "1" * (name == library))
-    stamp._surroundings.cache_clear()
+    stamp._describe_environment.cache_clear()
     assert stamped(source) != first
     monkeypatch.undo()
-    stamp._surroundings.cache_clear()
+    stamp._describe_environment.cache_clear()
     assert stamped(source) == first

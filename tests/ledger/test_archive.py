@@ -290,7 +290,7 @@ def crash(point: str, monkeypatch: pytest.MonkeyPatch, how: Any) -> None:
     elif point == "after the file":
         monkeypatch.setattr(ArchiveWriter, "finish", lambda self: (finish(self), how())[0])
     elif point == "in the transaction":
-        monkeypatch.setattr(archival, "settlement", lambda *_: how())
+        monkeypatch.setattr(archival, "hash_charges", lambda *_: how())
     else:
         monkeypatch.setattr(archival, "_move", lambda *given: (move(*given), how())[0])
 

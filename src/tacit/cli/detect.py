@@ -51,7 +51,7 @@ def detect(
     """
     from tacit.cli.sources import check_targets, open_sources, write_answers
     from tacit.engines.setup import letters_beside, replace_registry
-    from tacit.engines.warmup import run_features
+    from tacit.engines.warmup import list_run_features
     from tacit.pipeline.deadletters import DeadLetters
     from tacit.pipeline.run import Run
     from tacit.spec.yaml_reader import load
@@ -60,7 +60,7 @@ def detect(
     inputs = open_sources(checked, sources)
     letters_file = letters_beside(sink, dead_letters)
     check_targets([sink, letters_file], [spec, *sources])
-    compile_kernels(run_features("detect", checked, inputs))
+    compile_kernels(list_run_features("detect", checked, inputs))
     with (
         show_progress([input_.source for input_ in inputs]) as progress,
         DeadLetters(letters_file) as letters,

@@ -109,7 +109,7 @@ def run(
     from tacit.cli.monitoring import MonitoringOptions
     from tacit.cli.sources import check_targets, open_sources
     from tacit.engines.setup import LedgerOptions, choose_plan, letters_beside, replace_registry
-    from tacit.engines.warmup import run_features
+    from tacit.engines.warmup import list_run_features
     from tacit.pipeline.versions import SpecVersion
     from tacit.privacy.noise import Noise
     from tacit.privacy.randomness import SeededSource
@@ -135,7 +135,7 @@ def run(
     noise = Noise() if seed is None else Noise(SeededSource(seed))
     charged = ledger.place is not None
     compile_kernels(
-        run_features("run", version.spec, inputs, version.plan.mechanism, ledger=charged)
+        list_run_features("run", version.spec, inputs, version.plan.mechanism, ledger=charged)
     )
     files = RunFiles(inputs, plan_file, sink, letters)
     if charged:

@@ -31,12 +31,12 @@ def warm(spec: Path | None, as_json: bool) -> None:
       tacit warm taxi.yaml
       tacit warm
     """
-    from tacit.engines.warmup import any_run_features
+    from tacit.engines.warmup import list_any_run_features
     from tacit.kernels.ahead import compile_ahead, count_unkept
-    from tacit.kernels.needs import needed_kernels
+    from tacit.kernels.needs import find_kernels
     from tacit.spec.yaml_reader import load
 
-    needed = needed_kernels(None if spec is None else any_run_features(load(spec)))
+    needed = find_kernels(None if spec is None else list_any_run_features(load(spec)))
     started = time.monotonic()
     with show_compilation() as progress:
         compiled = compile_ahead(needed, progress=progress)
@@ -58,10 +58,10 @@ def warm(spec: Path | None, as_json: bool) -> None:
 def compile_kernels(features: Iterable[str]) -> None:
     """Compile the kernels that a run with these features needs and that are not cached."""
     from tacit.kernels.ahead import compile_ahead
-    from tacit.kernels.needs import needed_kernels
+    from tacit.kernels.needs import find_kernels
 
     with show_compilation() as progress:
-        compile_ahead(needed_kernels(features), progress=progress)
+        compile_ahead(find_kernels(features), progress=progress)
 
 
 @contextmanager

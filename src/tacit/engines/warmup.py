@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tacit.errors import TacitError
 from tacit.events.predicates import parse_predicate
 from tacit.kernels.ahead import compile_ahead
-from tacit.kernels.needs import needed_kernels
+from tacit.kernels.needs import find_kernels
 from tacit.patterns.tree import Name, walk
 from tacit.pipeline.reader import Input
 from tacit.spec.specification import Specification
@@ -29,15 +29,15 @@ def warm(spec: Specification | None = None) -> int:
 
     Kernels that were compiled before are kept, and not compiled again.
     """
-    return compile_ahead(needed_kernels(None if spec is None else any_run_features(spec)))
+    return compile_ahead(find_kernels(None if spec is None else list_any_run_features(spec)))
 
 
-def any_run_features(spec: Specification) -> set[str]:
+def list_any_run_features(spec: Specification) -> set[str]:
     """Return the features of all runs that a specification allows."""
-    return spec_features(spec) | {*_ANY}
+    return list_spec_features(spec) | {*_ANY}
 
 
-def run_features(
+def list_run_features(
     command: str,
     spec: Specification,
     inputs: Sequence[Input],
@@ -46,7 +46,7 @@ def run_features(
     ledger: bool = False,
 ) -> set[str]:
     """Return the features that determine which kernels a run needs."""
-    features = spec_features(spec) | {f"command:{command}"}
+    features = list_spec_features(spec) | {f"command:{command}"}
     for one in inputs:
         features |= _source_features(spec, one)
     if mechanism is not None:
@@ -76,7 +76,7 @@ def _source_features(spec: Specification, given: Input) -> set[str]:
     return features | {f"{kind}:{schema.field(column).type}" for kind, column in known}
 
 
-def spec_features(spec: Specification) -> set[str]:
+def list_spec_features(spec: Specification) -> set[str]:
     """Return the features that a specification determines."""
     patterns = [*spec.query_patterns.values(), *spec.private_patterns]
     parts = (part for pattern in patterns for part in walk(pattern))

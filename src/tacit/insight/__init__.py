@@ -1,1 +1,1 @@
-"""What a specification means: odds, shared attributes, what is guaranteed and what is not."""
+"""Insight into a specification or plan: explanation, audit, curves, and checks of a set-up."""

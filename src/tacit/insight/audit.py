@@ -46,7 +46,7 @@ class PatternAudit:
     granted: Fraction
     """The part of it that the plan may spend."""
     whole: Fraction | None
-    """The true epsilon if all of its elements may change: an upper bound; None: unbounded."""
+    """The true epsilon if all of its elements may change: an upper bound; None if unbounded."""
     element: Fraction | None
     """The true epsilon if one of its elements may change."""
     passed: bool
@@ -59,7 +59,7 @@ class ChannelAudit:
     """The epsilon of one channel in one draw."""
 
     where: str
-    """The element that it flips, or the private patterns that it is about."""
+    """The element that it flips, or the private patterns that it concerns."""
     context: str | None
     """The public patterns that are detected in its context; None for flips."""
     rows: int
@@ -74,7 +74,7 @@ class PolicyAudit:
     """What a plan does for the subjects of one policy."""
 
     kind: str
-    """What a plan file marks it with: `elements`, `optimal`; `exact` where nothing is needed."""
+    """Its kind in a plan file: `elements`, `optimal`; `exact` if no noise is needed."""
     fits: bool
     """Whether it protects what the specification declares."""
     patterns: tuple[PatternAudit, ...]
@@ -82,7 +82,7 @@ class PolicyAudit:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing gives away more than it may."""
+        """Whether no epsilon exceeds the granted one."""
         sound = all(channel.passed for channel in self.channels)
         return self.fits and sound and all(pattern.passed for pattern in self.patterns)
 
@@ -102,7 +102,7 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing gives away more than it may."""
+        """Whether no epsilon exceeds the granted one."""
         return all(policy.passed for policy in self.policies)
 
     @property
@@ -111,13 +111,13 @@ class Report:
         return _unit("one private pattern", "window" if self.panes == 1 else "occurrence")
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON; exact numbers are text, so that none is rounded."""
-        told: dict[str, Any] = plain(asdict(self))
-        told["policies"] = [
-            {**told_policy, "passed": policy.passed}
-            for told_policy, policy in zip(told["policies"], self.policies, strict=True)
+        """Return plain data for JSON; exact numbers are text, so that none is rounded."""
+        result: dict[str, Any] = plain(asdict(self))
+        result["policies"] = [
+            {**plain_policy, "passed": policy.passed}
+            for plain_policy, policy in zip(result["policies"], self.policies, strict=True)
         ]
-        return {"passed": self.passed, "unit": self.unit, **told}
+        return {"passed": self.passed, "unit": self.unit, **result}
 
     def __str__(self) -> str:
         lines = [_verdict(self), f"Made for the specification {self.fingerprint}."]
@@ -165,7 +165,7 @@ def audit(
 def _policy(
     policy: Policy, mechanism: Mechanism, queries: Sequence[Pattern], share: Fraction, panes: int
 ) -> PolicyAudit:
-    """What a mechanism gives away, by the widest ratios of each pattern and of each element.
+    """Audit a mechanism by the widest ratios of each pattern and of each element.
 
     With sliding windows, a pane is drawn once. Ratios of windows that share panes multiply.
     """
@@ -205,7 +205,7 @@ def _pattern(
 
 
 def _epsilon(ratio: Ratio, most: Fraction | None) -> Fraction | None:
-    """The epsilon of a ratio, rounded up."""
+    """Compute the epsilon of a ratio, rounded up."""
     if ratio is None:
         return None
     true = Fraction(joint_epsilon([ratio]))
@@ -240,7 +240,7 @@ def _row(pattern: PatternAudit) -> tuple[str, ...]:
 
 
 def _number(epsilon: Fraction | None) -> str:
-    """An upper bound in few digits, rounded up."""
+    """Format an upper bound in few digits, rounded up."""
     if epsilon is None:
         return "no limit"
     short = Fraction(f"{float(epsilon):.12g}")
@@ -264,8 +264,8 @@ def _policy_lines(report: Report, policy: PolicyAudit, number: int | None) -> li
     lines.append(f"Private patterns: epsilon for {report.unit}")
     lines += aligned([_HEAD, *map(_row, policy.patterns)])
     lines += [
-        f"An occurrence of {pattern.name} may change {pattern.draws} windows, each with a draw of"
-        f" its own: {format_epsilon(pattern.granted / pattern.draws)} for each."
+        f"An occurrence of {pattern.name} may change {pattern.draws} windows, each with its own"
+        f" draw: {format_epsilon(pattern.granted / pattern.draws)} for each."
         for pattern in policy.patterns
         if pattern.draws > 1
     ]
@@ -293,7 +293,7 @@ def _channel_lines(policy: PolicyAudit, panes: int) -> list[str]:
     head = ("element" if flips else "patterns: context", "size", "true, at most", "")
     lines += aligned([head, *rows]) if rows else []
     if len(ordered) > _SHOWN:
-        lines.append(f"  ... and {len(ordered) - _SHOWN:,} more that give away no more")
+        lines.append(f"  ... and {len(ordered) - _SHOWN:,} more with no larger epsilon")
     return lines if flips else [*lines, NEW_CONTEXTS]
 
 

@@ -33,7 +33,7 @@ _INK: Final = "#333333"
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What to expect of a mechanism at some epsilon."""
+    """The expected quality of a mechanism at some epsilon."""
 
     mechanism: str
     epsilon: Fraction
@@ -56,7 +56,7 @@ class Curve:
     """The epsilons in the specification."""
     decode: str
     windows: int
-    """How many windows of history it was made from."""
+    """The number of windows of history."""
     points: tuple[Point, ...]
     per: str = "window"
     """The unit of an epsilon; with sliding windows, an occurrence."""
@@ -67,12 +67,12 @@ class Curve:
         return max(self.private.values())
 
     def of(self, mechanism: str) -> list[Point]:
-        """The points of one mechanism, in order of epsilon."""
+        """Return the points of one mechanism, in order of epsilon."""
         chosen = [point for point in self.points if point.mechanism == mechanism]
         return sorted(chosen, key=lambda point: point.epsilon)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, fit for JSON; exact numbers are text."""
+        """Return plain data, fit for JSON; exact numbers are text."""
         return {
             "private": {name: format_epsilon(epsilon) for name, epsilon in self.private.items()},
             "decode": self.decode,
@@ -89,7 +89,7 @@ class Curve:
         }
 
     def rows(self) -> list[tuple[str, ...]]:
-        """A header, then for each epsilon the expected Q of each mechanism."""
+        """Return a header, then for each epsilon the expected Q of each mechanism."""
         columns = [self.of(mechanism) for mechanism in MECHANISMS]
         body = [
             (format_epsilon(points[0].epsilon), *(f"{point.quality:.3f}" for point in points))
@@ -131,7 +131,7 @@ class Curve:
                 raise SinkError(f"{path} cannot be written: {why}; choose another place") from error
 
     def figure(self) -> Figure:
-        """The figure as a matplotlib object, to process further."""
+        """Draw the figure as a matplotlib object, to process further."""
         figure_type = _matplotlib()
         figure: Figure = figure_type(figsize=(7.2, 4.2), layout="constrained")
         axes = figure.add_subplot()
@@ -160,7 +160,7 @@ def curve(
     epsilons: Sequence[Fraction] = EPSILONS,
     progress: Callable[[int, int], None] | None = None,
 ) -> Curve:
-    """The expected quality of every mechanism at each epsilon and at the specification's own."""
+    """Compute the expected quality of every mechanism at each epsilon and the declared one."""
     private = {pattern.name: Fraction(pattern.epsilon) for pattern in spec.private}
     windows = int(sum(part.windows for part in statistics))
     if not private or not windows:
@@ -183,7 +183,7 @@ def curve(
 def quality_curve(
     spec: SpecSource, *history: Any, decode: str | None = None, **streams: Any
 ) -> Curve:
-    """The curve from history: frames or files, as for `tacit.plan`; `save` draws it."""
+    """Compute the curve from history: frames or files, as for `tacit.plan`; `save` draws it."""
     spec = load_spec(spec)
     return curve(spec, survey_history(spec, history, streams, decode), decode)
 
@@ -205,14 +205,14 @@ def _matplotlib() -> Any:
     return Figure
 
 
-def _label(axes: Axes, made: Curve) -> None:
+def _label(axes: Axes, curve: Curve) -> None:
     """Label each line at its end; labels that would overlap are moved apart."""
     low, high = axes.get_ylim()
     gap = 0.06 * (high - low)
     # If lines end at the same height, the better mechanism is labelled above.
     names = list(MECHANISMS)
-    ends = [(round(made.of(name)[-1].quality, 3), rank) for rank, name in enumerate(names)]
-    last = max(float(point.epsilon) for point in made.points)
+    ends = [(round(curve.of(name)[-1].quality, 3), rank) for rank, name in enumerate(names)]
+    last = max(float(point.epsilon) for point in curve.points)
     height, place = high, {}
     for quality, rank in sorted(ends, reverse=True):
         height = min(quality, height - gap)
@@ -226,22 +226,21 @@ def _label(axes: Axes, made: Curve) -> None:
         )  # fmt: skip
 
 
-def _frame(axes: Axes, made: Curve) -> None:
+def _frame(axes: Axes, curve: Curve) -> None:
     axes.set_xscale("log")
-    ticks = sorted({float(point.epsilon) for point in made.points})
+    ticks = sorted({float(point.epsilon) for point in curve.points})
     shown = [tick for tick in ticks if tick in (0.1, 0.2, 0.5, 1, 2, 3, 5, 10)]
     axes.set_xticks(shown, [f"{tick:g}" for tick in shown])
     axes.minorticks_off()
-    axes.set_xlabel(made.unit, color=_INK)
+    axes.set_xlabel(curve.unit, color=_INK)
     axes.set_ylabel("expected quality Q (micro average)", color=_INK)
     axes.set_title(
-        f"Quality against epsilon: {made.windows:,} windows of history, {made.decode} decoding",
+        f"Quality against epsilon: {curve.windows:,} windows of history, {curve.decode} decoding",
         loc="left", fontsize=10, color=_INK,
     )  # fmt: skip
-    axes.axvline(float(made.declared), color="#999999", linewidth=0.9, zorder=0)
+    axes.axvline(float(curve.declared), color="#999999", linewidth=0.9, zorder=0)
     axes.annotate(
-        f"specification: {format_epsilon(made.declared)}",
-        (float(made.declared), axes.get_ylim()[0]),
+        f"specification: {format_epsilon(curve.declared)}", (float(curve.declared), axes.get_ylim()[0]),
         xytext=(4, 5), textcoords="offset points", fontsize=8, color="#666666",
     )  # fmt: skip
     axes.grid(axis="y", color="#dddddd", linewidth=0.6)

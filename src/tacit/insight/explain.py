@@ -1,4 +1,4 @@
-"""A specification in plain words: what epsilon means, what is touched, what is guaranteed.
+"""Explain a specification in plain words: epsilon, affected queries, guarantee.
 
 Odds are rounded towards the weaker claim: the text never understates what could happen.
 """
@@ -78,20 +78,20 @@ class Odds:
     """What an epsilon means as odds; all figures are upper bounds."""
 
     even: Decimal
-    """A 50:50 guess about one window becomes at most so many in 100."""
+    """What a 50:50 guess about one window becomes at most, in 100."""
     rare: Decimal
-    """A probability of 1 in 100 becomes at most so many in 100."""
+    """What a probability of 1 in 100 becomes at most, in 100."""
     windows_to_99: int
-    """From so many windows on, a 50:50 guess about all of them could become 99:1."""
+    """The number of windows after which a 50:50 guess about all of them could become 99:1."""
     windows_in_a_day: int
     epsilon_in_a_day: Fraction
 
     @classmethod
     def of(cls, epsilon: Fraction, window: int, cost: Fraction | None = None) -> Odds:
-        """The odds of an epsilon for each window of so many microseconds.
+        """Compute the odds of an epsilon per window of `window` microseconds.
 
-        With sliding windows, `slide` is their distance, epsilon is that of an occurrence, and
-        each window has a cost.
+        With sliding windows, `window` is their slide, epsilon is that of an occurrence, and `cost`
+        is that of each window.
         """
         daily = -(-MICROSECONDS["d"] // window)
         return cls(
@@ -150,7 +150,7 @@ class PolicyMeaning:
     """What applies to a group of subjects with the same private patterns."""
 
     subjects: tuple[Subject, ...] | None
-    """None: all subjects that no private pattern names."""
+    """None for all subjects that no private pattern names."""
     private: tuple[str, ...]
     shared: dict[str, tuple[str, ...]]
     """The event types that are elements of several private patterns, and these."""
@@ -186,11 +186,11 @@ class Explanation:
 
     @property
     def promised(self) -> tuple[str, ...]:
-        """Who are neighbours, and what is guaranteed."""
+        """The definition of neighbours, and the guarantee."""
         return PROMISED if self.panes == 1 else PROMISED_SLIDING
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON; exact numbers are text, so that none is rounded.
+        """Return plain data for JSON; exact numbers are text, so that none is rounded.
 
         - `mechanism`, `decode`, `window` (as `10 min`), `panes` (of a window; 1 unless windows
           slide), `unit` (of every epsilon)
@@ -212,12 +212,12 @@ class Explanation:
           (null for the event type's own condition)
         - `promised`, `not_promised` (what: why), `guarantee` (the page with the proofs)
         """
-        told: dict[str, Any] = _plain(asdict(self))
-        told["window"] = format_duration(self.window)
-        told["unit"] = self.unit
-        told["promised"], told["not_promised"] = list(self.promised), dict(NOT_PROMISED)
-        told["guarantee"] = GUARANTEE
-        return told
+        explained: dict[str, Any] = _plain(asdict(self))
+        explained["window"] = format_duration(self.window)
+        explained["unit"] = self.unit
+        explained["promised"], explained["not_promised"] = list(self.promised), dict(NOT_PROMISED)
+        explained["guarantee"] = GUARANTEE
+        return explained
 
     def __str__(self) -> str:
         lines: list[str] = []
@@ -231,21 +231,21 @@ class Explanation:
 
     def _repr_html_(self) -> str:
         cell = "style='text-align:left'"
-        made: list[str] = []
+        parts: list[str] = []
         for title, entries in _sections(self):
-            made.append(f"<h4>{escape(title)}</h4>")
+            parts.append(f"<h4>{escape(title)}</h4>")
             for head, rows in entries:
-                made += [f"<p>{escape(head)}</p>"] if head else []
+                parts += [f"<p>{escape(head)}</p>"] if head else []
                 body = "".join(
                     f"<tr><th {cell}>{escape(label)}</th><td {cell}>{escape(text)}</td></tr>"
                     for label, text in rows
                 )
-                made += [f"<table>{body}</table>"] if body else []
-        return f"<div>{''.join(made)}</div>"
+                parts += [f"<table>{body}</table>"] if body else []
+        return f"<div>{''.join(parts)}</div>"
 
 
 def at_most(before: Fraction, epsilon: Exact, places: int = 0) -> Decimal:
-    """What a probability can become at most, in 100; rounded up.
+    """Compute what a probability can become at most, in 100; rounded up.
 
     Digits are added while the bound would round to certainty, up to six.
 
@@ -266,7 +266,7 @@ def at_most(before: Fraction, epsilon: Exact, places: int = 0) -> Decimal:
 
 
 def windows_until_sure(epsilon: Exact) -> int:
-    """The least number of windows after which a 50:50 guess could become 99:1.
+    """Compute the least number of windows after which a 50:50 guess could become 99:1.
 
     >>> windows_until_sure(1), windows_until_sure(5)
     (5, 1)
@@ -277,7 +277,7 @@ def windows_until_sure(epsilon: Exact) -> int:
 
 
 def explain(spec: Specification | str | PathLike[str]) -> Explanation:
-    """Say in plain words what a specification, or the file at this path, protects.
+    """Explain what a specification, or the file at this path, protects.
 
     >>> from tacit.spec.yaml_reader import loads
     >>> spec = loads('''
@@ -312,7 +312,7 @@ def explain(spec: Specification | str | PathLike[str]) -> Explanation:
 
 
 def _groups(spec: Specification) -> dict[frozenset[int], tuple[Subject, ...] | None]:
-    """Who has which private patterns, in the order of `Policies`.
+    """Group subjects by their private patterns, in the order of `Policies`.
 
     None: all subjects that no private pattern names; left out if all registered ones are named.
     """
@@ -355,7 +355,7 @@ def _private(
 
 
 def _part(spec: Specification, number: int, mechanism: str) -> Fraction:
-    """The part of a private pattern's epsilon that each window costs."""
+    """Return the part of a private pattern's epsilon that each window costs."""
     windows = declared_patterns(spec)[number].count_windows(spec.windows.panes)
     return Fraction(1, windows if _draws_answers(mechanism) else 1)
 
@@ -366,7 +366,7 @@ def allowed_windows(
     share: Fraction = Fraction(1),
     mechanism: str | None = None,
 ) -> tuple[int, int] | None:
-    """How many windows a private pattern's limit allows, and how many its horizon has.
+    """Return how many windows a private pattern's limit allows, and how many its horizon has.
 
     None if it has no limit. `share` is the share of its epsilon that a plan spends, with the
     `mechanism` of the specification or another.
@@ -441,7 +441,7 @@ def _query(
 
 
 def _openness(left: Residual) -> tuple[Openness, tuple[str, ...]]:
-    """In which windows the query depends on its variables, and the signals that decide this."""
+    """Return in which windows the query depends on its variables, and the deciding signals."""
     kinds = dict.fromkeys(left.cofactors)
     if len(kinds) == 1:
         return "never", ()
@@ -454,23 +454,23 @@ def _openness(left: Residual) -> tuple[Openness, tuple[str, ...]]:
 
 
 def _looks_at(left: Residual, private: frozenset[str]) -> tuple[str, ...]:
-    """What it needs of private events beyond their presence."""
+    """Return what it needs of private events beyond their presence."""
     atoms = [v.atom for v in left.variables if not is_presence(boolean_form(v.atom))]
     nodes = [n for atom in atoms for n in walk(atom) if not private.isdisjoint(elements(n))]
     order = any(
         isinstance(n, Within) or (isinstance(n, Seq) and len(elements(n)) > 1) for n in nodes
     )
     attributes = any(without_conditions(atom, private) != atom for atom in atoms)
-    told = {
+    explained = {
         "order": order,
         "number": any(_counts(n, private) for n in nodes),
         "attributes": attributes,
     }
-    return tuple(name for name, asked in told.items() if asked)
+    return tuple(name for name, asked in explained.items() if asked)
 
 
 def _counts(node: Pattern, private: frozenset[str]) -> bool:
-    """Whether it needs several events of one private type."""
+    """Return whether it needs several events of one private type."""
     if isinstance(node, Repeat):
         return node.least > 1
     if not isinstance(node, Seq):
@@ -489,7 +489,7 @@ _READ: Final = {
 
 
 def _draws_answers(mechanism: str) -> bool:
-    """Whether noise is added to the answers of windows; `auto` may choose either way."""
+    """Return whether noise is added to the answers of windows; `auto` may choose either way."""
     return mechanism != AUTO and MECHANISMS[mechanism].randomises == "answers"
 
 
@@ -497,49 +497,53 @@ def _flips_elements(mechanism: str) -> bool:
     return mechanism != AUTO and MECHANISMS[mechanism].randomises == "elements"
 
 
-def _sections(told: Explanation) -> Iterator[Section]:
-    """All sections, for text and for HTML."""
-    if told.private:
-        yield "How it is protected", [(f"Every epsilon is for {told.unit}.", _general_rows(told))]
-        entries = [(_shown(p.name), _private_rows(told, p)) for p in told.private]
+def _sections(explained: Explanation) -> Iterator[Section]:
+    """Yield all sections, for text and for HTML."""
+    if explained.private:
+        yield (
+            "How it is protected",
+            [(f"Every epsilon is for {explained.unit}.", _general_rows(explained))],
+        )
+        entries = [(_shown(p.name), _private_rows(explained, p)) for p in explained.private]
         yield "Private patterns", entries
     else:
         yield "Private patterns", [("Nothing is declared private: all answers are exact.", [])]
-    for policy in told.policies:
-        entries = [("", rows) for rows in [_policy_rows(told, policy)] if rows]
-        entries += _queries(told, policy)
-        yield f"Queries about {_whom(policy, told)}", entries
-    if told.shared_attributes:
-        shared = told.shared_attributes
+    for policy in explained.policies:
+        entries = [("", rows) for rows in [_policy_rows(explained, policy)] if rows]
+        entries += _queries(explained, policy)
+        yield f"Queries about {_whom(policy, explained)}", entries
+    if explained.shared_attributes:
+        shared = explained.shared_attributes
         pairs: list[tuple[str, Rows]] = [
             (_shown(str(one), 1000), []) for one in shared[:MOST_LINES]
         ]
         if len(shared) > MOST_LINES:
             pairs.append((f"{len(shared) - MOST_LINES:,} more: see {option('json')}", []))
         yield "Shared attributes", pairs
-    if told.private:
-        yield "What is guaranteed", [(line, []) for line in told.promised]
+    if explained.private:
+        yield "What is guaranteed", [(line, []) for line in explained.promised]
         link = f"More, with proofs: {GUARANTEE}"
         yield "What is not guaranteed", [("", [*NOT_PROMISED.items()]), (link, [])]
 
 
-def _general_rows(told: Explanation) -> Rows:
-    read = "" if _draws_answers(told.mechanism) else f" {_READ[told.decode]}"
-    long, noise = f"{format_duration(told.window)} long", "In every window"
-    if told.panes > 1:
-        long += f", one every {format_duration(told.window // told.panes)}: {told.panes} panes each"
-        if not _draws_answers(told.mechanism):
+def _general_rows(explained: Explanation) -> Rows:
+    read = "" if _draws_answers(explained.mechanism) else f" {_READ[explained.decode]}"
+    long, noise = f"{format_duration(explained.window)} long", "In every window"
+    if explained.panes > 1:
+        slide = format_duration(explained.window // explained.panes)
+        long += f", one every {slide}: {explained.panes} panes each"
+        if not _draws_answers(explained.mechanism):
             noise = "In every pane, once for all windows that contain it"
     return [
         ("windows", long),
-        ("mechanism", f"{told.mechanism}: {summarise(told.mechanism)}{read}"),
+        ("mechanism", f"{explained.mechanism}: {summarise(explained.mechanism)}{read}"),
         ("noise", f"{noise}, whether or not something private occurred."),
     ]
 
 
-def _queries(told: Explanation, policy: PolicyMeaning) -> list[tuple[str, Rows]]:
-    """The queries of a policy; those that are as in the first policy are not repeated."""
-    first = told.policies[0]
+def _queries(explained: Explanation, policy: PolicyMeaning) -> list[tuple[str, Rows]]:
+    """Return the queries of a policy, without those that are the same as in the first policy."""
+    first = explained.policies[0]
     pairs = list(zip(policy.queries, first.queries, strict=True))
     same = [query.name for query, other in pairs if policy is not first and query == other]
     fresh = [query for query, other in pairs if policy is first or query != other]
@@ -550,15 +554,15 @@ def _queries(told: Explanation, policy: PolicyMeaning) -> list[tuple[str, Rows]]
     for query in fresh:
         if query.touched_by:
             entries.append(
-                (f"{query.name}, for {_shown(query.consumer)}", _query_rows(told, query))
+                (f"{query.name}, for {_shown(query.consumer)}", _query_rows(explained, query))
             )
     if same:
-        entries.append((", ".join(same), [("same", f"As for {_whom(first, told)}.")]))
+        entries.append((", ".join(same), [("same", f"As for {_whom(first, explained)}.")]))
     return entries or [("None are declared.", [])]
 
 
-def _private_rows(told: Explanation, private: PrivateMeaning) -> Rows:
-    odds, sliding = private.odds, told.panes > 1
+def _private_rows(explained: Explanation, private: PrivateMeaning) -> Rows:
+    odds, sliding = private.odds, explained.panes > 1
     hidden = "whether, how often, when, with which attributes"
     about = f"{_shown(private.name)} in one window"
     if sliding:
@@ -568,7 +572,7 @@ def _private_rows(told: Explanation, private: PrivateMeaning) -> Rows:
         ("pattern", _shown(private.pattern)),
         ("hides", f"{_listed(private.elements)}: {hidden}"),
         ("for", _people(private.subjects)),
-        ("epsilon", f"{format_epsilon(private.epsilon)} for {told.unit}"),
+        ("epsilon", f"{format_epsilon(private.epsilon)} for {explained.unit}"),
         (
             "means",
             f"A 50:50 guess about {about} {_become(odds.even)},"
@@ -582,7 +586,7 @@ def _private_rows(told: Explanation, private: PrivateMeaning) -> Rows:
         text = f"{format_epsilon(private.per_element)} for one subject, one element, one {pane}."
         alone = f"A 50:50 guess about one element alone {_become(share)}."
         rows.append(("per element", f"{text} {alone}"))
-    if sliding and _draws_answers(told.mechanism):
+    if sliding and _draws_answers(explained.mechanism):
         each = format_epsilon(private.epsilon / private.windows)
         text = f"One occurrence may change {private.windows} windows: {each} for each of them."
         rows.append(("per window", text))
@@ -593,7 +597,7 @@ def _private_rows(told: Explanation, private: PrivateMeaning) -> Rows:
 
 
 def past_limit(allowed: int, windows: int) -> str:
-    """What a limit means, in a run with a ledger."""
+    """Describe what a limit means, in a run with a ledger."""
     if allowed >= windows:
         return "enough for every window, so it is never reached."
     return (
@@ -623,12 +627,12 @@ def _become(most: Decimal) -> str:
     return f"can become at most {most}:{100 - most}"
 
 
-def _policy_rows(told: Explanation, policy: PolicyMeaning) -> Rows:
+def _policy_rows(explained: Explanation, policy: PolicyMeaning) -> Rows:
     rows: Rows = []
-    once = ", and flipped once" if _flips_elements(told.mechanism) else ""
+    once = ", and flipped once" if _flips_elements(explained.mechanism) else ""
     for name, owners in policy.shared.items():
         rows.append(("shared", f"{name} is an element of {_listed(owners, 'and')}{once}."))
-    if told.mechanism in ("optimal", "auto"):
+    if explained.mechanism in ("optimal", "auto"):
         for names in policy.components:
             if len(names) > 1:
                 causes = [q.name for q in policy.queries if any(_within(j, names) for j in q.joins)]
@@ -649,7 +653,7 @@ def _within(some: Iterable[str], names: Sequence[str]) -> bool:
     return set(some) <= set(names)
 
 
-def _query_rows(told: Explanation, query: QueryMeaning) -> Rows:
+def _query_rows(explained: Explanation, query: QueryMeaning) -> Rows:
     rows = [("asks", _shown(query.pattern))]
     for name, types in query.touched_by.items():
         rows.append(("touched by", f"{_shown(name)}, because it looks at {_listed(types, 'and')}."))
@@ -659,8 +663,8 @@ def _query_rows(told: Explanation, query: QueryMeaning) -> Rows:
     if query.looks_at:
         what = _listed(query.looks_at, "and")
         rows.append(("unknown", f"It needs the {what} of private events, which stays unknown."))
-        rows += [("read", text) for text in _literal(told, query)]
-    if told.mechanism in ("optimal", "auto"):
+        rows += [("read", text) for text in _literal(explained, query)]
+    if explained.mechanism in ("optimal", "auto"):
         if query.splits:
             parts = _listed([_listed(names, "with") for names in query.splits], "and")
             rows.append(("splits", f"Its parts about {parts} are answered from separate draws."))
@@ -687,11 +691,11 @@ def _open(query: QueryMeaning) -> str:
             return f"In some windows: {number} over public events decide which. Elsewhere exact."
 
 
-def _literal(told: Explanation, query: QueryMeaning) -> list[str]:
-    """What literal decoding means for a query."""
-    if _draws_answers(told.mechanism) or told.decode != "literal":
+def _literal(explained: Explanation, query: QueryMeaning) -> list[str]:
+    """Describe what literal decoding means for a query."""
+    if _draws_answers(explained.mechanism) or explained.decode != "literal":
         return []
-    if told.mechanism == "auto":
+    if explained.mechanism == "auto":
         return ["Literal decoding, if uniform or adaptive is chosen: see docs/known-limits.md."]
     words = {
         "order": "A private event that comes out present gets a random time: its order is random.",
@@ -701,10 +705,10 @@ def _literal(told: Explanation, query: QueryMeaning) -> list[str]:
     return [words[asked] for asked in query.looks_at]
 
 
-def _whom(policy: PolicyMeaning, told: Explanation) -> str:
+def _whom(policy: PolicyMeaning, explained: Explanation) -> str:
     if policy.subjects is not None:
         return _people(policy.subjects)
-    named = sum(len(other.subjects or ()) for other in told.policies)
+    named = sum(len(other.subjects or ()) for other in explained.policies)
     return f"all subjects but {named:,}" if named else "all subjects"
 
 
@@ -715,14 +719,14 @@ def _people(subjects: tuple[Subject, ...] | None) -> str:
 
 
 def _shown(chosen: Subject, longest: int = _TEXT) -> str:
-    """A user's text: not too long, and without control characters."""
+    """Format a user's text: not too long, and without control characters."""
     text = str(chosen)
     text = text if text.isprintable() else repr(text)
     return text if len(text) <= longest else f"{text[: longest - 3]}..."
 
 
 def _listed(names: Iterable[Subject], last: str = "") -> str:
-    """Names in a line; a long list is shortened."""
+    """Join names in a line; a long list is shortened."""
     known = [_shown(name) for name in names]
     if len(known) > _NAMES:
         return f"{', '.join(known[:_NAMES])} and {len(known) - _NAMES:,} more"
@@ -732,12 +736,12 @@ def _listed(names: Iterable[Subject], last: str = "") -> str:
 
 
 def _filled(text: str, lead: str) -> list[str]:
-    """Lines of text after a lead, which is at the start of the first."""
+    """Wrap text after a lead, which is at the start of the first line."""
     return wrap(text, _WIDTH, initial_indent=lead, subsequent_indent=" " * len(lead))
 
 
 def _plain(value: Any) -> Any:
-    """Only JSON types."""
+    """Convert a value to JSON types."""
     match value:
         case dict():
             return {key: _plain(inner) for key, inner in value.items()}

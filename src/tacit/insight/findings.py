@@ -28,7 +28,7 @@ class Finding:
     """What was found, and what to do if it is wrong."""
 
     def lines(self) -> list[str]:
-        """For a terminal."""
+        """Format the finding for a terminal."""
         lead = f"{self.grade:<8} {self.about:<{_ABOUT}}"
         return wrap(
             self.says,
@@ -77,7 +77,7 @@ class Findings:
         self.all.append(Finding(grade, about, scrub(says, *self.addresses)))
 
     def of(self, grade: Grade) -> Sequence[Finding]:
-        """The findings of one grade."""
+        """Return the findings of one grade."""
         return [finding for finding in self.all if finding.grade == grade]
 
     @property
@@ -86,7 +86,7 @@ class Findings:
         return not self.of("wrong")
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, fit for JSON."""
+        """Return plain data, fit for JSON."""
         return {
             "passed": self.passed,
             "wrong": len(self.of("wrong")),

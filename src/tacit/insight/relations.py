@@ -1,7 +1,7 @@
-"""How two conditions on one tuple are related: implied, excluded or independent.
+"""Derive the relation of two conditions on one tuple: implied, excluded or independent.
 
-Each column's constants cut its values into cells: the constants themselves, what lies between
-two of them, and null. A condition that compares columns with constants is constant on every
+Each column's constants divide its values into cells: the constants themselves, the intervals
+between them, and null. A condition that compares columns with constants is constant on every
 combination of cells, so trying one value of each decides exactly. Numbers are all rational
 numbers, texts all texts, times all microseconds. Areas are cells too: those combinations of
 "inside this one, outside that one" for which there is a position.
@@ -52,7 +52,7 @@ _COMPARE: dict[str, Callable[[int, int], bool]] = {
 _FLIPPED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DEEPEST = 9
-"""How often a cell of the map is divided at most."""
+"""The most divisions of a cell of the map."""
 
 
 class NotDerivedError(Exception):
@@ -70,7 +70,7 @@ class TupleCondition:
 
 
 def relate(one: TupleCondition, other: TupleCondition) -> Relation | None:
-    """The relation of `one` to `other` on a single tuple; None if it was not derived."""
+    """Derive the relation of `one` to `other` on a single tuple; None if that is not possible."""
     try:
         return _relate(one, other)
     except NotDerivedError:
@@ -102,7 +102,7 @@ def _relate(one: TupleCondition, other: TupleCondition) -> Relation | None:
 
 
 def _named(seen: Mapping[tuple[bool, bool], bool]) -> Relation | None:
-    """The relation, from what is possible and, where the value is true, certain to occur."""
+    """Choose the relation from the possible cases; the value is whether a case is certain."""
     both, first, second = (case in seen for case in ((True, True), (True, False), (False, True)))
     if not both:
         return "excludes"
@@ -140,7 +140,7 @@ class _ValueSpace:
 
     @classmethod
     def of(cls, trees: Sequence[Tree]) -> _ValueSpace:
-        """The cells that some conditions distinguish."""
+        """Collect the cells that some conditions distinguish."""
         constants: dict[Column, set[Key]] = {}
         opaque: set[Tree] = set()
         for tree in trees:
@@ -158,7 +158,7 @@ class _ValueSpace:
         return prod(sizes)
 
     def assignments(self) -> Iterator[Assignment]:
-        """Every combination of cells."""
+        """Yield every combination of cells."""
         names: list[Tree] = [*self.keys, *self.opaque]
         known = [_cells(keys) for keys in self.keys.values()]
         unknown: list[Sequence[int | None]] = [(True, False, None) for _ in self.opaque]
@@ -166,7 +166,7 @@ class _ValueSpace:
             yield dict(zip(names, values, strict=True))
 
     def truth(self, tree: Tree, values: Assignment) -> Truth:
-        """The truth of a condition in three values."""
+        """Evaluate a condition in three-valued logic."""
         match tree:
             case FunctionCall("AND", parts):
                 return _all([self.truth(part, values) for part in parts])
@@ -205,14 +205,14 @@ class _ValueSpace:
         return None if place is None else _COMPARE[sign](cell, place)
 
     def _place(self, column: Column, constant: Constant) -> int | None:
-        """The cell of a constant."""
+        """Return the cell of a constant."""
         if constant.value is None or isinstance(constant.value, bool):
             return constant.value
         return 2 * self.keys[column].index(_key(constant)) + 1
 
 
 def _cells(keys: Sequence[Key]) -> list[int | None]:
-    """The cells of a column that hold values, and null.
+    """List the cells of a column that contain values, and null.
 
     An odd number is that of a constant, an even one that of the values before the next. The
     cells of truth values are 0 and 1.
@@ -229,7 +229,7 @@ def _cells(keys: Sequence[Key]) -> list[int | None]:
 
 
 def _adjacent(one: Key, other: Key) -> bool:
-    """Whether nothing lies between two constants."""
+    """Return whether there is no value between two constants."""
     (kind, low), (_, high) = one, other
     if isinstance(low, str) and isinstance(high, str):
         return high == low + "\0"
@@ -239,7 +239,7 @@ def _adjacent(one: Key, other: Key) -> bool:
 
 
 def _key(constant: Constant) -> Key:
-    """What a constant is ordered by."""
+    """Return the sort key of a constant."""
     match constant.value:
         case bool(value):
             return "truth value", value
@@ -260,7 +260,7 @@ def _key(constant: Constant) -> Key:
 
 
 def _atom(tree: Tree) -> tuple[str, Column, list[Constant]] | None:
-    """A comparison of a column with constants, as operator, column and constants."""
+    """Return a comparison of a column with constants as operator, column and constants."""
     match tree:
         case Column():
             return "IS", tree, []
@@ -278,7 +278,7 @@ def _atom(tree: Tree) -> tuple[str, Column, list[Constant]] | None:
 
 
 def _gather(tree: Tree, constants: dict[Column, set[Key]], opaque: set[Tree]) -> None:
-    """The constants that columns are compared with; everything else is opaque."""
+    """Collect the constants that columns are compared with; everything else is opaque."""
     match tree:
         case FunctionCall("AND" | "OR" | "NOT" | "IS TRUE", parts):
             for part in parts:
@@ -318,7 +318,7 @@ def _columns(tree: Tree) -> Iterator[str]:
 
 
 def _with_boxes(condition: TupleCondition) -> TupleCondition:
-    """Boxes as comparisons of longitude and latitude."""
+    """Replace boxes by comparisons of longitude and latitude."""
     boxes = [area for area in condition.areas if isinstance(area, Box)]
     if not boxes:
         return condition
@@ -343,7 +343,7 @@ def _in_box(box: Box, lon: str, lat: str) -> Tree:
 
 
 def _memberships(shapes: Sequence[Shape]) -> tuple[set[Membership], set[Membership]]:
-    """Which combinations of inside and outside are possible, and which surely occur.
+    """Find which combinations of inside and outside are possible, and which surely occur.
 
     A tuple without a position is outside of every area, so this combination occurs.
     """
@@ -365,7 +365,7 @@ def _memberships(shapes: Sequence[Shape]) -> tuple[set[Membership], set[Membersh
 
 
 def _pair(one: Shape, other: Shape) -> set[Membership] | None:
-    """The combinations for two areas: polygons by their geometry, circles by their distance."""
+    """Find the combinations for two areas: polygons by geometry, circles by distance."""
     if isinstance(one, Circle) and isinstance(other, Circle):
         return _circles(one, other)
     if isinstance(one, Circle) or isinstance(other, Circle):
@@ -384,7 +384,7 @@ def _geometry(shape: Box | Polygon) -> shapely.geometry.base.BaseGeometry:
 
 
 def _circles(one: Circle, other: Circle) -> set[Membership] | None:
-    """Circles by the distance of their centres; None if rounding could decide."""
+    """Compare circles by the distance of their centres; None if rounding could decide."""
     distance = float(haversine(one.lon, one.lat, np.array([other.lon]), np.array([other.lat]))[0])
     close = 1e-3
     if one.radius + other.radius > EARTH * pi / 2:

@@ -33,13 +33,13 @@ from tacit.patterns.tree import Name, Where, walk
 from tacit.privacy.policies import Policies
 from tacit.spec.specification import Specification
 
-if TYPE_CHECKING:  # it would bring the compiler along, which a look at conditions does not need
+if TYPE_CHECKING:  # importing it loads the compiler, which is not needed here
     from tacit.spec.columntypes import SpecColumns
 
 MOST_DERIVED: Final = 10_000
-"""For how many pairs a relation is derived."""
+"""The most pairs for which a relation is derived."""
 MOST_LINES: Final = 20
-"""How many pairs are listed in text."""
+"""The most pairs that are listed in text."""
 _MEANING: Final[dict[Relation | None, str]] = {
     "implies": "Every tuple that is {private} is also {public}: where there is no {public}, there"
     " is no {private}.",
@@ -86,7 +86,7 @@ class SharedAttributes:
 
 
 def shared_attributes(spec: Specification) -> list[SharedAttributes]:
-    """Every public event type and condition that reads an attribute of a private event type.
+    """Find every public event type and condition that reads an attribute of a private type.
 
     >>> from tacit.spec.yaml_reader import loads
     >>> spec = loads('''
@@ -100,11 +100,11 @@ def shared_attributes(spec: Specification) -> list[SharedAttributes]:
     >>> shared_attributes(spec)[0].relation
     'excludes'
     """
-    return _AttributeSearch(spec).found()
+    return _AttributeSearch(spec).find()
 
 
 def sharing_lines(spec: Specification) -> list[str]:
-    """The pairs in sentences, for a terminal; a long list is shortened."""
+    """Format the pairs as sentences, for a terminal; a long list is shortened."""
     found = shared_attributes(spec)
     lines = [str(one) for one in found[:MOST_LINES]]
     if len(found) > MOST_LINES:
@@ -134,8 +134,8 @@ class _ElementCondition:
 class _AttributeSearch:
     spec: Specification
 
-    def found(self) -> list[SharedAttributes]:
-        """All pairs; a type is private or public with respect to the same subjects."""
+    def find(self) -> list[SharedAttributes]:
+        """Find all pairs; a type is private or public with respect to the same subjects."""
         pairs: dict[tuple[str, str, _ElementCondition | None], None] = {}
         for policy in Policies(self.spec).policies:
             private = [name for name in self.spec.events if name in policy.private]
@@ -163,7 +163,7 @@ class _AttributeSearch:
     def _columns(
         self, private: str, public: str, asked: _ElementCondition | None
     ) -> tuple[str, ...]:
-        """The columns that both read, if they are of one stream."""
+        """Return the columns that both read, if they are of one stream."""
         if self.spec.events[private].stream != self.spec.events[public].stream:
             return ()
         read = self._read[public] if asked is None else asked.columns
@@ -212,7 +212,7 @@ class _AttributeSearch:
         return TupleCondition(tree, areas, (stream.lon, stream.lat))
 
     def _with_times(self, tree: Tree, stream: str) -> Tree:
-        """The same, with text constants as times where a column of times is compared with them."""
+        """Convert text constants to times if they are compared with a column of times."""
         if not isinstance(tree, FunctionCall):
             return tree
         parts = [self._with_times(part, stream) for part in tree.arguments]
@@ -235,7 +235,7 @@ class _AttributeSearch:
 
 
 def _element_conditions(query: str, node: Where) -> Iterator[_ElementCondition]:
-    """Every part of a condition that must hold separately, for every element it uses."""
+    """Yield every part of a condition that must hold separately, for every element it uses."""
     types: dict[str, list[str]] = {}
     for part in walk(node.part):
         if isinstance(part, Name) and part.alias is not None:
@@ -247,7 +247,7 @@ def _element_conditions(query: str, node: Where) -> Iterator[_ElementCondition]:
 
 
 def _tree(condition: Condition, alias: str) -> Tree:
-    """A condition on one element as one on its tuple; parts about other elements are opaque."""
+    """Convert a condition on an element to one on its tuple; other elements are opaque."""
     match condition:
         case Conjunction(left, right):
             return FunctionCall("AND", (_tree(left, alias), _tree(right, alias)))
@@ -263,7 +263,7 @@ def _tree(condition: Condition, alias: str) -> Tree:
 
 
 def _moment(part: Tree) -> Tree:
-    """A constant text as a date or time, if it is one."""
+    """Convert a constant text to a date or time, if it is one."""
     if not (isinstance(part, SqlLiteral) and isinstance(part.value, str)):
         return part
     try:

@@ -23,20 +23,20 @@ _POSTGRES: Final = {"psycopg": "postgres"}
 _BYTES: Final = {".jsonl": 190, ".ndjson": 190, ".csv": 110, ".parquet": 4, ".arrow": 30}
 """The approximate bytes of an answer in a file of this format."""
 _PACKED: Final = 10
-"""Compressed text is about so many times smaller."""
+"""The approximate compression ratio of text."""
 _KEPT: Final = 2
-"""Bytes that an answer takes in a ledger at most, as long as it is kept there."""
+"""The most bytes of an answer in a ledger."""
 _DAYS: Final = 7
 """How long a ledger keeps delivered answers by default."""
 _SLACK: Final = 2.0
-"""Seconds that two clocks may differ by without a warning."""
+"""The most seconds between two clocks without a warning."""
 _FIRST_YEAR: Final = 2025
 _UNSYNCHRONISED: Final = 5
 _REMOTE: Final = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs")
 
 
 def needed_modules(sources: Iterable[str], sink: str | None, ledger: str | None) -> dict[str, str]:
-    """The modules that these connectors and this ledger need, each with its extra."""
+    """Return the modules that these connectors and this ledger need, with their extras."""
     needed: dict[str, str] = {}
     if ledger is not None:
         needed |= _LEDGER | (_POSTGRES if "://" in ledger else {})
@@ -63,7 +63,7 @@ def look_at_clock(
     committed: int | None,
     ahead: float | None,
 ) -> None:
-    """Whether the time can be right; `committed` is when a ledger was last written."""
+    """Check that the time is plausible; `committed` is the time of the ledger's last release."""
     now = time.time()
     before = len(findings.all)
     if time.gmtime(now).tm_year < _FIRST_YEAR:
@@ -72,62 +72,62 @@ def look_at_clock(
         late = committed / 1e6 - now
         findings.wrong(
             "clock",
-            f"it stands {late:,.0f} s before the ledger's last release: one of the two clocks was"
-            " wrong; set this one right",
+            f"it is {late:,.0f} s behind the ledger's last release: one of the two clocks was"
+            " wrong; correct this one",
         )
     if ahead is not None and abs(ahead) > _SLACK:
         findings.warn(
             "clock",
             f"the database's is {abs(ahead):,.1f} s {'ahead of' if ahead > 0 else 'behind'} ours;"
-            " keep both by NTP",
+            " synchronise both with NTP",
         )
     by_clock = spec is not None and spec.windows.close == "clock"
     if (by_clock or live) and _drifts():
-        findings.warn("clock", "nothing keeps it right (it is not synchronised); use NTP")
+        findings.warn("clock", "it is not synchronised; use NTP")
     if len(findings.all) == before:
         findings.ok("clock", f"plausible. {_zone(now)}")
 
 
 def _drifts() -> bool:
-    """Whether the kernel reports that its clock is not synchronised."""
+    """Return whether the kernel reports that its clock is not synchronised."""
     try:
         ask = ctypes.CDLL(None).adjtimex
     except (AttributeError, OSError):
-        return False  # no Linux: it cannot be asked
-    # All zeros: nothing is to be changed, only told.
+        return False  # not Linux
+    # All zeros: read the state without changing it.
     return int(ask(ctypes.create_string_buffer(512))) == _UNSYNCHRONISED
 
 
 def _zone(now: float) -> str:
     offset = time.localtime(now).tm_gmtoff
     if not offset:
-        return "Windows and limits go by UTC, and so does this machine."
+        return "Windows and limits use UTC, and so does this machine."
     sign, minutes = ("+" if offset > 0 else "-"), abs(offset) // 60
     return (
-        f"Windows and limits go by UTC; local time is UTC{sign}{minutes // 60}:{minutes % 60:02},"
-        " so a day of theirs does not begin at midnight here."
+        f"Windows and limits use UTC; local time is UTC{sign}{minutes // 60}:{minutes % 60:02},"
+        " so their days do not start at local midnight."
     )
 
 
 def look_at_doors(findings: Findings, secrets: Sequence[Path], guarded: Sequence[Path]) -> None:
-    """Whether other users of this machine can read secrets or change the protection."""
+    """Check that other users of this machine cannot read secrets or change the protection."""
     before = len(findings.all)
     for path in _there(secrets):
         if path.stat().st_mode & (stat.S_IROTH | stat.S_IWOTH):
             findings.warn(
                 "permissions",
-                f"everyone on this machine can read {path}, which tells of private events:"
+                f"everyone on this machine can read {path}, which contains private events:"
                 f" chmod o-rwx {path}",
             )
     for path in _there(guarded):
         if path.stat().st_mode & stat.S_IWOTH:
             findings.warn(
                 "permissions",
-                f"everyone on this machine can change {path}, which says what is protected:"
+                f"everyone on this machine can change {path}, which defines what is protected:"
                 f" chmod o-w {path}",
             )
     if len(findings.all) == before and (secrets or guarded):
-        findings.ok("permissions", "files are closed to others, as far as they need to be")
+        findings.ok("permissions", "other users cannot read or change the files")
 
 
 def _there(paths: Sequence[Path]) -> list[Path]:
@@ -141,7 +141,7 @@ def look_at_room(
     sink: str | None,
     ledger: str | None,
 ) -> None:
-    """Whether a day's answers fit on the disk."""
+    """Check that a day's answers fit on the disk."""
     if spec is None or subjects is None:
         return
     windows = MICROSECONDS["d"] // spec.windows.pane
@@ -155,20 +155,20 @@ def look_at_room(
         wanted[folder] = wanted.get(folder, 0) + answers * _KEPT * _DAYS
     for folder, size in wanted.items():
         free = shutil.disk_usage(folder).free
-        told = (
-            f"{folder}: {_written(free)} are free; {count(answers, 'answer')} a day take about"
-            f" {_written(size)}"
+        summary = (
+            f"{folder}: {_format_size(free)} are free; {count(answers, 'answer')} a day take about"
+            f" {_format_size(size)}"
         )
         if free < size:
-            findings.wrong("disk", f"{told}; make room, or choose another place")
+            findings.wrong("disk", f"{summary}; free some space, or choose another place")
         elif free < _DAYS * size:
-            findings.warn("disk", f"{told}; that is not enough for a week")
+            findings.warn("disk", f"{summary}; that is not enough for a week")
         else:
-            findings.ok("disk", told)
+            findings.ok("disk", summary)
 
 
 def _size(sink: str) -> int:
-    """About how many bytes an answer takes there."""
+    """Return the approximate bytes of an answer in a sink."""
     name = sink.lower()
     kind = next((kind for kind in _BYTES if kind in name), ".parquet")
     packed = name.endswith((".gz", ".zst"))
@@ -176,14 +176,14 @@ def _size(sink: str) -> int:
 
 
 def _existing(folder: Path) -> Path:
-    """The nearest parent folder that exists."""
+    """Find the nearest parent folder that exists."""
     found = folder.absolute()
     while not found.is_dir():
         found = found.parent
     return found
 
 
-def _written(size: int) -> str:
+def _format_size(size: int) -> str:
     number = float(size)
     for unit in ("B", "kB", "MB", "GB"):
         if number < 1000:
@@ -193,7 +193,7 @@ def _written(size: int) -> str:
 
 
 def is_remote(path: Path) -> bool:
-    """Whether a path is on a network file system, as far as this machine knows."""
+    """Return whether a path is on a network file system, as far as this machine knows."""
     try:
         mounts = Path("/proc/mounts").read_text("utf-8", "replace").splitlines()
     except OSError:

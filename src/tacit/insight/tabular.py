@@ -1,4 +1,4 @@
-"""Rows as text with aligned columns, and as plain data for JSON."""
+"""Format rows as text with aligned columns, and convert values for JSON."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tacit.privacy.exponentials import format_epsilon
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows as lines of text with aligned columns; all but the first are aligned to the right.
+    """Format rows as lines with aligned columns; all but the first are right-aligned.
 
     >>> print("\\n".join(aligned([("query", "Q"), ("jam", "0.93")])))
       query     Q
@@ -28,7 +28,7 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def plain(value: Any) -> Any:
-    """Only JSON types; exact numbers are text, so that none is rounded."""
+    """Convert a value to JSON types; exact numbers become text, so that none is rounded."""
     match value:
         case dict():
             return {key: plain(inner) for key, inner in value.items()}

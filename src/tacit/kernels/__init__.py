@@ -1,4 +1,4 @@
-"""How hot loops are compiled: once per machine, cached on disk, free of the interpreter lock."""
+"""Compile hot loops with Numba: once per machine, cached on disk, without the interpreter lock."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 KERNELS: Final[dict[str, Any]] = {}
-"""All kernels of the modules that were imported, by module and name."""
+"""All kernels of the imported modules, by module and name."""
 
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile a loop over arrays on first use and keep the result on disk."""
+    """Compile a loop over arrays on first use and store the result on disk."""
     # Nothing calls a kernel through a C function pointer, so that wrapper is not compiled.
     options: Any = {"nogil": True, "no_cfunc_wrapper": True}
     kernel: Any = numba.njit(**options)(function)

@@ -1,8 +1,8 @@
-"""Kernels compiled before they are needed, by several processes at once.
+"""Compile kernels in advance, with several processes.
 
-Numba compiles in one thread of a process at a time. So helpers are processes of their own: each
-compiles what nobody has compiled or is compiling, from the end of the list, while this process
-goes through it from the beginning. They share nothing but the cache on disk.
+Numba compiles in one thread of a process at a time. So helpers are separate processes: each
+compiles kernels that no other process has compiled or is compiling, from the end of the list, while
+this process starts at its beginning. They share only the cache on disk.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from tacit.kernels.locks import release_all
 from tacit.kernels.signatures import parse_type
 
 _MOST_HELPERS: Final = 3
-"""Each needs some 200 MB of memory."""
+"""The most helpers; each needs about 200 MB of memory."""
 _WORTHWHILE: Final = 4
-"""Kernels for each process; for fewer a helper's start takes longer than it saves."""
+"""The least kernels per process; with fewer, starting a helper does not pay off."""
 
 
 @dataclass(frozen=True)
@@ -36,20 +36,20 @@ class KernelSignature:
     name: str
     """Module and name."""
     types: tuple[Any, ...]
-    """As JSON."""
+    """The argument types, as JSON."""
 
     @classmethod
     def of(cls, entry: Sequence[Any]) -> KernelSignature:
-        """As it is written in JSON."""
-        return cls(entry[0], _frozen(entry[1]))
+        """Create it from JSON."""
+        return cls(entry[0], _to_tuples(entry[1]))
 
     def as_json(self) -> list[Any]:
-        """To be written as JSON."""
+        """Return it as JSON."""
         return [self.name, list(self.types)]
 
 
-def _frozen(types: Any) -> Any:
-    return tuple(_frozen(one) for one in types) if isinstance(types, list) else types
+def _to_tuples(types: Any) -> Any:
+    return tuple(_to_tuples(one) for one in types) if isinstance(types, list) else types
 
 
 @dataclass(frozen=True)
@@ -68,12 +68,12 @@ class _Kernel:
         return self.dispatcher._cache.cache_path is not None
 
     def compile(self, *, wait: bool) -> None:
-        """Compile or load it; unless told to wait, leave it to a process that is at it."""
+        """Compile or load it; without `wait`, skip it if another process compiles it."""
         dispatcher = self.dispatcher
         if wait or not dispatcher._cache.is_taken(self.types, dispatcher.targetctx):
             try:
                 dispatcher.compile(self.types)
-            except NumbaError:  # the advice is older than the kernel
+            except NumbaError:  # the recorded types are outdated
                 release_all()
 
 
@@ -83,19 +83,19 @@ def compile_ahead(
     helpers: int | None = None,
     progress: Callable[[int, int], None] = lambda _done, _all: None,
 ) -> int:
-    """Compile what is not kept yet, and say how many that were.
+    """Compile the kernels that are not cached yet; return how many.
 
-    `progress` hears how many of them are done.
+    `progress` is called with the number of finished kernels and of all.
     """
-    found = [(signature, kernel) for signature, kernel in _found(wanted) if kernel.can_be_kept]
+    found = [(signature, kernel) for signature, kernel in _find(wanted) if kernel.can_be_kept]
     missing = [(signature, kernel) for signature, kernel in found if not kernel.is_kept]
     if not missing:
         return 0
     if helpers is None:
-        helpers = min(_processors() - 1, _MOST_HELPERS)
+        helpers = min(_count_processors() - 1, _MOST_HELPERS)
     helpers = min(helpers, len(missing) // _WORTHWHILE) if sys.executable else 0
     progress(0, len(missing))
-    with _helping([signature for signature, _ in missing], helpers):
+    with _run_helpers([signature for signature, _ in missing], helpers):
         for wait in (False, True):
             for _, kernel in missing:
                 kernel.compile(wait=wait)
@@ -104,22 +104,22 @@ def compile_ahead(
 
 
 def count_unkept(wanted: Sequence[KernelSignature]) -> int:
-    """How many will have to be compiled again by the next process, since they were not kept."""
-    kernels = [kernel for _, kernel in _found(wanted) if not kernel.is_kept]
+    """Count the kernels that the next process must compile again, since they were not cached."""
+    kernels = [kernel for _, kernel in _find(wanted) if not kernel.is_kept]
     return sum(one.types in one.dispatcher.overloads or not one.can_be_kept for one in kernels)
 
 
 def help_compile(wanted: Sequence[KernelSignature], parent: int) -> None:
-    """Compile, from the end, what nobody else does; stop when the process to help is gone."""
-    for _, kernel in reversed(_found(wanted)):
+    """Compile kernels from the end of the list; stop when the parent process has ended."""
+    for _, kernel in reversed(_find(wanted)):
         if os.getppid() != parent:
             return
         if not kernel.is_kept:
             kernel.compile(wait=False)
 
 
-def _found(wanted: Sequence[KernelSignature]) -> list[tuple[KernelSignature, _Kernel]]:
-    """Those that there are: what is wanted is advice, and may be older than the kernels."""
+def _find(wanted: Sequence[KernelSignature]) -> list[tuple[KernelSignature, _Kernel]]:
+    """Find the existing kernels: the recorded list may be outdated."""
     found = []
     for signature in wanted:
         try:
@@ -134,8 +134,8 @@ def _found(wanted: Sequence[KernelSignature]) -> list[tuple[KernelSignature, _Ke
 
 
 @contextmanager
-def _helping(wanted: Sequence[KernelSignature], helpers: int) -> Iterator[None]:
-    """Helpers at work, until this process is done itself."""
+def _run_helpers(wanted: Sequence[KernelSignature], helpers: int) -> Iterator[None]:
+    """Run helper processes until this process is finished."""
     task = json.dumps([one.as_json() for one in wanted]).encode()
     processes = []
     for _ in range(helpers):
@@ -147,7 +147,7 @@ def _helping(wanted: Sequence[KernelSignature], helpers: int) -> Iterator[None]:
                 stderr=subprocess.DEVNULL,
             )
         except OSError:
-            break  # then this process does it alone
+            break  # this process compiles alone
         processes.append(process)
         assert process.stdin is not None
         try:
@@ -164,8 +164,8 @@ def _helping(wanted: Sequence[KernelSignature], helpers: int) -> Iterator[None]:
             process.wait()
 
 
-def _processors() -> int:
-    """How many processors this process may use."""
+def _count_processors() -> int:
+    """Return how many processors this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -1,7 +1,7 @@
-"""Where machine code is kept between runs.
+"""Find the folders for compiled kernels.
 
-Anyone who can write there can run code as you. So a folder that other users can write is never used
-unless you name it yourself, in `NUMBA_CACHE_DIR`.
+Anyone who can write there can run code as you. So a folder that other users can write is never
+used, unless you set it yourself in `NUMBA_CACHE_DIR`.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ _CONFIG: Final[Any] = numba.config
 
 @dataclass(frozen=True, slots=True)
 class CacheFolders:
-    """Folders for the kernels of one room."""
+    """The folders for the kernels of one subpackage."""
 
     readable: tuple[Path, ...]
-    """Where to look, in this order: it may be filled by who installed the package."""
+    """The folders to read, in this order; the installer of the package may have filled them."""
     writable: Path | None
-    """Where to write; None if there is no safe place."""
+    """The folder to write; None if there is no safe one."""
 
 
 @cache
-def cache_folders(room: Path) -> CacheFolders:
-    """Where the kernels of a room of the package are kept."""
-    # A room's own name, and a digest of its path: several installations may share a folder.
-    name = f"{room.name}_{sha256(str(room).encode()).hexdigest()[:16]}"
+def find_cache_folders(package: Path) -> CacheFolders:
+    """Find the folders for the kernels of a subpackage."""
+    # With a digest of the path: several installations may share a folder.
+    name = f"{package.name}_{sha256(str(package).encode()).hexdigest()[:16]}"
     if _CONFIG.CACHE_DIR:
         places = [Path(_CONFIG.CACHE_DIR) / name]
     else:
         home = _user_cache()
-        # Who can write a room's __pycache__ can write what Python itself runs from there.
-        places = [room / "__pycache__", *([] if home is None else [home / "tacit" / name])]
+        # Who can write __pycache__ can change what Python itself runs from there.
+        places = [package / "__pycache__", *([] if home is None else [home / "tacit" / name])]
     for place in places:
         if _can_write(place):
             return CacheFolders(tuple(places), place)
@@ -54,14 +54,14 @@ def cache_folders(room: Path) -> CacheFolders:
 
 
 def _user_cache() -> Path | None:
-    """The user's folder for caches; None if there is none, or if it is not the user's own."""
+    """Find the user's folder for caches; None if there is none, or others own it."""
     given = os.environ.get("XDG_CACHE_HOME", "")
     try:
         folder = Path(given) if os.path.isabs(given) else Path.home() / ".cache"
     except RuntimeError:
         return None
     ours = folder / "tacit"
-    # With HOME=/tmp, which occurs, anyone could have put something there.
+    # With HOME=/tmp anyone could have put something there.
     existing = next(one for one in (ours, *ours.parents) if os.path.lexists(one))
     found = existing.lstat()
     owned = found.st_uid in (os.geteuid(), 0) and not found.st_mode & stat.S_IWOTH
@@ -79,34 +79,34 @@ def _can_write(folder: Path) -> bool:
 
 @cache
 def _private_folder() -> Path | None:
-    """A folder for temporary files that only this user can read or write."""
+    """Find or create a temporary folder that only this user can read or write."""
     try:
-        folder = _private_below(Path(tempfile.gettempdir()))
+        folder = _find_private(Path(tempfile.gettempdir()))
     except OSError:
         folder = None
-    reason = "neither the package's folder nor a cache folder of yours can be written"
-    advice = "set NUMBA_CACHE_DIR to a folder of your own to keep them"
+    reason = "the package's folder and your cache folder cannot be written"
+    advice = "set NUMBA_CACHE_DIR to one of your own folders to store them"
     if folder is None:
-        _LOG.warning("Compiled kernels are not kept: %s; %s.", reason, advice)
+        _LOG.warning("Compiled kernels are not stored: %s; %s.", reason, advice)
     else:
-        _LOG.warning("Compiled kernels are kept in %s: %s; %s.", folder, reason, advice)
+        _LOG.warning("Compiled kernels are stored in %s: %s; %s.", folder, reason, advice)
     return folder
 
 
-def _private_below(place: Path) -> Path | None:
-    """The folder that an earlier start made, or a new one with a random name."""
+def _find_private(place: Path) -> Path | None:
+    """Return the folder of an earlier process, or a new one with a random name."""
     shared = place.stat().st_mode
     if shared & stat.S_IWOTH and not shared & stat.S_ISVTX:
-        return None  # anyone could put another folder in its place
+        return None  # anyone could replace the folder
     prefix = f"tacit-kernels-{os.geteuid()}-"
     for folder in sorted(place.glob(f"{prefix}*")):
-        if _is_secret(folder):
+        if _is_private(folder):
             return folder
     return Path(tempfile.mkdtemp(prefix=prefix, dir=place))
 
 
-def _is_secret(folder: Path) -> bool:
-    """Whether only this user can even look into a folder."""
+def _is_private(folder: Path) -> bool:
+    """Return whether only this user can read a folder."""
     with suppress(OSError):
         found = folder.lstat()
         mode = stat.S_IMODE(found.st_mode)

@@ -1,7 +1,7 @@
 """Locks between processes: one of them compiles a kernel, the others wait for the result.
 
-A lock is a byte of a file in the cache's folder; the operating system frees it when its process
-ends, however that happens. Locks only save work. Without them the cache is right, too.
+A lock is a byte of a file in the cache's folder. The operating system releases it when its process
+ends. Locks only save work; the cache is correct without them.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
-_PATIENCE: Final = 60.0
-"""Seconds to wait; longer than a kernel takes. Its compiler may have been stopped."""
+_TIMEOUT: Final = 60.0
+"""Seconds to wait: longer than compiling takes, but the other process may be suspended."""
 _PAUSE: Final = 0.01
 _FILES: Final[dict[tuple[Path, int], int]] = {}
-"""Open files with locks, by folder and process: a fork has none of its parent's locks."""
+"""Open lock files, by folder and process: a fork does not inherit locks."""
 
 
 class KernelLock:
-    """The right to compile a kernel whose result has this name."""
+    """The lock for compiling one kernel; `name` is the file of the result."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self._folder = folder
         self._byte = int.from_bytes(sha256(name.encode()).digest()[:7], "big")
 
-    def acquire(self, *, patience: float = _PATIENCE) -> bool:
-        """Wait for it; False if it could not be had."""
-        deadline = time.monotonic() + patience
+    def acquire(self, *, timeout: float = _TIMEOUT) -> bool:
+        """Wait for the lock; return whether it was acquired."""
+        deadline = time.monotonic() + timeout
         try:
-            file = _lock_file(self._folder)
+            file = _open_lock_file(self._folder)
         except OSError:
             return False
         while True:
@@ -48,21 +48,21 @@ class KernelLock:
                 return True
 
     def release(self) -> None:
-        """Let others have it."""
+        """Release the lock."""
         with suppress(OSError):
-            fcntl.lockf(_lock_file(self._folder), fcntl.LOCK_UN, 1, self._byte)
+            fcntl.lockf(_open_lock_file(self._folder), fcntl.LOCK_UN, 1, self._byte)
 
 
 def release_all() -> None:
-    """Let others have every lock of this process: after a compilation that failed."""
+    """Release all locks of this process, after a failed compilation."""
     for (_, process), file in _FILES.items():
         if process == os.getpid():
             with suppress(OSError):
                 fcntl.lockf(file, fcntl.LOCK_UN)
 
 
-def _lock_file(folder: Path) -> int:
-    """The file whose bytes are locks. To close it would free them all, so it stays open."""
+def _open_lock_file(folder: Path) -> int:
+    """Open the lock file. Closing it would release all locks, so it stays open."""
     key = folder, os.getpid()
     if key not in _FILES:
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)

@@ -1,9 +1,8 @@
-"""Which kernels a run needs, so that they can be compiled before it begins.
+"""Find the kernels that a run needs, to compile them in advance.
 
-`needs.json` holds runs that were recorded: for each its features, such as `source:CsvSource` or
-`operator:Seq`, and the kernels that it called. A run needs what recorded runs needed that have no
-feature which it lacks. This is advice only: what it misses is compiled when it is called.
-`make kernels` records anew.
+`needs.json` has recorded runs: for each its features, such as `source:CsvSource` or `operator:Seq`,
+and the kernels that it called. A run needs the kernels of all recorded runs whose features are a
+subset of its own. Missing kernels are compiled when they are called. `make kernels` records again.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Final
 from tacit.kernels.ahead import KernelSignature
 
 FILE: Final = "needs.json"
-_DECIDED_BY: Final = {
+_DETERMINED_BY: Final = {
     "tacit.connectors.": ("source", "column"),
     "tacit.events.grid.": ("areas",),
     "tacit.events.interners.": ("source", "subject"),
@@ -26,30 +25,32 @@ _DECIDED_BY: Final = {
     "tacit.events.times.": ("source", "time"),
     "tacit.": ("command", "operator", "mechanism", "windows", "ledger"),
 }
-"""Which features decide whether kernels of a module are called; the first that fits counts."""
+"""The features that determine whether kernels of a module are called; the first match counts."""
 
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """A run that was recorded, or a part of it."""
+    """A recorded run, or a part of it."""
 
     features: frozenset[str]
     kernels: tuple[KernelSignature, ...]
 
 
 def split_run(run: RecordedRun) -> Iterator[RecordedRun]:
-    """A run in parts, each with the features alone that decide about its kernels."""
+    """Split a run into parts, each with only the features that determine its kernels."""
     parts: dict[tuple[str, ...], list[KernelSignature]] = {}
     for kernel in run.kernels:
-        kinds = next(kinds for name, kinds in _DECIDED_BY.items() if kernel.name.startswith(name))
+        kinds = next(
+            kinds for name, kinds in _DETERMINED_BY.items() if kernel.name.startswith(name)
+        )
         parts.setdefault(kinds, []).append(kernel)
     for kinds, kernels in parts.items():
         features = frozenset(one for one in run.features if one.partition(":")[0] in kinds)
         yield RecordedRun(features, tuple(kernels))
 
 
-def recorded_runs() -> list[RecordedRun]:
-    """All parts of runs that were recorded."""
+def read_recorded_runs() -> list[RecordedRun]:
+    """Read all parts of recorded runs."""
     content = json.loads(files(__package__).joinpath(FILE).read_text("utf-8"))
     kernels = [KernelSignature.of(one) for one in content["kernels"]]
     return [
@@ -59,7 +60,7 @@ def recorded_runs() -> list[RecordedRun]:
 
 
 def format_runs(runs: Sequence[RecordedRun]) -> str:
-    """Runs as they are written to the file: a line for each kernel and each run."""
+    """Format runs for the file: a line for each kernel and each run."""
     kernels = {one: number for number, one in enumerate(_distinct(runs))}
     called = [
         {"features": sorted(run.features), "kernels": [kernels[one] for one in run.kernels]}
@@ -71,12 +72,12 @@ def format_runs(runs: Sequence[RecordedRun]) -> str:
     )
 
 
-def needed_kernels(features: Iterable[str] | None = None) -> list[KernelSignature]:
-    """What a run with these features needs; any run, if none are named.
+def find_kernels(features: Iterable[str] | None = None) -> list[KernelSignature]:
+    """Find the kernels of a run with these features; of any run without features.
 
-    A feature that ends with `*` stands for all of its kind.
+    A feature that ends with `*` means all of its kind.
     """
-    runs = recorded_runs()
+    runs = read_recorded_runs()
     if features is None:
         return _distinct(runs)
     known = frozenset(features)

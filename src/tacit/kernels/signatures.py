@@ -1,5 +1,4 @@
-"""Argument types of kernels in JSON: a scalar's name, an array as `const uint8[1C]`, a tuple as a
-list."""
+"""Argument types of kernels as JSON: scalar names, arrays as `const uint8[1C]`, tuples as lists."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ _NUMBA: Final[Any] = types
 
 
 def format_type(kind: Any) -> Any:
-    """A type as JSON; raises ValueError where there is no notation for it.
+    """Format a type as JSON; raise ValueError if there is no notation for it.
 
     >>> format_type(types.Array(types.uint8, 1, "C", readonly=True))
     'const uint8[1C]'
@@ -30,7 +29,7 @@ def format_type(kind: Any) -> Any:
 
 
 def parse_type(text: Any) -> Any:
-    """A type from JSON; raises ValueError where it is none.
+    """Parse a type from JSON; raise ValueError if it is invalid.
 
     >>> parse_type("const uint8[1C]")
     Array(uint8, 1, 'C', True, aligned=True)
@@ -40,12 +39,14 @@ def parse_type(text: Any) -> Any:
     array = _ARRAY.fullmatch(text)
     if array is not None:
         constant, dtype, dimensions, layout = array.groups()
-        return _NUMBA.Array(_scalar(dtype), int(dimensions), layout, readonly=constant is not None)
-    return _scalar(text)
+        return _NUMBA.Array(
+            _parse_scalar(dtype), int(dimensions), layout, readonly=constant is not None
+        )
+    return _parse_scalar(text)
 
 
-def _scalar(name: str) -> Any:
+def _parse_scalar(name: str) -> Any:
     kind = getattr(types, "boolean" if name == "bool" else name, None)
     if not isinstance(kind, types.Number | types.Boolean | types.NoneType):
-        raise ValueError(f"{name} is no type of a kernel's argument")
+        raise ValueError(f"{name} is not a type of a kernel's argument")
     return kind

@@ -1,9 +1,9 @@
-"""What a kernel's machine code depends on, as a digest.
+"""A hash of everything that a kernel's machine code depends on.
 
-Numba looks only at the kernel's own file for changes. But a kernel contains the kernels that it
-calls and the constants that it names, wherever they are defined. So the stamp is computed from
-the values themselves: the function's code, every global that the code names, and the same for
-every function among them.
+Numba checks only the kernel's own file for changes. But a kernel contains the kernels that it calls
+and the constants that it uses, wherever they are defined. So the stamp is computed from the values
+themselves: the function's code, every global that the code uses, and the same for every function
+among them.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _CODE: Final = (
     "co_flags",
 )
 _SETTINGS: Final = ("OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "BOUNDSCHECK", "DEBUGINFO_DEFAULT")
-"""Settings of Numba that change the code it makes."""
+"""Settings of Numba that change the compiled code."""
 
 
-def stamp_of(function: FunctionType) -> str:
-    """A digest that differs as soon as the function could compile to something else."""
-    digest = sha256(_surroundings().encode())
+def compute_stamp(function: FunctionType) -> str:
+    """Hash everything that affects the compiled code of a function."""
+    digest = sha256(_describe_environment().encode())
     for part in _describe(function, set()):
         digest.update(part.encode())
         digest.update(b"\0")
@@ -49,21 +49,21 @@ def stamp_of(function: FunctionType) -> str:
 
 
 @cache
-def _surroundings() -> str:
-    """Whatever makes the code, apart from its source."""
+def _describe_environment() -> str:
+    """Describe what affects the compiled code besides its source."""
     versions = [version(name) for name in ("numba", "llvmlite", "numpy")]
     settings = [getattr(numba.config, name, None) for name in _SETTINGS]
     return repr((sys.version, sys.byteorder, versions, settings))
 
 
 def _describe(value: Any, seen: set[int]) -> Iterator[str]:
-    """A value in words; `seen` are the functions that are described already."""
+    """Describe a value; `seen` are the functions that are already described."""
     value = getattr(value, "py_func", getattr(value, "_defn", value))  # a kernel, an intrinsic
     if isinstance(value, FunctionType):
         yield f"function {value.__module__}.{value.__qualname__}"
-        if id(value) not in seen and not _is_foreign(value.__module__):
+        if id(value) not in seen and not _is_library(value.__module__):
             seen.add(id(value))
-            yield from _function(value, seen)
+            yield from _describe_function(value, seen)
     elif isinstance(value, CodeType):
         yield from (repr(getattr(value, name)) for name in _CODE)
         yield from _describe(value.co_consts, seen)
@@ -79,23 +79,23 @@ def _describe(value: Any, seen: set[int]) -> Iterator[str]:
         yield from sorted(" ".join(_describe(one, seen)) for one in value)
     elif isinstance(value, np.dtype | types.Type):
         yield repr(value)
-    elif isinstance(value, ModuleType) and _is_foreign(value.__name__):
+    elif isinstance(value, ModuleType) and _is_library(value.__name__):
         yield f"module {value.__name__}"
-    elif isinstance(value, type | np.ufunc | BuiltinFunctionType) and _is_foreign(
+    elif isinstance(value, type | np.ufunc | BuiltinFunctionType) and _is_library(
         getattr(value, "__module__", "numpy")
     ):
         yield f"{type(value).__name__} {value.__name__}"
     else:
-        # Not known how Numba reads it: then any change to the package counts.
-        yield f"{type(value).__qualname__} {_package()}"
+        # It is unknown how Numba uses it, so any change to the package counts.
+        yield f"{type(value).__qualname__} {_hash_package()}"
 
 
-def _function(function: FunctionType, seen: set[int]) -> Iterator[str]:
+def _describe_function(function: FunctionType, seen: set[int]) -> Iterator[str]:
     yield from _describe(function.__code__, seen)
     yield from _describe(function.__defaults__, seen)
     for cell in function.__closure__ or ():
         yield from _describe(cell.cell_contents, seen)
-    for name in sorted(_names(function.__code__)):
+    for name in sorted(_find_names(function.__code__)):
         if name in function.__globals__:
             yield f"global {name}"
             yield from _describe(function.__globals__[name], seen)
@@ -103,20 +103,20 @@ def _function(function: FunctionType, seen: set[int]) -> Iterator[str]:
             yield f"attribute {name}"
 
 
-def _names(code: CodeType) -> set[str]:
-    """All names that a function and those inside of it look up."""
+def _find_names(code: CodeType) -> set[str]:
+    """Return all names that a function and its inner functions look up."""
     inner = [one for one in code.co_consts if isinstance(one, CodeType)]
-    return set(code.co_names).union(*(_names(one) for one in inner))
+    return set(code.co_names).union(*(_find_names(one) for one in inner))
 
 
-def _is_foreign(module: str | None) -> bool:
-    """Whether a module belongs to a library: then that library's version stands for it."""
+def _is_library(module: str | None) -> bool:
+    """Return whether a module belongs to a library, whose version is part of the stamp."""
     return (module or "").partition(".")[0] in {"numba", "numpy", "llvmlite", "math", "builtins"}
 
 
 @cache
-def _package() -> str:
-    """A digest of all sources of the package."""
+def _hash_package() -> str:
+    """Hash all sources of the package."""
     root = Path(__file__).parent.parent
     digest = sha256()
     for path in sorted(root.rglob("*.py")):
