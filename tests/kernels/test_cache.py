@@ -81,7 +81,7 @@ def test_a_full_disk_is_no_reason_to_stop(tmp_path: Path) -> None:
     process = start(tmp_path, limit + USE.format("int64"), tmp_path / "cache")
     output, errors = process.communicate(timeout=60)
     assert output.startswith("10 ")
-    assert "could not be kept" in errors
+    assert "could not be stored" in errors
     assert "Traceback" not in errors
     assert kept(tmp_path / "cache") == []
     assert list((tmp_path / "cache").rglob("*.tmp")) == []

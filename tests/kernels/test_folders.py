@@ -66,7 +66,7 @@ def test_a_user_who_can_write_nothing_gets_answers_and_a_notice(tmp_path: Path) 
     assert output == "10 True"
     assert "Traceback" not in errors
     assert errors.count("\n") == 1
-    assert errors.startswith(f"Compiled kernels are kept in {temporary}/tacit-kernels-{NOBODY}-")
+    assert errors.startswith(f"Compiled kernels are stored in {temporary}/tacit-kernels-{NOBODY}-")
     (folder,) = temporary.iterdir()
     assert mode(folder) == 0o700
     assert folder.stat().st_uid == NOBODY
@@ -126,7 +126,7 @@ def test_where_anyone_can_rename_a_folder_nothing_is_kept(
     shared.chmod(0o777)
     assert find_cache_folders(Path("/room")).writable is None
     assert list(shared.iterdir()) == []
-    assert "not kept" in caplog.text
+    assert "not stored" in caplog.text
 
 
 @pytest.mark.parametrize("variable", ["HOME", "XDG_CACHE_HOME"])
