@@ -15,7 +15,7 @@ from benchmarks.measuring import Spent, race, timed
 from benchmarks.report import Finding
 from tacit.connectors.frames import FrameSource
 from tacit.engines.local import survey
-from tacit.evaluation.measurement import statistics_of
+from tacit.evaluation.measurement import compute_statistics
 from tacit.pipeline.reader import Input
 from tacit.pipeline.run import Run
 from tacit.planning.plan import Plan
@@ -81,7 +81,7 @@ def planning(setting: Setting) -> Iterator[Finding]:
         rates = random.uniform(0.05, 0.9, len(spec.types))
         history = np.random.default_rng(6).random((rows, len(rates))) < rates
         for name in ("uniform", "adaptive", "optimal"):
-            statistics, counted = timed(partial(statistics_of, spec, history))
+            statistics, counted = timed(partial(compute_statistics, spec, history))
             made = timed(partial(make_plan, spec, statistics, name))[1]
             costs[name, queries, rows] = Spent(
                 counted.elapsed + made.elapsed, counted.processor + made.processor

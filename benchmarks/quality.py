@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from benchmarks.jobs import Setting
 from benchmarks.report import Finding
-from tacit.evaluation.measurement import measured, mre, statistics_of
-from tacit.evaluation.synthetic import LARGEST_EPSILON, data_set
+from tacit.evaluation.measurement import compute_mre, compute_statistics, measure
+from tacit.evaluation.synthetic import LARGEST_EPSILON, draw_data_set
 from tacit.planning.planner import make_plan
 from tacit.privacy.noise import Noise
 from tacit.privacy.randomness import SeededSource
@@ -72,14 +72,14 @@ def quality(setting: Setting) -> Iterator[Finding]:
 
 def _errors(seed: int) -> NDArray[np.float64]:
     """`[epsilon][method]`: the relative errors on one data set."""
-    drawn = data_set(seed)
-    statistics = statistics_of(drawn.spec, drawn.history)
+    drawn = draw_data_set(seed)
+    statistics = compute_statistics(drawn.spec, drawn.history)
     alphas = [query.alpha for query in drawn.spec.queries]
     errors = np.empty((len(EPSILONS), len(METHODS)))
     for row, epsilon in enumerate(EPSILONS):
         share = Fraction(epsilon) / Fraction(LARGEST_EPSILON)
         for column, (mechanism, decode) in enumerate(METHODS):
             plan = make_plan(drawn.spec, statistics, mechanism, decode, share)
-            found = measured(plan, drawn.test, Noise(SeededSource(seed)))
-            errors[row, column] = mre(found, alphas)
+            found = measure(plan, drawn.test, Noise(SeededSource(seed)))
+            errors[row, column] = compute_mre(found, alphas)
     return errors

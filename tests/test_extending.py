@@ -25,7 +25,7 @@ from tacit.errors import SinkError, SourceError, SpecificationError
 from tacit.evaluation import methods
 from tacit.evaluation.baselines import BASELINES, Baseline
 from tacit.evaluation.palette import mechanism_style
-from tacit.evaluation.synthetic import data_set
+from tacit.evaluation.synthetic import draw_data_set
 from tacit.pipeline.sinks import Sink
 from tacit.pipeline.sources import Source
 from tacit.privacy.mechanisms import load
@@ -172,9 +172,9 @@ def test_a_baseline_in_the_list_is_measured_in_both_decodings(
     try:
         extended = importlib.reload(methods)
         assert extended.Method("private types", "literal") in extended.METHODS
-        drawn = data_set(1)
+        drawn = draw_data_set(1)
         share = [Fraction(3)]
-        errors = extended.errors_on_presence(drawn.spec, drawn.history, drawn.test, share, 1)
+        errors = extended.measure_errors(drawn.spec, drawn.history, drawn.test, share, 1)
         named = dict(zip(extended.METHODS, errors[0], strict=True))
         own = named[extended.Method("private types", "posterior")]
         assert own < named[extended.Method("event-level", "posterior")]

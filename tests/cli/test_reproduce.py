@@ -45,7 +45,7 @@ def test_a_run_with_other_parameters_is_refused(tmp_path: Path) -> None:
     assert tacit("reproduce", "synthetic", *QUICK, "--out", tmp_path).exit_code == 0
     refused = tacit("reproduce", "synthetic", *QUICK, "--seed", "3", "--out", tmp_path)
     assert refused.exit_code == 1
-    assert "seed was 0 and is 3 now" in refused.stderr
+    assert "seed was 0, now 3" in refused.stderr
     varied = tacit("reproduce", "synthetic", *QUICK, "--vary", "alpha", "--out", tmp_path)
     assert "vary was not told and is alpha now" in varied.stderr
 

@@ -27,16 +27,16 @@ from tacit.evaluation.experiments import (
     Home,
     Synthetic,
     Taxi,
-    kept_results,
+    open_results,
     perform,
 )
 from tacit.evaluation.figures import LOSS, TITLES, _spread, save
-from tacit.evaluation.home import Homes, home_specification
+from tacit.evaluation.home import Homes, load_home_specification
 from tacit.evaluation.household_runs import HomeRuns
-from tacit.evaluation.measurement import measured, mre, statistics_of
-from tacit.evaluation.methods import METHODS, PPMS, Method, errors_on_presence
-from tacit.evaluation.reports import as_csv, ratios, report, table
-from tacit.evaluation.synthetic import data_set
+from tacit.evaluation.measurement import compute_mre, compute_statistics, measure
+from tacit.evaluation.methods import METHODS, PPMS, Method, measure_errors
+from tacit.evaluation.reports import format_report, make_ratios, make_table, to_csv
+from tacit.evaluation.synthetic import draw_data_set
 from tacit.evaluation.variations import VARIATIONS, Variation, with_drift, with_overlap
 from tacit.patterns.tree import elements
 from tacit.planning.planner import make_plan
@@ -75,7 +75,7 @@ class Dice:
 
 def thrown(datasets: int = 5) -> ExperimentOutcome:
     dice = Dice()
-    return perform(dice, kept_results(dice, None, datasets), datasets, processes=1)
+    return perform(dice, open_results(dice, None, datasets), datasets, processes=1)
 
 
 # Bands
@@ -119,13 +119,13 @@ def test_pairing_takes_away_what_data_sets_share() -> None:
 
 
 def test_every_method_is_measured_as_it_would_be_alone() -> None:
-    drawn = data_set(3)
-    errors = errors_on_presence(drawn.spec, drawn.history, drawn.test, (ONE, THREE), 3)
+    drawn = draw_data_set(3)
+    errors = measure_errors(drawn.spec, drawn.history, drawn.test, (ONE, THREE), 3)
     assert errors.shape == (2, len(METHODS))
-    statistics = statistics_of(drawn.spec, drawn.history)
+    statistics = compute_statistics(drawn.spec, drawn.history)
     for method in PPMS:
         plan = make_plan(drawn.spec, statistics, method.name, method.decode, Fraction(3, 10))
-        alone = mre(measured(plan, drawn.test, Noise(SeededSource(3))), [0.5] * 5)
+        alone = compute_mre(measure(plan, drawn.test, Noise(SeededSource(3))), [0.5] * 5)
         assert errors[1, METHODS.index(method)] == alone
     same = [
         errors[:, METHODS.index(Method(name, "literal"))] for name in ("event-level", "user-level")
@@ -142,16 +142,16 @@ def test_all_ppms_and_baselines_are_there_in_both_decodings() -> None:
 
 def test_streams_of_several_subjects_have_the_errors_of_all_their_windows() -> None:
     """Mechanisms that look at windows alone do not mind whose windows they are."""
-    drawn = data_set(4)
+    drawn = draw_data_set(4)
     streams = [part.reshape(10, 100, -1) for part in (drawn.history, drawn.test)]
-    flat = errors_on_presence(drawn.spec, drawn.history, drawn.test, (THREE,), 4)
-    deep = errors_on_presence(drawn.spec, streams[0], streams[1], (THREE,), 4)
+    flat = measure_errors(drawn.spec, drawn.history, drawn.test, (THREE,), 4)
+    deep = measure_errors(drawn.spec, streams[0], streams[1], (THREE,), 4)
     alike = [n for n, method in enumerate(METHODS) if method in PPMS or "level" in method.name]
     np.testing.assert_array_equal(flat[:, alike], deep[:, alike])
 
 
 def test_homes_go_through_the_engine_as_by_hand() -> None:
-    spec = home_specification()
+    spec = load_home_specification()
     made = Homes(homes=12, days=2, seed=5)
     turn = made.start + timedelta(days=1)
     tables = {name: pl.DataFrame(table) for name, table in made.tables().items()}
@@ -165,7 +165,7 @@ def test_homes_go_through_the_engine_as_by_hand() -> None:
     right = np.count_nonzero(truth & found)
     quality = 0.5 * right / found.sum() + 0.5 * right / truth.sum()
     runs = HomeRuns(12, timedelta(days=2), 5)
-    error = runs.error(Method("uniform", "literal"), Fraction(2))
+    error = runs.measure_error(Method("uniform", "literal"), Fraction(2))
     assert error == pytest.approx(1 - quality, abs=1e-12)
     assert 0 < error < 1
 
@@ -185,8 +185,8 @@ def test_targets_share_just_so_many_elements_with_a_private_pattern(shared: int)
 
 def test_drift_moves_rates_as_far_as_it_says() -> None:
     still, half, gone = (with_drift(6, drift) for drift in (0, 0.5, 1))
-    np.testing.assert_array_equal(still.test, data_set(6).test)
-    np.testing.assert_array_equal(gone.history, data_set(6).history)
+    np.testing.assert_array_equal(still.test, draw_data_set(6).test)
+    np.testing.assert_array_equal(gone.history, draw_data_set(6).history)
     old, new = still.test.mean(axis=0), gone.test.mean(axis=0)
     assert np.abs(old - new).max() > 0.3
     np.testing.assert_allclose(half.test.mean(axis=0), (old + new) / 2, atol=0.07)
@@ -212,56 +212,56 @@ def test_a_variation_can_be_drawn_for_each_of_its_values(name: str) -> None:
 def test_a_run_does_what_is_left_and_finds_the_same(tmp_path: Path) -> None:
     whole = thrown()
     dice = Dice()
-    kept = kept_results(dice, tmp_path, 5)
+    kept = open_results(dice, tmp_path, 5)
     for number in (3, 0):
-        kept.keep(number, dice.errors(number))
+        kept.store(number, dice.errors(number))
     dice = Dice()
-    resumed = perform(dice, kept_results(dice, tmp_path, 5), 5, processes=1)
+    resumed = perform(dice, open_results(dice, tmp_path, 5), 5, processes=1)
     assert dice.asked == [1, 2, 4]
     np.testing.assert_array_equal(resumed.errors, whole.errors)
     again = Dice()
-    perform(again, kept_results(again, tmp_path, 5), 5, processes=1)
+    perform(again, open_results(again, tmp_path, 5), 5, processes=1)
     assert again.asked == []
 
 
 @pytest.mark.parametrize("cut", [1, 40, 700])
 def test_a_line_that_was_broken_off_is_done_again(tmp_path: Path, cut: int) -> None:
     dice = Dice()
-    perform(dice, kept_results(dice, tmp_path, 3), 3, processes=1)
+    perform(dice, open_results(dice, tmp_path, 3), 3, processes=1)
     results = tmp_path / "results.jsonl"
     results.write_text(results.read_text()[:-cut])
     again = Dice()
-    resumed = perform(again, kept_results(again, tmp_path, 3), 3, processes=1)
+    resumed = perform(again, open_results(again, tmp_path, 3), 3, processes=1)
     assert again.asked == ([2] if cut > 1 else [])
     np.testing.assert_array_equal(resumed.errors, thrown(3).errors)
     third = Dice()
-    perform(third, kept_results(third, tmp_path, 3), 3, processes=1)
+    perform(third, open_results(third, tmp_path, 3), 3, processes=1)
     assert third.asked == []
 
 
 @pytest.mark.parametrize(
     ("other", "datasets", "difference"),
     [
-        (Dice(seed=4), 5, "seed was 0 and is 4 now"),
-        (Dice(epsilons=(ONE,)), 5, "epsilon was 1, 3 and is 1 now"),
-        (Dice(), 6, "datasets was 5 and is 6 now"),
+        (Dice(seed=4), 5, "seed was 0, now 4"),
+        (Dice(epsilons=(ONE,)), 5, "epsilon was 1, 3, now 1"),
+        (Dice(), 6, "datasets was 5, now 6"),
     ],
 )
 def test_a_run_with_other_parameters_is_refused_and_the_difference_named(
     tmp_path: Path, other: Dice, datasets: int, difference: str
 ) -> None:
-    kept_results(Dice(), tmp_path, 5)
+    open_results(Dice(), tmp_path, 5)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     with pytest.raises(StateError, match=difference):
-        kept_results(other, tmp_path, datasets)
+        open_results(other, tmp_path, datasets)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 99, "parameters": {}}'])
 def test_a_damaged_run_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "run.json").write_text(text)
-    with pytest.raises(StateError, match="damaged or of another version"):
-        kept_results(Dice(), tmp_path, 5)
+    with pytest.raises(StateError, match="damaged or from another version"):
+        open_results(Dice(), tmp_path, 5)
 
 
 def test_parameters_tell_experiments_apart() -> None:
@@ -285,7 +285,7 @@ def test_processes_find_what_one_process_finds() -> None:
     found = [
         perform(
             experiment,
-            kept_results(experiment, None, 3),
+            open_results(experiment, None, 3),
             3,
             processes=processes,
             progress=seen.append,
@@ -315,13 +315,13 @@ def test_rows_have_the_mean_of_each_method_and_epsilon() -> None:
 
 def test_the_csv_has_the_same_rows() -> None:
     outcome = thrown()
-    read = list(csv.DictReader(io.StringIO(as_csv(outcome))))
+    read = list(csv.DictReader(io.StringIO(to_csv(outcome))))
     assert read == [{key: str(value) for key, value in row.items()} for row in outcome.to_list()]
 
 
 def test_the_report_has_the_table_the_ratios_and_how_to_read_them() -> None:
     outcome = thrown()
-    told = report(outcome, "tacit reproduce dice")
+    told = format_report(outcome, "tacit reproduce dice")
     mean = outcome.band(OPTIMAL, THREE).mean
     line = next(line for line in told.splitlines() if line.startswith("| optimal | posterior"))
     assert line.endswith(f"| {mean:.3f} |")
@@ -331,7 +331,7 @@ def test_the_report_has_the_table_the_ratios_and_how_to_read_them() -> None:
     ratio = (
         outcome.of(OPTIMAL, THREE).mean() / outcome.of(Method("adaptive", "literal"), THREE).mean()
     )
-    shown = next(row for row in ratios(outcome) if row[0] == "adaptive, literal")
+    shown = next(row for row in make_ratios(outcome) if row[0] == "adaptive, literal")
     assert shown[-1].startswith(f"{ratio:.2f} (")
 
 
@@ -347,8 +347,8 @@ def test_what_is_varied_is_in_rows_and_tables() -> None:
     )  # fmt: skip
     assert row["mre"] == pytest.approx(errors[:, 1, 1, METHODS.index(OPTIMAL)].mean(), abs=1e-6)
     assert row["vary"] == "alpha"
-    assert table(outcome)[0] == ("method", "decode", "epsilon", "0.2", "0.8")
-    assert "alpha" in report(outcome, "tacit")
+    assert make_table(outcome)[0] == ("method", "decode", "epsilon", "0.2", "0.8")
+    assert "alpha" in format_report(outcome, "tacit")
 
 
 def test_a_picture_names_every_method_and_is_the_same_each_time(tmp_path: Path) -> None:

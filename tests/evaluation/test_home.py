@@ -13,7 +13,7 @@ import pytest
 
 import tacit
 from tacit.evaluation import home
-from tacit.evaluation.home import Homes, home_specification
+from tacit.evaluation.home import Homes, load_home_specification
 from tacit.privacy.quality import Confusion
 
 ROOT = Path(__file__).parents[2]
@@ -39,7 +39,7 @@ def cut(later: bool) -> dict[str, pa.Table]:
 @cache
 def rates() -> pl.DataFrame:
     """The share of homes in which each query and private pattern is found, by window."""
-    spec = home_specification()
+    spec = load_home_specification()
     private = tuple(
         tacit.Query(name=part.name, consumer="us", pattern=part.pattern) for part in spec.private
     )
@@ -61,7 +61,7 @@ WEEKEND = pl.col("window_start").dt.weekday() >= 6
 def test_the_example_is_the_same_specification() -> None:
     shipped = Path(home.__file__).with_name("home.yaml").read_bytes()
     assert (ROOT / "examples" / "home.yaml").read_bytes() == shipped
-    assert home_specification().check() == []
+    assert load_home_specification().check() == []
 
 
 def test_a_seed_gives_the_same_homes_and_another_seed_others() -> None:
@@ -71,7 +71,7 @@ def test_a_seed_gives_the_same_homes_and_another_seed_others() -> None:
 
 
 def test_every_stream_is_in_order_and_within_its_days() -> None:
-    assert set(tables()) == set(home_specification().streams)
+    assert set(tables()) == set(load_home_specification().streams)
     for name in tables():
         frame = stream(name)
         assert frame["at"].is_sorted()
@@ -88,7 +88,7 @@ def test_meters_are_read_four_times_an_hour_whatever_happens() -> None:
 
 
 def test_each_private_pattern_and_query_happens_and_none_always() -> None:
-    spec = home_specification()
+    spec = load_home_specification()
     for name in [query.name for query in spec.queries] + [part.name for part in spec.private]:
         assert 0.001 < rate(name) < 0.7, name
 
@@ -142,7 +142,7 @@ def test_unfit_settings_are_refused() -> None:
 @cache
 def quality(mechanism: str, decode: str) -> tuple[float, float]:
     """What is expected from the first two weeks, and what comes of the third."""
-    spec = home_specification()
+    spec = load_home_specification()
     plan = tacit.plan(spec, mechanism=mechanism, decode=decode, **cut(later=False))
     truth = tacit.detect(spec, **cut(later=True)).polars()
     answers = tacit.run(spec, plan=plan, seed=5, **cut(later=True)).polars()
@@ -164,8 +164,8 @@ def quality(mechanism: str, decode: str) -> tuple[float, float]:
     ],
 )
 def test_a_later_week_is_answered_as_well_as_the_plan_expects(mechanism: str, decode: str) -> None:
-    expected, measured = quality(mechanism, decode)
-    assert measured == pytest.approx(expected, abs=0.015)
+    expected, measure = quality(mechanism, decode)
+    assert measure == pytest.approx(expected, abs=0.015)
 
 
 def test_better_mechanisms_answer_better() -> None:
@@ -176,7 +176,7 @@ def test_better_mechanisms_answer_better() -> None:
 
 
 def test_queries_that_touch_nothing_private_are_exact() -> None:
-    spec = home_specification()
+    spec = load_home_specification()
     plan = tacit.plan(spec, **cut(later=False))
     truth = tacit.detect(spec, **cut(later=True)).wide()
     answers = tacit.run(spec, plan=plan, seed=5, **cut(later=True)).wide()

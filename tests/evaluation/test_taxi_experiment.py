@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 import tacit
 from tacit.errors import SourceError
-from tacit.evaluation.measurement import measured, mre, statistics_of
+from tacit.evaluation.measurement import compute_mre, compute_statistics, measure
 from tacit.evaluation.synthetic import LARGEST_EPSILON, DataSet, Presence
-from tacit.evaluation.taxi_areas import TYPES, WINDOW, TaxiCells, TaxiDataSet, taxi_data_set
+from tacit.evaluation.taxi_areas import TYPES, WINDOW, TaxiCells, TaxiDataSet, make_taxi_data_set
 from tacit.evaluation.tdrive import ZONE, read_tdrive
 from tacit.evaluation.trips import Trips
 from tacit.planning.planner import make_plan
@@ -34,7 +34,7 @@ def reports(taxis: int = 15, days: float = 3.0) -> pl.DataFrame:
 
 @cache
 def drawn() -> TaxiDataSet:
-    return taxi_data_set(reports(), seed=1)
+    return make_taxi_data_set(reports(), seed=1)
 
 
 def streams(data: TaxiDataSet) -> Presence:
@@ -53,7 +53,7 @@ def detected(spec: tacit.Specification, frame: pl.DataFrame) -> dict[str, Presen
 
 @given(seed=st.integers(0, 2**32))
 def test_the_shares_of_cells_are_those_of_the_paper(seed: int) -> None:
-    kinds = TaxiCells.drawn(seed).kinds
+    kinds = TaxiCells.draw(seed).kinds
     private = (kinds == 0) | (kinds == 1)
     target = (kinds == 1) | (kinds == 2)
     assert kinds.shape == (20, 20)
@@ -63,14 +63,14 @@ def test_the_shares_of_cells_are_those_of_the_paper(seed: int) -> None:
 
 
 def test_a_seed_gives_the_same_cells_and_another_seed_others() -> None:
-    assert (TaxiCells.drawn(3).kinds == TaxiCells.drawn(3).kinds).all()
-    assert (TaxiCells.drawn(3).kinds != TaxiCells.drawn(4).kinds).any()
+    assert (TaxiCells.draw(3).kinds == TaxiCells.draw(3).kinds).all()
+    assert (TaxiCells.draw(3).kinds != TaxiCells.draw(4).kinds).any()
     # Figures name their seed, so that it must go on to mean the same cells.
-    assert TaxiCells.drawn(3).kinds[0, :10].tolist() == [2, -1, -1, 2, -1, 0, 2, 2, 1, 1]
+    assert TaxiCells.draw(3).kinds[0, :10].tolist() == [2, -1, -1, 2, -1, 0, 2, 2, 1, 1]
 
 
 def test_positions_on_edges_are_in_one_cell_and_areas_agree() -> None:
-    cells = TaxiCells.drawn(2, BOX)
+    cells = TaxiCells.draw(2, BOX)
     lon, lat = (np.concatenate([e, np.nextafter(e, 0), np.nextafter(e, 999)]) for e in cells.edges)
     places = np.stack(np.meshgrid(lon, lat), axis=-1).reshape(-1, 2)
     kinds = cells.kinds_at(places[:, 0], places[:, 1])
@@ -90,7 +90,7 @@ def test_positions_on_edges_are_in_one_cell_and_areas_agree() -> None:
 
 def test_arrays_are_what_a_loop_over_reports_gives() -> None:
     data = drawn()
-    cells = TaxiCells.drawn(1)
+    cells = TaxiCells.draw(1)
     expected = np.zeros_like(streams(data))
     lon, lat = cells.edges
     for taxi, ts, x, y in reports().select("taxi_id", "ts", "lon", "lat").iter_rows():
@@ -127,7 +127,7 @@ def test_history_is_the_first_half_of_the_days() -> None:
     assert data.turn == datetime(2008, 2, 6, tzinfo=UTC)
     assert data.history_streams.shape == (15, 2 * 144, 3)
     assert data.test_streams.shape == (15, 144, 3)
-    shorter = taxi_data_set(reports(), seed=1, history_days=0.5)
+    shorter = make_taxi_data_set(reports(), seed=1, history_days=0.5)
     assert shorter.turn == datetime(2008, 2, 4, 12, tzinfo=UTC)
     assert (streams(shorter) == streams(data)).all()
 
@@ -136,7 +136,7 @@ def test_days_begin_at_midnight_by_the_reports_own_clock() -> None:
     clock = reports().with_columns(pl.col("ts").dt.replace_time_zone(None))
     zoned = clock.with_columns(pl.col("ts").dt.replace_time_zone(ZONE))
     for frame in (clock, zoned):
-        data = taxi_data_set(frame, seed=1)
+        data = make_taxi_data_set(frame, seed=1)
         assert data.turn == datetime(2008, 2, 5, 16, tzinfo=UTC)
         assert (streams(data) == streams(drawn())).all()
     found = detected(data.spec, clock)["in_target"]
@@ -146,7 +146,7 @@ def test_days_begin_at_midnight_by_the_reports_own_clock() -> None:
 def test_a_silent_taxi_has_every_window_and_heard_leaves_them_out() -> None:
     morning = datetime(2008, 2, 4, 9, tzinfo=UTC)
     frame = reports().filter((pl.col("taxi_id") != 3) | (pl.col("ts") < morning))
-    data = taxi_data_set(frame, seed=1)
+    data = make_taxi_data_set(frame, seed=1)
     place = list(data.taxis).index(3)
     assert streams(data).shape == streams(drawn()).shape
     assert not data.test_streams[place].any()
@@ -163,13 +163,13 @@ def errors(mechanism: str, decode: str, epsilon: str) -> float:
     share = Fraction(epsilon) / Fraction(LARGEST_EPSILON)
     found = []
     for seed in range(3):
-        data = taxi_data_set(reports(taxis=60, days=4), seed)
+        data = make_taxi_data_set(reports(taxis=60, days=4), seed)
         plan = make_plan(
-            data.spec, statistics_of(data.spec, data.history), mechanism, decode, share
+            data.spec, compute_statistics(data.spec, data.history), mechanism, decode, share
         )
         noise = Noise(SeededSource(seed + 1))
         assert plan.expected is not None
-        found.append(mre(measured(plan, data.test, noise), [0.5]))
+        found.append(compute_mre(measure(plan, data.test, noise), [0.5]))
         assert found[-1] == pytest.approx(plan.expected.mre, abs=0.03)
     return float(np.mean(found))
 
@@ -195,13 +195,13 @@ def test_errors_on_generated_trips_are_about_the_expected_ones(
 
 def test_reports_that_cannot_be_cut_are_refused() -> None:
     with pytest.raises(SourceError, match="got none"):
-        taxi_data_set(reports().clear(), seed=1)
+        make_taxi_data_set(reports().clear(), seed=1)
     with pytest.raises(SourceError, match="more days"):
-        taxi_data_set(reports(days=0.9), seed=1)
+        make_taxi_data_set(reports(days=0.9), seed=1)
     with pytest.raises(SourceError, match="more days"):
-        taxi_data_set(reports(), seed=1, history_days=3)
+        make_taxi_data_set(reports(), seed=1, history_days=3)
     with pytest.raises(SourceError, match="timestamps in ts"):
-        taxi_data_set(reports().with_columns(ts=pl.lit("noon")), seed=1)
+        make_taxi_data_set(reports().with_columns(ts=pl.lit("noon")), seed=1)
 
 
 def test_generated_reports_come_as_often_as_the_published_figure_says() -> None:
@@ -212,10 +212,10 @@ def test_generated_reports_come_as_often_as_the_published_figure_says() -> None:
 @pytest.mark.skipif("TACIT_TDRIVE" not in os.environ, reason="TACIT_TDRIVE is not set")
 def test_on_t_drive_optimal_is_well_ahead_at_a_small_epsilon() -> None:
     frame = read_tdrive(os.environ["TACIT_TDRIVE"]).reports
-    data = taxi_data_set(frame, seed=0)
-    statistics = statistics_of(data.spec, data.history)
+    data = make_taxi_data_set(frame, seed=0)
+    statistics = compute_statistics(data.spec, data.history)
     found = {}
     for mechanism, decode in (("adaptive", "literal"), ("optimal", "posterior")):
         plan = make_plan(data.spec, statistics, mechanism, decode, Fraction("0.1"))
-        found[mechanism] = mre(measured(plan, data.test, Noise(SeededSource(1))), [0.5])
+        found[mechanism] = compute_mre(measure(plan, data.test, Noise(SeededSource(1))), [0.5])
     assert found["optimal"] <= 0.75 * found["adaptive"]

@@ -265,7 +265,7 @@ def test_a_folder_without_a_single_report_is_an_error(tmp_path: Path) -> None:
 def test_unfit_parquet_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "reports.parquet"
     path.write_text("no Parquet")
-    with pytest.raises(SourceError, match="no Parquet file and no folder"):
+    with pytest.raises(SourceError, match="neither a Parquet file nor a folder"):
         read_tdrive(path)
     generated().drop("lat").write_parquet(path)
     with pytest.raises(SchemaError, match="lacks lat"):
@@ -277,7 +277,7 @@ def test_unfit_parquet_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SchemaError, match="numbers in lon and lat"):
         read_tdrive(path)
     generated().clear().write_parquet(path)
-    with pytest.raises(SourceError, match="holds no report"):
+    with pytest.raises(SourceError, match="has no report"):
         read_tdrive(path)
 
 

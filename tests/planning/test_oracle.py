@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linprog
 from scipy.sparse import coo_matrix
 
-from tacit.evaluation.measurement import statistics_of
+from tacit.evaluation.measurement import compute_statistics
 from tacit.events.streams import Stream
 from tacit.events.types import EventType
 from tacit.patterns.tree import And, Name, Not, Or, Pattern, elements
@@ -142,7 +142,7 @@ def oracle(spec: Specification, windows: Bits, caution: float) -> tuple[float, f
 
 def worth_of_optimal(spec: Specification, windows: Bits, caution: float) -> float:
     """What `optimal` gains in a window if it says yes from a posterior of the caution on."""
-    (statistics,) = statistics_of(spec, windows)
+    (statistics,) = compute_statistics(spec, windows)
     expectation = OptimalExpectation(statistics, statistics.fine.scale(Fraction(1)))
     total = 0.0
     for query, spread in enumerate(expectation.spreads(caution)):

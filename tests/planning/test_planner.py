@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from tacit.errors import PlanError
-from tacit.evaluation.measurement import measured, mre, statistics_of
-from tacit.evaluation.synthetic import data_set
+from tacit.evaluation.measurement import compute_mre, compute_statistics, measure
+from tacit.evaluation.synthetic import draw_data_set
 from tacit.planning.plan import Plan
 from tacit.planning.planner import find_least_epsilon, make_plan, plan_without_history
 from tacit.privacy.noise import Noise
@@ -42,7 +42,7 @@ def history(rows: int = 4000, seed: int = 1) -> np.ndarray[tuple[int, int], np.d
 
 def test_auto_takes_the_mechanism_with_the_best_expected_quality() -> None:
     spec = loads(SPEC)
-    statistics = statistics_of(spec, history())
+    statistics = compute_statistics(spec, history())
     plans = [make_plan(spec, statistics, name) for name in MECHANISMS]
     qualities = [plan.expected.quality for plan in plans if plan.expected is not None]
     auto = make_plan(spec, statistics, "auto")
@@ -57,19 +57,19 @@ def test_a_plan_goes_to_a_file_and_back_and_does_the_same(
     mechanism: str, decode: str, tmp_path: Path
 ) -> None:
     spec = loads(SPEC)
-    plan = make_plan(spec, statistics_of(spec, history()), mechanism, decode)
+    plan = make_plan(spec, compute_statistics(spec, history()), mechanism, decode)
     plan.save(tmp_path / "plan.json")
     back = Plan.load(tmp_path / "plan.json", spec)
     assert json.dumps(back.to_dict()) == json.dumps(plan.to_dict())
     test = history(seed=2)
-    one, other = (measured(each, test, Noise(SeededSource(4))) for each in (plan, back))
+    one, other = (measure(each, test, Noise(SeededSource(4))) for each in (plan, back))
     assert np.array_equal(one.tp, other.tp)
     assert np.array_equal(one.fp, other.fp)
 
 
 def test_a_plan_for_another_specification_is_refused() -> None:
     spec = loads(SPEC)
-    plan = make_plan(spec, statistics_of(spec, history()), "uniform").to_dict()
+    plan = make_plan(spec, compute_statistics(spec, history()), "uniform").to_dict()
     other = loads(SPEC.replace("epsilon: 2", "epsilon: 3"))
     with pytest.raises(PlanError, match="another specification"):
         Plan.from_dict(plan, other)
@@ -77,7 +77,7 @@ def test_a_plan_for_another_specification_is_refused() -> None:
 
 def test_the_least_epsilon_reaches_the_quality_and_little_less_does_not() -> None:
     spec = loads(SPEC)
-    statistics = statistics_of(spec, history())
+    statistics = compute_statistics(spec, history())
     required = [0.9, 0.9, None]
     least = find_least_epsilon(spec, statistics, required, "optimal")
     assert least.factor is not None
@@ -93,7 +93,7 @@ def test_the_least_epsilon_reaches_the_quality_and_little_less_does_not() -> Non
 
 def test_a_quality_that_no_epsilon_reaches_names_the_obstacle() -> None:
     spec = loads(SPEC.replace('"OR(b, c)"', '"OR(b, c)", quality: 0.9'))
-    statistics = statistics_of(spec, history())
+    statistics = compute_statistics(spec, history())
     assert find_least_epsilon(spec, statistics, [None, 0.9, None], "uniform").factor is not None
     found = find_least_epsilon(
         spec, statistics, [0.999999, 0.9, None], "uniform", most=Fraction(1, 10)
@@ -111,7 +111,7 @@ def test_without_history_only_uniform_works_and_others_say_what_they_need() -> N
             plan_without_history(spec, mechanism)
     by_hand = plan_without_history(spec, "optimal", rates={"a": 0.3, "b": 0.6})
     test = history(seed=3)
-    error = mre(measured(by_hand, test, Noise(SeededSource(1))), [0.5] * 3)
+    error = compute_mre(measure(by_hand, test, Noise(SeededSource(1))), [0.5] * 3)
     assert error < 0.35
 
 
@@ -124,14 +124,14 @@ def test_optimal_beats_the_others_on_algorithm_2_data() -> None:
     """A few data sets; the benchmark has a hundred, and the targets."""
     errors = np.zeros((8, 3))
     for seed in range(len(errors)):
-        drawn = data_set(seed)
-        statistics = statistics_of(drawn.spec, drawn.history)
+        drawn = draw_data_set(seed)
+        statistics = compute_statistics(drawn.spec, drawn.history)
         for place, (name, decode) in enumerate(
             [("uniform", "literal"), ("adaptive", "literal"), ("optimal", "posterior")]
         ):
             plan = make_plan(drawn.spec, statistics, name, decode, Fraction(3, 10))
-            found = measured(plan, drawn.test, Noise(SeededSource(seed)))
-            errors[seed, place] = mre(found, [0.5])
+            found = measure(plan, drawn.test, Noise(SeededSource(seed)))
+            errors[seed, place] = compute_mre(found, [0.5])
     uniform, adaptive, optimal = errors.mean(axis=0)
     assert optimal < 0.6 * adaptive
     assert adaptive < uniform
@@ -159,7 +159,7 @@ def test_planning_stays_bounded_for_entangled_private_patterns() -> None:
         )
     )
     windows = random.random((2000, 30)) < random.random(30)
-    statistics = statistics_of(spec, windows)
+    statistics = compute_statistics(spec, windows)
     assert statistics[0].fine != statistics[0].policy
     plan = make_plan(spec, statistics, "optimal")
     back = Plan.from_dict(json.loads(json.dumps(plan.to_dict())), spec)

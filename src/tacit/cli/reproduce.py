@@ -205,12 +205,12 @@ def reproduce_home(
 def _perform(
     experiment: Experiment, datasets: int, out: Path | None, as_json: bool, flags: list[str]
 ) -> None:
-    from tacit.evaluation.experiments import kept_results, perform
+    from tacit.evaluation.experiments import open_results, perform
     from tacit.insight.curve import check_picture
 
     if out is not None:
         check_picture(out / "figure.svg")
-    kept = kept_results(experiment, out, datasets)
+    kept = open_results(experiment, out, datasets)
     if kept.done and len(kept.done) < datasets:
         click.echo(f"{count(len(kept.done), 'data set')} of {datasets:,} already done.", err=True)
     with show_data_sets(experiment.name, datasets) as progress:
@@ -237,11 +237,11 @@ def _format_command(outcome: ExperimentOutcome, flags: list[str]) -> str:
 
 def _write_files(outcome: ExperimentOutcome, out: Path, command: str) -> None:
     from tacit.evaluation.figures import save
-    from tacit.evaluation.reports import as_csv, report
+    from tacit.evaluation.reports import format_report, to_csv
 
     try:
-        (out / "table.csv").write_text(as_csv(outcome), "utf-8")
-        (out / "report.md").write_text(report(outcome, command), "utf-8")
+        (out / "table.csv").write_text(to_csv(outcome), "utf-8")
+        (out / "report.md").write_text(format_report(outcome, command), "utf-8")
     except OSError as error:
         why = error.strerror or type(error).__name__
         raise SinkError(f"{out} cannot be written: {why}; choose another place") from error
@@ -250,7 +250,7 @@ def _write_files(outcome: ExperimentOutcome, out: Path, command: str) -> None:
 
 
 def _summarize(outcome: ExperimentOutcome) -> str:
-    from tacit.evaluation.reports import CONVENTIONS, UNIT, ratios, table
+    from tacit.evaluation.reports import CONVENTIONS, UNIT, make_ratios, make_table
     from tacit.insight.tabular import aligned
 
     varied = outcome.experiment.variation
@@ -258,11 +258,11 @@ def _summarize(outcome: ExperimentOutcome) -> str:
     parts = [
         fill(outcome.experiment.about, 100),
         f"Mean MRE of Q over {count(outcome.datasets, 'data set')}, against {against}. {UNIT}",
-        "\n".join(aligned(table(outcome))),
+        "\n".join(aligned(make_table(outcome))),
     ]
     if varied is None:
         parts.append(
             "Mean error of optimal (posterior) relative to the others, paired, 95 % intervals:"
         )
-        parts.append("\n".join(aligned(ratios(outcome))))
+        parts.append("\n".join(aligned(make_ratios(outcome))))
     return "\n\n".join([*parts, fill(CONVENTIONS, 100)])

@@ -20,6 +20,18 @@ if TYPE_CHECKING:
     from tacit.planning.plan import Plan
 
 
+def _number(flag: str, default: int, most: int, text: str) -> options.Decorator:
+    """Define an option whose value is a number from 1 to `most`."""
+    return click.option(
+        flag,
+        type=click.IntRange(min=1, max=most),
+        default=default,
+        show_default=True,
+        metavar="NUMBER",
+        help=text,
+    )
+
+
 @click.command()
 @options.spec
 @options.allow_path
@@ -39,14 +51,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="The engine that runs the job.",
 )
-@click.option(
-    "--parallelism",
-    type=click.IntRange(min=1, max=128),
-    default=1,
-    show_default=True,
-    metavar="NUMBER",
-    help="Number of parallel tasks.",
-)
+@_number("--parallelism", 1, 128, "Number of parallel tasks.")
 @click.option(
     "--cluster",
     metavar="HOST:PORT",
@@ -77,14 +82,7 @@ if TYPE_CHECKING:
     metavar="DURATION",
     help="A source without a tuple for this long no longer holds back the watermark.",
 )
-@click.option(
-    "--shards",
-    type=click.IntRange(min=1, max=4096),
-    default=16,
-    show_default=True,
-    metavar="NUMBER",
-    help="Number of groups of subjects; it cannot change later.",
-)
+@_number("--shards", 16, 4096, "Number of groups of subjects; it cannot change later.")
 @click.option(
     "--python",
     metavar="PROGRAM",

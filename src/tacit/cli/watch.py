@@ -138,7 +138,7 @@ def _list_spec_files(spec_file: Path) -> set[str]:
 
 
 def _handles_hangup(pid: int) -> bool:
-    """Whether a process handles SIGHUP; it would end any other process."""
+    """Return whether a process handles SIGHUP; it would end any other process."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:

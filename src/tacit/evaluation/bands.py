@@ -21,9 +21,9 @@ class Band(NamedTuple):
 
 
 def error_band(errors: Floats) -> Band:
-    """The band of errors on independent data sets (Student's t).
+    """Compute the band of errors on independent data sets (Student's t).
 
-    Errors lie between 0 and 1, and so does the band. A single data set says nothing about
+    Errors are between 0 and 1, and so is the band. A single data set says nothing about
     others, so its band is [0, 1].
 
     >>> error_band(np.array([0.1, 0.2, 0.3]))
@@ -35,7 +35,7 @@ def error_band(errors: Floats) -> Band:
 
 
 def ratio_band(errors: Floats, others: Floats) -> Band | None:
-    """How a method's mean error compares with another's on the same data sets.
+    """Compare a method's mean error with another's on the same data sets.
 
     Pairing removes the differences between data sets: only the difference on each data set
     counts. None if the other makes no error at all.
@@ -52,7 +52,7 @@ def ratio_band(errors: Floats, others: Floats) -> Band | None:
 
 
 def _reach(values: Floats) -> float:
-    """Half the width of the band of a mean."""
+    """Return half the width of the band of a mean."""
     from scipy.special import stdtrit
 
     if len(values) < 2:

@@ -1,6 +1,6 @@
 """A simulated city similar to Beijing: its roads, its places, and the demand for trips.
 
-It is invented, and the same for every seed, so that places keep their coordinates.
+It is fictional, and the same for every seed, so that places keep their coordinates.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ EXTENT: Final = (116.2, 39.75, 116.6, 40.05)
 """Smallest longitude and latitude, largest longitude and latitude."""
 CENTRE: Final = (116.4, 39.9)
 METRES: Final = (85_400.0, 111_000.0)
-"""Metres in a degree of longitude and of latitude, here."""
+"""Metres per degree of longitude and of latitude, here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Place:
 
     @property
     def box(self) -> tuple[float, float, float, float]:
-        """The smallest box around the circle: smallest lon and lat, largest lon and lat."""
+        """Return the smallest box around the circle: smallest lon and lat, largest lon and lat."""
         width, height = self.radius / METRES[0], self.radius / METRES[1]
         return (
             round(self.lon - width, 5),
@@ -49,7 +49,7 @@ UNIVERSITY: Final = Place(116.316, 39.988, 900)
 BARS: Final = Place(116.455, 39.937, 400)
 AIRPORT: Final = Place(116.565, 40.024, 700)
 AIRPORT_ROAD: Final = Place(116.528, 39.997, 1200)
-"""On the motorway to the airport; all who go there pass, few of them stop."""
+"""On the motorway to the airport: most taxis pass it without a stop."""
 
 PARKS: Final = (
     (116.397, 39.918, 800.0),
@@ -58,11 +58,11 @@ PARKS: Final = (
     (116.478, 39.944, 900.0),
     (116.395, 40.018, 1700.0),
 )
-"""Longitude, latitude and radius of what only main roads cross."""
+"""Longitude, latitude and radius of areas that only main roads cross."""
 
 STREET, ARTERY, MOTORWAY = 0, 1, 2
 FREE_SPEED: Final = (28.0, 38.0, 54.0)
-"""Kilometres an hour on an empty street, artery and motorway."""
+"""Kilometres per hour on an empty street, main road and motorway."""
 
 _LINES = 18  # on each side of the centre, in both directions
 _RINGS = (5, 8, 11, 14)
@@ -78,7 +78,7 @@ _SHARES: tuple[tuple[Place, float, Sequence[int]], ...] = (
     (BARS, 0.040, (20, 21, 22, 23, 0, 1, 2)),
     (AIRPORT, 0.030, range(4, 24)),
 )
-# The share of offices, hour by hour, among where people go and where they come from.
+# The share of offices among destinations and origins, by hour.
 _TO_OFFICES = np.concatenate(
     (
         [0.2, 0.2, 0.2, 0.2, 0.2, 0.2, 0.4, 0.6, 0.65, 0.6, 0.5, 0.45],
@@ -116,20 +116,20 @@ class City(NamedTuple):
 def build_city() -> City:
     """Create the roads, find the fastest routes, and distribute the demand."""
     chance = np.random.Generator(np.random.PCG64(1949))
-    x, y = _lay_crossings(chance)
-    links, roads = _lay_roads(x, y, chance)
-    routes = _route(links, _travel_times(x, y, links, roads))
+    x, y = _place_crossings(chance)
+    links, roads = _connect_crossings(x, y, chance)
+    routes = _route(links, _compute_travel_times(x, y, links, roads))
     reached = routes[_crossing(0, 0)] >= 0
     reached[_crossing(0, 0)] = True
     spread = np.zeros(len(x))
     for place, _, _ in _SHARES:
         spread[_nearest(x, y, place)] = 0.8 * place.radius
-    homes, origins, destinations = _spread_demand(x, y, reached, chance)
+    homes, origins, destinations = _distribute_demand(x, y, reached, chance)
     return City(x, y, links, roads, routes, spread, homes, origins, destinations)
 
 
 def to_metres(lon: float, lat: float) -> tuple[float, float]:
-    """Where a position lies east and north of the centre."""
+    """Convert a position to metres east and north of the centre."""
     return (lon - CENTRE[0]) * METRES[0], (lat - CENTRE[1]) * METRES[1]
 
 
@@ -142,8 +142,8 @@ def _nearest(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any], place: Place) -> 
     return int(np.argmin((x - px) ** 2 + (y - py) ** 2))
 
 
-def _lay_crossings(chance: np.random.Generator) -> tuple[np.ndarray[Any, Any], ...]:
-    """Dense in the centre, wide apart outside; the outer rings are rounder than the inner."""
+def _place_crossings(chance: np.random.Generator) -> tuple[np.ndarray[Any, Any], ...]:
+    """Place crossings: dense in the centre, far apart outside; outer rings are rounder."""
     lines = np.arange(-_LINES, _LINES + 1) / _LINES
     lines = 0.55 * lines + 0.45 * lines * lines * lines
     u, v = (grid.ravel() for grid in np.meshgrid(lines, lines))
@@ -160,10 +160,10 @@ def _lay_crossings(chance: np.random.Generator) -> tuple[np.ndarray[Any, Any], .
     return x, y
 
 
-def _lay_roads(
+def _connect_crossings(
     x: np.ndarray[Any, Any], y: np.ndarray[Any, Any], chance: np.random.Generator
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Which crossings are joined, and by what kind of road."""
+    """Choose which crossings are connected, and the kind of road."""
     links = np.full((len(x), 8), -1, np.int16)
     roads = np.zeros((len(x), 8), np.int8)
     span = range(-_LINES, _LINES + 1)
@@ -173,7 +173,7 @@ def _lay_roads(
                 ahead = (column + _COMPASS[k][0], row + _COMPASS[k][1])
                 if abs(ahead[0]) > _LINES or abs(ahead[1]) > _LINES:
                     continue
-                road = _kind_of_road((column, row), ahead)
+                road = _choose_road((column, row), ahead)
                 here, there = _crossing(column, row), _crossing(*ahead)
                 middle = (x[here] + x[there]) / 2, (y[here] + y[there]) / 2
                 missing = chance.random() < (0.4 if max(abs(row), abs(column)) > 14 else 0.12)
@@ -184,8 +184,8 @@ def _lay_roads(
     return links, roads
 
 
-def _kind_of_road(here: tuple[int, int], there: tuple[int, int]) -> int:
-    """-1 where there is none: diagonals exist only as motorways out of the third ring."""
+def _choose_road(here: tuple[int, int], there: tuple[int, int]) -> int:
+    """Choose the kind of road, or -1 for none; diagonals are motorways out of the third ring."""
     columns, rows = (abs(here[0]), abs(there[0])), (abs(here[1]), abs(there[1]))
     if here[0] != there[0] and here[1] != there[1]:
         out_of_town = columns == rows and min(columns) >= _RINGS[1]
@@ -204,13 +204,13 @@ def _in_park(x: float, y: float) -> bool:
     return False
 
 
-def _travel_times(
+def _compute_travel_times(
     x: np.ndarray[Any, Any],
     y: np.ndarray[Any, Any],
     links: np.ndarray[Any, Any],
     roads: np.ndarray[Any, Any],
 ) -> np.ndarray[Any, Any]:
-    """Whole milliseconds for each link: integers give the same ways on every machine."""
+    """Compute whole milliseconds per link: integers give the same routes on every machine."""
     length = np.sqrt((x[links] - x[:, None]) ** 2 + (y[links] - y[:, None]) ** 2)
     speed = np.array(FREE_SPEED)[roads] / 3.6
     at_crossing = np.array([12.0, 9.0, 0.0])[roads]
@@ -220,7 +220,7 @@ def _travel_times(
 
 @compiled
 def _route(links: np.ndarray[Any, Any], times: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """From every crossing to every goal: the direction to leave in, -1 where no way leads."""
+    """Find the first direction from every crossing to every goal; -1 if there is no way."""
     n = len(links)
     routes = np.full((n, n), -1, np.int8)
     reached = np.empty(n, np.int64)
@@ -247,13 +247,13 @@ def _route(links: np.ndarray[Any, Any], times: np.ndarray[Any, Any]) -> np.ndarr
     return routes
 
 
-def _spread_demand(
+def _distribute_demand(
     x: np.ndarray[Any, Any],
     y: np.ndarray[Any, Any],
     reached: np.ndarray[Any, Any],
     chance: np.random.Generator,
 ) -> tuple[np.ndarray[Any, Any], ...]:
-    """Homes everywhere, fewer outside; offices in clumps; places have their hours."""
+    """Distribute demand: homes everywhere, offices in clusters, places by hour."""
     away = (x * x + y * y) / 9_000.0**2
     homes = reached * (0.2 + chance.random(len(x)) ** 2) / (1 + away)
     offices = np.zeros(len(x))

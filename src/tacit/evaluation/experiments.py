@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 
 from tacit.errors import TacitError
 from tacit.evaluation.bands import Band, error_band, ratio_band
-from tacit.evaluation.home import home_specification
+from tacit.evaluation.home import load_home_specification
 from tacit.evaluation.household_runs import HomeRuns
-from tacit.evaluation.methods import METHODS, PPMS, Method, errors_on_presence
+from tacit.evaluation.methods import METHODS, PPMS, Method, measure_errors
 from tacit.evaluation.results_folder import KeptResults
-from tacit.evaluation.synthetic import data_set
-from tacit.evaluation.taxi_areas import taxi_data_set
+from tacit.evaluation.synthetic import draw_data_set
+from tacit.evaluation.taxi_areas import make_taxi_data_set
 from tacit.evaluation.tdrive import ZONE
 from tacit.evaluation.trips import Trips
 from tacit.evaluation.variations import VARIATIONS, Variation
@@ -62,26 +62,26 @@ class Experiment(Protocol):
 
     @property
     def title(self) -> str:
-        """What it is called above tables and figures."""
+        """Its title in tables and figures."""
 
     @property
     def variation(self) -> Variation | None:
-        """What differs besides epsilon, if anything."""
+        """The parameter that is varied besides epsilon, if any."""
 
     @property
     def about(self) -> str:
-        """What a data set is, in a sentence."""
+        """A data set in one sentence."""
 
     def parameters(self) -> dict[str, Any]:
-        """What makes another run of it, as plain data."""
+        """The parameters that identify a run, as plain data."""
 
     def errors(self, number: int) -> Floats:
-        """`[value][epsilon][method]`: the errors on a data set."""
+        """Compute the errors on a data set, `[value][epsilon][method]`."""
 
 
 @dataclass(frozen=True)
 class Synthetic:
-    """Algorithm 2, with the sizes of the paper but for what is varied."""
+    """Algorithm 2, with the sizes of the paper except for a varied parameter."""
 
     name: ClassVar[str] = "synthetic"
     title: ClassVar[str] = "Synthetic data"
@@ -92,32 +92,32 @@ class Synthetic:
 
     @property
     def variation(self) -> Variation | None:
-        """What differs besides epsilon, if anything."""
+        """The parameter that is varied besides epsilon, if any."""
         return None if self.vary is None else VARIATIONS[self.vary]
 
     @property
     def about(self) -> str:
-        """What a data set is, in a sentence."""
-        said = (
+        """A data set in one sentence."""
+        text = (
             "Algorithm 2 of the paper: 20 event types that occur independently at rates uniform in"
             " (0, 1), 1000 windows of history and 1000 others to test on, 3 private patterns and 5"
             " queries, each the AND of 3 event types."
         )
-        return said if self.variation is None else f"{said} Varied: {self.variation.label}."
+        return text if self.variation is None else f"{text} Varied: {self.variation.label}."
 
     def parameters(self) -> dict[str, Any]:
-        """What makes another run of it, as plain data."""
+        """The parameters that identify a run, as plain data."""
         values = None if self.variation is None else list(self.variation.values)
         return _parameters(self) | {"vary": self.vary, "values": values}
 
     def errors(self, number: int) -> Floats:
-        """`[value][epsilon][method]`: the errors on a data set."""
+        """Compute the errors on a data set, `[value][epsilon][method]`."""
         if self.variation is None:
-            sets = [data_set(number)]
+            sets = [draw_data_set(number)]
         else:
             sets = [self.variation.draw(number, value) for value in self.variation.values]
         return np.stack(
-            [errors_on_presence(s.spec, s.history, s.test, self.epsilons, number) for s in sets]
+            [measure_errors(s.spec, s.history, s.test, self.epsilons, number) for s in sets]
         )
 
 
@@ -131,21 +131,21 @@ class Taxi:
     epsilons: tuple[Fraction, ...] = EPSILONS
     seed: int = 0
     reports: pl.DataFrame | None = field(default=None, repr=False)
-    """Those of T-Drive; else trips are generated, others for each data set."""
+    """Reports of T-Drive; without them trips are generated, new ones for each data set."""
     heard: bool = False
-    """Leave out windows in which a taxi was silent."""
+    """Whether to skip windows without a report."""
     taxis: int = 200
     days: int = 4
 
     @property
     def title(self) -> str:
-        """What it is called above tables and figures."""
+        """Its title in tables and figures."""
         source = "generated trips" if self.reports is None else "T-Drive"
         return f"Taxi ({source}{', only windows with reports' if self.heard else ''})"
 
     @property
     def about(self) -> str:
-        """What a data set is, in a sentence."""
+        """A data set in one sentence."""
         if self.reports is None:
             data = (
                 f"Generated trips, not T-Drive: {self.taxis} taxis, {self.days} days, others for"
@@ -157,7 +157,7 @@ class Taxi:
         schedule = (
             "only windows in which a taxi reported (for comparison: a run must not skip others)"
             if self.heard
-            else "every window of the schedule, silent or not"
+            else "every window of the schedule, with or without reports"
         )
         return (
             f"{data}; a grid of 20 x 20 cells whose kinds are drawn for each data set; windows of"
@@ -165,7 +165,7 @@ class Taxi:
         )
 
     def parameters(self) -> dict[str, Any]:
-        """What makes another run of it, as plain data."""
+        """The parameters that identify a run, as plain data."""
         if self.reports is None:
             source: dict[str, Any] = {"source": f"{self.taxis} taxis, {self.days} days, generated"}
         else:
@@ -173,24 +173,24 @@ class Taxi:
         return _parameters(self) | source | {"windows": "heard" if self.heard else "all"}
 
     def errors(self, number: int) -> Floats:
-        """`[value][epsilon][method]`: the errors on a data set."""
+        """Compute the errors on a data set, `[value][epsilon][method]`."""
         reports = self.reports
         if reports is None:
             trips = Trips(taxis=self.taxis, days=self.days, seed=number).table()
             frame = pl.DataFrame(trips)
             reports = frame.with_columns(pl.col("ts").dt.replace_time_zone(ZONE))
-        drawn = taxi_data_set(reports, number)
+        drawn = make_taxi_data_set(reports, number)
         if self.heard:
             heard = drawn.heard()
             history, test = heard.history, heard.test
         else:
             history, test = drawn.history_streams, drawn.test_streams
-        return errors_on_presence(drawn.spec, history, test, self.epsilons, number)[None]
+        return measure_errors(drawn.spec, history, test, self.epsilons, number)[None]
 
 
 @dataclass(frozen=True)
 class Home:
-    """Smart homes through the engine, tuples to answers: ordered patterns, the PPMs alone."""
+    """Smart homes through the whole engine: ordered patterns, only the PPMs."""
 
     name: ClassVar[str] = "home"
     title: ClassVar[str] = "Smart homes"
@@ -203,9 +203,9 @@ class Home:
 
     @property
     def about(self) -> str:
-        """What a data set is, in a sentence."""
-        private = len(home_specification().private)
-        queries = len(home_specification().queries)
+        """A data set in one sentence."""
+        private = len(load_home_specification().private)
+        queries = len(load_home_specification().queries)
         return (
             f"Generated smart homes: {self.homes} homes, {self.days} days, others for each data"
             f" set; {private} private patterns and {queries} queries, some of them ordered;"
@@ -214,14 +214,14 @@ class Home:
         )
 
     def parameters(self) -> dict[str, Any]:
-        """What makes another run of it, as plain data."""
+        """The parameters that identify a run, as plain data."""
         return _parameters(self) | {"homes": self.homes, "days": self.days}
 
     def errors(self, number: int) -> Floats:
-        """`[value][epsilon][method]`: the errors on a data set."""
+        """Compute the errors on a data set, `[value][epsilon][method]`."""
         runs = HomeRuns(self.homes, timedelta(days=self.days), number)
         return np.array(
-            [[[runs.error(m, epsilon) for m in self.methods] for epsilon in self.epsilons]]
+            [[[runs.measure_error(m, epsilon) for m in self.methods] for epsilon in self.epsilons]]
         )
 
 
@@ -234,10 +234,10 @@ class Row:
     band: Band
     datasets: int
     value: float | None = None
-    """Of what is varied."""
+    """The value of the varied parameter."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, fit for JSON."""
+        """Return plain data, fit for JSON."""
         mean, low, high = self.band
         return {
             "method": self.method.name,
@@ -260,31 +260,31 @@ class ExperimentOutcome:
 
     @property
     def datasets(self) -> int:
-        """How many there were."""
+        """The number of data sets."""
         return len(self.errors)
 
     @property
     def values(self) -> tuple[float | None, ...]:
-        """Of what is varied; nothing but None where nothing is."""
+        """The values of the varied parameter; only None if nothing is varied."""
         varied = self.experiment.variation
         return (None,) if varied is None else varied.values
 
     def of(self, method: Method, epsilon: Fraction, value: float | None = None) -> Floats:
-        """The errors of a method on each data set."""
+        """Return the errors of a method on each data set."""
         place = self.experiment.epsilons.index(epsilon)
         column = self.experiment.methods.index(method)
         return np.asarray(self.errors[:, self.values.index(value), place, column])
 
     def band(self, method: Method, epsilon: Fraction, value: float | None = None) -> Band:
-        """The mean error of a method."""
+        """Return the mean error of a method."""
         return error_band(self.of(method, epsilon, value))
 
     def ratio(self, method: Method, other: Method, epsilon: Fraction) -> Band | None:
-        """How a method's mean error compares with another's, on the same data sets."""
+        """Compare a method's mean error with another's, on the same data sets."""
         return ratio_band(self.of(method, epsilon), self.of(other, epsilon))
 
     def rows(self) -> list[Row]:
-        """For each method, value and epsilon."""
+        """Return a row for each method, value and epsilon."""
         return [
             Row(method, epsilon, self.band(method, epsilon, value), self.datasets, value)
             for method in self.experiment.methods
@@ -293,7 +293,7 @@ class ExperimentOutcome:
         ]
 
     def to_list(self) -> list[dict[str, Any]]:
-        """The rows as plain data, fit for JSON, each with what is varied, if anything is."""
+        """Return the rows as plain data, fit for JSON, with the varied parameter, if any."""
         varied = self.experiment.variation
         return [
             row.to_dict() | ({} if varied is None else {"vary": varied.name, "value": row.value})
@@ -311,21 +311,21 @@ def perform(
 ) -> ExperimentOutcome:
     """Run an experiment on data sets, one per core at a time, and store results as they come.
 
-    `progress` is called with the number of data sets that are done.
+    `progress` is called with the number of finished data sets.
     """
     numbers = [experiment.seed * _SEEDS + n for n in range(datasets)]
     left = [number for number in numbers if number not in kept.done]
     if progress is not None:
         progress(datasets - len(left))
-    for number, errors in _worked(experiment, left, processes or cores()):
-        kept.keep(number, errors)
+    for number, errors in _run_processes(experiment, left, processes or count_cores()):
+        kept.store(number, errors)
         if progress is not None:
             progress(sum(number in kept.done for number in numbers))
     return ExperimentOutcome(experiment, np.stack([kept.done[number] for number in numbers]))
 
 
-def kept_results(experiment: Experiment, folder: Path | None, datasets: int) -> KeptResults:
-    """What a folder holds of this experiment; refused if that is of another one."""
+def open_results(experiment: Experiment, folder: Path | None, datasets: int) -> KeptResults:
+    """Open the results in a folder; refuse those of another experiment."""
     varied = experiment.variation
     shape = (
         1 if varied is None else len(varied.values),
@@ -335,22 +335,22 @@ def kept_results(experiment: Experiment, folder: Path | None, datasets: int) -> 
     return KeptResults(folder, experiment.parameters() | {"datasets": datasets}, shape)
 
 
-def cores() -> int:
-    """How many processors this process may use."""
+def count_cores() -> int:
+    """Return how many processors this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
-def _worked(
+def _run_processes(
     experiment: Experiment, numbers: Sequence[int], processes: int
 ) -> Iterator[tuple[int, Floats]]:
-    """The errors on data sets, in the order in which they are done."""
+    """Yield the errors on data sets, in the order in which they finish."""
     workers = min(processes, len(numbers))
     if workers <= 1:
         yield from ((number, experiment.errors(number)) for number in numbers)
         return
-    pool = ProcessPoolExecutor(workers, get_context("spawn"), _begin, (experiment,))
+    pool = ProcessPoolExecutor(workers, get_context("spawn"), _start_process, (experiment,))
     try:
         futures = {pool.submit(_errors, number): number for number in numbers}
         for future in as_completed(futures):
@@ -367,7 +367,7 @@ def _worked(
 _ours: Experiment | None = None
 
 
-def _begin(experiment: Experiment) -> None:
+def _start_process(experiment: Experiment) -> None:
     """Set up a worker process. Interrupts are handled by the first process."""
     global _ours
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -375,7 +375,7 @@ def _begin(experiment: Experiment) -> None:
 
 
 def _errors(number: int) -> Floats:
-    assert _ours is not None, "the process was begun"
+    assert _ours is not None, "the process was started"
     return _ours.errors(number)
 
 
@@ -389,7 +389,7 @@ def _parameters(experiment: Experiment) -> dict[str, Any]:
 
 
 def _fingerprint(reports: pl.DataFrame) -> str:
-    """A digest that identifies reports without containing any of them."""
+    """Hash reports, to identify them without storing them."""
     digest = hashlib.sha256()
     for name in ("taxi_id", "ts", "lon", "lat"):
         column = reports[name]

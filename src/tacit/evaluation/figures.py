@@ -28,7 +28,7 @@ _REMARKS: Final = {"prior alone": " (epsilon 0)", "suppression": " (no epsilon)"
 _INK: Final = "#333333"
 _GREY: Final = "#8a8a8a"
 _SAME: Final = 0.006
-"""Lines closer than this share of the axis everywhere share a label."""
+"""Lines that are everywhere closer than this share of the axis have one label."""
 LOSS: Final = "MRE: relative loss of quality Q"
 TITLES: Final = {
     "literal": "literal decoding: noisy events count as true",
@@ -86,7 +86,7 @@ def save(outcome: ExperimentOutcome, path: str | PathLike[str]) -> None:
 
 
 def figure(outcome: ExperimentOutcome) -> Figure:
-    """The figure as a matplotlib object, to process further."""
+    """Draw the figure as a matplotlib object, to process further."""
     from matplotlib.figure import Figure
 
     varied = outcome.experiment.variation is not None
@@ -113,12 +113,12 @@ def figure(outcome: ExperimentOutcome) -> Figure:
 
 def _heading(outcome: ExperimentOutcome) -> str:
     sets = "1 data set" if outcome.datasets == 1 else f"{outcome.datasets:,} data sets"
-    said = f"{outcome.experiment.title}: mean over {sets}, 95 % confidence bands"
-    return f"{said}, seed {outcome.experiment.seed}"
+    text = f"{outcome.experiment.title}: mean over {sets}, 95 % confidence bands"
+    return f"{text}, seed {outcome.experiment.seed}"
 
 
 def _epsilon_panels(outcome: ExperimentOutcome) -> list[tuple[str, list[_Line]]]:
-    """A panel for each decoding."""
+    """Return a panel for each decoding."""
 
     def lines(decode: Decode) -> list[_Line]:
         return [
@@ -131,7 +131,7 @@ def _epsilon_panels(outcome: ExperimentOutcome) -> list[tuple[str, list[_Line]]]
 
 
 def _varied_panels(outcome: ExperimentOutcome) -> list[tuple[str, list[_Line]]]:
-    """A panel for each epsilon."""
+    """Return a panel for each epsilon."""
     return [
         (
             f"epsilon {format_epsilon(epsilon)} (one subject, one private pattern, one window)",
@@ -175,7 +175,7 @@ def _draw(axes: Axes, lines: Sequence[_Line]) -> None:
             style = {"linestyle": stroke, "linewidth": 1.1, "zorder": 2}
         axes.plot(line.places, line.means, color=line.colour, **style)
     # Lines that coincide have one band; several would add up to a darker one.
-    for line, _ in _together(lines, axes.get_ylim()[1]):
+    for line, _ in _group_lines(lines, axes.get_ylim()[1]):
         axes.fill_between(
             line.places, line.lows, line.highs, color=line.colour, alpha=0.13, linewidth=0,
             zorder=1,
@@ -184,7 +184,7 @@ def _draw(axes: Axes, lines: Sequence[_Line]) -> None:
 
 def _name(axes: Axes, lines: Sequence[_Line], top: float) -> None:
     """Label each line at its end; labels that would overlap are moved apart."""
-    named = sorted(_together(lines, top), key=lambda pair: -_end(pair[0]))
+    named = sorted(_group_lines(lines, top), key=lambda pair: -_end(pair[0]))
     heights = _spread([(_end(line), 1 + label.count("\n")) for line, label in named], top)
     last = max(place for line in lines for place in line.places)
     for (line, label), height in zip(named, heights, strict=True):
@@ -205,8 +205,8 @@ def _end(line: _Line) -> float:
     return line.means[-1]
 
 
-def _together(lines: Sequence[_Line], top: float) -> list[tuple[_Line, str]]:
-    """Lines with their labels; baselines that nearly coincide share one label."""
+def _group_lines(lines: Sequence[_Line], top: float) -> list[tuple[_Line, str]]:
+    """Group lines by label; baselines that nearly coincide share one label."""
     groups: list[list[_Line]] = []
     for line in lines:
         for group in groups:
@@ -217,10 +217,10 @@ def _together(lines: Sequence[_Line], top: float) -> list[tuple[_Line, str]]:
                 break
         else:
             groups.append([line])
-    return [(group[0], _wrapped(", ".join(line.label for line in group))) for group in groups]
+    return [(group[0], _wrap(", ".join(line.label for line in group))) for group in groups]
 
 
-def _wrapped(label: str) -> str:
+def _wrap(label: str) -> str:
     return fill(label, 24, break_on_hyphens=False)
 
 
@@ -229,7 +229,7 @@ _STEP: Final = 0.042
 
 
 def _spread(wanted: Sequence[tuple[float, int]], top: float) -> list[float]:
-    """Heights near the wanted ones, from the highest to the lowest, with room for the text."""
+    """Choose heights near the given ones, from the highest to the lowest, without overlap."""
     sizes = [lines * _STEP * top for _, lines in wanted]
     heights: list[float] = []
     for number, ((want, _), size) in enumerate(zip(wanted, sizes, strict=True)):

@@ -1,8 +1,8 @@
-"""A smart home, generated: motion, doors, appliances and a meter, day by day, for many homes.
+"""Generate data of smart homes: motion, doors, appliances and a meter, for many homes.
 
-Everything is invented. Each home has one person with habits of their own (when they rise and
-go to bed, medicine, tea, nights that are broken or not); most are retired, some work on week
-days, and now and then somebody is away or ill. `home.yaml` says what is private and asked.
+Everything is fictional. Each home has one person with their own habits (times of getting up and
+going to bed, medicine, tea, interrupted nights). Most are retired, some work on week days, and
+sometimes somebody is away or ill. `home.yaml` has the private patterns and the queries.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ _LASTS: Final = {
     "stove": 1500.0,
     "tv": 5400.0,
 }
-"""About how many seconds pass until it is shut or switched off again."""
+"""The approximate seconds until it is closed or switched off again."""
 
 
-def home_specification() -> Specification:
-    """The specification of `home.yaml`."""
+def load_home_specification() -> Specification:
+    """Load the specification of `home.yaml`."""
     return loads(files("tacit.evaluation").joinpath("home.yaml").read_text("utf-8"), "home.yaml")
 
 
 @dataclass(frozen=True, slots=True)
 class Homes:
-    """What the sensors of homes report; the same for the same numbers.
+    """Generates the sensor reports of homes; the same for the same parameters.
 
     Clocks show the homes' own time, labelled UTC; times are whole seconds.
 
@@ -63,10 +63,10 @@ class Homes:
             raise ValueError("start must be a midnight in UTC")
 
     def tables(self) -> dict[str, pa.Table]:
-        """The tuples of each stream in `home.yaml`, in order of time."""
+        """Generate the tuples of each stream in `home.yaml`, in order of time."""
         random = np.random.default_rng([self.seed, 4])
-        people = Habits.drawn(self.homes, random)
-        days = Days.lived(people, self.days, self.start.timestamp(), random)
+        people = Habits.draw(self.homes, random)
+        days = Days.simulate(people, self.days, self.start.timestamp(), random)
         diary = _SensorLog(random)
         for part in (_nights, _mornings, _medicine, _chores, _meals, _evenings, _outings):
             part(days, diary)
@@ -78,13 +78,13 @@ class Homes:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """What a sensor reports next in an activity."""
+    """The next sensor report of an activity."""
 
     stream: str
     what: str
     on: bool = True
     after: tuple[float, float] = (5, 20)
-    """Seconds since the step before, between these."""
+    """The least and most seconds since the previous step."""
     chance: float = 1.0
 
 
@@ -110,7 +110,7 @@ class _SensorLog:
         }
 
     def follow(self, homes: Numbers, times: Floats, *steps: _Step) -> Floats:
-        """Activities that begin at these times; when they end."""
+        """Add activities that start at these times; return when they end."""
         for step in steps:
             times = times + self.random.uniform(*step.after, len(times))
             done = self.random.random(len(times)) < step.chance
@@ -122,7 +122,7 @@ class _SensorLog:
         return times
 
     def table(self, stream: str, begin: float, end: float) -> pa.Table:
-        """What was seen in a stream between these times, in order of time."""
+        """Return the reports of a stream between these times, in order of time."""
         seen = self._seen[stream]
         homes = np.concatenate([part[2] for part in seen])
         times = np.floor(np.concatenate([part[3] for part in seen]))
@@ -145,10 +145,10 @@ def _subjects_and_times(homes: Numbers, times: Floats) -> dict[str, pa.Array]:
     }
 
 
-def _now_and_then(
+def _draw_times(
     days: Days, diary: _SensorLog, rate: Floats | float
 ) -> tuple[Numbers, Numbers, Floats]:
-    """Random times at which people are at home and awake, so many a day: day, home and time."""
+    """Draw random times at which people are at home and awake: day, home and time."""
     counts = diary.random.poisson(np.broadcast_to(rate, len(days.home)))
     which = np.repeat(np.arange(len(days.home)), counts)
     rises, rests = days.rises[which], days.rests[which]
@@ -160,14 +160,14 @@ def _now_and_then(
 def _at(
     days: Days, diary: _SensorLog, times: Floats, chance: Floats | float
 ) -> tuple[Numbers, Floats]:
-    """The homes in which somebody does what is due at each day's time, and the times."""
+    """Select the homes in which an activity takes place at each day's time, and the times."""
     due = diary.random.random(len(times)) < chance
     due &= days.at_home(np.arange(len(times)), times)
     return days.home[due], times[due]
 
 
 def _nights(days: Days, diary: _SensorLog) -> None:
-    """To the bathroom and back to bed, after each day and before the first."""
+    """Add visits to the bathroom at night."""
     first = np.flatnonzero(np.diff(days.home, prepend=-1))
     nights = np.concatenate([np.arange(len(days.home)), first])
     begins = np.concatenate([days.rests, days.rests[first] - DAY])
@@ -213,7 +213,7 @@ def _mornings(days: Days, diary: _SensorLog) -> None:
 
 
 def _medicine(days: Days, diary: _SensorLog) -> None:
-    """Doses, some of them put away before the water is drawn; and other things from there."""
+    """Add doses of medicine, some of them not taken, and other uses of the cabinet."""
     people, random = days.people, diary.random
     count = len(days.home)
     morning = days.rises + HOUR * random.uniform(0.4, 0.8, count)
@@ -226,13 +226,13 @@ def _medicine(days: Days, diary: _SensorLog) -> None:
         drawn = _runs("tap", 10, 40, 0.97)
         diary.follow(homes[~tidy], begun[~tidy], _motion("kitchen"), opened, drawn, usually_closed)
         diary.follow(homes[tidy], begun[tidy], _motion("kitchen"), opened, closed, drawn)
-    _, homes, times = _now_and_then(days, diary, 0.5)
+    _, homes, times = _draw_times(days, diary, 0.5)
     diary.follow(homes, times, _motion("kitchen"), opened, usually_closed)
 
 
 def _chores(days: Days, diary: _SensorLog) -> None:
-    """Minor activities during the day."""
-    _, homes, times = _now_and_then(days, diary, days.people.teas)
+    """Add minor activities during the day."""
+    _, homes, times = _draw_times(days, diary, days.people.teas)
     diary.follow(
         homes,
         times,
@@ -242,13 +242,13 @@ def _chores(days: Days, diary: _SensorLog) -> None:
         _motion("kitchen", 120, 300, chance=0.9),
         _motion("living", 10, 120, chance=0.8),
     )
-    _, homes, times = _now_and_then(days, diary, 4.0)
+    _, homes, times = _draw_times(days, diary, 4.0)
     diary.follow(homes, times, _motion("hall"), _motion("bathroom"), _runs("toilet", 60, 300, 0.85))
-    _, homes, times = _now_and_then(days, diary, 12.0)
+    _, homes, times = _draw_times(days, diary, 12.0)
     diary.follow(
         homes, times, _motion("living"), *(_motion("living", 60, 900, chance=0.7) for _ in range(4))
     )
-    _, homes, times = _now_and_then(days, diary, 2.0)
+    _, homes, times = _draw_times(days, diary, 2.0)
     diary.follow(
         homes, times, _motion("kitchen"), _runs("tap", 10, 90), _motion("kitchen", 30, 300)
     )
@@ -273,7 +273,7 @@ def _meals(days: Days, diary: _SensorLog) -> None:
 
 
 def _evenings(days: Days, diary: _SensorLog) -> None:
-    """Television, then to bed."""
+    """Add television, then going to bed."""
     length = HOUR * diary.random.uniform(0.8, 3.0, len(days.home))
     homes, times = _at(days, diary, days.rests - length, 0.8)
     diary.follow(
@@ -295,7 +295,7 @@ def _evenings(days: Days, diary: _SensorLog) -> None:
 
 
 def _outings(days: Days, diary: _SensorLog) -> None:
-    """Out of the door and in again."""
+    """Add leaving the home and coming back."""
     out = np.isfinite(days.leaves) & ~days.away
     homes = days.home[out]
     diary.follow(homes, days.leaves[out] - 60, _motion("hall"), _opens("front"))
@@ -309,15 +309,15 @@ def _outings(days: Days, diary: _SensorLog) -> None:
     )
 
 
-def _read_meters(told: Homes, days: Days, random: np.random.Generator) -> pa.Table:
-    """Four readings an hour of each home."""
-    readings = int(told.days * DAY / _METER)
-    phase: Floats = np.floor(random.uniform(0, _METER, told.homes))
-    idle = random.uniform(60, 180, told.homes)
-    times = told.start.timestamp() + np.arange(readings)[:, None] * _METER + phase
-    homes = np.broadcast_to(np.arange(told.homes), times.shape).ravel()
+def _read_meters(generated: Homes, days: Days, random: np.random.Generator) -> pa.Table:
+    """Generate four readings per hour and home."""
+    readings = int(generated.days * DAY / _METER)
+    phase: Floats = np.floor(random.uniform(0, _METER, generated.homes))
+    idle = random.uniform(60, 180, generated.homes)
+    times = generated.start.timestamp() + np.arange(readings)[:, None] * _METER + phase
+    homes = np.broadcast_to(np.arange(generated.homes), times.shape).ravel()
     day = (np.arange(readings) * _METER // DAY).astype(np.int64)[:, None]
-    which = (np.arange(told.homes) * told.days + day).ravel()
+    which = (np.arange(generated.homes) * generated.days + day).ravel()
     times = times.ravel()
     order = np.lexsort((homes, times))
     used = 150 * days.at_home(which, times) * random.gamma(2.0, 0.5, len(times))

@@ -1,4 +1,4 @@
-"""The people in the generated homes: their habits, and the course of each day."""
+"""Generate the people in the homes: their habits, and their days."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ class Habits:
     """Hours of the day."""
     rests: Floats
     regular: Floats
-    """Hours by which days differ from each other."""
+    """The variation between days, in hours."""
     takes: Truths
     """Medicine in the morning."""
     takes_late: Truths
-    """Medicine in the evening too."""
+    """Medicine also in the evening."""
     faithful: Floats
-    """How likely a dose is taken."""
+    """The probability of taking a dose."""
     wakeful: Floats
-    """Visits to the bathroom in a night."""
+    """Visits to the bathroom per night."""
     teas: Floats
-    """In a day."""
+    """Per day."""
 
     @classmethod
-    def drawn(cls, homes: int, random: np.random.Generator) -> Habits:
-        """One person for each home."""
+    def draw(cls, homes: int, random: np.random.Generator) -> Habits:
+        """Draw one person for each home."""
         takes = random.random(homes) < 0.7
         return cls(
             works=random.random(homes) < 0.25,
@@ -62,7 +62,7 @@ class Days:
     rises: Floats
     rests: Floats
     leaves: Floats
-    """When the person goes out; infinite on a day at home."""
+    """The time of leaving; infinite on a day at home."""
     returns: Floats
     away: Truths
     ill: Truths
@@ -70,8 +70,8 @@ class Days:
     """The habits of the day's person."""
 
     @classmethod
-    def lived(cls, people: Habits, days: int, begin: float, random: np.random.Generator) -> Days:
-        """So many days of each, from this midnight on."""
+    def simulate(cls, people: Habits, days: int, begin: float, random: np.random.Generator) -> Days:
+        """Simulate days of each person, from the midnight `begin` on."""
         homes = len(people.works)
         home = np.repeat(np.arange(homes), days)
         day = np.tile(np.arange(days), homes)
@@ -97,7 +97,7 @@ class Days:
         return cls(home, rises, midnight + HOUR * rests, leaves, returns, away, ill, person)
 
     def at_home(self, days: Numbers, times: Floats) -> Truths:
-        """Who is at home and up at these times of these days."""
+        """Return whether the person is at home and awake at these times of these days."""
         out = (times >= self.leaves[days]) & (times < self.returns[days])
         up = (times >= self.rises[days]) & (times < self.rests[days])
         return up & ~out & ~self.away[days] & ~self.ill[days]

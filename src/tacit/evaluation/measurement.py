@@ -1,4 +1,4 @@
-"""The quality of a plan on windows of presence bits, measured with the engine's own release."""
+"""Measure the quality of a plan on windows of presence bits, with the engine's own release."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from tacit.windows.panes import ClosedPanes
 Presence = NDArray[np.bool_]
 
 
-def as_closed(presence: Presence) -> ClosedPanes:
-    """Windows `[window][event type]` as one window of as many subjects."""
+def to_closed_panes(presence: Presence) -> ClosedPanes:
+    """Convert windows `[window][event type]` to one window of as many subjects."""
     rows, types = presence.shape
     width = -(-types // 64)
     padded = np.zeros((rows, 64 * width), np.bool_)
@@ -37,10 +37,10 @@ def as_closed(presence: Presence) -> ClosedPanes:
     return ClosedPanes(0, words.reshape(1, rows, width), np.empty(0, np.int64), nothing)
 
 
-def statistics_of(spec: Specification, presence: Presence) -> list[Statistics]:
-    """What a history of presence says; all its windows are of subjects that no one names."""
+def compute_statistics(spec: Specification, presence: Presence) -> list[Statistics]:
+    """Compute the statistics of a history of presence, for subjects that no pattern names."""
     evaluator = HistorySurvey(spec, literal=False)
-    closed = as_closed(presence)
+    closed = to_closed_panes(presence)
     policies = np.zeros(len(presence), np.int32)
     bits, _ = evaluator.answer(closed, {}, policies)
     since = np.full(len(presence), NONE, np.int64)
@@ -49,25 +49,25 @@ def statistics_of(spec: Specification, presence: Presence) -> list[Statistics]:
     return evaluator.statistics()
 
 
-def true_bits(spec: Specification, presence: Presence) -> NDArray[np.uint64]:
-    """The true answers `[query][word]`."""
+def compute_true_bits(spec: Specification, presence: Presence) -> NDArray[np.uint64]:
+    """Compute the true answers `[query][word]`."""
     queries = compile_queries(spec, tuple(spec.query_patterns.values()))
-    bits: NDArray[np.uint64] = queries.answer(as_closed(presence), {})[0]
+    bits: NDArray[np.uint64] = queries.answer(to_closed_panes(presence), {})[0]
     return bits
 
 
-def measured(plan: Plan, presence: Presence, noise: Noise) -> Confusion[NDArray[np.float64]]:
-    """What a protected run does on these windows, for each query."""
+def measure(plan: Plan, presence: Presence, noise: Noise) -> Confusion[NDArray[np.float64]]:
+    """Run a plan on these windows, and count errors for each query."""
     release = Release(plan.spec, plan.mechanisms, noise)
     policies = np.zeros(len(presence), np.int32)
-    found = release.answer(as_closed(presence), {}, policies)[0][0]
-    return compared(true_bits(plan.spec, presence), found, len(presence))
+    found = release.answer(to_closed_panes(presence), {}, policies)[0][0]
+    return compare(compute_true_bits(plan.spec, presence), found, len(presence))
 
 
-def compared(
+def compare(
     true: NDArray[np.uint64], found: NDArray[np.uint64], windows: int
 ) -> Confusion[NDArray[np.float64]]:
-    """Counts for each query from two sets of bits `[query][word]`."""
+    """Count errors for each query from two sets of bits `[query][word]`."""
     full = np.zeros(-(-windows // 64) * 64, np.bool_)
     full[:windows] = True
     lanes = np.packbits(full, bitorder="little").view("<u8").astype(np.uint64)
@@ -78,6 +78,6 @@ def compared(
     return Confusion(count(true & found), count(~true & found), count(true & ~found))
 
 
-def mre(confusion: Confusion[NDArray[np.float64]], alphas: Sequence[float]) -> float:
-    """The relative error of the micro average of quality; true answers have quality 1."""
+def compute_mre(confusion: Confusion[NDArray[np.float64]], alphas: Sequence[float]) -> float:
+    """Compute the relative error of the micro average of quality; true answers have 1."""
     return confusion.total().mre(micro_alpha(alphas))

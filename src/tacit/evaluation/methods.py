@@ -1,4 +1,4 @@
-"""All methods that are compared: the three PPMs and every baseline, each in both decodings."""
+"""The methods to compare: the three PPMs and every baseline, each in both decodings."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from tacit.evaluation import measurement
 from tacit.evaluation.baselines import BASELINES, Setting
-from tacit.evaluation.baselines import measured as measured_baseline
-from tacit.evaluation.measurement import mre, statistics_of
+from tacit.evaluation.baselines import measure as measure_baseline
+from tacit.evaluation.measurement import compute_mre, compute_statistics
 from tacit.evaluation.synthetic import LARGEST_EPSILON, Presence
 from tacit.planning.planner import make_plan
 from tacit.privacy.evidence import Decode
@@ -44,21 +44,21 @@ WITHOUT_EPSILON: Final = frozenset(one.name for one in BASELINES if not one.uses
 """Baselines that are the same for every epsilon."""
 
 
-def errors_on_presence(
+def measure_errors(
     spec: Specification,
     history: Presence,
     test: Presence,
     epsilons: Sequence[Fraction],
     seed: int,
 ) -> Floats:
-    """`[epsilon][method]`: the MRE of every method on one data set.
+    """Measure the MRE of every method on one data set, `[epsilon][method]`.
 
     Windows are `[window][event type]` of one subject, or `[subject][window][event type]`. Every
     private pattern of the specification has the largest epsilon. Every method draws its noise
     from the same seed.
     """
     types = history.shape[-1]
-    statistics = statistics_of(spec, history.reshape(-1, types))
+    statistics = compute_statistics(spec, history.reshape(-1, types))
     windows = test.reshape(-1, types)
     setting = Setting.of(spec, history)
     alphas = [query.alpha for query in spec.queries]
@@ -68,12 +68,12 @@ def errors_on_presence(
         for method in PPMS:
             share = epsilon / Fraction(LARGEST_EPSILON)
             plan = make_plan(spec, statistics, method.name, method.decode, share)
-            counts = measurement.measured(plan, windows, Noise(SeededSource(seed)))
-            found[method] = mre(counts, alphas)
+            counts = measurement.measure(plan, windows, Noise(SeededSource(seed)))
+            found[method] = compute_mre(counts, alphas)
         for baseline in BASELINES:
             random = np.random.default_rng([seed, 6])
-            both = measured_baseline(baseline, setting, test, epsilon, random)
+            both = measure_baseline(baseline, setting, test, epsilon, random)
             for decode, counted in both.items():
-                found[Method(baseline.name, decode)] = mre(counted, alphas)
+                found[Method(baseline.name, decode)] = compute_mre(counted, alphas)
         errors[place] = [found[method] for method in METHODS]
     return errors

@@ -1,4 +1,4 @@
-"""How lines of mechanisms look in figures: by their place in the list of mechanisms."""
+"""The line styles of mechanisms in figures, by their place in the list of mechanisms."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _STYLES: Final = (
 
 
 def mechanism_style(name: str) -> LineStyle | None:
-    """The style of a mechanism; None for anything else.
+    """Return the style of a mechanism; None for anything else.
 
     >>> mechanism_style("optimal").colour
     '#009E73'

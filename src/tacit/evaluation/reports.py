@@ -1,4 +1,4 @@
-"""The results of an experiment, as a table and as a short report in Markdown."""
+"""Format the results of an experiment as a table and as a short report in Markdown."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tacit.quantities import count
 UNIT: Final = "Every epsilon is for one subject, one private pattern and one window."
 CONVENTIONS: Final = (
     "MRE = (Q of true answers - Q) / Q of true answers, and true answers have Q = 1. Q = alpha *"
-    " precision + (1 - alpha) * recall, alpha 0.5 unless it is varied. Precision is 1 where nothing"
-    " is claimed and nothing is there, 0 where something is there and nothing is claimed; recall is"
-    " 1 where nothing is there. Micro average: counts are added up over all queries, subjects and"
-    " windows of a data set first. A row is the mean over data sets; its band holds the true mean"
-    " with 95 % confidence (Student's t). All methods see the same data sets, and ratios are of"
-    " means, with bands from the paired differences. Plans and decoders are made from history"
-    " windows, errors are counted on other windows."
+    " precision + (1 - alpha) * recall, alpha 0.5 unless it is varied. Precision is 1 if nothing"
+    " is claimed and nothing is there, and 0 if something is there and nothing is claimed; recall"
+    " is 1 if nothing is there. Micro average: counts are first added up over all queries, subjects"
+    " and windows of a data set. A row is the mean over data sets; its band contains the true mean"
+    " with 95 % confidence (Student's t). All methods use the same data sets. Ratios are of means,"
+    " with bands from the paired differences. Plans and decoders are made from history windows, and"
+    " errors are counted on other windows."
 )
 BASELINES: Final = (
     "Baselines are calibrated so that they give the same guarantee as the PPMs: epsilon for one"
@@ -33,8 +33,8 @@ BASELINES: Final = (
 _OPTIMAL: Final = Method("optimal", "posterior")
 
 
-def as_csv(outcome: ExperimentOutcome) -> str:
-    """The rows as CSV."""
+def to_csv(outcome: ExperimentOutcome) -> str:
+    """Format the rows as CSV."""
     rows = outcome.to_list()
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
@@ -43,8 +43,8 @@ def as_csv(outcome: ExperimentOutcome) -> str:
     return text.getvalue()
 
 
-def table(outcome: ExperimentOutcome) -> list[tuple[str, ...]]:
-    """A head, then for each method its mean error at each epsilon, or for each value."""
+def make_table(outcome: ExperimentOutcome) -> list[tuple[str, ...]]:
+    """Return a header, then for each method its mean error at each epsilon, or for each value."""
     experiment, varied = outcome.experiment, outcome.experiment.variation
     if varied is None:
         columns = [(epsilon, None) for epsilon in experiment.epsilons]
@@ -78,8 +78,8 @@ def _means(
     return [f"{outcome.band(method, epsilon, value).mean:.3f}" for epsilon, value in columns]
 
 
-def ratios(outcome: ExperimentOutcome) -> list[tuple[str, ...]]:
-    """A head, then how optimal's error compares with others' at each epsilon, paired."""
+def make_ratios(outcome: ExperimentOutcome) -> list[tuple[str, ...]]:
+    """Return a header, then optimal's error compared with the others' at each epsilon."""
     experiment = outcome.experiment
     head = ("optimal against", *(format_epsilon(epsilon) for epsilon in experiment.epsilons))
     others = [method for method in PPMS if method != _OPTIMAL]
@@ -98,15 +98,15 @@ def _shown(ratio: Band | None) -> str:
     return f"{ratio.mean:.2f} ({ratio.low:.2f}-{ratio.high:.2f})"
 
 
-def markdown(rows: Sequence[Sequence[str]]) -> str:
-    """Rows as a table in Markdown; the first is its head."""
+def format_markdown(rows: Sequence[Sequence[str]]) -> str:
+    """Format rows as a table in Markdown; the first is its header."""
     head, *body = rows
     lines = [head, ["---"] * len(head), *body]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def report(outcome: ExperimentOutcome, command: str) -> str:
-    """The experiment, its results, and how to read them."""
+def format_report(outcome: ExperimentOutcome, command: str) -> str:
+    """Format a report: the experiment, its results, and how to read them."""
     experiment, varied = outcome.experiment, outcome.experiment.variation
     title = f"# {experiment.title}: error against "
     parts = [
@@ -116,14 +116,14 @@ def report(outcome: ExperimentOutcome, command: str) -> str:
         "![The mean error of every method](figure.svg)",
         "## Mean MRE of Q",
         "Columns are epsilons." if varied is None else f"Columns are: {varied.label}.",
-        markdown(table(outcome)),
+        format_markdown(make_table(outcome)),
     ]
     if varied is None:
         parts += [
             "## Optimal against the others",
             "Mean error of `optimal` (posterior) as a share of another's, with its band. Below 1,"
             " `optimal` is better.",
-            markdown(ratios(outcome)),
+            format_markdown(make_ratios(outcome)),
         ]
     parts += ["## Conventions", CONVENTIONS]
     if len(experiment.methods) > len(PPMS):

@@ -1,4 +1,4 @@
-"""Results that are stored as they come, so that an interrupted experiment can resume."""
+"""Store results as they come, so that an interrupted experiment can resume."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ RESULTS: Final = "results.jsonl"
 
 
 class KeptResults:
-    """The results of data sets, in a folder; or in memory alone, without one.
+    """The results of data sets, in a folder or, without one, in memory.
 
-    A folder belongs to one run: what was kept there must come from the same parameters.
+    A folder belongs to one run: its results must come from the same parameters.
     """
 
     def __init__(
@@ -31,22 +31,22 @@ class KeptResults:
         self._shape = shape
         if folder is None:
             return
-        # What is compared later is what can be read again.
-        told = json.loads(json.dumps(parameters))
+        # Compared later in the form in which it is read again.
+        parameters = json.loads(json.dumps(parameters))
         try:
             folder.mkdir(parents=True, exist_ok=True)
             if (folder / PARAMETERS).exists():
-                _check_same(folder, told)
+                _check_same(folder, parameters)
                 self._read(folder / RESULTS)
             else:
                 (folder / RESULTS).write_text("", "utf-8")
-                text = json.dumps({"format": FORMAT, "parameters": told}, indent=2)
+                text = json.dumps({"format": FORMAT, "parameters": parameters}, indent=2)
                 (folder / PARAMETERS).write_text(text + "\n", "utf-8")
         except OSError as error:
-            raise _unwritten(folder, error) from error
+            raise _explain_error(folder, error) from error
 
-    def keep(self, number: int, errors: NDArray[np.float64]) -> None:
-        """Keep the results of a data set."""
+    def store(self, number: int, errors: NDArray[np.float64]) -> None:
+        """Store the results of a data set."""
         self.done[number] = errors
         if self._folder is None:
             return
@@ -55,10 +55,10 @@ class KeptResults:
             with (self._folder / RESULTS).open("a", encoding="utf-8") as file:
                 file.write(line + "\n")
         except OSError as error:
-            raise _unwritten(self._folder, error) from error
+            raise _explain_error(self._folder, error) from error
 
     def _read(self, path: Path) -> None:
-        """Read stored results. An incomplete line is ignored, and its data set is done again."""
+        """Read stored results. An incomplete line is ignored, and its data set is repeated."""
         text = path.read_text("utf-8") if path.exists() else ""
         for line in text.splitlines():
             try:
@@ -73,8 +73,8 @@ class KeptResults:
                 file.write("\n")
 
 
-def _check_same(folder: Path, told: Mapping[str, Any]) -> None:
-    """Refuse what was kept for other parameters, and name the difference."""
+def _check_same(folder: Path, parameters: Mapping[str, Any]) -> None:
+    """Refuse results of other parameters, and name the difference."""
     try:
         plain = json.loads((folder / PARAMETERS).read_text("utf-8"))
         kept = plain["parameters"]
@@ -83,27 +83,27 @@ def _check_same(folder: Path, told: Mapping[str, Any]) -> None:
         known = False
     if not known:
         raise StateError(
-            f"{folder / PARAMETERS} is damaged or of another version; choose another folder"
+            f"{folder / PARAMETERS} is damaged or from another version; choose another folder"
         )
-    names = [*told, *(name for name in kept if name not in told)]
+    names = [*parameters, *(name for name in kept if name not in parameters)]
     differing = [
-        f"{name} was {_shown(kept.get(name))} and is {_shown(told.get(name))} now"
+        f"{name} was {_format_value(kept.get(name))}, now {_format_value(parameters.get(name))}"
         for name in names
-        if kept.get(name) != told.get(name)
+        if kept.get(name) != parameters.get(name)
     ]
     if differing:
         raise StateError(
-            f"{folder} holds a run with other parameters: {'; '.join(differing)}. "
-            "Choose another folder, or the same parameters to go on with it"
+            f"{folder} has a run with other parameters: {'; '.join(differing)}. "
+            "Choose another folder, or use the same parameters to continue"
         )
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value))
-    return "not told" if value is None else str(value)
+    return "not given" if value is None else str(value)
 
 
-def _unwritten(folder: Path, error: OSError) -> SinkError:
+def _explain_error(folder: Path, error: OSError) -> SinkError:
     why = error.strerror or type(error).__name__
     return SinkError(f"{folder} cannot be written: {why}; choose another place")

@@ -1,7 +1,7 @@
-"""Algorithm 2 of the paper: windows of events that occur independently, and patterns of three.
+"""Algorithm 2 of the paper: windows of independent events, and patterns of three events.
 
-Its loops never advance as printed; the obvious ones are meant. A data set in whose history or
-test windows no target pattern is true is drawn again.
+Its loops never advance as printed; this is the obvious correction. A data set is drawn again if no
+target pattern is true in its history or test windows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LARGEST_EPSILON: Final = Decimal(10)
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The sizes of a data set; by default those of the paper."""
+    """The sizes of a data set; the defaults are those of the paper."""
 
     types: int = 20
     windows: int = 1000
@@ -47,10 +47,10 @@ class DataSet:
     test: Presence
 
 
-def data_set(seed: int, shape: Shape = Shape()) -> DataSet:  # noqa: B008 - it is frozen
-    """A data set; the same for the same seed.
+def draw_data_set(seed: int, shape: Shape = Shape()) -> DataSet:  # noqa: B008 - it is frozen
+    """Draw a data set; the same for the same seed.
 
-    >>> drawn = data_set(1)
+    >>> drawn = draw_data_set(1)
     >>> drawn.history.shape, len(drawn.spec.queries), len(drawn.spec.private)
     ((1000, 20), 5, 3)
     """

@@ -1,14 +1,13 @@
 """The Taxi experiment: cells of a grid over the city, some private, some targets of the query.
 
-A taxi's event in a window is that it reported from a cell of a kind: *private only*, *private
-and target*, or *target only*. Private is to have been in a private cell, asked is whether the
-taxi was in a target cell. Reports are those of `tdrive` or `trips`.
+A taxi's event in a window is a report from a cell of some kind: *private only*, *private and
+target*, or *target only*. The private pattern is a visit to a private cell, and the query asks
+whether the taxi was in a target cell. Reports come from `tdrive` or `trips`.
 
-Every taxi has every window of the schedule, from the first report of all to the last, also
-where it was silent: answers follow a public schedule, and a silent window has no events.
-Such windows lower the base rates, and with them the precision of literal answers: on T-Drive
-between a third and a half of all windows are silent. `heard` leaves them out, to compare with
-figures that were made so.
+Every taxi has every window of the schedule, from the first report of all taxis to the last. Answers
+follow a public schedule, so a window without a report has no events. Such windows lower the base
+rates, and so the precision of literal answers: on T-Drive they are between a third and a half of
+all windows. `heard` skips them, to compare with other publications.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from tacit.spec.specification import Private, Query, Specification
 from tacit.windows.schedule import Windows
 
 URBAN: Final[Box] = (116.2, 39.75, 116.6, 40.05)
-"""The city proper, about as far as the sixth ring road."""
+"""The city, up to about the sixth ring road."""
 TYPES: Final = ("private_only", "private_and_target", "target_only")
 WINDOW: Final = timedelta(minutes=10)
 _WINDOW: Final = WINDOW // timedelta(microseconds=1)
@@ -44,13 +43,13 @@ class TaxiCells:
 
     box: Box
     kinds: NDArray[np.int8]
-    """`[column][row]`: the number of its type in `TYPES`, or -1 for a cell of no interest."""
+    """`[column][row]`: the number of its type in `TYPES`, or -1 for none."""
 
     @classmethod
-    def drawn(cls, seed: int, box: Box = URBAN, side: int = 20) -> TaxiCells:
-        """A fifth of the cells is private; half of those, and two fifths of all, are target.
+    def draw(cls, seed: int, box: Box = URBAN, side: int = 20) -> TaxiCells:
+        """Draw the kinds: a fifth of the cells is private; half of these and 2/5 of all are target.
 
-        >>> np.bincount(Cells.drawn(seed=1).kinds.ravel() + 1).tolist()
+        >>> np.bincount(TaxiCells.draw(seed=1).kinds.ravel() + 1).tolist()
         [160, 40, 40, 160]
         """
         total = side * side
@@ -65,13 +64,13 @@ class TaxiCells:
 
     @property
     def edges(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """The longitudes and latitudes at which cells begin, and the end of the last."""
+        """Return the longitudes and latitudes where cells start, and the end of the last."""
         west, south, east, north = self.box
         side = len(self.kinds) + 1
         return np.linspace(west, east, side), np.linspace(south, north, side)
 
     def kinds_at(self, lon: NDArray[np.float64], lat: NDArray[np.float64]) -> NDArray[np.int8]:
-        """The kind of the cell at each position; -1 outside of the grid."""
+        """Return the kind of the cell at each position; -1 outside the grid."""
         columns, rows = (
             np.searchsorted(edges, degrees, side="right") - 1
             for edges, degrees in zip(self.edges, (lon, lat), strict=True)
@@ -83,9 +82,9 @@ class TaxiCells:
         return kinds
 
     def areas(self) -> dict[str, Area]:
-        """The cells that matter as areas; no position is inside of two."""
+        """Return the cells with a kind as areas; no position is in two of them."""
         lon, lat = self.edges
-        # An area's edge belongs to it, so that each cell ends just before the next begins.
+        # An area includes its edge, so each cell ends just before the next one.
         last_lon, last_lat = np.nextafter(lon, -np.inf), np.nextafter(lat, -np.inf)
         return {
             f"cell_{column}_{row}": Area(
@@ -102,7 +101,7 @@ class TaxiCells:
 
 @dataclass(frozen=True, slots=True)
 class TaxiDataSet(DataSet):
-    """The same as of `synthetic`, with the streams of taxis that its windows come from."""
+    """A data set with the streams of taxis that its windows come from."""
 
     taxis: NDArray[np.int64]
     reported: Presence
@@ -123,9 +122,9 @@ class TaxiDataSet(DataSet):
         return self.test.reshape(len(self.taxis), -1, len(TYPES))
 
     def heard(self) -> DataSet:
-        """The same without the windows in which a taxi did not report.
+        """Return the data set without windows in which a taxi did not report.
 
-        For comparisons only: a run that skips silent windows reveals that they are silent.
+        For comparisons only: a run that skips such windows reveals them.
         """
         past = self.history_streams.shape[1]
         return DataSet(
@@ -135,7 +134,7 @@ class TaxiDataSet(DataSet):
         )
 
 
-def taxi_data_set(
+def make_taxi_data_set(
     reports: pl.DataFrame,
     seed: int,
     *,
@@ -144,21 +143,21 @@ def taxi_data_set(
     history_days: float | None = None,
     alpha: float = 0.5,
 ) -> TaxiDataSet:
-    """The experiment on these reports, with cells drawn by the seed.
+    """Make the experiment on these reports, with cells drawn by the seed.
 
     History is the first days, from midnight before the first report by the reports' own clock;
     by default half of the days, rounded up. Times without a zone are Beijing time.
     """
     if not reports.height:
         raise SourceError("expected reports of taxis; got none")
-    cells = TaxiCells.drawn(seed, box, side)
+    cells = TaxiCells.draw(seed, box, side)
     times = _zoned(reports["ts"])
     windows = times.dt.timestamp("us").to_numpy() // _WINDOW
     first, end = int(windows.min()), int(windows.max()) + 1
     turn = _turn(times, history_days)
     if not first < turn < end:
         raise SourceError(
-            f"{end - first} windows of reports cannot be cut into history and test after "
+            f"{end - first} windows of reports cannot be divided into history and test after "
             f"{history_days or 'half of the'} days; give more days of reports, or fewer as history"
         )
     taxis, numbers = np.unique(reports["taxi_id"].to_numpy().astype(np.int64), return_inverse=True)
@@ -170,7 +169,7 @@ def taxi_data_set(
     presence[numbers[seen], windows[seen] - first, kinds[seen]] = True
     past, later = presence[:, : turn - first], presence[:, turn - first :]
     return TaxiDataSet(
-        spec=taxi_specification(cells, taxis, alpha),
+        spec=make_taxi_specification(cells, taxis, alpha),
         history=past.reshape(-1, len(TYPES)),
         test=later.reshape(-1, len(TYPES)),
         taxis=taxis,
@@ -180,8 +179,10 @@ def taxi_data_set(
     )
 
 
-def taxi_specification(cells: TaxiCells, taxis: NDArray[np.int64], alpha: float) -> Specification:
-    """What is private and what is asked, fit for the engine too."""
+def make_taxi_specification(
+    cells: TaxiCells, taxis: NDArray[np.int64], alpha: float
+) -> Specification:
+    """Make the specification of the private pattern and the query, also for the engine."""
     names = [f"cell_{column}_{row}" for column, row in np.argwhere(cells.kinds >= 0).tolist()]
     kinds = cells.kinds[cells.kinds >= 0]
     return Specification(
@@ -208,7 +209,7 @@ def _zoned(times: pl.Series) -> pl.Series:
 
 
 def _turn(times: pl.Series, history_days: float | None) -> int:
-    """The number of the first test window, counted from the epoch."""
+    """Return the number of the first test window, counted from the epoch."""
     midnights = times.dt.truncate("1d")
     begin, last = (int(midnights.dt.timestamp("us").sort()[place]) for place in (0, -1))
     day = timedelta(days=1) // timedelta(microseconds=1)

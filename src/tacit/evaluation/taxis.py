@@ -1,7 +1,7 @@
-"""A taxi's day: a compiled simulation that can stop and resume at any time.
+"""Simulate taxis, in compiled code that can stop and resume at any time.
 
-A taxi is a row of state and is always on one leg: a straight line driven, or a stay. Each
-has its own random numbers, so that no other taxi and no way of cutting time changes it.
+A taxi is a row of state and is always on one leg: a straight drive, or a stay. Each has its own
+random numbers, so it does not depend on other taxis or on how time is divided.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _S11, _S27, _S30, _S31 = np.uint64(11), np.uint64(27), np.uint64(30), np.uint64(
 
 @compiled
 def _uniform(key: Any) -> float:
-    """A number in [0, 1) for this key: the output function of SplitMix64."""
+    """Return a number in [0, 1) for this key: the output function of SplitMix64."""
     key = (key ^ (key >> _S30)) * _MIX1
     key = (key ^ (key >> _S27)) * _MIX2
     return float((key ^ (key >> _S31)) >> _S11) * 2.0**-53
@@ -89,7 +89,7 @@ def _draw_fault(taxi: Any) -> float:
 
 @compiled
 def _at_hour(profile: Any, time: float) -> float:
-    """A daily profile between its hours."""
+    """Interpolate a daily profile between its hours."""
     hour = time % 86_400 / 3600
     whole = int(hour)
     return float(profile[whole] + (hour - whole) * (profile[(whole + 1) % 24] - profile[whole]))
@@ -97,7 +97,7 @@ def _at_hour(profile: Any, time: float) -> float:
 
 @compiled
 def _rush(time: float) -> float:
-    """How full the roads are, 0 to 1; half as full at weekends."""
+    """Return how full the roads are, 0 to 1; half as full at weekends."""
     weekend = (int(time // 86_400) + 3) % 7 >= 5
     return _at_hour(_RUSH, time) * (0.5 if weekend else 1.0)
 
@@ -106,7 +106,7 @@ def _rush(time: float) -> float:
 def _road_speed(
     road: int, here: int, there: int, x: float, y: float, time: float, town: Any
 ) -> float:
-    """Kilometres an hour; a jam holds a stretch of road for half an hour, for all taxis alike."""
+    """Return kilometres per hour; a jam lasts half an hour, for all taxis on the road."""
     central = 1 / (1 + (x * x + y * y) / 7000.0**2)
     rush = _rush(time)
     stretch = np.uint64(here * 4096 + there) * _MIX2 + np.uint64(int(time // 1800)) * _MIX1
@@ -119,7 +119,7 @@ def _road_speed(
 
 @compiled
 def _go(taxi: Any, x: float, y: float, speed: float) -> None:
-    """Begin a leg to a point."""
+    """Start a leg to a point."""
     length = np.sqrt((x - taxi.x0) ** 2 + (y - taxi.y0) ** 2)
     taxi.x1, taxi.y1, taxi.speed = x, y, speed
     taxi.ends = taxi.started + max(1.0, length / speed * 3.6)
@@ -127,14 +127,14 @@ def _go(taxi: Any, x: float, y: float, speed: float) -> None:
 
 @compiled
 def _stay(taxi: Any, seconds: float) -> None:
-    """Begin a stop; it ends on a whole second, like a taximeter's count."""
+    """Start a stop; it ends on a whole second, like a taximeter."""
     taxi.x1, taxi.y1, taxi.speed = taxi.x0, taxi.y0, 0.0
     taxi.ends = np.ceil(taxi.started + seconds)
 
 
 @compiled
 def _set_out(taxi: Any, goal: int, city: City) -> None:
-    """Leave for a door at or near a crossing, by way of the nearest crossing."""
+    """Leave for a door at or near a crossing, via the nearest crossing."""
     taxi.goal, taxi.arriving, taxi.held = goal, False, True
     spread = city.spread[goal]
     k = int(8 * _draw(taxi))
@@ -153,7 +153,7 @@ def _set_out(taxi: Any, goal: int, city: City) -> None:
 
 @compiled
 def _pick(taxi: Any, demand: Any) -> int:
-    """A crossing, as often as it is asked for."""
+    """Draw a crossing by demand."""
     sought = _draw(taxi) * demand[-1]
     low, high = 0, len(demand) - 1
     while low < high:
@@ -181,13 +181,13 @@ def _seek(taxi: Any, city: City) -> None:
 
 @compiled
 def _carry(taxi: Any, city: City) -> None:
-    """Take the passenger somewhere: long trips are rarer than short ones, very short ones rare."""
+    """Choose the passenger's destination: long and very short trips are rarer."""
     demand = city.destinations[int(taxi.started % 86_400 / 3600)]
     goal = taxi.home
     for _ in range(8):
         goal = _pick(taxi, demand)
         away = (city.x[goal] - taxi.x0) ** 2 + (city.y[goal] - taxi.y0) ** 2
-        place = city.spread[goal] > 0  # worth any way
+        place = city.spread[goal] > 0  # at any distance
         if away > 1500.0**2 and (place or _draw(taxi) < 1 / (1 + away / 6_000.0**2)):
             break
     taxi.fare = FLAG_FALL
@@ -197,7 +197,7 @@ def _carry(taxi: Any, city: City) -> None:
 
 @compiled
 def _roll(taxi: Any, city: City, town: Any) -> None:
-    """Drive on from a crossing: wait for green, take the next road, or turn to the door."""
+    """Continue from a crossing: wait for green, take the next road, or turn to the door."""
     here = taxi.crossing
     if here == taxi.goal:
         taxi.arriving = True
@@ -220,7 +220,7 @@ def _roll(taxi: Any, city: City, town: Any) -> None:
 
 @compiled
 def _choose(taxi: Any, city: City) -> None:
-    """After a passenger has left: home, a meal, a rank, or on to the next."""
+    """Choose what follows a passenger: home, a meal, a taxi rank, or the next passenger."""
     time = taxi.started
     hour = time % 86_400 / 3600
     idle = 1 - _at_hour(_DEMAND, time)
@@ -240,7 +240,7 @@ def _choose(taxi: Any, city: City) -> None:
 
 @compiled
 def _arrive(taxi: Any, city: City) -> None:
-    """At the door: do what the trip was for."""
+    """Handle the arrival at the door."""
     if taxi.phase == RIDE:
         taxi.phase = ALIGHT
         _stay(taxi, 20 + 50 * _draw(taxi))
@@ -262,7 +262,7 @@ def _arrive(taxi: Any, city: City) -> None:
 
 @compiled
 def _next_leg(taxi: Any, city: City, town: Any) -> None:
-    """The leg is over: begin the one that follows."""
+    """Start the next leg."""
     if taxi.phase == RIDE:
         length = np.sqrt((taxi.x1 - taxi.x0) ** 2 + (taxi.y1 - taxi.y0) ** 2)
         taxi.fare += PER_KILOMETRE * length / 1000 + PER_SECOND * (taxi.ends - taxi.started)
@@ -285,7 +285,7 @@ def _next_leg(taxi: Any, city: City, town: Any) -> None:
 
 @compiled
 def _interval(taxi: Any) -> float:
-    """Whole seconds to the next report: each kind of device has its habits, and gaps."""
+    """Draw whole seconds to the next report, by the kind of device, with gaps."""
     luck, shade = _draw(taxi), _draw(taxi)
     if luck < 0.03:
         return 2.0 + int(3 * shade)
@@ -304,7 +304,7 @@ def _interval(taxi: Any) -> float:
 
 @compiled
 def _report(taxi: Any, time: float, row: Any, stray: float) -> None:
-    """Write down where the taxi is, as its receiver believes."""
+    """Write a report with the position that the receiver measures."""
     part = (time - taxi.started) / max(taxi.ends - taxi.started, 1.0)
     moving = taxi.speed > 0
     error = 12.0 if moving else 5.0
@@ -313,7 +313,7 @@ def _report(taxi: Any, time: float, row: Any, stray: float) -> None:
     driven = taxi.phase == CRUISE or taxi.phase == RIDE or taxi.phase == HOMEWARD
     if moving:
         speed = max(1.5, taxi.speed * (0.75 + 0.5 * _draw(taxi)))
-    else:  # at a red light one creeps; parked, the receiver wavers
+    else:  # noise of the receiver; some movement at a red light
         speed = (6.0 if driven else 0.6) * _draw(taxi)
     row.ts = int(time) * 1_000_000
     row.lon = np.floor((CENTRE[0] + x / METRES[0]) * 1e5 + 0.5) / 1e5
@@ -339,9 +339,9 @@ def drive(
     faults: tuple[float, float, float],
     rows: Any,
 ) -> int:
-    """Simulate every taxi until a time; the number of rows written.
+    """Simulate every taxi until a time; return the number of rows written.
 
-    When `rows` may not hold another report it returns early; call again to go on.
+    It returns early when `rows` is full; call it again to continue.
     """
     stray, twice, delay = faults
     n = 0

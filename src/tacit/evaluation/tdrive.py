@@ -1,7 +1,7 @@
-"""T-Drive: GPS reports of Beijing taxis, read from the public release or Parquet and cleaned.
+"""Read and clean T-Drive: GPS reports of Beijing taxis, from the public release or Parquet.
 
-Its licence forbids redistribution, so that no row of it is a part of this project. `Trips`
-makes reports with the same columns where it cannot be used.
+Its licence forbids redistribution, so this project contains no row of it. `Trips` generates reports
+with the same columns as a replacement.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from tacit.kernels import compiled
 from tacit.quantities import count
 
 Box = tuple[float, float, float, float]
-"""Least longitude, least latitude, greatest longitude, greatest latitude."""
+"""Smallest longitude and latitude, largest longitude and latitude."""
 
 ZONE: Final = "Asia/Shanghai"
-"""Of times that carry none."""
+"""The zone of times without one."""
 MUNICIPALITY: Final[Box] = (115.4, 39.4, 117.6, 41.1)
-"""Around Beijing with its outer districts: taxis do go there."""
+"""Beijing with its outer districts, where taxis go."""
 FASTEST: Final = 150.0
-"""Kilometres an hour that a taxi may have gone in a straight line between two reports."""
+"""The most kilometres per hour of a taxi in a straight line between two reports."""
 SCHEMA: Final = {
     "taxi_id": pl.Int32(),
     "ts": pl.Datetime("us", ZONE),
@@ -38,11 +38,11 @@ SCHEMA: Final = {
 }
 
 _ABOUT: Final = (
-    "T-Drive is not a part of Tacit: its licence (Microsoft Research, for non-commercial use) "
+    "T-Drive is not part of Tacit: its licence (Microsoft Research, for non-commercial use) "
     "forbids redistribution. Get the 'T-Drive trajectory data sample' from Microsoft Research, "
     "unpack it, and give the folder of its text files (1.txt, 2.txt, ...), or a Parquet file "
     "with the columns taxi_id, ts, lon and lat. The generator tacit.evaluation.trips.Trips "
-    "makes reports that can stand in for it."
+    "generates reports that can replace it."
 )
 _NAMED: Final = 5
 _AT_ONCE: Final = 1 << 26
@@ -52,26 +52,26 @@ _BROKEN: Final = {"file": pl.String(), "line": pl.Int64(), "reason": pl.String()
 
 @dataclass(frozen=True, slots=True)
 class Cleaning:
-    """How many reports each rule took away; the rules apply in this order."""
+    """How many reports each rule removed; the rules apply in this order."""
 
     read: int
     duplicates: int
-    """Equal in every field to a report that is kept."""
+    """Reports equal in every field to one that is kept."""
     outside: int
-    """With a position outside of the box, or with something missing."""
+    """Reports outside of the box, or with a missing value."""
     contradictions: int
-    """Of a taxi that was at several places in the same second; none of these is kept."""
+    """Reports of a taxi at several places in the same second; none of these is kept."""
     jumps: int
-    """Too far from the last report that is kept to have been driven since."""
+    """Reports too far from the last kept one to be reached in time."""
 
     @property
     def kept(self) -> int:
-        """How many are left."""
+        """The number of remaining reports."""
         return self.read - self.duplicates - self.outside - self.contradictions - self.jumps
 
     def __str__(self) -> str:
         return (
-            f"{count(self.read, 'report')} read, {self.kept:,} kept; taken away: "
+            f"{count(self.read, 'report')} read, {self.kept:,} kept; removed: "
             f"{self.duplicates:,} exact duplicates, {self.outside:,} outside of the city, "
             f"{self.contradictions:,} at several places in one second, "
             f"{self.jumps:,} impossible jumps"
@@ -80,33 +80,35 @@ class Cleaning:
 
 @dataclass(frozen=True, slots=True)
 class TDrive:
-    """Clean reports in order of time, and what was wrong with the others."""
+    """The clean reports in order of time, and the problems of the others."""
 
     reports: pl.DataFrame
     """`taxi_id`, `ts`, `lon` and `lat`."""
     cleaning: Cleaning
     files: int = 1
-    """How many files were found."""
+    """The number of files."""
     empty: tuple[str, ...] = ()
-    """Files without a single line; the public release has some."""
+    """Empty files; the public release has some."""
     broken: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=_BROKEN))
-    """`file`, `line` and `reason` of what could not be read; without a line, the whole file."""
+    """`file`, `line` and `reason` of unreadable lines; without a line, the whole file."""
 
     def __str__(self) -> str:
-        said = [str(self.cleaning)]
+        parts = [str(self.cleaning)]
         if self.empty:
-            said.append(f"{len(self.empty):,} of {count(self.files, 'file')} without content")
+            parts.append(f"{len(self.empty):,} of {count(self.files, 'file')} without content")
         if self.broken.height:
-            said.append(f"{count(self.broken.height, 'line')} not read: {_named(self.broken)}")
-        return "\n".join(said)
+            parts.append(
+                f"{count(self.broken.height, 'line')} not read: {_format_places(self.broken)}"
+            )
+        return "\n".join(parts)
 
 
 def read_tdrive(
     path: str | PathLike[str], *, box: Box = MUNICIPALITY, fastest: float = FASTEST
 ) -> TDrive:
-    """Clean reports from the release's folder of text files, or from a Parquet file.
+    """Read and clean reports from the release's folder of text files, or from a Parquet file.
 
-    Lines that are no reports are named and the others read. SourceError where nothing can be.
+    Lines that are not reports are listed in the result. Raises SourceError if there is no report.
     """
     path = Path(path)
     if not path.exists():
@@ -119,14 +121,14 @@ def read_tdrive(
         key=lambda file: (int(file.stem), file),
     )
     if not files:
-        raise SourceError(f"{path} holds no file such as 1.txt. {_ABOUT}")
+        raise SourceError(f"{path} has no file such as 1.txt. {_ABOUT}")
     texts, empty, unread = _split_by_content(files)
     parts = [_parse(some, path) for some in texts]
     broken = pl.concat([_unreadable(unread, path), *(bad for _, bad in parts)])
     raw = pl.concat([pl.DataFrame(schema=SCHEMA), *(good for good, _ in parts)])
     if not raw.height:
-        found = _named(broken) if broken.height else "all files are empty"
-        raise SourceError(f"{path} holds no report that can be read: {found}. {_ABOUT}")
+        found = _format_places(broken) if broken.height else "all files are empty"
+        raise SourceError(f"{path} has no readable report: {found}. {_ABOUT}")
     reports, cleaning = clean(raw, box=box, fastest=fastest)
     names = tuple(str(file.relative_to(path)) for file in empty)
     return TDrive(reports, cleaning, len(files), names, broken)
@@ -135,7 +137,7 @@ def read_tdrive(
 def clean(
     reports: pl.DataFrame, *, box: Box = MUNICIPALITY, fastest: float = FASTEST
 ) -> tuple[pl.DataFrame, Cleaning]:
-    """Reports by the rules of `Cleaning`, in order of time; their own order does not matter."""
+    """Clean reports by the rules of `Cleaning` and sort them by time."""
     west, south, east, north = box
     there = pl.col("taxi_id").is_not_null() & pl.col("ts").is_not_null()
     within = pl.col("lon").is_between(west, east) & pl.col("lat").is_between(south, north)
@@ -144,7 +146,7 @@ def clean(
     certain = inside.filter(~pl.struct("taxi_id", "ts").is_duplicated()).sort("taxi_id", "ts")
     seconds = certain["ts"].dt.timestamp("us").to_numpy() / 1e6
     lon, lat = certain["lon"].to_numpy(), certain["lat"].to_numpy()
-    driven = _reachable(certain["taxi_id"].to_numpy(), seconds, lon, lat, fastest / 3.6)
+    driven = _find_reachable(certain["taxi_id"].to_numpy(), seconds, lon, lat, fastest / 3.6)
     kept = certain.filter(pl.Series(driven)).sort("ts", "taxi_id")
     sizes = [frame.height for frame in (reports, distinct, inside, certain, kept)]
     gone = (before - after for before, after in pairwise(sizes))
@@ -152,17 +154,17 @@ def clean(
 
 
 @compiled
-def _reachable(
+def _find_reachable(
     taxis: NDArray[np.int32],
     seconds: NDArray[np.float64],
     lon: NDArray[np.float64],
     lat: NDArray[np.float64],
     fastest: float,
 ) -> NDArray[np.bool_]:
-    """Which reports, by taxi and time, could be driven to from the last one that is kept.
+    """Find the reports, by taxi and time, that can be reached from the last kept one.
 
-    A taxi's first report counts only if the next one could be driven to: were it wrong, it
-    would cost all that follow for as long as a drive from there takes.
+    A taxi's first report counts only if the next one can be reached from it. Otherwise a wrong
+    first report would remove all that follow for as long as a drive from there takes.
     """
     kept = np.zeros(len(taxis), np.bool_)
     last = -1
@@ -197,7 +199,7 @@ def _read_parquet(path: Path) -> pl.DataFrame:
     try:
         found = pl.read_parquet(path)
     except (OSError, pl.exceptions.PolarsError) as error:
-        raise SourceError(f"{path} is no Parquet file and no folder. {_ABOUT}") from error
+        raise SourceError(f"{path} is neither a Parquet file nor a folder. {_ABOUT}") from error
     missing = [name for name in SCHEMA if name not in found.columns]
     if missing:
         raise SchemaError(
@@ -215,16 +217,16 @@ def _read_parquet(path: Path) -> pl.DataFrame:
             f"{path}: expected whole numbers in taxi_id and numbers in lon and lat"
         ) from error
     if not reports.height:
-        raise SourceError(f"{path} holds no report. {_ABOUT}")
+        raise SourceError(f"{path} has no reports. {_ABOUT}")
     return reports
 
 
 def _split_by_content(
     files: Sequence[Path],
 ) -> tuple[Iterator[list[tuple[Path, str]]], list[Path], list[tuple[Path, str]]]:
-    """Texts of files, some at once; those without content; those that cannot be read, and why.
+    """Return the texts of files in groups, the empty files, and the unreadable files with reasons.
 
-    The two lists are complete once the texts have been read to their end.
+    The two lists are complete once all texts were read.
     """
     empty: list[Path] = []
     unread: list[tuple[Path, str]] = []
@@ -252,7 +254,7 @@ def _split_by_content(
 
 
 def _parse(texts: Sequence[tuple[Path, str]], folder: Path) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The reports in texts, and the lines that are none."""
+    """Parse the reports in texts; also return the lines that are not reports."""
     names = [str(file.relative_to(folder)) for file, _ in texts]
     part = pl.col("text").str.split_exact(",", 3).struct
     lines = (
@@ -281,19 +283,19 @@ _TEXT: Final = {"file": pl.String(), "text": pl.String()}
 
 
 def _number(text: pl.Expr) -> pl.Expr:
-    """A finite number, else null."""
+    """Parse a finite number, else null."""
     number = text.cast(pl.Float64, strict=False)
     return pl.when(number.is_finite()).then(number)
 
 
 def _reason() -> pl.Expr:
-    """What is wrong with a line; null where nothing is."""
+    """Return the problem of a line; null if there is none."""
     wrong = [
         (pl.col("fields") != 4, "expected 4 fields: taxi, time, longitude, latitude"),
-        (pl.col("taxi_id").is_null(), "the taxi is no whole number"),
+        (pl.col("taxi_id").is_null(), "the taxi is not a whole number"),
         (pl.col("ts").is_null(), "the time is not written as 2008-02-02 15:36:08"),
-        (pl.col("lon").is_null(), "the longitude is no number"),
-        (pl.col("lat").is_null(), "the latitude is no number"),
+        (pl.col("lon").is_null(), "the longitude is not a number"),
+        (pl.col("lat").is_null(), "the latitude is not a number"),
     ]
     return pl.coalesce(pl.when(found).then(pl.lit(reason)) for found, reason in wrong)
 
@@ -303,8 +305,8 @@ def _unreadable(files: Sequence[tuple[Path, str]], folder: Path) -> pl.DataFrame
     return pl.DataFrame(rows, schema=_BROKEN, orient="row")
 
 
-def _named(broken: pl.DataFrame) -> str:
-    """The first few places, without their content."""
+def _format_places(broken: pl.DataFrame) -> str:
+    """Format the first few places, without their content."""
     named = [
         (f"{file}: {reason}" if line is None else f"{file}:{line}: {reason}")
         for file, line, reason in broken.head(_NAMED).iter_rows()

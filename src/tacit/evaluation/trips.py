@@ -1,7 +1,7 @@
-"""Generated taxi trips, in the manner of T-Drive: what tests and the demo run on.
+"""Generate taxi trips similar to T-Drive, for tests and the demo.
 
-Reports come about every 177 s from each taxi and lie about 620 m apart, as the public
-figures of T-Drive say; everything else is invented. See `city` for the places.
+Each taxi reports about every 177 s, about 620 m apart, as in the public figures of T-Drive.
+Everything else is fictional. See `city` for the places.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tacit.evaluation.city import City, build_city
 from tacit.evaluation.taxis import OFF, TAXI, drive
 
 MEAN_INTERVAL: Final = 177.0
-"""Seconds between a taxi's reports, on average over the day and all devices."""
+"""Mean seconds between a taxi's reports, over the day and all devices."""
 
 SCHEMA: Final = pa.schema(
     [
@@ -37,18 +37,18 @@ _ROW = np.dtype(
     + [(name, "f8") for name in ("lon", "lat", "speed", "fare")]
 )
 _DEVICES = np.array([0, 2, 2, 1, 2, 2, 1, 2, 2, 1, 0, 2, 1, 2, 2, 1, 2, 2, 1, 2])
-_WARM_UP = 4 * 3600.0  # seconds lived before the first report, so that nobody starts at home
+_WARM_UP = 4 * 3600.0  # seconds simulated before the first report, so that taxis are under way
 _SECOND = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Trips:
-    """Reports of taxis in an invented city; the same for a seed wherever they are made.
+    """Generates reports of taxis in a fictional city; the same for a seed on every machine.
 
     `speed` is in km/h. `fare` runs while the taxi is hired and is null otherwise, with one
     exception: the meter reports when it starts (`hired` and a `fare` of exactly 10) and when
     it stops (no longer `hired`, with the fare that was paid). Clocks show the city's own time,
-    labelled UTC. Taxi i is the same however many taxis there are.
+    labelled UTC. Taxi i does not depend on the number of taxis.
 
     >>> Trips(taxis=3, days=0.5).table().column_names
     ['taxi_id', 'ts', 'lon', 'lat', 'speed', 'hired', 'fare']
@@ -58,11 +58,11 @@ class Trips:
     days: float = 1.0
     seed: int = 0
     start: datetime = datetime(2008, 2, 4, tzinfo=UTC)
-    """A Monday by default; weekends have milder rush hours."""
+    """The default is a Monday; rush hours are milder at weekends."""
     disorder: timedelta = timedelta(0)
     """Each report arrives late by a random time below this; rows are in order of arrival."""
     duplicates: float = 0.0
-    """The share of reports that come twice."""
+    """The share of duplicated reports."""
     strays: float = 0.0
     """The share of reports whose position is wrong: anywhere between 0, 0 and 160 E, 90 N."""
 
@@ -75,22 +75,22 @@ class Trips:
             raise ValueError("start needs a time zone, such as datetime(2008, 2, 4, tzinfo=UTC)")
 
     def table(self) -> pa.Table:
-        """All reports at once."""
+        """Generate all reports."""
         return pa.Table.from_batches(self.batches(rows=2**62), SCHEMA)
 
     def batches(self, rows: int = 1_000_000) -> Iterator[pa.RecordBatch]:
-        """The same reports in stretches of time that hold about so many rows each."""
+        """Yield the same reports in batches of about `rows` rows."""
         city = build_city()
         town = np.random.SeedSequence(self.seed).generate_state(1, np.uint64)[0]
         begin = self.start.timestamp()
         end = begin + self.days * 86_400
-        taxis = self._hire_taxis(city, begin - _WARM_UP)
-        self._live(taxis, begin, city, town)
+        taxis = self._create_taxis(city, begin - _WARM_UP)
+        self._simulate(taxis, begin, city, town)
         stretch = max(60.0, rows * MEAN_INTERVAL / max(self.taxis, 1))
         waiting = np.empty(0, _ROW)
         while begin < end:
             begin = min(begin + stretch, end)
-            new = self._live(taxis, begin, city, town)
+            new = self._simulate(taxis, begin, city, town)
             known = np.concatenate([waiting, new]) if len(waiting) else new
             known = known[np.argsort(known["arrival"], kind="stable")]
             here = len(known)
@@ -100,8 +100,8 @@ class Trips:
             if here:
                 yield _to_arrow(known[:here])
 
-    def _hire_taxis(self, city: City, time: float) -> np.ndarray[Any, Any]:
-        """Every taxi at home, before its shift."""
+    def _create_taxis(self, city: City, time: float) -> np.ndarray[Any, Any]:
+        """Create every taxi at home, before its shift."""
         taxis = np.zeros(self.taxis, TAXI)
         hour = time % 86_400 / 3600
         for i, taxi in enumerate(taxis):
@@ -124,10 +124,10 @@ class Trips:
         taxis["y0"] = taxis["y1"] = city.y[taxis["home"]]
         return taxis
 
-    def _live(
+    def _simulate(
         self, taxis: np.ndarray[Any, Any], until: float, city: City, town: np.uint64
     ) -> np.ndarray[Any, Any]:
-        """What the taxis report until then, ordered by taxi and time."""
+        """Simulate the taxis until a time; return their reports, ordered by taxi and time."""
         delay = self.disorder / timedelta(microseconds=1)
         faults = (float(self.strays), float(self.duplicates), delay)
         ahead = until - (taxis["started"].min() if len(taxis) else until)

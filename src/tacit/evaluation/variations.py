@@ -1,4 +1,4 @@
-"""Data sets like those of Algorithm 2 in which one thing differs: sizes, overlap, history."""
+"""Data sets like those of Algorithm 2 with one varied parameter: sizes, overlap, history."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Final
 
 import numpy as np
 
-from tacit.evaluation.synthetic import DataSet, Presence, Shape, data_set
+from tacit.evaluation.synthetic import DataSet, Presence, Shape, draw_data_set
 from tacit.patterns.tree import And, elements
 from tacit.spec.specification import Query, Specification
 
 
 @dataclass(frozen=True, slots=True)
 class Variation:
-    """What differs, the values that it takes, and how a data set is drawn for one of them."""
+    """A varied parameter, its values, and how to draw a data set for one of them."""
 
     name: str
     label: str
@@ -24,28 +24,28 @@ class Variation:
 
 
 def with_queries(number: int, targets: float) -> DataSet:
-    """So many target patterns."""
-    return data_set(number, Shape(targets=int(targets)))
+    """Draw a data set with this number of target patterns."""
+    return draw_data_set(number, Shape(targets=int(targets)))
 
 
 def with_private(number: int, private: float) -> DataSet:
-    """So many private patterns."""
-    return data_set(number, Shape(private=int(private)))
+    """Draw a data set with this number of private patterns."""
+    return draw_data_set(number, Shape(private=int(private)))
 
 
 def with_length(number: int, length: float) -> DataSet:
-    """Patterns of so many events, private ones and targets."""
-    return data_set(number, Shape(length=int(length)))
+    """Draw a data set whose patterns have this number of events."""
+    return draw_data_set(number, Shape(length=int(length)))
 
 
 def with_alpha(number: int, alpha: float) -> DataSet:
-    """The weight of precision; recall has the rest."""
-    return data_set(number, Shape(alpha=alpha))
+    """Draw a data set with this weight of precision; recall has the rest."""
+    return draw_data_set(number, Shape(alpha=alpha))
 
 
 def with_overlap(number: int, shared: float) -> DataSet:
-    """Each target has so many elements of some private pattern; its others are public."""
-    drawn = data_set(number)
+    """Draw a data set whose targets have this number of private elements; others are public."""
+    drawn = draw_data_set(number)
     random = np.random.default_rng([number, 7])
     private = [elements(pattern) for pattern in drawn.spec.private_patterns]
     named = {name for pattern in private for name in pattern}
@@ -64,12 +64,12 @@ def with_overlap(number: int, shared: float) -> DataSet:
 
 
 def with_drift(number: int, drift: float) -> DataSet:
-    """History is that of other rates: each event of a test window is redrawn with this chance.
+    """Draw a data set whose history has other rates: test events are redrawn with this chance.
 
     A redrawn event occurs at a new rate of its type, uniform in (0, 1). So a type whose rate was
     r has the rate (1 - drift) * r + drift * r' by then: 0 is a correct history, 1 an unrelated one.
     """
-    drawn = data_set(number)
+    drawn = draw_data_set(number)
     random = np.random.default_rng([number, 8])
     while True:
         rates = random.random(drawn.test.shape[1])

@@ -20,9 +20,9 @@ from tacit.evaluation.baselines import (
     UserLevel,
     WEventSample,
     WEventUniform,
-    measured,
+    measure,
 )
-from tacit.evaluation.synthetic import data_set
+from tacit.evaluation.synthetic import draw_data_set
 from tacit.patterns.tree import And, Name, Seq
 from tests.evaluation.baselines.settings import PRIVATE, TYPES, setting, windows
 
@@ -45,7 +45,7 @@ def test_a_release_has_the_shape_of_the_presence(baseline: Baseline, subjects: i
     assert release.grades.max() < len(release.flips)
     assert (presence == kept).all()
     assert len(baseline.own_epsilon(presence, setting(), 1.5)) == (subjects or 1)
-    for found in measured(baseline, setting(), presence, 1.5, np.random.default_rng(1)).values():
+    for found in measure(baseline, setting(), presence, 1.5, np.random.default_rng(1)).values():
         assert found.tp.shape == (3,)
 
 
@@ -102,7 +102,7 @@ def test_presence_of_another_shape_is_refused(baseline: Baseline, shape: tuple[i
 @every
 def test_numbers_in_place_of_truth_values_are_refused(baseline: Baseline) -> None:
     counts: Any = np.zeros((5, 4))
-    with pytest.raises(PrivacyError, match="truth values"):
+    with pytest.raises(PrivacyError, match="must be bools"):
         baseline.release(counts, setting(), 1.0, np.random.default_rng(0))
 
 
@@ -149,7 +149,7 @@ def test_settings_that_make_no_sense_are_refused() -> None:
 
 @every
 def test_a_thousand_windows_of_twenty_types_take_about_a_millisecond(baseline: Baseline) -> None:
-    drawn = data_set(1)
+    drawn = draw_data_set(1)
     here = Setting.of(drawn.spec, drawn.history)
     random = np.random.default_rng(0)
     baseline.release(drawn.test, here, 3, random)

@@ -19,16 +19,16 @@ from tacit.evaluation.baselines import (
     PriorAlone,
     Setting,
     WEventSample,
-    literal,
-    measured,
-    posterior,
+    make_literal_decoder,
+    make_posterior_decoder,
+    measure,
 )
-from tacit.evaluation.baselines.decoding import _cells, _channels, compared, true_answers
-from tacit.evaluation.baselines.releases import alike
-from tacit.evaluation.measurement import compared as compared_bits
-from tacit.evaluation.measurement import measured as measured_by_engine
-from tacit.evaluation.measurement import statistics_of, true_bits
-from tacit.evaluation.synthetic import Shape, data_set
+from tacit.evaluation.baselines.decoding import _cells, _channels, compare, compute_true_answers
+from tacit.evaluation.baselines.releases import make_uniform_release
+from tacit.evaluation.measurement import compare as compare_bits
+from tacit.evaluation.measurement import compute_statistics, compute_true_bits
+from tacit.evaluation.measurement import measure as measured_by_engine
+from tacit.evaluation.synthetic import Shape, draw_data_set
 from tacit.patterns.tree import And, Name
 from tacit.planning.planner import make_plan
 from tacit.privacy.evidence import Evidence, best_threshold
@@ -42,17 +42,17 @@ def test_literal_answers_are_what_the_queries_say_of_the_noisy_bits() -> None:
     release = EventLevel().release(presence, setting(), 2.0, np.random.default_rng(1))
     a, b, c, d = release.bits.T
     expected = np.stack([a & d, b | ~c, d & b & ~a])
-    assert (literal(setting()).answer(release) == expected).all()
+    assert (make_literal_decoder(setting()).answer(release) == expected).all()
 
 
 def test_true_answers_and_counts_agree_with_those_of_the_engine() -> None:
-    drawn = data_set(5, Shape(windows=200))
+    drawn = draw_data_set(5, Shape(windows=200))
     here = Setting.of(drawn.spec, drawn.history)
-    truth = true_answers(here, drawn.test)
+    truth = compute_true_answers(here, drawn.test)
     release = EventLevel().release(drawn.test, here, 5, np.random.default_rng(0))
-    ours = compared(truth, literal(here).answer(release))
-    noisy = true_bits(drawn.spec, release.bits)
-    theirs = compared_bits(true_bits(drawn.spec, drawn.test), noisy, 200)
+    ours = compare(truth, make_literal_decoder(here).answer(release))
+    add_noise = compute_true_bits(drawn.spec, release.bits)
+    theirs = compare_bits(compute_true_bits(drawn.spec, drawn.test), add_noise, 200)
     assert (ours.tp == theirs.tp).all()
     assert (ours.fp == theirs.fp).all()
     assert (ours.fn == theirs.fn).all()
@@ -69,7 +69,7 @@ def test_for_flips_posterior_and_threshold_are_those_of_the_planner() -> None:
         names = tuple(here.types[n] for n in asked.columns)
         known.append((Evidence.of_presence(names, asked.table[None], asked.windows[None]), flips))
     threshold, _ = best_threshold(known, [0.5])
-    decoder = posterior(EventLevel(), here, 2.0, random)
+    decoder = make_posterior_decoder(EventLevel(), here, 2.0, random)
     for asked, yes, (evidence, flips) in zip(here.asked, decoder.yes, known, strict=True):
         cells = _cells(asked, channels, np.array([0.0, 1.0]))
         assert cells.posterior[1] == pytest.approx(evidence.posterior(flips)[0])
@@ -118,7 +118,7 @@ def test_repeated_bits_of_a_slow_stream_tell_much_and_of_a_fast_one_nothing() ->
 
 def test_bits_that_never_change_tell_nothing() -> None:
     history = windows(500, 6)
-    release = alike(np.ones_like(history), np.zeros(4), 1.0)
+    release = make_uniform_release(np.ones_like(history), np.zeros(4), 1.0)
     repeated = replace(release, grades=np.zeros(500, np.uint8))
     channels = _channels(repeated, history)[0]
     assert channels[:, 0] == pytest.approx(channels[:, 1])
@@ -129,10 +129,10 @@ def test_posterior_decoding_is_hardly_ever_worse_than_literal(baseline: Baseline
     """Over a few data sets together, at an epsilon where there is much noise."""
     total = {"literal": 0.0, "posterior": 0.0}
     for seed in range(4):
-        drawn = data_set(seed)
+        drawn = draw_data_set(seed)
         here = Setting.of(drawn.spec, drawn.history)
         random = np.random.default_rng(seed)
-        for decode, found in measured(baseline, here, drawn.test, 2, random).items():
+        for decode, found in measure(baseline, here, drawn.test, 2, random).items():
             total[decode] += found.total().mre(0.5)
     assert total["posterior"] <= total["literal"] + 0.02
 
@@ -142,19 +142,19 @@ def test_the_prior_alone_answers_by_public_events_as_well_as_can_be() -> None:
     chance = np.random.default_rng(4)
     history, test = chance.random((2, 4000, 2)) < [0.6, 0.5]
     here = Setting(("x", "z"), (frozenset("x"),), (And("x", "z"),), history)
-    found = measured(PriorAlone(), here, test, 1.0, chance)["posterior"].total()
-    best = compared(test.all(axis=1)[None], test[:, 1][None]).total()
+    found = measure(PriorAlone(), here, test, 1.0, chance)["posterior"].total()
+    best = compare(test.all(axis=1)[None], test[:, 1][None]).total()
     assert found == best
 
 
 @pytest.mark.parametrize("seed", [0, 4])
 def test_the_prior_alone_does_what_the_engine_does_with_next_to_no_epsilon(seed: int) -> None:
-    drawn = data_set(seed)
-    statistics = statistics_of(drawn.spec, drawn.history)
+    drawn = draw_data_set(seed)
+    statistics = compute_statistics(drawn.spec, drawn.history)
     plan = make_plan(drawn.spec, statistics, "optimal", "posterior", Fraction(1, 10**6))
     engine = measured_by_engine(plan, drawn.test, Noise(SeededSource(seed)))
     here = Setting.of(drawn.spec, drawn.history)
-    ours = measured(PriorAlone(), here, drawn.test, 1, np.random.default_rng(0))["posterior"]
+    ours = measure(PriorAlone(), here, drawn.test, 1, np.random.default_rng(0))["posterior"]
     assert ours.total().mre(0.5) == pytest.approx(engine.total().mre(0.5), abs=0.01)
 
 
@@ -166,10 +166,10 @@ def test_without_history_or_queries_there_is_still_an_answer_for_everything(
     unknown = setting(np.zeros((0, 4), np.bool_))
     nothing = Setting(unknown.types, unknown.private, (), presence)
     for here, queries in ((unknown, 3), (nothing, 0)):
-        for found in measured(baseline, here, presence, 1.0, np.random.default_rng(0)).values():
+        for found in measure(baseline, here, presence, 1.0, np.random.default_rng(0)).values():
             assert found.tp.shape == (queries,)
 
 
 def test_answers_of_other_windows_are_not_compared() -> None:
-    with pytest.raises(PrivacyError, match="cannot be held against"):
-        compared(np.zeros((1, 5), np.bool_), np.zeros((1, 6), np.bool_))
+    with pytest.raises(PrivacyError, match="cannot be compared with"):
+        compare(np.zeros((1, 5), np.bool_), np.zeros((1, 6), np.bool_))

@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tacit.evaluation.baselines import EventLevel, UserLevel
-from tacit.evaluation.baselines.releases import flip_chance
+from tacit.evaluation.baselines.releases import compute_flip_chance
 from tacit.privacy.exponentials import exp_below
 from tests.evaluation.baselines.settings import PRIVATE, TYPES, setting, windows
 
 
 @given(st.floats(1e-9, 1e3))
 def test_a_flip_never_gives_away_more_than_epsilon_and_hardly_less(epsilon: float) -> None:
-    flip = Fraction(flip_chance(epsilon))
+    flip = Fraction(compute_flip_chance(epsilon))
     assert 0 < flip <= Fraction(1, 2)
     ratio = (1 - flip) / flip
     assert ratio <= exp_below(Fraction(epsilon))

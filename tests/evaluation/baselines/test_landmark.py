@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from tacit.errors import PrivacyError
 from tacit.evaluation.baselines import LandmarkAdaptive, LandmarkUniform, Setting
-from tacit.evaluation.baselines.landmark import landmarks, sample
+from tacit.evaluation.baselines.landmark import count_landmarks, sample
 from tests.evaluation.baselines.settings import Floats, rejects, scripted, setting, streams, windows
 
 
 def test_a_window_with_a_private_element_is_a_landmark() -> None:
     presence = np.array([[1, 0, 0], [0, 0, 0], [0, 0, 1], [0, 1, 1]], np.bool_)
     small = Setting(("x", "y", "z"), (frozenset("x"), frozenset("xy")), (), presence)
-    assert landmarks(presence, small).tolist() == [2]
+    assert count_landmarks(presence, small).tolist() == [2]
     own = LandmarkUniform().own_epsilon(presence, small, 4.0)
     assert own.tolist() == [3 * 4.0 / 2]
     assert LandmarkAdaptive().own_epsilon(presence, small, 4.0).tolist() == own.tolist()

@@ -7,31 +7,31 @@ from itertools import product
 import numpy as np
 import pytest
 
-from tacit.evaluation.baselines import PriorAlone, Setting, Suppression, literal
-from tacit.evaluation.baselines.decoding import compared, true_answers
-from tacit.evaluation.baselines.suppression import suppressed, without
+from tacit.evaluation.baselines import PriorAlone, Setting, Suppression, make_literal_decoder
+from tacit.evaluation.baselines.decoding import compare, compute_true_answers
+from tacit.evaluation.baselines.suppression import choose_suppressed, hide_types
 from tacit.patterns.tree import And
 from tests.evaluation.baselines.settings import PRIVATE, TYPES, setting, windows
 
 
 def test_the_element_that_no_query_asks_for_is_suppressed() -> None:
     small = Setting(("x", "y", "z"), (frozenset("xy"),), (And("x", "z"),), windows(99, 1)[:, :3])
-    assert suppressed(small) == (1,)
+    assert choose_suppressed(small) == (1,)
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_no_other_choice_of_elements_has_better_quality_on_history(seed: int) -> None:
     history = windows(150, seed)
     here = setting(history)
-    truth = true_answers(here, history)
+    truth = compute_true_answers(here, history)
 
     def quality(hidden: tuple[int, ...]) -> float:
-        found = literal(here).answer(without(history, hidden, 0.0))
-        return compared(truth, found).total().quality(0.5)
+        found = make_literal_decoder(here).answer(hide_types(history, hidden, 0.0))
+        return compare(truth, found).total().quality(0.5)
 
     choices = product(*([TYPES.index(name) for name in pattern] for pattern in PRIVATE))
-    assert quality(suppressed(here)) == pytest.approx(max(map(quality, choices)))
-    assert all(any(TYPES[n] in pattern for n in suppressed(here)) for pattern in PRIVATE)
+    assert quality(choose_suppressed(here)) == pytest.approx(max(map(quality, choices)))
+    assert all(any(TYPES[n] in pattern for n in choose_suppressed(here)) for pattern in PRIVATE)
 
 
 def test_of_very_many_choices_one_pattern_after_the_other_is_covered() -> None:
@@ -39,7 +39,7 @@ def test_of_very_many_choices_one_pattern_after_the_other_is_covered() -> None:
     private = tuple(frozenset(names[n : n + 6]) for n in range(0, 30, 5))
     history = np.random.default_rng(1).random((50, 30)) < 0.5
     many = Setting(names, private[:5], (And("e0", "e9"),), history)
-    chosen = {names[n] for n in suppressed(many)}
+    chosen = {names[n] for n in choose_suppressed(many)}
     assert all(chosen & pattern for pattern in many.private)
     assert chosen.isdisjoint({"e0", "e9"})
 

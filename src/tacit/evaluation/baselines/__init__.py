@@ -6,7 +6,12 @@ from typing import Final
 
 from tacit.evaluation.baselines.budget_absorption import BudgetAbsorption
 from tacit.evaluation.baselines.budget_distribution import BudgetDistribution
-from tacit.evaluation.baselines.decoding import BaselineDecoder, literal, measured, posterior
+from tacit.evaluation.baselines.decoding import (
+    BaselineDecoder,
+    make_literal_decoder,
+    make_posterior_decoder,
+    measure,
+)
 from tacit.evaluation.baselines.event_level import EventLevel
 from tacit.evaluation.baselines.landmark import LandmarkAdaptive, LandmarkUniform
 from tacit.evaluation.baselines.prior_alone import PriorAlone
@@ -46,7 +51,7 @@ __all__ = [
     "UserLevel",
     "WEventSample",
     "WEventUniform",
-    "literal",
-    "measured",
-    "posterior",
+    "make_literal_decoder",
+    "make_posterior_decoder",
+    "measure",
 ]

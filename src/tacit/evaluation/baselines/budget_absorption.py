@@ -13,10 +13,10 @@ from tacit.evaluation.baselines.releases import (
     Amount,
     NoisyPresence,
     check_steps,
+    draw_laplace,
     for_each_subject,
-    laplacian,
+    make_laplace_release,
     per_event,
-    standard_laplace,
 )
 from tacit.evaluation.baselines.setting import Floats, Presence, Setting
 from tacit.kernels import compiled
@@ -56,21 +56,21 @@ class BudgetAbsorption:
         return 1 / (2 * self.w) + 1 / 2
 
     def own_epsilon(self, presence: Presence, setting: Setting, epsilon: Amount) -> Floats:
-        """For w steps."""
+        """Return the epsilon of w steps."""
         return for_each_subject(presence, setting, per_event(setting, epsilon) / self.largest_share)
 
     def release(
         self, presence: Presence, setting: Setting, epsilon: Amount, random: np.random.Generator
     ) -> NoisyPresence:
-        """Walk through each subject's windows."""
+        """Process each subject's windows in order."""
         streams = setting.streams(presence)
         total = per_event(setting, epsilon) / self.largest_share
-        noise = standard_laplace(random, streams.shape)
-        doubt = standard_laplace(random, streams.shape[:2])
+        noise = draw_laplace(random, streams.shape)
+        doubt = draw_laplace(random, streams.shape[:2])
         spent, tested = absorb(streams, total, self.w, noise, doubt)
         windows = presence.shape[:-1]
         values, spent = noise.reshape(presence.shape), spent.reshape(windows)
-        return laplacian(values, spent, tested.reshape(windows), total / 2)
+        return make_laplace_release(values, spent, tested.reshape(windows), total / 2)
 
 
 @compiled
@@ -81,7 +81,7 @@ def absorb(
     noise: NDArray[np.float64],
     doubt: NDArray[np.float64],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Turn noise of scale 1 into the releases, in place; what publications and tests spend.
+    """Turn noise of scale 1 into the releases, in place; return what each step spends.
 
     `streams` and `noise` are `[subject][window][type]`, `doubt` is `[subject][window]`.
     """

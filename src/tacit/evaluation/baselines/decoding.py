@@ -28,7 +28,7 @@ class BaselineDecoder:
     """For each query, `[grade][y]`."""
 
     def answer(self, release: NoisyPresence) -> NDArray[np.bool_]:
-        """The answers `[query][window]`, or `[query][subject][window]`."""
+        """Return the answers `[query][window]`, or `[query][subject][window]`."""
         grades = release.grades
         return _stacked(
             [
@@ -39,16 +39,16 @@ class BaselineDecoder:
         )
 
 
-def literal(setting: Setting) -> BaselineDecoder:
-    """Treats noisy presence as true."""
+def make_literal_decoder(setting: Setting) -> BaselineDecoder:
+    """Make a decoder that treats noisy presence as true."""
     tables = tuple(np.broadcast_to(asked.table, (256, len(asked.table))) for asked in setting.asked)
     return BaselineDecoder(setting, tables)
 
 
-def posterior(
+def make_posterior_decoder(
     baseline: Baseline, setting: Setting, epsilon: Amount, random: np.random.Generator
 ) -> BaselineDecoder:
-    """Answers yes if a query is likely enough, for the best expected micro Q on history.
+    """Make a decoder that answers yes if a query is likely enough, for the best Q on history.
 
     The baseline is run on history, to learn how often it repeats a release and how much a
     repeated one reveals. This is post-processing: it costs no privacy.
@@ -63,36 +63,34 @@ def posterior(
     return BaselineDecoder(setting, tuple(cells.posterior >= threshold for cells in found))
 
 
-def true_answers(setting: Setting, presence: Presence) -> NDArray[np.bool_]:
-    """The true answers `[query][window]`, or `[query][subject][window]`."""
+def compute_true_answers(setting: Setting, presence: Presence) -> NDArray[np.bool_]:
+    """Compute the true answers `[query][window]`, or `[query][subject][window]`."""
     setting.streams(presence)
     answers = [asked.table[asked.read(presence)] for asked in setting.asked]
     return _stacked(answers, presence.shape[:-1])
 
 
-def measured(
+def measure(
     baseline: Baseline,
     setting: Setting,
     presence: Presence,
     epsilon: Amount,
     random: np.random.Generator,
 ) -> dict[Decode, Confusion[Floats]]:
-    """The counts of one release with each decoding, for each query."""
-    truth = true_answers(setting, presence)
+    """Count the errors of one release with each decoding, for each query."""
+    truth = compute_true_answers(setting, presence)
     release = baseline.release(presence, setting, epsilon, random)
     decoders: dict[Decode, BaselineDecoder] = {
-        "literal": literal(setting),
-        "posterior": posterior(baseline, setting, epsilon, random),
+        "literal": make_literal_decoder(setting),
+        "posterior": make_posterior_decoder(baseline, setting, epsilon, random),
     }
-    return {
-        decode: compared(truth, decoder.answer(release)) for decode, decoder in decoders.items()
-    }
+    return {decode: compare(truth, decoder.answer(release)) for decode, decoder in decoders.items()}
 
 
-def compared(truth: NDArray[np.bool_], found: NDArray[np.bool_]) -> Confusion[Floats]:
-    """Counts for each query."""
+def compare(truth: NDArray[np.bool_], found: NDArray[np.bool_]) -> Confusion[Floats]:
+    """Count errors for each query."""
     if truth.shape != found.shape:
-        raise PrivacyError(f"answers of shape {found.shape} cannot be held against {truth.shape}")
+        raise PrivacyError(f"answers of shape {found.shape} cannot be compared with {truth.shape}")
 
     def count(where: NDArray[np.bool_]) -> Floats:
         return np.asarray(np.count_nonzero(where, axis=tuple(range(1, where.ndim))), np.float64)
@@ -106,7 +104,7 @@ def _stacked(answers: list[NDArray[np.bool_]], shape: tuple[int, ...]) -> NDArra
 
 
 def _channels(tried: NoisyPresence, truth: Presence) -> Floats:
-    """`[grade][type][x][y]`: how likely a bit x comes out as y.
+    """Compute the probability that a bit x is released as y, `[grade][type][x][y]`.
 
     Known probabilities are used directly. How repeated bits relate to the true ones is learned,
     as the covariance of the two. It is 0, and the bits are ignored, if they never change.
@@ -128,13 +126,15 @@ def _channels(tried: NoisyPresence, truth: Presence) -> Floats:
 
 
 def _cells(asked: QueryTable, channels: Floats, shares: Floats) -> DecoderCells:
-    """`[grade][y]`: how likely the query is true, and what to expect of history's windows."""
+    """Compute the probability that the query is true, and expected counts, `[grade][y]`."""
     grades = len(shares)
-    noisy = np.repeat(asked.weights.reshape(4, 1, -1), grades, axis=1)
+    add_noise = np.repeat(asked.weights.reshape(4, 1, -1), grades, axis=1)
     for place, column in enumerate(asked.columns):
-        parts = noisy.reshape(4, grades, -1, 2, 2**place)
-        noisy = np.einsum("qgaxb,gxy->qgayb", parts, channels[:, column]).reshape(noisy.shape)
-    true, true_seen, false, false_seen = noisy
+        parts = add_noise.reshape(4, grades, -1, 2, 2**place)
+        add_noise = np.einsum("qgaxb,gxy->qgayb", parts, channels[:, column]).reshape(
+            add_noise.shape
+        )
+    true, true_seen, false, false_seen = add_noise
     rate = float(true[0].sum() / (true[0] + false[0]).sum())
     return DecoderCells(
         divide(true, true + false, rate), true_seen * shares[:, None], false_seen * shares[:, None]

@@ -10,7 +10,7 @@ from tacit.kernels import compiled
 
 @compiled
 def distance(last: NDArray[np.float64], window: NDArray[np.bool_]) -> float:
-    """The mean over event types of |last release - presence|; one event changes it by 1/d."""
+    """Compute the mean over event types of |last release - presence|; an event changes 1/d."""
     total = 0.0
     for kind in range(len(last)):
         total += abs(last[kind] - window[kind])

@@ -10,7 +10,7 @@ import numpy as np
 from tacit.evaluation.baselines.releases import (
     Amount,
     NoisyPresence,
-    flipped,
+    flip,
     for_each_subject,
     per_event,
 )
@@ -32,7 +32,7 @@ class EventLevel:
     uses_epsilon: ClassVar[bool] = True
 
     def own_epsilon(self, presence: Presence, setting: Setting, epsilon: Amount) -> Floats:
-        """For one event of the stream."""
+        """Return the epsilon of one event of the stream."""
         return for_each_subject(presence, setting, per_event(setting, epsilon))
 
     def release(
@@ -40,4 +40,4 @@ class EventLevel:
     ) -> NoisyPresence:
         """Flip every bit."""
         setting.streams(presence)
-        return flipped(presence, per_event(setting, epsilon), random)
+        return flip(presence, per_event(setting, epsilon), random)

@@ -12,24 +12,24 @@ from tacit.errors import PrivacyError
 from tacit.evaluation.baselines.releases import (
     Amount,
     NoisyPresence,
-    laplacian,
+    draw_laplace,
+    make_laplace_release,
     per_event,
-    standard_laplace,
 )
 from tacit.evaluation.baselines.setting import Floats, Presence, Setting
-from tacit.evaluation.baselines.w_event import noisy
+from tacit.evaluation.baselines.w_event import add_noise
 from tacit.kernels import compiled
 
 
-def landmarks(presence: Presence, setting: Setting) -> NDArray[np.int64]:
-    """How many windows of each subject contain an element of a private pattern."""
+def count_landmarks(presence: Presence, setting: Setting) -> NDArray[np.int64]:
+    """Count the windows of each subject that contain an element of a private pattern."""
     marked = setting.streams(presence)[..., setting.private_columns].any(axis=-1)
     return np.asarray(marked.sum(axis=1), np.int64)
 
 
 def _own_epsilon(presence: Presence, setting: Setting, epsilon: Amount) -> Floats:
-    """For all L landmarks of a subject and one more window: (L + 1) * epsilon/m."""
-    windows = landmarks(presence, setting).astype(np.float64) + 1
+    """Return the epsilon of all L landmarks of a subject and one window: (L + 1) * epsilon/m."""
+    windows = count_landmarks(presence, setting).astype(np.float64) + 1
     return windows * per_event(setting, epsilon)
 
 
@@ -40,7 +40,7 @@ class LandmarkUniform:
     Guarantee: landmark E-DP, with E = (L + 1) * epsilon/m for a subject with L landmarks.
     Neighbours: streams that differ in one event at each landmark and in one other window.
     Why: each window spends E/(L + 1) per event, and L + 1 of them add up to E. A pattern's m
-    events lie in one window, where they lose m * E/(L + 1) = epsilon.
+    events are in one window, where they lose m * E/(L + 1) = epsilon.
     Spends: epsilon/m for each event. After the conversion the noise does not depend on L, so
     nothing is revealed about which windows are landmarks.
     Source: Katsomallos, Tzompanaki, Kotzinos 2022.
@@ -50,14 +50,14 @@ class LandmarkUniform:
     uses_epsilon: ClassVar[bool] = True
 
     def own_epsilon(self, presence: Presence, setting: Setting, epsilon: Amount) -> Floats:
-        """For all landmarks of a subject and one more window."""
+        """Return the epsilon of all landmarks of a subject and one more window."""
         return _own_epsilon(presence, setting, epsilon)
 
     def release(
         self, presence: Presence, setting: Setting, epsilon: Amount, random: np.random.Generator
     ) -> NoisyPresence:
         """Add noise of scale m/epsilon to every bit."""
-        return noisy(presence, setting, per_event(setting, epsilon), random)
+        return add_noise(presence, setting, per_event(setting, epsilon), random)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,20 +87,20 @@ class LandmarkAdaptive:
             raise PrivacyError("fall and rise are shares: expected numbers from 0 to 1")
 
     def own_epsilon(self, presence: Presence, setting: Setting, epsilon: Amount) -> Floats:
-        """For all landmarks of a subject and one more window."""
+        """Return the epsilon of all landmarks of a subject and one more window."""
         return _own_epsilon(presence, setting, epsilon)
 
     def release(
         self, presence: Presence, setting: Setting, epsilon: Amount, random: np.random.Generator
     ) -> NoisyPresence:
-        """Walk through each subject's windows."""
+        """Process each subject's windows in order."""
         streams, share = setting.streams(presence), per_event(setting, epsilon)
-        noise = standard_laplace(random, streams.shape)
+        noise = draw_laplace(random, streams.shape)
         luck = random.random(streams.shape[:2])
         spent = sample(streams, share, (self.fall, self.rise), noise, luck)
         windows = presence.shape[:-1]
         values, spent = noise.reshape(presence.shape), spent.reshape(windows)
-        return laplacian(values, spent, np.zeros(windows), share)
+        return make_laplace_release(values, spent, np.zeros(windows), share)
 
 
 @compiled
@@ -111,9 +111,9 @@ def sample(
     noise: NDArray[np.float64],
     luck: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """Turn noise of scale 1 into the releases, in place; what publications spend.
+    """Turn noise of scale 1 into the releases, in place; return what publications spend.
 
-    A window is published where its luck is below the rate; the first one always.
+    A window is published if its random number is below the rate; the first one always.
     """
     subjects, windows, types = streams.shape
     spent = np.zeros((subjects, windows))

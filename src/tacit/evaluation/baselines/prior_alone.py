@@ -9,7 +9,7 @@ import numpy as np
 
 from tacit.evaluation.baselines.releases import Amount, NoisyPresence, check_epsilon
 from tacit.evaluation.baselines.setting import Floats, Presence, Setting
-from tacit.evaluation.baselines.suppression import without
+from tacit.evaluation.baselines.suppression import hide_types
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class PriorAlone:
     uses_epsilon: ClassVar[bool] = False
 
     def own_epsilon(self, presence: Presence, setting: Setting, epsilon: Amount) -> Floats:
-        """Nothing."""
+        """Return 0."""
         check_epsilon(epsilon)
         return np.zeros(len(setting.streams(presence)))
 
@@ -40,4 +40,4 @@ class PriorAlone:
         """Remove the private types; the same for every epsilon."""
         check_epsilon(epsilon)
         setting.streams(presence)
-        return without(presence, setting.private_columns.tolist(), 0.0)
+        return hide_types(presence, setting.private_columns.tolist(), 0.0)

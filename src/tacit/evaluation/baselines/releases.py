@@ -1,7 +1,7 @@
 """The releases of baselines, what they cost, and their noise.
 
 Amounts are per event: what a mechanism spends to hide the presence of one event of a window.
-A private pattern has m elements, and they lie in one window, so its loss there is m times as much.
+A private pattern has m elements in one window, so its loss there is m times as much.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class NoisyPresence:
     values: Floats | Presence
     """In the shape of the presence: numbers, or booleans."""
     grades: NDArray[np.uint8]
-    """`[window]`, or `[subject][window]`: 0 where the last release is repeated."""
+    """`[window]`, or `[subject][window]`: 0 if the last release is repeated."""
     flips: Floats
-    """`[grade][event type]`: how likely a bit is wrong; unknown in advance for grade 0."""
+    """`[grade][event type]`: the probability of a wrong bit; unknown in advance for grade 0."""
     spent: Floats
     """`[window]`, or `[subject][window]`: the epsilon per event for what is published."""
     tested: Floats
@@ -43,13 +43,13 @@ class NoisyPresence:
 
     @property
     def bits(self) -> Presence:
-        """The noisy presence: values above a half."""
+        """The noisy presence: values above 1/2."""
         if self.values.dtype == np.bool_:
             return self.values.astype(np.bool_, copy=False)
         return np.asarray(self.values > 0.5)
 
     def loss(self, elements: int) -> Floats:
-        """What each window spends on a private pattern of so many elements."""
+        """Return what each window spends on a private pattern with this number of elements."""
         return elements * (self.spent + self.tested)
 
 
@@ -65,16 +65,16 @@ class Baseline(Protocol):
         """Whether its releases depend on epsilon."""
 
     def own_epsilon(self, presence: Presence, setting: Setting, epsilon: Amount) -> Floats:
-        """The epsilon of its own privacy definition, for each subject."""
+        """Return the epsilon of its own privacy definition, for each subject."""
 
     def release(
         self, presence: Presence, setting: Setting, epsilon: Amount, random: np.random.Generator
     ) -> NoisyPresence:
-        """Noisy presence, with a pattern-level loss of epsilon at most in any window."""
+        """Release noisy presence, with a pattern-level loss of at most epsilon in any window."""
 
 
 def check_epsilon(epsilon: Amount) -> float:
-    """The epsilon as a float; anything but a finite number greater than 0 is refused."""
+    """Return epsilon as a float; refuse anything but a finite number greater than 0."""
     number = isinstance(epsilon, float | int | Decimal | Fraction | np.floating | np.integer)
     if not number or isinstance(epsilon, bool):
         raise PrivacyError(f"epsilon must be a number, such as 1.0; got {epsilon!r}")
@@ -92,7 +92,7 @@ def check_steps(w: int) -> None:
 
 
 def per_event(setting: Setting, epsilon: Amount) -> float:
-    """What one event may cost in its window: epsilon/m, with the m of the longest pattern.
+    """Return the cost of one event in its window: epsilon/m, with the m of the longest pattern.
 
     These mechanisms do not use patterns: all event types are treated alike. So if patterns
     differ in length, the longest loses epsilon and the shorter ones less.
@@ -101,12 +101,12 @@ def per_event(setting: Setting, epsilon: Amount) -> float:
 
 
 def for_each_subject(presence: Presence, setting: Setting, amount: float) -> Floats:
-    """The same amount for every subject."""
+    """Repeat an amount for every subject."""
     return np.full(len(setting.streams(presence)), amount)
 
 
-def flip_chance(epsilon: float) -> float:
-    """1/(1 + exp(epsilon)), rounded up to what NumPy draws exactly: never more than epsilon.
+def compute_flip_chance(epsilon: float) -> float:
+    """Compute 1/(1 + exp(epsilon)), rounded up to what NumPy draws exactly.
 
     A float's exponential is off by less than two units of 2**-53, which are added.
     """
@@ -114,23 +114,25 @@ def flip_chance(epsilon: float) -> float:
     return min(_UNIT // 2, ceil(_UNIT * share) + 2) / _UNIT
 
 
-def flipped(presence: Presence, epsilon: float, random: np.random.Generator) -> NoisyPresence:
-    """Randomised response: every bit is flipped, with epsilon per bit."""
-    chance = flip_chance(epsilon)
+def flip(presence: Presence, epsilon: float, random: np.random.Generator) -> NoisyPresence:
+    """Flip every bit by randomised response, with epsilon per bit."""
+    chance = compute_flip_chance(epsilon)
     bits = presence ^ (random.random(presence.shape) < chance)
-    return alike(bits, np.full(presence.shape[-1], chance), epsilon)
+    return make_uniform_release(bits, np.full(presence.shape[-1], chance), epsilon)
 
 
-def alike(values: Floats | Presence, flips: Floats, epsilon: float) -> NoisyPresence:
-    """A release whose windows all have the same noise, of epsilon per event."""
+def make_uniform_release(values: Floats | Presence, flips: Floats, epsilon: float) -> NoisyPresence:
+    """Make a release whose windows all have the same noise, of epsilon per event."""
     windows = values.shape[:-1]
     known = np.stack([np.full_like(flips, np.nan), flips])
     spent = np.full(windows, epsilon)
     return NoisyPresence(values, np.ones(windows, np.uint8), known, spent, np.zeros(windows))
 
 
-def laplacian(values: Floats, spent: Floats, tested: Floats, most: float) -> NoisyPresence:
-    """A release by the Laplace mechanism, whose scale is 1/spent; `most` is spent at most.
+def make_laplace_release(
+    values: Floats, spent: Floats, tested: Floats, most: float
+) -> NoisyPresence:
+    """Make a release of the Laplace mechanism with scale 1/spent; `most` is the largest spent.
 
     Thresholded at a half, a value is wrong with probability exp(-spent/2)/2.
     """
@@ -144,8 +146,8 @@ def laplacian(values: Floats, spent: Floats, tested: Floats, most: float) -> Noi
     return NoisyPresence(values, grades, known, spent, tested)
 
 
-def standard_laplace(random: np.random.Generator, shape: tuple[int, ...]) -> Floats:
-    """Laplace noise of scale 1: the difference of two exponential draws, which are fast."""
+def draw_laplace(random: np.random.Generator, shape: tuple[int, ...]) -> Floats:
+    """Draw Laplace noise of scale 1: the difference of two exponential draws, which are fast."""
     noise: Floats = random.standard_exponential(shape)
     noise -= random.standard_exponential(shape)
     return noise

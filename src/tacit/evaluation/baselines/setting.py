@@ -21,22 +21,22 @@ Presence: TypeAlias = NDArray[np.bool_]
 Floats: TypeAlias = NDArray[np.float64]
 
 MOST_ELEMENTS = 12
-"""A query's tables have a cell for each presence of its elements: 4096 at most."""
+"""A query's tables have a cell for each presence of its elements: at most 4096."""
 
 
 @dataclass(frozen=True, eq=False)
 class QueryTable:
-    """A query as a table: bit i of a number x below 2**k says whether its element i is there."""
+    """A query as a table: bit i of a number x below 2**k is the presence of its element i."""
 
     columns: tuple[int, ...]
     """The numbers of its elements among the event types."""
     table: NDArray[np.bool_]
     """`[x]`: whether the query is true."""
     windows: Floats
-    """`[x]`: in how many windows of history."""
+    """`[x]`: the number of windows of history."""
 
     def read(self, bits: Presence) -> NDArray[np.int64]:
-        """The number x of each window."""
+        """Compute the number x of each window."""
         read = np.zeros(bits.shape[:-1], np.int64)
         for place, column in enumerate(self.columns):
             read |= bits[..., column].astype(np.int64) << place
@@ -44,9 +44,9 @@ class QueryTable:
 
     @cached_property
     def weights(self) -> Floats:
-        """`[0 if true, 1 if false][0 as prior, 1 as seen][x]`: what history says.
+        """The weights of history, `[0 if true, 1 if false][0 as prior, 1 as seen][x]`.
 
-        In the prior the base rates count for a few windows, so that nothing is impossible.
+        In the prior the base rates count as a few windows, so that nothing is impossible.
         """
         base = np.ones(1)
         for place in range(len(self.columns)):
@@ -72,11 +72,11 @@ class Setting:
     queries: tuple[Pattern, ...]
     history: Presence
     alphas: tuple[float, ...] = ()
-    """The weight of precision for each query; a half by default."""
+    """The weight of precision for each query; the default is 1/2."""
 
     def __post_init__(self) -> None:
         if not self.private or not all(self.private):
-            raise PrivacyError("a baseline protects private patterns, each of an element or more")
+            raise PrivacyError("a baseline needs private patterns, each with at least one element")
         if unknown := frozenset().union(*self.private) - set(self.types):
             raise PrivacyError(f"no event type is called '{min(unknown)}'")
         self.streams(self.history)
@@ -85,7 +85,7 @@ class Setting:
 
     @classmethod
     def of(cls, spec: Specification, history: Presence) -> Setting:
-        """The setting that a specification describes; its epsilons are those of the plot's axis."""
+        """Create the setting of a specification; epsilons come from the plot's axis."""
         return cls(
             tuple(spec.events),
             tuple(frozenset(elements(pattern)) for pattern in spec.private_patterns),
@@ -111,11 +111,11 @@ class Setting:
         return tuple(self._tabulate(boolean_form(query)) for query in self.queries)
 
     def streams(self, presence: Presence) -> Presence:
-        """Presence as `[subject][window][event type]`: windows alone are those of one subject."""
+        """Return presence as `[subject][window][event type]`; two dimensions mean one subject."""
         known = presence.ndim in (2, 3) and presence.shape[-1] == len(self.types)
         if not known or presence.dtype != np.bool_:
             raise PrivacyError(
-                "presence must be truth values [window][event type] or [subject][window][event"
+                "presence must be bools [window][event type] or [subject][window][event"
                 f" type] of {len(self.types)} event types; got {presence.dtype} {presence.shape}"
             )
         return np.ascontiguousarray(presence if presence.ndim == 3 else presence[None])

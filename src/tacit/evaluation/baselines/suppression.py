@@ -1,4 +1,4 @@
-"""Suppression: never show one element of each private pattern."""
+"""Suppression: never release one element of each private pattern."""
 
 from __future__ import annotations
 
@@ -12,7 +12,12 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.evaluation.baselines.releases import Amount, NoisyPresence, alike, check_epsilon
+from tacit.evaluation.baselines.releases import (
+    Amount,
+    NoisyPresence,
+    check_epsilon,
+    make_uniform_release,
+)
 from tacit.evaluation.baselines.setting import Floats, Presence, Setting
 from tacit.privacy.quality import Confusion, micro_alpha
 
@@ -36,9 +41,9 @@ class Suppression:
     uses_epsilon: ClassVar[bool] = False
 
     def own_epsilon(self, presence: Presence, setting: Setting, epsilon: Amount) -> Floats:
-        """Without bound, unless everything private is suppressed."""
+        """Return infinity, unless all private types are suppressed."""
         check_epsilon(epsilon)
-        whole = len(suppressed(setting)) == len(setting.private_columns)
+        whole = len(choose_suppressed(setting)) == len(setting.private_columns)
         return np.full(len(setting.streams(presence)), 0.0 if whole else np.inf)
 
     def release(
@@ -50,24 +55,24 @@ class Suppression:
     ) -> NoisyPresence:
         """Remove the suppressed types; the same for every epsilon."""
         spent = float(self.own_epsilon(presence, setting, epsilon).max(initial=0.0))
-        return without(presence, suppressed(setting), spent)
+        return hide_types(presence, choose_suppressed(setting), spent)
 
 
-def without(presence: Presence, hidden: Iterable[int], spent: float) -> NoisyPresence:
-    """Presence unchanged, except for suppressed types, whose bits carry no information."""
+def hide_types(presence: Presence, hidden: Iterable[int], spent: float) -> NoisyPresence:
+    """Return presence without the hidden types, whose bits carry no information."""
     columns = list(hidden)
     shown = presence.copy()
     shown[..., columns] = False
     flips = np.zeros(presence.shape[-1])
     flips[columns] = 0.5
-    return alike(shown, flips, spent)
+    return make_uniform_release(shown, flips, spent)
 
 
 @lru_cache(maxsize=4)
-def suppressed(setting: Setting) -> tuple[int, ...]:
-    """One element of each private pattern, such that Q on history is best without them.
+def choose_suppressed(setting: Setting) -> tuple[int, ...]:
+    """Choose one element of each private pattern, so that Q on history is best without them.
 
-    All choices are tried, unless they are very many: then one pattern after the other.
+    All choices are tried; if there are too many, one pattern after the other.
     """
     options = [sorted(map(setting.types.index, pattern)) for pattern in setting.private]
     if prod(map(len, options)) <= _MOST_CHOICES:
@@ -84,7 +89,7 @@ def _best(setting: Setting, choices: set[tuple[int, ...]]) -> tuple[int, ...]:
 
 
 def _quality(setting: Setting, hidden: tuple[int, ...]) -> float:
-    """The micro Q on history where the hidden types are read as absent."""
+    """Compute the micro Q on history with the hidden types absent."""
     counts: NDArray[np.float64] = np.zeros(3)
     for asked in setting.asked:
         seen = sum(1 << n for n, column in enumerate(asked.columns) if column not in hidden)

@@ -11,7 +11,7 @@ from tacit.errors import PrivacyError
 from tacit.evaluation.baselines.releases import (
     Amount,
     NoisyPresence,
-    flipped,
+    flip,
     for_each_subject,
     per_event,
 )
@@ -43,11 +43,11 @@ class UserLevel:
 
     @property
     def name(self) -> str:
-        """Which of the two it is."""
+        """The name of the variant."""
         return "user-level" if self.over == "window" else "user-level, whole stream"
 
     def own_epsilon(self, presence: Presence, setting: Setting, epsilon: Amount) -> Floats:
-        """For a subject's whole stream."""
+        """Return the epsilon of a subject's whole stream."""
         total = presence.shape[-2] * presence.shape[-1] * self._share(presence, setting, epsilon)
         return for_each_subject(presence, setting, total)
 
@@ -56,7 +56,7 @@ class UserLevel:
     ) -> NoisyPresence:
         """Flip every bit."""
         setting.streams(presence)
-        return flipped(presence, self._share(presence, setting, epsilon), random)
+        return flip(presence, self._share(presence, setting, epsilon), random)
 
     def _share(self, presence: Presence, setting: Setting, epsilon: Amount) -> float:
         share = per_event(setting, epsilon)

@@ -1,4 +1,4 @@
-"""w-event privacy without looking at the data: Uniform and Sample."""
+"""w-event privacy, independent of the data: Uniform and Sample."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 from tacit.evaluation.baselines.releases import (
     Amount,
     NoisyPresence,
-    alike,
     check_steps,
+    draw_laplace,
     for_each_subject,
-    laplacian,
+    make_laplace_release,
+    make_uniform_release,
     per_event,
-    standard_laplace,
 )
 from tacit.evaluation.baselines.setting import Floats, Presence, Setting
 
@@ -26,7 +26,7 @@ class WEventUniform:
 
     Guarantee: w-event E-DP, with E = w * epsilon/m.
     Neighbours: streams that differ in one event at each of w steps in a row.
-    Why: a step spends E/w per event, w of them E. A pattern's m events lie in one step, where
+    Why: a step spends E/w per event, w of them E. A pattern's m events are in one step, where
     the sum of what they change is m: its loss is m * E/w = epsilon.
     Spends: epsilon/m for each event, for every w, which only determines E.
     Source: Kellaris, Papadopoulos, Xiao, Papadias 2014.
@@ -40,14 +40,14 @@ class WEventUniform:
         check_steps(self.w)
 
     def own_epsilon(self, presence: Presence, setting: Setting, epsilon: Amount) -> Floats:
-        """For w steps."""
+        """Return the epsilon of w steps."""
         return for_each_subject(presence, setting, self.w * per_event(setting, epsilon))
 
     def release(
         self, presence: Presence, setting: Setting, epsilon: Amount, random: np.random.Generator
     ) -> NoisyPresence:
         """Add noise of scale m/epsilon to every bit."""
-        return noisy(presence, setting, per_event(setting, epsilon), random)
+        return add_noise(presence, setting, per_event(setting, epsilon), random)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class WEventSample:
         check_steps(self.w)
 
     def own_epsilon(self, presence: Presence, setting: Setting, epsilon: Amount) -> Floats:
-        """For w steps."""
+        """Return the epsilon of w steps."""
         return for_each_subject(presence, setting, per_event(setting, epsilon))
 
     def release(
@@ -79,20 +79,20 @@ class WEventSample:
         """Add noise of scale m/epsilon to every w-th window, and repeat it."""
         streams, share = setting.streams(presence), per_event(setting, epsilon)
         published = streams[:, :: self.w]
-        noise = standard_laplace(random, published.shape) / share
+        noise = draw_laplace(random, published.shape) / share
         steps = np.arange(streams.shape[1])
         values = (published + noise)[:, steps // self.w].reshape(presence.shape)
         spent = np.broadcast_to(np.where(steps % self.w, 0.0, share), presence.shape[:-1])
-        return laplacian(values, spent, np.zeros_like(spent), share)
+        return make_laplace_release(values, spent, np.zeros_like(spent), share)
 
 
-def noisy(
+def add_noise(
     presence: Presence, setting: Setting, share: float, random: np.random.Generator
 ) -> NoisyPresence:
-    """Every window, with Laplace noise of scale 1/share on every bit."""
+    """Add Laplace noise of scale 1/share to every bit of every window."""
     setting.streams(presence)
-    values = standard_laplace(random, presence.shape)
+    values = draw_laplace(random, presence.shape)
     values /= share
     values += presence
     flips = np.full(presence.shape[-1], np.exp(-share / 2) / 2)
-    return alike(values, flips, share)
+    return make_uniform_release(values, flips, share)
