@@ -1,1 +1,1 @@
-"""Benchmarks: the engine against others that do the same job, answers checked equal."""
+"""Benchmarks: the engine against others that do the same job; equal answers are checked."""

@@ -50,7 +50,7 @@ RESULTS = Path(__file__).with_name("results")
 
 
 def setting(folder: Path, *, quick: bool) -> Setting:
-    """The sizes: those that the targets are for, or small ones that only try things out."""
+    """Return the sizes: those of the targets, or small ones for a quick try."""
     if quick:
         return Setting(Scale(1_000_000), 2, folder, 10_000_000, 10_000_000, 100_000)
     return Setting(Scale(20_000_000), 5, folder, 200_000_000, 100_000_000, 2_000_000)
@@ -68,7 +68,7 @@ def setting(folder: Path, *, quick: bool) -> Setting:
     help="Where generated files, Flink and Spark are kept for the next time.",
 )
 def main(quick: bool, only: tuple[str, ...], path: Path | None, strict: bool, folder: Path) -> None:
-    """Compare the engine with rivals in the same run, answers checked equal."""
+    """Compare the engine with rivals in the same run, and check that answers are equal."""
     folder = folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
     where = report.machine() | {"quick": quick}

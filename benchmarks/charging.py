@@ -1,7 +1,7 @@
-"""Charging a million subjects for a window, against a row for each subject in the same database.
+"""Charge a million subjects for a window, against one row per subject in the same database.
 
-Who can still pay, the charge, and the transaction until it is on the disk are counted. Before,
-subjects have spent different amounts, by lot.
+The time includes finding who can pay, the charge, and the transaction until it is on disk. Before
+that, subjects have spent random amounts.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _NOTE = "the same balances; SQLite, write-ahead, full sync"
 
 
 Contestant = Callable[[], Callable[[], int]]
-"""Charges for a window; then, outside of what is measured, tells the sum of all balances."""
+"""Charges for a window, and returns a function for the sum of all balances, not timed."""
 
 
 def charging(setting: Setting) -> Iterator[Finding]:
-    """How many times as fast as a row for each subject; and as one statement over such rows."""
+    """Compare with one row per subject, and with one statement over such rows."""
     subjects = min(_SUBJECTS, setting.scale.events // 20)
     before = np.random.default_rng(7).integers(0, 32, subjects)
     with ExitStack() as stack:
@@ -63,7 +63,7 @@ def charging(setting: Setting) -> Iterator[Finding]:
 
 
 def _ours(stack: ExitStack, folder: Path, before: NDArray[np.int64]) -> Contestant:
-    """A window in the ledger, with its link of the chain."""
+    """Charge a window in the ledger, with its link of the chain."""
     ledger = stack.enter_context(Ledger.open(str(folder / "ledger.db")))
     lease = ledger.take_over("bench", "specification")
     ids = lease.enrol(pa.array(np.arange(len(before))))
@@ -117,7 +117,7 @@ def _by_statement(stack: ExitStack, folder: Path, before: NDArray[np.int64]) -> 
 
 
 def _rows(stack: ExitStack, path: Path, before: NDArray[np.int64]) -> sqlite3.Connection:
-    """A table of accounts with a row for each subject."""
+    """Create a table of accounts with one row per subject."""
     connection = sqlite3.connect(path, isolation_level=None)
     stack.callback(connection.close)
     connection.execute("PRAGMA journal_mode = WAL")

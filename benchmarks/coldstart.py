@@ -1,7 +1,7 @@
-"""From a cold start to the first answers: `python -m benchmarks.coldstart`.
+"""Measure the time from a cold start to the first answers: `python -m benchmarks.coldstart`.
 
-Each run is a process with an empty cache of kernels. With `--against FOLDER`, the `src` of another
-checkout takes turns with this one: that is how a change is measured, on a machine with other work.
+Each run is a process with an empty cache of kernels. With `--against FOLDER`, runs alternate with
+the `src` of another checkout: this measures a change on a busy machine.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def main(against: Path | None, rounds: int) -> None:
 
 
 def _command(folder: Path) -> list[str]:
-    """A run with ordered queries over a small file."""
+    """Return the command of a run with ordered queries over a small file."""
     pl.DataFrame(data.events(_TINY)).write_parquet(folder / "tiny.parquet")
     spec = ours.specification("SEQ", data.draw_queries(3), _TINY)
     (folder / "tiny.yaml").write_text(to_yaml(spec))

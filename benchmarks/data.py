@@ -1,4 +1,4 @@
-"""Seeded events: subjects, nearly sorted times, and a kind that is the event type."""
+"""Generate seeded events: subjects, nearly sorted times, and a kind that is the event type."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ WINDOW = 60_000_000
 """A minute, in microseconds."""
 LATENESS = 10_000_000
 DISORDER = 5_000_000
-"""How far a time may lie behind the latest before it: within the lateness."""
+"""How far a time may be behind the latest one before it: within the lateness."""
 START = 1_700_000_040_000_000
-"""The beginning of a window."""
+"""The start of a window."""
 ROW_GROUP = 1 << 20
 _FEW = 20
-"""One in so many events, the first ones, is enough to warm up with."""
+"""The first 1/n of the events are used for warming up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How much data there is."""
+    """The size of the data."""
 
     events: int
     subjects: int = 10_000
@@ -33,15 +33,15 @@ class Scale:
     kinds: int = 20
 
     def of(self, events: int) -> Scale:
-        """The same with another number of events."""
+        """Return the same scale with another number of events."""
         return replace(self, events=events)
 
 
 def events(scale: Scale, seed: int = 1, *, text: bool = False, shuffled: bool = False) -> pa.Table:
-    """All events in one contiguous table; subjects are numbers, or names if `text`.
+    """Generate all events in one contiguous table; subjects are numbers, or names with `text`.
 
-    Each subject's events arrive with a delay of its own: out of order between subjects, in
-    order for each. Where they are `shuffled`, each event has its own delay instead.
+    Each subject's events have the same delay: out of order between subjects, in order for each.
+    With `shuffled`, each event has its own delay.
     """
     numbers = np.random.default_rng(seed)
     span = scale.windows * WINDOW
@@ -63,20 +63,20 @@ def events(scale: Scale, seed: int = 1, *, text: bool = False, shuffled: bool = 
 
 
 def name(subjects: np.ndarray[tuple[int], np.dtype[np.int32]]) -> pa.Array:
-    """Names of subjects, such as `vehicle-000042`."""
+    """Return names of subjects, such as `vehicle-000042`."""
     known = pa.array([f"vehicle-{number:06}" for number in range(int(subjects.max()) + 1)])
     return pa.DictionaryArray.from_arrays(subjects, known).cast(pa.string())
 
 
 def batches(table: pa.Table, size: int) -> list[pa.RecordBatch]:
-    """The table in record batches of a size, without a copy."""
+    """Split the table into record batches, without a copy."""
     return list(table.combine_chunks().to_batches(size))
 
 
 def flow(scale: Scale, size: int, seed: int = 1) -> Iterator[pa.RecordBatch]:
-    """The same amount of events as an endless stream would bring them: nothing is held.
+    """Yield as many events as a stream, without keeping them in memory.
 
-    One block is drawn; each batch is the block moved on in time and rolled over subjects.
+    One block is drawn; each batch is the block shifted in time and rotated over subjects.
     """
     numbers = np.random.default_rng(seed)
     pace = scale.windows * WINDOW // (scale.events // size)
@@ -97,7 +97,7 @@ def flow(scale: Scale, size: int, seed: int = 1) -> Iterator[pa.RecordBatch]:
 
 
 def parquet(scale: Scale, folder: Path, *, text: bool = False, compression: str = "snappy") -> Path:
-    """The events as a Parquet file, made once; but for the compression with PyArrow's defaults."""
+    """Write the events to a Parquet file once, with PyArrow's defaults except the compression."""
     kind = "names" if text else "numbers"
     path = folder / f"{kind}-{scale.events}-{scale.subjects}-delayed-{compression}.parquet"
     if not path.exists():
@@ -109,7 +109,7 @@ def parquet(scale: Scale, folder: Path, *, text: bool = False, compression: str 
 
 
 def long_parquet(scale: Scale, folder: Path) -> Path:
-    """A file that is written batch by batch, as it may not fit into memory."""
+    """Write a file batch by batch, since it may not fit into memory."""
     path = folder / f"long-{scale.events}.parquet"
     if not path.exists():
         part = path.with_suffix(".part")
@@ -125,21 +125,20 @@ def long_parquet(scale: Scale, folder: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Folders with the same events as CSV, divided among the same number of files."""
+    """Folders with the same events as CSV, in the same number of files."""
 
     named: Path
     """With a header."""
     bare: Path
     """Without one."""
     few: Path
-    """The first of them, without one, to warm up with."""
+    """The first events, without a header, for warming up."""
 
 
 def parts(scale: Scale, folder: Path, files: int) -> Parts:
-    """The events as CSV, made once: all of a subject in one file, as brokers divide them.
+    """Write the events as CSV once: all events of a subject are in one file, as with brokers.
 
-    Times are whole milliseconds, and no two of a subject are the same: what orders by
-    milliseconds has no ties to break.
+    Times are whole milliseconds, and no two of a subject are equal, so that there are no ties.
     """
     made = folder / f"csv-{scale.events}-{scale.subjects}-{files}"
     found = Parts(*(made / name for name in ("named", "bare", "few")))
@@ -162,7 +161,7 @@ def parts(scale: Scale, folder: Path, files: int) -> Parts:
 
 
 def draw_queries(number: int, kinds: int = 20, seed: int = 2) -> list[tuple[int, int, int]]:
-    """Queries of three different kinds each."""
+    """Draw queries of three different kinds each."""
     numbers = np.random.default_rng(seed)
     drawn = [numbers.choice(kinds, 3, replace=False) for _ in range(number)]
     return [(int(a), int(b), int(c)) for a, b, c in drawn]

@@ -1,8 +1,8 @@
-"""On the engine of a cluster: ours on Flink against Flink SQL, MATCH_RECOGNIZE and Spark.
+"""Compare cluster engines: ours on Flink against Flink SQL, MATCH_RECOGNIZE and Spark.
 
-All on this machine, with as many tasks as cores, from the same files. They are CSV: Flink
-reads Parquet only with a jar that its Python package lacks. Rivals answer without privacy,
-write what they find to files, and take no checkpoints but those that Spark insists on.
+All run on this machine, with as many tasks as cores, from the same files. They are CSV: Flink reads
+Parquet only with a JAR that its Python package lacks. Rivals answer without privacy, write results
+to files, and take no checkpoints except those that Spark requires.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        """What is measured."""
+        """The name of the job."""
         number = "one query" if len(self.queries) == 1 else f"{len(self.queries)} queries"
         return (
             f"{self.operator}, {number}, {self.scale.events:,} events of"
@@ -63,12 +63,12 @@ class Job:
 
     @property
     def files(self) -> list[Path]:
-        """What our side reads."""
+        """The files that our engine reads."""
         return sorted(self.parts.named.iterdir())
 
     @property
     def spec(self) -> Specification:
-        """The queries, and private patterns, which only our side minds."""
+        """The queries, and private patterns, which only our engine uses."""
         plain = ours.specification(self.operator, self.queries, self.scale, unit="ms")
         private = tuple(Private(pattern=text, epsilon=Decimal(1)) for text in protected.PRIVATE)
         return plain.model_copy(update={"private": private}).checked()
@@ -76,16 +76,16 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Rival:
-    """Who does the same job, and how many times as fast we mean to be."""
+    """A rival for the same job, and the target ratio of our speed."""
 
     name: str
     target: float | None
-    """None where it does not do quite the same."""
+    """None if it does not do exactly the same."""
     run: Callable[[Job, Setting], Done]
 
 
 def distributed(setting: Setting) -> Iterator[Finding | Skipped]:
-    """20 AND queries, one SEQ for few subjects and for more, and what state costs."""
+    """Measure 20 AND queries, one SEQ for few and for more subjects, and the cost of state."""
     scale = setting.scale
     fewer = Scale(scale.events, flink.SUBJECTS)
     for operator, queries, size, rivals in (
@@ -99,10 +99,10 @@ def distributed(setting: Setting) -> Iterator[Finding | Skipped]:
 
 
 def ours_on_flink(job: Job, setting: Setting) -> Done:
-    """`tacit submit` inside one process, with the true answers of another run to compare.
+    """Run `tacit submit` inside one process, and compare with true answers of another run.
 
-    What counts is the protected run, with ledger, checkpoints and delivery, from when all
-    readers are ready until the last window is released.
+    The measured time is that of the protected run, with ledger, checkpoints and delivery, from the
+    moment when all readers are ready until the last window is released.
     """
     with tempfile.TemporaryDirectory(dir=setting.folder) as name:
         folder = Path(name)
@@ -115,7 +115,7 @@ def ours_on_flink(job: Job, setting: Setting) -> Done:
 
 
 def cluster_state(setting: Setting) -> Iterator[Finding | Skipped]:
-    """State and checkpoints for a million subjects, and the cost of 100 times as many."""
+    """Measure state and checkpoints for a million subjects, and the cost of 100 times as many."""
     job, found = "10,000 to 1,000,000 subjects on Flink", {}
     events = setting.scale.events // 4
     windows = 6
@@ -149,12 +149,12 @@ def cluster_state(setting: Setting) -> Iterator[Finding | Skipped]:
 def _on_flink(
     files: Sequence[Path], spec: Specification, folder: Path, *words: str
 ) -> dict[str, float]:
-    """Run our job in the environment that has PyFlink; what it says of itself."""
+    """Run our job in the environment that has PyFlink; return its measurements."""
     python = Path(sys.prefix).with_name(".flink") / "bin" / "python"
     if shutil.which("java") is None:
         raise UnavailableError("no Java on this machine; Flink needs Java 17")
     if not python.exists():
-        raise UnavailableError("there is no .flink here: make .flink/.ready makes it")
+        raise UnavailableError("there is no .flink here: run make .flink/.ready")
     (folder / "subjects.txt").write_text("".join(f"{name}\n" for name in _subjects(spec)))
     listed = spec.model_copy(update={"subjects": SubjectFile(file="subjects.txt")})
     (folder / "spec.yaml").write_text(to_yaml(listed))
@@ -177,7 +177,7 @@ def _subjects(spec: Specification) -> tuple[str | int, ...]:
 
 
 def _dense(answers: pl.DataFrame, scale: Scale, spec: Specification) -> NDArray[np.bool_]:
-    """`[window][subject][query]` of rows."""
+    """Convert rows to `[window][subject][query]`."""
     detected = np.zeros((scale.windows, scale.subjects, len(spec.queries)), np.bool_)
     numbers = {query.name: number for number, query in enumerate(spec.queries)}
     claimed = answers.filter(pl.col("detected"))
@@ -188,7 +188,7 @@ def _dense(answers: pl.DataFrame, scale: Scale, spec: Specification) -> NDArray[
 
 
 def _compare(job: Job, rivals: Sequence[Rival], setting: Setting) -> Iterator[Finding | Skipped]:
-    """Each once, after warming up; nobody may give other answers than the local engine."""
+    """Run each engine once, after warming up; all must give the answers of the local engine."""
     expected = true_answers(job)
     alone = _alone(job, setting)
     met: dict[Rival, Done] = {}
@@ -223,12 +223,12 @@ def _compare(job: Job, rivals: Sequence[Rival], setting: Setting) -> Iterator[Fi
 
 
 def true_answers(job: Job) -> NDArray[np.bool_]:
-    """What the local engine detects."""
+    """Compute the answers of the local engine."""
     return ours.dense(Run(job.spec, _inputs(job)), job.scale, len(job.queries))
 
 
 def _agreed(way: str, done: Done, expected: NDArray[np.bool_]) -> Done:
-    """The same, if its answers are the expected ones."""
+    """Check that the answers are the expected ones."""
     differ = int((done.detected != expected).sum())
     if differ:
         raise UnequalError(f"{way} differs from the local engine in {differ} answers")
@@ -240,7 +240,7 @@ def _inputs(job: Job) -> list[Input]:
 
 
 def _alone(job: Job, setting: Setting) -> Spent:
-    """`tacit run` without a ledger, once to warm up and once to measure."""
+    """Run `tacit run` without a ledger, once to warm up and once to measure."""
     spec = job.spec
     plan = plan_without_history(spec, "uniform")
 
@@ -270,6 +270,6 @@ def _spark(job: Job, setting: Setting) -> Done:
 FLINK_SQL = Rival("Flink SQL", 3, partial(_flink, "presence", "streaming"))
 MATCH_RECOGNIZE = Rival("MATCH_RECOGNIZE", 10, partial(_flink, "order", "streaming"))
 SPARK = Rival("Spark", 1, _spark)
-# A batch knows no watermarks, and answers when all of its input is there: no target is for it.
+# A batch has no watermarks, and answers when all of its input is there: it has no target.
 FLINK_BATCH = Rival("Flink SQL as a batch", None, partial(_flink, "presence", "batch"))
 MATCH_BATCH = Rival("MATCH_RECOGNIZE as a batch", None, partial(_flink, "order", "batch"))

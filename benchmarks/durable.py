@@ -1,4 +1,4 @@
-"""A run with a ledger against the same run without one, both to a local file of JSON lines."""
+"""Compare a run with a ledger to the same run without one; both write JSON lines."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NOTE = "Parquet in, JSON lines out; SQLite, write-ahead, full sync; ledger and 
 
 
 def durable(setting: Setting) -> Iterator[Finding]:
-    """Three queries, one private pattern: the share of the speed that a ledger leaves."""
+    """Measure the share of the speed that is left with a ledger."""
     scale = setting.scale
     plain = ours.specification("AND", data.draw_queries(3, scale.kinds), scale)
     private = (Private(pattern="AND(k0, k1, k2)", epsilon=Decimal(1)),)

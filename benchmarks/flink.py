@@ -1,4 +1,4 @@
-"""One ordered query against Flink's MATCH_RECOGNIZE, end to end from a CSV file."""
+"""Compare one ordered query with Flink's MATCH_RECOGNIZE, end to end from a CSV file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SUBJECTS = 1_000
 
 
 def flink(setting: Setting) -> Iterator[Finding | Skipped]:
-    """The same query over the same file; both modes of Flink, the better one counts."""
+    """Run the same query over the same file; the better of Flink's two modes counts."""
     job = f"SEQ of three, {setting.flink:,} events, CSV"
     try:
         python = environment(setting)
@@ -46,5 +46,5 @@ def flink(setting: Setting) -> Iterator[Finding | Skipped]:
 
 
 def environment(setting: Setting) -> Path:
-    """The Python that has Flink."""
+    """Return the Python interpreter that has Flink."""
     return foreign.java_environment(setting.folder / "flink", "apache-flink>=2", "psutil")

@@ -1,8 +1,8 @@
 """Queries in Flink SQL: presence of kinds per subject and window, or one ordered query.
 
-Runs in a Python environment of its own, which has PyFlink and nothing of our engine. It reads
-events from CSV files, writes the subjects and windows in which something is found as CSV,
-and prints the seconds, elapsed and of processor time, that the job itself took.
+Runs in a separate Python environment, which has PyFlink and not our engine. It reads events from
+CSV files, writes the subjects and windows with a detection as CSV, and prints the seconds, elapsed
+and of processor time, of the job itself.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ CREATE TABLE {name} (
 ) WITH ('connector' = 'filesystem', 'path' = '{path}', 'format' = 'csv')
 """
 
-# What was found, as bits of a number: the least there is to write.
+# Detections as bits of a number: the smallest output.
 SINK = """
 CREATE TABLE {name} (subject INT, win BIGINT, found BIGINT)
 WITH ('connector' = 'filesystem', 'path' = '{path}', 'format' = 'csv')
 """
 
-# Only the three event types reach the matcher, and what may stand between two elements is
-# anything but the next one: so there is one way to match, and little state. The window is a
-# part of the key, which makes windows tumble; distinct rows are left to the reader.
+# Only the three event types reach the matcher, and between two elements anything but the next one
+# is allowed: so there is one way to match, and little state. The window is part of the key, which
+# makes windows tumble; the reader removes duplicate rows.
 ORDER = """
 SELECT subject, win, 1 FROM (SELECT * FROM {source} WHERE kind IN ({a}, {b}, {c}))
 MATCH_RECOGNIZE (
@@ -51,9 +51,9 @@ MATCH_RECOGNIZE (
 ) AS matched
 """
 
-# Flink has no or of bits. A stream gathers kinds in a bitmap, which is
-# cheaper than a maximum for each; a batch cannot compile that. It has no need of a window
-# either: the number of the window is as good a key as any.
+# Flink has no aggregate for bitwise or. A stream collects kinds in a bitmap, which is cheaper than
+# a maximum for each; a batch cannot compile that. It does not need a window either: the number of
+# the window is a sufficient key.
 STREAMED = """
 SELECT subject, TIMESTAMPDIFF(SECOND, TIMESTAMP '1970-01-01 00:00:00', window_start) / {seconds},
   {found}
@@ -73,7 +73,7 @@ COLUMN = "MAX(CASE WHEN kind = {kind} THEN 1 ELSE 0 END) AS k{kind}"
 
 
 def main() -> None:
-    """Run the job in the mode that was asked for, after a small one that warms up."""
+    """Run the job in the requested mode, after a small job for warming up."""
     parser = argparse.ArgumentParser()
     parser.add_argument("ask", choices=["presence", "order"])
     parser.add_argument("mode", choices=["batch", "streaming"])
@@ -101,9 +101,9 @@ def main() -> None:
 def _run(
     tables: TableEnvironment, asked: argparse.Namespace, name: str, events: Path, found: Path
 ) -> None:
-    """Read events, ask, and write what is found; back when it is done."""
-    # In a stream each file has a watermark of its own: a reader that took one after the other
-    # would have all of the second one late.
+    """Read events, run the query, and write the results; return when it is finished."""
+    # In a stream each file has its own watermark: if one reader read them one after the other, all
+    # events of the second file would be late.
     paths = [events] if asked.mode == "batch" else sorted(events.iterdir())
     for number, path in enumerate(paths):
         source = {"name": f"{name}_{number}", "path": path}
@@ -116,7 +116,7 @@ def _run(
 
 
 def _order(source: str, asked: argparse.Namespace) -> str:
-    # Matches that cannot be completed any more are forgotten; a batch ends by itself.
+    # Incomplete matches are dropped; a batch ends by itself.
     within = "" if asked.mode == "batch" else f" WITHIN INTERVAL '{asked.size // 1000}' SECOND"
     return ORDER.format(source=source, within=within, **_kinds(asked.queries[0]))
 

@@ -1,7 +1,7 @@
-"""Our own job on Flink, embedded: runs where `tacit[flink]` is installed, and times itself.
+"""Our own job on embedded Flink: it runs where `tacit[flink]` is installed, and measures itself.
 
-The first run gives true answers, to be compared; the second is protected, and is what counts.
-Time is taken from when all readers are ready to read, until every window is in the ledger.
+The first run gives true answers, for comparison; the second is protected, and is measured: from the
+moment when all readers are ready until every window is in the ledger.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tacit.spec.yaml_reader import load
 
 
 class Watch(threading.Thread):
-    """Notes when all readers are ready, and how checkpoints go."""
+    """Records when all readers are ready, and the statistics of checkpoints."""
 
     def __init__(self, run: FlinkRun, progress: Path) -> None:
         super().__init__(daemon=True)
@@ -38,13 +38,13 @@ class Watch(threading.Thread):
         self.checkpoint = 0.0
 
     def run(self) -> None:
-        """Look until it is over; seldom, as looking takes time itself."""
+        """Poll until the end; rarely, since polling takes time itself."""
         while not self._over.wait(0.02):
             if any(self._progress.iterdir()) and Progress(self._progress).has_begun():
                 break
         self.begun, self._before = time.perf_counter(), used()
         while not self._over.wait(0.5):
-            # Workers end with the job, and their time with them.
+            # Workers end with the job, and their times are lost then.
             self.processor = max(self.processor, used() - self._before)
             running_job = self._run.running_job
             if running_job is not None:
@@ -54,13 +54,13 @@ class Watch(threading.Thread):
                     self.checkpoint = max(self.checkpoint, seen.mean_duration)
 
     def stop(self) -> None:
-        """It is over."""
+        """Stop polling."""
         self._over.set()
         self.join()
 
 
 def main() -> None:
-    """Run twice, and print what the second run took as JSON."""
+    """Run twice, and print the measurements of the second run as JSON."""
     parser = argparse.ArgumentParser()
     parser.add_argument("spec", type=Path)
     parser.add_argument("folder", type=Path)

@@ -1,4 +1,4 @@
-"""Rivals in Python environments of their own, run by scripts that time themselves."""
+"""Run rivals in separate Python environments, by scripts that measure themselves."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from benchmarks.measuring import Spent
 from benchmarks.ours import Queries
 
 ROOT = Path(__file__).parents[1]
-"""Where scripts find each other."""
+"""The folder of the scripts."""
 
 
 class UnavailableError(Exception):
-    """Something cannot be had here."""
+    """Something is not available on this machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A job that was done elsewhere."""
+    """The result of a job in another process."""
 
     spent: Spent
-    """What the job itself took."""
+    """The time of the job itself."""
     start: float
-    """The seconds of everything else: the start, a small job to warm up, the end."""
+    """The seconds of everything else: the start, the warm-up, the end."""
     detected: NDArray[np.bool_]
     """`[window][subject][query]`: the answers."""
 
 
 def java_environment(folder: Path, *packages: str) -> Path:
-    """The Python of an environment with these packages alone, made once; they need Java."""
+    """Create an environment with only these packages, once; return its Python. Needs Java."""
     if shutil.which("java") is None:
         raise UnavailableError(f"no Java on this machine; {packages[0]} needs Java 17")
     python, ready = folder / "bin" / "python", folder / "ready"
@@ -68,7 +68,7 @@ def java_environment(folder: Path, *packages: str) -> Path:
 def run(
     python: Path, script: str, words: tuple[str, ...], parts: Parts, queries: Queries, scale: Scale
 ) -> Done:
-    """Run a script over the events; it warms up, and says what the job itself took."""
+    """Run a script over the events; it warms up, and reports the time of the job itself."""
     command = [str(python), "-m", f"benchmarks.{script}", *words]
     with tempfile.TemporaryDirectory(dir=parts.bare.parent) as folder:
         found = Path(folder) / "found"
@@ -86,7 +86,7 @@ def run(
 
 
 def _dense(found: Path, scale: Scale, queries: int) -> NDArray[np.bool_]:
-    """What was found, from files with a subject, a window and a number whose bits are queries."""
+    """Read detections from files with a subject, a window and a number whose bits are queries."""
     detected = np.zeros((scale.windows, scale.subjects, queries), dtype=np.bool_)
     for part in found.iterdir():
         if part.is_file() and part.stat().st_size and not part.name.startswith((".", "_")):

@@ -18,15 +18,15 @@ from benchmarks.report import OURS, Finding, against
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """How large the benchmarks are, and where their files lie."""
+    """The sizes of the benchmarks, and the folder of their files."""
 
     scale: Scale
     rounds: int
     folder: Path
     streamed: int
-    """Events that are streamed through to see how memory grows."""
+    """Events of the stream that measures memory."""
     filed: int
-    """Events in the file that is larger than the limit of memory."""
+    """Events in the file that exceeds the memory limit."""
     flink: int
     """Events for Flink."""
 
@@ -38,7 +38,7 @@ class UnequalError(Exception):
 def _checked(
     contestants: Mapping[str, Callable[[], Any]], rounds: int, scale: Scale, queries: int
 ) -> dict[str, Outcome[str]]:
-    """Race, and insist that every contestant detects the very same patterns."""
+    """Race, and check that every contestant gives the same answers."""
     expected: np.ndarray[Any, np.dtype[np.bool_]] | None = None
 
     def read(name: str, result: Any) -> str:
@@ -78,13 +78,13 @@ def _compare(
 
 
 def presence(setting: Setting) -> Iterator[Finding]:
-    """20 AND queries, from memory."""
+    """Measure 20 AND queries, from memory."""
     table = data.events(setting.scale)
     yield _compare("20 AND queries, Arrow in memory", "AND", table, setting, 5)
 
 
 def parquet(setting: Setting) -> Iterator[Finding]:
-    """20 AND queries from Parquet: against rivals, and against decoding alone."""
+    """Measure 20 AND queries from Parquet: against rivals, and against decoding only."""
     for compression, target in (("snappy", 1.5), ("none", None), ("zstd", None)):
         path = data.parquet(setting.scale, setting.folder, compression=compression)
         name = {"snappy": "Parquet", "none": "Parquet, not compressed"}.get(
@@ -100,7 +100,7 @@ def parquet(setting: Setting) -> Iterator[Finding]:
 def _over_decoding(
     name: str, path: Path, setting: Setting, target: float | None, *, text: bool = False
 ) -> Iterator[Finding]:
-    """What answers from a file cost, as a multiple of what libraries need to decode it."""
+    """Measure answers from a file as a multiple of the time for decoding it."""
     queries = data.draw_queries(20, setting.scale.kinds)
     spec = ours.specification("AND", queries, setting.scale, text=text)
     runs = {OURS: lambda: ours.detect(spec, path), **rivals.decoding(path, text=text)}
@@ -120,7 +120,7 @@ def _over_decoding(
 
 
 def order(setting: Setting) -> Iterator[Finding]:
-    """20 SEQ queries against chained joins."""
+    """Measure 20 SEQ queries against chained joins."""
     table = data.events(setting.scale)
     yield _compare("20 SEQ queries, Arrow in memory", "SEQ", table, setting, 10)
     table = data.events(setting.scale, shuffled=True)
@@ -137,7 +137,7 @@ def _ratio(
     bound: Literal["at least", "at most"] = "at most",
     same: bool = False,
 ) -> Finding:
-    """What the second run costs in terms of the first: the rate of the first in the second's."""
+    """Measure the cost of the second run relative to the first."""
     outcomes = race(runs, rounds, lambda _, result: result)
     if same and len({outcome.result for outcome in outcomes.values()}) > 1:
         raise UnequalError(f"{job}: the number of detections differs between {', '.join(runs)}")
@@ -148,7 +148,7 @@ def _ratio(
 
 
 def scaling(setting: Setting) -> Iterator[Finding]:
-    """More queries, and more subjects, at equal events."""
+    """Measure more queries, and more subjects, with the same number of events."""
     scale = setting.scale
     batches = data.batches(data.events(scale), 1_000_000)
     few, many = (
@@ -179,7 +179,7 @@ def scaling(setting: Setting) -> Iterator[Finding]:
 
 
 def batching(setting: Setting) -> Iterator[Finding]:
-    """The rate in micro-batches, as a share of the rate in large ones."""
+    """Measure the rate of small batches, as a share of the rate of large ones."""
     table = data.events(setting.scale)
     for operator in ("AND", "SEQ"):
         spec = ours.specification(operator, data.draw_queries(20), setting.scale)
@@ -198,5 +198,5 @@ def batching(setting: Setting) -> Iterator[Finding]:
 
 
 def _drain(spec: Any, batches: list[pa.RecordBatch]) -> Callable[[], int]:
-    """Push all batches and count the detections, so that nothing is left undone or kept."""
+    """Return a function that pushes all batches and counts the detections."""
     return lambda: sum(int(np.bitwise_count(part.bits).sum()) for part in ours.push(spec, batches))

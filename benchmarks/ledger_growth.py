@@ -1,9 +1,9 @@
-"""How a ledger grows, and what archiving and verifying it cost.
+"""Measure the growth of a ledger, and the cost of archiving and verifying it.
 
 `python -m benchmarks.ledger_growth --days 4`
 
-Windows of a minute, each a release, for 10,000 subjects and one private pattern, through the code
-that a run uses. Answers were delivered and dropped, as after --retain.
+One-minute windows, each a release, for 10,000 subjects and one private pattern, written by the code
+of a run. Answers were delivered and deleted, as after --retain.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def measure(folder: Path, days: int, subjects: int) -> None:
-    """Print what it took."""
+    """Print the times and sizes."""
     place, file = folder / "ledger.db", folder / "old.archive"
     with Ledger.open(str(place)) as ledger:
         _timed(f"write {days * 1440:,} releases", lambda: _fill(ledger, 0, days - 1, subjects))
@@ -62,7 +62,7 @@ def measure(folder: Path, days: int, subjects: int) -> None:
         )
     for verdict in (first, last, again, after, joined):
         if not verdict.passed:
-            raise SystemExit(f"not as it was written: {verdict.faults[0]}")
+            raise SystemExit(f"the ledger was changed: {verdict.faults[0]}")
     print(f"a day against all: 1 : {whole / part:.1f}; after archiving 1 : {whole / rest:.1f}")
 
 

@@ -1,4 +1,4 @@
-"""Time, taken fairly: everyone in the same process, in turns, the first round not counted."""
+"""Measure times fairly: in the same process, alternating, without the first round."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Seconds: on the clock, and of all processors together."""
+    """Seconds of the clock, and of processor time."""
 
     elapsed: float
     processor: float
 
     def least(self, other: Spent) -> Spent:
-        """The least of both, each for itself: noise only ever adds."""
+        """Return the smaller value of each: noise only adds time."""
         return Spent(min(self.elapsed, other.elapsed), min(self.processor, other.processor))
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome(Generic[T]):
-    """What a contestant gave in the first round, and the least it spent in the others."""
+    """The result of a contestant's first round, and its least time in the others."""
 
     result: T
     spent: Spent
 
 
 def timed(run: Callable[[], T]) -> tuple[T, Spent]:
-    """Run once; rubbish from before is collected first."""
+    """Run once, after a garbage collection."""
     gc.collect()
     elapsed, processor = time.perf_counter(), time.process_time()
     result = run()
@@ -42,7 +42,7 @@ def timed(run: Callable[[], T]) -> tuple[T, Spent]:
 def race(
     contestants: Mapping[str, Callable[[], Any]], rounds: int, read: Callable[[str, Any], T]
 ) -> dict[str, Outcome[T]]:
-    """Everyone in turns, `rounds` times after a first round that warms up and is read."""
+    """Run all contestants alternately, `rounds` times after a first round for warming up."""
     results = {name: read(name, run()) for name, run in contestants.items()}
     best: dict[str, Spent] = {}
     for _ in range(rounds):

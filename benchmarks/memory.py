@@ -1,4 +1,4 @@
-"""How much memory a long stream and a large file take, each in a process of its own."""
+"""Measure the memory for a long stream and a large file, each in a separate process."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from tacit.spec.specification import Specification
 
 _BATCH = 1_000_000
 _BYTES = 13
-"""What an event takes in memory: subject, time and kind."""
+"""The bytes of an event in memory: subject, time and kind."""
 _MIB = 1 << 20
 _OFTEN = 0.002
-"""Seconds between two looks at the memory."""
+"""Seconds between two samples of the memory."""
 
 
 def memory(setting: Setting) -> Iterator[Finding]:
-    """Resident memory while a stream, then a file, is passed through."""
+    """Measure resident memory while a stream, then a file, is processed."""
     kinds = (
         ("stream", setting.streamed, "the first million"),
         ("file", setting.filed, "loading the kernels"),
@@ -56,7 +56,7 @@ def _resident() -> float:
 
 
 def _watch(spec: Specification, batches: Iterator[pa.RecordBatch]) -> dict[str, float]:
-    """Push batches; resident memory after the first of them, at most, and at the end."""
+    """Push batches; return resident memory after the first ones, at most, and at the end."""
     seen: list[float] = []
 
     def noted() -> Iterator[pa.RecordBatch]:
@@ -82,10 +82,9 @@ def _read(spec: Specification, path: Path, scale: Scale) -> dict[str, float]:
 
 @contextmanager
 def _sampled() -> Iterator[list[float]]:
-    """Resident memory, looked at all the time.
+    """Sample resident memory continuously.
 
-    The system's own maximum would not do: on Linux it begins with that of the process that
-    started this one.
+    The system's own maximum is not usable: on Linux it includes that of the parent process.
     """
     seen, done = [_resident()], threading.Event()
 
@@ -104,7 +103,7 @@ def _sampled() -> Iterator[list[float]]:
 
 
 def main(kind: str, events: int, path: Path) -> None:
-    """Measure in this process and print what was found."""
+    """Measure in this process and print the result."""
     scale = Scale(events)
     spec = ours.specification("AND", data.draw_queries(20), scale)
     if kind == "stream":

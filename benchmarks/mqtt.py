@@ -1,8 +1,8 @@
-"""Messages from an MQTT broker: our source, rows parsed and acknowledged, against a bare client.
+"""Compare our MQTT source, which parses and acknowledges, with a bare client.
 
-Both get the same messages from the same Mosquitto, one after the other: each round empties a
-session that the broker has filled before. The rival only counts, and acknowledges as the client
-library does by itself.
+Both receive the same messages from the same Mosquitto, one after the other: each round empties a
+session that the broker has filled before. The rival only counts, and acknowledges with the client
+library.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _COLUMNS = "n:integer,ts:time,speed:number,lon:number,lat:number,hired:boolean"
 
 
 def mqtt(setting: Setting) -> Iterator[Finding | Skipped]:
-    """How fast our source is beside the client library alone."""
+    """Measure our source against the client library alone."""
     places = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
     program = shutil.which("mosquitto", path=places)
     if program is None:
@@ -66,7 +66,7 @@ def _checked(name: str, found: int, count: int) -> int:
 
 
 def _receive(port: int, name: str, count: int) -> int:
-    """Rows as a run has them; those of the last batch are acknowledged when it is closed."""
+    """Read rows as a run does; those of the last batch are acknowledged on close."""
     url = f"mqtt://127.0.0.1:{port}/taxis/#?client={name}&subject=topic:2&columns={_COLUMNS}"
     source = open_source(url)
     columns = ["subject", "n", "ts", "speed", "lon", "lat", "hired"]
@@ -82,7 +82,7 @@ def _receive(port: int, name: str, count: int) -> int:
 
 
 def _receive_plainly(port: int, name: str, count: int) -> int:
-    """The client library with a callback that counts; with a count of 0 it only subscribes."""
+    """Use the client library with a callback that counts; a count of 0 only subscribes."""
     from paho.mqtt.client import Client, MQTTv5
     from paho.mqtt.enums import CallbackAPIVersion
     from paho.mqtt.packettypes import PacketTypes
@@ -112,7 +112,7 @@ def _receive_plainly(port: int, name: str, count: int) -> int:
 
 
 def _publish(port: int, count: int) -> None:
-    """Fill the sessions: packets are written in bulk, since no publisher is measured here."""
+    """Fill the sessions; packets are written in bulk, since publishing is not measured."""
     with socket.create_connection(("127.0.0.1", port)) as connection:
         connection.sendall(b"\x10\x10\x00\x04MQTT\x05\x02\x00\x00\x00\x00\x03pub")
         connection.recv(1000)
@@ -141,7 +141,7 @@ def _await_acknowledgements(connection: socket.socket, numbers: Sequence[int]) -
 
 @contextmanager
 def _broker(program: str, folder: Path) -> Iterator[int]:
-    """A Mosquitto without limits of its own; its port."""
+    """Start a Mosquitto without limits; yield its port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])

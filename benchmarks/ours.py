@@ -1,4 +1,4 @@
-"""Our side: the specification, and the engine over frames, files and batches."""
+"""Our engine in the benchmarks: the specification, and runs over frames, files and batches."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Queries = Sequence[tuple[int, int, int]]
 def specification(
     operator: str, queries: Queries, scale: Scale, *, text: bool = False, unit: str | None = None
 ) -> Specification:
-    """Twenty event types by `where`, and a query for each three of them; subjects are listed."""
+    """Make a specification with an event type per kind, and queries of three kinds each."""
     return Specification.model_validate(
         {
             "streams": {"events": {"subject": "subject", "time": "time", "unit": unit}},
@@ -53,24 +53,24 @@ def specification(
 
 
 def registry(scale: Scale, text: bool = False) -> pa.Array:
-    """Every subject that there is."""
+    """Return all subjects."""
     numbers = np.arange(scale.subjects, dtype=np.int32)
     return name(numbers) if text else pa.array(numbers.astype(np.int64))
 
 
 def detect(spec: Specification, source: pa.Table | Path) -> list[Answers]:
-    """The whole run over a frame or a file, as `tacit detect` has it."""
+    """Run over a frame or a file, like `tacit detect`."""
     return list(detect_each(spec, source))
 
 
 def detect_each(spec: Specification, source: pa.Table | Path) -> Iterator[Answers]:
-    """The same, window by window."""
+    """Run over a frame or a file, and yield answers window by window."""
     opened = open_source(source) if isinstance(source, Path) else FrameSource(source)
     yield from Run(spec, [Input("events", opened)])
 
 
 def push(spec: Specification, batches: Iterable[pa.RecordBatch]) -> Iterator[Answers]:
-    """The engine alone, fed batch by batch in this thread."""
+    """Run only the engine, batch by batch in this thread."""
     subjects = Subjects()
     assert isinstance(spec.subjects, tuple)
     subjects.add(spec.subjects)
@@ -81,7 +81,7 @@ def push(spec: Specification, batches: Iterable[pa.RecordBatch]) -> Iterator[Ans
 
 
 def dense(answers: Iterable[Answers], scale: Scale, queries: int) -> NDArray[np.bool_]:
-    """`[window][subject][query]`: what was detected."""
+    """Convert answers to `[window][subject][query]`."""
     found = np.zeros((scale.windows, scale.subjects, queries), dtype=np.bool_)
     for part in answers:
         begin = part.first - START // WINDOW

@@ -1,4 +1,4 @@
-"""What processes use: for scripts that run in environments of their own, with psutil."""
+"""Measure processes, for scripts in separate environments with psutil."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import psutil
 
 
 def used() -> float:
-    """Seconds of processor time of this process and all that it has started, so far."""
+    """Return the seconds of processor time of this process and all its children so far."""
     this = psutil.Process()
     total = 0.0
     for process in (this, *this.children(recursive=True)):

@@ -1,4 +1,4 @@
-"""Protected runs against true ones, and what planning costs."""
+"""Compare protected runs with true ones, and measure planning."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TARGETS = {"optimal": 0.5, "uniform": 0.7}
 
 
 def run(setting: Setting) -> Iterator[Finding]:
-    """20 AND queries over 20 kinds, 3 private patterns: the share of the speed that is kept."""
+    """Measure the share of the speed that is left with protection."""
     plain = ours.specification("AND", data.draw_queries(20, setting.scale.kinds), setting.scale)
     spec = plain.model_copy(
         update={
@@ -72,7 +72,7 @@ def _share(name: str, seconds: dict[str, Spent], target: float | None) -> Findin
 
 
 def planning(setting: Setting) -> Iterator[Finding]:
-    """1000 queries, 100 private patterns of 3 to 5 elements, 100,000 windows of history."""
+    """Measure planning for 1000 queries, 100 private patterns and 100,000 windows."""
     random = np.random.default_rng(5)
     windows = setting.scale.events // 200
     costs = {}
@@ -110,7 +110,7 @@ def planning(setting: Setting) -> Iterator[Finding]:
 
 
 def _large(random: np.random.Generator, queries: int, private: int) -> Specification:
-    """Patterns over 300 event types, drawn by lot."""
+    """Draw random patterns over 300 event types."""
     types = 300
 
     def pattern(least: int, most: int) -> str:

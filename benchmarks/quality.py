@@ -1,4 +1,4 @@
-"""The quality of the three mechanisms on Algorithm 2 data, as ratios of their mean errors."""
+"""Measure the quality of the three mechanisms on Algorithm 2 data, as ratios of mean errors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ METHODS = (
     ("optimal", "posterior"),
 )
 _TARGETS = {"1": 0.80, "2": 0.60, "3": 0.45, "5": 0.20}
-"""Of optimal's error against that of adaptive, read literally as in the paper."""
+"""The ratio of optimal's error to that of adaptive with literal decoding, as in the paper."""
 
 
 def quality(setting: Setting) -> Iterator[Finding]:
@@ -71,7 +71,7 @@ def quality(setting: Setting) -> Iterator[Finding]:
 
 
 def _errors(seed: int) -> NDArray[np.float64]:
-    """`[epsilon][method]`: the relative errors on one data set."""
+    """Compute the relative errors on one data set, `[epsilon][method]`."""
     drawn = draw_data_set(seed)
     statistics = compute_statistics(drawn.spec, drawn.history)
     alphas = [query.alpha for query in drawn.spec.queries]

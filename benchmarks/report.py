@@ -1,4 +1,4 @@
-"""Findings: what was measured, against which target, as a table and as JSON."""
+"""Report measurements and targets, as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from benchmarks.measuring import Spent
 
 OURS = "Tacit"
 FINE = ("met", "reported")
-"""Verdicts that are no miss."""
+"""Verdicts that count as met."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +28,10 @@ class Finding:
 
     job: str
     measure: str
-    """What the number is, such as 'times as fast as the best rival'."""
+    """The unit of the number, such as 'times as fast as the best rival'."""
     value: float
     by_processor: float | None = None
-    """The same by processor time, where that makes sense."""
+    """The same by processor time, if that makes sense."""
     target: float | None = None
     bound: Literal["at least", "at most"] = "at least"
     unit: str = "x"
@@ -40,7 +40,7 @@ class Finding:
 
     @property
     def verdict(self) -> str:
-        """Whether the target is met: by the clock, or else by processor time alone."""
+        """Whether the target is met: by the clock, or only by processor time."""
         if self.target is None:
             return "reported"
         if self._meets(self.value):
@@ -55,7 +55,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A job that could not be done here, and why."""
+    """A job that cannot run here, and why."""
 
     job: str
     reason: str
@@ -64,7 +64,7 @@ class Skipped:
 def against(
     job: str, seconds: Mapping[str, Spent], target: float | None, *, note: str = "", only: str = ""
 ) -> Finding:
-    """How many times as fast as the best rival we are; the best may differ by clock and CPU."""
+    """Compare with the best rival; the best may differ by clock and CPU."""
     ours = seconds[OURS]
     rivals = {name: s for name, s in seconds.items() if name != OURS and name.startswith(only)}
     best = min(rivals, key=lambda name: rivals[name].elapsed)
@@ -80,7 +80,7 @@ def against(
 
 
 def machine() -> dict[str, Any]:
-    """Where this was measured, and how busy it was with other things just before."""
+    """Describe the machine, and how busy it was just before."""
     packages = ("tacit", "polars", "duckdb", "pyarrow", "numba", "numpy")
     return {
         "processor": platform.processor() or platform.machine(),

@@ -1,8 +1,8 @@
 """The same job without privacy in Polars and DuckDB, each in several ways.
 
-Both group by window and subject. They give a row for each group that has events and a
-truth value for each query (presence), or a row for each detection (order); we give a bit
-for every registered subject, window and query. All of them use all cores.
+Both group by window and subject. They return a row for each group with events and a bool for each
+query (presence), or a row for each detection (order). We return a bit for every registered subject,
+window and query. All of them use all cores.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FIRST = START // WINDOW
 
 
 def scan(source: pa.Table | Path) -> pl.LazyFrame:
-    """A table or Parquet file as Polars reads it, without a copy of the table."""
+    """Scan a table or Parquet file with Polars, without a copy of the table."""
     if isinstance(source, Path):
         return pl.scan_parquet(source)
     frame = pl.from_arrow(source)
@@ -45,7 +45,7 @@ _MINUTE = (pl.col("time").to_physical() // WINDOW - _FIRST).cast(pl.Int32)
 
 
 def _bit(kinds: int) -> pl.Expr:
-    """The bit of a tuple's kind; a look-up is the quickest of the ways to shift."""
+    """Compute the bit of a tuple's kind; a look-up is the fastest way to shift."""
     bits = pl.Series([1 << kind for kind in range(kinds)], dtype=pl.Int32)
     return pl.lit(bits).gather(pl.col("kind"))
 
@@ -68,7 +68,7 @@ def _polars_bits(events: pl.LazyFrame, queries: Queries, scale: Scale) -> pl.Dat
 
 
 def _polars_key(events: pl.LazyFrame, queries: Queries, scale: Scale) -> pl.DataFrame:
-    """One number for window and subject: possible where subjects are small numbers."""
+    """Group by one number for window and subject: possible if subjects are small numbers."""
     key = _MINUTE * scale.subjects + pl.col("subject")
     return (
         events.select(key.alias("key"), _bit(scale.kinds).alias("bits"))
@@ -146,7 +146,7 @@ def _duckdb_any(queries: Queries, scale: Scale) -> str:
 def _duckdb(source: pa.Table | Path) -> duckdb.DuckDBPyConnection:
     connection = duckdb.connect()
     connection.execute("SET preserve_insertion_order = false")
-    # Small ranges of groups may be an array in place of a hash table, if it likes.
+    # It may use an array instead of a hash table for small ranges of groups.
     connection.execute("SET perfect_ht_threshold = 24")
     if isinstance(source, Path):
         connection.execute(f"CREATE VIEW events AS FROM read_parquet('{source}')")
@@ -156,9 +156,9 @@ def _duckdb(source: pa.Table | Path) -> duckdb.DuckDBPyConnection:
 
 
 def decoding(path: Path, *, text: bool = False) -> Ways:
-    """Ways to decode the columns of a Parquet file and do nothing else.
+    """Return ways to only decode the columns of a Parquet file.
 
-    Into memory, as a whole; or in batches that are dropped at once, which saves fresh memory.
+    Into memory as a whole, or in batches that are dropped at once, which saves memory.
     """
     columns, keys = ["subject", "time", "kind"], ["subject"] if text else []
     return {
@@ -183,7 +183,7 @@ def _drop_polars(path: Path, columns: list[str]) -> None:
 def presence(
     source: pa.Table | Path, queries: Queries, scale: Scale, *, text: bool = False
 ) -> Ways:
-    """AND queries of three kinds each: ways to answer them all."""
+    """Return ways to answer AND queries of three kinds each."""
     events, connection = scan(source), _duckdb(source)
     statements = {"bits": _duckdb_bits(queries), "any": _duckdb_any(queries, scale)}
     ways: Ways = {
@@ -216,7 +216,7 @@ def _keyed(events: pl.LazyFrame, scale: Scale) -> pl.LazyFrame:
 def _chain(
     first: pl.LazyFrame, second: pl.LazyFrame, third: pl.LazyFrame, number: int
 ) -> pl.LazyFrame:
-    """The earliest second after the earliest first, and any third after that."""
+    """Find the earliest second after the earliest first, and any third after that."""
     met = (
         second.join(first, on="key")
         .filter(pl.col("at") >= pl.col("since"))
@@ -232,7 +232,7 @@ def _chain(
 
 
 def _polars_joins(events: pl.LazyFrame, queries: Queries, scale: Scale) -> pl.DataFrame:
-    """Each query as it stands; what they share is left to the optimiser."""
+    """Join for each query separately; the optimiser finds common parts."""
     keyed = _keyed(events, scale)
     kinds = [keyed.filter(pl.col("kind") == kind) for kind in range(scale.kinds)]
     earliest = [part.group_by("key").agg(pl.col("at").min().alias("since")) for part in kinds]
@@ -242,20 +242,20 @@ def _polars_joins(events: pl.LazyFrame, queries: Queries, scale: Scale) -> pl.Da
     return pl.concat(pl.collect_all(chains, engine="streaming"))
 
 
-def _parted(events: pl.LazyFrame, scale: Scale) -> list[pl.LazyFrame]:
-    """The events of each kind, parted once for all queries."""
+def _split_by_kind(events: pl.LazyFrame, scale: Scale) -> list[pl.LazyFrame]:
+    """Split the events by kind, once for all queries."""
     parts = _keyed(events, scale).collect(engine="streaming").partition_by("kind", as_dict=True)
     return [parts[(kind,)].drop("kind").lazy() for kind in range(scale.kinds)]
 
 
 def _once(part: pl.LazyFrame, edge: pl.Expr) -> pl.LazyFrame:
-    """The earliest or latest of a kind in each group, found once for all queries."""
+    """Find the earliest or latest of a kind in each group, once for all queries."""
     return part.group_by("key").agg(edge).collect(engine="streaming").lazy()
 
 
 def _polars_between(events: pl.LazyFrame, queries: Queries, scale: Scale) -> pl.DataFrame:
-    """Any second between the earliest first and the latest third: for three, this is enough."""
-    kinds = _parted(events, scale)
+    """Find a second between the earliest first and the latest third, which is enough for three."""
+    kinds = _split_by_kind(events, scale)
     since, until = pl.col("at").min().alias("since"), pl.col("at").max().alias("until")
     earliest = {a: _once(kinds[a], since) for a in {query[0] for query in queries}}
     latest = {c: _once(kinds[c], until) for c in {query[2] for query in queries}}
@@ -273,8 +273,8 @@ def _polars_between(events: pl.LazyFrame, queries: Queries, scale: Scale) -> pl.
 
 
 def _polars_shared(events: pl.LazyFrame, queries: Queries, scale: Scale) -> pl.DataFrame:
-    """Parted by kind once, and the earliest of each kind found once, for all queries."""
-    kinds = _parted(events, scale)
+    """Split by kind and find the earliest of each kind once, for all queries."""
+    kinds = _split_by_kind(events, scale)
     since = pl.col("at").min().alias("since")
     earliest = {a: _once(kinds[a], since) for a in {query[0] for query in queries}}
     return pl.concat(
@@ -284,7 +284,7 @@ def _polars_shared(events: pl.LazyFrame, queries: Queries, scale: Scale) -> pl.D
 
 
 def _duckdb_joins(connection: duckdb.DuckDBPyConnection, queries: Queries, scale: Scale) -> Any:
-    """The same chain; events are keyed and parted by kind once."""
+    """Join in the same way; events are keyed and split by kind once."""
     connection.execute(
         f"CREATE OR REPLACE TEMP TABLE keyed AS SELECT {_DUCKDB_MINUTE} * {scale.subjects}"
         " + subject AS key, epoch_us(time) AS moment, kind FROM events"
@@ -308,7 +308,7 @@ def _duckdb_joins(connection: duckdb.DuckDBPyConnection, queries: Queries, scale
 
 
 def order(source: pa.Table | Path, queries: Queries, scale: Scale) -> Ways:
-    """SEQ queries of three different kinds each: ways to answer them all by joins."""
+    """Return ways to answer SEQ queries of three different kinds each by joins."""
     events, connection = scan(source), _duckdb(source)
     return {
         "Polars joins": lambda: _polars_joins(events, queries, scale),
@@ -318,11 +318,11 @@ def order(source: pa.Table | Path, queries: Queries, scale: Scale) -> Ways:
     }
 
 
-# What they answered, in one form.
+# The answers in one form.
 
 
 def dense(result: Any, scale: Scale, queries: int) -> NDArray[np.bool_]:
-    """`[window][subject][query]`: what was detected."""
+    """Convert a result to `[window][subject][query]`."""
     frame = result if isinstance(result, pl.DataFrame) else pl.DataFrame(result)
     found = np.zeros((scale.windows, scale.subjects, queries), dtype=np.bool_)
     if "query" in frame.columns:

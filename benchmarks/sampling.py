@@ -1,7 +1,7 @@
-"""Randomised response of bits against OpenDP and diffprivlib, per bit and with secure randomness.
+"""Compare randomised response with OpenDP and diffprivlib, per bit and with secure randomness.
 
-The rivals run in a Python environment of their own, in the same run, with the same epsilon;
-everyone's rate of flips is checked.
+The rivals run in a separate Python environment, in the same run, with the same epsilon. All rates
+of flips are checked.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tacit.privacy.channels import Channel
 from tacit.privacy.randomness import SecureSource
 from tacit.privacy.sampling import Sampler, flip_bits
 
-# diffprivlib needs an inner name of scikit-learn that went away in 1.7.
+# diffprivlib needs an internal name of scikit-learn that was removed in 1.7.
 _PACKAGES = ("opendp", "diffprivlib", "scikit-learn<1.7")
 _EPSILON = Decimal(1)
 _JOB = "Randomised response, a million bits"
@@ -33,7 +33,7 @@ _TARGET = 100
 
 
 def sampling(setting: Setting) -> Iterator[Finding | Skipped]:
-    """How many times as fast as the better rival a bit is flipped; symbols for the record."""
+    """Compare the speed of flips with the better rival; measure symbols for reference."""
     yield _symbols(setting.rounds)
     try:
         python = _environment(setting.folder / "sampling")
@@ -64,7 +64,7 @@ def _ours(rounds: int) -> Spent:
 
 
 def _symbols(rounds: int) -> Finding:
-    """Draws from a channel of eight classes."""
+    """Measure draws from a channel of eight classes."""
     columns = [{row} for row in range(8)]
     channel = Channel.staircase(columns, [1.0] * 8, _EPSILON, inputs=range(8))
     sampler = Sampler(channel, SecureSource())
@@ -85,14 +85,14 @@ def _per_million(spent: Spent, bits: int) -> Spent:
 
 
 def _check(name: str, flipped: int, bits: int) -> None:
-    """Whether the rate of flips is that of epsilon: six deviations are no chance."""
+    """Check that the rate of flips is that of epsilon, within six standard deviations."""
     rate = 1 / (1 + float(_EPSILON.exp()))
     if abs(flipped - bits * rate) > 6 * sqrt(bits * rate * (1 - rate)):
         raise UnequalError(f"{name} flips {flipped} of {bits} bits, not {rate:.4f} of them")
 
 
 def _environment(folder: Path) -> Path:
-    """A Python environment with the rivals alone, made once."""
+    """Create a Python environment with only the rivals, once."""
     python, ready = folder / "bin" / "python", folder / "ready"
     if not ready.exists():
         base = getattr(sys, "_base_executable", sys.executable)

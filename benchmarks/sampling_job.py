@@ -1,6 +1,6 @@
-"""Randomised response of bits by OpenDP and diffprivlib, in an environment of their own.
+"""Measure randomised response of OpenDP and diffprivlib, in a separate environment.
 
-Prints, as JSON, what each spent in its best round, on how many bits, and how many it flipped.
+Prints, as JSON, the time of each in its best round, the number of bits, and the number of flips.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SINGLE = 20_000
 
 
 def _opendp(epsilon: float) -> int:
-    """RAPPOR's f is twice the flip probability."""
+    """Flip bits; RAPPOR's f is twice the flip probability."""
     dp.enable_features("contrib")
     flip = dp.m.make_randomized_response_bitvec(
         dp.bitvector_domain(max_weight=_VECTOR),
@@ -38,7 +38,7 @@ def _diffprivlib(epsilon: float) -> int:
 
 
 def _best(run: Callable[[float], int], epsilon: float, bits: int, rounds: int) -> dict[str, object]:
-    """The least that one of several rounds spent, the first not counted."""
+    """Return the least time of several rounds, without the first."""
     run(epsilon)
     spent = [math.inf, math.inf]
     for _ in range(rounds):

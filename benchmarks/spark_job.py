@@ -1,8 +1,8 @@
 """Presence of kinds per subject and window in Spark Structured Streaming.
 
-Runs in a Python environment of its own, which has PySpark and nothing of our engine. It reads
-events from CSV files as a stream, writes what is found in each subject's windows as CSV, and
-prints the seconds, elapsed and of processor time, that the job itself took.
+Runs in a separate Python environment, which has PySpark and not our engine. It reads events from
+CSV files as a stream, writes the detections of each subject and window as CSV, and prints the
+seconds, elapsed and of processor time, of the job itself.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from benchmarks.processes import used
 
 
 def main() -> None:
-    """Run the job, after a small one that warms up."""
+    """Run the job, after a small job for warming up."""
     parser = argparse.ArgumentParser()
     parser.add_argument("events", type=Path, help="a folder of files")
     parser.add_argument("few", type=Path, help="some of the events, to warm up with")
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def _session(cores: int) -> SparkSession:
-    """Spark within this process, without anything that only watches."""
+    """Start Spark within this process, without monitoring."""
     settings = {
         "spark.driver.memory": "4g",
         "spark.sql.session.timeZone": "UTC",
@@ -57,7 +57,7 @@ def _session(cores: int) -> SparkSession:
 def _run(
     spark: SparkSession, asked: argparse.Namespace, events: Path, found: Path
 ) -> tuple[float, float]:
-    """Read all files as a stream, group, ask, write; the seconds until it is done."""
+    """Read all files as a stream, group, query and write; return the seconds."""
     work = found.with_name(f"{found.name}.work")
     _give(events, work / "given", asked.closing)
     begun, worked = time.perf_counter(), used()
@@ -68,7 +68,7 @@ def _run(
 
 
 def _answers(spark: SparkSession, asked: argparse.Namespace, given: Path) -> DataFrame:
-    """The kinds of a group as bits of a number, and so what is found, which is little to write."""
+    """Query with the kinds of a group as bits of a number, which keeps the output small."""
     events = spark.readStream.csv(str(given), "subject INT, ms BIGINT, kind INT")
     moments = events.withColumn("moment", sql.expr("timestamp_millis(ms)"))
     moments = moments.withWatermark("moment", f"{asked.lateness} seconds")
@@ -85,9 +85,9 @@ def _answers(spark: SparkSession, asked: argparse.Namespace, given: Path) -> Dat
 
 
 def _give(events: Path, folder: Path, closing: int) -> None:
-    """The same files and an event after all of them: the end of its input closes no window here.
+    """Copy the files and add a last event: the end of input does not close windows in Spark.
 
-    What is much older than the newest file would be left out, so that one is as old.
+    Files much older than the newest are ignored, so the added file gets the same age.
     """
     shutil.rmtree(folder.parent, ignore_errors=True)
     folder.mkdir(parents=True)

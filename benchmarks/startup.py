@@ -1,4 +1,4 @@
-"""How soon the command answers, and that the second run does not compile."""
+"""Measure the start of the command, and check that a second run does not compile."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TIMES = 9
 
 
 def startup(setting: Setting) -> Iterator[Finding | Skipped]:
-    """`tacit --help` beside a bare import of Polars; the first run of a query and the next."""
+    """Compare `tacit --help` with an import of Polars, and the first run with the second."""
     program = str(Path(sys.executable).parent / "tacit")
     commands = {
         "tacit --help": [program, "--help"],
@@ -50,7 +50,7 @@ def startup(setting: Setting) -> Iterator[Finding | Skipped]:
 
 
 def _medians(commands: Mapping[str, Sequence[str]]) -> dict[str, Spent]:
-    """The median of several runs of each, in turns, the first not counted."""
+    """Return the median of several alternating runs of each, without the first."""
     runs: dict[str, list[Spent]] = {name: [] for name in commands}
     for _ in range(_TIMES + 1):
         for name, command in commands.items():
@@ -74,7 +74,7 @@ def _spent(command: Sequence[str], cache: str = "") -> Spent:
 
 
 def _second_run(program: str, folder: Path) -> Finding | Skipped:
-    """A first and a second `tacit detect`, with an empty cache of kernels at the beginning."""
+    """Run `tacit detect` twice, starting with an empty cache of kernels."""
     job, sources = "Cached kernels", _sources()
     events, spec = folder / "tiny.parquet", folder / "tiny.yaml"
     table = pl.DataFrame(data.events(_TINY))
@@ -104,6 +104,6 @@ def _second_run(program: str, folder: Path) -> Finding | Skipped:
 
 
 def _sources() -> str:
-    """The same as long as the package's files are."""
+    """Return a fingerprint of the package's files."""
     files = sorted(Path(tacit.__file__).parent.rglob("*.py"))
     return sha256(b"\0".join(path.read_bytes() for path in files)).hexdigest()
