@@ -240,7 +240,8 @@ def _frame(axes: Axes, curve: Curve) -> None:
     )  # fmt: skip
     axes.axvline(float(curve.declared), color="#999999", linewidth=0.9, zorder=0)
     axes.annotate(
-        f"specification: {format_epsilon(curve.declared)}", (float(curve.declared), axes.get_ylim()[0]),
+        f"specification: {format_epsilon(curve.declared)}",
+        (float(curve.declared), axes.get_ylim()[0]),
         xytext=(4, 5), textcoords="offset points", fontsize=8, color="#666666",
     )  # fmt: skip
     axes.grid(axis="y", color="#dddddd", linewidth=0.6)
