@@ -60,9 +60,9 @@ def _command(folder: Path) -> list[str]:
 
 def _spent(command: list[str], package: Path, cache: Path) -> Spent:
     environment = {**os.environ, "PYTHONPATH": str(package), "NUMBA_CACHE_DIR": str(cache)}
-    before, begun = os.times(), time.perf_counter()
+    before, started = os.times(), time.perf_counter()
     subprocess.run(command, check=True, capture_output=True, env=environment)
-    elapsed, after = time.perf_counter() - begun, os.times()
+    elapsed, after = time.perf_counter() - started, os.times()
     worked = after.children_user + after.children_system
     return Spent(elapsed, worked - before.children_user - before.children_system)
 

@@ -106,9 +106,9 @@ def ours_on_flink(job: Job, setting: Setting) -> Done:
     """
     with tempfile.TemporaryDirectory(dir=setting.folder) as name:
         folder = Path(name)
-        begun = time.perf_counter()
+        started = time.perf_counter()
         found = _on_flink(job.files, job.spec, folder)
-        whole = time.perf_counter() - begun
+        whole = time.perf_counter() - started
         true = pl.read_parquet(folder / "true" / "*.parquet")
         detected = _dense(true, job.scale, job.spec)
     return Done(Spent(found["elapsed"], found["processor"]), whole - found["elapsed"], detected)

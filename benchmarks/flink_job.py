@@ -93,9 +93,9 @@ def main() -> None:
     tables.get_config().set("pipeline.object-reuse", "true")
     tables.get_config().set("table.local-time-zone", "UTC")
     _run(tables, asked, "few", asked.few, asked.found.with_name(f"{asked.found.name}.warm"))
-    begun, worked = time.perf_counter(), used()
+    started, worked = time.perf_counter(), used()
     _run(tables, asked, "events", asked.events, asked.found)
-    print(time.perf_counter() - begun, used() - worked)
+    print(time.perf_counter() - started, used() - worked)
 
 
 def _run(

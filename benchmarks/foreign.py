@@ -76,9 +76,9 @@ def run(
         command += ["--queries", *(",".join(map(str, query)) for query in queries)]
         command += ["--size", str(WINDOW // 1000), "--lateness", str(LATENESS // 1_000_000)]
         command += ["--parallelism", str(os.cpu_count())]
-        begun = time.perf_counter()
+        started = time.perf_counter()
         done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
-        whole = time.perf_counter() - begun
+        whole = time.perf_counter() - started
         if done.returncode:
             raise RuntimeError(f"{script} failed: {done.stderr[-2000:]}")
         elapsed, processor = map(float, done.stdout.split()[-2:])
@@ -92,6 +92,6 @@ def _dense(found: Path, scale: Scale, queries: int) -> NDArray[np.bool_]:
         if part.is_file() and part.stat().st_size and not part.name.startswith((".", "_")):
             rows = pl.read_csv(part, has_header=False).to_numpy()
             subjects, windows, bits = rows.T
-            told = bits[:, np.newaxis] >> np.arange(queries) & 1
-            detected[windows - START // WINDOW, subjects] |= told.astype(np.bool_)
+            bits_set = bits[:, np.newaxis] >> np.arange(queries) & 1
+            detected[windows - START // WINDOW, subjects] |= bits_set.astype(np.bool_)
     return detected

@@ -60,11 +60,11 @@ def _run(
     """Read all files as a stream, group, query and write; return the seconds."""
     work = found.with_name(f"{found.name}.work")
     _give(events, work / "given", asked.closing)
-    begun, worked = time.perf_counter(), used()
+    started, worked = time.perf_counter(), used()
     answers = _answers(spark, asked, work / "given")
     written = answers.writeStream.format("csv").trigger(availableNow=True)
     written.start(str(found), checkpointLocation=str(work / "checkpoints")).awaitTermination()
-    return time.perf_counter() - begun, used() - worked
+    return time.perf_counter() - started, used() - worked
 
 
 def _answers(spark: SparkSession, asked: argparse.Namespace, given: Path) -> DataFrame:

@@ -66,9 +66,9 @@ def _medians(commands: Mapping[str, Sequence[str]]) -> dict[str, Spent]:
 
 def _spent(command: Sequence[str], cache: str = "") -> Spent:
     environment = dict(os.environ) | ({"NUMBA_CACHE_DIR": cache} if cache else {})
-    before, begun = os.times(), time.perf_counter()
+    before, started = os.times(), time.perf_counter()
     subprocess.run(command, check=True, capture_output=True, env=environment)
-    elapsed, after = time.perf_counter() - begun, os.times()
+    elapsed, after = time.perf_counter() - started, os.times()
     worked = after.children_user + after.children_system
     return Spent(elapsed, worked - before.children_user - before.children_system)
 

@@ -221,11 +221,11 @@ def _medicine(days: Days, diary: _SensorLog) -> None:
     opened, closed = _opens("cabinet"), _Step("doors", "cabinet", False)
     usually_closed = _Step("doors", "cabinet", False, (10, 60), 0.95)
     for times, takes in ((morning, people.takes), (evening, people.takes_late)):
-        homes, begun = _at(days, diary, times, takes * people.faithful)
+        homes, starts = _at(days, diary, times, takes * people.faithful)
         tidy = random.random(len(homes)) < 0.12
         drawn = _runs("tap", 10, 40, 0.97)
-        diary.follow(homes[~tidy], begun[~tidy], _motion("kitchen"), opened, drawn, usually_closed)
-        diary.follow(homes[tidy], begun[tidy], _motion("kitchen"), opened, closed, drawn)
+        diary.follow(homes[~tidy], starts[~tidy], _motion("kitchen"), opened, drawn, usually_closed)
+        diary.follow(homes[tidy], starts[tidy], _motion("kitchen"), opened, closed, drawn)
     _, homes, times = _draw_times(days, diary, 0.5)
     diary.follow(homes, times, _motion("kitchen"), opened, usually_closed)
 

@@ -699,7 +699,7 @@ def _literal(explained: Explanation, query: QueryMeaning) -> list[str]:
         return ["Literal decoding, if uniform or adaptive is chosen: see docs/known-limits.md."]
     words = {
         "order": "A private event that comes out present gets a random time: its order is random.",
-        "number": "One noisy event stands for any number: two or more are never found.",
+        "number": "One noisy event counts as one: two or more are never found.",
         "attributes": "Conditions on private events count as met.",
     }
     return [words[asked] for asked in query.looks_at]

@@ -34,7 +34,7 @@ class BudgetAbsorption:
     Neighbours: streams that differ in one event at each of w steps in a row.
     Why: what is released at a step depends on that step's events and on earlier releases
     alone. A test costs E/(2w), since one event changes the distance by at most 1/d and its
-    noise has scale 2w/(E d). A publication of n shares stands for n - 1 steps before it and
+    noise has scale 2w/(E d). A publication of n shares replaces n - 1 steps before it and
     blocks n - 1 after it, so w steps in a row spend at most w shares, E/2.
     Pattern-level: m events of one step change these m times as much, so the step gives away
     m * (E/(2w) + n * E/(2w)) <= m * E * (1/(2w) + 1/2) = epsilon, with equality where n = w.

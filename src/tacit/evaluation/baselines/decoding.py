@@ -95,8 +95,8 @@ def compare(truth: NDArray[np.bool_], found: NDArray[np.bool_]) -> Confusion[Flo
     def count(where: NDArray[np.bool_]) -> Floats:
         return np.asarray(np.count_nonzero(where, axis=tuple(range(1, where.ndim))), np.float64)
 
-    right, said, there = count(truth & found), count(found), count(truth)
-    return Confusion(right, said - right, there - right)
+    right, claimed, positives = count(truth & found), count(found), count(truth)
+    return Confusion(right, claimed - right, positives - right)
 
 
 def _stacked(answers: list[NDArray[np.bool_]], shape: tuple[int, ...]) -> NDArray[np.bool_]:
@@ -112,15 +112,16 @@ def _channels(tried: NoisyPresence, truth: Presence) -> Floats:
     flips = tried.flips
     channels = np.stack([1 - flips, flips, flips, 1 - flips], axis=-1)
     repeated = tried.grades == 0
-    bits, there = tried.bits[repeated], truth[repeated]
+    bits, positives = tried.bits[repeated], truth[repeated]
     both, ones, true = (
-        np.count_nonzero(part, axis=0).astype(np.float64) for part in (bits & there, bits, there)
+        np.count_nonzero(part, axis=0).astype(np.float64)
+        for part in (bits & positives, bits, positives)
     )
     count = len(bits)
-    said, rate = (ones + 0.5) / (count + 1), (true + 0.5) / (count + 1)
+    claimed, rate = (ones + 0.5) / (count + 1), (true + 0.5) / (count + 1)
     shared = (both - ones * true / max(1, count)) / (count + STRENGTH)
-    present = np.clip(said + shared / rate, 0.0, 1.0)
-    absent = np.clip(said - shared / (1 - rate), 0.0, 1.0)
+    present = np.clip(claimed + shared / rate, 0.0, 1.0)
+    absent = np.clip(claimed - shared / (1 - rate), 0.0, 1.0)
     channels[0] = np.stack([1 - absent, absent, 1 - present, present], axis=-1)
     return channels.reshape(*flips.shape, 2, 2)
 

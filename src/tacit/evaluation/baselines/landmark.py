@@ -62,7 +62,7 @@ class LandmarkUniform:
 
 @dataclass(frozen=True, slots=True)
 class LandmarkAdaptive:
-    """Publish at a rate that follows the releases: less often while they stay alike; else repeat.
+    """Publish at a rate that follows the releases: less often while they are similar; else repeat.
 
     After a publication the rate falls by the share `fall` of itself if the release is closer to
     the last one than the scale of the noise. Otherwise it rises by the share `rise` of its
