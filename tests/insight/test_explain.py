@@ -22,8 +22,8 @@ from tacit.insight.explain import (
     Explanation,
     QueryMeaning,
     at_most,
+    count_windows_until_sure,
     explain,
-    windows_until_sure,
 )
 from tacit.patterns.language import parse_pattern
 from tacit.patterns.reference import Tuple, detected
@@ -99,7 +99,7 @@ def test_odds_are_whole_until_they_would_look_certain() -> None:
 @given(epsilons(-9, 6))
 def test_the_windows_until_99_to_1_are_the_first_that_could_reach_it(epsilon: Fraction) -> None:
     """With one window less a 50:50 guess stays below."""
-    number = windows_until_sure(epsilon)
+    number = count_windows_until_sure(epsilon)
     with localcontext(prec=60):
         needed = Decimal(99).ln()
         assert Decimal((number * epsilon).numerator) / (number * epsilon).denominator >= needed

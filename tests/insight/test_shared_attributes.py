@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tacit.insight.explain import explain
-from tacit.insight.shared_attributes import MOST_LINES, shared_attributes, sharing_lines
+from tacit.insight.shared_attributes import MOST_LINES, find_shared_attributes, format_sharing
 from tacit.spec.yaml_reader import loads
 from tests.cli.meetings import tacit
 
@@ -39,7 +39,7 @@ queries:
 
 
 def test_every_pair_is_named_with_its_attributes_and_its_relation() -> None:
-    found = shared_attributes(loads(SPEC))
+    found = find_shared_attributes(loads(SPEC))
     assert {(s.private, s.public, s.attributes, s.relation, s.condition) for s in found} == {
         ("parked", "slow", ("speed",), "excludes", None),
         ("parked", "still", ("speed",), "implies", None),
@@ -56,19 +56,19 @@ def test_a_type_that_is_private_for_some_subjects_is_public_for_none_of_them() -
     spec = SPEC.replace("epsilon: 1.0}", "epsilon: 1.0, subjects: [x]}").replace(
         "private:", "private:\n  - {pattern: slow, epsilon: 1.0, subjects: [y]}"
     )
-    pairs = {(s.private, s.public) for s in shared_attributes(loads(spec)) if not s.condition}
+    pairs = {(s.private, s.public) for s in find_shared_attributes(loads(spec)) if not s.condition}
     assert ("slow", "parked") in pairs  # for y
     assert ("parked", "slow") in pairs  # for x
 
 
 def test_constants_beside_a_column_of_times_are_times() -> None:
     spec = SPEC.replace('"speed < 1"', "\"at < '2023-01-01 00:00:00'\"")
-    relations = {s.public: s.relation for s in shared_attributes(loads(spec))}
+    relations = {s.public: s.relation for s in find_shared_attributes(loads(spec))}
     assert relations["early"] == "implies"
 
 
 def test_nothing_private_shares_nothing() -> None:
-    assert shared_attributes(loads(SPEC.split("private:")[0])) == []
+    assert find_shared_attributes(loads(SPEC.split("private:")[0])) == []
 
 
 def test_validate_and_explain_say_it_in_text_and_in_json(tmp_path: Path) -> None:
@@ -88,10 +88,10 @@ def test_validate_and_explain_say_it_in_text_and_in_json(tmp_path: Path) -> None
 def test_a_long_list_is_cut_short_in_text_and_whole_in_the_explanation() -> None:
     events = "".join(f'  e{n}: {{stream: gps, where: "speed = {n}"}}\n' for n in range(40))
     spec = loads(SPEC.replace("private:", f"{events}private:"))
-    lines = sharing_lines(spec)
+    lines = format_sharing(spec)
     assert len(lines) == MOST_LINES + 2
     assert lines[-1].endswith("more share attributes; to_dict() lists them.")
-    assert len(explain(spec).shared_attributes) == len(shared_attributes(spec)) > 40
+    assert len(explain(spec).shared_attributes) == len(find_shared_attributes(spec)) > 40
 
 
 @pytest.mark.parametrize("example", ["README.md", "docs/guarantee.md"])

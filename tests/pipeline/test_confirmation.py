@@ -138,7 +138,7 @@ def test_a_source_that_is_read_on_from_the_middle_is_judged_as_if_it_had_not_sto
     done: list[EventBatch] = []
     for piece in pieces_of(tuples[:stop], [*range(stop)]):
         done += confirmation.add(piece)
-    front = done[-1].last_progress(done[-1].before) if done else NO_TIME
+    front = done[-1].find_last_progress(done[-1].before) if done else NO_TIME
     rest = tuples[len(outcome(done)) :]
     assert [*outcome(done), *outcome(list(confirm(pieces_of(rest, []), limits, front)))] == whole
 

@@ -148,9 +148,9 @@ class FedEngine:
         assert self.engine.windows.version is not None
         return self.engine.windows.version
 
-    def version_of(self, closed: ClosedWindows) -> SpecVersion:
+    def find_version(self, closed: ClosedWindows) -> SpecVersion:
         """The version of closed windows."""
-        version = self.engine.windows.version_of(closed)
+        version = self.engine.windows.find_version(closed)
         assert version is not None
         return version
 
@@ -237,7 +237,7 @@ def test_each_window_is_answered_under_the_terms_that_it_belongs_to() -> None:
     run.engine.advance()
     engine = run.engine
     for handed in engine.insert(MergedBatch.from_batch(engine.extract(rows(FLOW[20:])))):
-        mine = run.version_of(handed)
+        mine = run.find_version(handed)
         assert mine is (old if handed.panes.first < 4 else new)
         assert list(engine.answer(handed).queries) == [query.name for query in mine.spec.queries]
 
@@ -514,7 +514,7 @@ def test_windows_that_close_by_the_clock_change_where_no_tuple_can_have_reached(
     run.crash(engine.latest)
     assert run.engine.windows.next is not None
     handed = run.engine.tick(10 * boundary + 22)
-    seen = [run.version_of(part).spec.queries[0].name for part in handed]
+    seen = [run.find_version(part).spec.queries[0].name for part in handed]
     assert (seen[0], seen[-1]) == ("both", "order")
 
 

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from tacit.cli.plan import PlanOptions
 from tacit.insight.curve import Curve
-from tacit.insight.explain import allowed_windows, past_limit
-from tacit.insight.tabular import aligned
+from tacit.insight.explain import count_allowed_windows, describe_limit
+from tacit.insight.tabular import align
 from tacit.patterns.tree import elements
 from tacit.planning.plan import Expected, Plan, describe_overlap, describe_unit, element_shares
 from tacit.planning.planner import LeastEpsilon
@@ -111,7 +111,7 @@ class PlanReport:
         share = self.plan.share if self.plan else Fraction(1)
         chosen = self.plan.mechanism if self.plan else None
         private = range(len(self.spec.private))
-        found = [allowed_windows(self.spec, n, share, chosen) for n in private]
+        found = [count_allowed_windows(self.spec, n, share, chosen) for n in private]
         return [
             (private.name, str(private.limit), *allowed)
             for private, allowed in zip(self.spec.private, found, strict=True)
@@ -174,7 +174,7 @@ class PlanReport:
         rows.append(("all", *_format_row(_average(expected)), "", ""))
         if needs == [None] * len(needs):
             rows = [row[:-2] for row in rows]
-        return [*aligned(rows), ""]
+        return [*align(rows), ""]
 
     def _format_epsilons(self) -> list[str]:
         least, private = self.least, self.spec.private
@@ -184,7 +184,7 @@ class PlanReport:
             rows.append(
                 (declared.name, format_epsilon(Fraction(declared.epsilon)), spent[key] or "none")
             )
-        lines = [f"Epsilon, {describe_unit(self.spec)}:", *aligned(rows)] if private else []
+        lines = [f"Epsilon, {describe_unit(self.spec)}:", *align(rows)] if private else []
         for number, shares in enumerate(element_shares(self.plan.mechanisms) if self.plan else ()):
             if shares:
                 whose = "" if number == 0 else f" (policy {number + 1})"
@@ -192,16 +192,16 @@ class PlanReport:
                 lines += [
                     f"Epsilon per element{whose}, for one subject, one element and one {drawn}:"
                 ]
-                lines += aligned([(name, format_epsilon(share)) for name, share in shares.items()])
+                lines += align([(name, format_epsilon(share)) for name, share in shares.items()])
         return lines + (describe_overlap(self.plan) if self.plan and private else [])
 
     def _format_limits(self) -> list[str]:
         """Say what limits allow, and what to expect once they are reached."""
         lines = []
         for name, limit, allowed, windows in self._list_limits():
-            lines += fill(f"Limit of {name}, {limit}: {past_limit(allowed, windows)}", 100).split(
-                "\n"
-            )
+            lines += fill(
+                f"Limit of {name}, {limit}: {describe_limit(allowed, windows)}", 100
+            ).split("\n")
         reached = any(allowed < windows for _, _, allowed, windows in self._list_limits())
         if self.plan is not None and self.plan.past is not None and reached:
             lines += ["After limits are reached, until the next horizon:", ""]

@@ -251,18 +251,18 @@ def _write_files(outcome: ExperimentOutcome, out: Path, command: str) -> None:
 
 def _summarize(outcome: ExperimentOutcome) -> str:
     from tacit.evaluation.reports import CONVENTIONS, UNIT, make_ratios, make_table
-    from tacit.insight.tabular import aligned
+    from tacit.insight.tabular import align
 
     varied = outcome.experiment.variation
     against = "epsilon" if varied is None else varied.label
     parts = [
         fill(outcome.experiment.about, 100),
         f"Mean MRE of Q over {count(outcome.datasets, 'data set')}, against {against}. {UNIT}",
-        "\n".join(aligned(make_table(outcome))),
+        "\n".join(align(make_table(outcome))),
     ]
     if varied is None:
         parts.append(
             "Mean error of optimal (posterior) relative to the others, paired, 95 % intervals:"
         )
-        parts.append("\n".join(aligned(make_ratios(outcome))))
+        parts.append("\n".join(align(make_ratios(outcome))))
     return "\n\n".join([*parts, fill(CONVENTIONS, 100)])

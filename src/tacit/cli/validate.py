@@ -31,7 +31,7 @@ def validate(spec: Path, as_json: bool) -> None:
     from dataclasses import asdict
 
     from tacit.errors import SpecificationError
-    from tacit.insight.shared_attributes import shared_attributes, sharing_lines
+    from tacit.insight.shared_attributes import find_shared_attributes, format_sharing
     from tacit.spec.columntypes import SpecColumns, column_lines
     from tacit.spec.yaml_reader import load
 
@@ -58,12 +58,12 @@ def validate(spec: Path, as_json: bool) -> None:
             "warnings": warnings,
             "fingerprint": checked.fingerprint,
             "columns": columns,
-            "shared_attributes": [asdict(one) for one in shared_attributes(checked)],
+            "shared_attributes": [asdict(one) for one in find_shared_attributes(checked)],
         }
         click.echo(json.dumps(report, indent=2))
         return
     click.echo(f"{spec} is valid: {checked}")
-    for line in (*column_lines(SpecColumns(checked)), *sharing_lines(checked)):
+    for line in (*column_lines(SpecColumns(checked)), *format_sharing(checked)):
         click.echo(line)
     for message in warnings:
         click.echo(f"Warning: {message}.", err=True)

@@ -17,7 +17,7 @@ from tacit.connectors.pieces import CODECS
 from tacit.connectors.placeholders import FileTemplate, has_placeholders
 from tacit.connectors.sinks import FileSink, StandardOutput, TableSink, choose_writer
 from tacit.connectors.template_sinks import ResumableTemplateSink, TemplateSink
-from tacit.connectors.writers import SUFFIXES, csv_header, csv_lines, json_lines
+from tacit.connectors.writers import SUFFIXES, format_csv, format_csv_header, format_json_lines
 from tacit.errors import SinkError
 from tacit.pipeline.sinks import Sink
 from tacit.pipeline.sources import Source
@@ -25,9 +25,9 @@ from tacit.pipeline.sources import Source
 _Lines = Callable[[pa.Table], bytes]
 _Header = Callable[[pa.Schema], bytes]
 _APPENDABLE: Final[dict[str, tuple[_Lines, _Header | None]]] = {
-    ".jsonl": (json_lines, None),
-    ".ndjson": (json_lines, None),
-    ".csv": (csv_lines, csv_header),
+    ".jsonl": (format_json_lines, None),
+    ".ndjson": (format_json_lines, None),
+    ".csv": (format_csv, format_csv_header),
 }
 
 

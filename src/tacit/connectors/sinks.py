@@ -18,7 +18,7 @@ from typing import IO
 import polars as pl
 import pyarrow as pa
 
-from tacit.connectors.writers import SUFFIXES, Writer, json_lines
+from tacit.connectors.writers import SUFFIXES, Writer, format_json_lines
 from tacit.errors import ClosedPipeError, SinkError
 from tacit.pipeline.sinks import ReleaseBatch, Sink
 
@@ -149,7 +149,7 @@ class StandardOutput(TableSink):
 
     def write(self, table: pa.Table) -> None:
         """Write these rows immediately."""
-        rest = memoryview(json_lines(table))
+        rest = memoryview(format_json_lines(table))
         try:
             while rest:
                 rest = rest[os.write(self._descriptor, rest) :]

@@ -29,14 +29,14 @@ class UrlOptions:
                 hint = nearest(name, known) or f" Known are {', '.join(known)}."
                 raise wrong(f"{place}: there is no option '{name}'.{hint}")
 
-    def coding(self) -> Coding:
+    def parse_payload(self) -> Coding:
         """Parse the payload format."""
         try:
             return parse_coding(self.options.get("payload", "json"))
         except ValueError as error:
             raise self.wrong(f"{self.place}: {error}") from None
 
-    def columns(self) -> dict[str, ColumnType] | None:
+    def parse_columns(self) -> dict[str, ColumnType] | None:
         """Parse the columns with their types, if they are given."""
         text = self.options.get("columns")
         try:

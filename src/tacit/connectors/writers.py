@@ -120,21 +120,21 @@ class TextWriter:
             self._file.write(self._codec.compress(text, asbytes=True) if self._codec else text)
 
 
-def json_lines(table: pa.Table) -> bytes:
+def format_json_lines(table: pa.Table) -> bytes:
     """Format one JSON object per line, times in ISO 8601 and UTC."""
     text = io.BytesIO()
     _format_times(table).write_ndjson(text)
     return text.getvalue()
 
 
-def csv_lines(table: pa.Table) -> bytes:
+def format_csv(table: pa.Table) -> bytes:
     """Format rows as CSV without a header, times in ISO 8601 and UTC."""
     text = io.BytesIO()
     _format_times(table).write_csv(text, include_header=False)
     return text.getvalue()
 
 
-def csv_header(schema: pa.Schema) -> bytes:
+def format_csv_header(schema: pa.Schema) -> bytes:
     """Format the CSV header."""
     text = io.BytesIO()
     pl.DataFrame(schema=schema.names).write_csv(text)
@@ -157,13 +157,13 @@ def _format_iso(times: pl.Series) -> pl.Series:
 
 SUFFIXES: dict[str, Callable[[IO[bytes], pa.Schema], Writer]] = {
     ".parquet": ParquetWriter,
-    ".csv": partial(TextWriter, lines=csv_lines, header=csv_header),
-    ".csv.gz": partial(TextWriter, lines=csv_lines, header=csv_header, codec="gzip"),
-    ".csv.zst": partial(TextWriter, lines=csv_lines, header=csv_header, codec="zstd"),
-    ".jsonl": partial(TextWriter, lines=json_lines),
-    ".ndjson": partial(TextWriter, lines=json_lines),
-    ".jsonl.gz": partial(TextWriter, lines=json_lines, codec="gzip"),
-    ".jsonl.zst": partial(TextWriter, lines=json_lines, codec="zstd"),
+    ".csv": partial(TextWriter, lines=format_csv, header=format_csv_header),
+    ".csv.gz": partial(TextWriter, lines=format_csv, header=format_csv_header, codec="gzip"),
+    ".csv.zst": partial(TextWriter, lines=format_csv, header=format_csv_header, codec="zstd"),
+    ".jsonl": partial(TextWriter, lines=format_json_lines),
+    ".ndjson": partial(TextWriter, lines=format_json_lines),
+    ".jsonl.gz": partial(TextWriter, lines=format_json_lines, codec="gzip"),
+    ".jsonl.zst": partial(TextWriter, lines=format_json_lines, codec="zstd"),
     ".arrow": ArrowWriter,
     ".feather": ArrowWriter,
     ".ipc": ArrowWriter,

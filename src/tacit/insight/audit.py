@@ -13,7 +13,7 @@ from html import escape
 from os import PathLike
 from typing import Any, Final
 
-from tacit.insight.tabular import aligned, plain
+from tacit.insight.tabular import align, plain
 from tacit.patterns.tree import Pattern
 from tacit.planning.plan import Plan, read_plain
 from tacit.privacy.channel_audit import Ratio, largest_of
@@ -262,7 +262,7 @@ def _policy_lines(report: Report, policy: PolicyAudit, number: int | None) -> li
     if policy.kind == "exact":
         return [*lines, "No answer depends on anything private: all of them are exact."]
     lines.append(f"Private patterns: epsilon for {report.unit}")
-    lines += aligned([_HEAD, *map(_row, policy.patterns)])
+    lines += align([_HEAD, *map(_row, policy.patterns)])
     lines += [
         f"An occurrence of {pattern.name} may change {pattern.draws} windows, each with its own"
         f" draw: {format_epsilon(pattern.granted / pattern.draws)} for each."
@@ -291,7 +291,7 @@ def _channel_lines(policy: PolicyAudit, panes: int) -> list[str]:
         for channel in ordered[:_SHOWN]
     ]
     head = ("element" if flips else "patterns: context", "size", "true, at most", "")
-    lines += aligned([head, *rows]) if rows else []
+    lines += align([head, *rows]) if rows else []
     if len(ordered) > _SHOWN:
         lines.append(f"  ... and {len(ordered) - _SHOWN:,} more with no larger epsilon")
     return lines if flips else [*lines, NEW_CONTEXTS]

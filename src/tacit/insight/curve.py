@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tacit.engines.local import SpecSource, load_spec, survey_history
 from tacit.errors import PlanError, SinkError
 from tacit.evaluation.palette import mechanism_style
-from tacit.insight.tabular import aligned
+from tacit.insight.tabular import align
 from tacit.planning.planner import make_plan
 from tacit.privacy.exponentials import format_epsilon
 from tacit.privacy.statistics import Statistics
@@ -98,7 +98,7 @@ class Curve:
         return [("epsilon", *MECHANISMS), *body]
 
     def __str__(self) -> str:
-        return "\n".join([f"Expected Q against {self.unit}:", *aligned(self.rows())])
+        return "\n".join([f"Expected Q against {self.unit}:", *align(self.rows())])
 
     def _repr_html_(self) -> str:
         head, *body = ["".join(f"<td>{escape(cell)}</td>" for cell in row) for row in self.rows()]

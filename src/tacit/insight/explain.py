@@ -16,7 +16,7 @@ from textwrap import wrap
 from typing import Any, Final, Literal, TypeAlias
 
 from tacit.durations import MICROSECONDS, format_duration
-from tacit.insight.shared_attributes import MOST_LINES, SharedAttributes, shared_attributes
+from tacit.insight.shared_attributes import MOST_LINES, SharedAttributes, find_shared_attributes
 from tacit.options import option
 from tacit.patterns.residuals import Residual, boolean_form, is_presence, residual
 from tacit.patterns.ternary import without_conditions
@@ -97,7 +97,7 @@ class Odds:
         return cls(
             even=at_most(Fraction(1, 2), epsilon),
             rare=at_most(Fraction(1, 100), epsilon, places=1),
-            windows_to_99=windows_until_sure(epsilon),
+            windows_to_99=count_windows_until_sure(epsilon),
             windows_in_a_day=daily,
             epsilon_in_a_day=daily * (epsilon if cost is None else cost),
         )
@@ -265,10 +265,10 @@ def at_most(before: Fraction, epsilon: Exact, places: int = 0) -> Decimal:
     return Decimal(100)
 
 
-def windows_until_sure(epsilon: Exact) -> int:
+def count_windows_until_sure(epsilon: Exact) -> int:
     """Compute the least number of windows after which a 50:50 guess could become 99:1.
 
-    >>> windows_until_sure(1), windows_until_sure(5)
+    >>> count_windows_until_sure(1), count_windows_until_sure(5)
     (5, 1)
     """
     # The logarithm is rounded up in its 19th decimal: so much less is certainly below it.
@@ -307,7 +307,7 @@ def explain(spec: Specification | str | PathLike[str]) -> Explanation:
             if subjects != ()
         ),
         panes=spec.windows.panes,
-        shared_attributes=tuple(shared_attributes(spec)),
+        shared_attributes=tuple(find_shared_attributes(spec)),
     )
 
 
@@ -347,7 +347,7 @@ def _private(
         subjects=declared.subjects,
         epsilon=epsilon,
         limit=None if declared.limit is None else str(declared.limit),
-        allowed=allowed_windows(spec, number),
+        allowed=count_allowed_windows(spec, number),
         per_element=max(own, default=None),
         odds=Odds.of(epsilon, spec.windows.pane, epsilon * _part(spec, number, spec.mechanism)),
         windows=windows,
@@ -360,7 +360,7 @@ def _part(spec: Specification, number: int, mechanism: str) -> Fraction:
     return Fraction(1, windows if _draws_answers(mechanism) else 1)
 
 
-def allowed_windows(
+def count_allowed_windows(
     spec: Specification,
     number: int,
     share: Fraction = Fraction(1),
@@ -592,11 +592,11 @@ def _private_rows(explained: Explanation, private: PrivateMeaning) -> Rows:
         rows.append(("per window", text))
     rows.append(("adds up", _adds_up(odds, "occurrence" if sliding else "window")))
     if private.limit is not None and private.allowed is not None:
-        rows.append(("limit", f"{private.limit}: {past_limit(*private.allowed)}"))
+        rows.append(("limit", f"{private.limit}: {describe_limit(*private.allowed)}"))
     return rows
 
 
-def past_limit(allowed: int, windows: int) -> str:
+def describe_limit(allowed: int, windows: int) -> str:
     """Describe what a limit means, in a run with a ledger."""
     if allowed >= windows:
         return "enough for every window, so it is never reached."

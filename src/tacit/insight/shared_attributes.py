@@ -85,7 +85,7 @@ class SharedAttributes:
         return f"{reader} reads {columns}, as private '{self.private}' does. {self.meaning}"
 
 
-def shared_attributes(spec: Specification) -> list[SharedAttributes]:
+def find_shared_attributes(spec: Specification) -> list[SharedAttributes]:
     """Find every public event type and condition that reads an attribute of a private type.
 
     >>> from tacit.spec.yaml_reader import loads
@@ -97,15 +97,15 @@ def shared_attributes(spec: Specification) -> list[SharedAttributes]:
     ...   slow: {stream: gps, where: "speed BETWEEN 1 AND 10"}
     ... private: [{pattern: parked, epsilon: 1}]
     ... ''')
-    >>> shared_attributes(spec)[0].relation
+    >>> find_shared_attributes(spec)[0].relation
     'excludes'
     """
     return _AttributeSearch(spec).find()
 
 
-def sharing_lines(spec: Specification) -> list[str]:
+def format_sharing(spec: Specification) -> list[str]:
     """Format the pairs as sentences, for a terminal; a long list is shortened."""
-    found = shared_attributes(spec)
+    found = find_shared_attributes(spec)
     lines = [str(one) for one in found[:MOST_LINES]]
     if len(found) > MOST_LINES:
         lines.append(

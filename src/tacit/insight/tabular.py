@@ -9,10 +9,10 @@ from typing import Any
 from tacit.privacy.exponentials import format_epsilon
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+def align(rows: Sequence[Sequence[str]]) -> list[str]:
     """Format rows as lines with aligned columns; all but the first are right-aligned.
 
-    >>> print("\\n".join(aligned([("query", "Q"), ("jam", "0.93")])))
+    >>> print("\\n".join(align([("query", "Q"), ("jam", "0.93")])))
       query     Q
       jam    0.93
     """

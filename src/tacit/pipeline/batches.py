@@ -74,7 +74,7 @@ class EventBatch:
         times = np.where(self.slots >= 0, self.times, NO_TIME)
         return running_progress(times, before, future)
 
-    def last_progress(self, before: int) -> int:
+    def find_last_progress(self, before: int) -> int:
         """Return the source's progress after all of these tuples."""
         return _reached(self.times, self.slots, before)
 

@@ -59,7 +59,7 @@ class Confirmation:
             if stop > begin or done >= end:
                 piece = batch.slice(0, stop - begin, slots[begin:stop])
                 decided.append(replace(piece, before=self._front))
-                self._front = front if stop == done else piece.last_progress(self._front)
+                self._front = front if stop == done else piece.find_last_progress(self._front)
             if done < end:
                 self._waiting.append(batch.slice(stop - begin, end - begin))
             begin = end

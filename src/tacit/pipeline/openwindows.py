@@ -162,7 +162,7 @@ class OpenWindows:
         )
         self.protected_from = done.protected_from
 
-    def version_of(self, closed: ClosedWindows) -> SpecVersion | None:
+    def find_version(self, closed: ClosedWindows) -> SpecVersion | None:
         """Return the version under which these windows are answered."""
         following = self._following(closed)
         return self.version if following is None else following.version

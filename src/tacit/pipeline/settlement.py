@@ -168,7 +168,7 @@ class Settlement:
     def _release(self) -> Iterator[Answers]:
         """Answer and commit the collected windows; draw again if the commit was refused."""
         closed = self._closed
-        version = self._engine.windows.version_of(closed[0])
+        version = self._engine.windows.find_version(closed[0])
         accountant = self._accountants.get(version)
         while True:
             bills = [NO_BILL] * len(closed)

@@ -13,7 +13,7 @@ from tacit.cli import options
 from tacit.cli.progress import show_spinner
 from tacit.cli.report import format_time
 from tacit.durations import format_duration
-from tacit.insight.tabular import aligned
+from tacit.insight.tabular import align
 from tacit.quantities import count
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def _format_runs(statement: Statement) -> Iterator[str]:
         until = "" if run.until is None else format_time(run.until)
         rows.append((run.run, f"{run.releases:,}", f"{run.windows:,}", f"{run.answers:,}", until))
     if statement.runs:
-        yield from aligned(rows)
+        yield from align(rows)
 
 
 def _format_horizons(statement: Statement) -> Iterator[str]:
@@ -112,7 +112,7 @@ def _format_horizons(statement: Statement) -> Iterator[str]:
                 f"at most {format_epsilon(last.limit)} in a horizon of {format_duration(length)}"
             )
         yield from ("", f"{private}: {format_epsilon(last.amount)} for a window, {limit}")
-        yield from aligned(
+        yield from align(
             [
                 _list_headings(statement),
                 *(_format_horizon(statement, one) for one in horizons[-_SHOWN:]),
@@ -169,7 +169,7 @@ def _format_entries(entries: tuple[Entry, ...]) -> Iterator[str]:
         )
         for entry in entries[-_ENTRIES:]
     ]
-    yield from aligned(rows)
+    yield from align(rows)
     if len(entries) > _ENTRIES:
         yield f"  and {len(entries) - _ENTRIES:,} earlier; --json shows all, export writes all"
 

@@ -100,15 +100,15 @@ def parse_source_url(url: str) -> tuple[KafkaAddress, KafkaSourceOptions]:
     options = KafkaSourceOptions(
         topics=topics,
         group=parts.options.get("group", "tacit"),
-        payload=parts.coding(),
-        columns=parts.columns(),
+        payload=parts.parse_payload(),
+        columns=parts.parse_columns(),
         sample=parts.options.get("sample"),
         key=parts.options.get("key"),
         start=cast("Literal['beginning', 'end']", start),
     )
     if options.columns is not None and options.sample is not None:
         raise SourceError(f"{parts.place}: give columns= or sample=, not both")
-    return parts.address(), options
+    return parts.parse_address(), options
 
 
 def parse_sink_url(url: str) -> tuple[KafkaAddress, KafkaSinkOptions]:
@@ -122,7 +122,9 @@ def parse_sink_url(url: str) -> tuple[KafkaAddress, KafkaSinkOptions]:
         # Without it the broker cannot control which consumer reads what.
         raise SinkError(f"{parts.place}: the topic needs {{consumer}}, as in {DEFAULT_TOPIC}")
     digest = sha256(f"{parts.place}/{topic}".encode()).hexdigest()[:16]
-    return parts.address(), KafkaSinkOptions(topic, parts.options.get("id") or f"tacit-{digest}")
+    return parts.parse_address(), KafkaSinkOptions(
+        topic, parts.options.get("id") or f"tacit-{digest}"
+    )
 
 
 class _KafkaParts(UrlOptions):
@@ -143,7 +145,7 @@ class _KafkaParts(UrlOptions):
         self.path = unquote(found[2] or "")
         super().__init__(found[3] or "", known, f"kafka://{self.servers}", wrong)
 
-    def address(self) -> KafkaAddress:
+    def parse_address(self) -> KafkaAddress:
         """Return the brokers with the settings from the file and the environment."""
         path = self.options.get("config")
         settings = {} if path is None else self._settings(path)

@@ -26,7 +26,7 @@ from confluent_kafka import (
 )
 
 from tacit.connectors.kafka.address import KafkaAddress, KafkaSinkOptions
-from tacit.connectors.writers import json_lines
+from tacit.connectors.writers import format_json_lines
 from tacit.errors import SinkError, UnreachableError
 from tacit.pipeline.sinks import ReleaseBatch, Sink
 
@@ -174,7 +174,7 @@ class KafkaSink(Sink):
         for start in range(0, table.num_rows, _ROWS):
             part = table.slice(start, _ROWS)
             subjects = part["subject"].cast(pa.string()).to_pylist()
-            for value, subject in zip(json_lines(part).splitlines(), subjects, strict=True):
+            for value, subject in zip(format_json_lines(part).splitlines(), subjects, strict=True):
                 _produce(producer, topic, value, subject, headers)
             producer.poll(0)
 

@@ -107,21 +107,21 @@ def parse_source_url(url: str) -> tuple[MqttAddress, MqttSourceOptions]:
     topics, levels = _named_levels(parts)
     options = MqttSourceOptions(
         topics=topics,
-        payload=parts.coding(),
+        payload=parts.parse_payload(),
         levels=levels | _subject_level(parts, topics),
         subject=_subject_field(parts),
-        columns=parts.columns(),
+        columns=parts.parse_columns(),
         sample=parts.options.get("sample"),
-        qos=parts.number("qos", 1, range(2)),
-        receive=parts.number("receive", 65_535, range(1, 65_536)),
-        session=parts.seconds("session", 7 * 86_400),
-        largest=parts.number("largest", 1 << 24, range(1 << 10, 1 << 28)),
+        qos=parts.parse_number("qos", 1, range(2)),
+        receive=parts.parse_number("receive", 65_535, range(1, 65_536)),
+        session=parts.parse_seconds("session", 7 * 86_400),
+        largest=parts.parse_number("largest", 1 << 24, range(1 << 10, 1 << 28)),
     )
     if options.columns is not None and options.sample is not None:
         raise SourceError(f"{parts.place}: give columns= or sample=, not both")
     # The same in every run, so that the broker resumes the session after a restart.
     digest = sha256(f"{parts.place}/{parts.user or ''}/{options.topics}".encode()).hexdigest()[:16]
-    return parts.address(f"tacit-{digest}"), options
+    return parts.parse_address(f"tacit-{digest}"), options
 
 
 def parse_sink_url(url: str) -> tuple[MqttAddress, MqttSinkOptions]:
@@ -129,12 +129,12 @@ def parse_sink_url(url: str) -> tuple[MqttAddress, MqttSinkOptions]:
     parts = _MqttParts(url, _OUTWARD, SinkError)
     options = MqttSinkOptions(
         topic=parts.path or DEFAULT_TOPIC,
-        payload=parts.coding(),
-        per_answer=parts.choice("per", ("window", "answer")) == "answer",
-        retain=parts.choice("retain", ("false", "true")) == "true",
+        payload=parts.parse_payload(),
+        per_answer=parts.parse_choice("per", ("window", "answer")) == "answer",
+        retain=parts.parse_choice("retain", ("false", "true")) == "true",
     )
     _check_topic(options, parts.place)
-    return parts.address(), options
+    return parts.parse_address(), options
 
 
 class _MqttParts(UrlOptions):
@@ -165,7 +165,7 @@ class _MqttParts(UrlOptions):
         self.path = unquote(found[3] or "")
         super().__init__(found[4] or "", known, place, wrong)
 
-    def address(self, client: str = "") -> MqttAddress:
+    def parse_address(self, client: str = "") -> MqttAddress:
         """Return the broker and the client."""
         return MqttAddress(
             self.host,
@@ -174,17 +174,17 @@ class _MqttParts(UrlOptions):
             self.user,
             self._password(),
             self._tls(),
-            self.seconds("keepalive", 30, 0xFFFF),
+            self.parse_seconds("keepalive", 30, 0xFFFF),
         )
 
-    def choice(self, name: str, values: Sequence[str]) -> str:
+    def parse_choice(self, name: str, values: Sequence[str]) -> str:
         """Parse an option with these values; the first is the default."""
         value: str = self.options.get(name, values[0])
         if value not in values:
             raise self.wrong(f"{self.place}: {name} is {' or '.join(values)}, not '{value}'")
         return value
 
-    def number(self, name: str, default: int, allowed: range) -> int:
+    def parse_number(self, name: str, default: int, allowed: range) -> int:
         """Parse an option that is a whole number."""
         text = self.options.get(name, str(default))
         if not re.fullmatch(r"[0-9]{1,10}", text) or int(text) not in allowed:
@@ -194,7 +194,7 @@ class _MqttParts(UrlOptions):
             )
         return int(text)
 
-    def seconds(self, name: str, default: int, most: int = 0xFFFF_FFFE) -> int:
+    def parse_seconds(self, name: str, default: int, most: int = 0xFFFF_FFFE) -> int:
         """Parse an option that is a duration, in seconds."""
         text = self.options.get(name)
         if text is None:

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import polars as pl
 
 from tacit.connectors.mqtt.address import MqttSinkOptions
-from tacit.connectors.writers import json_lines
+from tacit.connectors.writers import format_json_lines
 from tacit.pipeline.sinks import ReleaseBatch
 
 _PLACE = re.compile(r"\{(\w+)\}")
@@ -69,7 +69,7 @@ def _encode_payloads(group: pl.DataFrame, options: MqttSinkOptions, room: int) -
 
 def _encode_each(group: pl.DataFrame, options: MqttSinkOptions) -> Iterator[bytes]:
     if options.payload == "json":
-        yield from json_lines(group.to_arrow()).splitlines()
+        yield from format_json_lines(group.to_arrow()).splitlines()
         return
     import cbor2
 
@@ -79,7 +79,7 @@ def _encode_each(group: pl.DataFrame, options: MqttSinkOptions) -> Iterator[byte
 def _encode_array(group: pl.DataFrame, options: MqttSinkOptions) -> bytes:
     if options.payload == "json":
         # Line breaks within texts are escaped.
-        return b"[" + json_lines(group.to_arrow()).rstrip(b"\n").replace(b"\n", b",") + b"]"
+        return b"[" + format_json_lines(group.to_arrow()).rstrip(b"\n").replace(b"\n", b",") + b"]"
     import cbor2
 
     return cbor2.dumps(group.rows(named=True))
