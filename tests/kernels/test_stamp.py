@@ -132,9 +132,9 @@ def test_a_global_of_an_unknown_kind_depends_on_the_whole_package(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One whose meaning for Numba the stamp cannot tell."""
-    monkeypatch.setattr(stamp, "_package", lambda: "as it is")
+    monkeypatch.setattr(stamp, "_hash_package", lambda: "as it is")
     first = stamped("def f(x): return A.b", A=object())
-    monkeypatch.setattr(stamp, "_package", lambda: "edited")
+    monkeypatch.setattr(stamp, "_hash_package", lambda: "edited")
     assert stamped("def f(x): return A.b", A=object()) != first
     assert stamped("def f(x): return x") == stamped("def f(x): return x")
 

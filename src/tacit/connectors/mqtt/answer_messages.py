@@ -44,7 +44,7 @@ def make_messages(
 def format_topic(template: str, names: Mapping[str, str]) -> str:
     """Fill in the names of a topic; special characters are escaped.
 
-    >>> topic_of("answers/{consumer}/{query}", {"consumer": "city/hall", "query": "jam"})
+    >>> format_topic("answers/{consumer}/{query}", {"consumer": "city/hall", "query": "jam"})
     'answers/city%2Fhall/jam'
     """
     return _PLACE.sub(lambda place: _escape(names[place[1]]), template)
