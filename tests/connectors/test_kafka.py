@@ -279,7 +279,7 @@ def test_answers_of_another_ledger_are_not_taken_for_delivered(receiver: KafkaRe
         sink.deliver(batch(3))
     before = receiver.received()
     for other in (batch(3, 13), batch(2)):
-        with receiver.open() as sink, pytest.raises(SinkError, match="of another ledger"):
+        with receiver.open() as sink, pytest.raises(SinkError, match="from another ledger"):
             begin_with(sink, None, other)
     assert_same(receiver.received(), before)
 

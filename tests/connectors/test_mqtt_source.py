@@ -481,7 +481,7 @@ def test_two_runs_under_one_name_are_told(
         reading(opened(broker, url)),
         reading(opened(broker, url)) as second,
     ):
-        until(lambda: bool(second.step()) and "Give each run a name" in caplog.text, "told")
+        until(lambda: bool(second.step()) and "Give each run its own name" in caplog.text, "told")
 
 
 @pytest.mark.parametrize(

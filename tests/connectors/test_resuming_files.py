@@ -109,7 +109,7 @@ def test_a_folder_without_the_file_that_was_read_is_refused(tmp_path: Path) -> N
     path = written(tmp_path, "many")
     token = read(path)[-1].token
     (path / "2.jsonl").unlink()
-    with pytest.raises(SourceError, match="any more"):
+    with pytest.raises(SourceError, match="no longer contains"):
         read(path, token)
 
 

@@ -227,7 +227,7 @@ MISTAKES: list[tuple[type[TacitError], str, Callable[[Path], Any]]] = [
         TEXT.replace("streams: {s:", "streams: {t: {subject: w, time: at}, s:")), tuples(0, 1))),
     (SinkError, "is read by this run", lambda p: [tuples(0, 1).write_csv(p / "x.csv"),
         tacit.detect(SPEC, p / "x.csv", to=p / "x.csv")]),
-    (OptionError, "pile up in memory", lambda p: [tuples(0, 1).write_csv(p / "x.csv"),
+    (OptionError, "fill the memory", lambda p: [tuples(0, 1).write_csv(p / "x.csv"),
         tacit.run(SPEC, p / "x.csv", ledger=p / "l", follow=True)]),
 ]  # fmt: skip
 

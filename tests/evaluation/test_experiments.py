@@ -326,7 +326,7 @@ def test_the_report_has_the_table_the_ratios_and_how_to_read_them() -> None:
     line = next(line for line in told.splitlines() if line.startswith("| optimal | posterior"))
     assert line.endswith(f"| {mean:.3f} |")
     for words in ("`tacit reproduce dice`", "one subject, one private pattern and one window",
-                  "Precision is 1 where nothing is claimed", "95 % confidence"):  # fmt: skip
+                  "Precision is 1 if nothing is claimed", "95 % confidence"):  # fmt: skip
         assert words in told
     ratio = (
         outcome.of(OPTIMAL, THREE).mean() / outcome.of(Method("adaptive", "literal"), THREE).mean()

@@ -521,7 +521,7 @@ def test_a_clock_that_went_back_is_found(whole: Setup, monkeypatch: pytest.Monke
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now - 3600)
     says = only(examine(whole), "clock", "wrong")
-    assert "before the ledger's last release" in says
+    assert "behind the ledger's last release" in says
     monkeypatch.setattr(time, "time", lambda: 0.0)
     assert "it is not 1970" in told(examine(whole), "clock")[0][1]
 

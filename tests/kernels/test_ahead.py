@@ -58,7 +58,7 @@ def test_a_type_is_read_as_it_was_written(kind: Any) -> None:
 
 @pytest.mark.parametrize("text", ["int63", "int64[1X]", "Array", "__name__", "", "int64[C]"])
 def test_what_is_no_type_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="no type"):
+    with pytest.raises(ValueError, match="not a type"):
         parse_type(text)
 
 

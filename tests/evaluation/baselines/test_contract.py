@@ -130,9 +130,9 @@ def test_a_user_level_over_anything_else_is_refused() -> None:
 
 def test_settings_that_make_no_sense_are_refused() -> None:
     history = windows(5, 1)
-    with pytest.raises(PrivacyError, match="protects private patterns"):
+    with pytest.raises(PrivacyError, match="needs private patterns"):
         Setting(TYPES, (), (), history)
-    with pytest.raises(PrivacyError, match="protects private patterns"):
+    with pytest.raises(PrivacyError, match="needs private patterns"):
         Setting(TYPES, (frozenset(),), (), history)
     with pytest.raises(PrivacyError, match="'e'"):
         Setting(TYPES, (frozenset("ae"),), (), history)
