@@ -87,7 +87,7 @@ def test_a_host_that_takes_too_long_is_named() -> None:
 def test_something_that_is_not_flink_is_recognised(status: int) -> None:
     with (
         answering({}, status) as cluster,
-        pytest.raises(EngineError, match=f"answers at {cluster.address} is not the REST API"),
+        pytest.raises(EngineError, match=f"{cluster.address} is not the REST API"),
     ):
         cluster.check(1)
 
