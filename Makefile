@@ -13,12 +13,14 @@ demo: .venv/.ready
 
 test: .venv/.ready .flink/.ready
 	@tests/install-services
+	$(RUN)/tacit warm
 	$(RUN)/pytest
 	.flink/bin/pytest -q -o addopts= -W ignore tests/flink
 
 soak: .venv/.ready .flink/.ready
 	@tests/install-services
 	$(RUN)/pytest -n0 -s tests/soak/crashes.py
+	$(RUN)/pytest -n0 -s tests/soak/kernel_kills.py
 	$(RUN)/pytest -n0 -s tests/soak/ledger_year.py
 	.flink/bin/pytest -q -s -o addopts= -W ignore tests/soak/flink_kills.py
 

@@ -55,7 +55,9 @@ class Postgres:
 
     def start(self) -> None:
         """Start it and wait until it answers."""
-        arguments = [self._postgres, "-D", f"{self.folder}/data", "-k", str(self.folder), "-h", ""]
+        # -F: nothing is forced to disk, which matters only if the whole machine goes down.
+        folder = str(self.folder)
+        arguments = [self._postgres, "-F", "-D", f"{folder}/data", "-k", folder, "-h", ""]
         self._server = subprocess.Popen(
             [*self._owner(), *arguments],
             stdout=subprocess.DEVNULL,

@@ -309,8 +309,8 @@ def test_subjects_may_be_long_and_hold_newlines(spec: Path, tmp_path: Path) -> N
     assert {subject for _, subject, _ in answers(sink)} == set(names)
 
 
-@pytest.mark.parametrize("count", [0, 10_000])
-def test_no_queries_and_ten_thousand_queries_work(tmp_path: Path, count: int) -> None:
+@pytest.mark.parametrize("count", [0, 2_000])
+def test_no_queries_and_two_thousand_queries_work(tmp_path: Path, count: int) -> None:
     spec = tmp_path / "spec.yaml"
     queries = [
         f'  - {{name: q{n}, consumer: c, pattern: "AND(slow, NOT there)"}}' for n in range(count)

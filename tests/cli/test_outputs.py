@@ -17,9 +17,14 @@ from tacit.cli.main import COMMANDS, main
 from tests.cli.meetings import specified, tacit, tuples
 
 RUNNER = """
-import json, os, sys
+import importlib, json, os, pkgutil, sys
+import tacit
 from tacit.cli.main import main
 
+# Once for all: otherwise every child would import what it needs.
+for module in pkgutil.walk_packages(tacit.__path__, "tacit."):
+    if "flink" not in module.name and "__main__" not in module.name:
+        importlib.import_module(module.name)
 for number, (arguments, how) in enumerate(json.load(sys.stdin)):
     child = os.fork()
     if child:
@@ -93,7 +98,11 @@ CODES = {"full": 5, "pipe": 141}
 
 @pytest.mark.parametrize("how", ["full", "pipe", "both"])
 def test_no_command_shows_a_traceback_where_its_output_fails(folder: Path, how: str) -> None:
-    commands = [["--help"], *PRINTING[1:8]] if how == "both" else [*helps(main), *PRINTING]
+    commands = {
+        "full": [*helps(main), *PRINTING],
+        "pipe": [["--help"], ["run", "--help"], *PRINTING],
+        "both": [["--help"], *PRINTING[1:8]],
+    }[how]
     done = subprocess.run(
         [sys.executable, "-c", RUNNER],
         input=json.dumps([[arguments, how] for arguments in commands]),

@@ -275,7 +275,7 @@ def read_slowly(feed: Feed) -> tuple[int, int]:
     most = 0
     with closing(flow):  # type: ignore[type-var]
         for _ in range(10):
-            time.sleep(0.2)
+            time.sleep(0.05)
             most = max(most, psutil.Process().memory_info().rss - before)
         deadline = time.monotonic() + PATIENCE
         while count < 40_000 and time.monotonic() < deadline:
@@ -401,7 +401,7 @@ class SinkChecks:
         assert_once(receiver, *map(batch, (1, 2, 3, 4)))
 
     def test_a_large_parcel_arrives_whole(self, receiver: Receiver) -> None:
-        large = batch(1, 20_000)
+        large = batch(1, 5_000)
         with receiver.open() as outlet:
             outlet.recover(None)
             outlet.deliver(large)

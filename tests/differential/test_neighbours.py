@@ -10,8 +10,8 @@ from tests.differential.neighbours import variants
 from tests.differential.outputs import find_difference
 from tests.differential.worlds import CODINGS, RELOADING, make_world
 
-WORLDS = {**dict.fromkeys(CODINGS, 50), RELOADING: 12}
-"""How many random specifications for each coding of the input."""
+WORLDS = {**dict.fromkeys(CODINGS, 20), RELOADING: 12}
+"""How many random specifications for each coding of the input: planted breaks are found in them."""
 
 
 @pytest.mark.parametrize("kind", WORLDS)

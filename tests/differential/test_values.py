@@ -39,7 +39,7 @@ def test_private_values_that_look_like_other_types_change_nothing(
 ) -> None:
     known = Compared.of(typed_world(coding), tmp_path)
 
-    @settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
+    @settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow])
     @given(st.lists(free_tuples(known.runs.world), min_size=1, max_size=8))
     def compare(private: list[RawTuple]) -> None:
         assert known.expected.differs(known.runs.run_tuples([*known.public, *private])) is None

@@ -46,7 +46,7 @@ def flood(
     broker: Mosquitto,
     ledger: str,
     meanwhile: Callable[[Crashes], None],
-    frames: int = 100,
+    frames: int = 50,
 ) -> int:
     """Publish while something happens to a run; then let it catch up, and stop it.
 

@@ -12,18 +12,15 @@ import pytest
 
 from tests.engines.crashes import (
     Crashes,
-    Flood,
     check_complete,
     check_released_once,
     filled,
     holders,
-    released_until,
     runs,
     specified,
-    tuples,
 )
 from tests.engines.forking import Forks
-from tests.engines.rounds import flood, kill_files, stop_when, wait
+from tests.engines.rounds import flood, wait
 from tests.services import Mosquitto, postgres_server
 
 
@@ -34,24 +31,18 @@ def forks() -> Iterator[Forks]:
         yield server
 
 
-def test_files_with_sqlite_survive_kills_at_random_points(forks: Forks, tmp_path: Path) -> None:
-    assert kill_files(forks, tmp_path, str(tmp_path / "spent.db"), 8) >= 4
-
-
-def test_files_with_postgresql_survive_kills_at_random_points(forks: Forks, tmp_path: Path) -> None:
-    with postgres_server() as server:
-        assert kill_files(forks, tmp_path, server.database("killed"), 8) >= 4
-
-
 def test_a_broker_with_sqlite_survives_kills_at_random_points(forks: Forks, tmp_path: Path) -> None:
-    """No tuple that the broker acknowledged is missing from its window."""
+    """No tuple that the broker acknowledged is missing from its window.
+
+    `make soak` does it more often, with PostgreSQL, files and reloads.
+    """
     with Mosquitto(tmp_path) as broker:
 
         def killed(crashes: Crashes) -> None:
-            for _ in range(8):
+            for _ in range(5):
                 assert crashes.attempt() == -signal.SIGKILL, crashes.output.read_text()
 
-        assert flood(forks, tmp_path, broker, str(tmp_path / "spent.db"), killed) == 8
+        assert flood(forks, tmp_path, broker, str(tmp_path / "spent.db"), killed) == 5
 
 
 def test_a_broker_that_goes_away_and_returns_is_waited_for(forks: Forks, tmp_path: Path) -> None:
@@ -60,11 +51,11 @@ def test_a_broker_that_goes_away_and_returns_is_waited_for(forks: Forks, tmp_pat
         def gone(crashes: Crashes) -> None:
             pid = crashes.started()
             for _ in range(2):
-                time.sleep(1.5)
+                time.sleep(0.7)
                 broker.stop()
-                time.sleep(0.5)
+                time.sleep(0.3)
                 broker.start()
-            time.sleep(1)
+            time.sleep(0.5)
             crashes.kill(pid)
 
         flood(forks, tmp_path, broker, str(tmp_path / "spent.db"), gone)
@@ -110,20 +101,3 @@ def test_the_engine_that_was_taken_over_ends_with_a_code_of_its_own(
         wait(lambda: not runs(pids[1]), 30)
     assert [forks.wait(pid) for pid in pids] == [9, 0], (tmp_path / "log-0").read_text()
     assert "taken over by another engine" in (tmp_path / "log-0").read_text()
-
-
-def test_a_file_that_grows_is_followed_through_kills(forks: Forks, tmp_path: Path) -> None:
-    """Until it is told to stop: then open windows are kept."""
-    spec, ledger, answers = specified(tmp_path), str(tmp_path / "spent.db"), tmp_path / "a.jsonl"
-    growing = tmp_path / "growing.jsonl"
-    flow = Flood([tuples(1_700_000_040 + 30 * n, 50, n, 30) for n in range(30)])
-    arguments = ["run", spec, growing, "--follow", "--ledger", ledger, "--to", answers]
-    crashes = Crashes(forks, tmp_path / "log", arguments, answers)
-    half = len(flow.frames) // 2
-    for frames in (flow.frames[:half], flow.frames[half:]):
-        with growing.open("ab") as file:
-            for frame in frames:
-                frame.write_ndjson(file)
-        crashes.attempt()
-    stop_when(crashes, lambda: released_until(ledger) >= flow.until)
-    flow.check(spec, check_released_once(ledger, answers))

@@ -354,17 +354,17 @@ def test_a_run_that_breaks_down_within_a_batch_goes_on_within_it(
     for name, rows in (("home", 900), ("kitchen", 1300)):
         frame = tuples(1_700_000_040, rows, rows, 900)
         late = pl.col("at") > 1_700_000_500
-        frame = frame.with_columns(pl.when(late).then(pl.col("at") + 1200).otherwise("at"))
+        frame = frame.with_columns(pl.when(late).then(pl.col("at") + 600).otherwise("at"))
         frame.write_parquet(tmp_path / f"{name}.parquet")
         inputs.append(f"{name}={tmp_path / name}.parquet")
-    attempts, times = 0, 2
+    attempts, times = 0, 4
     while True:
         attempts += 1
         try:
             house.run(*inputs, alter=breaking("commit", after, times))
             break
         except BreakdownError:
-            times = 5 - times
+            times = 11 - times
     assert attempts >= 3
     answers = check_released_once(house.place, house.answers)
     files = {name: tmp_path / f"{name}.parquet" for name in ("home", "kitchen")}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -32,7 +31,6 @@ from tests.engines.crashes import (
     KEY,
     SPEC,
     check_released_once,
-    filled,
     released,
     released_until,
     specified,
@@ -352,52 +350,5 @@ def forks() -> Iterator[Forks]:
         yield server
 
 
-def test_a_reload_survives_kills_at_random_points(forks: Forks, tmp_path: Path) -> None:
-    """The specification changes once, at a random moment, by SIGHUP or while nothing runs."""
-    chance = random.Random(3)
-    for attempt in range(2):
-        folder = tmp_path / str(attempt)
-        folder.mkdir()
-        _reloaded_and_killed(forks, folder, chance)
-
-
-def _reloaded_and_killed(forks: Forks, folder: Path, chance: random.Random) -> None:
-    spec, old = specified(folder), folder / "old.yaml"
-    old.write_text(SPEC)
-    source, answers = folder / "input", folder / "answers.jsonl"
-    filled(source, files=16, rows=300)
-    for path in source.iterdir():
-        frame = pl.read_parquet(path)
-        frame.with_columns(level=pl.int_range(pl.len()) % 10).write_parquet(path)
-    ledger = str(folder / "spent.db")
-    arguments = ["run", spec, source, "--ledger", ledger, "--to", answers, "--json"]
-    change_at, kills = chance.randrange(1, 4), 0
-    for attempt in range(change_at + 4):
-        before = answers.stat().st_size if answers.exists() else 0
-        pid = forks.start(folder / "log", *arguments)
-        while _size(answers) == before and _alive(pid):
-            time.sleep(0.001)
-        if attempt == change_at:
-            spec.write_text(OTHER)
-            os.kill(pid, signal.SIGHUP)
-            time.sleep(chance.uniform(0, 0.1))
-        time.sleep(chance.uniform(0, 0.03))
-        os.kill(pid, signal.SIGKILL)
-        ended = forks.wait(pid)
-        kills += ended == -signal.SIGKILL
-        if ended == 0:
-            break
-    assert forks.wait(forks.start(folder / "log", *arguments)) == 0, (folder / "log").read_text()
-    assert kills > change_at
-    check(check_released_once(ledger, answers), old, spec, source)
-
-
 def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
-
-
-def _alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False

@@ -75,7 +75,7 @@ def between_absences(rng: Random, types: Sequence[str], depth: int = 2) -> Patte
     return Seq(*parts) if rng.random() < 0.7 else Within(Seq(*parts), rng.randint(0, 3))
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_random_queries_are_detected_where_the_reference_detects_them(seed: int) -> None:
     rng = Random(f"{SWEEP} {seed}")
     paths: Counter[str] = Counter()

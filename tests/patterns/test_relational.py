@@ -119,7 +119,7 @@ def compare(patterns: Iterable[Pattern], rng: Random, *, most: int = 5) -> None:
         latest = rng.choice((1, 3, 5))
         windows = [
             split(random_window(rng, most=most, latest=latest, attributes=True), rng)
-            for _ in range(100)
+            for _ in range(50)
         ]
         wrong = differences(pattern, windows, frames(windows, NUMBERS, rng))
         assert not wrong, (pattern, windows[wrong[0]])

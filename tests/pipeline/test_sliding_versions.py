@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from functools import cache
+from itertools import groupby
 from pathlib import Path
 
 import pyarrow as pa
@@ -24,6 +25,7 @@ from tests.pipeline.test_versions import (
     HEAD,
     NEW,
     OLD,
+    WHO,
     Answer,
     FedEngine,
     Row,
@@ -55,8 +57,10 @@ queries:
 """
 )
 AFTER = BEFORE + '  - {name: third, consumer: x, pattern: "AND(a, b)"}\n'
-TICKS: list[Row] = [(1, at, 2, 0.0) for at in range(0, 160, 5)]
-"""A public event in each of 32 panes, so that queries ask for private ones alone."""
+LAST = 32
+"""How many panes a run has."""
+QUIET = 10
+"""A subject without private events."""
 CHANGE = 47
 """When the terms change."""
 HISTORY = pa.table(
@@ -82,7 +86,7 @@ def private_terms(text: str, mechanism: str) -> SpecVersion:
     return SpecVersion(spec, plan(spec, HISTORY, mechanism=mechanism))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(tuples, cuts, st.integers(0, 40), st.integers(0, 40))
 def test_public_answers_are_those_of_the_terms_that_a_window_is_under(
     some: list[Row], places: list[int], change: int, lost: int
@@ -114,23 +118,61 @@ def test_public_answers_are_those_of_the_terms_that_a_window_is_under(
     assert found == expected
 
 
-def answered(
-    mechanism: str, events: Sequence[Row], crash: int | None = None
+def reloaded(
+    mechanism: str,
+    after: str,
+    events: Sequence[Row] = (),
+    before: str = BEFORE,
+    crash: int | None = 70,
 ) -> tuple[int, FedEngine]:
-    """The first window of the new terms, by its last pane, and the run."""
-    some = sorted([*TICKS, *events], key=lambda row: row[1])
-    run = FedEngine(private_terms(BEFORE, mechanism))
+    """The first window of the new terms, by its last pane, and a run that changes to them.
+
+    Each subject of `QUIET` on has a public event in every pane, so that queries ask for private
+    ones alone.
+    """
+    who = sorted({QUIET, *(row[0] for row in events)})
+    ticks = [(one, pane * PANE, 2, 0.0) for pane in range(LAST) for one in who]
+    some = sorted([*ticks, *events], key=lambda row: row[1])
+    run = FedEngine(private_terms(before, mechanism), who=[*WHO, *who])
     run.take([row for row in some if row[1] < CHANGE])
-    run.offer(private_terms(AFTER, mechanism))
+    run.offer(private_terms(after, mechanism))
     assert run.engine.windows.next is not None
     boundary = run.engine.windows.next.boundary
-    for row in some:
-        if row[1] >= CHANGE:
-            if row[1] == crash:
-                run.crash(run.engine.latest)
-            run.take([row])
+    for at, same in groupby((row for row in some if row[1] >= CHANGE), key=lambda row: row[1]):
+        if at == crash:
+            run.crash(run.engine.latest)
+        run.take(list(same))
     run.finish()
     return boundary, run
+
+
+def changed_by(
+    mechanism: str,
+    after: str,
+    kinds: Sequence[int],
+    before: str = BEFORE,
+    crash: int | None = 70,
+) -> tuple[int, dict[str, set[int]], dict[str, set[int]]]:
+    """Of which panes an event of these kinds is seen, by old and by new windows, for each query.
+
+    Every pane and kind has a subject to itself, with this one event. Also the first new window.
+    """
+    places = [(pane, kind) for pane in range(LAST) for kind in kinds]
+    events = [
+        (who, pane * PANE + 1, kind, 0.0) for who, (pane, kind) in enumerate(places, QUIET + 1)
+    ]
+    boundary, run = reloaded(mechanism, after, events, before, crash)
+    same, quiet = reloaded(mechanism, after, [], before, crash)
+    assert same == boundary
+    assert quiet.answers == {key: yes for key, yes in run.answers.items() if key[1] <= QUIET}
+    old: dict[str, set[int]] = {}
+    new: dict[str, set[int]] = {}
+    for key, said in run.answers.items():
+        start, who, query = key
+        if who > QUIET and said != quiet.answers[start, QUIET, query]:
+            told = old if last_pane(key) < boundary else new
+            told.setdefault(query, set()).add(places[who - QUIET - 1][0])
+    return boundary, old, new
 
 
 @pytest.mark.parametrize("crash", [None, 60, 80])
@@ -139,28 +181,20 @@ def test_no_occurrence_inside_one_window_is_told_by_both_terms(
     mechanism: str, crash: int | None
 ) -> None:
     """A private event in any one pane: the windows of which terms does it change?"""
-    boundary, quiet = answered(mechanism, [], crash)
-    old: set[int] = set()
-    new: set[int] = set()
-    for pane in range(32):
-        for kind in (0, 1):
-            same, run = answered(mechanism, [(1, pane * PANE + 1, kind, 0.0)], crash)
-            assert same == boundary
-            for key, said in quiet.answers.items():
-                if run.answers[key] != said:
-                    (old if last_pane(key) < boundary else new).add(pane)
+    boundary, by_old, by_new = changed_by(mechanism, AFTER, (0, 1), BEFORE, crash)
+    old, new = set().union(*by_old.values()), set().union(*by_new.values())
     assert old == set(range(boundary))
-    assert new == set(range(boundary + PANES - 1, 32))
+    assert new == set(range(boundary + PANES - 1, LAST))
     assert min(new) - max(old) >= PANES  # so no window has panes of both
 
 
 @pytest.mark.parametrize("mechanism", ["uniform", "optimal"])
 def test_windows_that_are_answered_blind_still_tell_what_is_public(mechanism: str) -> None:
-    boundary, run = answered(mechanism, [(1, at, 0, 0.0) for at in range(1, 160, 5)])
+    everywhere = [(QUIET, pane * PANE + 1, 0, 0.0) for pane in range(LAST)]
+    boundary, run = reloaded(mechanism, AFTER, everywhere, crash=None)
     assert {key[0] for key in run.answers} == set(range(-2 * PANE, 160, PANE))
-    told = {last_pane(key): said for key, said in run.answers.items() if key[1:] == (1, "open")}
-    assert all(told.values())
-    first = {last_pane(key): said for key, said in run.answers.items() if key[1:] == (1, "first")}
+    assert all(answers_to("open", run).values())
+    first = answers_to("first", run)
     protected_from = boundary + (1 if mechanism == "uniform" else 2) * (PANES - 1)
     assert [pane for pane, said in first.items() if not said] == list(
         range(boundary, protected_from)
@@ -168,8 +202,12 @@ def test_windows_that_are_answered_blind_still_tell_what_is_public(mechanism: st
 
 
 def test_terms_that_change_again_at_once_leave_a_gap_again() -> None:
-    run = FedEngine(private_terms(BEFORE, "uniform"))
-    events = sorted([*TICKS, *[(1, row[1] + 1, 0, 0.0) for row in TICKS]], key=lambda row: row[1])
+    run = FedEngine(private_terms(BEFORE, "uniform"), who=[QUIET])
+    events = [
+        (QUIET, pane * PANE + later, kind, 0.0)
+        for pane in range(LAST)
+        for later, kind in ((0, 2), (1, 0))
+    ]
     public_only = []
     for number, row in enumerate(events):
         if number in (10, 16):
@@ -182,7 +220,7 @@ def test_terms_that_change_again_at_once_leave_a_gap_again() -> None:
             public_only.append(run.engine.windows.next.boundary)
     run.finish()
     assert len(public_only) == 2
-    first = {last_pane(key): said for key, said in run.answers.items() if key[1:] == (1, "first")}
+    first = answers_to("first", run)
     gaps = {pane + more for pane in public_only for more in range(PANES - 1)}
     assert {pane for pane, said in first.items() if not said} == gaps
 
@@ -215,41 +253,6 @@ WORDED = REDEFINED.replace("kind = 0", "kind + 1 = 1")
 FEWER = BEFORE.replace("epsilon: 60}", "epsilon: 60, subjects: [2, 3]}")
 
 
-def changed_by(
-    mechanism: str, after: str, kind: int, before: str = BEFORE
-) -> tuple[int, dict[str, set[int]]]:
-    """The first window of the new terms; for each query, the panes in which it sees such an event.
-
-    An event is put into every pane, one after the other. Only windows of the new terms count.
-    """
-    boundary, quiet = reloaded(mechanism, after, [], before)
-    seen: dict[str, set[int]] = {}
-    for pane in range(32):
-        same, run = reloaded(mechanism, after, [(1, pane * PANE + 1, kind, 0.0)], before)
-        assert same == boundary
-        for key, said in quiet.answers.items():
-            if run.answers[key] != said and last_pane(key) >= boundary:
-                seen.setdefault(key[2], set()).add(pane)
-    return boundary, seen
-
-
-def reloaded(
-    mechanism: str, after: str, events: Sequence[Row], before: str = BEFORE
-) -> tuple[int, FedEngine]:
-    """The first window of the new terms, by its last pane, and a run that changes to them."""
-    some = sorted([*TICKS, *events], key=lambda row: row[1])
-    run = FedEngine(private_terms(before, mechanism))
-    run.take([row for row in some if row[1] < CHANGE])
-    run.offer(private_terms(after, mechanism))
-    assert run.engine.windows.next is not None
-    boundary = run.engine.windows.next.boundary
-    run.take([row for row in some if CHANGE <= row[1] < 68])
-    run.crash(run.engine.latest)
-    run.take([row for row in some if row[1] >= 68])
-    run.finish()
-    return boundary, run
-
-
 @pytest.mark.parametrize("mechanism", ["uniform", "adaptive", "optimal"])
 @pytest.mark.parametrize(
     ("after", "query"),
@@ -265,8 +268,8 @@ def test_what_was_private_shows_only_where_no_old_window_sees_any_part_of_it(
     mechanism: str, after: str, query: str
 ) -> None:
     """An occurrence is at most a window long, so it may reach so far past the last old window."""
-    boundary, seen = changed_by(mechanism, after, 0)
-    assert seen[query] == set(range(boundary + PANES - 1, 32))
+    boundary, _, seen = changed_by(mechanism, after, [0])
+    assert seen[query] == set(range(boundary + PANES - 1, LAST))
     assert set().union(*seen.values()) == seen[query]
 
 
@@ -274,21 +277,21 @@ def test_what_was_private_shows_only_where_no_old_window_sees_any_part_of_it(
 def test_a_type_that_was_public_before_shows_in_every_pane_under_any_name(mechanism: str) -> None:
     renamed = REDEFINED.replace("c: {", "tick: {").replace("pattern: c}", "pattern: tick}")
     renamed = renamed.replace("AND(a, c)", "AND(a, tick)")
-    boundary, run = reloaded(mechanism, renamed, [])
-    told = {last_pane(key): said for key, said in run.answers.items() if key[1:] == (1, "open")}
+    boundary, run = reloaded(mechanism, renamed)
+    told = answers_to("open", run)
     assert min(told) < boundary
     assert all(told.values())
 
 
 def test_a_type_that_is_new_is_seen_from_the_same_pane_on_as_private_ones() -> None:
     """Nobody can say in general whether a condition lets through what was private."""
-    boundary, seen = changed_by("uniform", REDEFINED, 3)
-    assert seen == {"news": set(range(boundary + PANES - 1, 32))}
+    boundary, _, seen = changed_by("uniform", REDEFINED, [3])
+    assert seen == {"news": set(range(boundary + PANES - 1, LAST))}
 
 
 def test_a_type_of_a_stream_with_nothing_private_is_seen_at_once() -> None:
-    boundary, seen = changed_by("uniform", REDEFINED, 3, UNGUARDED)
-    assert seen["news"] == set(range(boundary - PANES + 1, 32))
+    boundary, _, seen = changed_by("uniform", REDEFINED, [3], UNGUARDED)
+    assert seen["news"] == set(range(boundary - PANES + 1, LAST))
 
 
 def test_a_reload_that_went_by_names_would_show_what_was_private(
@@ -297,10 +300,10 @@ def test_a_reload_that_went_by_names_would_show_what_was_private(
     """So the tests above can fail: here they see private events in windows of before."""
     by_name = BEFORE.replace("  c: {", '  x: {stream: s, where: "kind = 6"}\n  c: {')
     after = REDEFINED
-    boundary, seen = changed_by("uniform", after, 0, by_name)
+    boundary, _, seen = changed_by("uniform", after, [0], by_name)
     assert min(seen["told"]) == boundary + PANES - 1
     monkeypatch.setattr(definitions, "format_definition", lambda columns, name: name)
-    boundary, seen = changed_by("uniform", after, 0, by_name)
+    boundary, _, seen = changed_by("uniform", after, [0], by_name)
     assert min(seen["told"]) == boundary - PANES + 1
 
 
@@ -369,6 +372,11 @@ def test_a_stream_may_not_change_what_its_columns_mean(changed: str) -> None:
     version = SpecVersion(after, plan_without_history(after, "uniform"))
     with pytest.raises(SpecificationError, match="streams cannot be changed"):
         run.engine.windows.check_version(version, learning=False)
+
+
+def answers_to(query: str, run: FedEngine) -> dict[int, bool]:
+    """What `QUIET` was told, by a window's last pane."""
+    return {last_pane(key): yes for key, yes in run.answers.items() if key[1:] == (QUIET, query)}
 
 
 def last_pane(key: Answer) -> int:

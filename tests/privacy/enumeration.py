@@ -321,14 +321,13 @@ class Outcomes:
 
     def furthest(self, group: Sequence[int]) -> Fraction | None:
         """The largest ratio of two windows' probabilities in any outcome; None is infinity."""
-        worst = Fraction(1)
-        different = {frozenset(self.likely[n].items()): self.likely[n] for n in group}.values()
-        for outcome in {outcome for found in different for outcome in found}:
-            chances = [found.get(outcome, 0) for found in different]
-            if not min(chances):
-                return None
-            worst = max(worst, Fraction(max(chances), min(chances)))
-        return worst
+        likely = [self.likely[number] for number in group]
+        outcomes = {outcome for found in likely for outcome in found}
+        # Few of them differ in how likely they are.
+        chances = {tuple(found.get(outcome, 0) for found in likely) for outcome in outcomes}
+        if any(0 in one for one in chances):
+            return None
+        return max((Fraction(max(one), min(one)) for one in chances), default=Fraction(1))
 
 
 def within(ratio: Fraction | None, epsilon: Fraction) -> bool:

@@ -34,7 +34,7 @@ from tests.privacy.enumeration import (
     released,
     within,
 )
-from tests.privacy.test_joint_guarantee import SWEEP, decoders, mechanisms, specifications
+from tests.privacy.test_joint_guarantee import SWEEP, decoders, mechanisms, specifications, ways
 from tests.privacy.worlds import (
     SUBJECTS,
     Cases,
@@ -105,8 +105,7 @@ def test_past_a_limit_nothing_tells_neighbours_apart(
 
 
 @specifications
-@mechanisms
-@decoders
+@ways
 def test_special_cases_past_a_limit_are_no_exception(
     spec: Specification, mechanism: str, decode: str
 ) -> None:

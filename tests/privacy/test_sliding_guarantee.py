@@ -142,14 +142,11 @@ def test_windows_of_an_optimal_plan_do_not_share_epsilon(monkeypatch: Patch) -> 
     assert broken(spec, by_hand(spec, "optimal", "posterior"), 2) == ["AND(a, b)"]
 
 
-@pytest.mark.parametrize("panes", [2, 3])
-def test_an_occurrence_is_taken_to_change_no_more_windows_than_an_event(
-    monkeypatch: Patch, panes: int
-) -> None:
-    spec = specified([("AND(a, b)", "1")], ["a", "b"], panes=panes)
-    assert not broken(spec, by_hand(spec, "optimal", "posterior"), panes)
+def test_an_occurrence_is_taken_to_change_no_more_windows_than_an_event(monkeypatch: Patch) -> None:
+    spec = specified([("AND(a, b)", "1")], ["a", "b"], panes=2)
+    assert not broken(spec, by_hand(spec, "optimal", "posterior"), 2)
     monkeypatch.setattr(PrivatePattern, "count_windows", lambda _, panes: panes)
-    assert broken(spec, by_hand(spec, "optimal", "posterior"), panes) == ["AND(a, b)"]
+    assert broken(spec, by_hand(spec, "optimal", "posterior"), 2) == ["AND(a, b)"]
 
 
 @mechanisms

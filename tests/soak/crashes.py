@@ -1,22 +1,36 @@
-"""Hundreds of kills by SIGKILL, against files, PostgreSQL and a broker: `make soak`.
+"""Hundreds of kills by SIGKILL, of runs over files and from a broker: `make soak`.
 
-The same set-ups as in the suite, in rounds, each with other data and other points in time. The
-file's name keeps it out of `make test`.
+In rounds, each with other data and other points in time. The suite has the broker with SQLite; the
+file's name keeps this out of `make test`.
 """
 
 from __future__ import annotations
 
+import os
 import random
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
+import polars as pl
 import pytest
 
-from tests.engines.crashes import Crashes
+from tests.engines.crashes import (
+    SPEC,
+    Crashes,
+    Flood,
+    check_released_once,
+    filled,
+    released_until,
+    runs,
+    specified,
+    tuples,
+)
 from tests.engines.forking import Forks
-from tests.engines.rounds import flood, kill_files
+from tests.engines.rounds import flood, kill_files, stop_when
+from tests.engines.test_reloads import OTHER, check
 from tests.services import Mosquitto, postgres_server
 
 KILLS: Final = 200
@@ -81,3 +95,62 @@ def test_a_broker(forks: Forks, tmp_path: Path, postgres: bool) -> None:
         return
     with postgres_server() as server:
         _rounds(tmp_path, lambda place, n: round_(place, n, server.database(f"round{n}")))
+
+
+def test_a_file_that_grows(forks: Forks, tmp_path: Path) -> None:
+    """Until it is told to stop: then open windows are kept."""
+    spec, ledger, answers = specified(tmp_path), str(tmp_path / "spent.db"), tmp_path / "a.jsonl"
+    growing = tmp_path / "growing.jsonl"
+    flow = Flood([tuples(1_700_000_040 + 30 * n, 50, n, 30) for n in range(30)])
+    arguments = ["run", spec, growing, "--follow", "--ledger", ledger, "--to", answers]
+    crashes = Crashes(forks, tmp_path / "log", arguments, answers)
+    for begin in range(0, len(flow.frames), 3):
+        with growing.open("ab") as file:
+            for frame in flow.frames[begin : begin + 3]:
+                frame.write_ndjson(file)
+        crashes.attempt()
+    stop_when(crashes, lambda: released_until(ledger) >= flow.until)
+    flow.check(spec, check_released_once(ledger, answers))
+
+
+def test_reloads(forks: Forks, tmp_path: Path) -> None:
+    """The specification changes once, at a random moment, by SIGHUP or while nothing runs."""
+    chance = random.Random(3)
+    _rounds(tmp_path, lambda folder, _: _reload_and_kill(forks, folder, chance))
+
+
+def _reload_and_kill(forks: Forks, folder: Path, chance: random.Random) -> int:
+    """How often a run was killed, before and after its specification changed."""
+    spec, old = specified(folder), folder / "old.yaml"
+    old.write_text(SPEC)
+    source, answers = folder / "input", folder / "answers.jsonl"
+    filled(source, files=16, rows=300)
+    for path in source.iterdir():
+        frame = pl.read_parquet(path)
+        frame.with_columns(level=pl.int_range(pl.len()) % 10).write_parquet(path)
+    ledger = str(folder / "spent.db")
+    arguments = ["run", spec, source, "--ledger", ledger, "--to", answers, "--json"]
+    change_at, kills = chance.randrange(1, 4), 0
+    for attempt in range(change_at + 4):
+        before = _size(answers)
+        pid = forks.start(folder / "log", *arguments)
+        while _size(answers) == before and runs(pid):
+            time.sleep(0.001)
+        if attempt == change_at:
+            spec.write_text(OTHER)
+            os.kill(pid, signal.SIGHUP)
+            time.sleep(chance.uniform(0, 0.1))
+        time.sleep(chance.uniform(0, 0.03))
+        os.kill(pid, signal.SIGKILL)
+        ended = forks.wait(pid)
+        kills += ended == -signal.SIGKILL
+        if ended == 0:
+            break
+    assert forks.wait(forks.start(folder / "log", *arguments)) == 0, (folder / "log").read_text()
+    assert kills > change_at
+    check(check_released_once(ledger, answers), old, spec, source)
+    return kills
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0

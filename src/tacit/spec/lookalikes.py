@@ -20,6 +20,8 @@ def lookalikes(names: Sequence[str], known: pa.Array | Sequence[str]) -> dict[st
     >>> lookalikes(["007", "Bo"], ["7", " bo", "8", "Bo"])
     {'007': ['7'], 'Bo': [' bo']}
     """
+    if not names:  # so that a large registry is not read for nothing
+        return {}
     asked = pl.DataFrame({"name": pl.Series(names, dtype=pl.String)})
     others = pl.DataFrame({"other": pl.Series(known, dtype=pl.String)})
     pairs = (

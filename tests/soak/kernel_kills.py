@@ -1,4 +1,4 @@
-"""A run on a cold cache that is killed again and again gets to its answers in the end."""
+"""A run on a cold cache that is killed again and again gets to its answers: `make soak`."""
 
 from __future__ import annotations
 
