@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from tacit.answers import answers as module
-from tacit.answers.answers import Answers, schema
+from tacit.answers.answers import Answers, answer_schema
 from tacit.answers.collection import CollectedAnswers
 from tacit.windows.clock import NEVER, NONE
 
@@ -62,7 +62,7 @@ def test_rows_come_in_order_of_window_subject_and_query(
 
 def test_counts_and_wide_frames_agree_with_the_rows() -> None:
     answers, _ = some(3, 150, 4)
-    collected = CollectedAnswers([answers], schema(), answers.queries, protected=False)
+    collected = CollectedAnswers([answers], answer_schema(), answers.queries, protected=False)
     rows = collected.polars().group_by("query").agg(pl.col("detected").sum())
     assert dict(rows.with_columns(pl.col("query").cast(pl.String)).iter_rows()) == (
         collected.counts()
@@ -80,4 +80,4 @@ def test_no_queries_and_no_subjects_give_no_rows() -> None:
     empty = Answers([], 10, 0, pa.array([], pa.large_string()), np.empty(0, np.int64),
                     np.empty((3, 0, 0), np.uint64))  # fmt: skip
     assert empty.table().num_rows == 0
-    assert empty.table().schema == schema()
+    assert empty.table().schema == answer_schema()

@@ -14,12 +14,12 @@ class Engine:
     """A clock that has seen some tuples, and how they were judged."""
 
     def __init__(self) -> None:
-        self.clock = Clock.at_rest(10, 12, 1000, None, 8)
+        self.clock = Clock.initial(10, 12, 1000, None, 8)
         self.counts = np.zeros(len(REASONS) + 1, np.int64)
 
     def take(self, *times: int) -> None:
         """Judge tuples of one subject."""
-        verdicts = Verdicts.blank(len(times))
+        verdicts = Verdicts.allocate(len(times))
         slots, since = np.zeros(len(times), np.int32), np.full(1, np.iinfo(np.int64).min)
         self.clock.judge(slots, np.array(times), since, 0, 0, True, verdicts)
         self.counts += np.bincount(verdicts.each, minlength=len(self.counts))

@@ -26,7 +26,7 @@ from tacit.insight.explain import (
     explain,
 )
 from tacit.patterns.language import parse_pattern
-from tacit.patterns.reference import Tuple, detected
+from tacit.patterns.reference import Tuple, detect
 from tacit.patterns.tree import And, Name, Not, Or, Pattern
 from tacit.privacy.policies import Policies
 from tacit.spec.specification import Specification
@@ -273,7 +273,7 @@ def test_a_query_is_noisy_exactly_where_private_events_can_change_it(query: Patt
     found = only(explain(spec), "q")
 
     def holds(pattern: Pattern, names: list[str]) -> bool:
-        return detected(pattern, [Tuple(0, frozenset(names))] if names else [])
+        return detect(pattern, [Tuple(0, frozenset(names))] if names else [])
 
     for bits in product((0, 1), repeat=3):
         public = [name for name, bit in zip("cde", bits, strict=True) if bit]

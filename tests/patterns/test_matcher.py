@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from tacit.errors import PatternError
 from tacit.patterns.language import parse_pattern
 from tacit.patterns.matcher import Matcher, scatter, to_columns
-from tacit.patterns.reference import Tuple, detected
+from tacit.patterns.reference import Tuple, detect
 from tacit.patterns.tree import And, Name, Not, Or, Pattern, Repeat, Seq, Within
 from tests.patterns.strategies import TYPES, patterns, random_pattern, random_window, windows
 from tests.patterns.windowing import Window, answers, bits, event_lists
@@ -40,7 +40,7 @@ def check(queries: Sequence[Pattern], cases: Sequence[Window], types: Sequence[s
     found = answers(matcher, cases, types)
     for query, pattern in enumerate(queries):
         for case, window in enumerate(cases):
-            wanted = detected(pattern, window)
+            wanted = detect(pattern, window)
             assert found[case, query] == wanted, (pattern, window, wanted)
     return matcher
 
@@ -192,7 +192,7 @@ def test_ten_thousand_queries_work() -> None:
     found = answers(Matcher(queries, types), cases, types)
     for query in rng.sample(range(10_000), 200):
         for case in rng.sample(range(70), 5):
-            assert found[case, query] == detected(queries[query], cases[case])
+            assert found[case, query] == detect(queries[query], cases[case])
 
 
 @pytest.mark.parametrize(
@@ -275,7 +275,7 @@ def test_many_windows_and_subjects_keep_apart() -> None:
         if cases[window][subject]:
             keys.append(place)
             rows.append((window, subject))
-    ordered = matcher.ordered(event_lists([cases[w][s] for w, s in rows], TYPES))
+    ordered = matcher.match_ordered(event_lists([cases[w][s] for w, s in rows], TYPES))
     columns = scatter(np.array(keys), ordered, matcher.ordered_when_empty, 3, 130)
     found = bits(matcher.combine(np.concatenate([to_columns(words, 3), columns], axis=1)), 130)
     for window in range(3):

@@ -11,7 +11,7 @@ import pytest
 from tacit.errors import PatternError
 from tacit.patterns.language import parse_pattern
 from tacit.patterns.names import MAX_NODES, Names, check_aliases, resolve, resolve_one
-from tacit.patterns.reference import detected
+from tacit.patterns.reference import detect
 from tacit.patterns.tree import MAX_DEPTH, Name, Not, Pattern, Seq
 from tests.patterns.strategies import random_pattern, random_window
 
@@ -206,4 +206,4 @@ def test_replacing_names_keeps_what_is_detected() -> None:
         found = resolve_one(outer, {"p": inner}, EVENTS)
         assert check_aliases(found) == []
         written = parse_pattern(repr(outer).replace("p", f"({inner!r})"))
-        assert detected(found, window) == detected(written, window)
+        assert detect(found, window) == detect(written, window)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tacit.patterns.language import parse_pattern
-from tacit.patterns.reference import Event, Match, Tuple, detected, matches
+from tacit.patterns.reference import Event, Match, Tuple, detect, matches
 from tests.patterns.strategies import patterns, windows
 
 
@@ -94,8 +94,8 @@ def window(text: str) -> list[Tuple]:
 )
 def test_detection(pattern: str, yes: list[str], no: list[str]) -> None:
     tree = parse_pattern(pattern)
-    assert [text for text in yes if not detected(tree, window(text))] == []
-    assert [text for text in no if detected(tree, window(text))] == []
+    assert [text for text in yes if not detect(tree, window(text))] == []
+    assert [text for text in no if detect(tree, window(text))] == []
 
 
 def pair(first: dict[str, Any], second: dict[str, Any]) -> list[Tuple]:
@@ -123,24 +123,24 @@ def test_conditions(condition: str, yes: list[tuple[Any, Any]], no: list[tuple[A
     tree = parse_pattern(f"SEQ(a p, b q) WHERE {condition}")
     for expected, cases in ((True, yes), (False, no)):
         for first, second in cases:
-            assert detected(tree, pair({"v": first}, {"v": second})) is expected, (first, second)
+            assert detect(tree, pair({"v": first}, {"v": second})) is expected, (first, second)
 
 
 def test_a_condition_chooses_among_all_matches() -> None:
     values = [("a", 1, 5), ("a", 2, 1), ("b", 3, 4)]
     found = [Tuple(time, frozenset(type_), {"v": v}) for type_, time, v in values]
-    assert detected(parse_pattern("SEQ(a p, b q) WHERE p.v < q.v"), found)
-    assert not detected(parse_pattern("SEQ(a p, b q) WHERE p.v = q.v"), found)
+    assert detect(parse_pattern("SEQ(a p, b q) WHERE p.v < q.v"), found)
+    assert not detect(parse_pattern("SEQ(a p, b q) WHERE p.v = q.v"), found)
 
 
 def test_a_condition_inside_a_not_tells_which_events_are_absent() -> None:
     found = [Tuple(1, frozenset("a")), Tuple(2, frozenset("b"), {"v": 5}), Tuple(3, frozenset("c"))]
-    assert detected(parse_pattern("SEQ(a, NOT (b p WHERE p.v < 5), c)"), found)
-    assert not detected(parse_pattern("SEQ(a, NOT (b p WHERE p.v <= 5), c)"), found)
+    assert detect(parse_pattern("SEQ(a, NOT (b p WHERE p.v < 5), c)"), found)
+    assert not detect(parse_pattern("SEQ(a, NOT (b p WHERE p.v <= 5), c)"), found)
 
 
 def test_a_missing_attribute_meets_no_condition() -> None:
-    assert not detected(parse_pattern("a p WHERE p.v = p.v"), window("a1"))
+    assert not detect(parse_pattern("a p WHERE p.v = p.v"), window("a1"))
 
 
 def test_matches_name_the_events_they_use() -> None:
@@ -153,11 +153,11 @@ def test_matches_name_the_events_they_use() -> None:
 def test_the_order_of_arrival_does_not_matter(pattern: Any, found: Any, rng: Any) -> None:
     shuffled = list(found)
     rng.shuffle(shuffled)
-    assert detected(pattern, found) == detected(pattern, shuffled)
+    assert detect(pattern, found) == detect(pattern, shuffled)
 
 
 @given(patterns(negation=False), windows(most=4), windows(most=2))
 def test_more_events_never_hinder_a_pattern_without_not(
     pattern: Any, found: Any, more: Any
 ) -> None:
-    assert detected(pattern, found) <= detected(pattern, [*found, *more])
+    assert detect(pattern, found) <= detect(pattern, [*found, *more])

@@ -84,13 +84,13 @@ def differences(
 ) -> list[int]:
     """The windows in which the joins and the reference disagree."""
     matcher = Relational(pattern, TYPES, STREAMS)
-    found = matcher.detected(tuples)
+    found = matcher.detect(tuples)
     assert found.dtype == np.int64
     assert (np.diff(found) > 0).all()
     return [
         place
         for place, window in enumerate(windows)
-        if reference.detected(pattern, window)
+        if reference.detect(pattern, window)
         != (3 * place in found if window else matcher.when_empty)
     ]
 
@@ -335,13 +335,13 @@ RISING = Comparison("<", Attribute("x", "v"), Attribute("y", "v"))
 
 def test_no_tuples_give_no_buckets() -> None:
     tuples = frames([], NUMBERS, Random(0))
-    assert matcher(Where(Seq(Name("a", "x"), Name("a", "y")), RISING)).detected(tuples).size == 0
-    assert matcher(Not("a")).detected(tuples).size == 0
+    assert matcher(Where(Seq(Name("a", "x"), Name("a", "y")), RISING)).detect(tuples).size == 0
+    assert matcher(Not("a")).detect(tuples).size == 0
 
 
 def test_a_negated_pattern_is_detected_in_buckets_of_other_streams() -> None:
     window = [Tuple(0, frozenset("c"), {"stream": "other"})]
-    assert matcher(Not("a")).detected(frames([window], {}, Random(0))).tolist() == [0]
+    assert matcher(Not("a")).detect(frames([window], {}, Random(0))).tolist() == [0]
 
 
 @pytest.mark.parametrize(
@@ -362,7 +362,7 @@ def test_a_negated_pattern_is_detected_in_buckets_of_other_streams() -> None:
     ids=repr,
 )
 def test_an_empty_window_is_judged_as_the_reference_does(pattern: Pattern) -> None:
-    assert matcher(pattern).when_empty == reference.detected(pattern, [])
+    assert matcher(pattern).when_empty == reference.detect(pattern, [])
 
 
 def test_a_pattern_nested_two_hundred_deep_is_matched() -> None:
@@ -376,9 +376,9 @@ def test_a_pattern_nested_two_hundred_deep_is_matched() -> None:
 def test_many_events_at_one_time_are_counted_not_listed() -> None:
     window = [Tuple(0, frozenset("a"), {"stream": "main"}) for _ in range(1000)]
     tuples = frames([window], {}, Random(0))
-    assert matcher(Repeat(Name("a"), 1000, None)).detected(tuples).tolist() == [0]
+    assert matcher(Repeat(Name("a"), 1000, None)).detect(tuples).tolist() == [0]
     fewer = {stream: frame.head(999) for stream, frame in tuples.items()}
-    assert matcher(Repeat(Name("a"), 1000, None)).detected(fewer).tolist() == []
+    assert matcher(Repeat(Name("a"), 1000, None)).detect(fewer).tolist() == []
 
 
 def test_it_names_what_must_be_kept() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tacit.patterns import residuals
 from tacit.patterns.language import parse_pattern
-from tacit.patterns.reference import Tuple, detected
+from tacit.patterns.reference import Tuple, detect
 from tacit.patterns.residuals import (
     MOST_VARIABLES,
     Residual,
@@ -36,12 +36,12 @@ def public(window: Sequence[Tuple], private: Sequence[str]) -> list[Tuple]:
 
 def number(left: Residual, window: Sequence[Tuple]) -> int:
     """The choice that a whole window makes."""
-    return sum(detected(v.atom, window) << n for n, v in enumerate(left.variables))
+    return sum(detect(v.atom, window) << n for n, v in enumerate(left.variables))
 
 
 def value(cofactor: Pattern | bool, window: Sequence[Tuple]) -> bool:
     """What a cofactor says about public events."""
-    return cofactor if isinstance(cofactor, bool) else detected(cofactor, window)
+    return cofactor if isinstance(cofactor, bool) else detect(cofactor, window)
 
 
 def random_query(rng: Random, *, where: bool = False) -> Pattern:
@@ -63,7 +63,7 @@ def broken(seed: int, queries: int, *, where: bool = False) -> Iterator[str]:
         for _ in range(5):
             window = random_window(rng, TYPES, most=5, attributes=where)
             found = value(left.cofactors[number(left, window)], public(window, private))
-            if found != detected(query, window):
+            if found != detect(query, window):
                 yield f"{query} with {private} unknown: {left} on {window}"
 
 
@@ -103,8 +103,8 @@ def test_whatever_private_events_do_the_query_is_what_some_choice_says() -> None
         for count in range(3):
             for added in combinations(events, count):
                 world = [*known, *added]
-                assert detected(query, world) in said, f"{query} on {world}"
-                assert value(left.cofactors[number(left, world)], known) == detected(query, world)
+                assert detect(query, world) in said, f"{query} on {world}"
+                assert value(left.cofactors[number(left, world)], known) == detect(query, world)
     assert decided > 20
 
 
@@ -116,7 +116,7 @@ def test_a_private_event_changes_only_variables_that_name_its_type() -> None:
         other = [*window, Tuple(rng.randint(0, 5), frozenset("x"))]
         for variable in left.variables:
             if "x" not in variable.elements:
-                assert detected(variable.atom, window) == detected(variable.atom, other)
+                assert detect(variable.atom, window) == detect(variable.atom, other)
 
 
 def presence(rng: Random, depth: int) -> Pattern:
@@ -143,7 +143,7 @@ def test_a_query_of_presence_is_tabled_exactly(rng: Random) -> None:
             if choice >> bit & 1 and isinstance(variable.atom, Name)
         }
         window = [Tuple(0, known | there)]
-        assert value(cofactor, [Tuple(0, known)]) == detected(query, window)
+        assert value(cofactor, [Tuple(0, known)]) == detect(query, window)
 
 
 @given(st.integers(0, 2**32).map(Random))
@@ -161,7 +161,7 @@ def test_cofactors_hold_public_events_alone(rng: Random) -> None:
 @given(st.integers(0, 2**32).map(Random))
 def test_the_boolean_form_detects_the_same(rng: Random) -> None:
     query, window = random_query(rng, where=True), random_window(rng, TYPES, attributes=True)
-    assert detected(boolean_form(query), window) == detected(query, window)
+    assert detect(boolean_form(query), window) == detect(query, window)
 
 
 @pytest.mark.parametrize("most", [0, 1, 2, MOST_VARIABLES])
@@ -174,7 +174,7 @@ def test_with_too_many_variables_the_whole_query_is_the_only_one(most: int) -> N
         assert len(left.variables) == (len(atoms) if len(atoms) <= most else 1)
         window = random_window(rng, TYPES, most=5)
         said = value(left.cofactors[number(left, window)], public(window, private))
-        assert said == detected(query, window)
+        assert said == detect(query, window)
 
 
 def test_a_query_of_many_private_types_keeps_its_public_bounds() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tacit.patterns import ternary
 from tacit.patterns.language import parse_pattern
-from tacit.patterns.reference import Tuple, detected
+from tacit.patterns.reference import Tuple, detect
 from tacit.patterns.ternary import Knowledge, possibly, status, surely
 from tacit.patterns.tree import And, Name, Not, Or, Pattern, Seq, elements
 from tests.patterns.strategies import random_pattern, random_window
@@ -51,7 +51,7 @@ def broken_promises(
     decided = status(pattern, frozenset(UNKNOWN), known)
     if decided is not Knowledge.OPEN:
         for world in worlds(known, most, **options):
-            if detected(pattern, world) != (decided is Knowledge.TRUE):
+            if detect(pattern, world) != (decided is Knowledge.TRUE):
                 yield world
 
 
@@ -136,7 +136,7 @@ def test_presence_alone_is_decided_exactly(rng: Random) -> None:
     pattern = presence(rng, 3)
     known = [Tuple(0, frozenset(name for name in KNOWN if rng.random() < 0.5))]
     answers = {
-        detected(pattern, [*known, Tuple(0, frozenset(chosen))])
+        detect(pattern, [*known, Tuple(0, frozenset(chosen))])
         for number in range(3)
         for chosen in combinations(UNKNOWN, number)
     }
@@ -190,7 +190,7 @@ def test_nothing_unknown_leaves_a_pattern_as_it_is() -> None:
     for _ in range(300):
         pattern = random_pattern(rng, KNOWN)
         known = random_window(rng, KNOWN)
-        expected = Knowledge.TRUE if detected(pattern, known) else Knowledge.FALSE
+        expected = Knowledge.TRUE if detect(pattern, known) else Knowledge.FALSE
         assert status(pattern, frozenset(), known) is expected
 
 

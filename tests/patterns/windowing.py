@@ -47,7 +47,7 @@ def answers(matcher: Matcher, windows: Sequence[Window], types: Sequence[str]) -
     lists = event_lists(windows, types)
     keys = np.flatnonzero(np.diff(lists.starts) > 0)
     starts = np.append(lists.starts[keys], lists.starts[-1])
-    ordered = matcher.ordered(EventLists(starts, lists.times, lists.masks))
+    ordered = matcher.match_ordered(EventLists(starts, lists.times, lists.masks))
     columns = np.concatenate(
         [
             to_columns(presence(lists), len(types)),

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from tacit.answers.answers import Answers
 from tacit.errors import StateError
 from tacit.events.subjects import Subjects
-from tacit.patterns.reference import Tuple, detected
+from tacit.patterns.reference import Tuple, detect
 from tacit.pipeline.batches import Rows
 from tacit.pipeline.compiled_spec import CompiledSpec
 from tacit.pipeline.engine import Engine, RefusedRows
@@ -111,7 +111,7 @@ def expected(spec: Specification, rows: Sequence[Row], subjects: Sequence[int]) 
     if not seen:
         return {}, refused
     return {
-        (window * size, who, name): detected(pattern, windows[window, who])
+        (window * size, who, name): detect(pattern, windows[window, who])
         for window in range(min(seen) // size, max(seen) // size + 1)
         for who in subjects
         for name, pattern in spec.query_patterns.items()

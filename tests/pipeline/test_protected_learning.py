@@ -13,7 +13,7 @@ import pytest
 from tacit.answers.answers import Answers
 from tacit.events.subjects import Subjects
 from tacit.patterns.lists import EventLists
-from tacit.patterns.reference import Tuple, detected
+from tacit.patterns.reference import Tuple, detect
 from tacit.pipeline.batches import Rows
 from tacit.pipeline.compiled_spec import CompiledSpec
 from tacit.pipeline.engine import Engine
@@ -189,5 +189,5 @@ def test_windows_that_were_handed_on_together_are_the_same_for_a_registry_that_h
         found = np.unpackbits(octets, axis=2, bitorder="little", count=slots)
         for window, slot in product(range(4), range(slots)):
             seen = windows[3 * window + slot] if slot < 3 else []
-            expected = [detected(pattern, seen) for pattern in patterns]
+            expected = [detect(pattern, seen) for pattern in patterns]
             assert found[window, :, slot].tolist() == expected

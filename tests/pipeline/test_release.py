@@ -12,7 +12,7 @@ from tacit.connectors.frames import FrameSource
 from tacit.engines.local import survey
 from tacit.errors import SpecificationError
 from tacit.events.subjects import Subjects
-from tacit.patterns.reference import Tuple, detected
+from tacit.patterns.reference import Tuple, detect
 from tacit.pipeline.batches import Rows
 from tacit.pipeline.compiled_spec import CompiledSpec
 from tacit.pipeline.engine import Engine
@@ -220,7 +220,7 @@ def test_conditions_over_two_streams_are_met_as_the_reference_says(silent: str) 
     found = np.concatenate([part.detected for part in Run(spec, inputs(s, t))])
     expected = np.array(
         [
-            [[detected(p, windows[window, who]) for who in range(70)] for p in patterns]
+            [[detect(p, windows[window, who]) for who in range(70)] for p in patterns]
             for window in range(6)
         ]
     )

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tacit.engines.local import detect
+from tacit.engines import local
 from tacit.errors import StateError
 from tacit.events.subjects import Subjects
-from tacit.patterns.reference import Tuple, detected
+from tacit.patterns.reference import Tuple, detect
 from tacit.pipeline.batches import MergedBatch, Rows
 from tacit.pipeline.compiled_spec import CompiledSpec
 from tacit.pipeline.engine import Engine
@@ -70,7 +70,7 @@ def expected(
     if not seen:
         return {}, refused
     return {
-        (window * slide, who, name): detected(pattern, windows[window, who])
+        (window * slide, who, name): detect(pattern, windows[window, who])
         for window in range((min(seen) - size) // slide + 1, max(seen) // slide + 1)
         for who in subjects
         for name, pattern in spec.query_patterns.items()
@@ -118,14 +118,14 @@ def test_any_pattern_is_detected_as_the_reference_says(seed: int, panes: int) ->
             },
         }
     )
-    found = detect(spec.checked(), frame).polars().rows(named=True)
+    found = local.detect(spec.checked(), frame).polars().rows(named=True)
     assert len(found) == 8 * (
         moments[-1] // spec.windows.pane - moments[0] // spec.windows.pane + panes
     )
     for row in found:
         begin, end = (int(row[edge].timestamp() * 1e6) for edge in ("window_start", "window_end"))
         inside = [t for who, t in sent if who == int(row["subject"]) and begin <= t.time < end]
-        assert row["detected"] == detected(patterns[int(row["query"][1:])], inside)
+        assert row["detected"] == detect(patterns[int(row["query"][1:])], inside)
 
 
 def _values(random: Random) -> dict[str, float | None]:
@@ -157,11 +157,11 @@ def test_windows_close_one_by_one_as_the_watermark_passes_their_ends() -> None:
 
 def test_windows_are_as_long_as_they_say_and_begin_a_slide_apart() -> None:
     frame = pl.DataFrame({"who": [1, 1], "at": [3, 28], "kind": [0, 1], "value": [1.0, 2.0]})
-    answers = detect(HALVES, frame).polars()
+    answers = local.detect(HALVES, frame).polars()
     starts = answers["window_start"].to_physical()
     assert (answers["window_end"].to_physical() - starts).unique().to_list() == [10]
     assert starts.unique().sort().to_list() == list(range(-5, 30, 5))
-    assert detect(HALVES, frame).wide()["window_start"].to_physical().n_unique() == 7
+    assert local.detect(HALVES, frame).wide()["window_start"].to_physical().n_unique() == 7
 
 
 def test_sliding_by_the_size_is_the_same_as_tumbling() -> None:

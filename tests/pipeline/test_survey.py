@@ -12,7 +12,7 @@ import pytest
 
 from tacit.connectors.frames import FrameSource
 from tacit.engines.local import survey
-from tacit.patterns.reference import Tuple, detected
+from tacit.patterns.reference import Tuple, detect
 from tacit.patterns.tree import Name, Pattern
 from tacit.pipeline.reader import Input
 from tacit.planning.tallies import CombinationCounts
@@ -101,7 +101,7 @@ def public(window: list[Tuple], statistics: Statistics) -> list[Tuple]:
 
 
 def values(patterns: list[Pattern] | tuple[Pattern, ...], window: list[Tuple]) -> tuple[bool, ...]:
-    return tuple(detected(pattern, window) for pattern in patterns)
+    return tuple(detect(pattern, window) for pattern in patterns)
 
 
 @pytest.mark.parametrize("policy", range(4))
@@ -110,7 +110,7 @@ def test_windows_and_positives_are_those_of_the_policys_subjects(policy: int) ->
     found = statistics[policy]
     assert found.windows == len(windows[policy])
     for query, pattern in enumerate(spec.query_patterns.values()):
-        assert found.positives[query] == sum(detected(pattern, w) for w in windows[policy])
+        assert found.positives[query] == sum(detect(pattern, w) for w in windows[policy])
 
 
 @pytest.mark.parametrize("policy", range(4))
@@ -132,7 +132,7 @@ def test_priors_count_values_by_context(policy: int) -> None:
         assert dict(zip(keys, prior.counts, strict=True)) == slow
         for number, variable in enumerate(component.variables):
             if isinstance(variable.atom, Name):
-                seen = sum(detected(variable.atom, window) for window in windows[policy])
+                seen = sum(detect(variable.atom, window) for window in windows[policy])
                 rate = (seen + 0.5) / (len(windows[policy]) + 1)
                 assert prior.rates[number] == pytest.approx(rate)
 
@@ -145,8 +145,8 @@ def test_the_rate_of_an_ordered_variable_counts_windows_in_which_it_makes_a_diff
         for number, variable in enumerate(component.variables):
             if str(variable.atom) == "SEQ(a, x, b)":
                 (bound,) = [s for s in component.signals if str(s) == "SEQ(a, b)"]
-                free = [w for w in windows[1] if detected(bound, public(w, found))]
-                seen = sum(detected(variable.atom, window) for window in free)
+                free = [w for w in windows[1] if detect(bound, public(w, found))]
+                seen = sum(detect(variable.atom, window) for window in free)
                 assert prior.rates[number] == pytest.approx((seen + 0.5) / (len(free) + 1))
                 return
     pytest.fail("there is no such variable")
@@ -163,7 +163,7 @@ def test_evidence_counts_open_windows_by_context_truth_and_presence(policy: int)
         for window in windows[policy]:
             signals = values(part.signals, public(window, found))
             context = sum(bit << n for n, bit in enumerate(signals))
-            truth = detected(part.pattern, window)
+            truth = detect(part.pattern, window)
             if part.decided[context] >= 0:
                 assert truth == bool(part.decided[context])
                 sure += truth
@@ -236,8 +236,8 @@ def test_literal_trials_come_near_what_every_draw_of_times_gives() -> None:
         if sum(bit << n for n, bit in enumerate(signals)) != context:
             continue
         begin = min(t.time for t in known) // 10 * 10
-        hits = [detected(pattern, [*known, Tuple(begin + k, frozenset("x"))]) for k in range(10)]
-        true, held = detected(pattern, window), detected(Name("x"), window)
+        hits = [detect(pattern, [*known, Tuple(begin + k, frozenset("x"))]) for k in range(10)]
+        true, held = detect(pattern, window), detect(Name("x"), window)
         expected[true, int(held)].append(float(np.mean(hits)))
     assert evidence.literal[context, :, :, 0].max() < 0.05  # without x it is never read
     for (true, there), shares in expected.items():

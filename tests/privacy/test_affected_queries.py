@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tacit.patterns.language import parse_pattern
-from tacit.patterns.reference import Tuple, detected
+from tacit.patterns.reference import Tuple, detect
 from tacit.patterns.tree import And, Name, Not, Or, Pattern, elements
 from tacit.privacy.affected_queries import MOST_ELEMENTS, MOST_SIGNALS, AffectedQuery, find_affected
 from tacit.privacy.policies import Policy, PrivatePattern
@@ -39,12 +39,12 @@ def presence(rng: Random, depth: int) -> Pattern:
 def context(part: AffectedQuery, window: list[Tuple]) -> int:
     """The number of a window's context, by the reference."""
     public = [Tuple(t.time, t.types - POLICY.private) for t in window]
-    return sum(detected(signal, public) << n for n, signal in enumerate(part.signals))
+    return sum(detect(signal, public) << n for n, signal in enumerate(part.signals))
 
 
 def there(part: AffectedQuery, window: list[Tuple]) -> int:
     """The number of a window's presence, by the reference."""
-    return sum(detected(Name(name), window) << n for n, name in enumerate(part.elements))
+    return sum(detect(Name(name), window) << n for n, name in enumerate(part.elements))
 
 
 @given(st.integers(0, 2**32).map(Random))
@@ -57,7 +57,7 @@ def test_the_table_tells_a_query_of_presence(rng: Random) -> None:
             continue
         assert part.table.shape == (1 << len(part.signals), 1 << len(part.elements))
         found = part.table[context(part, window), there(part, window)]
-        assert found == detected(query, window), f"{query} on {window}"
+        assert found == detect(query, window), f"{query} on {window}"
 
 
 @given(st.integers(0, 2**32).map(Random))
@@ -70,7 +70,7 @@ def test_a_decided_context_says_what_the_query_is(rng: Random) -> None:
         decided = part.decided[context(part, window)]
         assert len(part.decided) == 1 << len(part.signals)
         if decided >= 0:
-            assert detected(query, window) == bool(decided)
+            assert detect(query, window) == bool(decided)
         if part.table is not None:
             rows = [set(row) for row in part.table.tolist()]
             assert [{0: False, 1: True}.get(d) for d in part.decided.tolist()] == [
@@ -118,6 +118,6 @@ def test_many_public_cofactors_leave_two_bounds_for_context() -> None:
     for _ in range(50):
         types = {f"{kind}{n}" for kind in "xb" for n in range(4) if rng.random() < 0.4}
         public = [Tuple(0, frozenset(t for t in types if t[0] == "b"))]
-        number = sum(detected(signal, public) << n for n, signal in enumerate(part.signals))
+        number = sum(detect(signal, public) << n for n, signal in enumerate(part.signals))
         if part.decided[number] >= 0:
-            assert detected(query, [Tuple(0, frozenset(types))]) == bool(part.decided[number])
+            assert detect(query, [Tuple(0, frozenset(types))]) == bool(part.decided[number])

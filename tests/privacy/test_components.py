@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tacit.patterns.language import parse_pattern
-from tacit.patterns.reference import Tuple, detected
+from tacit.patterns.reference import Tuple, detect
 from tacit.patterns.tree import And, Not, Or, Pattern, elements
 from tacit.privacy import components
 from tacit.privacy.components import Component, Exposure, find_exposure
@@ -56,12 +56,12 @@ def random_exposure(rng: Random) -> tuple[Policy, list[Pattern], Exposure]:
 def signals(component: Component, window: list[Tuple], private: frozenset[str]) -> np.ndarray:
     """The context of a window, by the reference."""
     public = [Tuple(t.time, t.types - private) for t in window]
-    return np.array([detected(signal, public) for signal in component.signals], np.bool_)
+    return np.array([detect(signal, public) for signal in component.signals], np.bool_)
 
 
 def values(component: Component, window: list[Tuple]) -> list[bool]:
     """The true values of a component's variables, by the reference."""
-    return [detected(variable.atom, window) for variable in component.variables]
+    return [detect(variable.atom, window) for variable in component.variables]
 
 
 def part_answers(component: Component, window: list[Tuple], private: frozenset[str]) -> list[bool]:
@@ -88,7 +88,7 @@ def test_parts_put_together_are_the_query(rng: Random) -> None:
                 continue
             found = [parts[component][part] for component, part in question.parts]
             whole = all(found) if question.every else any(found)
-            assert whole == detected(query, window), f"{query} on {window}"
+            assert whole == detect(query, window), f"{query} on {window}"
 
 
 @given(st.integers(0, 2**32).map(Random))
@@ -97,7 +97,7 @@ def test_each_part_says_what_its_own_pattern_says(rng: Random) -> None:
     window = random_window(rng, TYPES)
     for component in exposed.components:
         found = part_answers(component, window, policy.private)
-        assert found == [detected(part.pattern, window) for part in component.parts]
+        assert found == [detect(part.pattern, window) for part in component.parts]
 
 
 @given(st.integers(0, 2**32).map(Random))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import tacit.answers.answers as module
-from tacit.answers.answers import Answers, schema
+from tacit.answers.answers import Answers, answer_schema
 from tacit.answers.collection import CollectedAnswers
 from tacit.privacy.certainty import Certainty, CertaintyByPolicy, ExactCertainty, Shares
 from tacit.privacy.decoding import TableCertainty, TableDecoder, build_tables, compile_decoders
@@ -112,7 +112,7 @@ def test_confidence_comes_with_its_answer_however_rows_are_cut(
     names = pa.array([f"s{n}" for n in range(subjects)], pa.large_string())
     answers = Answers(["q", "r"], 10, 10, names, since, pack(plain), certainty)
     found = answers.table()
-    assert found.schema == schema(protected=True)
+    assert found.schema == answer_schema(protected=True)
     expected = []
     for window in range(windows):
         for who in range(subjects):
@@ -136,11 +136,11 @@ def test_a_part_of_a_part_keeps_its_place() -> None:
 
 
 def test_protected_answers_have_a_column_more_and_true_ones_have_not() -> None:
-    columns = schema().names
-    assert schema(protected=True).names == [*columns, "confidence"]
+    columns = answer_schema().names
+    assert answer_schema(protected=True).names == [*columns, "confidence"]
     empty = Answers([], 10, 0, pa.array([], pa.large_string()), np.empty(0, np.int64),
                     np.empty((3, 0, 0), np.uint64), ExactCertainty())  # fmt: skip
-    assert empty.table().schema == schema(protected=True)
+    assert empty.table().schema == answer_schema(protected=True)
     collected = CollectedAnswers([empty], empty.table().schema, [], protected=True)
     assert collected.polars().columns == [*columns, "confidence"]
     assert "protected" in repr(collected)

@@ -24,7 +24,7 @@ from tacit.privacy.mechanisms.flips import FlipProtector
 from tacit.privacy.mechanisms.pane_noise import PaneNoise
 from tacit.privacy.policies import Policy, PrivatePattern
 from tacit.spec.specification import Specification
-from tacit.windows.sliding import SlidingWindows, either
+from tacit.windows.sliding import SlidingWindows, combine_panes
 from tests.patterns.strategies import random_pattern
 from tests.privacy.enumeration import TooManyOutcomesError, within
 from tests.privacy.streams import Event, Way, all_streams, broken, by_hand, enumerated, furthest
@@ -181,7 +181,7 @@ def test_noise_is_drawn_for_each_window_and_not_for_each_pane(
                 self._noise.flip(np.ascontiguousarray(seen[:, number]), channel)
                 for number, channel in enumerate(self._channels)
             ]
-            noisy.append(either(np.stack(flips, axis=1), paned.count))
+            noisy.append(combine_panes(np.stack(flips, axis=1), paned.count))
         return np.concatenate(noisy), None
 
     monkeypatch.setattr(FlipProtector, "_draw", apart)

@@ -17,7 +17,7 @@ import numpy as np
 
 from tacit.connectors.frames import FrameSource
 from tacit.engines.local import survey
-from tacit.patterns.reference import Tuple, detected
+from tacit.patterns.reference import Tuple, detect
 from tacit.patterns.tree import Pattern, elements
 from tacit.pipeline.reader import Input
 from tacit.planning.plan import Plan
@@ -332,7 +332,7 @@ def _check_public(spec: Specification, cases: Cases, outcomes: Outcomes) -> None
     for window, policy, likely in zip(cases.windows, cases.policies, outcomes.likely, strict=True):
         for number, query in enumerate(spec.query_patterns.values()):
             if policy.private.isdisjoint(elements(query)):
-                truth = detected(query, window)
+                truth = detect(query, window)
                 for answers, sure in likely:
                     assert np.frombuffer(answers, np.int8)[number] in (truth, -1)
                     assert np.frombuffer(sure, np.float32)[number] == 1

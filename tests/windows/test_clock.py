@@ -26,7 +26,7 @@ from tacit.windows.clock import (
     Clock,
     Verdicts,
 )
-from tacit.windows.panes import Panes, ring_capacity
+from tacit.windows.panes import Panes, choose_capacity
 
 SUBJECTS = 5
 Tuples = list[tuple[int, int, int]]  # slot, time, mask
@@ -93,7 +93,7 @@ def run(
 ) -> tuple[list[int], dict[tuple[int, int], int], list[int], list[EventLists]]:
     """The same by clock and ring, with the input cut into batches."""
     capacity = -(-lateness // size) + 2 + spare
-    clock = Clock.at_rest(size, lateness, future, start, capacity)
+    clock = Clock.initial(size, lateness, future, start, capacity)
     everything = np.array([~np.uint64(0)])
     panes = Panes(size, capacity, SUBJECTS, everything)
     verdicts: list[int] = []
@@ -124,7 +124,7 @@ def run(
         slots = np.array([slot for slot, _, _ in batch], dtype=np.int32)
         times = np.array([time for _, time, _ in batch], dtype=np.int64)
         masks = np.array([[mask] for _, _, mask in batch], dtype=np.uint64).reshape(-1, 1)
-        judged = Verdicts.blank(len(batch))
+        judged = Verdicts.allocate(len(batch))
         judged.each[:] = 99
         at = 0
         while at < len(batch):
@@ -252,12 +252,12 @@ def test_one_wild_timestamp_does_not_move_the_watermark() -> None:
 
 def test_a_ring_holds_all_windows_that_may_be_open() -> None:
     """The least capacity is what lateness asks for; more while memory is cheap."""
-    assert ring_capacity(10, 0, 10**8, 1) == 2
-    assert ring_capacity(10, 11, 10**8, 1) == 4
-    assert ring_capacity(10, 0, 100, 1) > 100
+    assert choose_capacity(10, 0, 10**8, 1) == 2
+    assert choose_capacity(10, 11, 10**8, 1) == 4
+    assert choose_capacity(10, 0, 100, 1) > 100
 
 
 def test_a_lateness_that_no_memory_could_hold_is_refused() -> None:
     """With the arithmetic, before anything runs."""
     with pytest.raises(SpecificationError, match=r"86,402 windows of 1,000,000 subjects .* 691 GB"):
-        ring_capacity(1_000_000, 86_400_000_000, 1_000_000, 1)
+        choose_capacity(1_000_000, 86_400_000_000, 1_000_000, 1)

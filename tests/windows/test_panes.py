@@ -61,7 +61,7 @@ def found(closed: ClosedPanes, windows: int) -> NDArray[np.bool_]:
     else:
         final = MATCHER.automaton.final.astype(np.uint64)
         result = (closed.states.reshape(-1, 1) >> final & np.uint64(1)).astype(np.bool_)
-    result[closed.keys] = MATCHER.ordered(closed.lists)
+    result[closed.keys] = MATCHER.match_ordered(closed.lists)
     return result
 
 
@@ -157,7 +157,7 @@ def test_a_batch_is_let_go_once_its_windows_are_closed(monkeypatch: pytest.Monke
     insert(panes, [(0, 1, 1, TAKEN), (0, 2, 2, TAKEN), (0, 10**15, 1, LATE)])
     assert len(panes.state()["times"]) == 2
     panes.pop(0, 1)
-    assert not panes._kept._pieces
+    assert not panes._buffer._pieces
 
 
 def test_new_subjects_walk_beside_the_known_ones() -> None:

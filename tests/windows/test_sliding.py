@@ -12,8 +12,8 @@ from tacit.events.subjects import Subjects
 from tacit.pipeline.batches import Rows
 from tacit.pipeline.compiled_spec import CompiledSpec
 from tacit.pipeline.engine import Engine
-from tacit.windows.panes import ring_capacity
-from tacit.windows.sliding import either
+from tacit.windows.panes import choose_capacity
+from tacit.windows.sliding import combine_panes
 from tests.pipeline.test_engine import Row, batch, flat
 from tests.pipeline.test_sliding import sliding
 
@@ -23,16 +23,16 @@ def test_a_window_has_what_any_of_its_panes_has(panes: int, windows: int, seed: 
     rng = np.random.default_rng(seed)
     words = np.uint64(1) << rng.integers(0, 64, (panes + windows - 1, 2, 3), np.uint64)
     words[rng.random(words.shape) < 0.5] = 0
-    found = either(words, panes)
+    found = combine_panes(words, panes)
     assert len(found) == windows
     for window in range(windows):
         assert np.array_equal(found[window], np.bitwise_or.reduce(words[window : window + panes]))
 
 
 def test_panes_that_memory_cannot_hold_are_a_mistake() -> None:
-    assert ring_capacity(1, 0, 1000, 1, 500) >= 2
+    assert choose_capacity(1, 0, 1000, 1, 500) >= 2
     with pytest.raises(SpecificationError, match="make the lateness shorter or the slide longer"):
-        ring_capacity(1, 0, 10_000_000, 1, 500)
+        choose_capacity(1, 0, 10_000_000, 1, 500)
 
 
 def test_windows_that_slide_may_close_by_the_clock() -> None:

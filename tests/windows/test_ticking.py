@@ -15,7 +15,7 @@ SIZE, LATENESS, FUTURE_BOUND, CAPACITY = 10, 4, 15, 4
 
 def ticking(start: int | None = None) -> Clock:
     """A clock on the wall that has not been told anything."""
-    return Clock.at_rest(SIZE, LATENESS, FUTURE_BOUND, start, CAPACITY, ticking=True)
+    return Clock.initial(SIZE, LATENESS, FUTURE_BOUND, start, CAPACITY, ticking=True)
 
 
 def judged(clock: Clock, times: list[int], settled: bool = True) -> list[int]:
@@ -60,7 +60,7 @@ def test_the_future_is_reckoned_from_the_clock() -> None:
     clock = ticking()
     clock.tick(25)
     assert judged(clock, [40, 41, 26]) == [TAKEN, FUTURE, TAKEN]
-    slow = Clock.at_rest(SIZE, LATENESS, 1000, None, CAPACITY, ticking=True)
+    slow = Clock.initial(SIZE, LATENESS, 1000, None, CAPACITY, ticking=True)
     slow.tick(25)
     assert judged(slow, [59, 60]) == [TAKEN, FUTURE]
 
@@ -69,7 +69,7 @@ def test_a_clock_must_be_told_the_time_before_it_judges() -> None:
     with pytest.raises(AssertionError, match="tick"):
         judged(ticking(), [1])
     with pytest.raises(AssertionError, match="wall"):
-        Clock.at_rest(SIZE, LATENESS, FUTURE_BOUND, None, CAPACITY).tick(1)
+        Clock.initial(SIZE, LATENESS, FUTURE_BOUND, None, CAPACITY).tick(1)
 
 
 @given(
@@ -104,7 +104,7 @@ def test_verdicts_follow_the_rules_one_tuple_at_a_time(
 
 def test_what_an_end_of_input_closed_stays_closed() -> None:
     """Tuples that come after it are late, though by event time they would not be."""
-    clock = Clock.at_rest(SIZE, LATENESS, 1000, None, CAPACITY)
+    clock = Clock.initial(SIZE, LATENESS, 1000, None, CAPACITY)
     assert judged(clock, [5, 12]) == [TAKEN, TAKEN]
     clock.mark_closed(clock.ended)
     assert judged(clock, [13, 11, 21, 19], settled=False) == [LATE, LATE, TAKEN, LATE]
@@ -141,7 +141,7 @@ def test_no_outage_is_so_long_that_tuples_of_now_are_refused(
 ) -> None:
     """Nor closes it, while it is caught up with, what would be open without it."""
     capacity = -(-lateness // size) + 2 + spare
-    clock = Clock.at_rest(size, lateness, future, None, capacity, ticking=True)
+    clock = Clock.initial(size, lateness, future, None, capacity, ticking=True)
     clock.tick(stopped)
     clock.mark_closed(clock.closed)
     now, before = stopped + outage, clock.closed

@@ -1,4 +1,4 @@
-"""Answers: one for each window, registered subject and query, in columns."""
+"""Answers in columns: one for each window, registered subject and query."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _ROWS = 1 << 20
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Answers:
-    """The answers of consecutive windows, 64 subjects to a word: `bits[window][query][word]`.
+    """The answers of consecutive windows, 64 subjects per word: `bits[window][query][word]`.
 
-    Subject `s` is bit `s % 64` of word `s // 64`. A subject has answers from the window in
-    which it is registered, `since`, on.
+    Subject `s` is bit `s % 64` of word `s // 64`. A subject has answers from window `since` on,
+    the first for which it is registered.
     """
 
     queries: Sequence[str]
@@ -31,40 +31,40 @@ class Answers:
     since: NDArray[np.int64]
     bits: NDArray[np.uint64]
     certainty: Certainty | None = None
-    """How sure protected answers are; true ones have None."""
+    """The confidence of protected answers; None for true answers."""
     place: tuple[int, int] = (0, 0)
-    """Where these windows and subjects begin among those of the certainty."""
+    """The first window and subject of these answers in `certainty`."""
     private: bool = True
-    """Whether protected answers may be given away: not if their noise came from a seed."""
+    """Whether protected answers are private: not if their noise came from a seed."""
     exhausted: NDArray[np.bool_] | None = None
-    """Whose limit was reached: these answers are from public events and the prior alone.
+    """The subjects whose limit was reached: they are answered from public events and the prior.
 
-    None where nobody has a limit.
+    None if no subject has a limit.
     """
     slide: int = 0
-    """How far apart windows begin, where they overlap; 0 is their size."""
+    """The time between the starts of overlapping windows; 0 means their size."""
     consumers: Sequence[str] = ()
-    """Who asked each query; empty where nobody did, as for statistics."""
+    """The consumer of each query; empty if there is none, as for statistics."""
 
     @property
     def step(self) -> int:
-        """How far apart windows begin: window n begins at n steps after the epoch."""
+        """The time between window starts: window n starts n steps after the epoch."""
         return self.slide or self.size
 
     @property
     def windows(self) -> int:
-        """How many windows these are."""
+        """The number of windows."""
         return len(self.bits)
 
     @property
     def registered(self) -> NDArray[np.bool_]:
-        """`[window][subject]`: who has answers in which window."""
+        """`[window][subject]`: whether the subject has answers in the window."""
         numbers = np.arange(self.first, self.first + self.windows)
         return self.since[np.newaxis, :] <= numbers[:, np.newaxis]
 
     @property
     def detected(self) -> NDArray[np.bool_]:
-        """`[window][query][subject]`: the answers themselves."""
+        """`[window][query][subject]`: the answers."""
         return self._unpacked(self.bits)
 
     def __len__(self) -> int:
@@ -77,7 +77,7 @@ class Answers:
         )
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The answers as rows, in order of window, subject and query, a million or so at a time."""
+        """Yield the answers as rows, sorted by window, subject and query, about a million each."""
         in_window = len(self.subjects) * len(self.queries)
         if in_window == 0:
             return
@@ -88,7 +88,7 @@ class Answers:
                 yield self._part(slice(window, window + windows), slice(word, word + words))._rows()
 
     def _part(self, windows: slice, words: slice) -> Answers:
-        """The answers of some windows, for the subjects of some words."""
+        """Return the answers of some windows, for the subjects of some words."""
         slots = slice(64 * words.start, 64 * words.stop)
         return Answers(
             self.queries,
@@ -105,8 +105,8 @@ class Answers:
             self.consumers,
         )
 
-    def ordered(self, slots: NDArray[np.int64]) -> Answers:
-        """The answers of these subjects, in this order."""
+    def reorder(self, slots: NDArray[np.int64]) -> Answers:
+        """Return the answers of these subjects, in this order."""
         chosen = self.detected[:, :, slots]
         padded = np.zeros((*chosen.shape[:2], -(-len(slots) // 64) * 64), np.bool_)
         padded[:, :, : len(slots)] = chosen
@@ -127,7 +127,7 @@ class Answers:
         )
 
     def confidence(self, query: int) -> NDArray[np.float64]:
-        """`[window][subject]`: how likely the answers to a query are right, by the plan's prior."""
+        """Return `[window][subject]`: how likely a query's answers are right, by the prior."""
         if self.certainty is None:
             return np.ones((self.windows, len(self.subjects)))
         windows = slice(self.place[0], self.place[0] + self.windows)
@@ -137,7 +137,7 @@ class Answers:
         )
 
     def _unpacked(self, words: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        """A truth value for each subject."""
+        """Unpack words into a truth value for each subject."""
         octets = np.ascontiguousarray(words, "<u8").view(np.uint8)
         flat = np.unpackbits(octets, axis=-1, bitorder="little", count=len(self.subjects))
         return flat.view(np.bool_)
@@ -160,7 +160,7 @@ class Answers:
                 pa.array(starts).cast(instant),
                 pa.array(starts + self.size).cast(instant),
                 _named(self.subjects, np.repeat(subjects, number)),
-                *query_columns(
+                *build_query_columns(
                     self.queries,
                     self.consumers or [""] * number,
                     np.tile(np.arange(number, dtype=np.int32), len(windows)),
@@ -173,18 +173,18 @@ class Answers:
 
     @property
     def _schema(self) -> pa.Schema:
-        return schema(
+        return answer_schema(
             protected=self.certainty is not None,
             private=self.private,
             limited=self.exhausted is not None,
         )
 
     def table(self) -> pa.Table:
-        """The answers as an Arrow table, a row for each."""
+        """Return the answers as an Arrow table with a row for each."""
         return pa.Table.from_batches(self.batches(), schema=self._schema)
 
     def counts(self) -> NDArray[np.int64]:
-        """How often each query was answered with yes."""
+        """Return how often each query was answered with yes."""
         known = np.zeros((self.windows, 64 * self.bits.shape[2]), dtype=np.bool_)
         known[:, : len(self.subjects)] = self.registered
         words = np.packbits(known, axis=1, bitorder="little").view("<u8")
@@ -193,7 +193,7 @@ class Answers:
         return totals
 
     def wide(self) -> pl.DataFrame:
-        """The answers as a Polars frame: a row per window and subject, a column per query."""
+        """Return a Polars frame with a row per window and subject, and a column per query."""
         windows, subjects = np.nonzero(self.registered)
         chosen = self.detected[windows, :, subjects]
         starts = pl.Series("window_start", (self.first + windows) * self.step)
@@ -209,11 +209,13 @@ class Answers:
         )
 
 
-def schema(*, protected: bool = False, private: bool = True, limited: bool = False) -> pa.Schema:
-    """The columns of answers.
+def answer_schema(
+    *, protected: bool = False, private: bool = True, limited: bool = False
+) -> pa.Schema:
+    """Return the schema of answers.
 
-    Where subjects have limits, protected answers say whose was reached. Those whose noise came
-    from a seed have one column more, which says so in every row.
+    With limits, protected answers have a column `exhausted`. Answers whose noise came from a seed
+    have a column `private`, which is false in every row.
     """
     sure = [("confidence", pa.float32())] if protected else []
     if protected and limited:
@@ -233,10 +235,10 @@ def schema(*, protected: bool = False, private: bool = True, limited: bool = Fal
     )
 
 
-def query_columns(
+def build_query_columns(
     queries: Sequence[str], consumers: Sequence[str], places: NDArray[np.int32]
 ) -> tuple[pa.Array, pa.Array]:
-    """The columns `consumer` and `query` of rows, given the place of each row's query."""
+    """Build the columns `consumer` and `query`, given the number of each row's query."""
     known = list(dict.fromkeys(consumers))
     numbers = np.array([known.index(consumer) for consumer in consumers], np.int32)
     return (

@@ -1,8 +1,8 @@
-"""Answers as few bytes, for the ledger, and back: bits, confidences, and who they are about.
+"""Pack answers into few bytes for the ledger, and unpack them: bits, confidences and subjects.
 
-A release is packed once and unpacked for every delivery, so both work on whole columns.
-Subjects are kept by their numbers in the ledger. A query's confidences are mostly drawn from few
-values, which are kept once.
+A release is packed once and unpacked for every delivery. Both work on whole columns. Subjects are
+stored by their numbers in the ledger. A query's confidences mostly have few distinct values, which
+are stored once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tacit.answers.answers import Answers, query_columns, schema
+from tacit.answers.answers import Answers, answer_schema, build_query_columns
 from tacit.errors import LedgerError
 from tacit.kernels import compiled
 
@@ -29,15 +29,16 @@ _ALIGNED: Final = 8
 _CODEC: Final = "zstd"
 
 Names = Callable[[NDArray[np.int64]], pa.Array]
-"""The names of subjects as texts, given their numbers in the ledger."""
+"""Returns the names of subjects, given their numbers in the ledger."""
 
 
 def pack(
     parts: Sequence[Answers], ids: Sequence[NDArray[np.int64]], consumers: Mapping[str, str]
 ) -> bytes:
-    """Answers of windows that follow each other, with the subjects' numbers for each part.
+    """Pack answers of consecutive windows, with the subjects' numbers for each part.
 
-    `consumers` says who asked each query: when answers are delivered, nobody may know any more.
+    `consumers` has the consumer of each query. It is stored, since queries may have changed
+    before the answers are delivered.
     """
     arrays: list[NDArray[Any]] = []
     blocks = []
@@ -69,11 +70,11 @@ def pack(
         "blocks": blocks,
         "arrays": [(array.dtype.str, array.shape) for array in arrays],
     }
-    return _written(head, arrays)
+    return _serialise(head, arrays)
 
 
 def join(bodies: Sequence[bytes]) -> bytes:
-    """The answers to the same queries about several groups of subjects, as one."""
+    """Join packed answers to the same queries about several groups of subjects."""
     heads, arrays = zip(*map(_read, bodies), strict=True)
     whole = [array for part in arrays for array in part]
     head = {
@@ -81,13 +82,14 @@ def join(bodies: Sequence[bytes]) -> bytes:
         "blocks": [block for one in heads for block in one["blocks"]],
         "arrays": [(array.dtype.str, array.shape) for array in whole],
     }
-    return _written(head, whole)
+    return _serialise(head, whole)
 
 
 def _pack_confidences(part: Answers, arrays: list[NDArray[Any]]) -> list[int]:
-    """Add the queries' confidences; of how many values each one's are, 0 where they are many.
+    """Append the confidences; return each query's number of distinct values, or 0 if many.
 
-    Those of few values are numbers of them: `[query][window][subject]`, as are the others.
+    Confidences with few values are stored as codes `[query][window][subject]`, the others as
+    numbers of the same shape.
     """
     shape = (len(part.queries), part.windows, len(part.subjects))
     codes, few = np.empty(shape, np.uint8), 0
@@ -95,7 +97,9 @@ def _pack_confidences(part: Answers, arrays: list[NDArray[Any]]) -> list[int]:
     many, counts = [], []
     for query in range(len(part.queries)):
         sure = part.confidence(query).astype(np.float32)
-        found = _number(sure.reshape(-1).view(np.uint32), values[few], codes[few].reshape(-1))
+        found = _encode_values(
+            sure.reshape(-1).view(np.uint32), values[few], codes[few].reshape(-1)
+        )
         if found > 0:
             few += 1
         else:
@@ -107,8 +111,8 @@ def _pack_confidences(part: Answers, arrays: list[NDArray[Any]]) -> list[int]:
     return counts
 
 
-def _written(head: Mapping[str, Any], arrays: Sequence[NDArray[Any]]) -> bytes:
-    """Each array begins where the processor wants its numbers to lie."""
+def _serialise(head: Mapping[str, Any], arrays: Sequence[NDArray[Any]]) -> bytes:
+    """Serialise the head and the arrays, each aligned to 8 bytes."""
     text = json.dumps(head, separators=(",", ":")).encode()
     parts = [text, *(np.ascontiguousarray(array).tobytes() for array in arrays)]
     body = b"".join(part + b"\0" * (-len(part) % _ALIGNED) for part in parts)
@@ -117,9 +121,9 @@ def _written(head: Mapping[str, Any], arrays: Sequence[NDArray[Any]]) -> bytes:
 
 
 def unpack(body: bytes, first_id: int, names: Names) -> tuple[pa.Table, dict[str, str]]:
-    """The answers as rows, in order of window, subject and query, and who asked each query.
+    """Unpack answers into rows, sorted by window, subject and query.
 
-    The ids of answers count up from the first.
+    Also return the consumer of each query. The ids of answers count up from `first_id`.
     """
     try:
         head, arrays = _read(body)
@@ -174,7 +178,7 @@ def _rows(
     columns: list[NDArray[Any]] = [np.ascontiguousarray(bits.transpose(0, 2, 1)).view(np.bool_)]
     if block["sure"]:
         sure = np.empty(shape, np.float32)
-        _confide(np.array(block["few"]), next(arrays), next(arrays), next(arrays), sure)
+        _decode_confidences(np.array(block["few"]), next(arrays), next(arrays), next(arrays), sure)
         columns.append(sure)
     if head["limited"]:
         exhausted = np.unpackbits(next(arrays), count=len(ids)).view(np.bool_)
@@ -184,13 +188,13 @@ def _rows(
     starts = block["start"] + block["step"] * np.arange(windows)
     start = np.broadcast_to(starts[:, np.newaxis, np.newaxis], shape)
     place = np.broadcast_to(np.arange(len(ids), dtype=np.int32)[:, np.newaxis], shape)
-    asked = np.broadcast_to(np.arange(queries, dtype=np.int32), shape)
-    flat = [_flat(column, some) for column in (start, place, asked, *columns)]
+    query = np.broadcast_to(np.arange(queries, dtype=np.int32), shape)
+    flat = [_flat(column, some) for column in (start, place, query, *columns)]
     return _table(head, block, names(ids), first_id, flat)
 
 
 def _flat(column: NDArray[Any], some: NDArray[np.bool_] | None) -> NDArray[Any]:
-    """A value for each answer: of all subjects, or of those who are registered."""
+    """Return one value per answer, of all subjects or only of the registered ones."""
     return column.reshape(-1) if some is None else column[some].reshape(-1)
 
 
@@ -202,7 +206,9 @@ def _table(
     flat: Sequence[NDArray[Any]],
 ) -> pa.Table:
     start, place, query, *columns = flat
-    columns_of = schema(protected=block["sure"], private=head["private"], limited=head["limited"])
+    columns_of = answer_schema(
+        protected=block["sure"], private=head["private"], limited=head["limited"]
+    )
     instant = columns_of.field("window_start").type
     who = pa.DictionaryArray.from_arrays(pa.array(place), subjects)
     consumers = [head["consumers"][name] for name in head["queries"]]
@@ -212,7 +218,7 @@ def _table(
             pa.array(start).cast(instant),
             pa.array(start + block["size"]).cast(instant),
             who,
-            *query_columns(head["queries"], consumers, query),
+            *build_query_columns(head["queries"], consumers, query),
             *(pa.array(column) for column in columns),
         ],
         schema=columns_of.insert(0, pa.field("id", pa.int64())),
@@ -220,8 +226,10 @@ def _table(
 
 
 @compiled
-def _number(given: NDArray[np.uint32], values: NDArray[np.uint32], codes: NDArray[np.uint8]) -> int:
-    """Number the values that are given, in order of appearance; -1 if they are too many."""
+def _encode_values(
+    given: NDArray[np.uint32], values: NDArray[np.uint32], codes: NDArray[np.uint8]
+) -> int:
+    """Number the distinct values in order of appearance; return -1 if there are too many."""
     low = np.uint64(1023)
     table = np.full(1024, -1, np.int32)
     found = 0
@@ -245,14 +253,14 @@ def _number(given: NDArray[np.uint32], values: NDArray[np.uint32], codes: NDArra
 
 
 @compiled
-def _confide(
+def _decode_confidences(
     counts: NDArray[np.int64],
     values: NDArray[np.float32],
     codes: NDArray[np.uint8],
     many: NDArray[np.float32],
     sure: NDArray[np.float32],
 ) -> None:
-    """The confidences of all queries, as they were packed, into `[window][subject][query]`."""
+    """Write the packed confidences of all queries into `[window][subject][query]`."""
     windows, subjects, queries = sure.shape
     first = few = 0
     for query in range(queries):

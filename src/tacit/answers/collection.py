@@ -1,4 +1,4 @@
-"""The answers of a whole run, as frames."""
+"""All answers of a run, as frames."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class CollectedAnswers:
-    """All answers of a run: `protected` says whether a consumer may see them."""
+    """All answers of a run; `protected` says whether consumers may see them."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class CollectedAnswers:
         self.queries = queries
         self.protected = protected
         self.refused = dict(refused or {})
-        """How many tuples were refused for which reason: for the operator alone."""
+        """The number of refused tuples by reason; only for the operator."""
         self._schema = schema
 
     def __len__(self) -> int:
@@ -42,24 +42,24 @@ class CollectedAnswers:
         return iter(self.parts)
 
     def arrow(self) -> pa.Table:
-        """An Arrow table with a row for each window, subject and query."""
+        """Return an Arrow table with a row for each window, subject and query."""
         batches = [batch for part in self.parts for batch in part.batches()]
         return pa.Table.from_batches(batches, schema=self._schema).unify_dictionaries()
 
     def polars(self) -> pl.DataFrame:
-        """The same as a Polars frame."""
+        """Return a Polars frame with a row for each window, subject and query."""
         return pl.DataFrame(self.arrow())
 
     def pandas(self) -> pd.DataFrame:
-        """The same as a pandas frame."""
+        """Return a pandas frame with a row for each window, subject and query."""
         return self.arrow().to_pandas()
 
     def wide(self) -> pl.DataFrame:
-        """A Polars frame with a row for each window and subject, and a column for each query."""
+        """Return a Polars frame with a row for each window and subject, and a column per query."""
         return pl.concat([part.wide() for part in self.parts]) if self.parts else pl.DataFrame()
 
     def counts(self) -> dict[str, int]:
-        """How often each query was answered with yes."""
+        """Return how often each query was answered with yes."""
         totals = np.zeros(len(self.queries), dtype=np.int64)
         for part in self.parts:
             totals += part.counts()
@@ -70,7 +70,7 @@ class CollectedAnswers:
 
     @property
     def _kind(self) -> str:
-        """What they are; answers with a confidence that are not protected came from a seed."""
+        """The kind of answers; unprotected answers with a confidence came from a seed."""
         if self.protected:
             return "protected"
         noisy = "confidence" in self._schema.names
@@ -79,7 +79,7 @@ class CollectedAnswers:
     def __repr__(self) -> str:
         kind = self._kind
         found = ", ".join(f"{name} {count:,}" for name, count in list(self.counts().items())[:8])
-        return f"<{len(self):,} {kind} answers; detected: {found or 'nothing was asked'}>"
+        return f"<{len(self):,} {kind} answers; detected: {found or 'no queries'}>"
 
     def _repr_html_(self) -> str:
         rows = "".join(

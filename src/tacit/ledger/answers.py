@@ -14,7 +14,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tacit.answers.answers import schema
+from tacit.answers.answers import answer_schema
 from tacit.answers.codec import unpack
 from tacit.errors import LedgerError, nearest
 from tacit.ledger.alchemy import sa
@@ -29,7 +29,7 @@ from tacit.ledger.tables import BODIES, HEAD, RELEASES, RUNS
 if TYPE_CHECKING:
     import pandas as pd
 
-COLUMNS = schema(protected=True).insert(0, pa.field("id", pa.int64()))
+COLUMNS = answer_schema(protected=True).insert(0, pa.field("id", pa.int64()))
 """The columns of protected answers, for an empty result."""
 
 

@@ -59,7 +59,7 @@ class Matcher:
             {atom: number for number, atom in enumerate(atoms)},
         )
 
-    def ordered(self, lists: EventLists) -> NDArray[np.bool_]:
+    def match_ordered(self, lists: EventLists) -> NDArray[np.bool_]:
         """Whether each window has each distinct ordered sub-pattern: `[window, pattern]`."""
         return self._ordered.run(lists)
 
@@ -79,7 +79,7 @@ class Matcher:
         nothing = EventLists(
             np.zeros(2, np.int64), np.zeros(0, np.int64), np.zeros((0, words), np.uint64)
         )
-        result: NDArray[np.bool_] = self.ordered(nothing)[0]
+        result: NDArray[np.bool_] = self.match_ordered(nothing)[0]
         return result
 
     def combine(self, columns: NDArray[np.uint64]) -> NDArray[np.uint64]:

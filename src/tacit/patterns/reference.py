@@ -61,7 +61,7 @@ class Match(NamedTuple):
         return max((event.time for event in self.events), default=-inf)
 
 
-def detected(pattern: Pattern, window: Sequence[Tuple]) -> bool:
+def detect(pattern: Pattern, window: Sequence[Tuple]) -> bool:
     """Whether some match of the pattern lies in the window."""
     return bool(matches(pattern, window))
 

@@ -94,7 +94,7 @@ class Relational:
             if isinstance(node, Where):
                 check_kinds(node.condition, kinds.get)
 
-    def detected(self, tuples: Mapping[str, pl.DataFrame]) -> NDArray[np.int64]:
+    def detect(self, tuples: Mapping[str, pl.DataFrame]) -> NDArray[np.int64]:
         """The buckets, sorted, in which the pattern is detected."""
         buckets = _distinct(frame["bucket"] for frame in tuples.values())
         pending, found = [buckets], [buckets.clear()]

@@ -34,7 +34,7 @@ from tacit.patterns.conditions import (
     Negation,
     attributes,
 )
-from tacit.patterns.reference import Tuple, detected
+from tacit.patterns.reference import Tuple, detect
 from tacit.patterns.tree import (
     And,
     Name,
@@ -317,4 +317,4 @@ def _around(pattern: Repeat | Within | Where, part: Pattern | bool) -> Pattern |
 
 
 def _holds(pattern: Pattern | bool, window: Sequence[Tuple]) -> bool:
-    return pattern if isinstance(pattern, bool) else detected(pattern, window)
+    return pattern if isinstance(pattern, bool) else detect(pattern, window)

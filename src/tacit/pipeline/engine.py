@@ -77,7 +77,7 @@ class Engine:
         self.refused = refused
         self._noise = noise or Noise()
         self.windows = OpenWindows(compiled, make_window_state(compiled, subjects), version)
-        self.clock = Clock.at_rest(
+        self.clock = Clock.initial(
             windows.pane,
             windows.lateness,
             windows.future if ticking else windows.jumps[1],
@@ -155,15 +155,15 @@ class Engine:
         """
         self.inserted = 0
         self.window_state.make_room()
-        due, before = self.clock.glance()
+        due, before = self.clock.read_status()
         if self._held or due:
             yield from self._close_overdue()
-        verdicts = Verdicts.blank(len(batch))
+        verdicts = Verdicts.allocate(len(batch))
         while self.inserted < len(batch):
             begin = self.inserted
             end = self._judge(batch, begin, verdicts)
             self.windows.insert(batch, verdicts, begin, end)
-            due, refused = self.clock.glance()
+            due, refused = self.clock.read_status()
             if refused == before:
                 self.counts[TAKEN] += end - begin
             else:

@@ -41,7 +41,7 @@ from tacit.quantities import count
 from tacit.spec.specification import Specification
 from tacit.spec.subjects import listed
 from tacit.windows.clock import NONE, Verdicts
-from tacit.windows.panes import ring_capacity
+from tacit.windows.panes import choose_capacity
 
 _NOT_OWN: Final = np.uint8(255)
 """A verdict: the tuple was accepted, but belongs to the windows of the other version."""
@@ -316,7 +316,7 @@ def make_window_state(compiled: CompiledSpec, subjects: Subjects) -> WindowState
     windows = compiled.spec.windows
     words = len(compiled.evaluator.ordered_types)
     pane = windows.pane
-    capacity = ring_capacity(pane, windows.lateness, len(subjects) or 10_000, words, windows.panes)
+    capacity = choose_capacity(pane, windows.lateness, len(subjects) or 10_000, words, windows.panes)
     return WindowState(
         compiled.evaluator, compiled.policies, subjects, pane, capacity, windows.panes
     )

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from tacit.answers.answers import Answers, schema
+from tacit.answers.answers import Answers, answer_schema
 from tacit.errors import SourceError, StateError
 from tacit.events.subjects import Subjects
 from tacit.ledger.none import NoLease, NoLedger
@@ -177,7 +177,7 @@ class Run:
     def schema(self) -> pa.Schema:
         """The columns of the answers."""
         evaluator = self.compiled.evaluator
-        return schema(protected=evaluator.protects, private=evaluator.private)
+        return answer_schema(protected=evaluator.protects, private=evaluator.private)
 
     @property
     def dead_letters(self) -> DeadLetters:

@@ -28,7 +28,7 @@ from tacit.privacy.statistics import Statistics
 from tacit.spec.queries import compile_queries
 from tacit.spec.specification import Specification
 from tacit.windows.panes import ClosedPanes, PaneSequence
-from tacit.windows.sliding import either
+from tacit.windows.sliding import combine_panes
 
 _ROUNDS: Final = 4
 """How often ordered queries are evaluated on windows with random private elements."""
@@ -177,7 +177,7 @@ class _NoisyTrial:
             panes = true ^ (one & other)
             moments = draw_pane_times(panes, timed, paned.first, slots, self._pane, noise)
             read = self.reading.answer_panes(closed, rows, panes, moments)
-            found += [either(panes, paned.count), read]
+            found += [combine_panes(panes, paned.count), read]
         return found
 
     def count(self, bits: NDArray[np.uint64], chosen: NDArray[np.bool_]) -> None:

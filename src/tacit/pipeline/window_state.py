@@ -165,7 +165,7 @@ class WindowState:
             (verdicts.each[begin:end] == TAKEN) & (masks[begin:end] & self.tuples.types).any(axis=1)
         )
         for rows, chosen, places in batch.trace(taken):
-            self.tuples.keep(
+            self.tuples.add(
                 rows.stream, rows.table, chosen, slots[places], times[places], masks[places]
             )
 
@@ -197,7 +197,7 @@ class WindowState:
     def skip(self, closed: ClosedWindows) -> None:
         """Keep what later windows need from panes whose own windows are not answered."""
         if self.sliding is not None:
-            self.sliding.windows(closed.panes, closed.rows)
+            self.sliding.assemble(closed.panes, closed.rows)
 
     def policy_numbers(self) -> NDArray[np.int32]:
         """Return the number of each subject's policy, by slot."""
@@ -226,7 +226,7 @@ class WindowState:
         panes, rows, per_window = closed.panes, closed.rows, 1
         if self.sliding is not None:
             per_window = self.sliding.panes
-            panes, rows = self.sliding.windows(panes, rows)
+            panes, rows = self.sliding.assemble(panes, rows)
         bits, certainty = self.evaluator.answer(panes, rows, numbers)
         answers = Answers(
             self.evaluator.names,
@@ -241,7 +241,7 @@ class WindowState:
             slide=self.size,
             consumers=self.evaluator.consumers,
         )
-        return answers if self.order is None else answers.ordered(self.order)
+        return answers if self.order is None else answers.reorder(self.order)
 
     def state(self) -> tuple[dict[str, NDArray[np.generic]], dict[str, pl.DataFrame]]:
         """Return the state as plain arrays and frames."""

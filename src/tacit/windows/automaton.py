@@ -1,8 +1,8 @@
-"""An automaton for each open window and subject, taken through its events as they come.
+"""An automaton for each open window and subject, advanced as events arrive.
 
-A subject mostly sends in order, whatever lies between subjects. Where it did not, or sent
-several events at one time, the state does not tell; those windows are walked again when
-they are handed on and their tuples are in order.
+A subject mostly sends its tuples in order. If it did not, or sent several events with the same
+time, the state is unreliable. Such windows are evaluated again when they are closed, from their
+sorted tuples.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tacit.patterns.bits import ChainBits
 from tacit.patterns.lists import ONE, SPREAD, TOP, EventLists
 from tacit.windows.clock import NEVER, NONE, TAKEN
 from tacit.windows.event_buffer import BufferPiece
-from tacit.windows.runs import RUN, extent
+from tacit.windows.runs import RUN, find_extent
 
 
 class StreamingAutomaton:
@@ -28,11 +28,11 @@ class StreamingAutomaton:
         self._relevant = automaton.selection.relevant[0]
         places = automaton.selection.places
         self._steps = np.stack([automaton.enter[places, 0], automaton.leave[places, 0]], axis=1)
-        """For the hash of each event type: the states entered by an event, and those ended."""
+        """For the hash of each event type: the states that it enters, and those that it ends."""
         self._ring = self._fresh(capacity, slots)
-        """`[window][slot]`: the state, and the time of the last event; NEVER where it is in doubt.
+        """`[window][slot]`: the state and the time of the last event; NEVER if it is unreliable.
 
-        They lie side by side, as they are always used together.
+        The two are adjacent in memory, since they are always used together.
         """
 
     def _fresh(self, capacity: int, slots: int) -> NDArray[np.uint64]:
@@ -44,8 +44,8 @@ class StreamingAutomaton:
         capacity, before, _ = self._ring.shape
         self._ring = np.concatenate([self._ring, self._fresh(capacity, slots - before)], axis=1)
 
-    def take(self, piece: BufferPiece) -> None:
-        """Take each window's and slot's automaton through its events."""
+    def advance(self, piece: BufferPiece) -> None:
+        """Advance the automata of all windows and slots by these events."""
         _walk(
             piece.slots, piece.times, piece.masks, piece.verdicts, self._size,
             self._relevant, self._steps, self._begin, self._ring,
@@ -54,18 +54,18 @@ class StreamingAutomaton:
     def pop(
         self, places: NDArray[np.int64], slots: int
     ) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
-        """The states at these places of the ring, and where they are in doubt; both are reset."""
+        """Return the states at these places of the ring and which are unreliable; reset them."""
         states = np.empty((len(places), slots), np.uint64)
         doubtful = np.empty((len(places), slots), np.bool_)
-        _take_out(self._ring, places, self._initial, states, doubtful)
+        _pop(self._ring, places, self._initial, states, doubtful)
         return states, doubtful.reshape(-1)
 
-    def again(
+    def replay(
         self, keys: NDArray[np.int64], lists: EventLists, states: NDArray[np.uint64]
     ) -> tuple[NDArray[np.int64], EventLists]:
-        """Set the states of windows whose tuples are in order now; those still in doubt are left.
+        """Recompute states from sorted tuples; return the windows that are still unreliable.
 
-        That is where several events come at one time.
+        These are the windows with several events at the same time.
         """
         if not len(keys):
             return keys, lists
@@ -80,14 +80,14 @@ class StreamingAutomaton:
         return keys[left], EventLists(starts, lists.times[chosen], lists.masks[chosen])
 
     def state(self, slots: int) -> dict[str, NDArray[np.generic]]:
-        """The state as plain arrays."""
+        """Return the state as plain arrays."""
         return {
             "states": self._ring[:, :slots, 0],
             "lasts": self._ring[:, :slots, 1].view(np.int64),
         }
 
     def restore(self, state: dict[str, NDArray[np.generic]]) -> None:
-        """Take up a state that `state` gave."""
+        """Restore what `state` returned."""
         lasts = np.array(state["lasts"], np.int64).view(np.uint64)
         self._ring = np.stack([np.array(state["states"], np.uint64), lasts], axis=2)
 
@@ -109,14 +109,14 @@ def _walk(
     for run in range(0, len(times), RUN):
         moments, events = times[run : run + RUN], bits[run : run + RUN]
         owners, judged = slots[run : run + RUN], verdicts[run : run + RUN]
-        refused, earliest, latest = extent(moments, judged)
+        refused, earliest, latest = find_extent(moments, judged)
         start = latest // size * size
         late = np.uint64(latest // size % len(ring) * ring.shape[1])
         early = np.uint64((latest // size - 1) % len(ring) * ring.shape[1])
         if refused != TAKEN or earliest < start - size or not _single(events, relevant):
             _walk_one_by_one(owners, moments, events, judged, size, relevant, steps, begin, ring)
             continue
-        # In two windows that follow each other, and one event each: choices, not branches.
+        # All in two consecutive windows, with one event each: select without branches.
         for i in range(len(owners)):
             places[i] = ((late if moments[i] >= start else early) + np.uint64(owners[i])) << ONE
         for i in range(len(owners)):
@@ -130,7 +130,7 @@ def _walk(
 
 @compiled
 def _single(events: NDArray[np.uint64], relevant: np.uint64) -> bool:
-    """Whether each tuple gives exactly one event that is looked at."""
+    """Return whether each tuple has exactly one relevant event."""
     other = np.uint64(0)
     for i in range(len(events)):
         event = events[i] & relevant
@@ -150,7 +150,7 @@ def _walk_one_by_one(
     begin: np.uint64,
     ring: NDArray[np.uint64],
 ) -> None:
-    """The same for tuples of any kind."""
+    """Do the same for any tuples."""
     start = np.int64(0)
     length = np.uint64(0)  # of the window that starts there; none yet
     pane = np.uint64(0)
@@ -174,7 +174,7 @@ def _walk_one_by_one(
 
 
 @compiled
-def _take_out(
+def _pop(
     ring: NDArray[np.uint64],
     places: NDArray[np.int64],
     initial: np.uint64,
@@ -201,7 +201,7 @@ def _walk_lists(
     initial: np.uint64,
     states: NDArray[np.uint64],
 ) -> NDArray[np.bool_]:
-    """Walk through lists; where several events come at one time, tell so and set no state."""
+    """Compute states from lists; return where several events have the same time."""
     all_steps, bits = steps.reshape(-1), masks.reshape(-1)
     doubtful = np.zeros(len(keys), np.bool_)
     for number in range(len(keys)):

@@ -1,11 +1,11 @@
-"""Event time: which tuples are taken, how far the watermark is, which windows are closed.
+"""Event time: which tuples are accepted, the watermark, and which windows are closed.
 
-The rules are per tuple in order of arrival, so they do not depend on how the input was cut
-into batches. The watermark a tuple meets is that of the tuples before it.
+The rules apply to each tuple in order of arrival, so they do not depend on how the input is split
+into batches. The watermark for a tuple is that of the tuples before it.
 
-Where windows close by the clock on the wall, the watermark is told (`Clock.tick`), and no tuple
-moves it. The schedule then begins with the window of the first time that was told. After an
-outage the watermark may stay where it was for a while, as far as windows can be held.
+If windows close by the wall clock, `Clock.tick` sets the watermark, and no tuple moves it. The
+schedule then begins with the window of the first tick. After an outage the watermark can be held
+back while the engine catches up, as far as the capacity for open windows allows.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ REASONS: Final = {
     UNCONFIRMED: "far ahead by itself: more than windows.jump ahead, and nothing confirms it",
 }
 NO_SUBJECT_SLOT: Final = -2
-"""In place of the slot where there is no subject; -1 is a subject that is not registered."""
+"""The slot of a tuple without a subject; -1 is a subject that is not registered."""
 UNCONFIRMED_SLOT: Final = -3
-"""In place of the slot of a tuple that is refused as UNCONFIRMED before it comes to the clock."""
+"""The slot of a tuple that was refused as UNCONFIRMED before it reached the clock."""
 FUTURE_SLOT: Final = -4
-"""The same for one that is refused as FUTURE."""
+"""The slot of a tuple that was refused as FUTURE before it reached the clock."""
 
 NONE: Final = np.iinfo(np.int64).min
-"""Stands for a time or a window that is not there (yet)."""
+"""A time or window that does not exist (yet)."""
 NEVER: Final = np.iinfo(np.int64).max
 """`since` of a subject that is not registered."""
 REACH: Final = 1 << 61
-"""Times further than this from the epoch count as no time."""
+"""Times further than this from the epoch are treated as missing."""
 
 # Places in the clock's state.
 _NEWEST, _LEAST, _NEXT, _REFUSED, _MARK = 0, 1, 2, 3, 4
@@ -57,36 +57,36 @@ _NEWEST, _LEAST, _NEXT, _REFUSED, _MARK = 0, 1, 2, 3, 4
 
 @dataclass(slots=True)
 class Verdicts:
-    """What becomes of tuples: of each, and of runs of them."""
+    """Whether tuples are accepted: for each tuple, and for runs of tuples."""
 
     each: NDArray[np.uint8]
-    """TAKEN, or the reason why it is not."""
+    """TAKEN, or the reason for refusing the tuple."""
     runs: NDArray[np.int64]
-    """The window that all of a run are taken into; NONE where they are not, or nobody looked.
+    """The window that contains all tuples of a run; NONE if there is no such window or unknown.
 
-    It may be shorter than there are runs.
+    The array may be shorter than the number of runs.
     """
 
     @classmethod
-    def blank(cls, count: int) -> Verdicts:
-        """Room for the verdicts on so many tuples."""
+    def allocate(cls, count: int) -> Verdicts:
+        """Allocate verdicts for `count` tuples."""
         return cls(np.empty(count, np.uint8), np.empty(-(-count // RUN), np.int64))
 
     @classmethod
     def of(cls, each: NDArray[np.uint8]) -> Verdicts:
-        """Verdicts on tuples alone."""
+        """Build verdicts without information about runs."""
         return cls(each, np.empty(0, np.int64))
 
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Judges tuples in order of arrival.
+    """Accepts or refuses tuples in order of arrival.
 
-    `state` is plain data: the largest time taken, the first window of the schedule, the first
-    window that has not been handed on, how many tuples were refused, and, where it ticks, the
-    time by which windows are closed. `capacity` is how many windows may be held at once; where a
-    tuple lies past that, judging stops until older windows are handed on; one that ticks refuses
-    such a tuple as too far in the future.
+    `state` is plain data: the largest accepted time, the first window of the schedule, the first
+    window that has not been popped, the number of refused tuples, and, if it ticks, the time by
+    which windows are closed. `capacity` is the largest number of open windows. If a tuple is
+    beyond that, `judge` stops until older windows are popped; a ticking clock refuses such a
+    tuple as too far in the future.
     """
 
     size: int
@@ -96,10 +96,10 @@ class Clock:
     capacity: int
     state: NDArray[np.int64]
     ticking: bool = False
-    """Whether it goes by the clock on the wall."""
+    """Whether windows close by the wall clock."""
 
     @classmethod
-    def at_rest(
+    def initial(
         cls,
         size: int,
         lateness: int,
@@ -109,18 +109,18 @@ class Clock:
         *,
         ticking: bool = False,
     ) -> Clock:
-        """A clock that has not seen anything."""
+        """Return a clock before the first tuple."""
         first = NONE if start is None else start // size
         state = np.array([NONE, first, first, 0, NONE], dtype=np.int64)
         return cls(size, lateness, future, start, capacity, state, ticking)
 
     def tick(self, now: int, *, catching_up: bool = False) -> None:
-        """It is so late; a clock that is set back does not open windows again.
+        """Set the wall-clock time; setting it back does not reopen windows.
 
-        While `catching_up` no window is closed that can be held beside those of now.
+        While `catching_up`, windows stay open if there is room for them beside the current ones.
         """
         if not self.ticking:
-            raise AssertionError("only a clock on the wall can tick")
+            raise AssertionError("only a wall clock can tick")
         if self.state[_LEAST] == NONE:
             self.state[_LEAST] = self.state[_NEXT] = now // self.size
         newest = self.state[_NEWEST] = max(int(self.state[_NEWEST]), now)
@@ -128,9 +128,9 @@ class Clock:
         self.state[_MARK] = max(int(self.state[_MARK]), mark)
 
     def _least_mark(self, now: int) -> int:
-        """How far windows must be closed so that those of now can be held, and some ahead.
+        """Return the least watermark that leaves room for current windows and some ahead.
 
-        Of what can be held beyond the lateness, half is for tuples that are ahead.
+        Half of the room beyond the lateness is for tuples that are ahead.
         """
         spare = (self.capacity - -(-self.lateness // self.size) - 2) * self.size
         ahead = min(self.future, self.size + spare // 2)
@@ -138,7 +138,7 @@ class Clock:
 
     @property
     def newest(self) -> int | None:
-        """The largest time taken."""
+        """The largest accepted time."""
         return None if self.state[_NEWEST] == NONE else int(self.state[_NEWEST])
 
     @property
@@ -148,7 +148,7 @@ class Clock:
 
     @property
     def next_window(self) -> int:
-        """The first window that has not been handed on; meaningless before the first tuple."""
+        """The first window that has not been popped; undefined before the first tuple."""
         return int(self.state[_NEXT])
 
     @property
@@ -157,10 +157,10 @@ class Clock:
         mark = int(self.state[_MARK if self.ticking else _NEWEST])
         return self.next_window if mark == NONE else (mark - self.lateness) // self.size
 
-    def glance(self) -> tuple[bool, int]:
-        """Whether windows are closed that have not been handed on; how many tuples were refused.
+    def read_status(self) -> tuple[bool, int]:
+        """Return whether closed windows are ready to be popped, and how many tuples were refused.
 
-        This is asked for each batch, so it is read at once, not number by number.
+        This is called for each batch, so the state is read at once.
         """
         state = self.state.tolist()
         mark = state[_MARK if self.ticking else _NEWEST]
@@ -169,12 +169,12 @@ class Clock:
 
     @property
     def next_close(self) -> int:
-        """The time at which the next window is closed; meaningless before the first tuple."""
+        """The time at which the next window closes; undefined before the first tuple."""
         return (self.next_window + 1) * self.size + self.lateness
 
     @property
     def reachable(self) -> int:
-        """The first window that no tuple can have reached, where it ticks: no tuple decides it."""
+        """The first window that no tuple can have reached; if it ticks, tuples cannot change it."""
         if self.newest is None:
             return self.next_window
         ahead = (self.newest + self.future) // self.size + 1
@@ -182,12 +182,12 @@ class Clock:
 
     @property
     def ended(self) -> int:
-        """The window after the newest: what an end of input closes up to."""
+        """The window after the newest: the end of input closes all windows before it."""
         newest = self.newest
         return self.next_window if newest is None else newest // self.size + 1
 
     def mark_closed(self, window: int) -> None:
-        """Note that all windows before this one have been handed on."""
+        """Record that all windows before this one have been popped."""
         self.state[_NEXT] = max(self.next_window, window)
 
     def judge(
@@ -200,15 +200,15 @@ class Clock:
         settled: bool,
         verdicts: Verdicts,
     ) -> int:
-        """Judge tuples from `begin` on; the place of the first that is not judged yet.
+        """Accept or refuse tuples from `begin` on; return the index after the last one judged.
 
-        `since` is the first window each subject is registered for; where `settled`, all are
-        registered for the whole schedule. While `learning` is
-        positive, a subject that is new becomes registered by a tuple that is taken and lies
-        less than that long after the beginning of the first window.
+        `since` is the first window for which each subject is registered; if `settled`, all are
+        registered for the whole schedule. If `learning` is positive, a new subject becomes
+        registered by an accepted tuple that is less than `learning` after the start of the first
+        window.
         """
         if self.ticking and self.newest is None:
-            raise AssertionError("a clock on the wall must tick before it judges")
+            raise AssertionError("a wall clock must tick before it judges")
         return _judge(
             slots,
             times,
@@ -232,7 +232,7 @@ class Clock:
 def _span(
     times: NDArray[np.int64], slots: NDArray[np.int32]
 ) -> tuple[np.int64, np.int64, np.int32]:
-    """The earliest and the latest time of some tuples, and the least slot."""
+    """Return the earliest and the latest time of some tuples, and the least slot."""
     earliest, latest, least = times[0], times[0], slots[0]
     for i in range(len(times)):
         earliest = min(earliest, times[i])
@@ -262,15 +262,15 @@ def _judge(
 ) -> int:
     newest, least, next_window = state[0], state[1], state[2]
     schedule_from = least * size if least != NONE else np.int64(NONE)
-    # What was handed on stays closed: at an end of input that is more than what is late.
-    handed = next_window * size if next_window != NONE else np.int64(NONE)
+    # Popped windows stay closed; at the end of input these are more than the late ones.
+    popped_to = next_window * size if next_window != NONE else np.int64(NONE)
     open_from = np.int64(NONE)
     if newest != NONE:
         mark = state[4] if ticking else newest
-        open_from = max((mark - lateness) // size * size, handed)
+        open_from = max((mark - lateness) // size * size, popped_to)
     held_to = (next_window + capacity) * size if next_window != NONE else np.int64(NONE)
-    # Between these two a tuple changes nothing but `newest`; most tuples lie there, and a run
-    # of them is judged at once.
+    # Between these two times a tuple changes only `newest`. Most tuples are there, and a whole
+    # run of them is accepted at once.
     quiet_from = quiet_to = np.int64(0)
     if newest != NONE:
         quiet_from = max(open_from, schedule_from)
@@ -341,13 +341,13 @@ def _judge(
             continue
         if newest == NONE and not started:
             least, next_window = time // size, (time - lateness) // size
-            handed, held_to = next_window * size, (next_window + capacity) * size
+            popped_to, held_to = next_window * size, (next_window + capacity) * size
         least = min(least, time // size)
         newest = max(newest, time)
-        open_from = max((newest - lateness) // size * size, handed)
+        open_from = max((newest - lateness) // size * size, popped_to)
         schedule_from = least * size
         if time >= held_to:
-            stop = i  # the tuple has moved the clock; it is judged again when there is room
+            stop = i  # the tuple has moved the clock; judge it again when there is room
             break
         verdicts[i] = TAKEN
         quiet_from = max(open_from, schedule_from)

@@ -1,25 +1,25 @@
-"""One tuple does not move a source's time far by itself: a jump needs a second tuple.
+"""A single tuple cannot move a source's time far: a jump needs a second tuple to confirm it.
 
-A source's *front* is the largest time that it has shown so far. A tuple may move it by `jump`.
-One that is further ahead waits for the tuples after it, in order of arrival:
+A source's *front* is its largest time so far. A tuple may move it by `jump`. A tuple that is
+further ahead waits for the tuples after it, in order of arrival:
 
-- One that lies more than `jump` behind it: the first is refused, as UNCONFIRMED.
-- One of another subject that does not: the first is confirmed, and moves the front.
-- One of the same subject that does not: it counts, and the tenth in a row confirms the first. So
-  a subject that is alone for a while does not wait for ever.
+- A tuple more than `jump` behind it: the waiting tuple is refused as UNCONFIRMED.
+- A tuple of another subject that is not: the waiting tuple is confirmed and moves the front.
+- A tuple of the same subject that is not: it is counted, and the tenth in a row confirms the
+  waiting tuple. So a subject that sends alone for a while does not wait forever.
 
-If the source ends before that, the tuple is refused. One that is more than `future` ahead of the
-front is refused at once, as FUTURE, and counts for nothing.
+If the source ends before that, the tuple is refused. A tuple more than `future` ahead of the front
+is refused at once as FUTURE, and neither confirms nor refuses others.
 
-The first tuple of a source has no front before it. It is confirmed in the same way: by one tuple
-of another subject that agrees with it, or by nine of its own. Those that lie more than `jump`
-behind or `future` ahead of it do not agree, and ten of them refuse it. If the source ends before
-that, it is taken.
+The first tuple of a source has no front before it. It is confirmed in the same way: by one tuple of
+another subject that agrees with it, or by nine more of its own subject. Tuples more than `jump`
+behind or `future` ahead of it disagree, and ten of them refuse it. If the source ends before that,
+it is accepted.
 
-Tuples without a time, or of nobody who is registered, neither wait nor count. Where there is only
-one subject, it may move the front by `future`, and its second tuple confirms its first.
+Tuples without a time or without a registered subject neither wait nor count. If there is only one
+subject, it may move the front by `future`, and its second tuple confirms its first.
 
-What becomes of a tuple depends on the order of arrival alone, not on batches.
+The result depends only on the order of arrival, not on batches.
 """
 
 from __future__ import annotations
@@ -36,36 +36,36 @@ from tacit.windows.runs import RUN
 from tacit.windows.schedule import Windows
 
 IN_A_ROW: Final = 10
-"""So many tuples of one subject in a row confirm the first of them."""
+"""The number of tuples of one subject in a row that confirm the first of them."""
 AGAINST: Final = 10
-"""So many tuples that do not agree with the first one refuse it."""
+"""The number of disagreeing tuples that refuse a source's first tuple."""
 _REFUSED, _CONFIRMED, _WAITING = 0, 1, 2
 
 
 @dataclass(frozen=True, slots=True)
 class Jumps:
-    """How far ahead of its source's front a tuple may be: by itself, and at all."""
+    """How far ahead of its source's front a tuple may be: unconfirmed, and at most."""
 
     jump: int
     future: int
     start: int = NONE
-    """Where the schedule begins, if that is given: the front before the first tuple."""
+    """The start of the schedule, if it is given: the front before the first tuple."""
     alone: bool = False
-    """Whether there is only one subject, so that no other can confirm anything."""
+    """Whether there is only one subject, so that no other can confirm a tuple."""
 
     @classmethod
     def of(cls, windows: Windows, *, alone: bool) -> Jumps:
-        """What a specification says of it."""
+        """Return the limits of a specification's windows."""
         start = NONE if windows.start_time is None else windows.start_time
         return cls(*windows.jumps, start, alone)
 
     def judge(
         self, times: NDArray[np.int64], slots: NDArray[np.int32], front: int, *, ended: bool
     ) -> tuple[int, int]:
-        """How many tuples are decided, and how far the source is then.
+        """Return how many tuples are decided, and the front of the source after them.
 
-        In `slots` a mark takes the place of those that are refused. `ended` says that no tuple
-        comes after these.
+        The slots of refused tuples are overwritten with a marker. `ended` says that no tuple
+        follows these.
         """
         jump = self.future if self.alone else min(self.jump, self.future)
         enough = 2 if self.alone else IN_A_ROW
@@ -75,7 +75,7 @@ class Jumps:
 
 @compiled
 def _latest(times: NDArray[np.int64], slots: NDArray[np.int32]) -> tuple[np.int64, np.int32]:
-    """The latest time of some tuples, and the least slot."""
+    """Return the latest time of some tuples, and the least slot."""
     latest, least = times[0], slots[0]
     for i in range(len(times)):
         latest = max(latest, times[i])
@@ -85,7 +85,7 @@ def _latest(times: NDArray[np.int64], slots: NDArray[np.int32]) -> tuple[np.int6
 
 
 @compiled
-def _outcome(
+def _decide(
     times: NDArray[np.int64],
     slots: NDArray[np.int32],
     place: int,
@@ -95,7 +95,7 @@ def _outcome(
     enough: int,
     ended: bool,
 ) -> int:
-    """What becomes of a tuple that is ahead of the front, or is the first, by those after it."""
+    """Decide a tuple that is ahead of the front or the first, by the tuples after it."""
     time, slot = times[place], slots[place]
     agreed, against = 1, 0
     for i in range(place + 1, len(times)):
@@ -136,7 +136,7 @@ def _judge(
     while i + 1 < len(times):
         i += 1
         if i >= run_to and now != NONE:
-            # Most runs of tuples hold nothing that is far ahead, and nobody unknown.
+            # Most runs have no tuple far ahead and no unregistered subject.
             run_to = min(i + RUN, len(times))
             latest, least = _latest(times[i:run_to], slots[i:run_to])
             if least >= 0 and latest - now <= jump:
@@ -153,7 +153,7 @@ def _judge(
             if time - now > future:
                 slots[i] = FUTURE_SLOT
                 continue
-        outcome = _outcome(times, slots, i, now, jump, future, enough, ended)
+        outcome = _decide(times, slots, i, now, jump, future, enough, ended)
         if outcome == _WAITING:
             return i, now
         if outcome == _REFUSED:

@@ -1,12 +1,11 @@
-"""The open windows of a shard's subjects: a dense ring of arrays, and the events kept in order.
+"""The open windows of a shard's subjects: a dense ring of arrays, and a buffer of ordered events.
 
-Every registered subject has a slot in every window, whether or not it sends anything.
-Presence is a ring `[window][slot][word]` of event-type bits. Tuples that ordered patterns
-look at are kept beside it until their window is handed on (`keeping`).
+Every registered subject has a slot in every window, whether or not it sends anything. Presence is a
+ring `[window][slot][word]` of event-type bits. Tuples that ordered patterns need are buffered until
+their window is popped (`event_buffer`).
 
-Where all ordered patterns are simple chains, their automaton takes each tuple as it comes
-(`walking`). Only the windows in which a subject did not send in order are brought into
-order and walked again.
+If all ordered patterns are simple chains, an automaton processes each tuple as it arrives
+(`automaton`). Only windows in which a subject did not send in order are sorted and evaluated again.
 """
 
 from __future__ import annotations
@@ -25,18 +24,19 @@ from tacit.patterns.lists import EventLists
 from tacit.windows.automaton import StreamingAutomaton
 from tacit.windows.clock import NONE, TAKEN, Verdicts
 from tacit.windows.event_buffer import BufferPiece, EventBuffer
-from tacit.windows.runs import RUN, extent
+from tacit.windows.runs import RUN, find_extent
 
 _RING_BYTES = 1 << 20
-"""What stays near the processor: a ring that is larger is written to from cold memory."""
+"""A ring of at most this size stays in the processor's cache."""
 _MOST_WINDOWS = 256
 _MOST_BYTES = 16 << 30
+"""Rings larger than this are refused."""
 
 
-def ring_capacity(size: int, lateness: int, subjects: int, words: int, panes: int = 1) -> int:
-    """How many windows a ring holds: all that may be open, and more while memory is cheap.
+def choose_capacity(size: int, lateness: int, subjects: int, words: int, panes: int = 1) -> int:
+    """Return how many windows a ring holds: all that may be open, and more if memory is cheap.
 
-    Where windows slide, these are panes, and `panes` of them make a window.
+    With sliding windows these are panes, and a window has `panes` of them.
     """
     needed = -(-lateness // size) + 2
     a_window = max(1, subjects * words * 8)
@@ -58,12 +58,12 @@ def ring_capacity(size: int, lateness: int, subjects: int, words: int, panes: in
 
 @dataclass(frozen=True, slots=True)
 class ClosedPanes:
-    """Consecutive windows that are handed on: presence, and ordered events where they are kept.
+    """Consecutive closed windows: presence, and ordered events if patterns need them.
 
-    `states` are those of the automaton `[window][slot]`, where there is one. `lists` holds
-    the windows for which it does not tell, or else all that have such events; `keys` says
-    which: the window's place in this block times the number of slots, plus the slot.
-    Sliding windows come with the panes that they were put together from (`sliding`).
+    `states` are those of the automaton `[window][slot]`, if there is one. `lists` has the ordered
+    events of windows whose state is unreliable; without an automaton, of all windows with such
+    events. `keys` says which: the window's index in this block times the number of slots, plus
+    the slot. Sliding windows come with the panes that they were made from (`sliding`).
     """
 
     first: int
@@ -76,25 +76,25 @@ class ClosedPanes:
 
 @dataclass(frozen=True, slots=True)
 class PaneSequence:
-    """The panes of sliding windows that follow each other.
+    """The panes of consecutive sliding windows.
 
-    Window i has the panes from i on. All but the last `windows` panes were part of windows
-    before these, or lie before the schedule.
+    Window i has the panes from i on. All but the last `windows` panes were part of earlier
+    windows, or are before the schedule.
     """
 
     count: int
-    """How many panes a window has."""
+    """The number of panes of a window."""
     first: int
     words: NDArray[np.uint64]
     """Presence, `[pane][slot][word]`."""
     before: Mapping[str, NDArray[Any]]
-    """What was drawn for the panes that were part of earlier windows."""
+    """The noise drawn for the panes of earlier windows."""
     after: dict[str, NDArray[Any]]
-    """Who draws for panes writes here what later windows need to know of it."""
+    """Mechanisms that draw for panes store here the noise that later windows need."""
 
     @property
     def windows(self) -> int:
-        """How many windows these are."""
+        """The number of windows."""
         return len(self.words) - self.count + 1
 
 
@@ -112,20 +112,20 @@ class Panes:
         self.size = size
         self.slots = slots
         self.ordered_types = ordered_types
-        self._keeps = bool(ordered_types.any())
+        self._has_ordered = bool(ordered_types.any())
         self._ring = np.zeros((capacity, slots, len(ordered_types)), dtype=np.uint64)
-        self._kept = EventBuffer(size, ordered_types)
-        self._walk = (
+        self._buffer = EventBuffer(size, ordered_types)
+        self._automaton = (
             None if automaton is None else StreamingAutomaton(size, capacity, slots, automaton)
         )
 
     @property
     def capacity(self) -> int:
-        """How many windows can be held at once."""
+        """The number of windows that fit into the ring."""
         return len(self._ring)
 
     def grow(self, slots: int) -> None:
-        """Make room for more subjects; open windows hold nothing for them yet."""
+        """Make room for more subjects; they have no events in open windows yet."""
         capacity, before, words = self._ring.shape
         self.slots = slots
         if slots <= before:
@@ -133,8 +133,8 @@ class Panes:
         ring = np.zeros((capacity, max(slots, 2 * before), words), dtype=np.uint64)
         ring[:, :before] = self._ring
         self._ring = ring
-        if self._walk is not None:
-            self._walk.grow(ring.shape[1])
+        if self._automaton is not None:
+            self._automaton.grow(ring.shape[1])
 
     def insert(
         self,
@@ -145,43 +145,43 @@ class Panes:
         begin: int,
         end: int,
     ) -> None:
-        """Lay the tuples from `begin` to `end` that were taken into their windows."""
+        """Insert the accepted tuples from `begin` to `end` into their windows."""
         each, runs = verdicts.each, verdicts.runs
         _insert(slots, times, masks, each, runs, begin, end, self.size, self._ring)
-        if not self._keeps:
+        if not self._has_ordered:
             return
-        added = self._kept.add(BufferPiece(slots, times, masks, each).cut(begin, end))
-        if self._walk is not None:
-            self._walk.take(added)
+        added = self._buffer.add(BufferPiece(slots, times, masks, each).cut(begin, end))
+        if self._automaton is not None:
+            self._automaton.advance(added)
 
     def pop(self, first: int, count: int) -> ClosedPanes:
-        """Take `count` windows from `first` on out of the ring, at most as many as it holds."""
+        """Remove and return `count` windows from `first` on, at most as many as the ring has."""
         words = np.empty((count, self.slots, self._ring.shape[2]), dtype=np.uint64)
-        _take_out(self._ring, first, words)
-        if not self._keeps:
-            return ClosedPanes(first, words, *self._kept.nothing())
-        if self._walk is None:
+        _pop(self._ring, first, words)
+        if not self._has_ordered:
+            return ClosedPanes(first, words, *self._buffer.no_events())
+        if self._automaton is None:
             everything = np.ones(count * self.slots, dtype=np.bool_)
-            return ClosedPanes(first, words, *self._kept.pop(first, self.slots, everything))
+            return ClosedPanes(first, words, *self._buffer.pop(first, self.slots, everything))
         places = np.arange(first, first + count) % len(self._ring)
-        states, doubtful = self._walk.pop(places, self.slots)
-        keys, lists = self._kept.pop(first, self.slots, doubtful)
-        return ClosedPanes(first, words, *self._walk.again(keys, lists, states), states)
+        states, doubtful = self._automaton.pop(places, self.slots)
+        keys, lists = self._buffer.pop(first, self.slots, doubtful)
+        return ClosedPanes(first, words, *self._automaton.replay(keys, lists, states), states)
 
     def state(self) -> dict[str, NDArray[np.generic]]:
-        """The state as plain arrays."""
+        """Return the state as plain arrays."""
         state: dict[str, NDArray[np.generic]] = {"ring": self._ring[:, : self.slots]}
-        state |= self._kept.state()
-        if self._walk is not None:
-            state |= self._walk.state(self.slots)
+        state |= self._buffer.state()
+        if self._automaton is not None:
+            state |= self._automaton.state(self.slots)
         return state
 
     def restore(self, state: dict[str, NDArray[np.generic]]) -> None:
-        """Take up a state that `state` gave."""
+        """Restore what `state` returned."""
         self._ring = np.array(state["ring"], dtype=np.uint64)
-        self._kept.restore(state)
-        if self._walk is not None:
-            self._walk.restore(state)
+        self._buffer.restore(state)
+        if self._automaton is not None:
+            self._automaton.restore(state)
         self.slots = self._ring.shape[1]
 
 
@@ -197,10 +197,10 @@ def _insert(
     size: int,
     ring: NDArray[np.uint64],
 ) -> None:
-    # Flat arrays, slices that are walked from their beginning, and indices without a sign are
-    # what the compiler makes the most of: an index with a sign might count from the end.
+    # Flat arrays, slices indexed from 0, and unsigned indices compile to the fastest code: a
+    # signed index might count from the end.
     width, flat, bits = ring.shape[2], ring.reshape(-1), masks.reshape(-1)
-    start = stop = np.int64(0)  # the window of the tuple before, as tuples bunch
+    start = stop = np.int64(0)  # the window of the previous tuple, likely the same
     pane = np.uint64(0)
     run_to = begin
     i = begin - 1
@@ -216,7 +216,7 @@ def _insert(
                     flat[pane + np.uint64(owners[k])] |= new[k]
                 i = run_to - 1
                 continue
-            refused, earliest, latest = extent(moments, verdicts[i:run_to])
+            refused, earliest, latest = find_extent(moments, verdicts[i:run_to])
             window = latest // size
             start, stop = window * size, (window + 1) * size
             pane = np.uint64(window % len(ring) * ring.shape[1])
@@ -226,7 +226,7 @@ def _insert(
                 i = run_to - 1
                 continue
             if refused == TAKEN and earliest >= start - size:
-                # In two windows that follow each other: a choice, not a branch.
+                # All in two consecutive windows: select without a branch.
                 before = np.uint64((window - 1) % len(ring) * ring.shape[1])
                 for k in range(len(owners)):
                     place = pane if moments[k] >= start else before
@@ -245,11 +245,11 @@ def _insert(
 
 
 @compiled
-def _take_out(ring: NDArray[np.uint64], first: int, words: NDArray[np.uint64]) -> None:
-    """Move what is in the windows from `first` on out of the ring."""
+def _pop(ring: NDArray[np.uint64], first: int, words: NDArray[np.uint64]) -> None:
+    """Move the windows from `first` on out of the ring."""
     for window in range(len(words)):
         place = (first + window) % len(ring)
-        # Loops, since Numba compiles much more for slices that are assigned: even the error text.
+        # Loops, since Numba compiles much more code for slice assignments.
         for slot in range(words.shape[1]):
             for word in range(words.shape[2]):
                 words[window, slot, word] = ring[place, slot, word]

@@ -1,4 +1,4 @@
-"""Closed windows -> the true answer to every query."""
+"""Evaluate queries on closed windows: the true answers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tacit.windows.panes import ClosedPanes
 
 
 class Queries:
-    """Patterns over event types, compiled to be answered for many windows at once."""
+    """Patterns over event types, compiled for evaluation on many windows at once."""
 
     def __init__(
         self,
@@ -29,14 +29,14 @@ class Queries:
         self.types = types
         self.matcher = Matcher(patterns, types)
         self.automaton = self.matcher.automaton if walk else None
-        """What is walked as tuples come; None where all of them are wanted in order."""
+        """The automaton that is advanced as tuples arrive; None if tuples must be sorted first."""
         self.conditions = [
             Relational(pattern, types, streams) for pattern in self.matcher.conditional
         ]
 
     @property
     def attributes(self) -> dict[str, tuple[str, ...]]:
-        """For each stream whose tuples conditions look at: the attributes that they compare."""
+        """For each stream, the attributes that conditions compare."""
         found: dict[str, dict[str, None]] = {}
         for condition in self.conditions:
             for stream, columns in condition.attributes.items():
@@ -45,7 +45,7 @@ class Queries:
 
     @property
     def compared_types(self) -> NDArray[np.uint64]:
-        """The event types whose tuples conditions look at, as mask words."""
+        """The event types whose attributes conditions compare, as mask words."""
         words = np.zeros(len(self.matcher.ordered_types), dtype=np.uint64)
         for condition in self.conditions:
             for name in condition.event_types:
@@ -54,24 +54,24 @@ class Queries:
         return words
 
     def answer(self, closed: ClosedPanes, rows: Mapping[str, pl.DataFrame]) -> NDArray[np.uint64]:
-        """`bits[window][query][word]`, 64 subjects to a word."""
+        """Return `bits[window][query][word]`, 64 subjects per word."""
         windows, slots, _ = closed.words.shape
         columns = [to_columns(closed.words, len(self.types))]
         if closed.states is not None:
-            columns.append(self._walked(closed, closed.states))
+            columns.append(self._read_states(closed, closed.states))
         elif len(self.matcher.ordered_when_empty):
-            found = self.matcher.ordered(closed.lists)
+            found = self.matcher.match_ordered(closed.lists)
             default = self.matcher.ordered_when_empty
             columns.append(scatter(closed.keys, found, default, windows, slots))
         columns.extend(_column(condition, rows, windows, slots) for condition in self.conditions)
         return self.matcher.combine(np.concatenate(columns, axis=1))
 
-    def _walked(self, closed: ClosedPanes, states: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """The columns of ordered sub-patterns, by the automaton where its state tells."""
+    def _read_states(self, closed: ClosedPanes, states: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """Return the columns of ordered sub-patterns, from the automaton where it is reliable."""
         assert self.automaton is not None
         final = self.automaton.final
         if len(closed.keys):
-            found = self.matcher.ordered(closed.lists).astype(np.uint64)
+            found = self.matcher.match_ordered(closed.lists).astype(np.uint64)
             states.reshape(-1)[closed.keys] = (found << final.astype(np.uint64)).sum(axis=1)
         return to_columns(states[:, :, np.newaxis], 64)[:, final]
 
@@ -79,13 +79,13 @@ class Queries:
 def _column(
     condition: Relational, rows: Mapping[str, pl.DataFrame], windows: int, slots: int
 ) -> NDArray[np.uint64]:
-    """The answers of one pattern with conditions as a bit column."""
+    """Return the answers of one pattern with conditions as a bit column."""
     width = -(-slots // 64) * 64
     flags = np.full(windows * slots, condition.when_empty)
     for frame in rows.values():
         flags[frame["bucket"].to_numpy()] = False
     if rows:
-        flags[condition.detected(rows)] = True
+        flags[condition.detect(rows)] = True
     padded = np.zeros((windows, width), dtype=np.bool_)
     padded[:, :slots] = flags.reshape(windows, slots)
     packed = np.packbits(padded, axis=1, bitorder="little")

@@ -1,4 +1,4 @@
-"""Runs of tuples: what holds of many in a row is found out first, in loops without branches."""
+"""Runs of tuples: properties of many tuples in a row, computed in loops without branches."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ RUN: Final = 1024
 
 
 @compiled
-def extent(
+def find_extent(
     times: NDArray[np.int64], verdicts: NDArray[np.uint8]
 ) -> tuple[np.uint8, np.int64, np.int64]:
-    """Whether some of these tuples were refused, the earliest time and the latest."""
+    """Return whether any of these tuples was refused, and their earliest and latest time."""
     refused, earliest, latest = np.uint8(0), times[0], times[0]
     for i in range(len(verdicts)):
         refused |= verdicts[i]

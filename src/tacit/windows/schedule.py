@@ -1,4 +1,4 @@
-"""The public schedule: when windows begin and end, and how long late tuples are waited for."""
+"""The public schedule: when windows start and end, and how long they wait for late tuples."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tacit.durations import MICROSECONDS, format_duration
 
 
 def _read_moment(value: Any) -> datetime | None:
-    """A moment in UTC; one without a zone is taken to be in UTC already."""
+    """Parse a moment into UTC; without a time zone it is taken as UTC."""
     if isinstance(value, str):
         with suppress(ValueError):
             value = datetime.fromisoformat(value.strip())
@@ -34,7 +34,7 @@ def _read_moment(value: Any) -> datetime | None:
     try:
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
     except OverflowError as error:
-        raise ValueError("this time lies outside the years 1 to 9999") from error
+        raise ValueError("this time is outside the years 1 to 9999") from error
 
 
 Moment = Annotated[
@@ -46,38 +46,38 @@ Moment = Annotated[
 
 
 MOST_PANES: Final = 1000
-"""A tuple may lie in so many windows."""
+"""The largest number of windows that a tuple can be in."""
 _JUMP: Final = 100
-"""So many windows one tuple may open by itself, where nothing else is said."""
+"""The default of `jump`, in windows."""
 
 
 class Windows(Config):
     """Windows in event time, aligned to the epoch in UTC, half-open; tumbling or sliding.
 
-    A sliding window is cut into panes as long as its slide.
+    A sliding window is divided into panes as long as its slide.
     """
 
     size: Span
-    """How long a window is."""
+    """The length of a window."""
     slide: Span | None = None
-    """How far apart windows begin, where they overlap: the size is a multiple of it."""
+    """The time between the starts of overlapping windows; the size is a multiple of it."""
     lateness: Duration = 0
-    """How long the tuples of a window are waited for after its end, in event time."""
+    """How long a window waits for late tuples after its end, in event time."""
     future: Duration = 7 * MICROSECONDS["d"]
-    """How far ahead of the largest time seen a tuple may be before it is refused.
+    """How far ahead of the largest time so far a tuple may be; beyond that it is refused.
 
-    Where windows close by the clock, ahead of the clock, and if nothing is said, as far as the
-    lateness or one window, whichever is longer.
+    If windows close by the clock: how far ahead of the clock. The default is then the lateness or
+    one window, whichever is longer.
     """
     jump: Duration | None = None
-    """How far ahead one tuple may be by itself; further only if the next one confirms it.
+    """How far ahead a single tuple may be; further only if the next tuples confirm it.
 
-    By default 100 windows; never more than `future`. Not used where the clock closes windows.
+    By default 100 windows; never more than `future`. Not used if windows close by the clock.
     """
     start: Moment | None = None
-    """The first window is the one that holds this time; by default that of the earliest tuple."""
+    """The first window is the one that contains this time; by default that of the first tuple."""
     close: Literal["events", "clock"] = "events"
-    """What closes windows: event time, or the clock on the wall, which no tuple can move."""
+    """What closes windows: event time, or the wall clock, which no tuple can move."""
 
     @field_validator("slide")
     @classmethod
@@ -95,32 +95,32 @@ class Windows(Config):
     @model_validator(mode="after")
     def _choose_future(self) -> Windows:
         if self.close == "clock" and "future" not in self.model_fields_set:
-            # A new specification holds from the first window on that no tuple can have reached.
+            # A new specification applies from the first window that no tuple can have reached.
             vars(self)["future"] = max(self.lateness, self.pane)
         return self
 
     @property
     def pane(self) -> int:
-        """How far apart windows begin; a pane is as long."""
+        """The time between window starts, which is the length of a pane."""
         return self.slide or self.size
 
     @property
     def panes(self) -> int:
-        """How many panes a window has: 1 where windows do not overlap."""
+        """The number of panes of a window: 1 if windows do not overlap."""
         return self.size // self.pane
 
     @property
     def jumps(self) -> tuple[int, int]:
-        """How far ahead a tuple may be where event time closes windows: by itself, and at all."""
+        """How far ahead a tuple may be if windows close by event time: unconfirmed, and at most."""
         future = self.future
         if self.close == "clock" and "future" not in self.model_fields_set:
-            future = Windows.model_fields["future"].default  # it is replayed
+            future = Windows.model_fields["future"].default  # this is a replay
         jump = _JUMP * self.pane if self.jump is None else self.jump
         return min(jump, future), future
 
     @property
     def unit(self) -> str:
-        """What an epsilon is for: all that happens in a window, or one occurrence of a pattern.
+        """The unit of epsilon: everything in a window, or one occurrence of a pattern.
 
         An occurrence has one event of each of the pattern's elements, all inside one window.
         """

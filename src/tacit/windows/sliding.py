@@ -1,7 +1,7 @@
-"""Sliding windows, put together from panes when they are answered.
+"""Assemble sliding windows from panes when they are evaluated.
 
-Tuples are laid into panes as if these were tumbling windows. Whenever a pane is closed, so is
-the window that ends with it: the pane and the k - 1 before it. Those are kept here.
+Tuples are inserted into panes as if these were tumbling windows. When a pane closes, the window
+that ends with it closes: the pane and the k - 1 panes before it, which are stored here.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from tacit.windows.panes import ClosedPanes, PaneSequence
 
 @dataclass(frozen=True, slots=True)
 class EarlierPanes:
-    """The panes before a place in the schedule: one less than a window has."""
+    """The k - 1 panes before a place in the schedule, for windows of k panes."""
 
     end: int
     """The number of the pane after them."""
     words: NDArray[np.uint64]
     keys: NDArray[np.int64]
-    """As in `ClosedPanes`: the pane's place times the number of slots, plus the slot."""
+    """As in `ClosedPanes`: the pane's index times the number of slots, plus the slot."""
     lists: EventLists
     rows: Mapping[str, pl.DataFrame] = field(default_factory=dict)
     drawn: dict[str, NDArray[Any]] = field(default_factory=dict)
-    """What was drawn for them. It is drawn once: every window that has the pane sees the same."""
+    """The noise drawn for them, once per pane: all windows with a pane use the same noise."""
 
-    def widened(self, slots: int) -> EarlierPanes:
-        """The same for more subjects, who sent nothing in these panes."""
+    def widen(self, slots: int) -> EarlierPanes:
+        """Add subjects without events in these panes."""
         panes, before, words = self.words.shape
         if slots == before:
             return self
@@ -46,56 +46,58 @@ class EarlierPanes:
 
 
 class SlidingWindows:
-    """Puts windows of `panes` panes together; all panes come to it once and in order.
+    """Assembles windows of `panes` panes, which must be given once and in order.
 
-    Only the panes that were put together last may come again, as long as nothing was released:
-    what was drawn for them then is forgotten.
+    Only the latest panes may be given again, if nothing was released for them: their noise is
+    then discarded.
     """
 
     def __init__(self, panes: int, size: int) -> None:
         self.panes = panes
         self.size = size
-        """How long a pane is."""
+        """The length of a pane."""
         self._before: EarlierPanes | None = None
-        """The panes before those that came last."""
+        """The panes before the latest ones."""
         self._after: EarlierPanes | None = None
         """The latest panes."""
 
-    def windows(
+    def assemble(
         self, closed: ClosedPanes, rows: Mapping[str, pl.DataFrame]
     ) -> tuple[ClosedPanes, dict[str, pl.DataFrame]]:
-        """The windows that end with these panes, and the rows of their tuples."""
+        """Return the windows that end with these panes, and the rows of their tuples."""
         count, slots = closed.words.shape[:2]
-        before = self._until(closed).widened(slots)
+        before = self._panes_before(closed).widen(slots)
         first = closed.first - self.panes + 1
         words = np.concatenate([before.words, closed.words])
         keys = np.concatenate([before.keys, closed.keys + (self.panes - 1) * slots])
-        lists = _joined(before.lists, closed.lists)
-        frames = _together(before.rows, rows)
+        lists = _concat_lists(before.lists, closed.lists)
+        frames = _concat_frames(before.rows, rows)
         after: dict[str, NDArray[Any]] = {}
         self._before = before
         self._after = EarlierPanes(
             closed.first + count,
             words[count:].copy(),
-            *_from(keys, lists, count * slots),
+            *_drop_before(keys, lists, count * slots),
             self._later(frames, first + count),
             after,
         )
         window_keys, window_lists = self._lists(keys, lists, count, slots)
         paned = PaneSequence(self.panes, first, words, before.drawn, after)
-        made = ClosedPanes(first, either(words, self.panes), window_keys, window_lists, panes=paned)
+        made = ClosedPanes(
+            first, combine_panes(words, self.panes), window_keys, window_lists, panes=paned
+        )
         return made, self._rows(frames, first, count, slots)
 
-    def _until(self, closed: ClosedPanes) -> EarlierPanes:
-        """The panes before these."""
-        for kept in (self._after, self._before):
-            if kept is not None and kept.end == closed.first:
-                return kept
+    def _panes_before(self, closed: ClosedPanes) -> EarlierPanes:
+        """Return the panes before these."""
+        for stored in (self._after, self._before):
+            if stored is not None and stored.end == closed.first:
+                return stored
         if self._after is not None:
             raise StateError(
                 f"panes must come in order: expected number {self._after.end}, got {closed.first}"
             )
-        # Nothing lies before the schedule.
+        # There are no events before the schedule.
         _, slots, width = closed.words.shape
         nothing = np.empty(0, np.int64)
         return EarlierPanes(
@@ -108,12 +110,12 @@ class SlidingWindows:
     def _lists(
         self, keys: NDArray[np.int64], lists: EventLists, count: int, slots: int
     ) -> tuple[NDArray[np.int64], EventLists]:
-        """The ordered events of each window: those of its panes, one after the other."""
-        ends = _count(keys, lists.starts, count, slots, self.panes)
+        """Return the ordered events of each window: those of its panes in sequence."""
+        ends = _count_events(keys, lists.starts, count, slots, self.panes)
         sizes = np.diff(ends, prepend=0)
         times = np.empty(ends[-1] if len(ends) else 0, np.int64)
         masks = np.empty((len(times), lists.masks.shape[1]), np.uint64)
-        _fill(keys, lists.starts, lists.times, lists.masks, count, slots, self.panes,
+        _fill_windows(keys, lists.starts, lists.times, lists.masks, count, slots, self.panes,
               ends - sizes, times, masks)  # fmt: skip
         filled = np.flatnonzero(sizes)
         return filled, EventLists(np.append(0, ends[filled]), times, masks)
@@ -121,7 +123,7 @@ class SlidingWindows:
     def _rows(
         self, frames: Mapping[str, pl.DataFrame], first: int, count: int, slots: int
     ) -> dict[str, pl.DataFrame]:
-        """The rows of each window, with the bucket that they lie in: a row is in several."""
+        """Return the rows of each window with their bucket; a row is in several windows."""
         pane = (pl.col("time") // self.size - first).cast(pl.Int64)
         found = {}
         for stream, frame in frames.items():
@@ -137,31 +139,31 @@ class SlidingWindows:
         return found
 
     def _later(self, frames: Mapping[str, pl.DataFrame], pane: int) -> dict[str, pl.DataFrame]:
-        """The rows from a pane on."""
+        """Return the rows from a pane on."""
         later = pl.col("time") >= pane * self.size
-        kept = {stream: frame.filter(later) for stream, frame in frames.items()}
-        return {stream: frame for stream, frame in kept.items() if len(frame)}
+        stored = {stream: frame.filter(later) for stream, frame in frames.items()}
+        return {stream: frame for stream, frame in stored.items() if len(frame)}
 
     def state(self) -> tuple[dict[str, NDArray[np.generic]], dict[str, pl.DataFrame]]:
-        """The panes that later windows need and what was drawn for them, as arrays and frames."""
-        kept = self._after
-        if kept is None:
+        """Return the panes that later windows need and their noise, as arrays and frames."""
+        stored = self._after
+        if stored is None:
             return {}, {}
         arrays: dict[str, NDArray[np.generic]] = {
-            "end": np.array(kept.end),
-            "words": kept.words,
-            "keys": kept.keys,
-            "starts": kept.lists.starts,
-            "times": kept.lists.times,
-            "masks": kept.lists.masks,
+            "end": np.array(stored.end),
+            "words": stored.words,
+            "keys": stored.keys,
+            "starts": stored.lists.starts,
+            "times": stored.lists.times,
+            "masks": stored.lists.masks,
         }
-        arrays |= {f"drawn.{name}": part for name, part in kept.drawn.items()}
-        return arrays, dict(kept.rows)
+        arrays |= {f"drawn.{name}": part for name, part in stored.drawn.items()}
+        return arrays, dict(stored.rows)
 
     def restore(
         self, arrays: Mapping[str, NDArray[Any]], frames: Mapping[str, pl.DataFrame]
     ) -> None:
-        """Take up a state that `state` gave."""
+        """Restore what `state` returned."""
         self._before = self._after = None
         if not arrays:
             return
@@ -175,15 +177,15 @@ class SlidingWindows:
         self._after = EarlierPanes(end, arrays["words"], arrays["keys"], lists, dict(frames), drawn)
 
 
-def either(words: NDArray[np.uint64], panes: int) -> NDArray[np.uint64]:
-    """Window by window what is set in any of its panes: `[window]...` from `[pane]...`."""
+def combine_panes(words: NDArray[np.uint64], panes: int) -> NDArray[np.uint64]:
+    """Return for each window the bits set in any of its panes: `[window]...` from `[pane]...`."""
     span = 1
     while 2 * span <= panes:
         words, span = words[:-span] | words[span:], 2 * span
     return words[: len(words) - (panes - span)] | words[panes - span :]
 
 
-def _joined(one: EventLists, other: EventLists) -> EventLists:
+def _concat_lists(one: EventLists, other: EventLists) -> EventLists:
     return EventLists(
         np.concatenate([one.starts, one.starts[-1] + other.starts[1:]]),
         np.concatenate([one.times, other.times]),
@@ -191,20 +193,20 @@ def _joined(one: EventLists, other: EventLists) -> EventLists:
     )
 
 
-def _from(
+def _drop_before(
     keys: NDArray[np.int64], lists: EventLists, least: int
 ) -> tuple[NDArray[np.int64], EventLists]:
-    """The lists whose keys are at least so large, counted from there."""
+    """Return the lists whose keys are at least `least`, with keys relative to it."""
     begin = int(np.searchsorted(keys, least))
     at = lists.starts[begin]
     starts, times = lists.starts[begin:] - at, lists.times[at:].copy()
     return keys[begin:] - least, EventLists(starts, times, lists.masks[at:].copy())
 
 
-def _together(
+def _concat_frames(
     one: Mapping[str, pl.DataFrame], other: Mapping[str, pl.DataFrame]
 ) -> dict[str, pl.DataFrame]:
-    """The frames of both, stream by stream."""
+    """Concatenate the frames of each stream."""
     found = {}
     for stream in dict.fromkeys([*one, *other]):
         parts = [part[stream] for part in (one, other) if stream in part]
@@ -213,10 +215,10 @@ def _together(
 
 
 @compiled
-def _count(
+def _count_events(
     keys: NDArray[np.int64], starts: NDArray[np.int64], count: int, slots: int, panes: int
 ) -> NDArray[np.int64]:
-    """Where the events of each window and slot end, all of them one after the other."""
+    """Return where the events of each window and slot end in one flat sequence."""
     ends = np.zeros(count * slots, np.int64)
     for number in range(len(keys)):
         pane, slot = keys[number] // slots, keys[number] % slots
@@ -231,7 +233,7 @@ def _count(
 
 
 @compiled
-def _fill(
+def _fill_windows(
     keys: NDArray[np.int64],
     starts: NDArray[np.int64],
     times: NDArray[np.int64],
@@ -243,7 +245,7 @@ def _fill(
     to_times: NDArray[np.int64],
     to_masks: NDArray[np.uint64],
 ) -> None:
-    """Put the events of panes into all their windows; panes come in order, so events do."""
+    """Write the events of panes into all their windows; panes are in order, so events are too."""
     for number in range(len(keys)):
         pane, slot = keys[number] // slots, keys[number] % slots
         begin, end = starts[number], starts[number + 1]

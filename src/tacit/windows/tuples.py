@@ -1,4 +1,4 @@
-"""Tuples whose attributes are compared with one another: kept as rows until their window closes."""
+"""Tuples whose attributes are compared by conditions, stored as rows until their window closes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 
 class Tuples:
-    """Rows of the streams whose events stand in conditions, with the attributes compared there."""
+    """Rows of the streams whose events occur in conditions, with the compared attributes."""
 
     def __init__(
         self,
@@ -23,9 +23,9 @@ class Tuples:
         self.attributes = attributes
         self.types = types
         self._rows = 0
-        self._kept: dict[str, list[pl.DataFrame]] = {stream: [] for stream in attributes}
+        self._frames: dict[str, list[pl.DataFrame]] = {stream: [] for stream in attributes}
 
-    def keep(
+    def add(
         self,
         stream: str,
         table: pa.RecordBatch,
@@ -34,11 +34,11 @@ class Tuples:
         times: NDArray[np.int64],
         masks: NDArray[np.uint64],
     ) -> None:
-        """Keep the chosen rows of a table, with each one's slot, time and event types."""
-        if stream not in self._kept or not len(chosen):
+        """Add the chosen rows of a table, with their slots, times and event types."""
+        if stream not in self._frames or not len(chosen):
             return
         attributes = table.select(list(self.attributes[stream])).take(pa.array(chosen))
-        self._kept[stream].append(
+        self._frames[stream].append(
             pl.DataFrame(
                 {
                     "slot": slots,
@@ -48,7 +48,7 @@ class Tuples:
                 }
             ).hstack(
                 [
-                    finite(pl.Series(f"@{name}", attributes[name]))
+                    null_nonfinite(pl.Series(f"@{name}", attributes[name]))
                     for name in attributes.schema.names
                 ]
             )
@@ -56,37 +56,37 @@ class Tuples:
         self._rows += len(chosen)
 
     def pop(self, first: int, count: int, slots: int) -> dict[str, pl.DataFrame]:
-        """Take the rows of `count` windows from `first` on, with the bucket that each lies in."""
+        """Remove and return the rows of `count` windows from `first` on, with their buckets."""
         taken: dict[str, pl.DataFrame] = {}
-        if not any(self._kept.values()):
+        if not any(self._frames.values()):
             return taken
         inside = pl.col("time") < (first + count) * self.size
         bucket = (pl.col("time") // self.size - first) * slots + pl.col("slot")
-        for stream, frames in self._kept.items():
+        for stream, frames in self._frames.items():
             if not frames:
                 continue
             rows = pl.concat(frames)
             rest = rows.filter(~inside)
-            self._kept[stream] = [rest] if len(rest) else []
+            self._frames[stream] = [rest] if len(rest) else []
             closed = rows.filter(inside)
             if len(closed):
                 taken[stream] = closed.with_columns(bucket.cast(pl.Int64).alias("bucket"))
         return taken
 
     def state(self) -> dict[str, pl.DataFrame]:
-        """The rows kept for each stream."""
-        return {stream: pl.concat(frames) for stream, frames in self._kept.items() if frames}
+        """Return the stored rows of each stream."""
+        return {stream: pl.concat(frames) for stream, frames in self._frames.items() if frames}
 
     def restore(self, state: Mapping[str, pl.DataFrame]) -> None:
-        """Take up a state that `state` gave."""
-        self._kept = {
+        """Restore what `state` returned."""
+        self._frames = {
             stream: [state[stream]] if stream in state else [] for stream in self.attributes
         }
         self._rows = 1 + max((max(rows["row"]) for rows in state.values()), default=-1)
 
 
-def finite(column: pl.Series) -> pl.Series:
-    """The column with null where a number is infinite or not a number."""
+def null_nonfinite(column: pl.Series) -> pl.Series:
+    """Replace infinite numbers and NaN by null."""
     if not column.dtype.is_float():
         return column
     return column.to_frame().select(pl.when(pl.first().is_finite()).then(pl.first())).to_series()

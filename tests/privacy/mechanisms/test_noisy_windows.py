@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tacit.connectors.frames import FrameSource
 from tacit.patterns.language import parse_pattern
-from tacit.patterns.reference import Tuple, detected
+from tacit.patterns.reference import Tuple, detect
 from tacit.pipeline.evaluators import Evaluator
 from tacit.pipeline.reader import Input
 from tacit.pipeline.run import Run
@@ -163,7 +163,7 @@ def check(
                     invented[slot].append(Tuple(time, frozenset({name})))
             for slot in range(slots):
                 shown = public[closed.first + window, slot] + invented[slot]
-                expected = [detected(pattern, shown) for pattern in looser]
+                expected = [detect(pattern, shown) for pattern in looser]
                 assert answers[window, :, slot].tolist() == expected, shown
         windows += count
     assert windows

@@ -12,11 +12,11 @@ import numpy as np
 import polars as pl
 import pytest
 
-from tacit.answers.answers import Answers, schema
+from tacit.answers.answers import Answers, answer_schema
 from tacit.connectors.frames import FrameSource
 from tacit.engines.local import survey
 from tacit.errors import PlanError, PrivacyError
-from tacit.patterns.reference import Tuple, detected
+from tacit.patterns.reference import Tuple, detect
 from tacit.patterns.tree import Name
 from tacit.pipeline.reader import Input
 from tacit.pipeline.release import Release
@@ -157,7 +157,7 @@ def test_what_public_events_decide_is_answered_exactly_and_the_rest_alike(
     (answers,) = answered(spec, plan, sent(windows), np.ones(len(windows), np.bool_))
     truth = np.array(
         [
-            [detected(query, tuples(window)) for window in windows]
+            [detect(query, tuples(window)) for window in windows]
             for query in spec.query_patterns.values()
         ]
     )
@@ -204,7 +204,7 @@ def test_a_prior_by_hand_tells_how_likely_a_query_is(
                 chance = (rates.get("a", 0.5) if a else 1 - rates.get("a", 0.5)) * (
                     rates.get("b", 0.5) if b else 1 - rates.get("b", 0.5)
                 )
-                likely += chance * detected(query, tuples([*window, *more]))
+                likely += chance * detect(query, tuples([*window, *more]))
             yes = bool(answers.detected[0, number, who])
             assert answers.confidence(number)[0, who] == pytest.approx(
                 likely if yes else 1 - likely
@@ -394,9 +394,9 @@ def test_without_limits_a_plan_says_nothing_about_them() -> None:
 
 
 def test_the_columns_of_answers_say_it_only_where_there_are_limits() -> None:
-    assert schema(protected=True).names[6:] == ["confidence"]
-    assert schema(protected=True, limited=True).names[6:] == ["confidence", "exhausted"]
-    assert schema(limited=True).names[6:] == []
+    assert answer_schema(protected=True).names[6:] == ["confidence"]
+    assert answer_schema(protected=True, limited=True).names[6:] == ["confidence", "exhausted"]
+    assert answer_schema(limited=True).names[6:] == []
 
 
 def test_many_queries_over_many_contexts_of_many_subjects() -> None:

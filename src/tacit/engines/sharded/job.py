@@ -21,7 +21,7 @@ from tacit.patterns.tree import elements
 from tacit.pipeline.compiled_spec import CompiledSpec
 from tacit.pipeline.versions import SpecVersion
 from tacit.privacy.noise import Noise
-from tacit.windows.panes import ring_capacity
+from tacit.windows.panes import choose_capacity
 
 _FORMAT: Final = 1
 _PLAIN, _ARRAYS, _VERSION = "job.json", "job.npz", "terms"
@@ -90,7 +90,7 @@ class ShardedJob:
         windows = self.version.spec.windows
         members = -(-len(self.subjects) // self.shards)
         needed = -(-windows.lateness // windows.pane) + 2
-        held = ring_capacity(windows.pane, windows.lateness, members, self.words, windows.panes)
+        held = choose_capacity(windows.pane, windows.lateness, members, self.words, windows.panes)
         affordable = _RING_BYTES // max(1, members * self.words * 8)
         return max(needed + 2, min(held, affordable))
 

@@ -59,7 +59,7 @@ class PartitionReader:
         self._number = number
         self._input = Input(partition.stream, open_input(partition.source, follow=partition.follow))
         windows = self.spec.windows
-        self._clock = Clock.at_rest(
+        self._clock = Clock.initial(
             windows.pane, windows.lateness, windows.jumps[1], windows.start_time, job.capacity
         )
         self._since = np.full(len(job.subjects), NONE, np.int64)
@@ -177,7 +177,7 @@ class PartitionReader:
         partition: then shards must see themselves which tuples are late.
         """
         clock = self._clock
-        verdicts = Verdicts.blank(len(batch))
+        verdicts = Verdicts.allocate(len(batch))
         begin = 0
         while begin < len(batch):
             end = clock.judge(batch.slots, batch.times, self._since, begin, 0, True, verdicts)

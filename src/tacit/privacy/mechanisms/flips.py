@@ -42,7 +42,7 @@ from tacit.privacy.policies import Policy
 from tacit.privacy.quality import Confusion
 from tacit.privacy.statistics import AnyEvidence, Statistics
 from tacit.windows.queries import Queries
-from tacit.windows.sliding import either
+from tacit.windows.sliding import combine_panes
 
 
 class ChosenFlips(NamedTuple):
@@ -299,7 +299,7 @@ class FlipProtector(Protector):
             read = None if reader is None else self._read(reader, windows, noisy)
             return noisy, read
         panes = self._panes.flip(windows.closed, own)
-        noisy = either(panes, len(panes) - len(windows.bits) + 1)
+        noisy = combine_panes(panes, len(panes) - len(windows.bits) + 1)
         if reader is None:
             return noisy, None
         full = self._fill_in(reader, panes)

@@ -26,7 +26,7 @@ from tacit.privacy.noise import Noise
 from tacit.spec.queries import compile_queries
 from tacit.spec.specification import Specification
 from tacit.windows.panes import ClosedPanes
-from tacit.windows.sliding import either
+from tacit.windows.sliding import combine_panes
 
 
 class _SyntheticEvents(NamedTuple):
@@ -80,7 +80,7 @@ class NoisyWindows:
         synthetic = [
             self._event(place, *place_in_windows(closed, moments, place)) for place in self.timed
         ]
-        return self._read(closed, rows, either(panes, closed.panes.count), synthetic)
+        return self._read(closed, rows, combine_panes(panes, closed.panes.count), synthetic)
 
     def _read(
         self,
