@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from tacit.events.areas import Area
 from tacit.events.grid import Grid
-from tacit.events.shapes import EARTH, PARTLY, WHOLLY, Box, Circle, Polygon, Shape, polygon
+from tacit.events.shapes import EARTH, PARTLY, WHOLLY, Box, Circle, Polygon, Shape, parse_polygon
 
 SQUARE = [[0, 0], [4, 0], [4, 4], [0, 4], [0, 0]]
 HOLE = [[1, 1], [2, 1], [2, 2], [1, 2], [1, 1]]
@@ -92,7 +92,7 @@ def test_a_geojson_file_that_is_missing_or_broken_is_told(tmp_path: Path) -> Non
 
 def test_a_collection_is_all_of_its_polygons() -> None:
     other = {"type": "MultiPolygon", "coordinates": [[[[3, 3], [6, 3], [6, 6], [3, 3]]]]}
-    shape = polygon({"type": "GeometryCollection", "geometries": [HOLED, other]})
+    shape = parse_polygon({"type": "GeometryCollection", "geometries": [HOLED, other]})
     inside = shape.contains(np.array([0.5, 5.5, 1.5, 5.0]), np.array([0.5, 3.5, 1.5, 5.9]))
     assert inside.tolist() == [True, True, False, False]
 
@@ -133,7 +133,7 @@ def random_shape(rng: random.Random, scale: float) -> Shape:
             ]
             star = shapely.Polygon(ring)
             return Polygon(star if star.is_valid else star.convex_hull)
-    return polygon({"type": "Polygon", "coordinates": [SQUARE, HOLE]})
+    return parse_polygon({"type": "Polygon", "coordinates": [SQUARE, HOLE]})
 
 
 def positions(rng: random.Random, shapes: list[Shape], scale: float) -> NDArray[np.float64]:

@@ -15,9 +15,9 @@ from tacit.errors import SchemaError
 from tacit.events.columntypes import (
     POLARS_TYPES,
     ColumnTypes,
-    column_type,
     convert_text,
     infer_type,
+    to_column_type,
 )
 from tacit.events.streams import COLUMN_TYPES, ColumnType, Stream
 
@@ -120,7 +120,7 @@ def test_typed_columns_are_converted_value_by_value(array: pa.Array, to: ColumnT
 
 
 def test_a_column_that_cannot_be_converted_is_refused_before_any_row_is_read() -> None:
-    with pytest.raises(SchemaError, match="'v' is declared as number, but the source holds"):
+    with pytest.raises(SchemaError, match="'v' is declared as number, but the source has"):
         ColumnTypes(STREAM, {"v": "number"}).schema(pa.schema([("v", pa.list_(pa.int64()))]))
 
 
@@ -148,6 +148,6 @@ def test_a_sample_gives_the_narrowest_type_that_fits_it(
 
 def test_typed_formats_have_their_like() -> None:
     kinds = [pl.Int16(), pl.Float32(), pl.Datetime("us"), pl.Date(), pl.Categorical(), pl.Boolean()]
-    assert [column_type(kind) for kind in kinds] == [
+    assert [to_column_type(kind) for kind in kinds] == [
         "number", "number", "time", "time", "text", "boolean",
     ]  # fmt: skip

@@ -204,7 +204,7 @@ def test_chunks_are_put_together() -> None:
     "kind", [pa.bool_(), pa.binary(), pa.time64("us"), pa.list_(pa.int64()), pa.duration("s")]
 )
 def test_unfit_types_are_refused(kind: pa.DataType) -> None:
-    with pytest.raises(SchemaError, match="'when' holds the event time"):
+    with pytest.raises(SchemaError, match="'when' is the event time"):
         check_time_type(kind, "when")
     with pytest.raises(SchemaError):
         to_microseconds(pa.array([], kind), STREAM)

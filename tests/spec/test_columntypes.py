@@ -95,7 +95,7 @@ def test_the_report_says_what_is_not_known() -> None:
     ("columns", "message"),
     [
         ("{taxi: number}", "subjects are text, exactly as written"),
-        ("{ts: boolean}", "holds the event time"),
+        ("{ts: boolean}", "is the event time"),
         ("{lon: text}", "'lon' is a position"),
         ("{speed: float}", "text"),
     ],

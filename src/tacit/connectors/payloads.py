@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tacit.connectors.jsonlines import JsonLinesSource, ParsedItems, parse_objects
 from tacit.connectors.salvage import salvage
 from tacit.errors import nearest
-from tacit.events.columntypes import column_type, infer_type
+from tacit.events.columntypes import infer_type, to_column_type
 from tacit.events.streams import COLUMN_TYPES, ColumnType, Stream
 
 Coding: TypeAlias = Literal["json", "cbor"]
@@ -70,7 +70,7 @@ def infer_sample_types(path: str) -> dict[str, ColumnType]:
     names = source.schema().names
     if not source.textual:
         frame = pl.DataFrame(source.schema().empty_table())
-        return {name: column_type(kind) for name, kind in frame.schema.items()}
+        return {name: to_column_type(kind) for name, kind in frame.schema.items()}
     if isinstance(source, JsonLinesSource):
         names = source.first_keys()
     stream = Stream(subject="", time="")

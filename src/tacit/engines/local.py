@@ -27,7 +27,7 @@ from tacit.engines.setup import (
     replace_registry,
 )
 from tacit.errors import OptionError, SourceError, nearest
-from tacit.events.columntypes import column_type, infer_type
+from tacit.events.columntypes import infer_type, to_column_type
 from tacit.events.streams import ColumnType
 from tacit.options import command, option
 from tacit.pipeline.compiled_spec import CompiledSpec
@@ -95,7 +95,7 @@ def _infer_source_types(compiled: CompiledSpec, input_: Input) -> dict[str, Colu
     columns, schema = compiled.columns(stream), source.schema()
     if not source.textual:
         known = pl.DataFrame(schema.empty_table()).schema
-        return {name: column_type(known[name]) for name in columns if name in known}
+        return {name: to_column_type(known[name]) for name in columns if name in known}
     resolved = [compiled.types.resolve(stream, name, source.declared_types()) for name in columns]
     types = {one.column: one.type for one in resolved if one.type is not None}
     unknown = [one.column for one in resolved if one.type is None]

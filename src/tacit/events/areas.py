@@ -1,4 +1,4 @@
-"""Areas of the world: boxes, circles and GeoJSON polygons, as they are written down.
+"""Areas in a specification: boxes, circles and GeoJSON polygons.
 
 Positions are degrees of longitude and latitude. An area's edge belongs to it.
 """
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 _METRES = {"m": 1.0, "km": 1000.0}
 _DISTANCE = re.compile(r"\s*(\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*(m|km)\s*")
 _FARTHEST = 20_016_000.0
-"""Metres to the other side of the earth."""
+"""Half the circumference of the earth, in metres."""
 
 
 def parse_distance(text: str) -> float:
-    """Read a distance, such as `300 m` or `1.5 km`, as metres.
+    """Parse a distance, such as `300 m` or `1.5 km`, into metres.
 
     >>> parse_distance("1.5 km")
     1500.0
@@ -49,7 +49,7 @@ def parse_distance(text: str) -> float:
 
 
 def format_distance(metres: float) -> str:
-    """Write a distance so that it reads back as the same number.
+    """Format a distance so that it parses back to the same number.
 
     >>> format_distance(300.0)
     '300 m'
@@ -84,7 +84,7 @@ class Area(Config):
     circle: tuple[float, float, Distance] | None = None
     """Longitude and latitude of the centre, and the radius (great-circle distance)."""
     geojson: str | dict[str, Any] | None = None
-    """A GeoJSON file, relative to the specification's folder, or a GeoJSON object itself."""
+    """A GeoJSON file, relative to the specification's folder, or a GeoJSON object."""
 
     @field_validator("box")
     @classmethod
@@ -114,9 +114,9 @@ class Area(Config):
     @classmethod
     def _check_geojson(cls, geojson: str | dict[str, Any] | None) -> str | dict[str, Any] | None:
         if isinstance(geojson, dict):
-            from tacit.events.shapes import polygon
+            from tacit.events.shapes import parse_polygon
 
-            polygon(geojson)
+            parse_polygon(geojson)
         elif geojson is not None and not geojson.strip():
             raise ValueError("expected the path of a GeoJSON file, or a GeoJSON object")
         return geojson
@@ -132,10 +132,10 @@ class Area(Config):
         return self
 
     def shape(self, folder: Path = Path()) -> Shape:
-        """The shape that decides which positions are inside; reads the GeoJSON file if any.
+        """Return the shape of the area; read the GeoJSON file if there is one.
 
-        A relative path starts at `folder`, the specification's. Raises ValueError where
-        the file is missing or holds no fit polygon.
+        A relative path starts at `folder`, the specification's folder. Raise ValueError if the
+        file is missing or has no valid polygon.
         """
         from tacit.events import shapes
 
@@ -146,7 +146,7 @@ class Area(Config):
         geojson = self.geojson
         if isinstance(geojson, str):
             geojson = _read_geojson(folder / geojson)
-        return shapes.polygon(geojson)
+        return shapes.parse_polygon(geojson)
 
 
 def check_position(lon: float, lat: float) -> None:

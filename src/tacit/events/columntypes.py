@@ -1,7 +1,7 @@
-"""Column types: what a column's values are, fixed before the first tuple is read.
+"""Column types: the types of a column's values, fixed before the first tuple is read.
 
 Values of text formats (CSV, JSON lines, messages) are text until they are converted here. Each
-value is converted by itself: one that does not fit its column's type becomes null and never
+value is converted separately: a value that does not fit its column's type becomes null and never
 changes how another row is read.
 """
 
@@ -18,7 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tacit.errors import SchemaError
-from tacit.events.columns import arrow_chunks, plain
+from tacit.events.columns import split_chunks, to_plain_text
 from tacit.events.streams import COLUMN_TYPES, ColumnType, Stream
 from tacit.events.times import NO_TIME, to_microseconds
 
@@ -29,20 +29,20 @@ POLARS_TYPES: Final[Mapping[ColumnType, pl.DataType]] = {
     "boolean": pl.Boolean(),
     "time": pl.Datetime("us", "UTC"),
 }
-"""The type in which conditions see a column."""
+"""The Polars type of a column in conditions."""
 _CONVERSIONS: Final[Mapping[ColumnType | None, tuple[ColumnType, ...]]] = {
     "text": COLUMN_TYPES,
     "number": ("text", "number", "integer", "boolean", "time"),
     "boolean": ("text", "number", "integer", "boolean"),
     "time": ("text", "time"),
 }
-"""What columns of a typed format can be converted to, each value by itself."""
+"""The types that columns of a typed format can be converted to."""
 _TRUE: Final = ("true", "1")
 _FALSE: Final = ("false", "0")
 
 
-def column_type(dtype: pl.DataType) -> ColumnType:
-    """The type to which a column of a typed format corresponds."""
+def to_column_type(dtype: pl.DataType) -> ColumnType:
+    """Return the column type that corresponds to a Polars type."""
     if dtype.is_numeric():
         return "number"
     if dtype.is_temporal():
@@ -51,7 +51,7 @@ def column_type(dtype: pl.DataType) -> ColumnType:
 
 
 def convert_text(text: pl.Series, to: ColumnType, stream: Stream) -> pl.Series:
-    """Convert each text by itself; one that does not fit is null.
+    """Convert each text separately; a text that does not fit becomes null.
 
     >>> speeds = pl.Series(["7", " 7.5", "unknown", "inf", None])
     >>> convert_text(speeds, "number", Stream(subject="taxi", time="at")).to_list()
@@ -70,13 +70,13 @@ def convert_text(text: pl.Series, to: ColumnType, stream: Stream) -> pl.Series:
             true = lower.is_in(_TRUE)
             return true.set(~(true | lower.is_in(_FALSE)), None)
         case "time":
-            return _moments(to_microseconds(text, stream))
+            return _to_moments(to_microseconds(text, stream))
 
 
 def infer_type(text: pl.Series, stream: Stream) -> ColumnType:
-    """The narrowest type that every one of these texts fits; text where there is none.
+    """Return the narrowest type that all these texts fit; text if there is none.
 
-    Only for history and samples, never for data that is being protected.
+    Use it only for history and samples, never for data that is being protected.
     """
     filled = text.drop_nulls().filter(text.drop_nulls().str.strip_chars() != "")
     candidates: tuple[ColumnType, ...] = ("number", "boolean", "time") if len(filled) else ()
@@ -88,13 +88,13 @@ def infer_type(text: pl.Series, stream: Stream) -> ColumnType:
 
 @dataclass(frozen=True)
 class ColumnTypes:
-    """The types that some columns of a source get; the others keep their own."""
+    """The types of some columns of a source; the others keep their own."""
 
     stream: Stream
     types: Mapping[str, ColumnType]
 
     def schema(self, schema: pa.Schema) -> pa.Schema:
-        """The columns after conversion; raises SchemaError where a type cannot be converted."""
+        """Return the schema after conversion; raise SchemaError if a type cannot be converted."""
         fields = []
         for field in schema:
             to = self.types.get(field.name)
@@ -103,14 +103,14 @@ class ColumnTypes:
                 continue
             if to not in _CONVERSIONS.get(_family(field.type), ()):
                 raise SchemaError(
-                    f"column '{field.name}' is declared as {to}, but the source holds"
+                    f"column '{field.name}' is declared as {to}, but the source has"
                     f" {field.type}, which cannot be converted; correct `columns`"
                 )
             fields.append(pa.field(field.name, _converted_type(field.type, to)))
         return pa.schema(fields)
 
     def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The same rows with converted columns."""
+        """Return the same rows with converted columns."""
         for number, field in enumerate(batch.schema):
             to = self.types.get(field.name)
             if to is not None and not (to == "text" and _is_text(field.type)):
@@ -121,37 +121,37 @@ class ColumnTypes:
 
 @lru_cache(maxsize=256)
 def _converted_type(kind: pa.DataType, to: ColumnType) -> pa.DataType:
-    """The type of a column after conversion; it depends on no stream."""
+    """Return the type of a column after conversion; it does not depend on the stream."""
     return _convert(pa.nulls(1, kind), to, Stream(subject="subject", time="time")).type
 
 
 def _convert(array: pa.Array, to: ColumnType, stream: Stream) -> pa.Array:
-    """One column, contiguous; a dictionary is converted value by value."""
+    """Convert one contiguous column; of a dictionary, each value once."""
     if pa.types.is_dictionary(array.type):
         values = _convert(array.dictionary, to, stream)
-        return plain(values).take(array.indices)
+        return to_plain_text(values).take(array.indices)
     series = pl.Series(array)
     if series.dtype in (pl.String, pl.Categorical, pl.Enum):
         converted = convert_text(series.cast(pl.String), to, stream)
     elif series.dtype == pl.Null:
         converted = series.cast(POLARS_TYPES[to])
     elif to == "time":
-        converted = _moments(to_microseconds(array, stream))
+        converted = _to_moments(to_microseconds(array, stream))
     else:
         converted = series.cast(POLARS_TYPES[to], strict=False)
         if to == "number":
             converted = converted.set(~converted.is_finite(), None)
-    (chunk,) = arrow_chunks(converted.rechunk())
+    (chunk,) = split_chunks(converted.rechunk())
     return chunk
 
 
-def _moments(times: NDArray[np.int64]) -> pl.Series:
+def _to_moments(times: NDArray[np.int64]) -> pl.Series:
     moments = pl.Series(times, dtype=pl.Int64)
     return moments.set(moments == NO_TIME, None).cast(pl.Datetime("us", "UTC"))
 
 
 def _family(kind: pa.DataType) -> ColumnType | None:
-    """The type to which an Arrow type corresponds; None for lists and the like."""
+    """Return the column type that corresponds to an Arrow type; None for lists and the like."""
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     if _is_text(kind) or pa.types.is_null(kind):

@@ -1,14 +1,14 @@
-"""Tuples become events: for each tuple, the mask of the event types it is of.
+"""Extract events from tuples: for each tuple, the mask of its event types.
 
 The condition of an event type is a conjunction: the factors of its `where`, and `inside`. They
 are grouped into sieves, each over few columns and for many event types at once:
 
-- A column of few distinct values (small integers, truth values, dictionaries): Polars
-  evaluates the predicates once per distinct value; a compiled loop looks the bits up.
-- Comparisons of a column with numbers: the bits change only at those numbers; Polars
-  evaluates the predicates once between each two; a compiled loop finds the place.
-- Anything else: Polars evaluates the predicates over the tuples, all in one go.
-- Areas: the grid.
+- A column with few distinct values (small integers, booleans, dictionaries): Polars evaluates the
+  predicates once per distinct value; a compiled loop looks the bits up.
+- Comparisons of a column with numbers: the bits change only at those numbers; Polars evaluates the
+  predicates once in each interval between them; a compiled loop finds the interval.
+- Anything else: Polars evaluates the predicates over all tuples in one call.
+- Areas: a grid look-up.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tacit.events.predicates import BoundPredicate, parse_predicate
 from tacit.events.shapes import Shape
 from tacit.events.sieves import (
     AreaSieve,
-    Asked,
+    Conditions,
     DictionarySieve,
     ExpressionSieve,
     IntegerSieve,
@@ -51,14 +51,14 @@ _INTEGERS = frozenset(
     {pl.Int8, pl.Int16, pl.Int32, pl.Int64, pl.UInt8, pl.UInt16, pl.UInt32, pl.UInt64}
 )
 _BLOCK = 1 << 16
-"""Tuples that are filtered together, so that they stay in the processor's cache."""
+"""The number of tuples filtered together, so that they stay in the processor's cache."""
 
 
 class Extractor:
-    """What the tuples of a stream are events of.
+    """Finds the event types of a stream's tuples.
 
-    `types` names all event types, of all streams, in the order of their numbers; `events`
-    may hold those of other streams too, which are passed over.
+    `types` has all event types of all streams, in the order of their numbers. `events` may
+    contain event types of other streams, which are ignored.
     """
 
     def __init__(
@@ -83,11 +83,11 @@ class Extractor:
         }
         self._bindings: list[tuple[pa.Schema, _Binding]] = []
         self._bound: tuple[object, Factors, list[str]] | None = None
-        """The conditions over the columns that were asked about last, and what is wrong."""
+        """The last schema, its bound conditions, and the errors found."""
 
     @cached_property
     def attributes(self) -> tuple[str, ...]:
-        """The columns that event types look at."""
+        """The columns that event types use."""
         used = [column for p in self._predicates.values() for column in p.columns]
         if any(event.areas for event in self._events.values()):
             used += [self.stream.lon, self.stream.lat]
@@ -99,7 +99,7 @@ class Extractor:
         return tuple(dict.fromkeys([self.stream.subject, self.stream.time, *self.attributes]))
 
     def check(self, schema: Schema) -> None:
-        """Raise SchemaError with everything that a source of such columns cannot give."""
+        """Raise SchemaError with everything that is missing or unsuitable in these columns."""
         faults = self._missing(list(schema.names if isinstance(schema, pa.Schema) else schema))
         if not faults:
             faults = self._unfit(_polars_schema(schema, self.attributes))
@@ -107,9 +107,9 @@ class Extractor:
             raise SchemaError("\n".join(faults))
 
     def masks(self, table: Table, out: Masks | None = None) -> Masks:
-        """The masks `[n, W]` of the tuples' event types, written to `out` if it is given.
+        """Return the masks `[n, W]` of the tuples' event types, written to `out` if it is given.
 
-        To use one array again and again saves the time it takes to get fresh memory.
+        Reusing one array saves the allocation of new memory.
         """
         masks: Masks = np.empty((len(table), self.words), np.uint64) if out is None else out
         if not self.attributes:
@@ -126,7 +126,7 @@ class Extractor:
         return masks
 
     def _missing(self, names: Sequence[str]) -> list[str]:
-        """The columns that are missing, or present more than once."""
+        """Return errors for columns that are missing or present more than once."""
         purposes = [(self.stream.subject, "the subject"), (self.stream.time, "the time")]
         for name, event in self._events.items():
             used = self._predicates[name].columns if name in self._predicates else ()
@@ -142,7 +142,7 @@ class Extractor:
         ]
 
     def _unfit(self, schema: pl.Schema) -> list[str]:
-        """What is wrong with the columns' types."""
+        """Return errors for columns of unsuitable types."""
         faults = list(self._factors(schema)[1])
         if any(event.areas for event in self._events.values()):
             faults += [
@@ -154,7 +154,7 @@ class Extractor:
         return faults
 
     def _factors(self, schema: pl.Schema) -> tuple[Factors, list[str]]:
-        """What must be true of the columns for each condition, and what is wrong with others."""
+        """Bind the factors of each condition to the columns; also return the errors."""
         key = tuple(schema.items())
         if self._bound is None or self._bound[0] != key:
             factors: Factors = {}
@@ -162,7 +162,7 @@ class Extractor:
             for name, predicate in self._predicates.items():
                 parts = predicate.factors()
                 try:
-                    if len(parts) > 1:  # they must fit together too
+                    if len(parts) > 1:  # check the whole condition too
                         predicate.bind(schema)
                     factors[name] = [part.bind(schema) for part in parts]
                 except ValueError as error:
@@ -173,7 +173,7 @@ class Extractor:
         return self._bound[1:]
 
     def _binding(self, schema: pa.Schema) -> _Binding:
-        """The sieves for columns of these types, made once."""
+        """Return the sieves for columns of these types; cached."""
         for known, binding in self._bindings:
             if known.equals(schema):
                 return binding
@@ -187,7 +187,7 @@ class Extractor:
         return self._bindings[-1][1]
 
     def _bind(self, schema: pa.Schema, types: pl.Schema) -> _Binding:
-        """Divide the conditions among sieves."""
+        """Distribute the conditions over sieves."""
         every = np.zeros(self.words, np.uint64)
         bound, _ = self._factors(types)
         by_columns: dict[tuple[str, ...], list[tuple[int, BoundPredicate]]] = {}
@@ -198,7 +198,7 @@ class Extractor:
                 for factor in factors:
                     if factor.columns:
                         by_columns.setdefault(factor.columns, []).append((number, factor))
-        quick, slow = _share_out(by_columns, schema, types, every)
+        quick, slow = _choose_sieves(by_columns, schema, types, every)
         areas = {self._numbers[n]: event.areas for n, event in self._events.items() if event.areas}
         if areas:
             position = self.stream.lon, self.stream.lat
@@ -217,18 +217,18 @@ class _Binding:
     slow: Sequence[Sieve]
 
     def fill(self, batch: pa.RecordBatch, masks: Masks) -> None:
-        """Set the bits of all event types, then clear those that the tuples are not of."""
+        """Set the bits of all event types, then clear those that do not apply to a tuple."""
         if not self.quick or len(masks) <= _BLOCK:
             self._filter(batch, masks)
         else:
             for start in range(0, len(masks), _BLOCK):
                 self._filter(batch.slice(start, _BLOCK), masks[start : start + _BLOCK])
-        # A call of Polars has a fixed cost, so everything is evaluated in one call.
+        # A Polars call has a fixed cost, so evaluate everything in one call.
         for sieve in self.slow:
             sieve.filter(batch, masks)
 
     def _filter(self, batch: pa.RecordBatch, masks: Masks) -> None:
-        """What the quick sieves leave; the first one sets and clears at once."""
+        """Apply the quick sieves; the first one writes the masks."""
         if self.first is None:
             masks[:] = self.every
         else:
@@ -237,10 +237,13 @@ class _Binding:
             sieve.filter(batch, masks)
 
 
-def _share_out(
-    by_columns: Mapping[tuple[str, ...], Asked], schema: pa.Schema, types: pl.Schema, every: Masks
+def _choose_sieves(
+    by_columns: Mapping[tuple[str, ...], Conditions],
+    schema: pa.Schema,
+    types: pl.Schema,
+    every: Masks,
 ) -> tuple[list[Sieve], list[Sieve]]:
-    """Quick sieves for single columns of fit types, and a slow one for the rest."""
+    """Return quick sieves for single columns of suitable types, and a slow one for the rest."""
     quick: list[Sieve] = []
     rest: list[tuple[int, BoundPredicate]] = []
     for columns, asked in by_columns.items():
@@ -271,12 +274,12 @@ def _share_out(
 
 
 def _is_true(factor: BoundPredicate) -> bool:
-    """Whether a condition without columns holds."""
+    """Return whether a condition without columns is true."""
     return pl.select(factor.expression).item() is True
 
 
 def _polars_schema(schema: Schema, columns: Sequence[str]) -> pl.Schema:
-    """The columns' types as predicates see them: a dictionary has the type of its values."""
+    """Return the columns' types for predicates: a dictionary has the type of its values."""
     found: dict[str, pl.DataType] = {}
     for column in columns:
         if isinstance(schema, pl.Schema):
@@ -289,14 +292,12 @@ def _polars_schema(schema: Schema, columns: Sequence[str]) -> pl.Schema:
         try:
             found[column] = pl.Series(pa.array([], kind)).dtype
         except (pl.exceptions.PolarsError, PanicException, pa.ArrowException) as error:
-            raise SchemaError(
-                f"column '{column}' is of a type that is not known: {kind}"
-            ) from error
+            raise SchemaError(f"column '{column}' is of an unknown type: {kind}") from error
     return pl.Schema(found)
 
 
 def _batches(table: pa.Table | pl.DataFrame, columns: Sequence[str]) -> list[pa.RecordBatch]:
-    """The table's tuples, in order, as contiguous columns."""
+    """Return the table's tuples, in order, as contiguous columns."""
     try:
         part = table.select(list(columns))
     except (KeyError, pl.exceptions.ColumnNotFoundError) as error:

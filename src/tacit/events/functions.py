@@ -1,12 +1,12 @@
 """The operators and functions that a condition may use: the allow-list.
 
-Each one is row-local for every kind of value that it accepts: its result for a tuple depends
-on that tuple's values alone, to the last bit, however the input is cut. The suite evaluates
-each of them on whole batches, single rows, shuffled batches and every cut. Whatever is not in
-`FUNCTIONS` is refused, so that a function that Polars gains later has to be checked first.
+Each one is row-local for every kind of value that it accepts: its result for a tuple depends only
+on that tuple's values, to the last bit, however the input is split into batches. The tests
+evaluate each of them on whole batches, single rows, shuffled batches and every split. Anything
+that is not in `FUNCTIONS` is refused, so a new function of Polars must be checked first.
 
-Formats, patterns and sizes are constants. A format that is inferred from data would depend on
-other tuples, and a size that comes from data could build texts without bound.
+Formats, regular expressions and sizes are constants. A format that is inferred from data would
+depend on other tuples, and a size from data could build texts without bound.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ import polars as pl
 from polars.exceptions import PanicException
 
 from tacit.errors import nearest
-from tacit.events.sql import Column, FunctionCall, Literal, Scalar, Tree, as_moment
+from tacit.events.sql import Column, FunctionCall, Literal, Scalar, Tree, parse_moment
 from tacit.events.values import (
     NULL_TYPES,
     Kind,
     Value,
-    alike,
+    align,
     as_float,
     as_instant,
+    choose_integer_type,
     compare,
     compute,
     constant_value,
-    finite,
+    null_nonfinite,
     null_of,
-    wide_enough,
 )
 
 LONGEST_TEXT = 65_536
-"""The most bytes that an expression may add to the texts of a tuple."""
+"""The largest number of bytes that an expression may add to the texts of a tuple."""
 LARGEST_FACTOR = 64
-"""How many times as long as the texts of a tuple an expression may make a text."""
+"""The largest factor by which an expression may lengthen the texts of a tuple."""
 LONGEST_PATTERN = 1_000
-"""The most characters of a regular expression or a format."""
+"""The largest number of characters of a regular expression or a format."""
 
 Build: TypeAlias = Callable[..., Value]
 _SAMPLE = datetime(2024, 11, 29, 13, 57, 48, tzinfo=UTC)
@@ -52,14 +52,14 @@ _SAMPLE = datetime(2024, 11, 29, 13, 57, 48, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """What a function accepts in one place."""
+    """A parameter of a function."""
 
     kinds: tuple[Kind, ...]
-    """The kinds of values; none for any kind."""
+    """The accepted kinds of values; empty for any kind."""
     constant: type[Scalar] | None = None
-    """The type of a constant, where it must be one."""
+    """The type of the constant, if it must be one."""
     text: str = ""
-    """How the documentation names it; by default the kinds."""
+    """Its name in the documentation; by default the kinds."""
 
     def __str__(self) -> str:
         return self.text or " or ".join(self.kinds) or "any"
@@ -72,24 +72,24 @@ class Function:
     name: str
     parameters: tuple[Parameter, ...]
     returns: Kind | None
-    """The kind of its values; None where it is that of its arguments."""
+    """The kind of its values; None if it is that of its arguments."""
     build: Build
     optional: int = 0
-    """How many of the last parameters can be left out."""
+    """The number of parameters at the end that can be omitted."""
     repeated: bool = False
-    """Whether the last parameter may come again."""
+    """Whether the last parameter can be repeated."""
     check: Callable[..., None] | None = None
-    """Raises ValueError where constants do not fit; called with the arguments' trees."""
+    """Raises ValueError if constants are invalid; called with the arguments' trees."""
     growth: Callable[..., tuple[float, float]] | None = None
-    """How long its text can be: a factor and a number of bytes, from those of the arguments."""
+    """The largest length of its text: a factor and a number of bytes, from the arguments'."""
 
     def parameter(self, place: int) -> Parameter:
-        """The parameter for an argument."""
+        """Return the parameter of an argument."""
         return self.parameters[min(place, len(self.parameters) - 1)]
 
     @property
     def signature(self) -> str:
-        """How to call it, for the documentation."""
+        """Its signature, for the documentation."""
         names = [str(parameter) for parameter in self.parameters]
         needed = len(names) - self.optional
         shown = [*names[:needed], *(f"[{name}]" for name in names[needed:])]
@@ -97,7 +97,7 @@ class Function:
 
 
 def check_functions(tree: Tree) -> None:
-    """Raise ValueError for a function that is not allowed, or used in a way that is not."""
+    """Raise ValueError if a function is not allowed or is used incorrectly."""
     factor, size = _check(tree)
     if factor > LARGEST_FACTOR or size > LONGEST_TEXT:
         raise ValueError(
@@ -107,7 +107,7 @@ def check_functions(tree: Tree) -> None:
 
 
 def build_value(tree: Tree, column: Callable[[str], Value]) -> Value:
-    """The value of a checked tree; ValueError where kinds do not fit."""
+    """Build the value of a checked tree; raise ValueError if kinds do not match."""
     match tree:
         case Column(name):
             return column(name)
@@ -118,7 +118,7 @@ def build_value(tree: Tree, column: Callable[[str], Value]) -> Value:
 
 
 def _check(tree: Tree) -> tuple[float, float]:
-    """Check a tree; returns how long its text can be: times the tuple's texts, plus bytes."""
+    """Check a tree; return the largest length of its text: a factor, and a number of bytes."""
     match tree:
         case Column():
             return 1, 0
@@ -178,14 +178,14 @@ def _build(function: Function, arguments: Sequence[Tree], column: Callable[[str]
 
 
 def _as_moment(value: Any, argument: Tree) -> Any:
-    """A constant text beside a date or time is one as well."""
+    """Convert a constant text next to a date or time into one."""
     if not (isinstance(value, Value) and value.kind == "text" and isinstance(argument, Literal)):
         return value
-    return constant_value(as_moment(str(argument.value)))
+    return constant_value(parse_moment(str(argument.value)))
 
 
 def describe_tree(tree: Tree) -> str:
-    """A part of a condition, for messages."""
+    """Describe a part of a condition, for messages."""
     match tree:
         case Column(name):
             return f"the column '{name[:50]}'"
@@ -195,7 +195,7 @@ def describe_tree(tree: Tree) -> str:
             return f"the result of {name}"
 
 
-# What builds values.
+# Helpers that build values.
 
 
 def _truth(expression: pl.Expr) -> Value:
@@ -210,13 +210,13 @@ def _whole(expression: pl.Expr, bits: int = 32) -> Value:
     return Value(expression.cast(pl.Int64), "number", bits)
 
 
-def _of_float(function: Callable[[pl.Expr], pl.Expr]) -> Build:
-    """A function of floating numbers."""
-    return lambda x: Value(finite(function(as_float(x).expression)), "number")
+def _float_function(function: Callable[[pl.Expr], pl.Expr]) -> Build:
+    """Build a function of floating-point numbers."""
+    return lambda x: Value(null_nonfinite(function(as_float(x).expression)), "number")
 
 
-def _of_text(function: Callable[..., pl.Expr]) -> Build:
-    """A function of a text and constants."""
+def _text_function(function: Callable[..., pl.Expr]) -> Build:
+    """Build a function of a text and constants."""
     return lambda x, *constants: _text(function(x.expression, *constants))
 
 
@@ -228,15 +228,15 @@ def _compare(sign: str) -> Build:
 
 
 def _same_kind(name: str, values: Sequence[Value]) -> list[Value]:
-    """Values that must be of one kind; a date and a time are, too."""
+    """Check that values are of one kind (a date and a time are), and align their types."""
     kinds = {value.kind for value in values if value.kind is not None}
     if len(kinds) > 1 and kinds != {"date", "time"}:
         raise ValueError(f"{name} needs values of one kind; got a {' and a '.join(sorted(kinds))}")
-    return alike(list(values))
+    return align(list(values))
 
 
 def _plus(left: Value, right: Value) -> Value:
-    left, right = _timed(left, right)
+    left, right = _convert_times(left, right)
     match left.kind, right.kind:
         case "length", "length":
             return Value(left.expression + right.expression, "length")
@@ -252,7 +252,7 @@ def _minus(left: Value, right: Value | None = None) -> Value:
         return compute("-", constant_value(0), *_numbers("-", left))
     if left.kind is None and right.kind in ("date", "time"):
         left = null_of(left, right.kind)
-    left, right = _timed(left, right)
+    left, right = _convert_times(left, right)
     match left.kind, right.kind:
         case "length", "length":
             return Value(left.expression - right.expression, "length")
@@ -263,8 +263,8 @@ def _minus(left: Value, right: Value | None = None) -> Value:
     return compute("-", *_numbers("-", left, right))
 
 
-def _timed(left: Value, right: Value) -> tuple[Value, Value]:
-    """Both sides of a sum of times and lengths of time, where it is one; a null is a length."""
+def _convert_times(left: Value, right: Value) -> tuple[Value, Value]:
+    """Convert the sides of a sum of times and durations, if it is one; a null is a duration."""
     kinds = {left.kind, right.kind}
     if not kinds & {"date", "time", "length"} or kinds - {"date", "time", "length", None}:
         return left, right
@@ -289,7 +289,7 @@ def _arithmetic(sign: str) -> Build:
 def _abs(x: Value) -> Value:
     if x.bits is None:
         return Value(x.expression.abs(), "number")
-    return Value(x.expression.cast(wide_enough(x.bits + 1)).abs(), "number", x.bits + 1)
+    return Value(x.expression.cast(choose_integer_type(x.bits + 1)).abs(), "number", x.bits + 1)
 
 
 def _rounding(function: Callable[[pl.Expr], pl.Expr]) -> Build:
@@ -299,7 +299,9 @@ def _rounding(function: Callable[[pl.Expr], pl.Expr]) -> Build:
 def _round(x: Value, digits: int = 0) -> Value:
     if x.bits is not None:
         return x
-    return Value(finite(as_float(x).expression.round(digits, mode="half_away_from_zero")), "number")
+    return Value(
+        null_nonfinite(as_float(x).expression.round(digits, mode="half_away_from_zero")), "number"
+    )
 
 
 def _sign(x: Value) -> Value:
@@ -307,11 +309,11 @@ def _sign(x: Value) -> Value:
 
 
 def _logarithm(x: Value, base: float) -> Value:
-    return Value(finite(as_float(x).expression.log(float(base))), "number")
+    return Value(null_nonfinite(as_float(x).expression.log(float(base))), "number")
 
 
 def _case(*parts: Value) -> Value:
-    """Conditions and values in turn, and at the end the value where none holds."""
+    """Build a CASE from alternating conditions and values, and a final default."""
     conditions, values = parts[:-1:2], _same_kind("CASE", [*parts[1:-1:2], parts[-1]])
     result = values[-1].expression
     for condition, value in zip(reversed(conditions), reversed(values[:-1]), strict=True):
@@ -330,8 +332,8 @@ def _case_of(*parts: Value) -> Value:
     return _case(*conditions)
 
 
-def _chosen(name: str, function: Callable[..., pl.Expr]) -> Build:
-    """One of several values of one kind."""
+def _choose(name: str, function: Callable[..., pl.Expr]) -> Build:
+    """Build a function that selects one of several values of one kind."""
 
     def build(*values: Value) -> Value:
         same = _same_kind(name, values)
@@ -347,7 +349,7 @@ def _null_if(x: Value, other: Value) -> Value:
 
 
 def _is_in(x: Value, *items: Value) -> Value:
-    """One comparison for all items, or one for each where they are few."""
+    """Build one comparison for all items, or one for each if they are few."""
     same = _same_kind("IN", [x, *items])
     listed = [item.expression for item in same[1:]]
     hashed = x.kind == "text" or (same[0].bits or 64) <= 63
@@ -356,11 +358,11 @@ def _is_in(x: Value, *items: Value) -> Value:
         found = same[0].expression.is_in(constants.drop_nulls().implode())
         return _truth(pl.when(found | (not constants.has_nulls())).then(found))
     equal = [same[0].expression == item.expression for item in same[1:]]
-    return _truth(_joined(equal, lambda left, right: left | right))
+    return _truth(_join(equal, lambda left, right: left | right))
 
 
-def _joined(parts: Sequence[pl.Expr], join: Callable[[pl.Expr, pl.Expr], pl.Expr]) -> pl.Expr:
-    """Many expressions joined as a tree of little depth."""
+def _join(parts: Sequence[pl.Expr], join: Callable[[pl.Expr, pl.Expr], pl.Expr]) -> pl.Expr:
+    """Join many expressions into a tree of small depth."""
     while len(parts) > 1:
         pairs = [parts[place : place + 2] for place in range(0, len(parts), 2)]
         parts = [reduce(join, pair) for pair in pairs]
@@ -368,11 +370,11 @@ def _joined(parts: Sequence[pl.Expr], join: Callable[[pl.Expr, pl.Expr], pl.Expr
 
 
 def _all(*parts: Value) -> Value:
-    return _truth(_joined([part.expression for part in parts], lambda a, b: a & b))
+    return _truth(_join([part.expression for part in parts], lambda a, b: a & b))
 
 
 def _any(*parts: Value) -> Value:
-    return _truth(_joined([part.expression for part in parts], lambda a, b: a | b))
+    return _truth(_join([part.expression for part in parts], lambda a, b: a | b))
 
 
 def _distinct(left: Value, right: Value) -> Value:
@@ -384,7 +386,7 @@ def _distinct(left: Value, right: Value) -> Value:
 
 
 def _like(pattern: str, flags: str) -> str:
-    """A LIKE pattern as a regular expression."""
+    """Translate a LIKE pattern into a regular expression."""
     parts = {"%": ".*", "_": "."}
     return f"(?{flags})\\A" + "".join(parts.get(c) or _escaped(c) for c in pattern) + "\\z"
 
@@ -408,7 +410,7 @@ def _check_pattern(_: Tree, pattern: Literal) -> None:
         pl.Series([""]).str.contains(text)
     except (pl.exceptions.PolarsError, PanicException):
         raise ValueError(
-            "it holds a regular expression that is not valid, or too large when compiled"
+            "it has a regular expression that is not valid, or too large when compiled"
         ) from None
 
 
@@ -421,8 +423,8 @@ def _check_length(text: str, what: str) -> None:
         raise ValueError(f"{what} has at most {LONGEST_PATTERN} characters; got {len(text)}")
 
 
-def _positive(place: int, most: int, least: int = 1) -> Callable[..., None]:
-    """A check that a constant is a number within bounds."""
+def _check_range(place: int, most: int, least: int = 1) -> Callable[..., None]:
+    """Return a check that a constant is a number within bounds."""
 
     def check(*arguments: Tree) -> None:
         if place < len(arguments):
@@ -430,14 +432,14 @@ def _positive(place: int, most: int, least: int = 1) -> Callable[..., None]:
             assert isinstance(number, Literal)
             if not least <= number.value <= most:  # type: ignore[operator]
                 raise ValueError(
-                    f"argument {place + 1} must lie between {least} and {most}; got {number.value}"
+                    f"argument {place + 1} must be between {least} and {most}; got {number.value}"
                 )
 
     return check
 
 
 def _check_pad(x: Tree, size: Literal, fill: Literal | None = None) -> None:
-    _positive(1, LONGEST_TEXT // 4, 0)(x, size)
+    _check_range(1, LONGEST_TEXT // 4, 0)(x, size)
     if fill is not None and len(str(fill.value)) != 1:
         raise ValueError("LPAD and RPAD fill with a single character")
 
@@ -452,13 +454,13 @@ def _pad(at_start: bool) -> Build:
 
 
 def _substring(x: Value, start: Value, length: Value | None = None) -> Value:
-    """Characters from a place on, counted from 1; a negative length is null."""
-    first = _clipped(start) - 1
+    """Build SUBSTRING: characters from a position on, counted from 1; a negative length is null."""
+    first = _clip(start) - 1
     begin = pl.max_horizontal(first, 0)
     if length is None:
         result = x.expression.str.slice(begin)
     else:
-        size = _clipped(length)
+        size = _clip(length)
         end = first + size
         kept = pl.max_horizontal(end - begin, 0)
         result = pl.when(size >= 0).then(x.expression.str.slice(begin, kept))
@@ -468,15 +470,15 @@ def _substring(x: Value, start: Value, length: Value | None = None) -> Value:
     return _text(pl.when(known).then(result))
 
 
-def _clipped(number: Value) -> pl.Expr:
-    """A whole number that is small enough to be added up; null counts as 1."""
+def _clip(number: Value) -> pl.Expr:
+    """Clip a whole number so that sums cannot overflow; null counts as 1."""
     if number.bits is None:
         raise ValueError("SUBSTRING needs whole numbers; use CAST(... AS BIGINT)")
     return number.expression.clip(-(2**31), 2**31).cast(pl.Int64).fill_null(1)
 
 
 def _position(x: Value, part: str) -> Value:
-    """Where a text begins in another one, counted from 1 in characters; 0 if nowhere."""
+    """Build STRPOS: where a text begins in another, counted from 1 in characters; 0 if nowhere."""
     before = x.expression.str.splitn(part, 2).struct.field("field_0").str.len_chars()
     found = x.expression.str.contains(part, literal=True)
     return _whole(pl.when(found).then(before + 1).when(~found).then(0))
@@ -487,7 +489,7 @@ def _split_part(x: Value, separator: str, number: int) -> Value:
     return _text(pl.when(x.expression.is_not_null()).then(part.fill_null("")))
 
 
-def _not_empty(place: int) -> Callable[..., None]:
+def _check_not_empty(place: int) -> Callable[..., None]:
     def check(*arguments: Tree) -> None:
         argument = arguments[place]
         assert isinstance(argument, Literal)
@@ -498,8 +500,8 @@ def _not_empty(place: int) -> Callable[..., None]:
 
 
 def _check_split(x: Tree, separator: Tree, number: Literal) -> None:
-    _not_empty(1)(x, separator)
-    _positive(2, 100)(x, separator, number)
+    _check_not_empty(1)(x, separator)
+    _check_range(2, 100)(x, separator, number)
 
 
 def _concat(*parts: Value) -> Value:
@@ -530,7 +532,7 @@ def _replaced(
 
 
 def _cased(_: Tree, *, sizes: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """A letter of two bytes can become three of two bytes each in the other case."""
+    """Bound a change of case: a two-byte letter can become three letters of two bytes each."""
     return sizes[0][0] * 3, sizes[0][1] * 3
 
 
@@ -544,7 +546,7 @@ def _padded(
 def _formatted(
     _: Tree, form: Literal, *, sizes: Sequence[tuple[float, float]]
 ) -> tuple[float, float]:
-    """A single letter of a format can stand for a whole date and time."""
+    """Bound a format: a single letter of it can expand to a whole date and time."""
     return sizes[0][0], 64 * len(str(form.value))
 
 
@@ -552,7 +554,7 @@ def _formatted(
 
 
 def _check_format(kind: Kind) -> Callable[..., None]:
-    """A check that a format is one, and reads back what it writes."""
+    """Return a check that a format is valid, and parses what it writes."""
 
     def check(_: Tree, form: Tree) -> None:
         assert isinstance(form, Literal)
@@ -560,7 +562,7 @@ def _check_format(kind: Kind) -> Callable[..., None]:
         _check_length(text, "a format")
         try:
             written = _text(pl.lit(_SAMPLE).dt.strftime(text))
-            found = pl.select(_parsed(kind)(written, text).expression).item()
+            found = pl.select(_parse_time(kind)(written, text).expression).item()
         except (pl.exceptions.PolarsError, PanicException):
             found = None
         day = found.date() if isinstance(found, datetime) else found
@@ -582,8 +584,8 @@ def _check_written_format(_: Tree, form: Literal) -> None:
         raise ValueError(f"the format '{text[:50]}' is not valid") from None
 
 
-def _parsed(kind: Kind) -> Build:
-    """A text read by a format; null where it is not of that format."""
+def _parse_time(kind: Kind) -> Build:
+    """Build a function that parses a text by a format; other texts become null."""
 
     def build(x: Value, form: str) -> Value:
         text = x.expression.str
@@ -604,7 +606,7 @@ def _format(x: Value, form: str) -> Value:
 
 
 def _refuse_inference(name: str) -> Callable[..., None]:
-    """A check that a text's format is written, not inferred from other tuples."""
+    """Return a check that a format is given, not inferred from other tuples."""
     form = {"DATE": "%Y-%m-%d", "TIME": "%H:%M:%S"}.get(name, "%Y-%m-%d %H:%M:%S")
     kind: Kind = {"DATE": "date", "TIME": "time of day"}.get(name, "time")  # type: ignore[assignment]
 
@@ -649,7 +651,7 @@ _PARTS = {
     "DAY": "day", "DOY": "ordinal_day", "DOW": "dow", "ISODOW": "weekday", "HOUR": "hour",
     "MINUTE": "minute", "SECOND": "second", "EPOCH": "epoch",
 }  # fmt: skip
-"""Parts of a time, and what Polars calls them. DOW counts from Sunday as 0, ISODOW from
+"""Parts of a time, and their names in Polars. DOW counts from Sunday as 0, ISODOW from
 Monday as 1."""
 
 
@@ -685,7 +687,7 @@ CAST_KINDS: dict[str, Kind] = {
     "DATE": "date",
     **dict.fromkeys(("TIMESTAMP", "DATETIME"), "time"),
 }
-"""The types that CAST knows, and the kinds of their values."""
+"""The types that CAST supports, and the kinds of their values."""
 
 
 def _check_cast(_: Tree, to: Literal) -> None:
@@ -708,20 +710,20 @@ def _cast(x: Value, name: str) -> Value:
             "Use EXTRACT or STRFTIME for dates and times"
         )
     if kind == "number" and name in _INTEGER_BITS:
-        number = _trimmed(value).cast(getattr(pl, f"Int{_INTEGER_BITS[name]}"), strict=False)
+        number = _strip(value).cast(getattr(pl, f"Int{_INTEGER_BITS[name]}"), strict=False)
         return _whole(number, _INTEGER_BITS[name] - 1)
     if kind == "number":
-        return Value(finite(_trimmed(value).cast(pl.Float64, strict=False)), "number")
+        return Value(null_nonfinite(_strip(value).cast(pl.Float64, strict=False)), "number")
     if kind == "truth value" and value.kind == "text":
-        known = _trimmed(value).str.to_lowercase()
+        known = _strip(value).str.to_lowercase()
         return _truth(pl.when(known.is_in(["true", "false"])).then(known == "true"))
     if kind == "truth value" and value.kind == "number":
         return _truth(value.expression != 0)
     return Value(value.expression.cast(NULL_TYPES[kind], strict=False), kind)
 
 
-def _trimmed(value: Value) -> pl.Expr:
-    """Blanks around a text are no part of a number or a truth value."""
+def _strip(value: Value) -> pl.Expr:
+    """Strip blanks around a text, which are not part of a number or truth value."""
     return value.expression.str.strip_chars() if value.kind == "text" else value.expression
 
 
@@ -770,7 +772,9 @@ def _float_functions() -> list[Function]:
         "DEGREES": lambda x: x.degrees(),
         "RADIANS": lambda x: x.radians(),
     }
-    return [Function(name, (_NUMBER,), "number", _of_float(f)) for name, f in functions.items()]
+    return [
+        Function(name, (_NUMBER,), "number", _float_function(f)) for name, f in functions.items()
+    ]
 
 
 def _comparisons() -> list[Function]:
@@ -795,10 +799,14 @@ def _text_functions() -> list[Function]:
         "RIGHT": lambda x, n: x.str.tail(n) if n else x.str.head(0),
     }
     return [
-        *(Function(n, (_TEXT,), "text", _of_text(f), growth=_cased) for n, f in plain.items()),
-        *(Function(n, (_TEXT, _WORDS), "text", _of_text(f), 1) for n, f in trims.items()),
         *(
-            Function(n, (_TEXT, _SIZE), "text", _of_text(f), check=_positive(1, LONGEST_TEXT, 0))
+            Function(n, (_TEXT,), "text", _text_function(f), growth=_cased)
+            for n, f in plain.items()
+        ),
+        *(Function(n, (_TEXT, _WORDS), "text", _text_function(f), 1) for n, f in trims.items()),
+        *(
+            Function(n, (_TEXT, _SIZE), "text", _text_function(f),
+                     check=_check_range(1, LONGEST_TEXT, 0))
             for n, f in ends.items()
         ),
         *(
@@ -807,8 +815,8 @@ def _text_functions() -> list[Function]:
         ),
         Function(
             "REPLACE", (_TEXT, _WORDS, _WORDS), "text",
-            _of_text(lambda x, old, new: x.str.replace_all(old, new, literal=True)),
-            check=_not_empty(1), growth=_replaced,
+            _text_function(lambda x, old, new: x.str.replace_all(old, new, literal=True)),
+            check=_check_not_empty(1), growth=_replaced,
         ),
         Function("||", (_TEXT, _TEXT), "text",
                  lambda x, y: _text(x.expression + y.expression), growth=_added_up),
@@ -826,7 +834,7 @@ def _text_functions() -> list[Function]:
         ),
         Function("OCTET_LENGTH", (_TEXT,), "number",
                  lambda x: _whole(x.expression.str.len_bytes())),
-        Function("STRPOS", (_TEXT, _WORDS), "number", _position, check=_not_empty(1)),
+        Function("STRPOS", (_TEXT, _WORDS), "number", _position, check=_check_not_empty(1)),
         Function("STARTS_WITH", (_TEXT, _TEXT), "truth value",
                  lambda x, y: _truth(x.expression.str.starts_with(y.expression))),
         Function("ENDS_WITH", (_TEXT, _TEXT), "truth value",
@@ -850,11 +858,11 @@ def _time_functions() -> list[Function]:
     moment = Parameter(("time", "date", "time of day", "length"))
     return [
         *(
-            Function(name, (_TEXT, _FORMAT), kind, _parsed(kind), 1,
+            Function(name, (_TEXT, _FORMAT), kind, _parse_time(kind), 1,
                      check=_refuse_inference(name))
             for name, kind in moments.items()
         ),
-        Function("STRPTIME", (_TEXT, _FORMAT), "time", _parsed("time"),
+        Function("STRPTIME", (_TEXT, _FORMAT), "time", _parse_time("time"),
                  check=_check_format("time")),
         Function("STRFTIME", (_MOMENT, _FORMAT), "text",
                  _format,
@@ -879,11 +887,11 @@ def _general_functions() -> list[Function]:
         Function("IN", (_ANY, _ANY), "truth value", _is_in, repeated=True),
         Function("CASE", (_ANY,), None, _case_of, repeated=True),
         Function("CAST", (_ANY, Parameter((), str, "type")), None, _cast, check=_check_cast),
-        Function("COALESCE", (_ANY,), None, _chosen("COALESCE", pl.coalesce), repeated=True),
-        Function("IFNULL", (_ANY, _ANY), None, _chosen("IFNULL", pl.coalesce)),
+        Function("COALESCE", (_ANY,), None, _choose("COALESCE", pl.coalesce), repeated=True),
+        Function("IFNULL", (_ANY, _ANY), None, _choose("IFNULL", pl.coalesce)),
         Function("NULLIF", (_ANY, _ANY), None, _null_if),
-        Function("GREATEST", (_ANY,), None, _chosen("GREATEST", pl.max_horizontal), repeated=True),
-        Function("LEAST", (_ANY,), None, _chosen("LEAST", pl.min_horizontal), repeated=True),
+        Function("GREATEST", (_ANY,), None, _choose("GREATEST", pl.max_horizontal), repeated=True),
+        Function("LEAST", (_ANY,), None, _choose("LEAST", pl.min_horizontal), repeated=True),
     ]  # fmt: skip
 
 
@@ -901,14 +909,14 @@ def _number_functions() -> list[Function]:
         Function("CEIL", (_NUMBER,), "number", _rounding(lambda x: x.ceil())),
         Function("CEILING", (_NUMBER,), "number", _rounding(lambda x: x.ceil())),
         Function("FLOOR", (_NUMBER,), "number", _rounding(lambda x: x.floor())),
-        Function("ROUND", (_NUMBER, _NUMERAL), "number", _round, 1, check=_positive(1, 15, 0)),
+        Function("ROUND", (_NUMBER, _NUMERAL), "number", _round, 1, check=_check_range(1, 15, 0)),
         Function("SIGN", (_NUMBER,), "number", _sign),
         Function("POW", two, "number", _arithmetic("POW")),
         Function("POWER", two, "number", _arithmetic("POW")),
-        Function("LOG", (_NUMBER, base), "number", _logarithm, check=_positive(1, 2**53, 2)),
+        Function("LOG", (_NUMBER, base), "number", _logarithm, check=_check_range(1, 2**53, 2)),
         Function("ATAN2", two, "number",
-                 lambda y, x: Value(
-                     finite(pl.arctan2(as_float(y).expression, as_float(x).expression)), "number")),
+                 lambda y, x: Value(null_nonfinite(
+                     pl.arctan2(as_float(y).expression, as_float(x).expression)), "number")),
         Function("PI", (), "number", lambda: constant_value(pi)),
     ]  # fmt: skip
 

@@ -1,8 +1,8 @@
-"""Many areas at once: a grid look-up, and exact geometry only where an edge passes.
+"""Test positions against many areas: a grid look-up, and exact geometry only near edges.
 
-A uniform grid covers all areas. Each cell stores which areas cover it completely and
-which need an exact test. Cells with the same areas share one *class*, so that the grid is
-a table of small numbers that stays in the cache.
+A uniform grid covers all areas. Each cell stores which areas cover it completely and which need an
+exact test. Cells with the same areas share one *class*, so the grid is a table of small numbers
+that stays in the cache.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.events.columns import frozen
+from tacit.events.columns import freeze
 from tacit.events.shapes import EARTH, OUTSIDE, PARTLY, WHOLLY, Box, Circle, Floats, Shape
 from tacit.kernels import compiled
 
 SIDE = 256
-"""Cells along each side of the grid."""
+"""The number of cells along each side of the grid."""
 _BOX, _CIRCLE, _POLYGON = 0, 1, 2
 
 
 class Grid:
-    """For each position, the masks of all the areas it is inside of, put together."""
+    """Finds, for each position, the combined mask of all areas that contain it."""
 
     def __init__(self, shapes: Sequence[Shape], masks: NDArray[np.uint64]) -> None:
         self.shapes = tuple(shapes)
@@ -30,15 +30,15 @@ class Grid:
         bounds = np.array([shape.bounds for shape in shapes], np.float64).reshape(-1, 4)
         corner = bounds[:, :2].min(axis=0, initial=np.inf)
         size = bounds[:, 2:].max(axis=0, initial=-np.inf) - corner
-        # Not empty where all areas are one point, and finite where there are none.
+        # Not empty if all areas are one point, and finite if there are none.
         step = np.where(np.isfinite(size), np.maximum(size, 1e-9), 1.0) / SIDE
         self._place = np.array([*corner, *step], np.float64)
         self._kinds, self._figures = _describe(shapes)
         self._fill()
 
     def inside(self, lon: Floats, lat: Floats) -> NDArray[np.uint64]:
-        """The masks `[n, W]` of positions; one that is not finite is outside of everything."""
-        lon, lat = frozen(lon), frozen(lat)
+        """Return the masks `[n, W]` of positions; a non-finite position is outside of all areas."""
+        lon, lat = freeze(lon), freeze(lat)
         found = np.zeros((len(lon), self.masks.shape[1]), np.uint64)
         if not self.shapes:
             return found
@@ -55,16 +55,16 @@ class Grid:
     def _ask(
         self, lon: Floats, lat: Floats, pending: NDArray[np.int64], found: NDArray[np.uint64]
     ) -> None:
-        """Test the positions near edges with the polygons themselves."""
+        """Test positions near edges with the exact polygons."""
         for area in np.unique(pending[:, 1]):
             rows = pending[pending[:, 1] == area, 0]
             rows = rows[self.shapes[area].contains(lon[rows], lat[rows])]
             found[rows] |= self.masks[area]
 
     def _fill(self) -> None:
-        """Find each cell's class: the areas that cover it, and those that need an exact test.
+        """Compute each cell's class: the areas that cover it, and those that need an exact test.
 
-        Each area splits the classes of the cells that it touches.
+        Each area splits the classes of the cells that it intersects.
         """
         classes: list[tuple[tuple[int, ...], tuple[int, ...]]] = [((), ())]
         cells = np.zeros(SIDE * SIDE, np.int64)
@@ -88,7 +88,7 @@ class Grid:
         self._asked = np.array([area for _, asked in kept for area in asked], np.int64)
 
     def _related(self, shape: Shape) -> tuple[NDArray[np.int64], NDArray[np.int8]]:
-        """The cells that a shape touches and how, found by halving blocks of cells."""
+        """Return the cells that a shape intersects and how, by halving blocks of cells."""
         found: list[NDArray[np.int64]] = []
         relations: list[NDArray[np.int8]] = []
         blocks, side = np.zeros((1, 2), np.int64), SIDE
@@ -106,7 +106,7 @@ class Grid:
         return np.concatenate(found), np.concatenate(relations)
 
     def _rectangles(self, blocks: NDArray[np.int64], side: int) -> Floats:
-        """The blocks' edges, a hair too wide: a position may be rounded into the next cell."""
+        """Return the blocks' edges, slightly widened, since positions are rounded."""
         corner, step = self._place[:2], self._place[2:]
         slack = 1e-6 * step
         low = corner + blocks * step - slack
@@ -114,7 +114,7 @@ class Grid:
 
 
 def _describe(shapes: Sequence[Shape]) -> tuple[NDArray[np.int8], Floats]:
-    """The parameters with which the compiled loop tests boxes and circles."""
+    """Return the parameters of boxes and circles for the compiled test."""
     kinds = np.full(len(shapes), _POLYGON, np.int8)
     figures = np.zeros((len(shapes), 4), np.float64)
     for number, shape in enumerate(shapes):
@@ -143,14 +143,14 @@ def _look_up(
     found: NDArray[np.uint64],
     pending: NDArray[np.int64],
 ) -> tuple[int, int]:
-    """Fill in masks from `start` on until `pending` (row, polygon) may be full."""
+    """Write masks from `start` on until `pending` (row, polygon) may be full."""
     words = masks.shape[1]
     across, up = 1.0 / place[2], 1.0 / place[3]
     waiting = 0
     for row in range(start, len(lon)):
         x = (lon[row] - place[0]) * across
         y = (lat[row] - place[1]) * up
-        # Written so that NaN fails too; the hair's breadth is the rounding at the edges.
+        # Written so that NaN fails too; the tolerance covers rounding at the edges.
         if not (-1e-6 <= x <= SIDE + 1e-6 and -1e-6 <= y <= SIDE + 1e-6):
             continue
         column = min(max(int(x), 0), SIDE - 1)
@@ -167,15 +167,15 @@ def _look_up(
                 pending[waiting, 0] = row
                 pending[waiting, 1] = area
                 waiting += 1
-            elif _holds(kinds[area], figures[area], lon[row], lat[row]):
+            elif _contains(kinds[area], figures[area], lon[row], lat[row]):
                 for word in range(words):
                     found[row, word] |= masks[area, word]
     return len(lon), waiting
 
 
 @compiled
-def _holds(kind: int, figures: Floats, lon: float, lat: float) -> bool:
-    """Whether a box or circle holds a position."""
+def _contains(kind: int, figures: Floats, lon: float, lat: float) -> bool:
+    """Return whether a box or circle contains a position."""
     if kind == _BOX:
         return bool(figures[0] <= lon <= figures[2] and figures[1] <= lat <= figures[3])
     phi = np.radians(lat)

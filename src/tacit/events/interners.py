@@ -1,7 +1,7 @@
-"""Names to numbers: tables that live as long as a run and only grow.
+"""Interners: tables that map names to numbers, last for the whole run, and only grow.
 
-Both interners number names from 0 in order of first appearance. They look up whole
-columns in compiled loops and never rebuild their tables for a batch.
+Both interners number names from 0 in order of first appearance. They look up whole columns in
+compiled loops and never rebuild their tables for a batch.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.events.columns import frozen
+from tacit.events.columns import freeze
 from tacit.kernels import compiled
 
 Ints: TypeAlias = NDArray[np.int64]
@@ -27,9 +27,9 @@ _LEAST = 1024
 
 
 class IntegerInterner:
-    """Integers to numbers: a direct table where they lie close together, else a hash table.
+    """Maps integers to numbers: with a direct table if they are dense, else with a hash table.
 
-    Integers that count up from the first need no table: their difference to it is the number.
+    Consecutive integers need no table: the number is the difference to the first.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class IntegerInterner:
         self._direct = np.empty(0, np.int32)
         self._covered = 0
         self._counted = True
-        """Whether all that are covered count up from the first."""
+        """Whether all covered integers are consecutive."""
 
     def __len__(self) -> int:
         return self._count
@@ -51,22 +51,22 @@ class IntegerInterner:
         return self._names[: self._count]
 
     def find(self, values: Ints | NDArray[np.int32]) -> Numbers:
-        """The numbers of integers, UNKNOWN where there is none."""
+        """Return the numbers of integers, or UNKNOWN."""
         found = np.empty(len(values), np.int32)
         if self._covered < self._count:
             self._cover()
         if self._counted and self._count:
-            _find_counted(frozen(values), self._low, self._count, found)
+            _find_counted(freeze(values), self._low, self._count, found)
         elif len(self._direct):
-            _find_direct(frozen(values), self._low, self._direct, found)
+            _find_direct(freeze(values), self._low, self._direct, found)
         else:
             wide = values.astype(np.int64, copy=False)
-            _find_integers(frozen(wide), self._names, self._table, found)
+            _find_integers(freeze(wide), self._names, self._table, found)
         return found
 
     def learn(self, values: Ints) -> Numbers:
-        """The numbers of integers; new ones get the next numbers."""
-        values, found = frozen(values), np.empty(len(values), np.int32)
+        """Return the numbers of integers; new ones get the next numbers."""
+        values, found = freeze(values), np.empty(len(values), np.int32)
         done = 0
         while True:
             done, self._count = _learn_integers(
@@ -74,12 +74,12 @@ class IntegerInterner:
             )
             if done == len(values):
                 return found
-            self._names = _longer(self._names, 2 * len(self._names))
+            self._names = _extend(self._names, 2 * len(self._names))
             self._table = np.full(2 * len(self._table), UNKNOWN, np.int32)
             _place_integers(self.names, self._table)
 
     def _cover(self) -> None:
-        """Bring the direct table up to date; it is empty where it would be too wide."""
+        """Update the direct table; it is empty if it would be too wide."""
         fresh = self._names[self._covered : self._count]
         expected = int(self._names[0]) + np.arange(self._covered, self._count)
         self._counted = self._counted and bool((fresh == expected).all())
@@ -92,7 +92,7 @@ class IntegerInterner:
                 self._counted = False
                 return
             self._low = low
-            # Room to grow upwards: integers that are learned are often counted.
+            # Leave room to grow upwards: new integers are often consecutive.
             self._direct = np.full(width + width // 2, UNKNOWN, np.int32)
             fresh, self._covered = self.names, 0
         self._direct[fresh - self._low] = np.arange(self._covered, self._count, dtype=np.int32)
@@ -100,19 +100,19 @@ class IntegerInterner:
 
 
 class DecimalIndex:
-    """The names that are whole numbers, by their value: columns of integers need no digits.
+    """Maps integers to the slots of names that are whole numbers, without formatting digits.
 
-    A name counts if it is how a number of 64 bits is written: `7` and `-7`, not `007` or `+7`.
+    A name counts if it is the canonical form of a 64-bit integer: `7` and `-7`, not `007` or `+7`.
     """
 
     def __init__(self) -> None:
         self._values = IntegerInterner()
         self._slots = np.empty(0, np.int32)
         self._covered = 0
-        """How many names were looked at."""
+        """The number of names processed."""
 
     def add(self, text: Bytes, ends: Ints) -> None:
-        """Take in the names that have come since the last time; these are all of them."""
+        """Add the names that are new since the last call, given all names."""
         if self._covered == len(ends) - 1:
             return
         fresh = ends[self._covered :]
@@ -123,7 +123,7 @@ class DecimalIndex:
         self._covered = len(ends) - 1
 
     def find(self, values: Ints | NDArray[np.int32]) -> Numbers:
-        """The slots of integers, UNKNOWN where no name is that number."""
+        """Return the slots of integers, UNKNOWN if no name is that number."""
         found = self._values.find(values)
         if len(self._slots) < self._covered:  # else a number's place is its slot
             _translate(found, self._slots)
@@ -131,7 +131,7 @@ class DecimalIndex:
 
 
 class TextInterner:
-    """Texts, as bytes, to numbers: a hash table over the bytes."""
+    """Maps texts, as bytes, to numbers, with a hash table."""
 
     def __init__(self) -> None:
         self._bytes = np.empty(16 * _LEAST, np.uint8)
@@ -145,18 +145,18 @@ class TextInterner:
 
     @property
     def names(self) -> tuple[Bytes, Ints]:
-        """All names' bytes, one after the other, and the offsets where each begins and ends."""
+        """The concatenated bytes of all names, and the offsets of each."""
         ends = self._ends[: self._count + 1]
         return self._bytes[: ends[-1]], ends
 
     def find(self, text: Bytes, offsets: NDArray[np.integer]) -> Numbers:
-        """The numbers of the texts `text[offsets[i]:offsets[i + 1]]`, UNKNOWN for new ones."""
+        """Return the numbers of the texts `text[offsets[i]:offsets[i + 1]]`, or UNKNOWN."""
         found = np.empty(len(offsets) - 1, np.int32)
         _find_texts(text, offsets, self._bytes, self._ends, self._table, found)
         return found
 
     def learn(self, text: Bytes, offsets: NDArray[np.integer]) -> Numbers:
-        """The numbers of texts; new ones get the next numbers."""
+        """Return the numbers of texts; new ones get the next numbers."""
         found = np.empty(len(offsets) - 1, np.int32)
         done = 0
         while True:
@@ -169,18 +169,18 @@ class TextInterner:
             self._grow(int(offsets[done + 1] - offsets[done]))
 
     def _grow(self, more: int) -> None:
-        """Make room for another name of so many bytes."""
+        """Make room for another name of `more` bytes."""
         needed = int(self._ends[self._count]) + more
         if needed > len(self._bytes):
-            self._bytes = _longer(self._bytes, max(needed, 2 * len(self._bytes)))
+            self._bytes = _extend(self._bytes, max(needed, 2 * len(self._bytes)))
         if self._count == len(self._hashes):
-            self._hashes = _longer(self._hashes, 2 * self._count)
-            self._ends = _longer(self._ends, 2 * self._count + 1)
+            self._hashes = _extend(self._hashes, 2 * self._count)
+            self._ends = _extend(self._ends, 2 * self._count + 1)
             self._table = np.zeros(2 * len(self._table), np.uint64)
             _place_texts(self._hashes[: self._count], self._table)
 
 
-def _longer(array: NDArray[Any], length: int) -> NDArray[Any]:
+def _extend(array: NDArray[Any], length: int) -> NDArray[Any]:
     grown = np.empty(length, array.dtype)
     grown[: len(array)] = array
     return grown
@@ -210,7 +210,7 @@ def _translate(found: Numbers, slots: Numbers) -> None:
 
 @compiled
 def _read_decimals(text: Bytes, ends: Ints) -> tuple[Ints, NDArray[np.bool_]]:
-    """The numbers that names are, and which names are how a number of 64 bits is written."""
+    """Return the integer values of names, and which names are canonical 64-bit integers."""
     values = np.zeros(len(ends) - 1, np.int64)
     written = np.zeros(len(ends) - 1, np.bool_)
     for name in range(len(values)):
@@ -232,7 +232,7 @@ def _read_decimals(text: Bytes, ends: Ints) -> tuple[Ints, NDArray[np.bool_]]:
 
 @compiled
 def _start(value: np.uint64, table: Numbers) -> np.uint64:
-    """Where a value's search in a table begins."""
+    """Return where the search for a value begins."""
     mixed = (value ^ (value >> np.uint64(32))) * _SPREAD
     return (mixed ^ (mixed >> np.uint64(29))) & np.uint64(len(table) - 1)
 
@@ -251,7 +251,7 @@ def _find_integers(values: Ints, names: Ints, table: Numbers, found: Numbers) ->
 def _learn_integers(
     values: Ints, done: int, names: Ints, table: Numbers, count: int, found: Numbers
 ) -> tuple[int, int]:
-    """Number values from row `done` on until there is no more room; how far, and how many."""
+    """Number values from row `done` on while there is room; return the row and the count."""
     last = np.uint64(len(table) - 1)
     for row in range(done, len(values)):
         place = _start(np.uint64(values[row]), table)
@@ -279,7 +279,7 @@ def _place_integers(names: Ints, table: Numbers) -> None:
 
 @compiled
 def _word(text: Bytes, start: np.uint64) -> np.uint64:
-    """Eight bytes as one number; written out, it compiles to a single load."""
+    """Return eight bytes as one number; in this form it compiles to a single load."""
     return (
         np.uint64(text[start])
         | np.uint64(text[start + np.uint64(1)]) << np.uint64(8)
@@ -294,7 +294,7 @@ def _word(text: Bytes, start: np.uint64) -> np.uint64:
 
 @compiled
 def _hash(text: Bytes, start: np.uint64, stop: np.uint64) -> np.uint64:
-    """A text's hash. Places are unsigned here: a signed one would be checked for being < 0."""
+    """Return a text's hash. Indices are unsigned: signed ones would be checked for being < 0."""
     mixed = (stop - start) * _SPREAD
     while stop - start >= np.uint64(8):
         mixed = (mixed ^ _word(text, start)) * _SPREAD
@@ -311,7 +311,7 @@ def _hash(text: Bytes, start: np.uint64, stop: np.uint64) -> np.uint64:
 
 @compiled
 def _same(text: Bytes, start: np.uint64, names: Bytes, known: np.uint64, length: np.uint64) -> bool:
-    """Whether so many bytes are the same in both."""
+    """Return whether `length` bytes are equal in both."""
     while length >= np.uint64(8):
         if _word(text, start) != _word(names, known):
             return False
@@ -327,7 +327,7 @@ def _same(text: Bytes, start: np.uint64, names: Bytes, known: np.uint64, length:
 
 @compiled
 def _entry(code: np.uint64, number: int) -> np.uint64:
-    """An entry of the table: half of a hash, to compare first, and a number plus 1."""
+    """Return a table entry: half of a hash, to compare first, and the number plus 1."""
     return (code & _UPPER) | np.uint64(number + 1)
 
 
@@ -341,7 +341,7 @@ def _search(
     ends: Ints,
     table: Entries,
 ) -> np.uint64:
-    """The place of a text in the table, or the empty place where it belongs."""
+    """Return the place of a text in the table, or the empty place where it belongs."""
     last = np.uint64(len(table) - 1)
     place = code & last
     while table[place] != np.uint64(0):
@@ -364,7 +364,7 @@ def _find_texts(
     table: Entries,
     found: Numbers,
 ) -> None:
-    """Hash many texts before they are looked for, so that the processor can wait for several."""
+    """Find many texts; hash them first in blocks, so that memory accesses overlap."""
     codes = np.empty(256, np.uint64)
     for first in range(0, len(found), 256):
         beyond = min(first + 256, len(found))
@@ -373,7 +373,7 @@ def _find_texts(
         for row in range(first, beyond):
             start, stop = np.uint64(offsets[row]), np.uint64(offsets[row + 1])
             place = _search(text, start, stop, codes[row - first], names, ends, table)
-            # An empty place is 0, which makes UNKNOWN.
+            # An empty place is 0, which gives UNKNOWN.
             found[row] = np.int64(table[place] & ~_UPPER) - 1
 
 
@@ -389,7 +389,7 @@ def _learn_texts(
     count: int,
     found: Numbers,
 ) -> tuple[int, int]:
-    """Number texts from row `done` on until there is no more room; how far, and how many."""
+    """Number texts from row `done` on while there is room; return the row and the count."""
     for row in range(done, len(found)):
         start, stop = np.uint64(offsets[row]), np.uint64(offsets[row + 1])
         code = _hash(text, start, stop)
@@ -398,7 +398,7 @@ def _learn_texts(
             after = ends[count] + np.int64(stop - start)
             if count == len(hashes) or after > len(names):
                 return row, count
-            # A loop, since Numba compiles much more for slices that are assigned.
+            # A loop, since Numba compiles much more code for slice assignments.
             known = np.uint64(ends[count])
             for offset in range(stop - start):
                 names[known + offset] = text[start + offset]

@@ -1,11 +1,11 @@
-"""Conditions on a single tuple, in SQL: parsed, checked, and turned into Polars expressions.
+"""SQL conditions on a single tuple: parse, check, and translate them into Polars expressions.
 
-The text is read by `sql`, whose grammar has expressions only, and uses the functions of
-`functions` only. So what is true of a tuple depends on that tuple's values and on the types
-of its columns, never on other tuples, the clock or a file:
+The text is parsed by `sql`, whose grammar has only expressions, and may use only the functions of
+`functions`. So a condition depends only on the tuple's values and the types of its columns, never
+on other tuples, the clock or a file:
 
 - A number that is not finite counts as null, as an attribute or as a result (`1 / 0`).
-- A cast or a parse that does not succeed is null, never an error in the middle of a run.
+- A cast or parse that fails gives null, never an error in the middle of a run.
 - Truth has three values, as in SQL; null is no match.
 """
 
@@ -32,9 +32,9 @@ class BoundPredicate:
 
     columns: tuple[str, ...]
     expression: pl.Expr
-    """What Polars evaluates; null where the condition is unknown."""
+    """The Polars expression; null where the condition is unknown."""
     steps: tuple[Fraction, ...] | None
-    """The numbers between which it is constant, or None where that is not known."""
+    """The numbers between which it is constant; None if they are not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +45,14 @@ class Predicate:
     columns: tuple[str, ...]
 
     def bind(self, schema: pl.Schema) -> BoundPredicate:
-        """The condition over columns of these types; ValueError where they do not fit."""
+        """Bind the condition to columns of these types; raise ValueError if they do not fit."""
         value = build_value(self.tree, lambda name: _column(name, schema))
         if value.kind != "truth value" and not (value.kind is None and self.columns):
             found = "null" if value.kind is None else f"a {value.kind}"
             raise ValueError(f"it must be true or false; its value is {found}")
         expression = value.expression.cast(pl.Boolean)
         if self.columns:
-            # Polars may give a single value where it is the same for all rows.
+            # Polars may return a single value if it is the same for all rows.
             expression = expression & pl.repeat(value=True, n=pl.len())
         steps = self.steps()
         if steps is None or not _is_plain_number(schema[self.columns[0]]):
@@ -60,7 +60,7 @@ class Predicate:
         return BoundPredicate(self.columns, expression, steps)
 
     def factors(self) -> tuple[Predicate, ...]:
-        """Predicates that all hold where this one does: the parts of an AND at the top.
+        """Return the parts of an AND at the top: all of them hold where this predicate holds.
 
         This is exact in three-valued logic too, since only truth counts at the top.
         """
@@ -70,10 +70,9 @@ class Predicate:
         return (self,)
 
     def steps(self) -> tuple[Fraction, ...] | None:
-        """The numbers between which it is constant, or None where that is not known.
+        """Return the numbers between which it is constant, or None if they are not known.
 
-        Known for comparisons of one column with numbers and what AND, OR and NOT make
-        of them.
+        They are known for comparisons of one column with numbers, combined with AND, OR and NOT.
         """
         if len(self.columns) != 1:
             return None
@@ -85,7 +84,7 @@ class Predicate:
 
 @lru_cache(maxsize=4096)
 def parse_predicate(where: str) -> Predicate:
-    """Read an SQL condition on one tuple; ValueError where it is not that."""
+    """Parse an SQL condition on one tuple; raise ValueError if it is invalid."""
     tree = parse_sql(where)
     check_functions(tree)
     return _predicate(tree)
@@ -115,7 +114,7 @@ def _column(name: str, schema: pl.Schema) -> Value:
 
 
 def _try_out(expression: pl.Expr, columns: tuple[str, ...], schema: pl.Schema) -> None:
-    """Evaluate it over a tuple without values: not all of Polars' checks come before."""
+    """Evaluate it on a tuple of nulls: Polars checks some types only during evaluation."""
     frame = pl.DataFrame({name: pl.Series([None], dtype=schema[name]) for name in columns})
     try:
         frame.select(expression.alias("truth"))
@@ -124,7 +123,7 @@ def _try_out(expression: pl.Expr, columns: tuple[str, ...], schema: pl.Schema) -
 
 
 def _is_plain_number(dtype: pl.DataType) -> bool:
-    """Whether Polars can compare a column of this type with any number."""
+    """Return whether Polars can compare a column of this type with any number."""
     return dtype.is_integer() or dtype.is_float()
 
 
@@ -151,7 +150,7 @@ def _steps(tree: Tree) -> Iterator[Fraction]:
 
 
 def _number(tree: Tree) -> Fraction:
-    """A literal number that a double holds exactly enough."""
+    """Return a literal number below 2**53; raise _NoStepsError for anything else."""
     value = tree.value if isinstance(tree, Literal) else None
     if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) >= 2**53:
         raise _NoStepsError

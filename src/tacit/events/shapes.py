@@ -1,6 +1,6 @@
-"""The geometry behind areas: which positions are inside, and where a cell of a grid lies.
+"""The geometry of areas: test positions, and relate the cells of a grid to a shape.
 
-Every shape has two vectorised methods: `contains` for positions, exactly, and `relate` for
+Every shape has two vectorised methods: `contains` tests positions exactly, and `relate` classifies
 rectangles, where PARTLY is always a safe answer.
 """
 
@@ -137,7 +137,7 @@ Shape: TypeAlias = Box | Circle | Polygon
 
 
 def haversine(lon: float, lat: float, lons: Floats, lats: Floats) -> Floats:
-    """Great-circle distances in metres from one position to many."""
+    """Return great-circle distances in metres from one position to many."""
     phi, phis = math.radians(lat), np.radians(lats)
     with np.errstate(invalid="ignore"):  # the sine of infinity: not a number, so outside
         half = np.sin((phis - phi) / 2) ** 2
@@ -145,19 +145,19 @@ def haversine(lon: float, lat: float, lons: Floats, lats: Floats) -> Floats:
     return np.asarray(2 * EARTH * np.arcsin(np.sqrt(np.minimum(half, 1.0))))
 
 
-def polygon(geojson: Any) -> Polygon:
-    """Read a GeoJSON object that holds polygons; ValueError if it does not."""
+def parse_polygon(geojson: Any) -> Polygon:
+    """Parse a GeoJSON object with polygons; raise ValueError if it has none or is invalid."""
     try:
-        parts = [_ring_geometry(part) for part in _geometries(geojson)]
+        parts = [_build_polygon(part) for part in _geometries(geojson)]
     except RecursionError:
         raise ValueError("the GeoJSON is nested too deeply") from None
     if not parts:
-        raise ValueError("the GeoJSON holds no polygon")
+        raise ValueError("the GeoJSON has no polygon")
     return Polygon(parts[0] if len(parts) == 1 else shapely.union_all(parts))
 
 
 def _geometries(geojson: Any) -> list[dict[str, Any]]:
-    """All polygons and multipolygons in a GeoJSON object."""
+    """Return all polygons and multipolygons in a GeoJSON object."""
     kind = geojson.get("type") if isinstance(geojson, dict) else None
     match kind:
         case "Polygon" | "MultiPolygon":
@@ -175,8 +175,8 @@ def _geometries(geojson: Any) -> list[dict[str, Any]]:
     )
 
 
-def _ring_geometry(geojson: dict[str, Any]) -> BaseGeometry:
-    """One polygon or multipolygon, checked."""
+def _build_polygon(geojson: dict[str, Any]) -> BaseGeometry:
+    """Build and check one polygon or multipolygon."""
     coordinates: Any = geojson.get("coordinates")
     polygons: Any = [coordinates] if geojson["type"] == "Polygon" else coordinates
     try:
@@ -186,13 +186,13 @@ def _ring_geometry(geojson: dict[str, Any]) -> BaseGeometry:
     except (TypeError, ValueError) as error:
         raise ValueError("GeoJSON coordinates must be lists of [lon, lat] positions") from error
     if not rings or not all(rings):
-        raise ValueError("the GeoJSON holds a polygon without an outline")
+        raise ValueError("the GeoJSON has a polygon without an outline")
     for ring in (ring for part in rings for ring in part):
         for lon, lat in ring:
             check_position(lon, lat)
         if len(ring) < 4 or ring[0] != ring[-1]:
             raise ValueError(
-                "a polygon's outline needs at least 4 positions, the last as the first"
+                "a polygon's outline needs at least 4 positions, the last equal to the first"
             )
     shape = shapely.MultiPolygon([shapely.Polygon(part[0], part[1:]) for part in rings])
     if not shape.is_valid:

@@ -1,9 +1,8 @@
-"""Sieves: filters that clear, in the masks of tuples, the bits of event types they are not of.
+"""Sieves: filters that clear the bits of event types that do not apply to a tuple.
 
-Each sieve reads few columns for many event types at once. A row of bits has 1 for the event
-types that a sieve does not test, so masks are the AND of all rows; filtering the same tuples
-twice changes nothing. The masks before the first sieve are `every`: 1 for the event types that
-are possible at all.
+Each sieve reads few columns for many event types at once. A row of bits has 1 for the event types
+that a sieve does not test, so masks are the AND of all rows, and filtering the same tuples twice
+changes nothing. Before the first sieve, masks are `every`: 1 for all event types that are possible.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from polars.exceptions import PanicException
 
-from tacit.events.columns import decoded, frozen, numbers, text_bytes, validity
+from tacit.events.columns import decode_dictionary, freeze, read_numbers, read_text, read_validity
 from tacit.events.grid import Grid
 from tacit.events.interners import TextInterner
 from tacit.events.predicates import BoundPredicate
@@ -27,30 +26,30 @@ from tacit.events.shapes import Shape
 from tacit.kernels import compiled
 
 Masks: TypeAlias = NDArray[np.uint64]
-Asked: TypeAlias = Sequence[tuple[int, BoundPredicate]]
+Conditions: TypeAlias = Sequence[tuple[int, BoundPredicate]]
 """Numbers of event types, and a condition of each; a number may occur several times."""
 
 WIDEST = 4096
-"""How many integers a table of all values between the least and the greatest may have."""
+"""The largest range of integers for which a table of all values is built."""
 _FEW = 96
-"""Up to so many steps are counted one by one, which the compiler does in parallel lanes."""
+"""Up to this many steps are counted one by one, in a loop that the compiler vectorises."""
 
 
 class Sieve(Protocol):
     """A filter of tuples."""
 
     def filter(self, batch: pa.RecordBatch, masks: Masks) -> None:
-        """Clear the bits of event types that the tuples are not of."""
+        """Clear the bits of event types that do not apply to the tuples."""
 
 
 class LookUpSieve(ABC):
-    """A column for whose values rows are looked up; it may be the first to write masks.
+    """Looks up a row of bits for each value of a column; it can also write the first masks.
 
-    That saves a pass over all masks, which costs as much as the look-up. `place` is that of
-    the column in the batches: to look for its name takes longer than a small batch.
+    Writing saves a pass over all masks, which costs as much as the look-up. `place` is the index
+    of the column in batches: finding it by name takes longer than a small batch.
     """
 
-    def __init__(self, column: str, place: int, asked: Asked, every: Masks) -> None:
+    def __init__(self, column: str, place: int, asked: Conditions, every: Masks) -> None:
         self.column = column
         self._place = place
         self._asked = asked
@@ -58,11 +57,11 @@ class LookUpSieve(ABC):
         self._table = np.empty((0, len(every)), np.uint64)
 
     def filter(self, batch: pa.RecordBatch, masks: Masks) -> None:
-        """Clear bits by a look-up of each tuple's value."""
+        """Clear bits by looking up each tuple's value."""
         self._look_up(batch, masks, False)
 
     def write(self, batch: pa.RecordBatch, masks: Masks) -> None:
-        """Write masks as they are after this sieve, whatever they were before."""
+        """Write the masks after this sieve, whatever they were before."""
         self._look_up(batch, masks, True)
 
     @abstractmethod
@@ -75,7 +74,7 @@ class LookUpSieve(ABC):
 class TruthSieve(LookUpSieve):
     """A column of truth values."""
 
-    def __init__(self, column: str, place: int, asked: Asked, every: Masks) -> None:
+    def __init__(self, column: str, place: int, asked: Conditions, every: Masks) -> None:
         super().__init__(column, place, asked, every)
         self._tabulate(pl.Series(column, [False, True]))
 
@@ -83,8 +82,8 @@ class TruthSieve(LookUpSieve):
         array = batch.column(self._place)
         packed = np.frombuffer(array.buffers()[1], np.uint8)
         codes = np.unpackbits(packed[array.offset // 8 :], bitorder="little")
-        codes = frozen(codes[array.offset % 8 :][: len(array)])
-        _look_up(codes, *validity(array), np.uint64(0), self._table, masks, blank)
+        codes = freeze(codes[array.offset % 8 :][: len(array)])
+        _look_up(codes, *read_validity(array), np.uint64(0), self._table, masks, blank)
 
 
 class DictionarySieve(LookUpSieve):
@@ -98,14 +97,16 @@ class DictionarySieve(LookUpSieve):
             self._values = array.dictionary
             self._tabulate(_series(self.column, self._values))
         codes = array.indices
-        _look_up(numbers(codes), *validity(codes), np.uint64(0), self._table, masks, blank)
+        _look_up(
+            read_numbers(codes), *read_validity(codes), np.uint64(0), self._table, masks, blank
+        )
 
 
 class TextSieve(LookUpSieve):
-    """A column of texts: a table of the different ones, as long as they are few."""
+    """A column of texts: a table of the distinct ones, while they are few."""
 
     def __init__(
-        self, column: str, place: int, asked: Asked, every: Masks, otherwise: Sieve
+        self, column: str, place: int, asked: Conditions, every: Masks, otherwise: Sieve
     ) -> None:
         super().__init__(column, place, asked, every)
         self._otherwise = otherwise
@@ -118,24 +119,24 @@ class TextSieve(LookUpSieve):
             self._otherwise.filter(batch, masks)
             return
         array = batch.column(self._place)
-        codes = frozen(self._values.learn(*text_bytes(array)))
+        codes = freeze(self._values.learn(*read_text(array)))
         if len(self._values) >= len(self._table):
             text, ends = self._values.names
             buffers = [None, pa.py_buffer(ends), pa.py_buffer(text)]
             values = pa.Array.from_buffers(pa.large_string(), len(self._values), buffers)
             self._tabulate(_series(self.column, values))
-        _look_up(codes, *validity(array), np.uint64(0), self._table, masks, blank)
+        _look_up(codes, *read_validity(array), np.uint64(0), self._table, masks, blank)
 
 
 class IntegerSieve(LookUpSieve):
-    """A column of integers: a table of all values where they lie close together."""
+    """A column of integers: a table of all values, if their range is small."""
 
     def __init__(
         self,
         column: str,
         place: int,
         dtype: pl.DataType,
-        asked: Asked,
+        asked: Conditions,
         every: Masks,
         otherwise: Sequence[Sieve],
     ) -> None:
@@ -149,7 +150,7 @@ class IntegerSieve(LookUpSieve):
 
     def _look_up(self, batch: pa.RecordBatch, masks: Masks, blank: bool) -> None:
         array = batch.column(self._place)
-        values, (bits, offset) = numbers(array), validity(array)
+        values, (bits, offset) = read_numbers(array), read_validity(array)
         while not self._wide:
             if _look_up(values, bits, offset, self._base, self._table, masks, blank):
                 return
@@ -160,7 +161,7 @@ class IntegerSieve(LookUpSieve):
             sieve.filter(batch, masks)
 
     def _widen(self, low: int, high: int) -> None:
-        """Extend the table to these values, or give it up."""
+        """Extend the table to these values, or stop using it."""
         if self._high >= self._low:
             low, high = min(self._low, int(low)), max(self._high, int(high))
         self._wide = int(high) - int(low) >= WIDEST
@@ -172,14 +173,14 @@ class IntegerSieve(LookUpSieve):
 
 
 class StepSieve:
-    """A column of numbers that are only compared: between two steps nothing changes."""
+    """A column of numbers that are only compared: the bits change only at steps."""
 
-    def __init__(self, column: str, dtype: pl.DataType, asked: Asked, every: Masks) -> None:
+    def __init__(self, column: str, dtype: pl.DataType, asked: Conditions, every: Masks) -> None:
         self.column = column
         steps = {step for _, predicate in asked for step in predicate.steps or ()}
         edges, samples = _edges(steps, dtype)
         table = _rows(pl.Series(column, samples, dtype), asked, every)
-        # An edge where no bit changes is none.
+        # Drop edges at which no bit changes.
         kept = 1 + np.flatnonzero((table[1:-1] != table[:-2]).any(axis=1))
         self._edges = edges[kept - 1]
         self._table = table[[0, *kept, -1]]
@@ -188,13 +189,13 @@ class StepSieve:
     def filter(self, batch: pa.RecordBatch, masks: Masks) -> None:
         """Clear bits by counting the edges up to each tuple's value."""
         array = batch.column(self.column)
-        self._step(numbers(array), *validity(array), self._edges, self._table, masks)
+        self._step(read_numbers(array), *read_validity(array), self._edges, self._table, masks)
 
 
 class ExpressionSieve:
-    """Everything else: Polars evaluates the expressions over the tuples."""
+    """All other conditions: Polars evaluates the expressions over the tuples."""
 
-    def __init__(self, asked: Asked, schema: pl.Schema) -> None:
+    def __init__(self, asked: Conditions, schema: pl.Schema) -> None:
         self._numbers = [number for number, _ in asked]
         self._expressions = [predicate.expression for _, predicate in asked]
         used = dict.fromkeys(column for _, predicate in asked for column in predicate.columns)
@@ -206,12 +207,12 @@ class ExpressionSieve:
         truths = _truths(pl.DataFrame(columns).cast(self._types), self._expressions)
         for number, truth in zip(self._numbers, truths, strict=True):
             bits = truth.rechunk().to_arrow()
-            packed = frozen(np.frombuffer(bits.buffers()[1], np.uint8))
+            packed = freeze(np.frombuffer(bits.buffers()[1], np.uint8))
             _clear(packed, bits.offset, number, masks)
 
 
 class AreaSieve:
-    """Positions and areas: the grid."""
+    """Positions and areas, tested with the grid."""
 
     def __init__(
         self,
@@ -231,7 +232,7 @@ class AreaSieve:
         self._grid = Grid([areas[name] for name in used], masks)
 
     def filter(self, batch: pa.RecordBatch, masks: Masks) -> None:
-        """Clear the bits of areas that the positions are outside of."""
+        """Clear the bits of areas that do not contain the positions."""
         lon, lat = (
             _series(column, batch.column(column)).cast(pl.Float64, strict=False).to_numpy()
             for column in self.position
@@ -239,8 +240,8 @@ class AreaSieve:
         masks &= self._grid.inside(lon, lat) | self._others
 
 
-def _rows(values: pl.Series, asked: Asked, every: Masks) -> Masks:
-    """The row of bits for each value of a column, and at the end that for null."""
+def _rows(values: pl.Series, asked: Conditions, every: Masks) -> Masks:
+    """Return the row of bits for each value of a column, followed by the row for null."""
     frame = values.extend_constant(None, 1).to_frame()
     rows = np.repeat(every[np.newaxis], len(frame), axis=0)
     truths = _truths(frame, [predicate.expression for _, predicate in asked])
@@ -250,7 +251,7 @@ def _rows(values: pl.Series, asked: Asked, every: Masks) -> Masks:
 
 
 def _truths(frame: pl.DataFrame, expressions: Sequence[pl.Expr]) -> list[pl.Series]:
-    """Where each expression is true; numbers that are not finite count as null."""
+    """Return where each expression is true; numbers that are not finite count as null."""
     frame = frame.with_columns(
         pl.when(pl.col(column.name).is_finite()).then(pl.col(column.name)).alias(column.name)
         for column in frame
@@ -262,14 +263,14 @@ def _truths(frame: pl.DataFrame, expressions: Sequence[pl.Expr]) -> list[pl.Seri
             for place, expression in enumerate(expressions)
         )
     except (pl.exceptions.PolarsError, PanicException):
-        return [_salvaged(frame, expression) for expression in expressions]
+        return [_evaluate_halves(frame, expression) for expression in expressions]
     return found.get_columns()
 
 
-def _salvaged(frame: pl.DataFrame, expression: pl.Expr) -> pl.Series:
-    """Where an expression is true, though some value makes it fail: there it is not.
+def _evaluate_halves(frame: pl.DataFrame, expression: pl.Expr) -> pl.Series:
+    """Return where an expression is true; a tuple for which it fails counts as not true.
 
-    The tuples are halved until those that fail are alone.
+    The tuples are halved until the failing ones are isolated.
     """
     try:
         return frame.select(expression.fill_null(False).alias("truth")).to_series()
@@ -277,7 +278,9 @@ def _salvaged(frame: pl.DataFrame, expression: pl.Expr) -> pl.Series:
         if len(frame) <= 1:
             return pl.Series("truth", [False] * len(frame), pl.Boolean)
     half = len(frame) // 2
-    return _salvaged(frame[:half], expression).append(_salvaged(frame[half:], expression))
+    return _evaluate_halves(frame[:half], expression).append(
+        _evaluate_halves(frame[half:], expression)
+    )
 
 
 def _bit(number: int) -> np.uint64:
@@ -285,14 +288,14 @@ def _bit(number: int) -> np.uint64:
 
 
 def _series(name: str, array: pa.Array) -> pl.Series:
-    """An Arrow array as Polars sees it, a dictionary written out."""
-    return pl.Series(name, decoded(array))
+    """Convert an Arrow array to Polars, with dictionaries decoded."""
+    return pl.Series(name, decode_dictionary(array))
 
 
 def _edges(steps: set[Fraction], dtype: pl.DataType) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Values of a type at which comparisons with `steps` may change, and a sample before each.
+    """Return the values at which comparisons with `steps` may change, and a sample per interval.
 
-    Sample 0 lies below all edges; sample i + 1 is edge i itself, the first of its stretch.
+    Sample 0 is below all edges; sample i + 1 is edge i, the first value of its interval.
     """
     kind = np.dtype(str(dtype).lower())
     if dtype.is_float():
@@ -317,9 +320,9 @@ def _look_up(
     masks: Masks,
     blank: bool,
 ) -> bool:
-    """AND each code's row of the table, whose last row is for null; false if one is not in it.
+    """AND each code's row of the table, whose last row is for null; return False if one is missing.
 
-    Where masks are `blank`, the row is written.
+    If masks are `blank`, write the row.
     """
     null = np.uint64(len(table) - 1)
     if len(codes) == 0:
@@ -346,7 +349,7 @@ def _look_up(
 
 @compiled
 def _take(codes: NDArray[Any], low: np.uint64, column: Masks, found: Masks, blank: bool) -> None:
-    """One word of the rows of codes that are all in the table."""
+    """Apply one word of the rows, for codes that are all in the table."""
     if blank:
         for row in range(len(codes)):
             found[row] = column[np.uint64(codes[row]) - low]
@@ -364,9 +367,9 @@ def _step_few(
     table: Masks,
     masks: Masks,
 ) -> None:
-    """AND the row of each number's stretch, found by passing the edges one by one.
+    """AND the row of each number's interval, found by comparing with the edges one by one.
 
-    The loops over few numbers and one edge are what the compiler turns into vectors.
+    The compiler vectorises the loops over few numbers and one edge.
     """
     rows = np.empty(1024, np.uint64)
     for start in range(0, len(values), 1024):
@@ -384,7 +387,7 @@ def _step_few(
                     if not _is_set(bits, offset + start + place):
                         rows[place] = null
             for place in range(len(part)):
-                # Infinity minus infinity is not a number, and that is not 0 either.
+                # Infinity minus infinity is NaN, which is not 0 either.
                 row = rows[place] if part[place] - part[place] == 0 else null
                 masks[start + place, word] &= row
 
@@ -398,7 +401,7 @@ def _step_many(
     table: Masks,
     masks: Masks,
 ) -> None:
-    """The same for many edges, by halving."""
+    """Do the same for many edges, by binary search."""
     for row in range(len(values)):
         place = len(table) - 1
         known = len(bits) == 0 or _is_set(bits, offset + row)
@@ -419,7 +422,7 @@ def _clear(bits: NDArray[np.uint8], offset: int, number: int, masks: Masks) -> N
 
 @compiled
 def _extremes(values: NDArray[Any], bits: NDArray[np.uint8], offset: int) -> tuple[Any, Any]:
-    """The least and the greatest of numbers that are not null; there is at least one."""
+    """Return the least and the greatest number that is not null; there is at least one."""
     low = high = values[0]
     known = False
     if len(bits) == 0:

@@ -1,8 +1,8 @@
-"""The syntax of conditions on one tuple: an SQL expression becomes a small tree.
+"""Parse conditions on one tuple: an SQL expression becomes a small tree.
 
-Only expressions are read: columns, constants, operators and calls of functions. There is
-no SELECT, no FROM and no table function in this grammar, so to read a condition opens no
-file and no connection. Which functions there are is said in `functions`.
+The grammar has only expressions: columns, constants, operators and function calls. It has no
+SELECT, no FROM and no table functions, so a condition cannot open a file or a connection. The
+allowed functions are in `functions`.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from datetime import UTC, date, datetime, time, timedelta
 from typing import NamedTuple, TypeAlias
 
 LONGEST = 65_536
-"""The most characters of a condition."""
+"""The largest number of characters of a condition."""
 MOST_PARTS = 5_000
-"""The most columns, constants, operators and calls in a condition."""
+"""The largest number of columns, constants, operators and calls in a condition."""
 DEEPEST = 50
-"""How many of them may stand inside one another."""
+"""The largest nesting depth of a condition."""
 
 Scalar: TypeAlias = int | float | str | bool | date | datetime | time | timedelta | None
 
@@ -39,7 +39,7 @@ class Literal:
 
 @dataclass(frozen=True, slots=True)
 class FunctionCall:
-    """An operator or a function, by its name in capitals, and what it is applied to."""
+    """An operator or a function, by its name in capitals, and its arguments."""
 
     name: str
     arguments: tuple[Tree, ...]
@@ -80,13 +80,13 @@ _BEYOND_ONE_TUPLE = {
     "DISTINCT", "EXISTS", "FILTER", "FROM", "GROUP", "HAVING", "JOIN", "LIMIT", "ORDER", "OVER",
     "PARTITION", "SELECT", "TABLE", "UNION", "VALUES", "WHERE", "WITH", "WITHIN",
 }  # fmt: skip
-"""Words that only a query has; where one comes unexpectedly, that is said."""
+"""Words of SQL queries; an error message says that they are not supported."""
 _RESERVED = _CLOCK | {
     "AND", "AS", "BETWEEN", "CASE", "DISTINCT", "ELSE", "END", "EXISTS", "FALSE", "FROM", "ILIKE",
     "IN", "IS", "LIKE", "NOT", "NULL", "OR", "OVER", "REGEXP", "RLIKE", "SELECT", "THEN", "TRUE",
     "UNION", "WHEN", "WHERE", "WITH",
 }  # fmt: skip
-"""Words that name a column only in double quotes."""
+"""Words that can name a column only in double quotes."""
 _UNITS = {
     "MICROSECOND": timedelta(microseconds=1),
     "MILLISECOND": timedelta(milliseconds=1),
@@ -100,7 +100,7 @@ _LENGTH = re.compile(r"\s*(-?[0-9]{1,9})\s*([A-Za-z]+?)s?\s*")
 
 
 def parse_sql(text: str) -> Tree:
-    """Read an SQL expression over one tuple's columns; ValueError where it is not that.
+    """Parse an SQL expression over one tuple's columns; raise ValueError if it is invalid.
 
     >>> parse_sql("speed < 8")
     FunctionCall(name='<', arguments=(Column(name='speed'), Literal(value=8)))
@@ -110,8 +110,8 @@ def parse_sql(text: str) -> Tree:
     return _Parser(text).parse()
 
 
-def as_date(text: str) -> date:
-    """Read the text of a constant date."""
+def parse_date(text: str) -> date:
+    """Parse a constant date."""
     try:
         found = date.fromisoformat(text.strip())
     except ValueError:
@@ -121,8 +121,8 @@ def as_date(text: str) -> date:
     return found
 
 
-def as_time(text: str) -> datetime:
-    """Read the text of a constant time; without a zone it is in UTC."""
+def parse_time(text: str) -> datetime:
+    """Parse a constant time; without a time zone it is in UTC."""
     try:
         found = datetime.fromisoformat(text.strip())
     except ValueError:
@@ -136,15 +136,15 @@ def as_time(text: str) -> datetime:
     try:
         return found.astimezone(UTC)
     except OverflowError:
-        raise ValueError(f"the time '{text[:50]}' is outside of the years 1 to 9999") from None
+        raise ValueError(f"the time '{text[:50]}' is outside the years 1 to 9999") from None
 
 
-def as_moment(text: str) -> date:
-    """Read the text of a constant that stands beside a date or time: one of both."""
-    return as_date(text) if len(text.strip()) == len("2024-06-01") else as_time(text)
+def parse_moment(text: str) -> date:
+    """Parse a constant that is compared with a date or time, as one of both."""
+    return parse_date(text) if len(text.strip()) == len("2024-06-01") else parse_time(text)
 
 
-def _as_time_of_day(text: str) -> time:
+def _parse_time_of_day(text: str) -> time:
     try:
         found = time.fromisoformat(text.strip())
     except ValueError:
@@ -154,7 +154,7 @@ def _as_time_of_day(text: str) -> time:
     return found
 
 
-def _as_length(text: str) -> timedelta:
+def _parse_duration(text: str) -> timedelta:
     found = _LENGTH.fullmatch(text)
     if found is None or found[2].upper() not in _UNITS:
         units = ", ".join(unit.lower() for unit in _UNITS)
@@ -172,13 +172,13 @@ def _as_length(text: str) -> timedelta:
 
 
 _TYPED: dict[str, Callable[[str], Scalar]] = {
-    "DATE": as_date,
-    "TIMESTAMP": as_time,
-    "DATETIME": as_time,
-    "TIME": _as_time_of_day,
-    "INTERVAL": _as_length,
+    "DATE": parse_date,
+    "TIMESTAMP": parse_time,
+    "DATETIME": parse_time,
+    "TIME": _parse_time_of_day,
+    "INTERVAL": _parse_duration,
 }
-"""Words that make a constant of the text behind them."""
+"""Words that turn the text after them into a constant."""
 
 
 class _Parser:
@@ -206,7 +206,7 @@ class _Parser:
         return token
 
     def _takes(self, *texts: str) -> bool:
-        """Whether these words and signs come next, which are then passed."""
+        """Consume these words and signs if they come next; return whether they do."""
         ahead = self._tokens[self._at : self._at + len(texts)]
         found = [token.word or token.text for token in ahead if token.kind in ("word", "sign")]
         if found != list(texts):
@@ -233,7 +233,7 @@ class _Parser:
         )
 
     def _call(self, name: str, *arguments: Tree) -> Tree:
-        """A call; bounded as a tree, in which a part that is used twice counts twice."""
+        """Build a call; limit its size as a tree, where a part used twice counts twice."""
         sizes = [self._sizes.get(id(part), (part, 1, 1)) for part in arguments]
         size, depth = 1 + sum(s[1] for s in sizes), 1 + max((s[2] for s in sizes), default=0)
         if size > MOST_PARTS:
@@ -317,7 +317,7 @@ class _Parser:
         return self._unless(wanted, self._call(_MATCH_WORDS[word], left, self._sum()))
 
     def _arguments(self) -> list[Tree]:
-        """What stands in brackets, behind the opening one."""
+        """Parse the arguments after an opening bracket."""
         parts = [self._expression()]
         while self._takes(","):
             parts.append(self._expression())
@@ -362,9 +362,9 @@ class _Parser:
         if token.kind == "number":
             return Literal(_number(self._take()))
         if token.kind == "text":
-            return Literal(_unquoted(self._take().text))
+            return Literal(_unquote(self._take().text))
         if token.kind == "quoted":
-            return self._column(_unquoted(self._take().text))
+            return self._column(_unquote(self._take().text))
         if self._takes("("):
             tree = self._expression()
             self._need(")")
@@ -374,7 +374,7 @@ class _Parser:
         raise self._unexpected("expected a column, a constant or a function")
 
     def _named(self) -> Tree:
-        """What begins with a word."""
+        """Parse an expression that begins with a word."""
         following = self._tokens[self._at + 1]
         word = self._next.word
         if word in ("NULL", "TRUE", "FALSE"):
@@ -384,7 +384,7 @@ class _Parser:
             return self._case()
         if following.kind == "text" and word in _TYPED:
             self._take()
-            return Literal(_TYPED[word](_unquoted(self._take().text)))
+            return Literal(_TYPED[word](_unquote(self._take().text)))
         if word in _RESERVED:
             raise self._unexpected("expected a column, a constant or a function")
         if following.kind == "sign" and following.text == "(":
@@ -395,12 +395,12 @@ class _Parser:
         if self._takes("."):
             raise ValueError(
                 f"not an SQL expression: a column is named without a table, got '{name[:50]}.'; "
-                "put a name that holds a dot in double quotes"
+                "put a name that contains a dot in double quotes"
             )
         if name == "*" or (name.startswith("^") and name.endswith("$")):
             raise ValueError(
                 "only conditions on one tuple are possible here; "
-                f"the name '{name[:50]}' stands for several columns"
+                f"the name '{name[:50]}' means several columns"
             )
         return Column(name)
 
@@ -425,12 +425,12 @@ class _Parser:
             raise _beyond_one_tuple(f"{name}(*)")
         arguments = self._arguments()
         if len(arguments) == 1 and name in _TYPED:
-            return _typed(name, arguments[0]) or self._call(name, *arguments)
+            return _to_constant(name, arguments[0]) or self._call(name, *arguments)
         return self._call(name, *arguments)
 
     def _cast(self, tree: Tree) -> Tree:
         to = self._type()
-        return _typed(str(to.value), tree) or self._call("CAST", tree, to)
+        return _to_constant(str(to.value), tree) or self._call("CAST", tree, to)
 
     def _case(self) -> Tree:
         self._need("CASE")
@@ -461,8 +461,8 @@ class _Parser:
 _MEMBERSHIPS = {"BETWEEN", "IN", *_MATCH_WORDS}
 
 
-def _typed(name: str, tree: Tree) -> Literal | None:
-    """A constant text that is written as a date or time; None for anything else."""
+def _to_constant(name: str, tree: Tree) -> Literal | None:
+    """Convert a constant text into a date or time; return None for anything else."""
     if name in _TYPED and isinstance(tree, Literal) and isinstance(tree.value, str):
         return Literal(_TYPED[name](tree.value))
     return None
@@ -479,7 +479,7 @@ def _tokens(text: str) -> list[_Token]:
         if found.lastgroup != "blank":
             tokens.append(_Token(str(found.lastgroup), found[0], place))
         place = found.end()
-    # Two, so that there is always one behind the next.
+    # Two, so that there is always a token after the next.
     return [*tokens, _Token("end", "", len(text)), _Token("end", "", len(text))]
 
 
@@ -494,7 +494,7 @@ def _number(token: _Token) -> int | float:
     return number
 
 
-def _unquoted(text: str) -> str:
+def _unquote(text: str) -> str:
     quote = text[0]
     return text[1:-1].replace(quote * 2, quote)
 

@@ -1,4 +1,4 @@
-"""Streams of tuples: which columns hold the subject, the time and the position."""
+"""Streams of tuples: the columns with the subject, the time and the position."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from tacit.config import Config
 
 ColumnType: TypeAlias = Literal["text", "number", "integer", "boolean", "time"]
-"""What a column's values are."""
+"""The type of a column's values."""
 COLUMN_TYPES: Final[tuple[ColumnType, ...]] = get_args(ColumnType)
 
 
@@ -18,20 +18,20 @@ class Stream(Config):
     """The columns of a stream's tuples that the engine needs."""
 
     subject: str
-    """The column that holds the subject."""
+    """The column with the subject."""
     time: str
-    """The column that holds the event time."""
+    """The column with the event time."""
     zone: str = "UTC"
     """The time zone of times without a zone."""
     unit: Literal["s", "ms", "us", "ns"] | None = None
     """The unit of numeric times; by default seconds or milliseconds, depending on their size."""
     lon: str = "lon"
-    """The column that holds the longitude, for areas."""
+    """The column with the longitude, for areas."""
     lat: str = "lat"
-    """The column that holds the latitude, for areas."""
+    """The column with the latitude, for areas."""
     columns: dict[str, ColumnType] = Field(default={})
     """The types of columns, such as `{speed: number, kind: text}`; a value that does not fit its
-    column's type is null. Needed for text formats where the use of a column does not show it."""
+    column's type is null. Needed for text formats if conditions do not determine the type."""
 
     @field_validator("zone")
     @classmethod
@@ -52,9 +52,7 @@ class Stream(Config):
                 f" {self.columns[self.subject]}"
             )
         if self.columns.get(self.time) == "boolean":
-            raise ValueError(
-                f"columns: '{self.time}' holds the event time; write {self.time}: time"
-            )
+            raise ValueError(f"columns: '{self.time}' is the event time; write {self.time}: time")
         for column in (self.lon, self.lat):
             if self.columns.get(column, "number") not in ("number", "integer"):
                 raise ValueError(f"columns: '{column}' is a position; write {column}: number")

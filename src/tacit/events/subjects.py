@@ -1,8 +1,8 @@
-"""The registry of subjects: names to slots and back, for as long as a run lasts.
+"""The registry of subjects: it maps names to slots and back, for the whole run.
 
-Names are text, exactly as written: '007' is not '7'. An integer in a column is its decimal
-digits. Other types (fractions, booleans, bytes) are refused: cast them to text first. A null or
-an empty text is not a subject.
+Names are text, exactly as written: '007' is not '7'. An integer in a column stands for its decimal
+digits. Other types (fractions, booleans, bytes) are refused: cast them to text first. A null or an
+empty text is not a subject.
 """
 
 from __future__ import annotations
@@ -17,18 +17,25 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tacit.errors import SchemaError, StateError
-from tacit.events.columns import arrow_chunks, frozen, numbers, plain, text_bytes, validity
+from tacit.events.columns import (
+    freeze,
+    read_numbers,
+    read_text,
+    read_validity,
+    split_chunks,
+    to_plain_text,
+)
 from tacit.events.interners import UNKNOWN, DecimalIndex, Numbers, TextInterner
 from tacit.kernels import compiled
 
 NO_SUBJECT = -2
-"""Instead of a slot, for a tuple without a subject; UNKNOWN (-1) is an unregistered one."""
+"""The slot of a tuple without a subject; UNKNOWN (-1) is an unregistered subject."""
 _SIGNED = {pa.int32().id, pa.int64().id}
 Column: TypeAlias = pa.Array | pa.ChunkedArray | pl.Series
 
 
 def check_subject_type(dtype: pa.DataType) -> None:
-    """Raise SchemaError unless columns of this type can hold subjects: text or integers."""
+    """Raise SchemaError unless columns of this type can contain subjects: text or integers."""
     kind = dtype.value_type if pa.types.is_dictionary(dtype) else dtype
     if not (pa.types.is_integer(kind) or _is_text(kind) or pa.types.is_null(kind)):
         raise SchemaError(f"subjects are text or integers, not {kind}; cast them to text")
@@ -51,7 +58,7 @@ class Subjects:
 
     @property
     def names(self) -> pa.Array:
-        """The names in the order of their slots; the same array until there are more."""
+        """The names in the order of their slots; the same array until names are added."""
         if len(self._names) < len(self):
             text, ends = self._texts.names
             buffers = [None, pa.py_buffer(ends.copy()), pa.py_buffer(text.copy())]
@@ -59,25 +66,25 @@ class Subjects:
         return self._names
 
     def slots(self, column: Column) -> Numbers:
-        """Each tuple's slot: UNKNOWN if unregistered, NO_SUBJECT without a subject."""
+        """Return each tuple's slot: UNKNOWN if unregistered, NO_SUBJECT without a subject."""
         if isinstance(column, pa.Array):
             if column.type.id in _SIGNED and not column.null_count:
-                return self._integers.find(column.to_numpy())  # as most often
+                return self._integers.find(column.to_numpy())  # the most common case
             return self._slots(column, False)
-        return _joined([self._slots(chunk, False) for chunk in arrow_chunks(column)])
+        return _joined([self._slots(chunk, False) for chunk in split_chunks(column)])
 
     def learn(self, column: Column) -> Numbers:
-        """Each tuple's slot; new subjects are registered in order of first appearance."""
-        return _joined([self._slots(chunk, True) for chunk in arrow_chunks(column)])
+        """Return each tuple's slot; register new subjects in order of first appearance."""
+        return _joined([self._slots(chunk, True) for chunk in split_chunks(column)])
 
     def add(self, names: Column | Sequence[int] | Sequence[str]) -> int:
-        """Register names, those known already left alone; the first new slot."""
+        """Register names that are not known yet; return the first new slot."""
         first = len(self)
         self.enrol(names)
         return first
 
     def enrol(self, names: Column | Sequence[int] | Sequence[str]) -> Numbers:
-        """Register names, those known already left alone; the slot of each."""
+        """Register names that are not known yet; return the slot of each name."""
         if not isinstance(names, pa.Array | pa.ChunkedArray | pl.Series):
             texts = [name if name is None else str(name) for name in names]
             names = pa.array(texts, pa.large_string())
@@ -86,22 +93,22 @@ class Subjects:
         return self.learn(names)
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """The state, as plain arrays."""
+        """Return the state as plain arrays."""
         text, ends = self._texts.names
         return {"text": text.copy(), "ends": ends.copy()}
 
     @classmethod
     def from_state(cls, state: Mapping[str, NDArray[Any]]) -> Subjects:
-        """The registry that gave this state.
+        """Restore a registry from its state.
 
-        Before names were always text there were registries of integers: these are their digits.
+        Older registries could contain integers; they are read as their decimal digits.
         """
         subjects = cls()
         match dict(state):
             case {"integers": integers}:
                 found = subjects.learn(pa.array(np.asarray(integers, np.int64)))
             case {"text": text, "ends": ends} if len(ends) and ends[-1] == len(text):
-                found = subjects._learn_texts(frozen(text), frozen(ends))
+                found = subjects._learn_texts(freeze(text), freeze(ends))
             case _:
                 raise StateError("this is not the state of a registry of subjects")
         if len(subjects) != len(found):
@@ -121,26 +128,26 @@ class Subjects:
             return np.full(len(array), NO_SUBJECT, np.int32)
         if pa.types.is_integer(array.type):
             return self._integer_slots(array, learning)
-        return self._text_slots(plain(array), learning)
+        return self._text_slots(to_plain_text(array), learning)
 
     def _integer_slots(self, array: pa.Array, learning: bool) -> Numbers:
         values = _signed(array)
         if values is None:
             return self._text_slots(array.cast(pa.large_string()), learning)
         found = self._integers.find(values)
-        _refuse_nulls(*validity(array), found)
+        _refuse_nulls(*read_validity(array), found)
         if learning and (found == UNKNOWN).any():
             new = pc.unique(array.filter(pa.array(found == UNKNOWN)))
-            self._learn_texts(*text_bytes(new.cast(pa.large_string())))
+            self._learn_texts(*read_text(new.cast(pa.large_string())))
             return self._integer_slots(array, False)
         return found
 
     def _text_slots(self, array: pa.Array, learning: bool) -> Numbers:
-        text, ends = text_bytes(array)
+        text, ends = read_text(array)
         if not learning:
             found = self._texts.find(text, ends)
             _refuse_empty(ends, found)
-            _refuse_nulls(*validity(array), found)
+            _refuse_nulls(*read_validity(array), found)
             return found
         named = np.diff(ends) > 0
         if array.null_count:
@@ -148,23 +155,23 @@ class Subjects:
         if named.all():
             return self._learn_texts(text, ends)
         found = np.full(len(array), NO_SUBJECT, np.int32)
-        found[named] = self._learn_texts(*text_bytes(array.filter(pa.array(named))))
+        found[named] = self._learn_texts(*read_text(array.filter(pa.array(named))))
         return found
 
     def _coded(self, array: pa.Array, learning: bool) -> Numbers:
-        """A dictionary is looked up once; the tuples are looked up in that."""
+        """Look up the values of a dictionary once, then the codes of the tuples."""
         codes = array.indices
         slots = self._dictionary_slots(array.dictionary)
         found = np.empty(len(codes), np.int32)
-        if _look_up(numbers(codes), *validity(codes), slots, found) and learning:
-            strangers = numbers(codes)[found == UNKNOWN]
-            order = strangers[np.sort(np.unique(strangers, return_index=True)[1])]
-            self._slots(plain(array.dictionary).take(pa.array(order)), True)
+        if _look_up(read_numbers(codes), *read_validity(codes), slots, found) and learning:
+            new = read_numbers(codes)[found == UNKNOWN]
+            order = new[np.sort(np.unique(new, return_index=True)[1])]
+            self._slots(to_plain_text(array.dictionary).take(pa.array(order)), True)
             return self._coded(array, False)
         return found
 
     def _dictionary_slots(self, dictionary: pa.Array) -> Numbers:
-        """The slots of a dictionary's values, kept until it or the registry changes."""
+        """Return the slots of a dictionary's values, cached until it or the registry changes."""
         if self._dictionary is not None:
             known, size, slots = self._dictionary
             if size == len(self) and dictionary.equals(known):
@@ -181,8 +188,8 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _signed(array: pa.Array) -> NDArray[np.int32] | NDArray[np.int64] | None:
-    """The integers of an array as signed ones of 32 or 64 bits; None where they do not fit."""
-    values = numbers(array)
+    """Return the integers of an array as signed 32 or 64 bits; None if they do not fit."""
+    values = read_numbers(array)
     if values.dtype == np.uint64 and (pc.max(array).as_py() or 0) >= 2**63:
         return None
     return values if values.dtype == np.int32 else values.astype(np.int64, copy=False)
@@ -211,12 +218,12 @@ def _refuse_empty(ends: NDArray[Any], found: Numbers) -> None:
 def _look_up(
     codes: NDArray[Any], bits: NDArray[np.uint8], offset: int, slots: Numbers, found: Numbers
 ) -> bool:
-    """The slots of codes; whether any of them is unregistered."""
-    strange = False
+    """Write the slots of codes; return whether any of them is unregistered."""
+    unregistered = False
     for row in range(len(codes)):
         if len(bits) and not bits[(offset + row) >> 3] >> ((offset + row) & 7) & 1:
             found[row] = NO_SUBJECT
         else:
             found[row] = slots[codes[row]]
-            strange |= found[row] == UNKNOWN
-    return strange
+            unregistered |= found[row] == UNKNOWN
+    return unregistered

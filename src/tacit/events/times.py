@@ -1,8 +1,8 @@
-"""Event times: the values of a column become whole microseconds since 1970, in UTC.
+"""Event times: convert the values of a column into whole microseconds since 1970, in UTC.
 
-A column may hold timestamps (of any unit, with or without a zone), dates, ISO 8601 text
-or numbers, also as text, that count from 1970. What is finer than a microsecond is cut off. A
-value that is no time, or one that does not fit, becomes NO_TIME.
+A column may contain timestamps (of any unit, with or without a time zone), dates, ISO 8601 text, or
+numbers since 1970, also as text. Fractions of a microsecond are cut off. A value that is not a time
+or is out of range becomes NO_TIME.
 """
 
 from __future__ import annotations
@@ -13,22 +13,29 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tacit.errors import SchemaError
-from tacit.events.columns import NO_BITS, arrow_chunks, frozen, numbers, text_bytes, validity
+from tacit.events.columns import (
+    NO_BITS,
+    freeze,
+    read_numbers,
+    read_text,
+    read_validity,
+    split_chunks,
+)
 from tacit.events.streams import Stream
 from tacit.kernels import compiled
 
 NO_TIME = -(2**63)
-"""Instead of a time, where there is none."""
+"""The value for a missing time."""
 _SECOND, _DAY = 1_000_000, 86_400_000_000
 _PER = {"s": 1_000_000, "ms": 1_000, "us": 1, "ns": -1_000}
 """Microseconds in a unit; a negative number divides."""
 _INSTANTS, _CLOCKS = pa.timestamp("us", "UTC"), pa.timestamp("us")
 _FIRST, _LAST = -62_135_596_800_000_000, 253_402_300_799_999_999
-"""The years 1 to 9999, within which zones are known."""
+"""The years 1 to 9999, for which time zones are defined."""
 
 
 def check_time_type(dtype: pa.DataType, column: str = "time") -> None:
-    """Raise SchemaError unless a column of this type can hold event times."""
+    """Raise SchemaError unless a column of this type can contain event times."""
     kind = dtype.value_type if pa.types.is_dictionary(dtype) else dtype
     fits = (
         pa.types.is_timestamp(kind)
@@ -43,7 +50,7 @@ def check_time_type(dtype: pa.DataType, column: str = "time") -> None:
     )
     if not fits:
         raise SchemaError(
-            f"column '{column}' holds the event time and must be a timestamp, a date, ISO 8601 "
+            f"column '{column}' is the event time and must be a timestamp, a date, ISO 8601 "
             f"text or a number of seconds or milliseconds since 1970; it is of type {dtype}"
         )
 
@@ -51,10 +58,10 @@ def check_time_type(dtype: pa.DataType, column: str = "time") -> None:
 def to_microseconds(
     column: pa.Array | pa.ChunkedArray | pl.Series, stream: Stream
 ) -> NDArray[np.int64]:
-    """The times of a column; without a copy where it holds microseconds already."""
+    """Return the times of a column; without a copy if it already contains microseconds."""
     if isinstance(column, pa.Array):
         return _convert(column, stream)
-    chunks = [_convert(chunk, stream) for chunk in arrow_chunks(column)]
+    chunks = [_convert(chunk, stream) for chunk in split_chunks(column)]
     if len(chunks) == 1:
         return chunks[0]
     return np.concatenate([np.empty(0, np.int64), *chunks])
@@ -63,40 +70,40 @@ def to_microseconds(
 def _convert(array: pa.Array, stream: Stream) -> NDArray[np.int64]:
     kind = array.type
     if array.null_count == 0 and (kind == _INSTANTS or (kind == _CLOCKS and stream.zone == "UTC")):
-        return numbers(array).view(np.int64)  # as they come most often, without further ado
+        return read_numbers(array).view(np.int64)  # the most common case
     check_time_type(kind, stream.time)
     if pa.types.is_dictionary(kind):
         times = np.append(_convert(array.dictionary, stream), NO_TIME)
         codes = array.indices.cast(pa.int64()).fill_null(len(times) - 1)
-        return np.take(times, numbers(codes))
+        return np.take(times, read_numbers(codes))
     if pa.types.is_null(kind):
         return np.full(len(array), NO_TIME)
     if pa.types.is_timestamp(kind):
-        times = _scaled(array.view(pa.int64()), _PER[kind.unit], _PER[kind.unit])
-        return times if kind.tz is not None else _localised(times, stream.zone)
+        times = _scale(array.view(pa.int64()), _PER[kind.unit], _PER[kind.unit])
+        return times if kind.tz is not None else _to_utc(times, stream.zone)
     if pa.types.is_date(kind):
         days = array.view(pa.int32()) if pa.types.is_date32(kind) else array.view(pa.int64())
         per = _DAY if pa.types.is_date32(kind) else _PER["ms"]
-        return _localised(_scaled(days, per, per), stream.zone)
+        return _to_utc(_scale(days, per, per), stream.zone)
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
-        return _counted(array, stream.unit)
-    return _read(array, stream)
+        return _convert_numbers(array, stream.unit)
+    return _parse_texts(array, stream)
 
 
-def _counted(array: pa.Array, unit: str | None) -> NDArray[np.int64]:
-    """Numbers since 1970: below 10**11 they are seconds (until 5138), else milliseconds."""
+def _convert_numbers(array: pa.Array, unit: str | None) -> NDArray[np.int64]:
+    """Convert numbers since 1970: below 10**11 they are seconds (until 5138), else milliseconds."""
     small, large = (_PER[unit], _PER[unit]) if unit else (_PER["s"], _PER["ms"])
     if pa.types.is_integer(array.type):
-        return _scaled(array, small, large)
+        return _scale(array, small, large)
     values = array.cast(pa.float64()).to_numpy(zero_copy_only=False)
     times = np.empty(len(values), np.int64)
-    _scale_floats(frozen(values), small, large, times)
+    _scale_floats(freeze(values), small, large, times)
     return times
 
 
-def _scaled(array: pa.Array, small: int, large: int) -> NDArray[np.int64]:
-    """Whole numbers times the microseconds in their unit."""
-    values, bits = numbers(array), validity(array)
+def _scale(array: pa.Array, small: int, large: int) -> NDArray[np.int64]:
+    """Multiply whole numbers by the microseconds in their unit."""
+    values, bits = read_numbers(array), read_validity(array)
     if small == large == 1 and values.dtype == np.int64 and bits[0] is NO_BITS:
         return values
     times = np.empty(len(values), np.int64)
@@ -104,31 +111,31 @@ def _scaled(array: pa.Array, small: int, large: int) -> NDArray[np.int64]:
     return times
 
 
-def _read(array: pa.Array, stream: Stream) -> NDArray[np.int64]:
-    """ISO 8601, or a number since 1970: no text is both. Anything else has no time."""
+def _parse_texts(array: pa.Array, stream: Stream) -> NDArray[np.int64]:
+    """Parse ISO 8601 or a number since 1970 (no text is both); anything else is NO_TIME."""
     times = np.empty(len(array), np.int64)
     naive = np.empty(len(array), np.bool_)
-    _parse(*text_bytes(array), *validity(array), times, naive)
+    _parse(*read_text(array), *read_validity(array), times, naive)
     if stream.zone != "UTC" and naive.any():
-        times[naive] = _localised(times[naive], stream.zone)
+        times[naive] = _to_utc(times[naive], stream.zone)
     other = times == NO_TIME
     if other.any():
-        times[other] = _read_numbers(pl.Series(array).filter(pl.Series(other)), stream.unit)
+        times[other] = _parse_numbers(pl.Series(array).filter(pl.Series(other)), stream.unit)
     return times
 
 
-def _read_numbers(text: pl.Series, unit: str | None) -> NDArray[np.int64]:
-    """Numbers since 1970 as text; whole ones are exact."""
+def _parse_numbers(text: pl.Series, unit: str | None) -> NDArray[np.int64]:
+    """Parse numbers since 1970 from text; whole numbers are exact."""
     text = text.str.strip_chars()
     whole = text.cast(pl.Int64, strict=False)
     rest = text.cast(pl.Float64, strict=False)
-    times = _counted(whole.to_arrow(), unit)
-    fractions = _counted(rest.fill_null(float("nan")).to_arrow(), unit)
+    times = _convert_numbers(whole.to_arrow(), unit)
+    fractions = _convert_numbers(rest.fill_null(float("nan")).to_arrow(), unit)
     return np.where(times == NO_TIME, fractions, times)
 
 
-def _localised(times: NDArray[np.int64], zone: str) -> NDArray[np.int64]:
-    """Local times in UTC: the earlier one where a clock shows it twice, none where never."""
+def _to_utc(times: NDArray[np.int64], zone: str) -> NDArray[np.int64]:
+    """Convert local times to UTC: the earlier one if ambiguous, NO_TIME if nonexistent."""
     if zone == "UTC":
         return times
     known = (times >= _FIRST) & (times <= _LAST)
@@ -150,7 +157,7 @@ def _scale_integers(
 ) -> None:
     for row in range(len(values)):
         value = np.int64(values[row])
-        # An unsigned number beyond the signed ones comes out negative.
+        # An unsigned number beyond the signed range becomes negative.
         wrong = (values[row] >= 0) != (value >= 0)
         if wrong or (len(bits) and not bits[(offset + row) >> 3] >> ((offset + row) & 7) & 1):
             times[row] = NO_TIME
@@ -170,7 +177,7 @@ def _scale_floats(
 ) -> None:
     for row in range(len(values)):
         per = small if abs(values[row]) < 1e11 else large
-        # Rounded: a fraction such as .123456 is rarely exact, and mostly a hair too small.
+        # Rounded: a fraction such as .123456 is rarely exact, and often slightly too small.
         time = np.rint(values[row] * per) if per > 0 else np.floor(values[row] / -per)
         times[row] = np.int64(time) if abs(time) < 2.0**63 else NO_TIME
 
@@ -198,7 +205,7 @@ def _parse(
 
 @compiled
 def _digits(text: NDArray[np.uint8], start: int, count: int, stop: int) -> int:
-    """The number that so many digits make, or a very negative one."""
+    """Parse `count` digits; return a very negative number if they are not all digits."""
     if start + count > stop:
         return -(2**40)
     value = 0
@@ -210,7 +217,7 @@ def _digits(text: NDArray[np.uint8], start: int, count: int, stop: int) -> int:
 
 @compiled
 def _parse_one(text: NDArray[np.uint8], start: int, stop: int) -> tuple[int, bool]:
-    """One time, and whether it comes without a zone: `2026-01-31T10:15:30.5+01:00` and such."""
+    """Parse a time such as `2026-01-31T10:15:30.5+01:00`; also return whether it has no zone."""
     year = _digits(text, start, 4, stop)
     apart = 1 if start + 4 < stop and text[start + 4] == 45 else 0
     month = _digits(text, start + 4 + apart, 2, stop)
@@ -222,7 +229,7 @@ def _parse_one(text: NDArray[np.uint8], start: int, stop: int) -> tuple[int, boo
     date = _days_since_1970(year, month, day) * _DAY
     place = start + 8 + 2 * apart
     if place == stop:
-        # Eight digits alone could be a number as well.
+        # Eight digits alone could also be a number.
         return (date, True) if apart else (NO_TIME, False)
     if text[place] != 84 and text[place] != 116 and text[place] != 32:
         return NO_TIME, False
@@ -237,7 +244,7 @@ def _parse_one(text: NDArray[np.uint8], start: int, stop: int) -> tuple[int, boo
 
 @compiled
 def _parse_time(text: NDArray[np.uint8], start: int, stop: int, apart: int) -> tuple[int, int]:
-    """The time of day in microseconds, or -1, and where it ends."""
+    """Parse the time of day into microseconds, or -1; also return where it ends."""
     hour = _digits(text, start, 2, stop)
     if apart and (start + 2 >= stop or text[start + 2] != 58):
         return -1, stop
@@ -267,7 +274,7 @@ def _parse_time(text: NDArray[np.uint8], start: int, stop: int, apart: int) -> t
 
 @compiled
 def _parse_offset(text: NDArray[np.uint8], place: int, stop: int) -> int:
-    """How far a zone's clock is ahead of UTC in microseconds, or NO_TIME."""
+    """Parse the offset from UTC into microseconds; return NO_TIME if it is invalid."""
     if text[place] == 32 and place + 1 < stop:
         place += 1
     if text[place] == 90 or text[place] == 122:
@@ -296,7 +303,7 @@ def _days_in(year: int, month: int) -> int:
 
 @compiled
 def _days_since_1970(year: int, month: int, day: int) -> int:
-    """Days in the Gregorian calendar; years are counted from March, so that leap days are last."""
+    """Count days in the Gregorian calendar; years start in March, so that leap days are last."""
     if month <= 2:
         year -= 1
     of_year = (153 * ((month + 9) % 12) + 2) // 5 + day - 1

@@ -8,14 +8,14 @@ from tacit.config import Config
 
 
 class EventType(Config):
-    """Which tuples of a stream are events of this type; without conditions, all of them."""
+    """A predicate that selects tuples of a stream; without conditions, all of them."""
 
     stream: str
     """The stream whose tuples are tested."""
     where: str | None = None
     """An SQL expression over the tuple's columns; null is no match."""
     inside: str | tuple[str, ...] | None = None
-    """An area, or several of which the position must be inside at least one."""
+    """An area, or several; the position must be inside at least one."""
 
     @field_validator("where")
     @classmethod
@@ -35,5 +35,5 @@ class EventType(Config):
 
     @property
     def areas(self) -> tuple[str, ...]:
-        """The areas of `inside`, none where there is no such condition."""
+        """The areas of `inside`; empty without such a condition."""
         return (self.inside,) if isinstance(self.inside, str) else self.inside or ()

@@ -1,7 +1,7 @@
-"""What the use of a column says about its type: `speed < 8` compares it with a number.
+"""Infer column types from conditions: `speed < 8` compares the column with a number.
 
-Each condition gives facts: a column has a type, or two columns have the same one. Together they
-give the type of a column, or none where there are no facts or they contradict each other.
+Each condition gives facts: a column has a type, or two columns have the same type. Together they
+determine the type of a column, or none if there are no facts or they contradict each other.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _KINDS: Final[dict[Kind, ColumnType]] = {
     "date": "time",
     "time": "time",
 }
-"""The type of a column whose values are of a kind; no column has the others."""
+"""The column type for each kind of values; columns cannot have the other kinds."""
 
 
 class InferredType(NamedTuple):
-    """The type of a column, and the use that shows it; None if its uses do not show it."""
+    """The type of a column, and the use that determines it; None if no use does."""
 
     type: ColumnType | None
     reason: str
@@ -38,7 +38,7 @@ class InferredType(NamedTuple):
 
 @dataclass
 class ColumnUses:
-    """Facts about columns, gathered from everything that reads them."""
+    """Facts about columns, collected from all conditions."""
 
     _facts: dict[Place, dict[ColumnType, str]] = field(default_factory=dict)
     _weak: dict[Place, str] = field(default_factory=dict)
@@ -46,17 +46,17 @@ class ColumnUses:
     _seen: dict[Place, None] = field(default_factory=dict)
 
     def add(self, place: Place, kind: ColumnType, reason: str) -> None:
-        """A column has a type."""
+        """Record that a column has a type."""
         self._seen[place] = None
         self._facts.setdefault(self._root(place), {}).setdefault(kind, reason)
 
     def allow_text(self, place: Place, reason: str) -> None:
-        """Any type will do for a column, so that text does where nothing else is known."""
+        """Record that any type works for a column, so text is used if nothing else is known."""
         self._seen[place] = None
         self._weak.setdefault(place, reason)
 
     def link(self, places: Sequence[Place]) -> None:
-        """Columns have the same type."""
+        """Record that columns have the same type."""
         self._seen |= dict.fromkeys(places)
         first, *others = (self._root(place) for place in places)
         for other in others:
@@ -66,11 +66,11 @@ class ColumnUses:
                     self.add(first, kind, reason)
 
     def places(self) -> list[Place]:
-        """All columns that were seen."""
+        """Return all columns with facts."""
         return list(self._seen)
 
     def infer(self, place: Place) -> InferredType:
-        """The type of a column."""
+        """Infer the type of a column."""
         facts = self._facts.get(self._root(place), {})
         if len(facts) == 1:
             ((kind, reason),) = facts.items()
@@ -84,7 +84,7 @@ class ColumnUses:
         return InferredType(None, "its uses do not show its type")
 
     def add_predicate(self, stream: str, predicate: Predicate, where: str) -> None:
-        """What a condition on the tuples of a stream shows; `where` names the condition."""
+        """Add the facts of a condition on a stream's tuples; `where` names the condition."""
         walk = _ConditionTypes(self, stream, where)
         walk.unify([walk.visit(predicate.tree)], "boolean", "a truth value")
 
@@ -113,14 +113,14 @@ _WORDS: Final[dict[ColumnType, str]] = {
 
 @dataclass
 class _ConditionTypes:
-    """One condition, from its leaves up."""
+    """Infers the types in one condition, from its leaves up."""
 
     usage: ColumnUses
     stream: str
     where: str
 
     def unify(self, values: list[_Value], kind: ColumnType | None = None, as_: str = "") -> _Value:
-        """All of these have one type: `kind`, or that of the first whose type is known."""
+        """Unify the types of values: `kind`, or the type of the first value that has one."""
         kind = kind or next((value.type for value in values if value.type), None)
         columns = tuple(column for value in values for column in value.columns)
         places = [(self.stream, column) for column in columns]
@@ -132,7 +132,7 @@ class _ConditionTypes:
         return _Value(kind, columns)
 
     def visit(self, tree: Tree) -> _Value:
-        """The value of an expression."""
+        """Return the type of an expression."""
         match tree:
             case Column(name):
                 return _Value(columns=(name,))

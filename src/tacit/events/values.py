@@ -1,12 +1,12 @@
-"""Values in conditions: what kind they are of, and how they are computed and compared.
+"""Values in conditions: their kinds, arithmetic and comparisons.
 
-Every result depends on the values of one row alone, to the last bit, however many rows are
-evaluated together. Polars divides by a constant with its reciprocal, but only where there is
-more than one row, and has similar short cuts for powers; so those are computed here.
+Every result depends only on the values of one row, to the last bit, however many rows are evaluated
+together. Polars divides by a constant with its reciprocal, but only if there is more than one row,
+and has similar shortcuts for powers; so these operations are computed here.
 
-Whole numbers do not overflow: they are widened, and become floating once they would exceed
-127 bits. What is divided by zero, infinite or not a number is unknown. A whole number that
-meets a floating one is rounded to it, which can only matter beyond 2**53.
+Whole numbers do not overflow: they are widened, and become floating-point once they would exceed
+127 bits. A division by zero, an infinite result or NaN is null. A whole number combined with a
+floating-point one is rounded to it, which matters only beyond 2**53.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ NULL_TYPES: dict[Kind, pl.DataType] = {
 
 
 class Value(NamedTuple):
-    """An expression and what its values are."""
+    """An expression and the kind of its values."""
 
     expression: pl.Expr
     kind: Kind | None
-    """None for null, which fits everywhere."""
+    """None for null, which is compatible with every kind."""
     bits: int | None = None
-    """For whole numbers, how large they can be; None for all others."""
+    """For whole numbers, their largest size in bits; None for all others."""
 
 
 def find_kind(dtype: pl.DataType) -> Kind | None:
-    """What a column's values are to a condition; None for what cannot be compared."""
+    """Return the kind of a column's values; None if they cannot be compared."""
     if dtype.is_numeric():
         return "number"
     if isinstance(dtype, pl.String | pl.Categorical | pl.Enum):
@@ -81,7 +81,7 @@ def column_value(column: pl.Expr, dtype: pl.DataType) -> Value:
     if dtype.is_integer():
         bits = int(str(dtype).lstrip("UInt")) - dtype.is_signed_integer()
         if bits <= 127:
-            return Value(column.cast(wide_enough(bits)), kind, bits)
+            return Value(column.cast(choose_integer_type(bits)), kind, bits)
         return Value(column.cast(pl.Float64), kind)
     if dtype.is_decimal():
         column = column.cast(pl.Float64)
@@ -95,7 +95,7 @@ def column_value(column: pl.Expr, dtype: pl.DataType) -> Value:
 
 
 def constant_value(value: float | str | bool | date | time | timedelta | None) -> Value:
-    """A constant; a time must have a zone."""
+    """Build the value of a constant; a time must have a time zone."""
     match value:
         case None:
             return Value(pl.lit(None), None)
@@ -120,7 +120,7 @@ def constant_value(value: float | str | bool | date | time | timedelta | None) -
 def _integer(value: int) -> Value:
     bits = value.bit_length()
     if bits <= 127:
-        return Value(pl.lit(value, dtype=wide_enough(bits)), "number", bits)
+        return Value(pl.lit(value, dtype=choose_integer_type(bits)), "number", bits)
     try:
         return Value(pl.lit(float(value)), "number")
     except OverflowError:
@@ -128,7 +128,7 @@ def _integer(value: int) -> Value:
 
 
 def compute(sign: str, left: Value, right: Value) -> Value:
-    """Arithmetic on two numbers, by one of + - * / % REM POW.
+    """Compute with two numbers, by one of + - * / % REM POW.
 
     `%` has the sign of its right side, `REM` that of its left.
     """
@@ -142,7 +142,7 @@ def compute(sign: str, left: Value, right: Value) -> Value:
             "REM": max(left.bits, right.bits),
         }.get(sign)
     if bits is not None and bits <= 127:
-        dtype = wide_enough(bits)
+        dtype = choose_integer_type(bits)
         return _whole(sign, left.expression.cast(dtype), right.expression.cast(dtype), bits)
     sides = as_float(left).expression, as_float(right).expression
     if sign in _EXACT:
@@ -151,7 +151,7 @@ def compute(sign: str, left: Value, right: Value) -> Value:
             result = pl.lit(pl.select(result).item(), dtype=pl.Float64)
     else:
         result = _COMPUTE[sign](*sides)
-    return Value(finite(result), "number")
+    return Value(null_nonfinite(result), "number")
 
 
 def _whole(sign: str, left: pl.Expr, right: pl.Expr, bits: int) -> Value:
@@ -163,7 +163,7 @@ def _whole(sign: str, left: pl.Expr, right: pl.Expr, bits: int) -> Value:
     return Value(pl.when(right != 0).then(rest), "number", bits)
 
 
-def _exactly(function: Callable[[Any, Any], Any]) -> Callable[[Any], pl.Series]:
+def _elementwise(function: Callable[[Any, Any], Any]) -> Callable[[Any], pl.Series]:
     def apply(sides: Any) -> pl.Series:
         left, right = (np.atleast_1d(side.to_numpy()) for side in sides)
         with np.errstate(all="ignore"):
@@ -173,7 +173,7 @@ def _exactly(function: Callable[[Any, Any], Any]) -> Callable[[Any], pl.Series]:
 
 
 def _power(left: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Powers, number by number: with a single one on a side, Polars takes short cuts."""
+    """Compute powers; sides are broadcast, since Polars has shortcuts for a single number."""
     rows = max(len(left), len(right))
     shape = max(rows, 2)
     base, exponent = (pl.Series(np.broadcast_to(side, shape)) for side in (left, right))
@@ -181,23 +181,23 @@ def _power(left: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.
 
 
 _EXACT = {
-    "/": _exactly(np.divide),
-    "%": _exactly(np.mod),
-    "REM": _exactly(np.fmod),
-    "POW": _exactly(_power),
+    "/": _elementwise(np.divide),
+    "%": _elementwise(np.mod),
+    "REM": _elementwise(np.fmod),
+    "POW": _elementwise(_power),
 }
-"""What is computed outside of Polars' expressions, each number by itself."""
+"""Operations that are computed outside of Polars' expressions."""
 
 
 def compare(sign: str, left: Value, right: Value) -> pl.Expr:
-    """A comparison of two values of one kind."""
-    return _COMPARE[sign](*(side.expression for side in alike([left, right])))
+    """Compare two values of one kind."""
+    return _COMPARE[sign](*(side.expression for side in align([left, right])))
 
 
-def alike(values: list[Value]) -> list[Value]:
-    """Values of one kind as values of one type, so that nothing is converted implicitly.
+def align(values: list[Value]) -> list[Value]:
+    """Convert values of one kind to one type, so that nothing is converted implicitly.
 
-    A constant that is compared with a 32-bit floating number is rounded to that.
+    A constant that is compared with a 32-bit floating-point number is rounded to 32 bits.
     """
     kinds = {value.kind for value in values if value.kind is not None}
     if all(value.bits is not None for value in values if value.kind is not None):
@@ -207,7 +207,7 @@ def alike(values: list[Value]) -> list[Value]:
         return [as_instant(value) for value in values]
     if all(value.bits is not None for value in values):
         bits = max(value.bits or 0 for value in values)
-        dtype = wide_enough(bits)
+        dtype = choose_integer_type(bits)
         return [Value(value.expression.cast(dtype), value.kind, bits) for value in values]
     if any(value.bits is not None for value in values):
         return [as_float(value) for value in values]
@@ -219,30 +219,30 @@ def _whole_null(value: Value) -> Value:
 
 
 def null_of(value: Value, kind: Kind) -> Value:
-    """A null as one of this kind; any other value as it is."""
+    """Give a null this kind; return any other value unchanged."""
     if value.kind is not None:
         return value
     return Value(value.expression.cast(NULL_TYPES[kind]), kind)
 
 
 def as_float(value: Value) -> Value:
-    """A number as a floating one."""
+    """Convert a number to floating-point."""
     return Value(value.expression.cast(pl.Float64), "number")
 
 
 def as_instant(value: Value) -> Value:
-    """A time in UTC; a date is the time at which it begins there."""
+    """Convert to a time in UTC; a date becomes its beginning."""
     if value.kind == "date":
         time = value.expression.cast(pl.Datetime("us")).dt.replace_time_zone("UTC")
         return Value(time, "time")
     return Value(value.expression.dt.convert_time_zone("UTC"), "time")
 
 
-def finite(number: pl.Expr) -> pl.Expr:
-    """A floating number, null where it is infinite or not a number."""
+def null_nonfinite(number: pl.Expr) -> pl.Expr:
+    """Replace an infinite number or NaN by null."""
     return pl.when(number.is_finite()).then(number)
 
 
-def wide_enough(bits: int) -> type[pl.DataType]:
-    """The integer type for numbers of so many bits."""
+def choose_integer_type(bits: int) -> type[pl.DataType]:
+    """Return the integer type for numbers of this many bits."""
     return pl.Int64 if bits <= 63 else pl.Int128

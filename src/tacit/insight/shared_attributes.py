@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from tacit.events.predicates import parse_predicate
 from tacit.events.shapes import Shape
-from tacit.events.sql import Column, FunctionCall, Tree, as_moment
+from tacit.events.sql import Column, FunctionCall, Tree, parse_moment
 from tacit.events.sql import Literal as SqlLiteral
 from tacit.insight.relations import Relation, TupleCondition, relate
 from tacit.options import option
@@ -267,6 +267,6 @@ def _moment(part: Tree) -> Tree:
     if not (isinstance(part, SqlLiteral) and isinstance(part.value, str)):
         return part
     try:
-        return SqlLiteral(as_moment(part.value))
+        return SqlLiteral(parse_moment(part.value))
     except ValueError:
         return part

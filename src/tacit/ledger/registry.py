@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tacit.errors import LedgerError
-from tacit.events.columns import decoded, plain
+from tacit.events.columns import decode_dictionary, to_plain_text
 from tacit.ledger.alchemy import sa
 from tacit.ledger.chain import hash_registry
 from tacit.ledger.codec import pack_names, unpack_names
@@ -52,7 +52,7 @@ def to_texts(names: pa.Array | pa.ChunkedArray) -> pa.Array:
     """Convert names to the type that the ledger stores."""
     if isinstance(names, pa.ChunkedArray):
         names = names.combine_chunks()
-    texts = plain(decoded(names)).cast(pa.large_string())
+    texts = to_plain_text(decode_dictionary(names)).cast(pa.large_string())
     if texts.null_count or (len(texts) and pc.any(pc.equal(texts, "")).as_py()):
         raise LedgerError("a subject's name must not be empty or null")
     return texts

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.events.columns import frozen
+from tacit.events.columns import freeze
 from tacit.kernels import compiled
 from tacit.patterns.lists import EventLists
 from tacit.windows.clock import NONE, TAKEN
@@ -57,7 +57,7 @@ class BufferPiece:
 
         Writable arrays would make the kernels compile once more.
         """
-        return BufferPiece(self.slots, frozen(self.times), self.masks, self.verdicts)
+        return BufferPiece(self.slots, freeze(self.times), self.masks, self.verdicts)
 
 
 class EventBuffer:

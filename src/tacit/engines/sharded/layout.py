@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.events.columns import text_bytes
+from tacit.events.columns import read_text
 from tacit.events.subjects import Subjects
 from tacit.kernels import compiled
 
@@ -23,7 +23,7 @@ class Layout:
     @cached_property
     def shard(self) -> NDArray[np.int32]:
         """The number of each subject's shard, by slot."""
-        text, ends = text_bytes(self.subjects.names)
+        text, ends = read_text(self.subjects.names)
         return _hashed(text, ends, self.shards)
 
     @cached_property
