@@ -1,4 +1,4 @@
-"""What people write down is read into frozen, checked objects."""
+"""The base of configuration objects: frozen and checked."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Number(float):
 
 
 def describe(value: Any) -> str:
-    """What kind of thing a value is, in plain words; a short one is shown."""
+    """Describe a value's type in plain words; show the value if it is short."""
     match value:
         case None:
             return "nothing"
@@ -62,7 +62,7 @@ def describe(value: Any) -> str:
 
 
 def _read_duration(value: Any) -> int:
-    """Lengths of time are whole microseconds inside; Python may also give a timedelta."""
+    """Convert a duration to whole microseconds; in Python a timedelta is allowed too."""
     if isinstance(value, timedelta):
         value = value // timedelta(microseconds=1)
         if value < 0:
@@ -95,7 +95,7 @@ Duration = Annotated[
         }
     ),
 ]
-"""A length of time: `10 min` in a specification, whole microseconds inside."""
+"""A duration: `10 min` in a specification, whole microseconds inside."""
 
 Span = Annotated[Duration, AfterValidator(_above_zero)]
-"""A length of time that is not zero."""
+"""A duration above zero."""

@@ -1,4 +1,4 @@
-"""Lengths of time, as people write them and as whole microseconds."""
+"""Parse and format durations, such as `10 min`, as whole microseconds."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*")
 
 
 def parse_duration(text: str) -> int:
-    """Read a length of time, such as `10 min`, as microseconds.
+    """Parse a duration, such as `10 min`, into microseconds.
 
     >>> parse_duration("10 min")
     600000000
@@ -49,7 +49,7 @@ def parse_duration(text: str) -> int:
 
 
 def format_duration(microseconds: int) -> str:
-    """Write a length of time in the largest unit that needs no fraction.
+    """Format a duration in the largest unit that needs no fraction.
 
     >>> format_duration(600_000_000)
     '10 min'

@@ -21,8 +21,8 @@ TacitError
     ├── FencedError         another engine has taken over this run
     └── StaleError          others have charged in between; what was drawn must be drawn anew
 
-A message says what was expected, what came, and what to do. It never holds the
-contents of an event: messages reach logs.
+A message says what was expected, what was given, and what to do. It never contains the
+contents of an event, since messages reach logs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from fractions import Fraction
 
 
 class TacitError(Exception):
-    """The base of all of them."""
+    """The base class of all errors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,26 +104,26 @@ class SinkError(TacitError):
 
 
 class ClosedPipeError(SinkError):
-    """Nobody reads the output any more: a reason to stop quietly."""
+    """The reader of the output has closed it: stop without an error message."""
 
 
 class UnreachableError(SinkError):
-    """A receiver that does not answer now; what was to be delivered is tried again."""
+    """A receiver does not answer now; the delivery is retried."""
 
 
 class SchemaError(TacitError):
-    """A source lacks a column that the specification names, or the column's type is unfit."""
+    """A source lacks a column that the specification names, or its type is unsuitable."""
 
 
 class PrivacyError(TacitError):
-    """Numbers that no channel can be made of, or rows that it does not have."""
+    """Invalid numbers for a channel, or rows that it does not have."""
 
 
 class AuditError(PrivacyError):
-    """A channel that gives away more than it may: an internal error, never used.
+    """A channel exceeds its epsilon: an internal error; the channel is never used.
 
-    `asked` is the epsilon that neighbours may differ by, `true` the one they differ by in
-    `column` (None: without limit), where row `high` is the likelier one and row `low` the other.
+    `asked` is the allowed epsilon of neighbours, `true` their epsilon in `column` (None:
+    infinite), where row `high` is more likely than row `low`.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class StateError(TacitError):
 
 
 class EngineError(TacitError):
-    """An engine that cannot be started, reached or carry on: the message says what to install."""
+    """An engine cannot start, be reached or continue; the message says what to install."""
 
 
 class LedgerError(TacitError):
@@ -163,19 +163,19 @@ class LedgerError(TacitError):
 
 
 class LedgerLostError(LedgerError):
-    """The ledger's database does not answer now; what was to be written is tried again."""
+    """The ledger's database does not answer now; the write is retried."""
 
 
 class FencedError(LedgerError):
-    """Another engine has taken over this run, so this one may release nothing more."""
+    """Another engine has taken over this run, so this one must not release anything more."""
 
 
 class StaleError(LedgerError):
-    """Others have charged the same accounts in between, so what was drawn is drawn anew."""
+    """Other runs have charged the same accounts meanwhile, so noise is drawn again."""
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
-    """A hint such as ` Did you mean 'lateness'?`, or nothing when no name is near.
+    """Return a hint such as ` Did you mean 'lateness'?`, or nothing if no name is close.
 
     >>> nearest("latenes", ["size", "lateness"])
     " Did you mean 'lateness'?"

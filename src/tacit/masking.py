@@ -1,9 +1,8 @@
-"""Secrets in addresses: shown nowhere, and removed from messages of libraries that quote them.
+"""Secrets in addresses: mask them, and remove them from messages of libraries.
 
-Everything that shows an address uses `mask`; everything that repeats the words of a library or of
-the command line uses `scrub`. Both err on the side of hiding too much: of a query only options
-that are known to be harmless are shown, and an address that can be read in two ways is not shown
-at all.
+All code that shows an address uses `mask`; all code that repeats messages of a library or the
+command line uses `scrub`. Both hide too much rather than too little: of a URL's query only options
+that are known to be harmless are shown, and an ambiguous address is not shown at all.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from typing import Final
 from urllib.parse import quote, unquote, unquote_plus
 
 HIDDEN: Final = "***"
-"""What stands in place of a secret."""
+"""The replacement for a secret."""
 _SECRET_VARIABLE = re.compile(r"PGPASSWORD|TACIT_\w*PASSWORD")
-"""Environment variables that hold secrets: those of every connector end so."""
+"""The endings of environment variables that contain secrets, for all connectors."""
 
 _START = re.compile(r"(?<![A-Za-z0-9+.-])[A-Za-z][A-Za-z0-9+.-]*://")
 _HOST = r"(?:\[[0-9A-Fa-f:.%]+\]|[^\[\]:@,/?#\s]*)(?::[0-9]{0,5})?"
@@ -72,12 +71,12 @@ _HARMLESS: Final = frozenset(
 )
 """Options of URLs whose values may be shown."""
 _SHORT: Final = 6
-"""A secret shorter than this is removed from a message only where it stands as a word."""
+"""A secret shorter than this is removed from a message only as a whole word."""
 
 
 @dataclass(frozen=True, slots=True)
 class _UrlParts:
-    """A URL in parts. `clear` is false where it can be read in more than one way."""
+    """A URL in parts. `clear` is false if the URL is ambiguous."""
 
     scheme: str
     rest: str
@@ -90,7 +89,7 @@ class _UrlParts:
 
 
 def mask(address: str) -> str:
-    """An address as it may be shown.
+    """Replace the secrets in an address.
 
     >>> mask("postgresql://tacit:hunter2@db/tacit?sslmode=require&sslpassword=hunter3")
     'postgresql://tacit:***@db/tacit?sslmode=require&sslpassword=***'
@@ -108,7 +107,7 @@ def mask(address: str) -> str:
         return f"{before}{parts.scheme}://{HIDDEN}"
     user = parts.user
     if user and not parts.scheme.startswith("postgres"):
-        user = HIDDEN  # with some brokers the name of the user is a token
+        user = HIDDEN  # with some brokers the user name is a token
     hidden = "" if parts.password is None else f":{HIDDEN}"
     login = "" if user is None else f"{user}{hidden}@"
     query = "&".join(
@@ -119,7 +118,7 @@ def mask(address: str) -> str:
 
 
 def is_ambiguous(address: str) -> bool:
-    """Whether a URL can be read in two ways: a sign such as @ or / in a password must be encoded.
+    """Return whether a URL is ambiguous: signs such as @ or / in a password must be encoded.
 
     >>> is_ambiguous("postgresql://tacit:a/b@db/tacit"), is_ambiguous("postgresql://t:a%2Fb@db/t")
     (True, False)
@@ -129,7 +128,7 @@ def is_ambiguous(address: str) -> bool:
 
 
 def secrets_in(text: str) -> list[str]:
-    """Every secret in an argument of a command, as it is written and decoded."""
+    """Return every secret in an argument of a command, as written and decoded."""
     found = _START.search(text)
     if found is None:
         pairs = (pair for pair in _PAIR.finditer(text) if _SECRET_NAME.search(pair[1]))
@@ -142,7 +141,7 @@ def secrets_in(text: str) -> list[str]:
 
 
 def scrub(message: str, *given: str, secrets: Iterable[str] = ()) -> str:
-    """A message without the secrets in these addresses, in the environment, and in `secrets`.
+    """Remove the secrets of these addresses, of the environment and in `secrets` from a message.
 
     >>> scrub("no route to hunter2's host", "postgresql://tacit:hunter2@db/tacit")
     "no route to ***'s host"
@@ -160,7 +159,7 @@ def scrub(message: str, *given: str, secrets: Iterable[str] = ()) -> str:
 
 
 def exposed(arguments: Iterable[str]) -> list[str]:
-    """The arguments of a command line that hold secrets, masked, with what to use instead."""
+    """Return the command-line arguments with secrets, masked, and what to use instead."""
     return [
         f"{mask(text)} has a secret in it, which every user of this machine can read in the list"
         f" of processes. {_instead(text)}"
@@ -226,5 +225,5 @@ def _hide_pair(pair: re.Match[str]) -> str:
 
 
 def _forms(secret: str) -> Iterator[str]:
-    """A secret as it may stand in a message: plain, or as Python, JSON or a URL write it."""
+    """Yield the forms of a secret in a message: plain, or escaped by Python, JSON or a URL."""
     yield from (secret, repr(secret)[1:-1], json.dumps(secret)[1:-1], quote(secret, safe=""))

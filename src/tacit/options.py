@@ -1,7 +1,7 @@
-"""How messages name an option: as a flag on the command line, as an argument in Python.
+"""Name options in messages: as a flag on the command line, as an argument in Python.
 
-The same errors reach both kinds of users, so a message never writes `--ledger` or `ledger=` itself
-but `option("ledger")`.
+The same errors reach both kinds of users, so a message uses `option("ledger")` in place of
+`--ledger` or `ledger=`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _ARGUMENTS: Final = {
     "undelivered": "undelivered=True",
     "quality": "quality= of tacit.least_epsilon",
 }
-"""Arguments that are not called as the flag is."""
+"""Python arguments whose names differ from the flag."""
 
 _flags = False
 
 
 def option(name: str, value: str = "") -> str:
-    """An option as its user writes it; on the command line with the word for its value.
+    """Return an option as its user writes it; on the command line with its value's placeholder.
 
     >>> option("dead-letters"), option("no-ledger")
     ('dead_letters=', 'ledger=False')
@@ -39,7 +39,7 @@ def option(name: str, value: str = "") -> str:
 
 
 def command(line: str, call: str) -> str:
-    """A hint to do something: a command line, or a call.
+    """Return a hint to do something: a command line, or a call.
 
     >>> command("tacit plan SPEC --history SOURCE -o PLAN", "tacit.plan(spec, history)")
     'tacit.plan(spec, history)'
@@ -49,7 +49,7 @@ def command(line: str, call: str) -> str:
 
 @contextmanager
 def command_line() -> Iterator[None]:
-    """While a command runs, messages name flags, in whatever thread they are made."""
+    """Make messages name flags while a command runs, in all threads."""
     global _flags
     before, _flags = _flags, True
     try:

@@ -1,10 +1,10 @@
-"""How many of something there are, in words."""
+"""Format numbers of things."""
 
 from __future__ import annotations
 
 
 def count(number: int, one: str, several: str | None = None) -> str:
-    """A number of things.
+    """Format a number of things.
 
     >>> count(1, "window"), count(2000, "query", "queries")
     ('1 window', '2,000 queries')

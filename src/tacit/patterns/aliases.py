@@ -38,7 +38,7 @@ from tacit.patterns.tree import (
 
 
 def check_aliases(pattern: Pattern) -> list[PatternError]:
-    """Every mistake in how a pattern gives and uses aliases.
+    """Return every mistake in the aliases of a pattern.
 
     >>> from tacit.patterns.language import parse_pattern
     >>> [str(mistake) for mistake in check_aliases(parse_pattern("SEQ(a p, b p) WHERE q.v > 1"))]
@@ -50,7 +50,7 @@ def check_aliases(pattern: Pattern) -> list[PatternError]:
 
 
 def bound_aliases(pattern: Pattern) -> frozenset[str]:
-    """The aliases that every match of a pattern binds.
+    """Return the aliases that every match of a pattern binds.
 
     >>> from tacit.patterns.language import parse_pattern
     >>> sorted(bound_aliases(parse_pattern("SEQ(a p, OR(b q, c q), NOT d)")))
@@ -70,7 +70,7 @@ def bound_aliases(pattern: Pattern) -> frozenset[str]:
 
 
 def rename(pattern: Pattern, aliases: Mapping[str, str]) -> Pattern:
-    """The pattern with other aliases, in its conditions too."""
+    """Return the pattern with other aliases, in its conditions too."""
     if all(alias == other for alias, other in aliases.items()):
         return pattern
 
@@ -83,7 +83,7 @@ def rename(pattern: Pattern, aliases: Mapping[str, str]) -> Pattern:
 def _collect(pattern: Pattern, mistakes: list[PatternError]) -> tuple[set[str], set[str]]:
     """Add a pattern's mistakes, from the bottom up.
 
-    Returns the aliases that it gives, and those of them that no condition stands behind yet.
+    Return the aliases that it defines, and those that no condition has used yet.
     """
     below = [_collect(part, mistakes) for part in children(pattern)]
     given = set[str]().union(*(part for part, _ in below))
@@ -131,14 +131,14 @@ def _mistake(alias: str, message: str) -> PatternError:
 
 
 def given_aliases(pattern: Pattern) -> Iterator[str]:
-    """Every alias in a pattern, at any depth."""
+    """Yield every alias in a pattern, at any depth."""
     return (node.alias for node in walk(pattern) if isinstance(node, Name) and node.alias)
 
 
 def rebuild(
     pattern: Pattern, leaf: Callable[[Name], Pattern], aliases: Mapping[str, str] | None = None
 ) -> Pattern:
-    """The pattern with its names replaced by what `leaf` makes of them."""
+    """Return the pattern with `leaf` applied to its names."""
     parts = [rebuild(part, leaf, aliases) for part in children(pattern)]
     match pattern:
         case Name():
@@ -156,7 +156,7 @@ def rebuild(
 
 
 def _renamed(condition: Condition, aliases: Mapping[str, str]) -> Condition:
-    """A condition that looks at the elements by their other aliases."""
+    """Return a condition with renamed aliases."""
     match condition:
         case Comparison(comparator, left, right):
             return Comparison(

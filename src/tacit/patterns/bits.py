@@ -1,16 +1,16 @@
-"""Chains without WITHIN, matched all at once: a bit for every state of every chain.
+"""Match chains without WITHIN in parallel: a bit for every state of every chain.
 
-Bit k of a chain says that some choice of events matched its first k elements and nothing
-unwanted came since. At an event of type x, every chain that waits for x enters its next
-state (a shift and two masks for 64 states), and the states that x was unwanted in end, but
-for those just entered: an absence is strictly between times. What happens later depends on
-the state alone, so a bit for each is enough.
+Bit k of a chain says that some choice of events matched its first k elements and no forbidden
+event came since. At an event of type x, every chain that waits for x enters its next state (a
+shift and two masks for 64 states), and the states in which x is forbidden end, except those just
+entered: an absence is strictly between times. What happens later depends only on the state, so
+one bit for each is enough.
 
-At a time with several events the step is repeated on the states just entered. A run of
-elements entered at one time needs distinct events: `runs` holds, for each length, the
-states whose last elements are of different types. That is exact as long as no type occurs
-twice at one time; a chain that repeats an element is left to `origins` in such a window,
-and one that repeats a choice of types altogether.
+At a time with several events the step is repeated on the states just entered. A run of elements
+entered at one time needs distinct events: `runs` has, for each length, the states whose last
+elements are of different types. This is exact if no type occurs twice at one time. In a window
+where a type does, a chain that repeats an element is matched by `origins`; a chain that repeats a
+choice of types always is.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ChainBits:
 
     @classmethod
     def of(cls, chains: Sequence[Chain], selection: Selection) -> ChainBits:
-        """Lay out chains that do not repeat a choice."""
+        """Build the tables of chains that do not repeat a choice."""
         offsets, packs = _place(chains)
         words = packs[-1]
         places = {name: place for place, name in enumerate(selection.names)}
@@ -105,7 +105,7 @@ def _set(row: NDArray[np.uint64], bit: int) -> None:
 
 
 def _place(chains: Sequence[Chain]) -> tuple[list[int], list[int]]:
-    """The first bit of each chain, and where the packs of words begin."""
+    """Return the first bit of each chain, and where the packs of words begin."""
     offsets = [0] * len(chains)
     packs = [0]
     free = 0
@@ -120,7 +120,7 @@ def _place(chains: Sequence[Chain]) -> tuple[list[int], list[int]]:
 
 
 def _run_lengths(chain: Chain) -> list[int]:
-    """How many elements up to each one are all of different types."""
+    """Return how many elements up to each one are all of different types."""
     lengths: list[int] = []
     seen: dict[Types, int] = {}
     for place, types in enumerate(chain.elements):
@@ -144,7 +144,7 @@ def _run(
     out: NDArray[np.bool_],
     doubled: NDArray[np.bool_],
 ) -> None:
-    """For each window: read its groups of equal time, then take all words through them."""
+    """Read the groups of equal time of each window, then advance all words through them."""
     enter, leave, begin, initial, runs = tables
     types = len(enter)
     counts = np.zeros(types, np.int64)
@@ -213,7 +213,7 @@ def _run_word(
     begin: np.uint64,
     initial: np.uint64,
 ) -> np.uint64:
-    """All groups of equal time, for chains that fit into one word."""
+    """Process all groups of equal time, for chains that fit into one word."""
     enter, leave, runs = tables
     state = initial
     place = 0
@@ -247,7 +247,7 @@ def _run_row(
     tables: tuple[NDArray[np.uint64], ...],
     state: NDArray[np.uint64],
 ) -> None:
-    """As `_run_word` for a row of words, side by side so that several are one instruction."""
+    """Do the same as `_run_word` for a row of words, in a loop that can be vectorised."""
     enter, leave, begin, initial, runs = tables
     for word in range(len(state)):
         state[word] = initial[word]
@@ -286,7 +286,7 @@ def _merged(
     end: int,
     word: int,
 ) -> tuple[np.uint64, np.uint64]:
-    """The states of a word that a group of events leads to, and those that it ends."""
+    """Return the states of a word that a group of events leads to, and those that it ends."""
     arrive, depart = np.uint64(0), np.uint64(0)
     for place in range(first, end):
         arrive |= enter[kinds[place], word]
@@ -305,7 +305,7 @@ def _run_long(
     state: NDArray[np.uint64],
     scratch: NDArray[np.uint64],
 ) -> None:
-    """As `_run_word` for a chain that goes on from word to word."""
+    """Do the same as `_run_word` for a chain that spans several words."""
     enter, leave, begin, initial, runs = tables
     fresh, entered = scratch[0], scratch[1]
     for word in range(low, high):

@@ -1,9 +1,9 @@
-"""Boolean queries over bit columns, 64 subjects to a word.
+"""Evaluate boolean queries over bit columns, 64 subjects per word.
 
-All queries together become one graph of AND gates whose edges may be inverted (an OR is an
-AND with all edges inverted), so a single kind of step is enough and equal sub-expressions
-are computed once. The graph is laid out as a list of steps over a few registers; each step
-runs over a block of a column, so that registers stay in the nearest cache.
+All queries together become one graph of AND gates whose edges may be inverted (an OR is an AND
+with all edges inverted), so a single kind of step is enough and equal sub-expressions are computed
+once. The graph is compiled into a list of steps over a few registers; each step runs over a block
+of a column, so that registers stay in the cache.
 
 A *literal* is twice the number of a gate or column, plus one if inverted; gate 0 is false.
 """
@@ -26,7 +26,7 @@ _GATE, _COPY, _GATE_OUT = 0, 1, 2
 
 
 class GateGraph:
-    """A graph of AND gates over bit columns that are known by any name; equal gates are one."""
+    """A graph of AND gates over named bit columns; equal gates are merged."""
 
     def __init__(self) -> None:
         self._inputs: list[tuple[int, int] | None] = [None]
@@ -34,14 +34,14 @@ class GateGraph:
         self._gates: dict[tuple[int, int], int] = {}
 
     def column(self, name: Hashable) -> int:
-        """The literal of a column."""
+        """Return the literal of a column."""
         if name not in self._columns:
             self._columns[name] = len(self._inputs)
             self._inputs.append(None)
         return 2 * self._columns[name]
 
     def all(self, literals: Iterable[int]) -> int:
-        """The literal that is true where all of these are."""
+        """Return the literal that is true where all of these are."""
         distinct = set(literals) - {TRUE}
         if FALSE in distinct or any(literal ^ 1 in distinct for literal in distinct):
             return FALSE
@@ -51,11 +51,11 @@ class GateGraph:
         return result
 
     def any(self, literals: Iterable[int]) -> int:
-        """The literal that is true where one of these is."""
+        """Return the literal that is true where one of these is."""
         return self.all(literal ^ 1 for literal in literals) ^ 1
 
     def program(self, outputs: Sequence[int], numbers: Mapping[Hashable, int]) -> Program:
-        """The steps that compute these literals, given the number of each column."""
+        """Return the steps that compute these literals, given the number of each column."""
         columns = {gate: numbers[name] for name, gate in self._columns.items()}
         return _lay_out(outputs, columns, self._inputs)
 
@@ -89,7 +89,7 @@ def _lay_out(
     columns: Mapping[int, int],
     inputs: Sequence[tuple[int, int] | None],
 ) -> Program:
-    """Order the gates that are needed and give each a register until its last use."""
+    """Order the needed gates, and assign each a register until its last use."""
     wanted: dict[int, list[tuple[int, int]]] = {}
     for number, literal in enumerate(outputs):
         wanted.setdefault(literal >> 1, []).append((number, literal & 1))
@@ -134,7 +134,7 @@ def _lay_out(
 
 
 def _count_uses(wanted: Iterable[int], inputs: Sequence[tuple[int, int] | None]) -> dict[int, int]:
-    """How many gates read each gate or column that the wanted ones depend on."""
+    """Return how many gates read each gate or column that the wanted ones depend on."""
     uses = dict.fromkeys(wanted, 0)
     pending = list(uses)
     while pending:
@@ -228,7 +228,7 @@ def _transpose(words: NDArray[np.uint64], columns: NDArray[np.uint64]) -> None:
 
 
 def pack_rows(bits: NDArray[np.bool_]) -> NDArray[np.uint64]:
-    """`[row][word]`, lowest bit first, from `[row][bit]`."""
+    """Return `[row][word]`, lowest bit first, from `[row][bit]`."""
     rows, width = bits.shape
     padded = np.zeros((rows, -(-width // 64) * 64), np.bool_)
     padded[:, :width] = bits
@@ -237,7 +237,7 @@ def pack_rows(bits: NDArray[np.bool_]) -> NDArray[np.uint64]:
 
 
 def distinct_rows(keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Each different row once."""
+    """Return the distinct rows."""
     if keys.shape[1] == 1:
         return np.unique(keys[:, 0])[:, np.newaxis]
     return np.unique(keys, axis=0)
@@ -252,7 +252,7 @@ def scatter(
 ) -> NDArray[np.uint64]:
     """Bit columns `[window, result, subjects // 64]` from rows for some windows and subjects.
 
-    A key is `window * subjects + subject`; who has no row gets the default.
+    A key is `window * subjects + subject`; a subject without a row gets the default.
     """
     columns = np.zeros((windows, len(default), -(-subjects // 64)), np.uint64)
     columns[:, default] = ~np.uint64(0)

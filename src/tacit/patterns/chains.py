@@ -1,13 +1,13 @@
 """Chains: event types in order, with absences between them, perhaps within a time.
 
 Most ordered patterns are chains, or the OR of a few: `SEQ(a, NOT x, OR(b, c), d{3})
-WITHIN 10 min`. A chain is matched by an automaton that is after its k-th element in
-state k, so that one pass over a window's tuples is enough (`bits` and `origins`).
+WITHIN 10 min`. A chain is matched by an automaton that is in state k after its k-th element, so
+one pass over a window's tuples is enough (`bits` and `origins`).
 
-An event is a tuple and a type, and equal times are in order, so at one time a chain may
-advance over several elements if there are enough distinct events for them. Elements that
-are the same set of types draw on the same events and those with disjoint sets on different
-ones; a chain has only these two kinds, so counting per set is exact.
+An event is a tuple and a type, and equal times count as in order, so at one time a chain may
+advance over several elements if there are enough distinct events. Two elements have the same set of
+types and share events, or disjoint sets and use different events. A chain has only these two kinds,
+so counting per set is exact.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class Chain:
 
     @property
     def types(self) -> Types:
-        """All event types it looks at."""
+        """All event types that it uses."""
         return frozenset().union(*self.elements, *self.gaps)
 
     @property
     def repeats(self) -> bool:
-        """Whether two elements draw on the same events."""
+        """Whether two elements use the same events."""
         return len(set(self.elements)) < len(self.elements)
 
     @property
@@ -58,7 +58,7 @@ class Chain:
 
 
 def chains_of(pattern: Pattern) -> list[Chain] | None:
-    """The chains of which one must be detected for a simplified pattern; None if it is no chain."""
+    """Return chains of which one must match for the pattern to match; None if it is no chain."""
     if isinstance(pattern, Within):
         span: int | None = pattern.span
         pattern = pattern.part
@@ -78,10 +78,10 @@ def chains_of(pattern: Pattern) -> list[Chain] | None:
 
 
 def _lines(pattern: Pattern, left: bool, right: bool, depth: int) -> list[_Line] | None:
-    """The ways to match a pattern as a line of elements and absences.
+    """Return the ways to match a pattern as a line of elements and absences.
 
-    `left` and `right` say whether an absence stands beside it, so that a match that reaches
-    further there may be the better one; only if both are true does `p+` differ from `p`.
+    `left` and `right` say whether an absence is next to it, so that a match that reaches further
+    there may be better; only if both are true does `p+` differ from `p`.
     """
     if depth == 0:
         return None
@@ -115,7 +115,7 @@ def _lines(pattern: Pattern, left: bool, right: bool, depth: int) -> list[_Line]
 def _lines_in_order(
     parts: Sequence[Pattern], left: bool, right: bool, depth: int
 ) -> list[_Line] | None:
-    """The lines of a SEQ, which must not have absences at its edges."""
+    """Return the lines of a SEQ, which must not have absences at its edges."""
     if not parts or isinstance(parts[0], Not) or isinstance(parts[-1], Not):
         return None
     absent = [left, *(isinstance(part, Not) for part in parts), right]
@@ -133,7 +133,7 @@ def _lines_in_order(
 
 
 def _absence(part: Not) -> _Element | None:
-    """The absence of event types; None if it is the absence of something else."""
+    """Return the absence of event types; None if it is the absence of something else."""
     unwanted = part.part.parts if isinstance(part.part, Or) else (part.part,)
     names = frozenset(inner.name for inner in unwanted if isinstance(inner, Name))
     return (True, names) if names and len(names) == len(unwanted) else None
@@ -144,7 +144,7 @@ def _joined(earlier: Iterable[_Line], later: Iterable[_Line]) -> list[_Line]:
 
 
 def _separate(line: _Line) -> list[_Line]:
-    """The same with single types for elements that share some of their types but not all."""
+    """Split elements that share some but not all of their types into single types."""
     sets = {types for absence, types in line if not absence}
     mixed = {types for types in sets if any(types & other and types != other for other in sets)}
     lines: list[_Line] = [()]

@@ -118,7 +118,7 @@ Condition: TypeAlias = Comparison | Conjunction | Disjunction | Negation
 
 
 def parts(condition: Condition | Term) -> tuple[Condition | Term, ...]:
-    """The direct parts of a condition or a term."""
+    """Return the direct parts of a condition or a term."""
     match condition:
         case Attribute() | Constant():
             return ()
@@ -129,7 +129,7 @@ def parts(condition: Condition | Term) -> tuple[Condition | Term, ...]:
 
 
 def depth(condition: Condition | Term) -> int:
-    """The deepest nesting of conditions and terms."""
+    """Return the deepest nesting of conditions and terms."""
     deepest, level = 0, [condition]
     while level:
         deepest += 1
@@ -138,7 +138,7 @@ def depth(condition: Condition | Term) -> int:
 
 
 def attributes(condition: Condition | Term) -> Iterator[Attribute]:
-    """Every attribute that a condition looks at, in order of appearance."""
+    """Yield every attribute that a condition looks at, in order of appearance."""
     pending = [condition]
     while pending:
         condition = pending.pop()

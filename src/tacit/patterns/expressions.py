@@ -28,7 +28,7 @@ _UNKNOWN = pl.lit(None, dtype=pl.Boolean)
 
 
 def conjuncts(condition: Condition) -> Iterator[Condition]:
-    """The conditions that must all hold for this one to hold."""
+    """Yield the conditions that must all hold for this one to hold."""
     match condition:
         case Conjunction(left, right):
             yield from conjuncts(left)
@@ -38,9 +38,9 @@ def conjuncts(condition: Condition) -> Iterator[Condition]:
 
 
 def check_kinds(condition: Condition, kind: Callable[[Attribute], Kind | None]) -> None:
-    """Refuse comparisons of unlike kinds and arithmetic on what is no number.
+    """Raise an error for comparisons of different kinds and arithmetic on non-numbers.
 
-    `kind` gives an attribute's kind, or None where nothing is known of it.
+    `kind` returns an attribute's kind, or None if it is unknown.
     """
     match condition:
         case Comparison(_, left, right):
@@ -75,7 +75,7 @@ def _kind(term: Term, kind: Callable[[Attribute], Kind | None]) -> Kind | None:
 
 
 def plain(column: pl.Expr, dtype: pl.DataType) -> pl.Expr:
-    """A column made ready for conditions: one type for each kind, unfit numbers null."""
+    """Prepare a column for conditions: one type for each kind, non-finite numbers null."""
     if isinstance(dtype, pl.Categorical | pl.Enum):
         return column.cast(pl.String)
     if dtype.is_float() or dtype.is_decimal():
@@ -85,7 +85,7 @@ def plain(column: pl.Expr, dtype: pl.DataType) -> pl.Expr:
 
 
 def expression(condition: Condition, schema: Mapping[str, pl.DataType]) -> pl.Expr:
-    """A condition over columns made `plain`; an attribute without a column is unknown.
+    """Return a condition over columns made `plain`; an attribute without a column is unknown.
 
     A term that has a column of its own is taken from there.
     """
@@ -104,13 +104,13 @@ def expression(condition: Condition, schema: Mapping[str, pl.DataType]) -> pl.Ex
 
 
 def value(term: Term, schema: Mapping[str, pl.DataType]) -> pl.Expr:
-    """A term over columns made `plain`."""
+    """Return a term over columns made `plain`."""
     found = _value(term, schema)
     return pl.lit(None) if found is None else found.expression
 
 
 def _value(term: Term, schema: Mapping[str, pl.DataType]) -> Value | None:
-    """A term's value; None if it is unknown for every row."""
+    """Return a term's value; None if it is unknown for every row."""
     match term:
         case Constant(constant):
             return constant_value(constant)

@@ -1,13 +1,13 @@
 """Any pattern without a condition, matched by the intervals that its parts can take.
 
-For every node (see `nodes`) the kernel lists its matches in a window, each as an interval:
-first and last time, and how many events it uses there of the types that another part may
-want as well. This is all that the surroundings of a match can tell:
+For every node (see `nodes`) the kernel lists its matches in a window, each as an interval: first
+and last time, and how many events it uses there of the types that another part may also use. The
+rest of the pattern depends on nothing else:
 
-- Order, WITHIN and absences look at first and last times alone.
-- Two parts of a SEQ can only want the same event at a time where one ends and the other
-  begins. Events of one type at one time are interchangeable, so two parts fit if there are
-  as many events as both use together.
+- Order, WITHIN and absences depend only on first and last times.
+- Two parts of a SEQ can use the same event only at a time where one ends and the other begins.
+  Events of one type at one time are interchangeable, so two parts fit if there are as many
+  events as both use together.
 - The parts of an AND may share events, so that together they use as many as the one that
   uses more.
 
@@ -161,7 +161,7 @@ def _run(
     root: int,
     out: NDArray[np.bool_],
 ) -> None:
-    """For each window: read its distinct times, then list every node's intervals in turn."""
+    """Read the distinct times of each window, then list every node's intervals in turn."""
     types = len(units)
     guard = np.uint64(0)
     for field in range(64 // width):
@@ -218,7 +218,7 @@ def _has_all(masks: NDArray[np.uint64], begin: int, end: int, required: NDArray[
 def _count_room(
     events: NDArray[np.int64], units: NDArray[np.uint64], most: int
 ) -> NDArray[np.uint64]:
-    """How many events of each counted type there are at each time, packed."""
+    """Return how many events of each counted type there are at each time, packed."""
     room = np.zeros((len(events), units.shape[1]), np.uint64)
     for moment in range(len(events)):
         for kind in range(len(units)):

@@ -21,7 +21,7 @@ Ints: TypeAlias = NDArray[np.int64]
 def ranges(
     buckets: Ints, earliest: Ints, latest: Ints, their_buckets: Ints, their_times: Ints
 ) -> Ints:
-    """For each row, the range of their rows in its bucket from `earliest` to `latest`."""
+    """Return for each row the range of rows in its bucket from `earliest` to `latest`."""
     found = np.zeros((2, len(buckets)), np.int64)
     for row in range(len(buckets)):
         bucket, time, until = buckets[row], earliest[row], latest[row]
@@ -47,7 +47,7 @@ def ranges(
 
 
 def pairs(found: Ints, most: int) -> Iterator[tuple[Ints, Ints]]:
-    """Every row with every row of its range, about `most` pairs at a time; at least one piece."""
+    """Yield every row with every row of its range, about `most` pairs at a time."""
     start, counts = found[0], found[1] - found[0]
     ends = np.cumsum(counts)
     row = listed = 0
@@ -62,7 +62,7 @@ def pairs(found: Ints, most: int) -> Iterator[tuple[Ints, Ints]]:
 
 @compiled
 def undominated(groups: Ints, values: NDArray[Any], greatest: bool) -> NDArray[np.bool_]:
-    """Which rows have a greater (or smaller) value than all rows of their group before them."""
+    """Return which rows exceed (or are below) all earlier rows of their group."""
     keep = np.zeros(len(groups), np.bool_)
     best = 0
     for row in range(len(groups)):

@@ -1,13 +1,13 @@
 """All queries of a specification, matched together.
 
-A query is a boolean expression over the whole window: of the presence of event types, of
-*ordered* sub-patterns, which look at the times of events, and of *conditional* ones, which
-look at attributes (WHERE). Each takes the fastest path that is exact for it:
+A query is a boolean expression over the whole window: of the presence of event types, of *ordered*
+sub-patterns, which depend on the times of events, and of *conditional* ones, which depend on
+attributes (WHERE). Each is matched on the fastest path that is exact for it:
 
-- presence: bit columns, 64 subjects to a word (`booleans`);
+- presence: bit columns, 64 subjects per word (`booleans`);
 - order: chains of event types, as bit-parallel automata (`chains`, `bits`, `origins`);
 - intervals: everything else that has no condition (`intervals`);
-- conditions: left to the caller, who supplies their bits.
+- conditions: the caller supplies their bits.
 
 Sub-patterns that are the same in several queries are matched once.
 """
@@ -38,8 +38,8 @@ PATHS = ("presence", "order", "intervals", "conditions")
 class Matcher:
     """Queries prepared for matching; `types` are all event types in the order of their bits.
 
-    `ordered_types` are those that ordered sub-patterns look at: if there are none, no lists
-    of events are needed. `conditional` are the sub-patterns whose bits the caller supplies.
+    `ordered_types` are those that ordered sub-patterns use: if there are none, no lists of
+    events are needed. `conditional` are the sub-patterns whose bits the caller supplies.
     """
 
     def __init__(self, patterns: Sequence[Pattern], types: Sequence[str]) -> None:
@@ -60,21 +60,21 @@ class Matcher:
         )
 
     def match_ordered(self, lists: EventLists) -> NDArray[np.bool_]:
-        """Whether each window has each distinct ordered sub-pattern: `[window, pattern]`."""
+        """Return whether each window has each distinct ordered sub-pattern: `[window, pattern]`."""
         return self._ordered.run(lists)
 
     @property
     def automaton(self) -> ChainBits | None:
         """The automaton that answers all ordered sub-patterns, if one of a single word does.
 
-        It may be taken through a window's tuples as they come, as long as each gives one
-        event and is later than the one before: bit `final[k]` of its state answers the k-th.
+        It can be advanced through a window's tuples as they arrive, if each gives one event and
+        is later than the one before: bit `final[k]` of its state answers the k-th.
         """
         return self._ordered.automaton
 
     @cached_property
     def ordered_when_empty(self) -> NDArray[np.bool_]:
-        """What a window without events gives for each ordered sub-pattern."""
+        """Whether each ordered sub-pattern is detected in a window without events."""
         words = len(self.ordered_types)
         nothing = EventLists(
             np.zeros(2, np.int64), np.zeros(0, np.int64), np.zeros((0, words), np.uint64)
@@ -83,21 +83,21 @@ class Matcher:
         return result
 
     def combine(self, columns: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """Answers `[window, query, word]` from bit columns `[window, column, word]`.
+        """Return answers `[window, query, word]` from bit columns `[window, column, word]`.
 
         The columns are those of all event types, of the ordered sub-patterns and of the
         conditional ones; subject s is bit s % 64 of word s // 64. Bits past the last
-        subject mean nothing.
+        subject are undefined.
         """
         return self._program.run(columns)
 
     def explain(self) -> list[str]:
-        """The slowest path that each query takes."""
+        """Return the slowest path that each query takes."""
         return list(self._paths)
 
 
 class _Formulas:
-    """Queries as boolean formulas over what is found in a window."""
+    """Queries as boolean formulas over the columns of a window."""
 
     def __init__(self) -> None:
         self.gates = GateGraph()
@@ -106,7 +106,7 @@ class _Formulas:
         self.conditional: dict[Pattern, None] = {}
 
     def add(self, pattern: Pattern) -> tuple[int, int]:
-        """The literal of a pattern, and the slowest path that it needs."""
+        """Return the literal of a pattern, and the slowest path that it needs."""
         return fold(pattern, self._add_node, _boolean_parts)
 
     def _add_node(self, node: Pattern, below: list[tuple[int, int]]) -> tuple[int, int]:
@@ -150,7 +150,7 @@ class _Formulas:
 
 
 def _is_boolean(node: Pattern) -> bool:
-    """Whether detecting it comes down to detecting its parts; `p+` is detected where `p` is."""
+    """Return whether its detection follows from that of its parts; `p+` equals `p`."""
     if isinstance(node, Repeat):
         return node.least == 1
     return isinstance(node, Name | And | Or | Not)
@@ -186,7 +186,7 @@ class _Ordered:
         self.automaton = bits if simple and len(bits.begin) == 1 else None
 
     def run(self, lists: EventLists) -> NDArray[np.bool_]:
-        """All columns for all windows."""
+        """Return all columns for all windows."""
         out = np.zeros((len(lists), self._count), np.bool_)
         columns, quick = self._quick
         if len(columns):

@@ -1,7 +1,7 @@
 """Names in patterns: events, other patterns, and the aliases that conditions use.
 
-A pattern's name stands for its tree, as if it had been written there; its aliases stay its
-own. Every mistake is found, not only the first.
+A pattern's name is replaced by its tree; its aliases stay local. Every mistake is found, not only
+the first.
 """
 
 from __future__ import annotations
@@ -68,14 +68,14 @@ class Names:
                     self.patterns[name] = self._inline(pattern)
 
     def check(self, pattern: Pattern, name: str | None = None) -> list[PatternError]:
-        """All mistakes of a pattern; those of the named patterns it uses are not repeated."""
+        """Return all mistakes of a pattern, without those of the named patterns it uses."""
         mistakes = self._own_mistakes(name, pattern)
         if not mistakes and self._usable(pattern):
             mistakes += _too_large(name, *self._size(pattern))
         return mistakes
 
     def resolve(self, pattern: Pattern, name: str | None = None) -> Pattern:
-        """The pattern with only events left in it, or its first mistake."""
+        """Return the pattern with only events left in it, or its first mistake."""
         for mistake in self.check(pattern, name):
             raise mistake
         for used in _references(pattern, self.written):
@@ -84,7 +84,7 @@ class Names:
         return self._inline(pattern)
 
     def _own_mistakes(self, name: str | None, pattern: Pattern) -> list[PatternError]:
-        """What is wrong with a pattern as it is written."""
+        """Return the mistakes in the text of a pattern itself."""
         nodes = list(islice(walk(pattern), MAX_NODES + 1))
         deep = 0 if len(nodes) > MAX_NODES else depth(pattern)
         mistakes = _too_large(name, len(nodes), deep)
@@ -116,18 +116,18 @@ class Names:
             )
 
     def _nearest(self, unknown: str) -> str:
-        """The nearest known name, for the first unknown names: looking is slow among many."""
+        """Return the nearest known name; only for the first unknown names, since it is slow."""
         known = len(self.written) + len(self.events)
         if unknown not in self._hints and (len(self._hints) + 1) * known <= MAX_COMPARISONS:
             self._hints[unknown] = nearest(unknown, [*self.written, *sorted(self.events)])
         return self._hints.get(unknown) or " Define it under events or patterns."
 
     def _usable(self, pattern: Pattern) -> bool:
-        """Whether all patterns that it names are free of mistakes."""
+        """Return whether all patterns that it names are free of mistakes."""
         return all(name in self.patterns for name in _references(pattern, self.written))
 
     def _size(self, pattern: Pattern) -> tuple[int, int]:
-        """Nodes and depth of a pattern once its names are replaced, without replacing them."""
+        """Return the number of nodes and the depth that a pattern has once names are replaced."""
         if isinstance(pattern, Name):
             return self._sizes.get(pattern.name, (1, 1))
         sizes = [self._size(part) for part in children(pattern)]
@@ -138,7 +138,7 @@ class Names:
         numbers: dict[str, Iterator[int]] = {}
 
         def fresh(alias: str) -> str:
-            """The alias itself if it is free, else with the first number that makes it so."""
+            """Return the alias if it is free, else with the first number that makes it unique."""
             other = alias
             while other in taken or other in self.events or other in self.written:
                 other = f"{alias}_{next(numbers.setdefault(alias, count(2)))}"
@@ -177,9 +177,9 @@ def _too_large(name: str | None, nodes: int, deep: int) -> list[PatternError]:
 
 
 def _in_order(patterns: Mapping[str, Pattern]) -> tuple[list[str], list[PatternError]]:
-    """The patterns, each behind those it names, and the circles among them.
+    """Return the patterns, each after those it names, and the cycles among them.
 
-    A pattern in a circle, or that leads to one, still has its place: it is never usable.
+    A pattern in a cycle, or that leads to one, is still listed, but it is never usable.
     """
     order: list[str] = []
     circles: list[PatternError] = []

@@ -1,7 +1,7 @@
-"""What the parts of a pattern depend on in the parts around them.
+"""What a table of matches must contain for the rest of the pattern.
 
-The less a table of matches must hold, the shorter it is: a match that differs from another
-in nothing that is looked at, or that is no better in anything, is dropped.
+The less a table contains, the shorter it is: a match is dropped if it differs from another in
+nothing that is needed, or is not better in anything.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _RANKED = (pl.Int64, pl.Float64, pl.Int32, pl.UInt32, pl.Int16, pl.UInt16, pl.In
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What is looked at further up in a pattern: all else is dropped from a table."""
+    """The columns that outer parts of a pattern need; all others are dropped from a table."""
 
     values: Values = field(default_factory=dict)
     before: Names = frozenset()  # event types that parts before this one in a SEQ may use
@@ -49,7 +49,7 @@ class Need:
     span: int = NEVER  # how long a match may last at most
 
     def distil(self, table: pl.DataFrame) -> pl.DataFrame:
-        """The table without what is not needed, and without matches no better than another."""
+        """Drop columns that are not needed, and matches that are not better than another."""
         columns = [column for column in table.columns if self.keeps(column)]
         better = self._better(table.select(columns).schema)
         ends = better.keys() & {"first", "last"}
@@ -79,7 +79,7 @@ class Need:
         }
 
     def keeps(self, column: str) -> bool:
-        """Whether somebody looks at a column."""
+        """Return whether a column is needed."""
         match column.split(" ", 1):
             case ["head", type_]:
                 return type_ in self.before
@@ -106,7 +106,7 @@ class JoinStep:
 
 
 def steps(pattern: And | Seq, need: Need, conditions: Sequence[Condition]) -> Iterator[JoinStep]:
-    """The parts from left to right; each condition goes where it can be decided first."""
+    """Yield the parts from left to right; each condition goes where it can be decided first."""
     parts, ordered = pattern.parts, isinstance(pattern, Seq)
     names = [bound(part) for part in parts]
     narrow = need.narrow and not (ordered and any(isinstance(part, Not) for part in parts))
@@ -137,7 +137,7 @@ def steps(pattern: And | Seq, need: Need, conditions: Sequence[Condition]) -> It
 
 
 def values(conditions: Iterable[Condition]) -> Values:
-    """What conditions look at: sides of comparisons, if they look at one element, else attributes.
+    """Return what conditions need: sides of comparisons if they use one element, else attributes.
 
     Only where a comparison itself must hold is one value of a side better than another.
     """
@@ -157,7 +157,7 @@ _WAYS = {"<": -1, "<=": -1, ">": 1, ">=": 1}
 
 
 def _united(ours: Values, theirs: Values) -> Values:
-    """Both; of a value that is looked at in different ways, the value itself matters."""
+    """Combine both; if a value is needed in different ways, the value itself matters."""
     united = dict(ours)
     for column, (term, way) in theirs.items():
         united[column] = (term, way if ours.get(column, (term, way))[1] == way else 0)
@@ -176,7 +176,7 @@ def _comparisons(condition: Condition) -> Iterator[Comparison]:
 
 
 def bound(pattern: Pattern) -> Names:
-    """The aliases that a match of the pattern may bind for a condition around it."""
+    """Return the aliases that a match of the pattern may bind for a condition around it."""
     match pattern:
         case Name(_, alias):
             return frozenset({alias} if alias else ())
@@ -187,7 +187,7 @@ def bound(pattern: Pattern) -> Names:
 
 
 def may_be_empty(pattern: Pattern) -> bool:
-    """Whether a match may have no events, as that of a NOT."""
+    """Return whether a match may have no events, as that of a NOT."""
     match pattern:
         case Name():
             return False
@@ -200,7 +200,7 @@ def may_be_empty(pattern: Pattern) -> bool:
 
 
 def types(parts: Iterable[Pattern]) -> Names:
-    """The event types that matches of these patterns may use."""
+    """Return the event types that matches of these patterns may use."""
     used: set[str] = set()
     pending = list(parts)
     while pending:
@@ -213,5 +213,5 @@ def types(parts: Iterable[Pattern]) -> Names:
 
 
 def aliases(condition: Condition | Term) -> Names:
-    """The aliases that a condition looks at."""
+    """Return the aliases that a condition uses."""
     return frozenset(attribute.alias for attribute in attributes(condition))

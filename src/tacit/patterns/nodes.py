@@ -101,7 +101,7 @@ class Nodes:
         return result
 
     def _sequence(self, parts: Sequence[Pattern], below: Sequence[int]) -> int:
-        """The ways to go through the parts from left to right.
+        """Return the ways to go through the parts from left to right.
 
         `ways` holds, for each part that can be the last one so far, its node, the absences
         since, and the parts left out since.
@@ -134,11 +134,11 @@ class Nodes:
         return self._without(self._fold(BOTH, absent) if absent else self._node(EMPTY), without)
 
     def _without(self, node: int, left_out: Iterable[int]) -> int:
-        """The node, provided that these have a match without events."""
+        """Return the node, provided that these have a match without events."""
         return self._fold(BOTH, [node, *(self._node(ONLY_EMPTY, out) for out in left_out)])
 
     def _measure(self) -> list[dict[int, int]]:
-        """How many events of each type a match of each node can use at one time, at most."""
+        """Return how many events of each type a match of each node can use at one time, at most."""
         usage: list[dict[int, int]] = []
         for node in self.nodes:
             left = usage[node.left] if node.left >= 0 else {}

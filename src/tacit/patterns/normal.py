@@ -1,14 +1,14 @@
-"""Patterns brought to a plainer form that detects the same.
+"""Simplify patterns into an equivalent form.
 
-A match is known to whatever stands around it only by its first and last time and by the
-events it uses at these two times. A match that starts no earlier, ends no later and uses no
-more there is at least as good, except that a `NOT` beside it may prefer one that reaches
-further: then first or last time must be the same. Each rule below keeps the matches of a
-pattern in this sense. Patterns with a WHERE are left alone: they are not only known by times.
+The rest of a pattern depends on a match only by its first and last time and by the events it uses
+at these two times. A match that starts no earlier, ends no later and uses no more there is at least
+as good, except that a `NOT` next to it may prefer one that reaches further: then the first or last
+time must be equal. Each rule below preserves the matches of a pattern in this sense. Patterns with
+a WHERE are not changed, since they also depend on attributes.
 
-After `simplify` a pattern has no aliases; the only repetition left is `p+`; a SEQ holds no
-SEQ that could be part of it; and what does not depend on order (absences in the whole
-window) stands outside SEQ and WITHIN.
+After `simplify` a pattern has no aliases; the only repetition left is `p+`; a SEQ contains no SEQ
+that could be merged into it; and what does not depend on order (absences in the whole window) is
+outside of SEQ and WITHIN.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def fold(
 
 
 def simplify(pattern: Pattern) -> Pattern:
-    """A plainer pattern that is detected in the same windows.
+    """Return a simpler pattern that is detected in the same windows.
 
     >>> from tacit.patterns.tree import Name, Not, Seq
     >>> simplify(Seq(Seq("a", Name("b").repeat(2, 5)), Seq(Not("x")), "c"))
@@ -67,12 +67,12 @@ def simplify(pattern: Pattern) -> Pattern:
 
 
 def holds_condition(pattern: Pattern) -> bool:
-    """Whether there is a WHERE in it."""
+    """Return whether there is a WHERE in it."""
     return any(isinstance(node, Where) for node in walk(pattern))
 
 
 def may_be_empty(pattern: Pattern) -> bool:
-    """Whether it can have a match without events, such as an absence in the whole window."""
+    """Return whether it can have a match without events, such as an absence in the whole window."""
 
     def combine(node: Pattern, below: list[bool]) -> bool:
         match node:
@@ -121,7 +121,7 @@ def _any(parts: Iterable[Pattern]) -> Pattern:
 
 
 def _sequence(negated: Sequence[bool], below: Sequence[Pattern]) -> Pattern:
-    """A SEQ with its inner SEQs opened and its window-wide absences put in front."""
+    """Build a SEQ with inner SEQs merged and window-wide absences moved out."""
     outside: list[Pattern] = []
     kept: list[tuple[bool, Pattern]] = []
     for absence, part in zip(negated, below, strict=True):
@@ -142,7 +142,7 @@ def _sequence(negated: Sequence[bool], below: Sequence[Pattern]) -> Pattern:
 
 
 def _split(part: Pattern) -> tuple[list[Pattern], Pattern | None]:
-    """What of it depends on the whole window only, and the rest."""
+    """Split a pattern into the part that depends only on the whole window, and the rest."""
     if _only_empty(part):
         return [part], None
     if not isinstance(part, And):
@@ -152,7 +152,7 @@ def _split(part: Pattern) -> tuple[list[Pattern], Pattern | None]:
 
 
 def _only_empty(pattern: Pattern) -> bool:
-    """Whether no match of it has events."""
+    """Return whether no match of it has events."""
     return fold(pattern, lambda node, below: not isinstance(node, Name) and all(below), _inside)
 
 
@@ -161,10 +161,10 @@ def _inside(node: Pattern) -> tuple[Pattern, ...]:
 
 
 def _opens(inner: Seq, first: bool, last: bool) -> bool:
-    """Whether an inner SEQ may be replaced by its parts.
+    """Return whether an inner SEQ may be replaced by its parts.
 
-    Its absences must keep their reach: one at its edge reaches to the window's edge, so the
-    SEQ must stand there, and no part beside an absence may vanish and so stretch its reach.
+    Its absences must keep their extent: one at its edge extends to the window's edge, so the SEQ
+    must be there, and no part next to an absence may be empty and so extend it.
     """
     absences = [isinstance(part, Not) for part in inner.parts]
     if not any(absences):
@@ -191,7 +191,7 @@ def _repetition(part: Pattern, least: int, most: int | None) -> Pattern:
 
 
 def limited(part: Pattern, span: int) -> Pattern:
-    """A simplified pattern within a time, in plain form."""
+    """Return a simplified pattern within a time, in plain form."""
     match part:
         case Within(inner, tighter):
             return Within(inner, min(span, tighter))

@@ -1,7 +1,7 @@
-"""What detection means, said as plainly as Python can: the matcher that the fast ones must equal.
+"""The reference matcher: a simple definition of detection that the fast matchers must equal.
 
-A match is the set of events it uses, with the tuples bound to names. This lists every
-match, so it is only fit for small windows.
+A match is the set of events it uses, with the tuples bound to names. All matches are listed, so it
+is only suitable for small windows.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ class Match(NamedTuple):
 
 
 def detect(pattern: Pattern, window: Sequence[Tuple]) -> bool:
-    """Whether some match of the pattern lies in the window."""
+    """Return whether the window contains a match of the pattern."""
     return bool(matches(pattern, window))
 
 
 def matches(pattern: Pattern, window: Sequence[Tuple]) -> set[Match]:
-    """Every match of the pattern among the window's events."""
+    """Return every match of the pattern among the window's events."""
     match pattern:
         case Name(name, alias):
             return {
@@ -95,7 +95,7 @@ def matches(pattern: Pattern, window: Sequence[Tuple]) -> set[Match]:
 
 
 def _in_order(parts: Sequence[Pattern], window: Sequence[Tuple]) -> Iterator[tuple[Match, ...]]:
-    """Every choice of matches, one for each part that is not negated, that is in order."""
+    """Yield every choice of matches, one for each part that is not negated, that is in order."""
     choices: list[tuple[Match, ...]] = [()]
     absent: list[tuple[int, set[Match]]] = []
     gap = 0
@@ -120,7 +120,7 @@ def _in_order(parts: Sequence[Pattern], window: Sequence[Tuple]) -> Iterator[tup
 def _several_times(
     found: set[Match], least: int, most: int | None, window: Sequence[Tuple]
 ) -> set[Match]:
-    """Every union of `least` to `most` matches in order; more than there are events add nothing."""
+    """Return every union of `least` to `most` matches in order, at most one per event."""
     enough = max(least, sum(len(tuple_.types) for tuple_ in window))
     runs, result = {Match()}, set[Match]()
     for count in range(1, (enough if most is None else min(most, enough)) + 1):
@@ -163,7 +163,7 @@ _COMPUTE: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def holds(condition: Condition, match: Match, window: Sequence[Tuple]) -> bool:
-    """Whether a condition is met by the tuples bound in a match; unknown is not met."""
+    """Return whether a condition is met by the tuples bound in a match; unknown is not met."""
     bound = {alias: window[place].attributes for alias, place in match.bound}
     return _truth(condition, bound) is True
 
@@ -185,7 +185,7 @@ def _truth(condition: Condition, bound: Mapping[str, Mapping[str, Any]]) -> bool
 
 
 def _value(term: Term, bound: Mapping[str, Mapping[str, Any]]) -> Any:
-    """A term's value; None where it is unknown, infinite or not a number."""
+    """Return a term's value; None where it is unknown, infinite or not a number."""
     value: Any
     match term:
         case Constant(constant):

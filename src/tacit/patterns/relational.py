@@ -1,11 +1,11 @@
 """Patterns with conditions between their elements, matched by joins.
 
-Each part of a pattern becomes a table of its matches: bucket (one window of one subject),
-times of the first and the last event, attributes that a condition further up looks at, and
-the events at either end that another part might use too. `SEQ` and `AND` join their parts'
-tables, `OR` stacks them, `NOT` takes away, `WITHIN` and `WHERE` filter. A comparison is
-made as soon as both its sides are there, and what nobody looks at any more is dropped, so
-that matches that differ in nothing else become one.
+Each part of a pattern becomes a table of its matches: bucket (one window of one subject), times of
+the first and the last event, attributes that an outer condition needs, and the events at either end
+that another part might use too. `SEQ` and `AND` join their parts' tables, `OR` concatenates them,
+`NOT` is an anti-join, `WITHIN` and `WHERE` filter. A comparison is evaluated as soon as both of its
+sides are available, and columns that are no longer needed are dropped, so that matches that differ
+in nothing else become one.
 
 Cost: for each bucket, time grows with the product of the numbers of candidates for the
 elements that a condition binds, as far as comparisons and order leave them, and with the
@@ -50,7 +50,7 @@ ROWS_AT_ONCE = 1 << 22
 class Relational:
     """One pattern with conditions, matched by joins.
 
-    `attributes` names the columns of each stream that the conditions look at, `event_types`
+    `attributes` names the columns of each stream that the conditions use, `event_types`
     the types whose tuples matter, and `when_empty` whether a window without any tuple counts
     as detected (a NOT can make it so).
     """
@@ -70,7 +70,7 @@ class Relational:
         }
 
     def check(self, schemas: Mapping[str, pl.Schema]) -> None:
-        """Refuse, before a run, columns that are missing or unfit for the conditions."""
+        """Raise an error before a run for columns that are missing or unsuitable."""
         kinds: dict[Attribute, Kind] = {}
         for stream, attribute in self._looked_at():
             column, schema = attribute.column, schemas[stream]
@@ -95,7 +95,7 @@ class Relational:
                 check_kinds(node.condition, kinds.get)
 
     def detect(self, tuples: Mapping[str, pl.DataFrame]) -> NDArray[np.int64]:
-        """The buckets, sorted, in which the pattern is detected."""
+        """Return the buckets, sorted, in which the pattern is detected."""
         buckets = _distinct(frame["bucket"] for frame in tuples.values())
         pending, found = [buckets], [buckets.clear()]
         while pending:
@@ -116,7 +116,7 @@ class Relational:
         return _distinct(found).to_numpy()
 
     def _looked_at(self) -> Iterator[tuple[str, Attribute]]:
-        """The attributes in conditions, each with every stream whose tuples it may be of."""
+        """Yield the attributes in conditions, each with every stream whose tuples it may be of."""
         names = [node for node in walk(self.pattern) if isinstance(node, Name)]
         for node in walk(self.pattern):
             if isinstance(node, Where):
@@ -132,13 +132,13 @@ def _distinct(buckets: Iterable[pl.Series]) -> pl.Series:
 
 
 def _within(tuples: Mapping[str, pl.DataFrame], buckets: pl.Series) -> dict[str, pl.DataFrame]:
-    """The tuples of adjacent buckets."""
+    """Return the tuples of adjacent buckets."""
     inside = pl.col("bucket").is_between(buckets[0], buckets[-1])
     return {stream: frame.filter(inside) for stream, frame in tuples.items()}
 
 
 def _detected_when_empty(pattern: Pattern) -> bool:
-    """Whether the empty match is a match of the pattern in a window without tuples."""
+    """Return whether the empty match is a match of the pattern in a window without tuples."""
     match pattern:
         case Name():
             return False

@@ -23,7 +23,7 @@ from tacit.patterns.ternary import all_of, any_of, not_of, possibly, surely
 from tacit.patterns.tree import And, Name, Not, Or, Pattern, Repeat, elements, walk
 
 MOST_VARIABLES = 6
-"""A query with more is regarded as one variable: its cofactors would be too many."""
+"""A query with more variables is treated as one variable: it would have too many cofactors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +45,9 @@ class Residual:
 
 
 def residual(pattern: Pattern, private: AbstractSet[str], most: int = MOST_VARIABLES) -> Residual:
-    """What remains of a pattern when the private event types are unknown.
+    """Return what remains of a pattern when the private event types are unknown.
 
-    A pattern with more than so many variables is regarded as a single one.
+    A pattern with more than `most` variables is treated as a single one.
 
     >>> left = residual(And("a", Or("x", "b")), {"x"})
     >>> [variable.atom for variable in left.variables], left.cofactors
@@ -81,7 +81,7 @@ def _bounds(atom: Pattern, private: AbstractSet[str]) -> tuple[Pattern | bool, P
 
 
 def boolean_form(pattern: Pattern) -> Pattern:
-    """The pattern with as much of it as can be outside of order."""
+    """Return the pattern with as many boolean operators as possible outside of ordered parts."""
     match pattern:
         case And(parts):
             return And(*map(boolean_form, parts))
@@ -100,7 +100,7 @@ def boolean_form(pattern: Pattern) -> Pattern:
 
 
 def private_atoms(pattern: Pattern, private: AbstractSet[str]) -> tuple[Pattern, ...]:
-    """The event types and sub-patterns outside of order that depend on private events."""
+    """Return the event types and sub-patterns outside of order that depend on private events."""
     if private.isdisjoint(elements(pattern)):
         return ()
     if not isinstance(pattern, And | Or | Not):
@@ -110,7 +110,7 @@ def private_atoms(pattern: Pattern, private: AbstractSet[str]) -> tuple[Pattern,
 
 
 def _given(pattern: Pattern, chosen: Mapping[Pattern, Pattern | bool]) -> Pattern | bool:
-    """The pattern with something in place of its private atoms."""
+    """Return the pattern with something in place of its private atoms."""
     if pattern in chosen:
         return chosen[pattern]
     match pattern:
@@ -125,5 +125,5 @@ def _given(pattern: Pattern, chosen: Mapping[Pattern, Pattern | bool]) -> Patter
 
 
 def is_presence(pattern: Pattern) -> bool:
-    """Whether a pattern in boolean form asks only which event types are present."""
+    """Return whether a pattern in boolean form asks only which event types are present."""
     return all(isinstance(node, Name | And | Or | Not) for node in walk(pattern))

@@ -1,4 +1,4 @@
-"""What was probably meant: errors in a pattern's text, in the words of the language."""
+"""Explain errors in a pattern's text: what was expected, and what was probably meant."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _FOREIGN = {
 
 
 def explain(error: UnexpectedInput, text: str, start: str) -> PatternError:
-    """What was expected where, and a hint if the slip is a known one."""
+    """Return what was expected where, and a hint for common mistakes."""
     place = len(text.rstrip()) if error.pos_in_stream is None else error.pos_in_stream
     if isinstance(error, UnexpectedCharacters):
         hint = _FOREIGN.get(text[place], _NO_NAME)
@@ -71,7 +71,7 @@ def explain(error: UnexpectedInput, text: str, start: str) -> PatternError:
 
 
 def _hint(came: str, expected: AbstractSet[str], before: str) -> str:
-    """A sentence about the slip; `before` is the text up to it, without comments and quotes."""
+    """Return a hint about the mistake; `before` is the text before it, without comments."""
     inside_condition = bool(expected & {"TEXT", "COMPARATOR", "STAR", "DOT"})
     part_ended = "WITHIN" in expected or "COMMA" in expected or expected == {"$END"}
     if came == "$END" and before.count("(") > before.count(")"):
@@ -127,13 +127,13 @@ def _short(token: Token) -> str:
 
 
 def _code(text: str) -> str:
-    """The text with comments and quoted text blanked, so that what is left is the language."""
+    """Replace comments and quoted text by blanks."""
     quiet = re.compile(r"--[^\n]*|'(?:[^']|'')*'|\"(?:[^\"]|\"\")+\"")
     return quiet.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
 
 
 def _unclosed(code: str) -> int:
-    """The place of the innermost parenthesis that is not closed."""
+    """Return the place of the innermost parenthesis that is not closed."""
     opened: list[int] = []
     for found in re.finditer(r"[()]", code):
         if found[0] == "(":

@@ -1,8 +1,8 @@
-"""Sets of intervals as the compiled matcher of `intervals` keeps and combines them.
+"""Sets of intervals, stored and combined by the compiled matcher of `intervals`.
 
 A store is three arrays: first and last time of each interval (as numbers of distinct times),
 the usage at its first and at its last time, and a link to the next interval in its bucket
-while a set is being made. The sets of all nodes lie one behind the other in one store.
+while a set is being built. The sets of all nodes are consecutive in one store.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def new_store(size: int, words: int) -> Store:
 
 @compiled
 def grown(store: Store, filled: int, more: int) -> Store:
-    """The store, larger if `more` intervals would not fit."""
+    """Return the store, larger if `more` intervals would not fit."""
     if filled + more <= len(store[0]):
         return store
     larger = new_store(2 * (filled + more), store[1].shape[1] // 2)
@@ -60,7 +60,7 @@ def _move(source: Store, place: int, target: Store, slot: int) -> None:
 
 @compiled
 def fits(usage: NDArray[np.uint64], one: int, other: int, side: int, guard: np.uint64) -> bool:
-    """Whether an interval uses no more than another at one side.
+    """Return whether an interval uses no more than another at one side.
 
     The guard bit above a field is borrowed from exactly where the other uses less.
     """
@@ -73,7 +73,7 @@ def fits(usage: NDArray[np.uint64], one: int, other: int, side: int, guard: np.u
 
 @compiled
 def dominates(store: Store, one: int, other: int, reach: Reach, guard: np.uint64) -> bool:
-    """Whether an interval is at least as good as another wherever the other can stand."""
+    """Return whether an interval is at least as good as another wherever the other can be used."""
     ends, usage, _ = store
     if ends[one, 0] != ends[other, 0]:
         if reach[0] or ends[one, 0] < ends[other, 0]:
@@ -87,7 +87,7 @@ def dominates(store: Store, one: int, other: int, reach: Reach, guard: np.uint64
 
 @compiled
 def keep(store: Store, filled: int, around: Around) -> int:
-    """Keep the interval written behind the last, unless one in its bucket is as good.
+    """Add the interval written after the last one, unless one in its bucket is as good.
 
     Those in the bucket that it is better than are marked as dropped.
     """
@@ -177,7 +177,7 @@ def list_events(
     unit: NDArray[np.uint64],
     around: Around,
 ) -> tuple[Store, int]:
-    """An interval for each time at which there are events of a type."""
+    """Return an interval for each time at which there are events of a type."""
     counted = around[0]
     store = grown(store, filled, len(events))
     ends, usage, _ = store
@@ -221,7 +221,7 @@ def copy(
     bounds: tuple[int, int, int],
     around: Around,
 ) -> tuple[Store, int]:
-    """The intervals of a node that are not too long, begin in time and end late enough."""
+    """Return the intervals of a node that are not too long, begin in time and end late enough."""
     longest, latest_first, earliest_last = bounds
     store = grown(store, filled, part[1] - part[0] + 1)
     ends = store[0]
@@ -245,7 +245,7 @@ def limits(
     empty: NDArray[np.bool_],
     count: int,
 ) -> NDArray[np.int64]:
-    """For each time (one on), the latest at which the next part may begin.
+    """Return for each time (one on), the latest at which the next part may begin.
 
     Something unwanted that begins later than a part's last time must not end before the
     next part begins. Place 0 stands for the window's edge. A match without events is
@@ -277,7 +277,7 @@ def join(
     room: NDArray[np.uint64],
     around: Around,
 ) -> tuple[Store, int]:
-    """Every interval of one followed by one of the other.
+    """Return every interval of one followed by one of the other.
 
     The second ones are in order of first time. Where no absence follows, those that end
     later than one already found cannot be better, so the search stops.
@@ -319,7 +319,7 @@ def join(
 def _share(
     usage: NDArray[np.uint64], left: int, right: int, room: NDArray[np.uint64], guard: np.uint64
 ) -> bool:
-    """Whether there are events for both, where the left one's last time is the right's first."""
+    """Return whether there are enough events for both, if one ends when the other begins."""
     words = len(room)
     for word in range(words):
         wanted = usage[left, words + word] + usage[right, word]
@@ -337,7 +337,7 @@ def both(
     width: int,
     around: Around,
 ) -> tuple[Store, int]:
-    """Every interval of one together with every one of the other; they may share events."""
+    """Return every interval of one together with every one of the other; they may share events."""
     counted, guard, _, _, _ = around
     words = len(counted)
     for left in range(one[0], one[1]):
@@ -362,7 +362,7 @@ def both(
 
 @compiled
 def _larger(one: np.uint64, other: np.uint64, guard: np.uint64, width: int) -> np.uint64:
-    """The larger of each field."""
+    """Return the larger of each field."""
     ahead = ((one | guard) - other) & guard
     chosen = ahead - (ahead >> np.uint64(width - 1))
     return (one & chosen) | (other & ~chosen)

@@ -1,9 +1,9 @@
 """A pattern's matches as tables, each made by joins of the tables of its parts.
 
-A table has a column `bucket` and, as far as somebody further up looks at them: `first` and
-`last` (times), attributes (`alias.column`), and for event types that another part of a
-`SEQ` might use too, the rows of those events at either end (`head type`, `tail type`: in
-order, two parts can only share events where the one ends and the other begins).
+A table has a column `bucket` and, if outer parts need them: `first` and `last` (times), attributes
+(`alias.column`), and for event types that another part of a `SEQ` might use too, the rows of those
+events at either end (`head type`, `tail type`: in order, two parts can share events only where one
+ends and the other begins).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NO_ROWS = pl.lit([], dtype=pl.List(pl.Int64))
 
 
 class TooManyMatches(Exception):  # noqa: N818 - a signal to divide the buckets, no error
-    """A table grew too long for memory while there are several buckets to divide."""
+    """A table became too long for memory, and there are several buckets to divide."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Search:
     most_rows: int
 
     def matches(self, pattern: Pattern, need: Need, conditions: Conditions = ()) -> pl.DataFrame:
-        """The pattern's matches that meet the conditions, with the columns that are needed."""
+        """Return the pattern's matches that meet the conditions, with the needed columns."""
         match pattern:
             case Name():
                 return self._events(pattern, need, conditions)
@@ -69,11 +69,11 @@ class Search:
                 return self.matches(part, need, [*conditions, *conjuncts(condition)])
 
     def _empty(self) -> pl.DataFrame:
-        """The empty match in every bucket."""
+        """Return the empty match in every bucket."""
         return pl.DataFrame({"bucket": self.buckets}).with_columns(first=_LATEST, last=_EARLIEST)
 
     def _of_type(self, name: str) -> pl.DataFrame:
-        """The tuples that give events of a type."""
+        """Return the tuples that give events of a type."""
         word, bit = divmod(self.numbers[name], 64)
         has_type = pl.col(f"mask{word}") & pl.lit(1 << bit, dtype=pl.UInt64) != 0
         tuples = self.tuples.get(self.streams[name])
@@ -104,7 +104,7 @@ class Search:
         return need.distil(table)
 
     def _combined(self, pattern: And | Seq, need: Need, conditions: Conditions) -> pl.DataFrame:
-        """The parts' tables joined from left to right, each condition as soon as it can be."""
+        """Join the parts' tables from left to right, with each condition as early as possible."""
         ordered = isinstance(pattern, Seq)
         table: pl.DataFrame | None = None
         gaps: dict[int, Pattern] = {}
@@ -132,14 +132,14 @@ class Search:
         return need.distil(self._without(table, gaps))
 
     def _without(self, table: pl.DataFrame, gaps: Mapping[int, Pattern]) -> pl.DataFrame:
-        """The matches in whose gaps no match of the negated patterns lies."""
+        """Return the matches whose gaps contain no match of the negated patterns."""
         for gap, part in gaps.items():
             free = self._soonest(table, gap, part) >= table[f"before {gap}"].to_numpy()
             table = table.filter(pl.Series(free)).drop(f"after {gap}", f"before {gap}")
         return table
 
     def _closing(self, table: pl.DataFrame, gaps: Mapping[int, Pattern]) -> pl.DataFrame:
-        """The matches with the time until which the next part must begin, to close the gaps."""
+        """Return the matches with the latest time at which the next part may begin."""
         for gap, part in gaps.items():
             soonest = pl.Series(self._soonest(table, gap, part))
             so_far = pl.col("until") if "until" in table.columns else _LATEST
@@ -153,7 +153,7 @@ class Search:
         return table
 
     def _soonest(self, table: pl.DataFrame, gap: int, part: Pattern) -> Ints:
-        """For each match, when the first match of `part` ends that begins in its gap."""
+        """Return for each match, when the first match of `part` ends that begins in its gap."""
         unwanted = self.matches(part, Need(first=True, last=True)).sort("bucket", "first")
         ends = unwanted.select(pl.col("last").cum_min(reverse=True).over("bucket"))["last"]
         start, stop = ranges(
@@ -174,7 +174,7 @@ class Search:
         *,
         ordered: bool,
     ) -> pl.DataFrame:
-        """Every pair in a bucket; if `ordered`, only of matches in order that share no event."""
+        """Return every pair in a bucket; if `ordered`, only in order and without shared events."""
         found, right = _partners(left, right, need.span, ordered=ordered)
         looked_at = set(values(conditions))
         looked_at |= {"first"} if any(c.startswith("before ") for c in left.columns) else set()
@@ -196,7 +196,7 @@ class Search:
         return self._collected(pieces(), need)
 
     def _collected(self, pieces: Iterable[pl.DataFrame], need: Need) -> pl.DataFrame:
-        """The pieces as one table, distilled before it grows too long."""
+        """Concatenate the pieces; drop superfluous matches before the table grows too long."""
         kept: list[pl.DataFrame] = []
         for piece in pieces:
             kept.append(need.distil(piece))
@@ -229,7 +229,7 @@ class Search:
         return table
 
     def _runs(self, type_: str, least: int, need: Need) -> pl.DataFrame:
-        """At least so many events of a type: in order of time any of them will do."""
+        """Return matches of at least `least` events of a type, in order of time."""
         events = self._of_type(type_).select("bucket", first="time").sort("bucket", "first")
         buckets = events["bucket"].to_numpy()
         stop = ranges(buckets, buckets, buckets, buckets, buckets)[1]
@@ -264,7 +264,7 @@ def _with_gap(table: pl.DataFrame, gap: int, after: pl.Expr, before: pl.Expr) ->
 def _partners(
     left: pl.DataFrame, right: pl.DataFrame, span: int, *, ordered: bool
 ) -> tuple[Ints, pl.DataFrame]:
-    """For each match on the left, the range of those on the right, sorted, that can follow."""
+    """Return for each match on the left the range of sorted matches that can follow it."""
     if not ordered:
         right = right.sort("bucket")
         ours, theirs = left["bucket"].to_numpy(), right["bucket"].to_numpy()
@@ -285,7 +285,7 @@ def _partners(
 
 
 def _apart(left: pl.DataFrame, right: pl.DataFrame, ours: Ints, theirs: Ints) -> NDArray[np.bool_]:
-    """Which pairs of matches in order have no event in common."""
+    """Return which pairs of matches in order have no event in common."""
     apart = np.ones(len(ours), np.bool_)
     types = [c.removeprefix("tail ") for c in left.columns if c.startswith("tail ")]
     types = [type_ for type_ in types if f"head {type_}" in right.columns]
@@ -318,7 +318,7 @@ def _ends(columns: Iterable[str], end: str) -> set[str]:
 def _end(
     column: str, columns: set[str], time: str, further: Callable[[pl.Expr, pl.Expr], pl.Expr]
 ) -> pl.Expr:
-    """The events at one end of two matches together: of the one that reaches further, or both."""
+    """Return the events at one end of two joined matches: of the outer one, or of both."""
     ours, theirs = (pl.col(c) if c in columns else _NO_ROWS for c in (column, f"{column}'"))
     our_time, their_time = pl.col(time), pl.col(f"{time}'")
     return (
@@ -332,6 +332,6 @@ def _end(
 
 
 def _same(left: pl.DataFrame, right: pl.DataFrame) -> bool:
-    """Whether two tables, each without repeated rows, have the same rows."""
+    """Return whether two tables, each without repeated rows, have the same rows."""
     both = left.join(right, on=left.columns, how="semi", nulls_equal=True)
     return both.height == left.height == right.height

@@ -54,7 +54,7 @@ MAX_BOTH_WAYS = 4
 
 
 class Knowledge(IntEnum):
-    """What is known of a pattern in a window."""
+    """The status of a pattern in a window."""
 
     FALSE = 0
     OPEN = 1
@@ -62,7 +62,7 @@ class Knowledge(IntEnum):
 
 
 def status(pattern: Pattern, unknown: AbstractSet[str], window: Sequence[Tuple]) -> Knowledge:
-    """The pattern's status in a window, whose unknown events are not looked at."""
+    """Return the pattern's status in a window, whose unknown events are not looked at."""
     if _holds(surely(pattern, unknown), window):
         return Knowledge.TRUE
     return Knowledge.OPEN if _holds(possibly(pattern, unknown), window) else Knowledge.FALSE
@@ -95,7 +95,7 @@ def possibly(pattern: Pattern, unknown: AbstractSet[str]) -> Pattern | bool:
 
 
 def without_conditions(pattern: Pattern, unknown: AbstractSet[str]) -> Pattern:
-    """The pattern where comparisons of unknown events' attributes count as met.
+    """Return the pattern where comparisons of unknown events' attributes count as met.
 
     >>> from tacit.patterns.language import parse_pattern
     >>> pattern = parse_pattern("SEQ(a p, b q) WHERE q.n > p.n AND p.n > 2")
@@ -142,7 +142,7 @@ def _surely(pattern: Pattern, unknown: AbstractSet[str]) -> Pattern | bool:
 
 
 class _PossibleMatch(NamedTuple):
-    """What became of a pattern, and whether its matches are still whole: none lost an event."""
+    """A rewritten pattern, and whether its matches are complete: none lost an event."""
 
     pattern: Pattern | bool
     whole: bool
@@ -176,13 +176,13 @@ def _possibly(pattern: Pattern, unknown: AbstractSet[str]) -> _PossibleMatch:
 
 
 def _keeps_its_gap(parts: Sequence[Pattern], made: Sequence[_PossibleMatch], place: int) -> bool:
-    """Whether the gap of the NOT at this place ends where it did, once unknown events drop out."""
+    """Return whether the gap of the NOT at this place is unchanged without unknown events."""
     beside = list(zip(parts, made, strict=True))
     return _stands(reversed(beside[:place])) and _stands(beside[place + 1 :])
 
 
 def _stands(beside: Iterable[tuple[Pattern, _PossibleMatch]]) -> bool:
-    """Whether the nearest part that always has a time, and those before it, lose no events."""
+    """Return whether the nearest part that always has events, and those before it, lose none."""
     for part, made in beside:
         if not made.whole:
             return False
@@ -192,7 +192,7 @@ def _stands(beside: Iterable[tuple[Pattern, _PossibleMatch]]) -> bool:
 
 
 def _has_time(pattern: Pattern) -> bool:
-    """Whether every match has an event."""
+    """Return whether every match has an event."""
     match pattern:
         case Name():
             return True
@@ -212,7 +212,7 @@ def _loosely_where(part: Pattern | bool, condition: Condition) -> Pattern | bool
 
 
 def _loosened(condition: Condition, known: AbstractSet[str], *, wanted: bool) -> Condition | None:
-    """The condition on known elements for the result to be `wanted`; None if there is none."""
+    """Return the condition on known elements for the result to be `wanted`, or None."""
     match condition:
         case Comparison():
             if not {found.alias for found in attributes(condition)} <= known:
@@ -229,7 +229,7 @@ def _loosened(condition: Condition, known: AbstractSet[str], *, wanted: bool) ->
 
 
 def _cases(pattern: Pattern, unknown: AbstractSet[str]) -> list[Pattern | bool]:
-    """A pattern of presence, for each way that the elements that occur both ways may turn out.
+    """Return a pattern of presence for each combination of elements that occur both ways.
 
     An unknown element that is always negated, or never, is at its worst in a single case.
     """
@@ -251,7 +251,7 @@ def _polarities(pattern: Pattern, positive: bool = True) -> Iterator[tuple[str, 
 
 
 def _given(pattern: Pattern, present: Mapping[str, bool]) -> Pattern | bool:
-    """A pattern of presence where the presence of some elements is given."""
+    """Return a pattern of presence where the presence of some elements is given."""
     match pattern:
         case Name(name):
             return present.get(name, pattern)
@@ -266,7 +266,7 @@ def _given(pattern: Pattern, present: Mapping[str, bool]) -> Pattern | bool:
 
 
 def all_of(parts: Iterable[Pattern | bool]) -> Pattern | bool:
-    """AND, without the parts that are always met."""
+    """Build an AND without the parts that are always met."""
     made = list(parts)
     if any(part is False for part in made):
         return False

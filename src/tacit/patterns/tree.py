@@ -4,8 +4,8 @@
 >>> Seq("pickup", Not("dropoff"), "hospital_area").within(minutes=10)
 SEQ(pickup, NOT dropoff, hospital_area) WITHIN 10 min
 
-A `Name` stands for an event type or for another pattern; `resolve` replaces the
-names of patterns, and what is left are event types.
+A `Name` refers to an event type or to another pattern; `resolve` replaces the names of patterns,
+so that only event types are left.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ class _Node:
     def within(
         self, *, hours: float = 0, minutes: float = 0, seconds: float = 0, microseconds: int = 0
     ) -> Within:
-        """Ask that the match's last time minus its first is at most this long."""
+        """Require that the match's last time minus its first is at most this long."""
         span = round(
             hours * MICROSECONDS["h"] + minutes * MICROSECONDS["min"] + seconds * MICROSECONDS["s"]
         )
         return Within(_known(self), span + microseconds)
 
     def where(self, condition: str | Condition) -> Where:
-        """Ask for a condition on the attributes of named elements."""
+        """Require a condition on the attributes of named elements."""
         if isinstance(condition, str):
             from tacit.patterns.language import parse_condition
 
@@ -57,7 +57,7 @@ class _Node:
         return Where(_known(self), condition)
 
     def repeat(self, least: int, most: int | None = None, *, unbounded: bool = False) -> Repeat:
-        """Ask for this pattern `least` to `most` times in order; `most` is `least` by default."""
+        """Require this pattern `least` to `most` times in order; `most` is `least` by default."""
         return Repeat(_known(self), least, None if unbounded else (least if most is None else most))
 
 
@@ -158,7 +158,7 @@ Pattern: TypeAlias = Name | Seq | And | Or | Not | Repeat | Within | Where
 
 
 def children(pattern: Pattern) -> tuple[Pattern, ...]:
-    """The direct parts of a pattern."""
+    """Return the direct parts of a pattern."""
     match pattern:
         case Name():
             return ()
@@ -169,7 +169,7 @@ def children(pattern: Pattern) -> tuple[Pattern, ...]:
 
 
 def walk(pattern: Pattern) -> Iterator[Pattern]:
-    """The pattern and everything below it, from the top down."""
+    """Yield the pattern and everything below it, from the top down."""
     pending = [pattern]
     while pending:
         pattern = pending.pop()
@@ -178,7 +178,7 @@ def walk(pattern: Pattern) -> Iterator[Pattern]:
 
 
 def elements(pattern: Pattern) -> tuple[str, ...]:
-    """All names in a pattern, at any depth, negated ones included, in order of appearance.
+    """Return all names in a pattern, at any depth, negated ones included, in order of appearance.
 
     >>> elements(Seq("a", Not("b"), "a"))
     ('a', 'b')
@@ -187,7 +187,7 @@ def elements(pattern: Pattern) -> tuple[str, ...]:
 
 
 def depth(pattern: Pattern) -> int:
-    """How many patterns stand inside one another at most.
+    """Return the nesting depth of a pattern.
 
     >>> depth(Seq("a", Not("b")))
     3
@@ -225,7 +225,7 @@ def _known(node: _Node) -> Pattern:
 
 
 def _own(pattern: Pattern) -> object:
-    """What a pattern says beside its parts."""
+    """Return a pattern's own fields, without its parts."""
     match pattern:
         case Name(name, alias):
             return name, alias
@@ -254,7 +254,7 @@ def _equal(pattern: Pattern, other: _Node) -> bool:
 
 
 def _written(pattern: Pattern) -> str:
-    """The pattern's text, put together without recursion."""
+    """Return the pattern's text, put together without recursion."""
     text: list[str] = []
     pending: list[Pattern | str] = [pattern]
     while pending:
@@ -296,7 +296,7 @@ def _count(pattern: Repeat) -> str:
 
 
 def _tight(pattern: Pattern) -> list[Pattern | str]:
-    """In parentheses unless nothing that stands beside it could be taken for a part of it."""
+    """Add parentheses unless the text is unambiguous next to any other."""
     plain = isinstance(pattern, Seq | And | Or) or (
         isinstance(pattern, Name) and pattern.alias is None
     )
@@ -304,5 +304,5 @@ def _tight(pattern: Pattern) -> list[Pattern | str]:
 
 
 def _loose(pattern: Pattern) -> list[Pattern | str]:
-    """In parentheses where a WITHIN or WHERE behind it would be read as the inner one's."""
+    """Add parentheses if a following WITHIN or WHERE would bind to the inner pattern."""
     return ["(", pattern, ")"] if isinstance(pattern, Not | Where) else [pattern]

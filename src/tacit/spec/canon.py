@@ -45,7 +45,7 @@ def _shortest(number: Decimal) -> str:
 
 
 def _canonical_area(area: Area, folder: Path) -> Any:
-    """An area; a file counts by its contents, or by its path if it cannot be read."""
+    """Return an area; a file counts by its contents, or by its path if it cannot be read."""
     if not isinstance(area.geojson, str):
         return area.model_dump()
     try:

@@ -36,7 +36,7 @@ class SpecFinding(NamedTuple):
     word: str | None = None
     """The word of a pattern's text that it is about."""
     of_name: bool = False
-    """It is about the last name on the path, not about what the name stands for."""
+    """Whether it is about the last name on the path, not about its value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class SpecDraft:
 
 
 def find_mistakes(draft: SpecDraft) -> Iterator[SpecFinding]:
-    """All mistakes that concern several parts."""
+    """Yield all mistakes that concern several parts."""
     hints = Hints()
     yield from _check_names(draft)
     yield from _check_events(draft, hints)
@@ -78,8 +78,8 @@ class Hints:
         return nearest(name, [*known]) if self.left >= 0 and len(name) < 100 else ""
 
     def of_subject(self, name: str, registry: Sequence[str]) -> str:
-        """The same for a subject; a name with other blanks or leading zeros is nearest."""
-        from tacit.spec.lookalikes import lookalikes  # it brings Polars along
+        """Return a hint for a subject; names that differ in blanks or leading zeros come first."""
+        from tacit.spec.lookalikes import lookalikes  # it imports Polars
 
         similar = lookalikes([name], registry) if self.left >= 0 else {}
         self.left -= len(registry)
@@ -167,7 +167,7 @@ def _check_patterns(draft: SpecDraft) -> Iterator[SpecFinding]:
 
 
 def _inline(draft: SpecDraft) -> Iterator[tuple[tuple[str | int, ...], str, Pattern]]:
-    """The patterns of private patterns and queries."""
+    """Yield the patterns of private patterns and queries."""
     for place, private in enumerate(draft.private):
         if private is not None and private.pattern is not None:
             title = f"private pattern {describe(private.name)}"

@@ -1,9 +1,9 @@
-"""The type of every column that a specification reads, and where it is known from.
+"""The type of every column that a specification reads, and the origin of that type.
 
-A typed source (Parquet, Arrow, frames) says the types itself. For a text source the first of
-these counts: `columns` of the stream, the source's address, the column's role (subject, time,
-position), how conditions use it, and the plan, which records the types that history had. The
-data of a run never decides.
+A typed source (Parquet, Arrow, frames) has its own types. For a text source the first of these
+counts: `columns` of the stream, the source's address, the column's role (subject, time, position),
+its use in conditions, and the plan, which records the types of history. The data of a run never
+determines a type.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ RecordedTypes: TypeAlias = Mapping[str, Mapping[str, ColumnType]]
 
 @dataclass(frozen=True, slots=True)
 class TypedColumn:
-    """A column's type, and where it is known from; None where it is not known."""
+    """A column's type and its origin; None if it is unknown."""
 
     column: str
     type: ColumnType | None
@@ -58,7 +58,7 @@ class SpecColumns:
         object.__setattr__(self, "usage", column_usage(self.spec))
 
     def columns(self, stream: str) -> list[str]:
-        """The columns of a stream that the specification reads."""
+        """Return the columns of a stream that the specification reads."""
         config = self.spec.streams[stream]
         found = [config.subject, config.time]
         for event in self.spec.events.values():
@@ -69,7 +69,7 @@ class SpecColumns:
         return list(dict.fromkeys(found))
 
     def report(self) -> dict[str, list[TypedColumn]]:
-        """For each stream the types that its columns have in text sources."""
+        """Return for each stream the types that its columns have in text sources."""
         return {
             stream: [self.resolve(stream, column) for column in self.columns(stream)]
             for stream in self.spec.streams
@@ -78,7 +78,7 @@ class SpecColumns:
     def resolve(
         self, stream: str, column: str, declared: Mapping[str, ColumnType] | None = None
     ) -> TypedColumn:
-        """The type of a column in a text source; `declared` are types from its address."""
+        """Return the type of a column in a text source; `declared` are types from its address."""
         config = self.spec.streams[stream]
         if column in config.columns:
             origin = f"declared in streams.{stream}.columns"
@@ -102,7 +102,7 @@ class SpecColumns:
         columns: Sequence[str],
         declared: Mapping[str, ColumnType] | None = None,
     ) -> ColumnTypes:
-        """The types that columns of a text source get; SpecificationError names unknown ones."""
+        """Return the column types of a text source; raise SpecificationError if any is unknown."""
         found = [self.resolve(stream, column, declared) for column in columns]
         unknown = [column for column in found if column.type is None]
         if unknown:
@@ -112,14 +112,14 @@ class SpecColumns:
         )
 
     def declared_types(self, stream: str, schema: pa.Schema) -> ColumnTypes:
-        """The types that columns of a typed source get where the specification declares them."""
+        """Return the declared column types of a typed source."""
         config = self.spec.streams[stream]
         wanted = {name: kind for name, kind in config.columns.items() if name in schema.names}
         return ColumnTypes(config, wanted)
 
 
 def column_usage(spec: Specification) -> ColumnUses:
-    """What all conditions of a specification show about its columns."""
+    """Collect the uses of columns in all conditions of a specification."""
     usage = ColumnUses()
     for name, event in spec.events.items():
         if event.where is not None:
@@ -136,7 +136,7 @@ def column_usage(spec: Specification) -> ColumnUses:
 
 
 def _add_pattern(usage: ColumnUses, spec: Specification, pattern: Pattern, where: str) -> None:
-    """What the conditions between elements show."""
+    """Add the uses of columns in conditions between elements."""
     for node in walk(pattern):
         if isinstance(node, Where):
             streams: dict[str, set[str]] = {}
@@ -189,7 +189,7 @@ class _Conditions:
 
 
 def column_lines(columns: SpecColumns) -> list[str]:
-    """The types of all columns in text sources, a line for each."""
+    """Return the types of all columns in text sources, a line for each."""
     lines = []
     for stream, found in columns.report().items():
         lines.append(f"Columns of stream {stream} in text formats (CSV, JSON lines, messages):")
@@ -201,7 +201,7 @@ def column_lines(columns: SpecColumns) -> list[str]:
 
 
 def _refusal(stream: str, unknown: Sequence[TypedColumn]) -> str:
-    """What to add to the specification."""
+    """Describe what to add to the specification."""
     names = ", ".join(f"'{one.column}' ({one.origin})" for one in unknown)
     return (
         f"the types of columns of stream '{stream}' are not known: {names}. A text format does"
@@ -211,7 +211,7 @@ def _refusal(stream: str, unknown: Sequence[TypedColumn]) -> str:
 
 
 def _addition(stream: str, unknown: Sequence[TypedColumn]) -> str:
-    """The lines that declare types."""
+    """Return the lines that declare types."""
     lines = "".join(f"\n      {_key(one.column)}: text" for one in unknown)
     return (
         "Add to the specification, with the right types (text, number, integer, boolean, time):\n"
@@ -220,5 +220,5 @@ def _addition(stream: str, unknown: Sequence[TypedColumn]) -> str:
 
 
 def _key(column: str) -> str:
-    """A column's name as a key in YAML."""
+    """Return a column's name as a key in YAML."""
     return column if column.isidentifier() else "'" + column.replace("'", "''") + "'"

@@ -1,4 +1,4 @@
-"""A specification at a glance: in a line, and as a table for notebooks."""
+"""Summaries of a specification: a line, and a table for notebooks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ROWS = 12
 
 
 def summary(spec: Specification) -> str:
-    """What it holds, counted."""
+    """Summarise a specification in one line."""
     counts = [
         count(len(spec.streams), "stream"),
         count(len(spec.events), "event type"),
@@ -30,7 +30,7 @@ def summary(spec: Specification) -> str:
 
 
 def table(spec: Specification) -> str:
-    """An HTML table; long lists are cut short."""
+    """Return an HTML table; long lists are truncated."""
     windows = spec.windows
     slide = "" if windows.slide is None else f" every {format_duration(windows.slide)}"
     late = format_duration(windows.lateness)

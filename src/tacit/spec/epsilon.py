@@ -25,7 +25,7 @@ _NANO = 10**9
 
 
 def _read_decimal(value: Any) -> Decimal:
-    """A number, exactly as it was written."""
+    """Return a number, exactly as it was written."""
     match value:
         case Decimal():
             return value
@@ -55,7 +55,7 @@ Epsilon = Annotated[
     AfterValidator(_check_epsilon),
     WithJsonSchema({"type": "number", "exclusiveMinimum": 0, "maximum": 1e6}),
 ]
-"""How much may be given away: an exact decimal number."""
+"""An epsilon: an exact decimal number."""
 
 
 class Limit(Config):
@@ -89,7 +89,7 @@ class Limit(Config):
             ) from error
 
     def windows(self, epsilon: Decimal | Fraction) -> int:
-        """How many windows it allows in each horizon, if each costs so much.
+        """Return how many windows of this cost the limit allows in each horizon.
 
         Costs are counted in whole nano-epsilon and rounded up, limits down.
 

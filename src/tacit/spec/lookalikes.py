@@ -1,4 +1,4 @@
-"""Names that look alike: they differ only in what readers do not see."""
+"""Find names that look alike: they differ only in what readers do not see."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _LEADING_ZEROS: Final = r"(^|[^0-9])0+([0-9])"
 
 
 def lookalikes(names: Sequence[str], known: pa.Array | Sequence[str]) -> dict[str, list[str]]:
-    """For each name the known ones that look like it, without itself, where there are any.
+    """Return for each name the known names that look like it, if there are any.
 
-    They differ in blanks, invisible characters, Unicode form, case or leading zeros alone.
+    They differ only in blanks, invisible characters, Unicode form, case or leading zeros.
 
     >>> lookalikes(["007", "Bo"], ["7", " bo", "8", "Bo"])
     {'007': ['7'], 'Bo': [' bo']}

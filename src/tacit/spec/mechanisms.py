@@ -48,12 +48,12 @@ MECHANISMS: Final[dict[str, MechanismEntry]] = {
 
 
 def mechanism_choices() -> list[str]:
-    """Everything that a specification or an option may say."""
+    """Return all values that a specification or an option may have."""
     return [*MECHANISMS, AUTO]
 
 
 def summarise(name: str) -> str:
-    """What a choice means, in one sentence.
+    """Describe a choice in one sentence.
 
     >>> summarise("auto")
     'the planner takes the best of uniform, adaptive and optimal.'

@@ -1,7 +1,7 @@
-"""YAML text as a tree of nodes with their places.
+"""Parse YAML text into a tree of nodes with their places.
 
-Of YAML this takes the JSON-like core (version 1.2): `yes`, `on` and `10:30` are text, as is
-`007`. Aliases are followed within bounds; merge keys and tags are refused.
+Only the JSON-like core of YAML 1.2 is supported: `yes`, `on` and `10:30` are text, as is `007`.
+Aliases are followed within limits; merge keys and tags are refused.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tacit.errors import Mistake, SpecificationError
 
 DEEPEST = 64
 MOST = 2_000_000
-"""Nodes in a specification, aliases written out."""
+"""The largest number of nodes in a specification, with aliases expanded."""
 
 INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9]*)")
 NUMBER = re.compile(
@@ -67,7 +67,7 @@ class YamlNode:
                 return {name: value.data for name, value in self.values.items()}
 
     def find(self, path: Path) -> YamlNode:
-        """The node at a path, or the last one on the way that is there."""
+        """Return the node at a path, or the last one on the way that is there."""
         node = self
         for part in path:
             if isinstance(part, int) and node.kind == "list" and part < len(node.items):
@@ -78,7 +78,7 @@ class YamlNode:
 
 
 def read_scalar(text: str) -> bool | int | Number | str | None:
-    """What an unquoted word means.
+    """Return what an unquoted word means.
 
     >>> [read_scalar(word) for word in ("1", "007", "no", "true", "~", "1e3")]
     [1, '007', 'no', True, None, 1000.0]
@@ -92,7 +92,7 @@ def read_scalar(text: str) -> bool | int | Number | str | None:
 
 
 def read_nodes(text: str, name: str) -> tuple[YamlNode | None, list[Mistake]]:
-    """The root of a YAML text (None if it is empty), and mistakes that leave it readable.
+    """Return the root of a YAML text (None if it is empty), and mistakes that leave it readable.
 
     Raises SpecificationError if it is not YAML, or too large.
     """
@@ -100,7 +100,7 @@ def read_nodes(text: str, name: str) -> tuple[YamlNode | None, list[Mistake]]:
 
 
 class _Tree:
-    """Grows from the parser's events, which, unlike its own tree, keep to bounded depth."""
+    """Builds a tree from the parser's events, since the parser's own tree has unbounded depth."""
 
     def __init__(self, text: str, name: str) -> None:
         self.text = text
@@ -165,7 +165,7 @@ class _Tree:
         self.depth -= 1
 
     def parts(self, end: type[yaml.Event]) -> Iterator[YamlNode]:
-        """The nodes up to the end of a list or mapping."""
+        """Yield the nodes up to the end of a list or mapping."""
         for event in self.events:
             if isinstance(event, end):
                 return
@@ -226,7 +226,7 @@ class _Tree:
 
 
 def unreadable(text: str, error: yaml.reader.ReaderError, name: str) -> Mistake:
-    """A character that no text file holds; the parser counts in bytes."""
+    """Report a character that is not allowed in a text file; the parser counts in bytes."""
     before = text.encode()[: error.position].decode(errors="ignore")
     line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
     message = f"{error.reason} (character {error.character:#x}); is this a text file?"
@@ -244,7 +244,7 @@ _BLANKS = {r"\n", r"\t", r"\ ", r"\_", r"\N", r"\L", r"\P", r"\r", r"\v", r"\f",
 
 
 def place_in(node: YamlNode, source: str, offset: int) -> tuple[int, int]:
-    """Line and column in the source of a character of a scalar's text.
+    """Return line and column in the source of a character of a scalar's text.
 
     Line folding, indentation, quotes and escapes change only blanks, so it is enough to
     count the characters that are not blank.

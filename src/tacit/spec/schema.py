@@ -12,7 +12,7 @@ from tacit.spec.specification import Specification
 
 
 def json_schema() -> dict[str, Any]:
-    """The schema (2020-12) that a specification, read as plain data, must meet."""
+    """Return the schema (2020-12) that a specification, read as plain data, must meet."""
     schema = Specification.model_json_schema(schema_generator=_Schema)
     for section in ("streams", "areas", "events", "patterns"):
         schema["properties"][section]["propertyNames"] = {"pattern": f"^{NAME.pattern}$"}
@@ -29,7 +29,7 @@ class _Schema(GenerateJsonSchema):
     """Shows defaults as people write them, and no titles that only repeat a name."""
 
     def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
-        """The schema of a field with a default."""
+        """Return the schema of a field with a default."""
         found = super().default_schema(schema)
         written: Any = schema["schema"].get("serialization", {})
         if found.get("default") is not None and written.get("type") == "function-plain":

@@ -149,7 +149,7 @@ MechanismName: TypeAlias = Annotated[
 
 
 class Settings(Config):
-    """The fields of a specification that stand alone."""
+    """The simple fields of a specification."""
 
     version: Literal[1] = 1
     """The version of this format."""
@@ -162,7 +162,7 @@ class Settings(Config):
 
 
 NOT_WRITTEN = ("folder", "allow_paths")
-"""Fields of a specification that are no part of what is written down."""
+"""Fields that are not part of the written specification."""
 
 
 class Specification(Settings):
@@ -188,7 +188,7 @@ class Specification(Settings):
     """Folders outside of `folder` in which files may be named; not a part of it either."""
 
     def check(self) -> list[Mistake]:
-        """Every mistake that concerns several parts."""
+        """Return every mistake that concerns several parts."""
         draft = SpecDraft(
             streams=self.streams,
             areas=self.areas,
@@ -204,7 +204,7 @@ class Specification(Settings):
         return [Mistake(finding.message) for finding in find_mistakes(draft)]
 
     def checked(self) -> Specification:
-        """The specification itself; raises SpecificationError if it has mistakes."""
+        """Return the specification itself; raise SpecificationError if it has mistakes."""
         if mistakes := self.check():
             raise SpecificationError(mistakes)
         return self
@@ -225,7 +225,7 @@ class Specification(Settings):
         return tuple(self.resolved(private) for private in self.private)
 
     def resolved(self, part: Query | Private) -> Pattern:
-        """The pattern of a query or a private pattern, over event types only."""
+        """Return the pattern of a query or a private pattern, over event types only."""
         return self._names.resolve(part.pattern)
 
     @cached_property
@@ -243,7 +243,7 @@ class Specification(Settings):
     def model_copy(
         self, *, update: Mapping[str, Any] | None = None, deep: bool = False
     ) -> Specification:
-        """A copy with some fields replaced; cached results of the old ones are dropped."""
+        """Return a copy with some fields replaced; cached results of the old ones are dropped."""
         copy = super().model_copy(update=update, deep=deep)
         for name in vars(copy).keys() - Specification.model_fields.keys():
             del copy.__dict__[name]

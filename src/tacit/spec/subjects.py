@@ -59,7 +59,7 @@ class SubjectFile(Config):
     """The column that holds the subjects; by default each line of the file is one."""
 
     def read(self, folder: Path = Path()) -> list[str]:
-        """The subjects, each once, in the file's order; raises SourceError if it cannot be read.
+        """Return the distinct subjects in the file's order; raise SourceError if it is unreadable.
 
         Names are text as the file has it; integers in Parquet are their digits. Empty lines and
         cells do not count.
@@ -133,7 +133,7 @@ Registry = Annotated[Subjects | SubjectFile | LearnedSubjects, BeforeValidator(_
 def listed(
     registry: tuple[str, ...] | SubjectFile | LearnedSubjects | None, folder: Path
 ) -> list[str]:
-    """The subjects that a registry lists, itself or in a file; none if they are learned."""
+    """Return the subjects that a registry lists, itself or in a file; none if they are learned."""
     if isinstance(registry, SubjectFile):
         return registry.read(folder)
     return list(registry) if isinstance(registry, tuple) else []

@@ -10,7 +10,7 @@ from tacit.spec.yaml_reader import load
 
 
 def validate(spec: Specification | str | PathLike[str]) -> list[Mistake]:
-    """The mistakes in a specification, or in the file at this path; none if it is right.
+    """Return the mistakes in a specification, or in the file at this path; none if it is right.
 
     >>> [str(mistake) for mistake in validate("no-such.yaml")]
     ['no-such.yaml: cannot read this file: No such file or directory']

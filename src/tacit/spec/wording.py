@@ -41,7 +41,7 @@ class Complaint(NamedTuple):
 
 
 def complaints(error: ValidationError, data: Any, model: type[BaseModel]) -> Iterator[Complaint]:
-    """The mistakes that a model finds in data, each value once."""
+    """Yield the mistakes that a model finds in data, each value once."""
     grouped: dict[tuple[str | int, ...], list[ErrorDetails]] = {}
     for detail in error.errors(include_url=False):
         grouped.setdefault(_path(detail, data), []).append(detail)
@@ -53,7 +53,7 @@ def complaints(error: ValidationError, data: Any, model: type[BaseModel]) -> Ite
 
 
 def _path(detail: ErrorDetails, data: Any) -> tuple[str | int, ...]:
-    """The path without the names that alternatives have in a model."""
+    """Return the path without the names that alternatives have in a model."""
     path: list[str | int] = []
     for part in detail["loc"]:
         with suppress(LookupError, TypeError):
@@ -103,7 +103,7 @@ def _missing(details: list[ErrorDetails]) -> str:
 
 
 def _known(model: type[BaseModel], path: tuple[str | int, ...]) -> list[str]:
-    """The fields that are known at a path."""
+    """Return the fields that are known at a path."""
     models: list[Any] = [model]
     for part in path:
         fields = (each.model_fields.get(part) for each in models)

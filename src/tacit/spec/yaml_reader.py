@@ -31,7 +31,7 @@ from tacit.spec.wording import Complaint, complaints
 from tacit.windows.schedule import Windows
 
 LARGEST = 16 * 1024 * 1024
-"""The most bytes that a specification may have."""
+"""The largest size of a specification in bytes."""
 _LONGEST_MESSAGE = 600
 _FIELDS = [name for name in Specification.model_fields if name not in NOT_WRITTEN]
 _NEEDED = {
@@ -158,7 +158,7 @@ class _SpecReader:
         return root
 
     def read(self) -> tuple[SpecDraft, dict[str, Any]]:
-        """The parts that fit, and the fields that stand alone."""
+        """Return the valid parts, and the simple fields."""
         for key, node in self.root.keys.items():
             if key not in _FIELDS:
                 hint = nearest(key[:100], _FIELDS) or f" Known here: {', '.join(_FIELDS)}"
@@ -186,14 +186,14 @@ class _SpecReader:
         return draft, settings
 
     def named(self, section: str, model: type[M]) -> dict[str, M | None]:
-        """The parts of a section that gives each a name."""
+        """Return the parts of a section that gives each a name."""
         node = self.section(section, "mapping", "names, each with its fields")
         if node is None:
             return {}
         return {name: self.build(model, value) for name, value in node.values.items()}
 
     def listed(self, section: str, model: type[M]) -> list[M | None]:
-        """The parts of a section that is a list."""
+        """Return the parts of a section that is a list."""
         node = self.section(section, "list", "a list: begin each part with '- '")
         if node is None:
             return []
@@ -213,7 +213,7 @@ class _SpecReader:
         return None
 
     def settings(self) -> Iterator[tuple[str, Any]]:
-        """The fields that stand alone, as far as they fit."""
+        """Yield the simple fields that are valid."""
         for key in Settings.model_fields.keys() & self.root.values.keys():
             alone = replace(self.root, values={key: self.root.values[key]})
             part = self.build(Settings, alone)
@@ -221,7 +221,7 @@ class _SpecReader:
                 yield key, getattr(part, key)
 
     def build(self, model: type[M], node: YamlNode) -> M | None:
-        """A part, or what is left of it where it has mistakes, which are noted."""
+        """Build a part, or its valid fields if it has mistakes, which are recorded."""
         data = {"pattern": node.data} if model is _PatternFile else node.data
         try:
             return model.model_validate(data)
@@ -254,11 +254,11 @@ class _SpecReader:
         self.note(message, place, line_column)
 
     def inside(self, node: YamlNode, line: int, column: int) -> tuple[int, int]:
-        """The place in the file of a place in a scalar's text."""
+        """Return the place in the file of a place in a scalar's text."""
         return place_in(node, self.text, _offset(node.text, line, column))
 
     def told(self, node: YamlNode, found: re.Match[str]) -> str:
-        """A place in a pattern as a place in the file."""
+        """Return a place in a pattern as a place in the file."""
         line, column = self.inside(node, int(found[1]), int(found[2]))
         return f"line {line}, column {column}"
 
@@ -281,7 +281,7 @@ class _SpecReader:
 
 
 def _salvage(model: type[M], data: Any, bad: set[str]) -> M | None:
-    """A part without its bad fields, so that mistakes in the others are found as well."""
+    """Return a part without its invalid fields, so that mistakes in the others are found too."""
     if model not in _STAND_INS or not bad or not isinstance(data, dict):
         return None
     good = {name: data[name] for name in model.model_fields if name in data and name not in bad}
@@ -294,6 +294,6 @@ def _salvage(model: type[M], data: Any, bad: set[str]) -> M | None:
 
 
 def _offset(text: str, line: int, column: int) -> int:
-    """The place of a line and column in a text."""
+    """Return the place of a line and column in a text."""
     lines = text.split("\n")[: line - 1]
     return sum(len(each) + 1 for each in lines) + column - 1

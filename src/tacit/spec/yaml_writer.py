@@ -36,7 +36,7 @@ def to_yaml(spec: Specification) -> str:
 
 
 def _write(name: str, section: Any) -> str:
-    """A section: each of its parts in one line, if it fits."""
+    """Write a section, with each of its parts in one line if it fits."""
     if name in ("private", "queries"):
         return f"{name}:\n" + "".join(f"  - {_flow(part)}\n" for part in section)
     if name in ("streams", "areas", "events", "patterns"):
