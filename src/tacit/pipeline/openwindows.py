@@ -316,7 +316,9 @@ def make_window_state(compiled: CompiledSpec, subjects: Subjects) -> WindowState
     windows = compiled.spec.windows
     words = len(compiled.evaluator.ordered_types)
     pane = windows.pane
-    capacity = choose_capacity(pane, windows.lateness, len(subjects) or 10_000, words, windows.panes)
+    capacity = choose_capacity(
+        pane, windows.lateness, len(subjects) or 10_000, words, windows.panes
+    )
     return WindowState(
         compiled.evaluator, compiled.policies, subjects, pane, capacity, windows.panes
     )
