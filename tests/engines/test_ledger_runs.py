@@ -191,7 +191,7 @@ def breaking(where: str, after: bool, times: int) -> Callable[[Lease], None]:
 
 @pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("step", ["commit", "delivered", "waiting", "enrol"])
+@pytest.mark.parametrize("step", ["commit", "record_delivery", "iterate_undelivered", "enrol"])
 def test_a_run_that_breaks_down_at_a_step_goes_on_as_if_nothing_had_been(
     house: House, step: str, after: bool
 ) -> None:
