@@ -158,41 +158,40 @@ def check(driver: Driver, sources: list[Path]) -> pl.DataFrame:
     return answers
 
 
-def killed(folder: Path, kills: int, seed: int) -> tuple[int, int]:
+def killed(folder: Path, cluster: StandaloneCluster, kills: int, seed: int) -> tuple[int, int]:
     """Kill TaskManagers and the driver at random points; how many of each."""
     random = Random(seed)
     (folder / "home.yaml").write_text(SPEC + PRIVATE)
     (folder / "subjects.txt").write_text("".join(f"p{n}\n" for n in range(PEOPLE)))
     feeder = Feeder(folder, seed)
     machines = drivers = 0
-    with StandaloneCluster(taskmanagers=2, slots=2) as cluster:
-        driver = Driver(folder, cluster, feeder.paths)
-        driver.start(2)
-        feeder.start()
-        driver.wait_for(2, cluster)
-        try:
-            while machines < kills:
-                time.sleep(random.uniform(0.5, 6))
-                cluster.heal()
-                if random.random() < 0.3:
-                    driver.kill()
-                    drivers += 1
-                    time.sleep(random.uniform(0, 2))
-                    driver.start(2)
-                if random.random() < 0.25:  # now and then let it come to itself
-                    driver.wait_for(driver.released() + 2, cluster)
-                cluster.kill_taskmanager(random)
-                machines += 1
-                cluster.heal()
-            driver.wait_for(driver.released() + 3, cluster)
-            driver.stop()
-            before = driver.released()
+    driver = Driver(folder, cluster, feeder.paths)
+    driver.start(2)
+    feeder.start()
+    driver.wait_for(2, cluster)
+    try:
+        while machines < kills:
+            time.sleep(random.uniform(0.5, 6))
             cluster.heal()
-            cluster.wait_for_taskmanagers()
-            driver.start(4)  # with another parallelism, from the savepoint
-            driver.wait_for(before + 3, cluster)
-        finally:
-            feeder.stop()
+            if random.random() < 0.3:
+                driver.kill()
+                drivers += 1
+                time.sleep(random.uniform(0, 2))
+                driver.start(2)
+            if random.random() < 0.25:  # now and then let it come to itself
+                driver.wait_for(driver.released() + 2, cluster)
+            cluster.kill_taskmanager(random)
+            machines += 1
+            cluster.heal()
+        driver.wait_for(driver.released() + 3, cluster)
         driver.stop()
-        check(driver, feeder.paths)
+        before = driver.released()
+        cluster.heal()
+        cluster.wait_for_taskmanagers()
+        driver.start(4)  # with another parallelism, from the savepoint
+        driver.wait_for(before + 3, cluster)
+    finally:
+        feeder.stop()
+    driver.stop()
+    check(driver, feeder.paths)
     return machines, drivers

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -13,13 +12,6 @@ from tacit.engines.flink.java import find_flink_version
 from tacit.engines.flink.launch import _environment
 from tacit.errors import EngineError
 from tests.flink.cluster import StandaloneCluster
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[StandaloneCluster]:
-    """One cluster for these tests."""
-    with StandaloneCluster(taskmanagers=2, slots=2) as running:
-        yield running
 
 
 def test_it_tells_what_it_is_and_has(cluster: StandaloneCluster) -> None:
@@ -72,16 +64,3 @@ def test_a_failure_is_told_without_what_an_event_held(cluster: StandaloneCluster
     assert "Ada" not in reason
     assert cluster.rest.find_running("refusing") is None
     cluster.rest.cancel(job.id)
-
-
-def test_a_taskmanager_that_is_killed_can_be_replaced(cluster: StandaloneCluster) -> None:
-    before = {machine.id for machine in cluster.rest.list_taskmanagers()}
-    killed = cluster.kill_taskmanager()
-    cluster.wait_for_taskmanagers()
-    (left,) = cluster.rest.list_taskmanagers()
-    assert left.id in before
-    cluster.heal()
-    cluster.wait_for_taskmanagers()
-    assert killed not in cluster.pids
-    after = {machine.id for machine in cluster.rest.list_taskmanagers()}
-    assert before & after == {left.id}

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.flink.cluster import StandaloneCluster
 from tests.flink.killing import killed
 
 
 @pytest.mark.parametrize("seed", [11])
 def test_windows_are_released_once_whatever_is_killed(tmp_path: Path, seed: int) -> None:
-    machines, drivers = killed(tmp_path, kills=20, seed=seed)
+    with StandaloneCluster(taskmanagers=2, slots=2) as cluster:
+        machines, drivers = killed(tmp_path, cluster, kills=20, seed=seed)
     assert machines == 20
     assert drivers
