@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from tacit.connectors.kafka.address import parse_source_url as read_kafka
 from tacit.connectors.mqtt.address import parse_source_url as read_mqtt
-from tacit.engines.setup import LedgerOptions
+from tacit.engines.setup import RunOptions
 from tacit.errors import LedgerError, SourceError, TacitError
-from tacit.insight.doctor import Setup, examine
+from tacit.insight.doctor import examine
 from tacit.insight.findings import Findings
 from tacit.ledger.database import Database
 from tacit.ledger.ledger import Ledger
@@ -133,9 +133,10 @@ def test_representations_and_names_hold_no_secret(url: str) -> None:
     with Ledger.open(place) as ledger:
         assert "hunter2" not in repr(ledger) + ledger.name
         assert ledger.name == f"{url}&password=***"
-    setup = Setup(SPEC, ("mqtt://u:hunter2@h/t",), ledger=place, sink="mqtt://u:hunter2@h")
-    options = LedgerOptions.of("run", place)
-    assert "hunter2" not in repr(setup) + repr(options) + repr(Findings(setup.addresses))
+    setup = RunOptions(
+        SPEC, [(None, "mqtt://u:hunter2@h/t")], ledger=place, to="mqtt://u:hunter2@h"
+    )
+    assert "hunter2" not in repr(setup) + repr(Findings([place]))
     assert "hunter2" not in repr(examine(setup))
 
 

@@ -18,6 +18,7 @@ TacitError
 ├── EngineError             an engine that cannot be started, reached or carry on
 └── LedgerError             a ledger that cannot be used
     ├── LedgerLostError     the database does not answer now; it is tried again
+    ├── OutdatedLedgerError an older version, which the next run brings up to date
     ├── FencedError         another engine has taken over this run
     └── StaleError          others have charged in between; what was drawn must be drawn anew
 
@@ -164,6 +165,10 @@ class LedgerError(TacitError):
 
 class LedgerLostError(LedgerError):
     """The ledger's database does not answer now; the write is retried."""
+
+
+class OutdatedLedgerError(LedgerError):
+    """A ledger of an older version, which was opened for reading alone."""
 
 
 class FencedError(LedgerError):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tacit.connectors.files import open_source
-from tacit.engines.local import assign
+from tacit.engines.setup import assign
 from tacit.ledger.ledger import Ledger
 from tacit.pipeline.run import Run
 from tacit.planning.planner import plan_without_history

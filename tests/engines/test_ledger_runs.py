@@ -19,7 +19,8 @@ from tacit.answers.answers import Answers
 from tacit.connectors.files import open_source
 from tacit.connectors.jsonlines import JsonLinesSource
 from tacit.connectors.openers import open_resumable_sink
-from tacit.engines.local import assign, detect
+from tacit.engines.local import detect
+from tacit.engines.setup import assign
 from tacit.errors import (
     FencedError,
     LedgerError,

@@ -15,8 +15,8 @@ import polars as pl
 import pytest
 
 from tacit.connectors.frames import FrameSource
-from tacit.engines.local import assign
 from tacit.engines.metrics import Metrics, MetricsAddress
+from tacit.engines.setup import assign
 from tacit.errors import TacitError
 from tacit.ledger.ledger import Ledger
 from tacit.pipeline.run import Run

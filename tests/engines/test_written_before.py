@@ -15,7 +15,8 @@ import pytest
 
 from tacit.connectors.files import open_source
 from tacit.connectors.openers import open_resumable_sink
-from tacit.engines.local import assign, detect
+from tacit.engines.local import detect
+from tacit.engines.setup import assign
 from tacit.ledger.ledger import Ledger
 from tacit.ledger.statement import read_statement
 from tacit.ledger.verification import verify

@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from tacit.connectors.files import open_source
-from tacit.engines.local import assign
+from tacit.engines.setup import assign
 from tacit.ledger.ledger import Ledger
 from tacit.ledger.verification import verify
 from tacit.pipeline.run import Run

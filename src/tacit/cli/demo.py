@@ -163,7 +163,7 @@ def _generate_trips(out: Path, taxis: int, days: float, seed: int) -> tuple[int,
 
 def _open_trips(spec: Specification, path: Path) -> list[Input]:
     from tacit.connectors.files import open_source
-    from tacit.engines.local import assign
+    from tacit.engines.setup import assign
 
     return assign(spec, [(None, open_source(path))])
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from tacit.cli import options
 from tacit.cli.progress import show_spinner
+
+if TYPE_CHECKING:
+    from tacit.engines.setup import RunOptions
 
 FAILED: Final = 1
 
@@ -20,23 +22,20 @@ FAILED: Final = 1
 @options.allow_path
 @click.argument("sources", metavar="[SOURCE...]", nargs=-1)
 @options.plan
+@options.mechanism
 @options.ledger("The ledger that the run will use.")
+@options.no_ledger
 @click.option("--to", "sink", metavar="SINK", help="Where the run will write answers.")
 @options.name("The name of the run in the ledger.")
 @options.subjects
+@options.learn
+@options.seed
+@options.follow("The run will keep reading files and folders as they grow.")
+@options.retain
 @options.dead_letters
 @options.as_json()
-def doctor(
-    spec: Path,
-    sources: tuple[str, ...],
-    plan_file: Path | None,
-    ledger_place: str | None,
-    sink: str | None,
-    name: str | None,
-    subjects: Path | None,
-    dead_letters: Path | None,
-    as_json: bool,
-) -> None:
+@options.as_run
+def doctor(given: RunOptions, as_json: bool) -> None:
     """Check a set-up before you run it.
 
     Give it the arguments of tacit run. It checks the specification, the plan and its audit, sources
@@ -51,14 +50,10 @@ def doctor(
       tacit doctor taxi.yaml february.parquet --plan plan.json --ledger spent.db --to answers.jsonl
       tacit doctor taxi.yaml 'mqtt://broker/taxis/{taxi}?columns=ts:time,speed:number' --ledger l.db
     """
-    from tacit.engines.setup import letters_beside
-    from tacit.insight.doctor import Setup, examine
+    from tacit.insight.doctor import examine
 
-    letters = dead_letters if sink is None else letters_beside(sink, dead_letters)
-    allowed = options.allowed_paths()
-    setup = Setup(spec, sources, plan_file, ledger_place, name, sink, subjects, letters, allowed)
     with show_spinner("Checking ..."):
-        findings = examine(setup)
+        findings = examine(given)
     click.echo(json.dumps(findings.to_dict(), indent=2) if as_json else findings)
     if not findings.passed:
         sys.exit(FAILED)

@@ -7,7 +7,9 @@ differs from command to command, they take it: `@options.as_json("Report as JSON
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 from datetime import datetime
+from functools import wraps
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -18,6 +20,8 @@ from tacit.spec.mechanisms import mechanism_choices
 Decorator: TypeAlias = Callable[[Any], Any]
 
 _ALLOWED_PATHS: Final = "tacit.allow_paths"
+_FIELDS: Final = {"plan_file": "plan", "sink": "to", "ledger_place": "ledger"}
+"""Options that `RunOptions` calls by another name."""
 
 
 def file(*names: str, metavar: str = "FILE", help: str, multiple: bool = False) -> Decorator:  # noqa: A002
@@ -67,6 +71,26 @@ def log_level(default: str) -> Decorator:
 def ledger(text: str) -> Decorator:
     """Define `--ledger`."""
     return click.option("--ledger", "ledger_place", metavar="LEDGER", help=text)
+
+
+def as_run(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options that describe a run as one `RunOptions`, its first argument."""
+
+    @wraps(command)
+    def collect(**values: Any) -> Any:
+        from tacit.cli.sources import split_streams
+        from tacit.engines.setup import RunOptions
+
+        values = {_FIELDS.get(name, name): value for name, value in values.items()}
+        if values.pop("no_ledger", False):
+            if values["ledger"] is not None:
+                raise click.UsageError("--ledger and --no-ledger cannot be used together")
+            values["ledger"] = False
+        values |= {"sources": split_streams(values["sources"]), "allow_paths": allowed_paths()}
+        names = [field.name for field in fields(RunOptions) if field.name in values]
+        return command(RunOptions(**{name: values.pop(name) for name in names}), **values)
+
+    return collect
 
 
 def name(text: str, metavar: str = "RUN") -> Decorator:
@@ -129,6 +153,24 @@ learn: Final = click.option(
     metavar="DURATION",
     help="Learn the subjects from the first part of the stream, this long. Overrides the"
     " specification.",
+)
+seed: Final = click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    metavar="NUMBER",
+    help="Seeded noise, for tests: the answers are NOT PRIVATE.",
+)
+no_ledger: Final = click.option(
+    "--no-ledger",
+    is_flag=True,
+    help="Run without a ledger although private patterns have limits: limits are NOT ENFORCED.",
+)
+retain: Final = click.option(
+    "--retain",
+    metavar="DURATION",
+    default="7 d",
+    show_default=True,
+    help="How long the ledger keeps delivered answers.",
 )
 fail_if_refused: Final = click.option(
     "--fail-if-refused",

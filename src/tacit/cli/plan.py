@@ -156,13 +156,14 @@ def watch_and_plan(spec_file: Path, wanted: PlanOptions, as_json: bool, target: 
 
 
 def _survey_history(spec: Specification, wanted: PlanOptions) -> list[Statistics]:
-    from tacit.cli.sources import open_sources
+    from tacit.cli.sources import split_streams
     from tacit.engines.local import survey
+    from tacit.engines.setup import RunOptions
     from tacit.engines.warmup import list_run_features
 
     if not spec.queries:
         raise PlanError("there are no queries to plan for: add some to the specification")
-    inputs = open_sources(spec, wanted.history)
+    inputs = RunOptions(spec, split_streams(wanted.history)).open_inputs(spec)
     literal = (wanted.decode or spec.decode) == "literal"
     compile_kernels(list_run_features("plan", spec, inputs, wanted.mechanism or spec.mechanism))
     with show_progress([input_.source for input_ in inputs]) as progress:

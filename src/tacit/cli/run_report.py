@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
-from pathlib import Path
 from typing import Any, Final
 
 from tacit.cli.report import RunSummary
+from tacit.engines.setup import Place
 from tacit.ledger.charges import NANO
 from tacit.pipeline.settlement import RunOutcome
 from tacit.planning.plan import Plan, describe_unit
@@ -27,7 +27,7 @@ class RunReport:
     """The report on a protected run without a ledger."""
 
     plan: Plan
-    plan_file: Path | None
+    plan_file: Plan | Place | None
     summary: RunSummary
     warnings: Sequence[str]
     """Warnings about names in the registry."""

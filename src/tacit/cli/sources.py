@@ -6,26 +6,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tacit.cli.report import AnswerCounts, RunSummary
-from tacit.connectors.openers import open_input, open_sink
-from tacit.engines.local import assign
+from tacit.connectors.openers import open_sink
 from tacit.engines.setup import refuse_overwrite
-from tacit.pipeline.reader import Input
 from tacit.pipeline.run import Run
-from tacit.spec.specification import Specification
 
 
-def open_sources(
-    spec: Specification, sources: Sequence[str], *, follow: bool = False
-) -> list[Input]:
-    """Open the sources of a command line and assign each to its stream."""
-    given = [split_stream(text, spec) for text in sources]
-    return assign(spec, [(stream, open_input(name, follow=follow)) for stream, name in given])
+def split_streams(sources: Sequence[str]) -> list[tuple[str | None, str]]:
+    """Split each `stream=source`; the stream is None if the text names only a source."""
+    return [_split_stream(text) for text in sources]
 
 
-def split_stream(text: str, spec: Specification) -> tuple[str | None, str]:
-    """Split `stream=source`; the stream is None if the text names only a source."""
+def _split_stream(text: str) -> tuple[str | None, str]:
     stream, sign, source = text.partition("=")
-    if sign and (stream in spec.streams or stream.isidentifier()) and not Path(text).exists():
+    if sign and stream.isidentifier() and not Path(text).exists():
         return stream, source
     return None, text
 

@@ -142,7 +142,7 @@ def submit(
           --parallelism 8 --folder /mnt/shared/taxi.job --ledger postgresql://ledger/tacit
     """
     from tacit.cli.monitoring import MonitoringOptions
-    from tacit.cli.sources import check_targets, split_stream
+    from tacit.cli.sources import check_targets, split_streams
     from tacit.engines.flink.submission import open_submission
     from tacit.engines.setup import choose_plan, replace_registry
     from tacit.pipeline.versions import SpecVersion
@@ -165,7 +165,7 @@ def submit(
         repeats,
         settings,
     ).resolve(spec)
-    given = [split_stream(text, checked) for text in sources]
+    given = split_streams(sources)
     check_targets([sink, wanted.ledger], [spec, plan_file, subjects, *sources])
     with (
         monitoring.logging(live=True),

@@ -10,7 +10,7 @@ from typing import Final
 import pyarrow as pa
 
 from tacit.connectors.appending_sink import AppendingSink
-from tacit.connectors.brokers import open_broker_sink
+from tacit.connectors.brokers import is_broker, open_broker_sink
 from tacit.connectors.files import open_source
 from tacit.connectors.folder_sink import FolderSink
 from tacit.connectors.pieces import CODECS
@@ -19,7 +19,8 @@ from tacit.connectors.sinks import FileSink, StandardOutput, TableSink, choose_w
 from tacit.connectors.template_sinks import ResumableTemplateSink, TemplateSink
 from tacit.connectors.writers import SUFFIXES, format_csv, format_csv_header, format_json_lines
 from tacit.errors import SinkError
-from tacit.pipeline.sinks import Sink
+from tacit.options import option
+from tacit.pipeline.sinks import Sink, check_regular
 from tacit.pipeline.sources import Source
 
 _Lines = Callable[[pa.Table], bytes]
@@ -61,6 +62,7 @@ def open_sink(
     that each has its file even without answers.
     """
     text = os.fspath(target)
+    check_sink(text)
     if text == "-":
         return StandardOutput()
     writer = choose_writer(Path(text))
@@ -70,6 +72,24 @@ def open_sink(
     return TemplateSink(
         template, schema, consumers or {}, lambda path: FileSink(path, writer, schema)
     )
+
+
+def check_sink(target: str | os.PathLike[str]) -> None:
+    """Raise SinkError where `open_sink` cannot write; nothing is opened."""
+    text = os.fspath(target)
+    if is_broker(text):
+        raise SinkError(
+            f"answers go to a broker only from a ledger: name one with {option('ledger')}"
+        )
+    if text == "-":
+        return
+    path = Path(text)
+    choose_writer(path)
+    if has_placeholders(text):
+        _check_writable(FileTemplate(text).base / "answers", path)
+    else:
+        check_regular(path)
+        _check_writable(Path(os.path.realpath(path)), path)
 
 
 def open_resumable_sink(name: str | os.PathLike[str]) -> Sink:
@@ -94,28 +114,33 @@ def open_resumable_sink(name: str | os.PathLike[str]) -> Sink:
         folder = path.parent
     elif templated:
         make = _choose_opener(path, suffix)
-        _check_folder(FileTemplate(text).base, path)
+        _check_writable(FileTemplate(text).base / "answers", path)
         return ResumableTemplateSink(FileTemplate(text), make)
     else:
         return _open_file(path, suffix)
     if not templated:
+        _check_writable(folder, path)
         return FolderSink(folder, suffix)
     template = FileTemplate(str(folder))
-    _check_folder(template.base, path)
+    _check_writable(template.base / "answers", path)
     return ResumableTemplateSink(template, lambda own: FolderSink(own, suffix))
 
 
 def _open_file(path: Path, suffix: str) -> Sink:
     make = _choose_opener(path, suffix)
-    if path.exists() and not path.is_file():
-        raise SinkError(f"{path} exists and is not a regular file; choose another name")
-    _check_folder(path.absolute().parent, path)
+    check_regular(path)
+    _check_writable(path, path)
     return make(path)
 
 
-def _check_folder(folder: Path, path: Path) -> None:
+def _check_writable(target: Path, path: Path) -> None:
+    """Refuse to write a file or folder that cannot be created or changed; `path` names it."""
+    folder = target.absolute().parent
     if not folder.is_dir():
         raise SinkError(f"{path}: its folder does not exist; create it or choose another place")
+    for place in (folder, target):
+        if place.exists() and not os.access(place, os.W_OK):
+            raise SinkError(f"{place} cannot be written; change its owner or choose another place")
 
 
 def _choose_opener(path: Path, suffix: str) -> Callable[[Path], Sink]:

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from tacit.connectors.writers import SUFFIXES, Writer, format_json_lines
 from tacit.errors import ClosedPipeError, SinkError
-from tacit.pipeline.sinks import ReleaseBatch, Sink
+from tacit.pipeline.sinks import ReleaseBatch, Sink, check_regular
 
 _GROUP = 1 << 20
 """Rows per group in a file."""
@@ -55,8 +55,7 @@ class FileSink(TableSink):
         self._pending: list[pa.Table] = []
         self._file: IO[bytes] | None = None
         self._finished = False
-        if self._target.exists() and not self._target.is_file():
-            raise SinkError(f"{path} exists and is not a regular file; choose another name")
+        check_regular(path)
         with self._translate_errors():
             number, temporary = tempfile.mkstemp(
                 prefix=f".{self._target.name}.", suffix=".partial", dir=self._target.parent

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import polars as pl
@@ -15,28 +15,19 @@ from tacit.answers.collection import CollectedAnswers
 from tacit.connectors.frames import FrameSource
 from tacit.connectors.openers import open_resumable_sink
 from tacit.connectors.sinks import CallableSink
-from tacit.engines.local import (
-    Place,
-    SpecSource,
-    Target,
-    choose_dead_letters,
-    count_refused,
-    default_run_name,
-    load_spec,
-    open_inputs,
-)
+from tacit.engines.local import count_refused, named_sources
 from tacit.engines.metrics import Metrics, MetricsAddress
-from tacit.engines.setup import RETAIN, LedgerOptions, choose_plan, replace_registry
+from tacit.engines.setup import RETAIN, Place, RunOptions, SpecSource, Target
 from tacit.errors import OptionError
 from tacit.ledger.ledger import Ledger
 from tacit.options import option
 from tacit.pipeline.deadletters import DeadLetters
+from tacit.pipeline.reader import Input
 from tacit.pipeline.run import Run
 from tacit.pipeline.settlement import RunOutcome
+from tacit.pipeline.sources import Source
 from tacit.pipeline.versions import SpecVersion
 from tacit.planning.plan import Plan
-from tacit.privacy.noise import Noise
-from tacit.privacy.randomness import SeededSource
 from tacit.spec.specification import Specification
 
 
@@ -106,56 +97,20 @@ def open_run(
     `run.run()` returns when the input ends. Any thread may call `run.stop()` and `run.reload()`
     meanwhile. `run.status` is for the operator only.
     """
-    options = LedgerOptions.of(default_run_name(spec), ledger, name, follow, retain)
-
-    def read() -> SpecVersion:
-        declared = load_spec(spec)
-        version = SpecVersion(declared, choose_plan(declared, plan, mechanism))
-        return SpecVersion(replace_registry(declared, subjects, learn), version.plan)
-
-    version = read()
-    inputs = open_inputs(version.spec, sources, streams, follow=follow)
-    for input_ in inputs:
-        if isinstance(input_.source, FrameSource):
-            input_.source.identify()  # another frame is another source, with its own position
-    noise = Noise() if seed is None else Noise(SeededSource(seed))
-    path = choose_dead_letters(to, dead_letters, sources, streams, os.fspath(ledger))
-    address = _parse_address(metrics)
-    with ExitStack() as stack:
-        opened = stack.enter_context(Ledger.open(os.fspath(ledger)))
-        sink = CallableSink(to) if callable(to) else stack.enter_context(open_resumable_sink(to))
-        run = Run(
-            version.spec,
-            inputs,
-            plan=version.plan,
-            ledger=opened,
-            sinks=[sink],
-            name=options.name,
-            noise=noise,
-            dead_letters=stack.enter_context(DeadLetters(path, keep=True)),
-            retain=options.retain,
-            reread=None if isinstance(spec, Specification) else read,
-        )
-        if address is not None:
-            stack.enter_context(Metrics(address, run.status.public, time.time()))
+    given = named_sources(sources, streams)
+    options = RunOptions(spec, given, plan, mechanism, to, dead_letters, subjects, learn, seed)
+    options = replace(options, ledger=ledger, name=name, follow=follow, retain=retain)
+    with _open(options, to, metrics) as run:
         yield run
 
 
-def collect_run(
-    spec: SpecSource,
-    sources: Sequence[Any],
-    streams: Mapping[str, Any],
-    *,
-    to: Target | None,
-    seed: int | None,
-    **options: Any,
-) -> DeliveredAnswers:
-    """Run to the end of the input; return the answers, unless `to` receives them."""
+def collect_run(options: RunOptions, metrics: str | None) -> DeliveredAnswers:
+    """Run to the end of the input; the answers, unless they go elsewhere."""
     tables: list[pa.Table] = []
-    target = tables.append if to is None else to
-    with open_run(spec, *sources, to=target, seed=seed, **options, **streams) as run:
+    target = tables.append if options.to is None else options.to
+    with _open(options, target, metrics) as run:
         live = next((one.source for one in run.inputs if one.source.live), None)
-        if live is not None and to is None:
+        if live is not None and options.to is None:
             raise OptionError(
                 f"{live.name} has no end, so answers would fill the memory: set a file, URL or"
                 f" function with {option('to')}"
@@ -166,13 +121,56 @@ def collect_run(
             tables,
             run.schema,
             run.compiled.names,
-            protected=seed is None,
+            protected=options.seed is None,
             refused=count_refused(run.dead_letters),
             outcome=outcome,
         )
 
 
-def _parse_address(metrics: str | None) -> MetricsAddress | None:
+@contextmanager
+def _open(options: RunOptions, to: Target, metrics: str | None) -> Iterator[Run]:
+    version = options.read()
+    inputs = options.prepare(version.spec)
+    for input_ in inputs:
+        if isinstance(input_.source, FrameSource):
+            input_.source.identify()  # another frame is another source, with a place of its own
+    address = _address(metrics)
+    with open_prepared(options, version, inputs, to) as run, ExitStack() as stack:
+        if address is not None:
+            stack.enter_context(Metrics(address, run.status.public, time.time()))
+        yield run
+
+
+@contextmanager
+def open_prepared(
+    options: RunOptions,
+    version: SpecVersion,
+    inputs: Sequence[Input],
+    to: Target,
+    progress: Callable[[Source, int], None] | None = None,
+) -> Iterator[Run]:
+    """The run whose specification and sources were read and checked."""
+    with (
+        Ledger.open(options.ledger_place or "") as ledger,
+        CallableSink(to) if callable(to) else open_resumable_sink(to) as sink,
+        DeadLetters(options.letters, keep=True) as letters,
+    ):
+        yield Run(
+            version.spec,
+            inputs,
+            plan=version.plan,
+            ledger=ledger,
+            sinks=[sink],
+            name=options.run_name,
+            noise=options.noise(),
+            dead_letters=letters,
+            progress=progress,
+            retain=options.retain_seconds(),
+            reread=None if isinstance(options.spec, Specification) else options.read,
+        )
+
+
+def _address(metrics: str | None) -> MetricsAddress | None:
     try:
         return None if metrics is None else MetricsAddress.parse(metrics)
     except ValueError as error:

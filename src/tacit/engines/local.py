@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import polars as pl
-import pyarrow as pa
 
 from tacit.answers.collection import CollectedAnswers
-from tacit.connectors.frames import FrameSource
-from tacit.connectors.openers import open_input, open_sink
+from tacit.connectors.openers import open_sink
 from tacit.connectors.sinks import CallableSink
-from tacit.engines.setup import (
-    RETAIN,
-    LedgerOptions,
-    choose_plan,
-    letters_beside,
-    refuse_overwrite,
-    replace_registry,
-)
-from tacit.errors import OptionError, SourceError, nearest
+from tacit.engines.setup import RETAIN, Place, RunOptions, SpecSource, Target
+from tacit.errors import OptionError
 from tacit.events.columntypes import infer_type, to_column_type
 from tacit.events.streams import ColumnType
-from tacit.options import command, option
+from tacit.options import option
 from tacit.pipeline.compiled_spec import CompiledSpec
 from tacit.pipeline.deadletters import DeadLetters
 from tacit.pipeline.reader import Input
@@ -42,18 +32,9 @@ from tacit.planning.plan import Plan
 from tacit.planning.planner import LeastEpsilon, make_plan, plan_without_history
 from tacit.planning.planner import find_least_epsilon as least
 from tacit.planning.requirements import DECLARED, parse_required_quality, read_prior
-from tacit.privacy.noise import Noise
-from tacit.privacy.randomness import SeededSource
 from tacit.privacy.statistics import Statistics
 from tacit.spec.mechanisms import AUTO, MECHANISMS
 from tacit.spec.specification import Specification
-from tacit.spec.yaml_reader import load
-
-Place: TypeAlias = str | PathLike[str]
-SpecSource: TypeAlias = Specification | str | PathLike[str]
-"""A specification, or the path of its file."""
-Target: TypeAlias = str | PathLike[str] | Callable[[pa.Table], None]
-"""The target of answers: a path or URL, or a function that receives Arrow tables."""
 
 
 def survey(
@@ -108,24 +89,6 @@ def _infer_source_types(compiled: CompiledSpec, input_: Input) -> dict[str, Colu
     return types
 
 
-def assign(spec: Specification, sources: Sequence[tuple[str | None, Source]]) -> list[Input]:
-    """Assign sources to streams; a source without a name feeds the only stream."""
-    inputs = []
-    for stream, source in sources:
-        if stream is None and len(spec.streams) > 1:
-            raise SourceError(
-                f"{source.name}: which of the streams {', '.join(spec.streams)} is this? "
-                + command(
-                    f"Write stream={source.name}", "Name the stream: {'stream': source}, or stream="
-                )
-            )
-        name = next(iter(spec.streams)) if stream is None else stream
-        if name not in spec.streams:
-            raise SourceError(f"no stream is called '{name}'.{nearest(name, list(spec.streams))}")
-        inputs.append(Input(name, source))
-    return inputs
-
-
 def detect(
     spec: SpecSource,
     *sources: Any,
@@ -145,10 +108,13 @@ def detect(
     `answers/{consumer}.csv`, or a function that receives Arrow tables. Refused tuples are counted,
     and written to `dead_letters`. `subjects` (a file) or `learn` (a duration) replace the registry.
     """
-    loaded = replace_registry(load_spec(spec), subjects, learn)
-    inputs = open_inputs(loaded, sources, streams)
-    with DeadLetters(choose_dead_letters(to, dead_letters, sources, streams)) as refused:
-        run = Run(loaded, inputs, dead_letters=refused)
+    given = named_sources(sources, streams)
+    options = RunOptions(spec, given, None, None, to, dead_letters, subjects, learn)
+    loaded = options.register(options.load())
+    inputs = options.open_inputs(loaded)
+    options.check_places()
+    with DeadLetters(options.letters) as letters:
+        run = Run(loaded, inputs, dead_letters=letters)
         return _collect(run, to, protected=False)
 
 
@@ -229,37 +195,20 @@ def run(
 
     With a `seed` answers are reproducible, and not private.
     """
-    options = LedgerOptions.of(default_run_name(spec), ledger, name, follow, retain)
-    if options.place is not None:
+    given = named_sources(sources, streams)
+    options = RunOptions(spec, given, plan, mechanism, to, dead_letters, subjects, learn, seed)
+    options = replace(options, ledger=ledger, name=name, follow=follow, retain=retain)
+    if options.ledger_place is not None:
         from tacit.engines.ledger_run import collect_run  # it needs an extra
 
-        return collect_run(
-            spec,
-            sources,
-            streams,
-            plan=plan,
-            mechanism=mechanism,
-            to=to,
-            dead_letters=dead_letters,
-            subjects=subjects,
-            learn=learn,
-            seed=seed,
-            ledger=options.place,
-            name=name,
-            follow=follow,
-            retain=retain,
-            metrics=metrics,
-        )
+        return collect_run(options, metrics)
     if metrics is not None:
-        raise OptionError(f"{option('metrics')} needs {option('ledger')}: it is for long runs")
-    declared = load_spec(spec)
-    loaded = replace_registry(declared, subjects, learn)
-    inputs = open_inputs(loaded, sources, streams)
-    options.check(loaded, inputs)
-    chosen = choose_plan(declared, plan, mechanism)
-    noise = Noise() if seed is None else Noise(SeededSource(seed))
-    with DeadLetters(choose_dead_letters(to, dead_letters, sources, streams)) as refused:
-        started = Run(loaded, inputs, plan=chosen, noise=noise, dead_letters=refused)
+        raise OptionError(f"{option('metrics')} needs {option('ledger')}: it is for runs that last")
+    version = options.read()
+    inputs = options.prepare(version.spec)
+    noise = options.noise()
+    with DeadLetters(options.letters) as letters:
+        started = Run(version.spec, inputs, plan=version.plan, noise=noise, dead_letters=letters)
         collected = _collect(started, to, protected=noise.private)
     for message in started.engine.warnings:
         warnings.warn(message, stacklevel=2)
@@ -297,23 +246,6 @@ def count_refused(dead_letters: DeadLetters) -> dict[str, int]:
     return refused
 
 
-def choose_dead_letters(
-    to: Target | None,
-    dead_letters: Place | None,
-    sources: Sequence[Any],
-    streams: Mapping[str, Any],
-    ledger: str | None = None,
-) -> Path | None:
-    """Choose the file of dead letters; refuse to overwrite an input."""
-    target = None if to is None or callable(to) else os.fspath(to)
-    path = None if dead_letters is None else Path(dead_letters)
-    if path is None and target is not None:
-        path = letters_beside(target, None)
-    given = [one for _, one in named_sources(sources, streams) if isinstance(one, str | PathLike)]
-    refuse_overwrite([target, path, ledger], given)
-    return path
-
-
 def survey_history(
     spec: Specification, history: Sequence[Any], streams: Mapping[str, Any], decode: str | None
 ) -> list[Statistics]:
@@ -323,13 +255,8 @@ def survey_history(
 
 
 def load_spec(spec: SpecSource) -> Specification:
-    """Return a specification; read it if it is a path."""
-    return spec if isinstance(spec, Specification) else load(spec)
-
-
-def default_run_name(spec: SpecSource) -> str:
-    """Return the default name of a run: the name of the specification's file."""
-    return "tacit" if isinstance(spec, Specification) else Path(spec).stem
+    """A specification, read if it is a path."""
+    return RunOptions(spec).load()
 
 
 def named_sources(
@@ -343,21 +270,7 @@ def named_sources(
 
 
 def open_inputs(
-    spec: Specification,
-    sources: Sequence[Any],
-    streams: Mapping[str, Any],
-    *,
-    follow: bool = False,
+    spec: Specification, sources: Sequence[Any], streams: Mapping[str, Any]
 ) -> list[Input]:
-    """Open frames, paths and sources, and assign them to streams."""
-    given = named_sources(sources, streams)
-    opened = [(stream, _open_source(source, stream or "frame", follow)) for stream, source in given]
-    return assign(spec, opened)
-
-
-def _open_source(given: Any, name: str, follow: bool) -> Source:
-    if isinstance(given, Source):
-        return given
-    if isinstance(given, str | PathLike):
-        return open_input(given, follow=follow)
-    return FrameSource(given, name)
+    """Frames, paths and sources as they are given to a function, each for its stream."""
+    return RunOptions(spec, named_sources(sources, streams)).open_inputs(spec)

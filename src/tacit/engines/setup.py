@@ -1,74 +1,116 @@
-"""Set-up of a run, shared by the command line and Python: registry, plan, ledger and paths."""
+"""How a run is set up: its specification, plan, registry, sources, ledger and places.
+
+`RunOptions` has a step for each of them, which raises what is wrong. A run takes the steps one
+after the other; `tacit doctor` takes the same ones, reports every error, and starts nothing.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, TypeAlias
 
+import pyarrow as pa
+
+from tacit.connectors.frames import FrameSource
+from tacit.connectors.openers import open_input
 from tacit.connectors.placeholders import FileTemplate, has_placeholders
 from tacit.durations import parse_duration
-from tacit.errors import OptionError, PlanError, SinkError
+from tacit.errors import OptionError, PlanError, SinkError, SourceError, nearest
 from tacit.options import command, option
 from tacit.patterns.tree import elements
+from tacit.pipeline.reader import Input
+from tacit.pipeline.sources import Source
+from tacit.pipeline.versions import SpecVersion
 from tacit.planning.plan import Plan
 from tacit.planning.planner import plan_without_history
+from tacit.privacy.noise import Noise
+from tacit.privacy.randomness import SeededSource
+from tacit.spec import yaml_reader
 from tacit.spec.specification import Specification
 from tacit.spec.subjects import LearnedSubjects, SubjectFile
 
-if TYPE_CHECKING:
-    from tacit.pipeline.reader import Input
-
+Place: TypeAlias = str | PathLike[str]
+SpecSource: TypeAlias = Specification | str | PathLike[str]
+"""A specification, or the path of its file."""
+Target: TypeAlias = str | PathLike[str] | Callable[[pa.Table], None]
+"""Where answers go: a path or URL, or a function that gets them as Arrow tables."""
 RETAIN = "7 d"
 """The default time for which a ledger keeps delivered answers."""
 
 
 @dataclass(frozen=True)
-class LedgerOptions:
-    """The options of a run that concern its ledger."""
+class RunOptions:
+    """A run as its user describes it, and the steps that set it up."""
 
-    place: str | None = field(repr=False)
-    """The file or URL of the ledger; None without one."""
-    name: str
-    """The name of the run in the ledger."""
-    uncounted: bool = False
-    """Whether the user turned counting off."""
+    spec: SpecSource
+    sources: Sequence[tuple[str | None, Any]] = field(default=(), repr=False)
+    """Each with its stream, if that was named."""
+    plan: Plan | Place | None = None
+    mechanism: str | None = None
+    to: Target | None = field(default=None, repr=False)
+    dead_letters: Place | None = None
+    subjects: Place | None = None
+    learn: str | None = None
+    seed: int | None = None
+    ledger: Place | bool | None = field(default=None, repr=False)
+    """False where the user says that nobody counts what is spent."""
+    name: str | None = None
     follow: bool = False
-    retain: float | None = None
-    """Seconds for which delivered answers are kept."""
+    retain: str = RETAIN
+    allow_paths: Sequence[Path] = ()
+    """Folders outside of the specification's in which it may name files."""
 
-    @classmethod
-    def of(
-        cls,
-        default_name: str,
-        ledger: str | PathLike[str] | bool | None,
-        name: str | None = None,
-        follow: bool = False,
-        retain: str = RETAIN,
-    ) -> LedgerOptions:
-        """Check and convert the options of a user; `ledger` is False to turn counting off."""
-        place = None if ledger is None or isinstance(ledger, bool) else os.fspath(ledger)
-        if ledger is True:
-            raise OptionError(f"{option('ledger')}: give a file, or postgresql://...")
-        if place is None and (name is not None or follow):
-            raise OptionError(f"{option('follow' if follow else 'name')} needs {option('ledger')}")
-        if name is not None and not name.strip():
+    def check_options(self) -> None:
+        """Refuse options that do not fit together, or make no sense."""
+        if self.ledger is True:
+            raise OptionError(f"{option('ledger')}: name a file, or postgresql://...")
+        if self.ledger_place is None and (self.name is not None or self.follow):
+            needs = option("follow" if self.follow else "name")
+            raise OptionError(f"{needs} needs {option('ledger')}")
+        if self.name is not None and not self.name.strip():
             raise OptionError(f"{option('name')}: a run needs a name")
-        try:
-            kept = parse_duration(retain) / 1_000_000
-        except ValueError as error:
-            raise OptionError(f"{option('retain')}: {error}") from error
-        return cls(place, name or default_name, ledger is False, follow, kept)
+        self.retain_seconds()
 
-    def check(self, spec: Specification, inputs: Sequence[Input]) -> None:
+    def load(self) -> Specification:
+        """The specification as it is declared."""
+        if isinstance(self.spec, Specification):
+            return self.spec
+        return yaml_reader.load(self.spec, self.allow_paths)
+
+    def register(self, declared: Specification) -> Specification:
+        """The specification with the registry of these options."""
+        return replace_registry(declared, self.subjects, self.learn)
+
+    def read(self) -> SpecVersion:
+        """The specification and the plan, read again each time."""
+        self.check_options()
+        declared = self.load()
+        plan = choose_plan(declared, self.plan, self.mechanism)
+        return SpecVersion(self.register(declared), plan)
+
+    def open_inputs(self, spec: Specification) -> list[Input]:
+        """All sources, each for its stream."""
+        opened = [(stream, self.open_source(stream, given)) for stream, given in self.sources]
+        return assign(spec, opened)
+
+    def open_source(self, stream: str | None, given: Any) -> Source:
+        """A source as it is given: itself, a path or URL, or a frame."""
+        if isinstance(given, Source):
+            return given
+        if isinstance(given, str | PathLike):
+            return open_input(given, follow=self.follow)
+        return FrameSource(given, stream or "frame")
+
+    def check_ledger(self, spec: Specification, inputs: Sequence[Input]) -> None:
         """Refuse a run that needs a ledger and has none."""
-        if self.place is not None:
+        if self.ledger_place is not None:
             return
         limited = next((one for one in spec.private if one.limit is not None), None)
-        if limited is not None and not self.uncounted:
+        if limited is not None and self.ledger is not False:
             raise OptionError(
                 f"{limited.name} has a limit ({limited.limit}), which only a ledger can enforce:"
                 f" set one with {option('ledger')}, or use {option('no-ledger')}"
@@ -79,6 +121,71 @@ class LedgerOptions:
                 f"{live.name} has no end, so answers can only be released from a ledger: set one"
                 f" with {option('ledger')}"
             )
+
+    def check_places(self) -> None:
+        """Refuse to write over what is read."""
+        written = [self.target, self.letters, self.ledger_place]
+        given = [self.spec, self.plan, self.subjects, *(source for _, source in self.sources)]
+        refuse_overwrite(written, [one for one in given if isinstance(one, str | PathLike)])
+
+    def prepare(self, spec: Specification) -> list[Input]:
+        """Open the sources, and check that answers can be released and written."""
+        inputs = self.open_inputs(spec)
+        self.check_ledger(spec, inputs)
+        self.check_places()
+        return inputs
+
+    @property
+    def run_name(self) -> str:
+        """What the run is called in its ledger; by default as the specification's file."""
+        default = "tacit" if isinstance(self.spec, Specification) else Path(self.spec).stem
+        return self.name or default
+
+    def retain_seconds(self) -> float:
+        """How long the ledger keeps answers that have arrived."""
+        try:
+            return parse_duration(self.retain) / 1_000_000
+        except ValueError as error:
+            raise OptionError(f"{option('retain')}: {error}") from error
+
+    @property
+    def ledger_place(self) -> str | None:
+        """Where the ledger is, if there is one."""
+        given = self.ledger
+        return None if given is None or isinstance(given, bool) else os.fspath(given)
+
+    @property
+    def target(self) -> str | None:
+        """Where answers go, if that is a place."""
+        return None if self.to is None or callable(self.to) else os.fspath(self.to)
+
+    @property
+    def letters(self) -> Path | None:
+        """Where dead letters go."""
+        given = None if self.dead_letters is None else Path(self.dead_letters)
+        return given if self.target is None else letters_beside(self.target, given)
+
+    def noise(self) -> Noise:
+        """Where randomness comes from."""
+        return Noise() if self.seed is None else Noise(SeededSource(self.seed))
+
+
+def assign(spec: Specification, sources: Sequence[tuple[str | None, Source]]) -> list[Input]:
+    """Which source feeds which stream; a source without a name feeds the only stream."""
+    inputs = []
+    for stream, source in sources:
+        if stream is None and len(spec.streams) > 1:
+            raise SourceError(
+                f"{source.name}: which of the streams {', '.join(spec.streams)} is this? "
+                + command(
+                    f"Write stream={source.name}", "Name the stream: {'stream': source}, or stream="
+                )
+            )
+        name = next(iter(spec.streams)) if stream is None else stream
+        if name not in spec.streams:
+            raise SourceError(f"no stream is called '{name}'.{nearest(name, list(spec.streams))}")
+        inputs.append(Input(name, source))
+    return inputs
 
 
 def replace_registry(

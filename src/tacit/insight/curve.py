@@ -9,7 +9,8 @@ from html import escape
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, Final
 
-from tacit.engines.local import SpecSource, load_spec, survey_history
+from tacit.engines.local import load_spec, survey_history
+from tacit.engines.setup import SpecSource
 from tacit.errors import PlanError, SinkError
 from tacit.evaluation.palette import mechanism_style
 from tacit.insight.tabular import align

@@ -1,5 +1,9 @@
 """Check a set-up before it runs, without changing it and without touching a run in progress.
 
+It takes the steps by which a run is set up (`tacit.engines.setup`, `tacit.pipeline.run`) and turns
+what they raise into findings; a step is left out if it needs one that failed. Nothing is started:
+no run is taken over, no output is opened, and no broker hears that tuples have arrived.
+
 The findings are for the operator. They mention files, brokers and counts of subjects, never
 events.
 """
@@ -7,20 +11,18 @@ events.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any, Literal
 
 from tacit.connectors.brokers import is_broker, probe, required_modules
-from tacit.connectors.openers import open_input, open_resumable_sink
+from tacit.connectors.openers import check_sink, open_input, open_resumable_sink
 from tacit.connectors.placeholders import FileTemplate, has_placeholders
-from tacit.connectors.writers import SUFFIXES
-from tacit.engines.local import assign, named_sources
-from tacit.engines.setup import letters_beside
-from tacit.errors import LedgerError, SchemaError, SinkError, SourceError, SpecificationError
+from tacit.engines.local import named_sources
+from tacit.engines.setup import RETAIN, Place, RunOptions, SpecSource, assign, choose_plan
+from tacit.errors import OutdatedLedgerError, SourceError, StateError, TacitError
 from tacit.insight.audit import audit
 from tacit.insight.findings import Findings
 from tacit.insight.surroundings import (
@@ -34,169 +36,318 @@ from tacit.insight.surroundings import (
 from tacit.options import command, option
 from tacit.pipeline.checkpoints import Checkpoint
 from tacit.pipeline.compiled_spec import CompiledSpec
-from tacit.pipeline.registry import read_subjects
-from tacit.pipeline.sources import EmptySourceError, Source
-from tacit.planning.plan import Plan
-from tacit.planning.planner import plan_without_history
-from tacit.privacy.named_subjects import check_names
+from tacit.pipeline.reader import Input, check_different, resume_inputs
+from tacit.pipeline.reloads import check_inputs
+from tacit.pipeline.run import check_sources, open_engine, read_checkpoint, with_content
+from tacit.pipeline.sinks import check_regular
+from tacit.pipeline.sources import STANDARD_INPUT, EmptySourceError, Source
+from tacit.pipeline.versions import SpecVersion
 from tacit.quantities import count
 from tacit.spec.specification import Specification
-from tacit.spec.subjects import LearnedSubjects, SubjectFile, listed
-from tacit.spec.yaml_reader import load
 
 if TYPE_CHECKING:  # it needs an extra
-    from tacit.ledger.overview import LedgerOverview
+    from tacit.ledger.overview import LedgerOverview, RunOverview
 
 
-@dataclass(frozen=True)
-class Setup:
-    """The set-up to check, with the options of `tacit run`."""
-
-    spec: Path
-    sources: tuple[str, ...] = field(default=(), repr=False)
-    plan: Path | None = None
-    ledger: str | None = field(default=None, repr=False)
-    run: str | None = None
-    """What the run is called in the ledger; by default as the specification's file."""
-    sink: str | None = field(default=None, repr=False)
-    subjects: Path | None = None
-    dead_letters: Path | None = None
-    allow_paths: tuple[Path, ...] = ()
-    """Folders outside of the specification's in which it may name files."""
-
-    @property
-    def addresses(self) -> tuple[str, ...]:
-        """Whatever may hold a secret."""
-        return tuple(one for one in (*self.sources, self.ledger, self.sink) if one is not None)
-
-
-def examine(setup: Setup) -> Findings:
+def examine(options: RunOptions) -> Findings:
     """Check all parts; an error in one part does not prevent the check of the others."""
-    findings = Findings(setup.addresses)
-    spec = _specification(findings, setup)
-    bare = [_stream_and_place(text)[1] for text in setup.sources]
-    missing = look_at_extras(findings, needed_modules(bare, setup.sink, setup.ledger))
-    plan = None if spec is None else _plan(findings, setup, spec)
-    subjects = None if spec is None else _registry(findings, setup, spec, missing)
-    live = _sources(findings, setup, spec, plan, missing)
-    found = _ledger(findings, setup, spec, missing)
-    _sink(findings, setup, missing)
+    sources = _paths(source for _, source in options.sources)
+    ledger, target = options.ledger_place, options.target
+    findings = Findings(_paths([*sources, ledger, target]))
+    declared = _specification(findings, options)
+    missing = look_at_extras(findings, needed_modules(sources, target, ledger))
+    spec = version = compiled = None
+    if declared is not None:
+        with findings.judging("registry"):
+            spec = options.register(declared)
+            version = _plan(findings, options, declared, spec)
+            compiled = CompiledSpec(spec) if version is None else version.compile(options.noise())
+    opened, inputs = _sources(findings, options, compiled, missing)
+    found = _ledger(findings, options, spec, opened, missing)
+    letters = _sink(findings, options, missing)
+    checkpoint = None
+    if found is not None and found.run is not None:
+        checkpoint = _checkpoint(findings, options, found.run)
+    subjects = None
+    if compiled is not None:
+        subjects = _engine(findings, options, compiled, version, inputs, checkpoint)
     if subjects is None and found is not None:
         subjects = found.subjects or None
-    look_at_room(findings, spec, subjects, setup.sink, setup.ledger)
+    look_at_room(findings, spec, subjects, target, ledger)
+    live = any(input_.source.live for input_ in opened) or any(map(is_broker, sources))
     committed, ahead = (None, None) if found is None else (found.committed, found.ahead)
     look_at_clock(findings, spec, live=live, committed=committed, ahead=ahead)
-    files = [Path(text) for text in bare if text != "-" and "://" not in text]
-    ledger = [] if setup.ledger is None or "://" in setup.ledger else [Path(setup.ledger)]
-    letters = [] if setup.dead_letters is None else [setup.dead_letters]
-    plans = [] if setup.plan is None else [setup.plan]
-    look_at_doors(findings, [*files, *ledger, *letters, *plans], [setup.spec, *plans])
+    plans = _paths([options.plan])
+    private = _paths([*sources, ledger, letters, *plans])
+    files = [Path(place) for place in private if place != "-" and "://" not in place]
+    look_at_doors(findings, files, [Path(place) for place in (*_paths([options.spec]), *plans)])
     return findings
 
 
 def doctor(
-    spec: str | os.PathLike[str],
-    *sources: str | os.PathLike[str] | Mapping[str, str | os.PathLike[str]],
-    plan: str | os.PathLike[str] | None = None,
-    ledger: str | os.PathLike[str] | None = None,
-    to: str | os.PathLike[str] | None = None,
+    spec: SpecSource,
+    *sources: Place | Mapping[str, Place],
+    plan: Place | None = None,
+    mechanism: str | None = None,
+    to: Place | None = None,
+    dead_letters: Place | None = None,
+    subjects: Place | None = None,
+    learn: str | None = None,
+    seed: int | None = None,
+    ledger: Place | Literal[False] | None = None,
     name: str | None = None,
-    subjects: str | os.PathLike[str] | None = None,
-    dead_letters: str | os.PathLike[str] | None = None,
-    **streams: str | os.PathLike[str],
+    follow: bool = False,
+    retain: str = RETAIN,
+    **streams: Place,
 ) -> Findings:
     """Check a set-up before it runs: pass the arguments of `tacit.run`, as paths and URLs.
 
     Nothing is changed. `passed` of the result says whether everything is right.
     """
-    sink = None if to is None else os.fspath(to)
-    letters = None if dead_letters is None else Path(dead_letters)
-    return examine(
-        Setup(
-            Path(spec),
-            tuple(
-                os.fspath(source) if stream is None else f"{stream}={os.fspath(source)}"
-                for stream, source in named_sources(sources, streams)
-            ),
-            None if plan is None else Path(plan),
-            None if ledger is None else os.fspath(ledger),
-            name,
-            sink,
-            None if subjects is None else Path(subjects),
-            letters if sink is None else letters_beside(sink, letters),
-        )
-    )
+    given = named_sources(sources, streams)
+    options = RunOptions(spec, given, plan, mechanism, to, dead_letters, subjects, learn, seed)
+    return examine(replace(options, ledger=ledger, name=name, follow=follow, retain=retain))
 
 
-def _specification(findings: Findings, setup: Setup) -> Specification | None:
+def _paths(given: Iterable[Any]) -> list[str]:
+    """Those that are paths or URLs, as text."""
+    return [os.fspath(one) for one in given if isinstance(one, str | os.PathLike)]
+
+
+def _specification(findings: Findings, options: RunOptions) -> Specification | None:
     with findings.judging("specification"):
-        spec = load(setup.spec, setup.allow_paths)
-        findings.ok("specification", f"{setup.spec} is valid: {spec}")
+        spec = options.load()
+        findings.ok("specification", f"{options.spec} is valid: {spec}")
         if not spec.queries:
             findings.warn("specification", "there are no queries, so there will be no answers")
         if not spec.private:
             findings.warn("specification", "nothing is private, so all answers are true")
-        limited = next((one for one in spec.private if one.limit is not None), None)
-        if limited is not None and setup.ledger is None:
-            findings.wrong(
-                "specification",
-                f"{limited.name} has a limit ({limited.limit}), which only a ledger can count:"
-                f" name one with {option('ledger')}",
-            )
         return spec
     return None
 
 
-def _plan(findings: Findings, setup: Setup, spec: Specification) -> Plan | None:
-    """The plan, if there is one that can be used."""
+def _plan(
+    findings: Findings, options: RunOptions, declared: Specification, spec: Specification
+) -> SpecVersion | None:
+    """The specification with its plan, if there is one that can be used."""
     with findings.judging("plan"):
-        if setup.plan is None:
-            made = plan_without_history(spec)
-            findings.ok("plan", f"none is needed: {made.mechanism} does without")
-            return None
-        plan = Plan.load(setup.plan, spec)
-        report = audit(plan)
-        if not report.passed:
+        plan = choose_plan(declared, options.plan, options.mechanism)
+        version = SpecVersion(spec, plan)
+        version.check()
+        past = f"{count(plan.windows, 'window')} of history" if plan.windows else "no history"
+        if options.plan is None:
+            findings.ok("plan", f"none is needed: {plan.mechanism} does without")
+        elif audit(plan).passed:
+            fits = f"{options.plan} fits and passes its audit"
+            findings.ok("plan", f"{fits}: {plan.mechanism}, {past}")
+        else:
             findings.wrong(
                 "plan",
-                f"{setup.plan} reveals more than it may"
+                f"{options.plan} reveals more than it may"
                 f" ({command('tacit audit', 'tacit.audit')} says where); make a new one with"
                 f" {command('tacit plan', 'tacit.plan')}",
             )
-            return None
-        past = f"{count(plan.windows, 'window')} of history" if plan.windows else "no history"
-        findings.ok("plan", f"{setup.plan} fits and passes its audit: {plan.mechanism}, {past}")
-        return plan
+        return version
     return None
 
 
-def _registry(
-    findings: Findings, setup: Setup, spec: Specification, missing: Sequence[str]
-) -> int | None:
-    """How many subjects there are, as far as that is known before the run."""
-    given = spec.subjects
-    if setup.subjects is not None:
-        given = SubjectFile(file=str(setup.subjects.absolute()))
-    with findings.judging("registry"):
-        if given is None or isinstance(given, LearnedSubjects):
-            registry = (
-                None if isinstance(given, LearnedSubjects) else _occurring(setup, spec, missing)
+def _sources(
+    findings: Findings, options: RunOptions, compiled: CompiledSpec | None, missing: Sequence[str]
+) -> tuple[list[Input], list[Input] | None]:
+    """What can be opened, and the inputs of the run; None if it would refuse them."""
+    before = len(findings.of("wrong"))
+    opened: list[Input] = []
+    readable: list[Input] = []
+    for stream, given in options.sources:
+        if missing and is_broker(str(given)):
+            continue
+        with findings.judging("source"):
+            source = options.open_source(stream, given)
+            if compiled is not None:
+                opened += assign(compiled.spec, [(stream, source)])
+                readable += _readable(findings, options, opened[-1], given)
+    if compiled is None or not options.sources:
+        return opened, None
+    if len(opened) == len(options.sources):
+        durable = options.ledger_place is not None
+        with findings.judging("source"):
+            check_sources(compiled.spec, opened, durable=durable)
+        with findings.judging("source"):
+            check_different(opened, resumable=durable)
+    empty = _columns(findings, compiled, readable, complete=len(readable) == len(options.sources))
+    for _, given in options.sources:
+        if is_broker(str(given)) and not missing:
+            with findings.judging("source"):
+                findings.ok("source", probe(given, source=True))
+    if len(opened) < len(options.sources) or len(findings.of("wrong")) > before:
+        return opened, None
+    return opened, [input_ for input_ in opened if input_ not in empty]
+
+
+def _readable(findings: Findings, options: RunOptions, input_: Input, given: Any) -> list[Input]:
+    """The same input, or a growing file as it is now, if a check can look into it.
+
+    A run waits for the first line of a growing file, and takes standard input as it comes.
+    """
+    if input_.source.name == STANDARD_INPUT:
+        findings.ok("source", "standard input: it is looked at when it comes")
+        return []
+    if not options.follow or is_broker(str(given)):
+        return [input_]
+    try:
+        source = open_input(given)
+        source.schema()
+    except SourceError as error:
+        if not isinstance(error, EmptySourceError) and not Path(given).is_dir():
+            raise
+        findings.warn("source", f"{given} holds nothing yet: a run waits for it")
+        return []
+    return [Input(input_.stream, source)]
+
+
+def _columns(
+    findings: Findings, compiled: CompiledSpec, inputs: Sequence[Input], *, complete: bool
+) -> list[Input]:
+    """Check the columns; the inputs that are empty.
+
+    All may be empty only if there are others: if these are not the `complete` inputs of the run.
+    """
+    full: list[Input] = []
+    empty: list[Input] = []
+    for input_ in inputs:
+        with findings.judging("source"):
+            try:
+                full += with_content([input_])
+            except EmptySourceError:
+                empty.append(input_)
+    with findings.judging("source"):
+        if complete and not full:
+            with_content(empty)
+        for input_ in empty:
+            findings.warn("source", f"{input_.source.name} is empty")
+    for input_ in full:
+        source, stream = input_.source, input_.stream
+        with suppress(TacitError):
+            check_inputs(compiled, [input_])
+            columns = "; ".join(
+                _described(one, source, compiled, stream) for one in compiled.columns(stream)
+            )
+            findings.ok("source", f"{source.name} can be read as {stream}. Columns: {columns}")
+    with findings.judging("source"):
+        check_inputs(compiled, full)
+    return empty
+
+
+def _described(name: str, source: Source, compiled: CompiledSpec, stream: str) -> str:
+    """The type of a column, and where it is known from."""
+    if not source.textual and name not in compiled.spec.streams[stream].columns:
+        return f"{name} is {source.schema().field(name).type} (the source's own type)"
+    found = compiled.types.resolve(stream, name, source.declared_types())
+    return f"{name} is {found.type} ({found.origin})"
+
+
+def _ledger(
+    findings: Findings,
+    options: RunOptions,
+    spec: Specification | None,
+    inputs: Sequence[Input],
+    missing: Sequence[str],
+) -> LedgerOverview | None:
+    """What it says of itself, if it is there and can be read."""
+    place = options.ledger_place
+    with findings.judging("ledger"):
+        options.check_options()
+        if spec is not None:
+            options.check_ledger(spec, inputs)
+            if place is None and spec.private:
+                findings.warn("ledger", f"none: spending is not recorded; see {option('ledger')}")
+        if place is None or {"sqlalchemy", "alembic", "psycopg"}.intersection(missing):
+            return None
+        from tacit.ledger.overview import glance
+
+        path = Path(place).expanduser().absolute()
+        if "://" not in place and path.parent.is_dir() and is_remote(path.parent):
+            findings.warn(
+                "ledger",
+                f"{path} lies on another machine's disk, where locks may not hold; put it on a disk"
+                " of this one, or use postgresql://",
+            )
+        try:
+            found = glance(place, options.run_name)
+        except OutdatedLedgerError as error:
+            findings.warn("ledger", str(error))
+            return None
+        if found is None:
+            findings.ok("ledger", "none yet: the first run creates it")
+        elif not found.sound:
+            findings.wrong(
+                "ledger",
+                "its last link is broken: it was changed since it was written. Run tacit ledger"
+                " verify, and restore a backup",
             )
         else:
-            registry = pa.array(listed(given, spec.folder), pa.large_string())
-        if registry is None:
-            _learned(findings, spec)
-            return None
-        for message in check_names(spec, registry):
-            findings.warn("registry", message)
-        findings.ok("registry", count(len(registry), "subject"))
-        return len(registry)
+            holds = f"{count(found.releases, 'release')}, {count(found.subjects, 'subject')}"
+            findings.ok("ledger", f"{found.name} can be read, and its last link holds: {holds}")
+        return found
     return None
 
 
-def _learned(findings: Findings, spec: Specification) -> None:
-    findings.ok("registry", "learned from what comes in, then announced: see docs/operators.md")
+def _checkpoint(findings: Findings, options: RunOptions, run: RunOverview) -> Checkpoint | None:
+    """What the run would go on from."""
+    name = options.run_name
+    if not run.sound:
+        findings.wrong("run", f"the state of '{name}' was changed; restore a backup of it")
+        return None
+    with findings.judging("run"):
+        checkpoint = read_checkpoint(run.checkpoint(), private=options.seed is None)
+        if checkpoint is None:
+            findings.ok("run", f"'{name}' has begun, and has no checkpoint yet")
+        return checkpoint
+    return None
+
+
+def _engine(
+    findings: Findings,
+    options: RunOptions,
+    compiled: CompiledSpec,
+    version: SpecVersion | None,
+    inputs: Sequence[Input] | None,
+    checkpoint: Checkpoint | None,
+) -> int | None:
+    """Make the engine of the run; how many subjects it has, as far as that is known before."""
+    spec = compiled.spec
     named = sum(len(private.subjects or ()) for private in spec.private)
+    if checkpoint is not None and checkpoint.fingerprint != spec.fingerprint:
+        findings.warn(
+            "run",
+            "it was last run with another specification or registry: this one is used from the next"
+            f" window on. To start from the beginning, give another {option('name')}",
+        )
+    if checkpoint is not None and version is None:
+        return None
+    if checkpoint is None and spec.subjects is None and not (named and inputs):
+        _learned(findings, named)  # a run reads whole files for their subjects; that is too long
+        return None
+    with findings.judging("registry"), findings.judging("run", StateError):
+        engine = open_engine(compiled, version, options.noise(), inputs or (), checkpoint)
+        if checkpoint is not None:
+            findings.ok("run", f"'{options.run_name}' resumes where it stopped")
+        if engine.learning:
+            _learned(findings, named)
+            return None
+        engine.check_names()
+        for message in engine.warnings:
+            findings.warn("registry", message)
+        findings.ok("registry", count(len(engine.subjects), "subject"))
+        if checkpoint is not None and inputs:
+            with findings.judging("source"):
+                resume_inputs(inputs, checkpoint.positions)
+        return len(engine.subjects)
+    return None
+
+
+def _learned(findings: Findings, named: int) -> None:
+    findings.ok("registry", "learned from what comes in, then announced: see docs/operators.md")
     if named:
         findings.warn(
             "registry",
@@ -206,216 +357,27 @@ def _learned(findings: Findings, spec: Specification) -> None:
         )
 
 
-def _occurring(setup: Setup, spec: Specification, missing: Sequence[str]) -> pa.Array | None:
-    """The subjects of files, if somebody is named who must be among them; None for other sources.
-
-    What is wrong with a file is found when sources are looked at.
-    """
-    if missing or not setup.sources or not any(private.subjects for private in spec.private):
-        return None
-    given = [_stream_and_place(text) for text in setup.sources]
-    if any(place == "-" or is_broker(place) for _, place in given):
-        return None
-    try:
-        inputs = assign(spec, [(stream, open_input(place)) for stream, place in given])
-        if any(input_.source.once or input_.source.live for input_ in inputs):
-            return None
-        return read_subjects(CompiledSpec(spec), inputs).names
-    except (SourceError, SchemaError, SpecificationError):
-        return None
-
-
-def _stream_and_place(text: str) -> tuple[str | None, str]:
-    stream, _, place = text.partition("=")
-    return (stream, place) if _names_stream(text) else (None, text)
-
-
-def _names_stream(text: str) -> bool:
-    stream, sign, _ = text.partition("=")
-    return bool(sign) and stream.isidentifier() and not Path(text).exists()
-
-
-def _sources(
-    findings: Findings,
-    setup: Setup,
-    spec: Specification | None,
-    plan: Plan | None,
-    missing: Sequence[str],
-) -> bool:
-    """Whether any of them has no end."""
-    live, fed = False, set[str]()
-    recorded = {} if plan is None else plan.columns
-    flow = None if spec is None else CompiledSpec(spec, recorded=recorded)
-    for text in setup.sources:
-        stream, place = _stream_and_place(text)
-        lives = is_broker(place)
-        live |= lives
-        if spec is not None:
-            fed.add(stream or next(iter(spec.streams)))
-        if lives and missing:
-            continue
-        with findings.judging("source"):
-            source = open_input(place)
-            if spec is not None and flow is not None:
-                (input_,) = assign(spec, [(stream, source)])
-                _one_source(findings, place, source, flow, input_.stream)
-        if lives:
-            with findings.judging("source"):
-                findings.ok("source", probe(place, source=True))
-    if spec is not None and setup.sources:
-        for stream in spec.streams.keys() - fed:
-            findings.wrong("source", f"no source is given for {stream}: write {stream}=SOURCE")
-    if spec is not None and spec.windows.close == "clock" and setup.sources and not live:
-        findings.wrong(
-            "source",
-            "windows close by the clock (windows.close: clock), but these are files; read a source"
-            " that lives, or write close: events",
-        )
-    return live
-
-
-def _one_source(
-    findings: Findings, place: str, source: Source, flow: CompiledSpec, stream: str
-) -> None:
-    """Whether it can be read, and has the columns that are wanted."""
-    if place == "-":
-        findings.ok("source", "standard input: it is looked at when it comes")
-        return
-    try:
-        schema = flow.schema(stream, source)
-    except EmptySourceError:
-        findings.warn("source", f"{source.name} is empty")
-        return
-    flow.check([(stream, schema)])
-    columns = "; ".join(_described(name, source, flow, stream) for name in flow.columns(stream))
-    findings.ok("source", f"{source.name} can be read as {stream}. Columns: {columns}")
-
-
-def _described(name: str, source: Source, flow: CompiledSpec, stream: str) -> str:
-    """The type of a column, and where it is known from."""
-    if not source.textual and name not in flow.spec.streams[stream].columns:
-        return f"{name} is {source.schema().field(name).type} (the source's own type)"
-    found = flow.types.resolve(stream, name, source.declared_types())
-    return f"{name} is {found.type} ({found.origin})"
-
-
-def _ledger(
-    findings: Findings, setup: Setup, spec: Specification | None, missing: Sequence[str]
-) -> LedgerOverview | None:
-    """What it says of itself, if it is there and can be read."""
-    if setup.ledger is None:
-        if spec is not None and spec.private:
-            findings.warn("ledger", f"none: spending is not recorded; see {option('ledger')}")
-        return None
-    if {"sqlalchemy", "alembic", "psycopg"}.intersection(missing):
-        return None
-    from tacit.ledger.overview import glance
-
-    name = setup.run or setup.spec.stem
-    with findings.judging("ledger"):
-        _place(findings, setup.ledger)
-        found = glance(setup.ledger, name)
-        if found is None:
-            findings.ok("ledger", "none yet: the first run creates it")
-            return None
-        if not found.sound:
-            findings.wrong(
-                "ledger",
-                "its last link is broken: it was changed since it was written. Run tacit ledger"
-                " verify, and restore a backup",
-            )
-        else:
-            told = f"{count(found.releases, 'release')}, {count(found.subjects, 'subject')}"
-            findings.ok("ledger", f"{found.name} can be read, and its last link holds: {told}")
-        if found.run is not None:
-            _run(findings, name, found.run.checkpoint, found.run.sound, spec)
-        return found
-    return None
-
-
-def _place(findings: Findings, place: str) -> None:
-    """Whether a ledger in a file can be written there."""
-    if "://" in place:
-        return
-    path = Path(place).expanduser().absolute()
-    if not path.parent.is_dir():
-        raise LedgerError(f"{path.parent} is no folder; create it or choose another place")
-    closed = [one for one in (path.parent, path) if one.exists() and not os.access(one, os.W_OK)]
-    if closed:
-        raise LedgerError(f"{closed[0]} cannot be written, but a ledger must be; change its owner")
-    if is_remote(path.parent):
-        findings.warn(
-            "ledger",
-            f"{path} lies on another machine's disk, where locks may not hold; put it on a disk of"
-            " this one, or use postgresql://",
-        )
-
-
-def _run(
-    findings: Findings,
-    name: str,
-    checkpoint: bytes | None,
-    sound: bool,
-    spec: Specification | None,
-) -> None:
-    """Whether a run can go on from where it was."""
-    if not sound:
-        findings.wrong(
-            "run", f"the state of '{name}' in the ledger was changed; restore a backup of it"
-        )
-        return
-    if checkpoint is None:
-        findings.ok("run", f"'{name}' has begun, and has no checkpoint yet")
-        return
-    kept = Checkpoint.from_bytes(checkpoint)
-    if spec is None or kept.fingerprint == spec.fingerprint:
-        findings.ok("run", f"'{name}' resumes where it stopped")
-        return
-    findings.warn(
-        "run",
-        f"'{name}' was last run with another specification, or another registry: it resumes"
-        " only if windows and streams are the same. To start from the beginning, give another"
-        f" {option('name')}",
-    )
-
-
-def _sink(findings: Findings, setup: Setup, missing: Sequence[str]) -> None:
-    if setup.sink is None:
-        return
+def _sink(findings: Findings, options: RunOptions, missing: Sequence[str]) -> Path | None:
+    """Check where answers and dead letters go; the place of the latter."""
+    target, letters = options.target, None
     with findings.judging("sink"):
-        if is_broker(setup.sink):
-            if required_modules(setup.sink).keys() & set(missing):
-                return
-            if setup.ledger is None:
-                raise SinkError(
-                    f"answers go to a broker from a ledger alone: name one with {option('ledger')}"
-                )
-            open_resumable_sink(setup.sink).close()
-            findings.ok("sink", probe(setup.sink, source=False))
-            return
-        if setup.ledger is not None:
-            open_resumable_sink(setup.sink).close()
-        elif setup.sink != "-" and not setup.sink.lower().endswith(tuple(SUFFIXES)):
-            raise SinkError(f"{setup.sink}: expected a name ending in {', '.join(SUFFIXES)}, or -")
-        if setup.sink == "-":
+        letters = options.letters
+        options.check_places()
+        if letters is not None:
+            check_regular(letters)
+    if target is None or required_modules(target).keys() & set(missing):
+        return letters
+    with findings.judging("sink"):
+        if options.ledger_place is None:
+            check_sink(target)
+        else:
+            open_resumable_sink(target).close()
+        if is_broker(target):
+            findings.ok("sink", probe(target, source=False))
+        elif target == "-":
             findings.ok("sink", "standard output, as JSON lines")
-            return
-        if has_placeholders(setup.sink):
-            template = FileTemplate(setup.sink)
-            _writable(template.base / "answers")
-            findings.ok("sink", f"{setup.sink}: {template.base} can be written")
-            return
-        findings.ok("sink", f"{_writable(Path(setup.sink))} can be written")
-
-
-def _writable(path: Path) -> Path:
-    """The file or folder itself; raises SinkError where it cannot be written."""
-    # A folder of parts may be written folder/*.csv, and is made if only it is missing.
-    target = path.parent if path.name.startswith("*") else path
-    folder = target.absolute().parent
-    if not folder.is_dir():
-        raise SinkError(f"{path}: its folder does not exist; create it or choose another place")
-    for place in (folder, target):
-        if place.exists() and not os.access(place, os.W_OK):
-            raise SinkError(f"{place} cannot be written; change its owner or choose another place")
-    return path
+        elif has_placeholders(target):
+            findings.ok("sink", f"{target}: {FileTemplate(target).base} can be written")
+        else:
+            findings.ok("sink", f"{target} can be written")
+    return letters

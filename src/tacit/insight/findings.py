@@ -63,15 +63,19 @@ class Findings:
         self._add("wrong", about, says)
 
     @contextmanager
-    def judging(self, about: str) -> Iterator[None]:
-        """Turn our own errors into findings, so that the remaining checks still run."""
+    def judging(self, about: str, kind: type[TacitError] = TacitError) -> Iterator[None]:
+        """Turn errors of this kind into findings, so that the remaining checks still run.
+
+        An error that was found before is not repeated.
+        """
         try:
             yield
-        except SpecificationError as error:
-            for mistake in error.mistakes:
-                self.wrong(about, str(mistake))
-        except TacitError as error:
-            self.wrong(about, str(error))
+        except kind as error:
+            several = error.mistakes if isinstance(error, SpecificationError) else [error]
+            known = {finding.says for finding in self.of("wrong")}
+            for text in map(str, several):
+                if scrub(text, *self.addresses) not in known:
+                    self.wrong(about, text)
 
     def _add(self, grade: Grade, about: str, says: str) -> None:
         self.all.append(Finding(grade, about, scrub(says, *self.addresses)))

@@ -105,26 +105,20 @@ class Database:
 
 
 def _sqlite(path: Path, *, create: bool, read_only: bool) -> sa.Engine:
-    if not path.is_file():
-        if path.exists():
-            raise LedgerError(f"{path} is not a file; a ledger is a file or postgresql://...")
-        if read_only or not create:
-            creator = command("tacit run --ledger", "tacit.run(..., ledger=...)")
-            raise LedgerError(f"there is no ledger at {path}; {creator} creates one")
-        if not path.parent.is_dir():
-            raise LedgerError(f"{path.parent} is not a folder; create it or choose another place")
+    if not path.exists() and (read_only or not create):
+        creator = command("tacit run --ledger", "tacit.run(..., ledger=...)")
+        raise LedgerError(f"there is no ledger at {path}; {creator} creates one")
+    check_file(path, read_only=read_only)
+    if not path.exists():
         _create_file(path)
-    query = {"uri": "true"} | ({"mode": "ro"} if read_only else {})
-    if read_only and _is_at_rest(path):
-        query["immutable"] = "1"
+    query = {"uri": "true"} | (_how_to_read(path) if read_only else {})
     url = sa.URL.create("sqlite", database=path.absolute().as_uri(), query=query)
     engine = sa.create_engine(url, connect_args={"timeout": LOCK_TIMEOUT}, hide_parameters=True)
 
     @sa.event.listens_for(engine, "connect")
     def connect(connection: Any, _: Any) -> None:
         connection.isolation_level = None  # we begin transactions ourselves
-        if not read_only:
-            connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute(f"PRAGMA {'query_only = ON' if read_only else 'journal_mode = WAL'}")
         connection.execute("PRAGMA synchronous = FULL")
         # A checkpoint holds raw events: old contents must not stay in free pages.
         connection.execute("PRAGMA secure_delete = ON")
@@ -137,6 +131,18 @@ def _sqlite(path: Path, *, create: bool, read_only: bool) -> sa.Engine:
     return engine
 
 
+def check_file(path: Path, *, read_only: bool = False) -> None:
+    """Raise LedgerError if no ledger can be stored in, or read from, this file."""
+    if path.exists() and not path.is_file():
+        raise LedgerError(f"{path} is not a file; a ledger is a file or postgresql://...")
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise LedgerError(f"{folder} is not a folder; create it or choose another place")
+    for place in () if read_only else (folder, path):
+        if place.exists() and not os.access(place, os.W_OK):
+            raise LedgerError(f"{place} cannot be written, but a ledger must be; change its owner")
+
+
 def _create_file(path: Path) -> None:
     """Create an empty file that only its owner can read: checkpoints hold private events."""
     try:
@@ -145,12 +151,15 @@ def _create_file(path: Path) -> None:
         raise LedgerError(f"the ledger {path} cannot be created: {error.strerror}") from error
 
 
-def _is_at_rest(path: Path) -> bool:
-    """Return whether nobody can write: then SQLite needs no other files beside it."""
-    beside = (path.with_name(path.name + suffix) for suffix in _SUFFIXES)
-    return not os.access(path.parent, os.W_OK) and not any(
-        other.exists() and other.stat().st_size for other in beside
-    )
+def _how_to_read(path: Path) -> dict[str, str]:
+    """Return how SQLite opens a file to read it without leaving other files beside it."""
+    beside = [path.with_name(path.name + suffix) for suffix in _SUFFIXES]
+    sizes = [other.stat().st_size for other in beside if other.exists()]
+    if not os.access(path.parent, os.W_OK) and not any(sizes):
+        return {"mode": "ro", "immutable": "1"}  # nobody is writing, and nobody can
+    # Only a connection that may write removes its files when it closes. `query_only` refuses
+    # every change.
+    return {"mode": "ro" if sizes or not os.access(path, os.W_OK) else "rw"}
 
 
 def _postgres(place: str) -> sa.Engine:

@@ -80,11 +80,7 @@ class Lease:
         with self._database.reading() as connection:
             run = self._check_held(connection)
             found: bytes | None = connection.execute(query).scalar()
-        if (None if found is None else digest(found)) != run["checkpoint"]:
-            raise LedgerError(
-                f"the checkpoint of the run '{self.run}' is damaged; restore the ledger from a"
-                " backup"
-            )
+        check_checkpoint(run, found)
         return found
 
     def read_fingerprint(self) -> str:
@@ -326,6 +322,14 @@ class Lease:
         row = {**run, **changes}
         row["seal"] = seal(RUN, row)
         connection.execute(RUNS.update().where(RUNS.c.run == self.run).values(row))
+
+
+def check_checkpoint(run: Any, checkpoint: bytes | None) -> None:
+    """Raise LedgerError where the checkpoint is not the one that the run's row tells of."""
+    if (None if checkpoint is None else digest(checkpoint)) != run["checkpoint"]:
+        raise LedgerError(
+            f"the checkpoint of the run '{run['run']}' is damaged; restore the ledger from a backup"
+        )
 
 
 def _charge_row(release: int, place: int, charge: Charge) -> dict[str, Any]:

@@ -12,23 +12,26 @@ from typing import Any
 
 from tacit.ledger.alchemy import sa
 from tacit.ledger.archives import Archives
-from tacit.ledger.chain import CHARGE, RUN, digest, link, seal
-from tacit.ledger.database import Database
+from tacit.ledger.chain import CHARGE, RUN, link, seal
+from tacit.ledger.database import Database, check_file
+from tacit.ledger.lease import check_checkpoint
 from tacit.ledger.tables import CHARGES, CHECKPOINTS, HEAD, RELEASES, RUNS
 from tacit.ledger.upgrade import VERSION_TABLE, upgrade_ledger
 
 
 @dataclass(frozen=True, slots=True)
 class RunOverview:
-    """The state of a run."""
+    """The stored state of a run."""
 
-    released: int
-    """The number of its last release; 0 if there is none."""
-    until: int | None
-    """The start time of the first window that is not released."""
-    checkpoint: bytes | None
     sound: bool
-    """Whether its row and its checkpoint are unchanged."""
+    """Whether its row is unchanged."""
+    row: Any
+    kept: bytes | None
+
+    def checkpoint(self) -> bytes | None:
+        """Return the checkpoint to resume from; raise LedgerError if it is damaged."""
+        check_checkpoint(self.row, self.kept)
+        return self.kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +52,12 @@ class LedgerOverview:
 
 
 def glance(place: str, run: str) -> LedgerOverview | None:
-    """Read the overview of a ledger and of one of its runs; None if there is no ledger."""
-    if "://" not in place and not Path(place).expanduser().exists():
-        return None
+    """Look at a ledger and at one of its runs; None if the first run is going to create it."""
+    if "://" not in place:
+        path = Path(place).expanduser()
+        check_file(path)
+        if not path.exists():
+            return None
     database = Database(place, create=False, read_only=True)
     try:
         with database.reading() as connection:
@@ -103,10 +109,8 @@ def _read_run(connection: sa.Connection, run: str) -> RunOverview | None:
         return None
     query = sa.select(CHECKPOINTS.c.checkpoint).where(CHECKPOINTS.c.run == run)
     kept: bytes | None = connection.execute(query).scalar()
-    whole = (None if kept is None else digest(kept)) == row["checkpoint"]
-    return RunOverview(
-        int(row["released"]), row["until"], kept, bool(whole and row["seal"] == seal(RUN, row))
-    )
+    sound = bool(row["seal"] == seal(RUN, row))
+    return RunOverview(sound, row, kept)
 
 
 def _measure_clock_offset(connection: sa.Connection) -> float:

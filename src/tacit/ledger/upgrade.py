@@ -6,7 +6,7 @@ import secrets
 from pathlib import Path
 from typing import Final
 
-from tacit.errors import LedgerError
+from tacit.errors import LedgerError, OutdatedLedgerError
 from tacit.ledger.alchemy import MISSING, sa
 from tacit.ledger.chain import digest, hash_beginning
 from tacit.ledger.database import Database, now
@@ -33,7 +33,7 @@ def upgrade_ledger(database: Database, *, create: bool) -> None:
     if found is not None:
         _check_known(database, found)
     if database.read_only:
-        raise LedgerError(
+        raise OutdatedLedgerError(
             f"the ledger {database.name} has an older version ({found}, now {REVISIONS[-1]});"
             " the next run upgrades it"
         )

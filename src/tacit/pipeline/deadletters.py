@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from tacit.errors import SinkError
 from tacit.events.times import NO_TIME
 from tacit.pipeline.batches import Rows
+from tacit.pipeline.sinks import check_regular
 from tacit.pipeline.sources import Rejected
 
 _SCHEMA = {
@@ -45,8 +46,7 @@ class DeadLetters:
         """How many tuples were refused, by stream and reason."""
         self._file: IO[bytes] | None = None
         if path is not None:
-            if path.exists() and not path.is_file():
-                raise SinkError(f"{path} exists and is not a regular file; choose another name")
+            check_regular(path)
             if not keep:
                 path.unlink(missing_ok=True)
             if always:

@@ -137,10 +137,7 @@ class Reader:
         self._future = future
         self._report = progress
         self._resumable = resumable
-        self._keys = [f"{input_.stream}={input_.source.name}" for input_ in inputs]
-        twice = {key for key in self._keys if self._keys.count(key) > 1}
-        if twice and resumable:
-            raise SourceError(f"{min(twice)} is given twice; its tuples would be counted twice")
+        self._keys = _keys(inputs)
         self.positions: Positions = dict(positions or {})
         """Positions of sources that this run does not read are kept."""
         self._receipts: dict[int, Any] = {}
@@ -202,9 +199,7 @@ class Reader:
         self, timeout: Callable[[], float] = lambda: IDLE_SECONDS
     ) -> Generator[MergedBatch | None, None, None]:
         """Yield tuples in order of arrival; None if no tuple arrives for `timeout()` seconds."""
-        for input_, key in zip(self.inputs, self._keys, strict=True):
-            if key in self.positions:
-                input_.source.resume(self.positions[key]["token"])
+        resume_inputs(self.inputs, self.positions)
         yield from self._read_live(timeout) if self.live else self._read_merged()
 
     def _read_merged(self) -> Iterator[MergedBatch]:
@@ -303,6 +298,26 @@ class Reader:
             yield batch
             if self._report is not None:
                 self._report(input_.source, batch.position)
+
+
+def check_different(inputs: Sequence[Input], *, resumable: bool) -> None:
+    """Raise SourceError if a source is given twice and the run stores read positions."""
+    keys = _keys(inputs)
+    twice = {key for key in keys if keys.count(key) > 1}
+    if twice and resumable:
+        raise SourceError(f"{min(twice)} is given twice; its tuples would be counted twice")
+
+
+def resume_inputs(inputs: Sequence[Input], positions: Mapping[str, Position]) -> None:
+    """Let each source begin at its position when it is read next."""
+    for input_, key in zip(inputs, _keys(inputs), strict=True):
+        if key in positions:
+            input_.source.resume(positions[key]["token"])
+
+
+def _keys(inputs: Sequence[Input]) -> list[str]:
+    """Return the names under which read positions are stored."""
+    return [f"{input_.stream}={input_.source.name}" for input_ in inputs]
 
 
 def _is_resumable(source: Source, token: Any) -> bool:

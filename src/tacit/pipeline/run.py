@@ -32,7 +32,7 @@ from tacit.pipeline.deadletters import DeadLetters
 from tacit.pipeline.delivery import Delivery, DirectDelivery
 from tacit.pipeline.engine import Engine
 from tacit.pipeline.evaluators import Evaluator
-from tacit.pipeline.reader import IDLE_SECONDS, Input, Reader
+from tacit.pipeline.reader import IDLE_SECONDS, Input, Reader, check_different
 from tacit.pipeline.refusals import Refusals
 from tacit.pipeline.registry import open_registry
 from tacit.pipeline.reloads import ReadColumns, Reloads, check_inputs
@@ -105,10 +105,12 @@ class Run:
         compiled = (
             CompiledSpec(spec, evaluator, recorded) if version is None else version.compile(noise)
         )
-        self.inputs = _with_content(inputs)
+        self.inputs = with_content(inputs)
         check_inputs(compiled, self.inputs)
+        check_different(self.inputs, resumable=durable)
         self.outcome = RunOutcome()
         self.status = RunStatus()
+        self.ledger_name = ledger.name
         self._name = name
         self._now = now
         self._retain = retain
@@ -123,16 +125,12 @@ class Run:
         else:
             self._lease = ledger.take_over(name, spec.fingerprint)
             self._delivery = Delivery.from_ledger(ledger, self._lease, sinks)
-        checkpoint = _read_checkpoint(self._lease.read_checkpoint(), private=noise.private)
+        checkpoint = read_checkpoint(self._lease.read_checkpoint(), private=noise.private)
         self.outcome.resumed = checkpoint is not None
-        self.engine = _open_engine(compiled, version, noise, self.inputs, checkpoint)
+        self.engine = open_engine(compiled, version, noise, self.inputs, checkpoint)
         if durable:
             # One release per window: which windows close together also depends on private events.
             self.engine.most_windows = 1
-        if not self.engine.learning and (
-            compiled.evaluator.protects or isinstance(spec.subjects, SubjectFile)
-        ):
-            self.engine.check_names()
         self._reader = Reader(
             spec.streams,
             self.inputs,
@@ -376,14 +374,14 @@ class Run:
         self._delivery.check()
 
 
-def _open_engine(
+def open_engine(
     compiled: CompiledSpec,
     version: SpecVersion | None,
     noise: Noise,
     inputs: Sequence[Input],
     checkpoint: Checkpoint | None,
 ) -> Engine:
-    """Create an engine, or restore one from a checkpoint.
+    """Create an engine, or restore one from a checkpoint, and check its registry.
 
     Subjects that were added to the list since the checkpoint get answers from the next window on.
     """
@@ -399,10 +397,13 @@ def _open_engine(
         names = listed(compiled.spec.subjects, compiled.spec.folder)
         if names:
             engine.register(names)
+    listed_in_file = isinstance(compiled.spec.subjects, SubjectFile)
+    if not engine.learning and (compiled.evaluator.protects or listed_in_file):
+        engine.check_names()
     return engine
 
 
-def _read_checkpoint(given: bytes | None, *, private: bool) -> Checkpoint | None:
+def read_checkpoint(given: bytes | None, *, private: bool) -> Checkpoint | None:
     """Decode the last checkpoint of this run, if there is one."""
     if given is None:
         return None
@@ -440,8 +441,8 @@ def check_sources(spec: Specification, inputs: Sequence[Input], *, durable: bool
         )
 
 
-def _with_content(inputs: Sequence[Input]) -> list[Input]:
-    """Drop empty inputs; raise if all of them are empty."""
+def with_content(inputs: Sequence[Input]) -> list[Input]:
+    """Drop empty inputs; raise EmptySourceError if all of them are empty."""
     full = []
     for input_ in inputs:
         with suppress(EmptySourceError):

@@ -9,10 +9,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import pyarrow as pa
+
+from tacit.errors import SinkError
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,3 +80,9 @@ class Sink(ABC):
             self.close()
         else:
             self.abort()
+
+
+def check_regular(path: Path) -> None:
+    """Refuse a name that is taken by something that is not a file."""
+    if path.exists() and not path.is_file():
+        raise SinkError(f"{path} is there and is not a regular file; choose another name")

@@ -14,7 +14,7 @@ from random import Random
 import numpy as np
 
 from tacit.connectors.files import open_source
-from tacit.engines.local import assign
+from tacit.engines.setup import assign
 from tacit.engines.sharded.counts import TupleCounts
 from tacit.engines.sharded.job import Partition, ShardedJob
 from tacit.engines.sharded.lines import ShardLine

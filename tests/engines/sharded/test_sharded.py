@@ -16,7 +16,7 @@ import pytest
 
 from tacit.answers.codec import unpack
 from tacit.connectors.files import open_source
-from tacit.engines.local import assign
+from tacit.engines.setup import assign
 from tacit.engines.sharded.batches import ShardBatch
 from tacit.engines.sharded.counts import TupleCounts, sum_refusals
 from tacit.engines.sharded.job import Partition, ShardedJob

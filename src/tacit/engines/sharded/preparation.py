@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from tacit.connectors.openers import open_input
-from tacit.engines.local import assign
+from tacit.engines.setup import assign
 from tacit.engines.sharded.job import Partition, ShardedJob
 from tacit.errors import Mistake, SourceError, SpecificationError, StateError
 from tacit.ledger.lease import Lease
