@@ -80,8 +80,8 @@ SHOWING = """
 import logging, time
 from tacit.cli.log import log_to_stderr
 from tacit.cli.status_line import show_status
-from tacit.pipeline.status import Status
-with log_to_stderr(), show_status(Status(late=42)):
+from tacit.pipeline.status import RunStatus
+with log_to_stderr(), show_status(RunStatus(late=42)):
     time.sleep(1.2)
     logging.getLogger("tacit").info("above it")
     time.sleep(0.8)

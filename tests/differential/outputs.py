@@ -333,7 +333,7 @@ def _openable(opened: Mapping[str, Source]) -> Iterator[None]:
         text = os.fspath(name)
         return opened[text] if text in opened else open_input(text, follow=follow)
 
-    with patch("tacit.cli.sources.open_input", open_any):
+    with patch("tacit.engines.setup.open_input", open_any):
         yield
 
 

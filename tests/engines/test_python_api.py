@@ -66,7 +66,7 @@ def ledger(tmp_path: Path) -> Path:
 
 
 def test_a_limit_needs_a_ledger_in_python_too() -> None:
-    with pytest.raises(OptionError, match=r"10 per day.*ledger=, or say ledger=False"):
+    with pytest.raises(OptionError, match=r"10 per day.*ledger=, or use ledger=False"):
         tacit.run(SPEC, tuples(0, 3))
 
 

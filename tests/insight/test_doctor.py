@@ -157,8 +157,8 @@ def test_every_mistake_is_told_and_the_rest_is_looked_at_all_the_same(tmp_path: 
 
 def test_a_limit_needs_a_ledger(spec: Path) -> None:
     found = examine(a_run(spec))
-    assert ("wrong", "visit has a limit (200 per day), which only a ledger can count: name one with"
-            " ledger=, or say ledger=False") in told(found, "ledger")  # fmt: skip
+    assert ("wrong", "visit has a limit (200 per day), which only a ledger can enforce: set one with"
+            " ledger=, or use ledger=False") in told(found, "ledger")  # fmt: skip
 
 
 def test_a_specification_that_asks_or_hides_nothing_is_worth_a_word(tmp_path: Path) -> None:
@@ -492,7 +492,7 @@ def test_a_ledger_in_postgresql(
         assert epoch == (1,)  # nobody was fenced
         connection.execute("UPDATE tacit_head SET releases = 7")
     assert "broken" in only(examine(setup), "ledger", "wrong")
-    monkeypatch.setattr(glancing, "_ahead", lambda _: -31.5)
+    monkeypatch.setattr(glancing, "_measure_clock_offset", lambda _: -31.5)
     assert "31.5 s behind" in only(examine(setup), "clock", "warning")
     away = a_run(setup.spec, ledger=f"postgresql://tacit@127.0.0.1:{free_port()}/x")
     assert "does not answer" in only(examine(away), "ledger", "wrong")

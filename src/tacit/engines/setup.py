@@ -1,7 +1,8 @@
-"""How a run is set up: its specification, plan, registry, sources, ledger and places.
+"""Set a run up: its specification, plan, registry, sources, ledger and outputs.
 
-`RunOptions` has a step for each of them, which raises what is wrong. A run takes the steps one
-after the other; `tacit doctor` takes the same ones, reports every error, and starts nothing.
+`RunOptions` has a step for each of these, and each step raises an error if something is wrong. A
+run takes the steps in order. `tacit doctor` takes the same steps, reports every error, and starts
+nothing.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ Place: TypeAlias = str | PathLike[str]
 SpecSource: TypeAlias = Specification | str | PathLike[str]
 """A specification, or the path of its file."""
 Target: TypeAlias = str | PathLike[str] | Callable[[pa.Table], None]
-"""Where answers go: a path or URL, or a function that gets them as Arrow tables."""
+"""The target of answers: a path or URL, or a function that receives Arrow tables."""
 RETAIN = "7 d"
 """The default time for which a ledger keeps delivered answers."""
 
@@ -48,7 +49,7 @@ class RunOptions:
 
     spec: SpecSource
     sources: Sequence[tuple[str | None, Any]] = field(default=(), repr=False)
-    """Each with its stream, if that was named."""
+    """Each source with its stream, if that was named."""
     plan: Plan | Place | None = None
     mechanism: str | None = None
     to: Target | None = field(default=None, repr=False)
@@ -57,7 +58,7 @@ class RunOptions:
     learn: str | None = None
     seed: int | None = None
     ledger: Place | bool | None = field(default=None, repr=False)
-    """False where the user says that nobody counts what is spent."""
+    """False turns the counting of epsilon off."""
     name: str | None = None
     follow: bool = False
     retain: str = RETAIN
@@ -65,9 +66,9 @@ class RunOptions:
     """Folders outside of the specification's in which it may name files."""
 
     def check_options(self) -> None:
-        """Refuse options that do not fit together, or make no sense."""
+        """Raise OptionError for options that are invalid or contradict each other."""
         if self.ledger is True:
-            raise OptionError(f"{option('ledger')}: name a file, or postgresql://...")
+            raise OptionError(f"{option('ledger')}: give a file, or postgresql://...")
         if self.ledger_place is None and (self.name is not None or self.follow):
             needs = option("follow" if self.follow else "name")
             raise OptionError(f"{needs} needs {option('ledger')}")
@@ -76,29 +77,29 @@ class RunOptions:
         self.retain_seconds()
 
     def load(self) -> Specification:
-        """The specification as it is declared."""
+        """Read the specification."""
         if isinstance(self.spec, Specification):
             return self.spec
         return yaml_reader.load(self.spec, self.allow_paths)
 
     def register(self, declared: Specification) -> Specification:
-        """The specification with the registry of these options."""
+        """Return the specification with the registry of these options."""
         return replace_registry(declared, self.subjects, self.learn)
 
     def read(self) -> SpecVersion:
-        """The specification and the plan, read again each time."""
+        """Read the specification and the plan."""
         self.check_options()
         declared = self.load()
         plan = choose_plan(declared, self.plan, self.mechanism)
         return SpecVersion(self.register(declared), plan)
 
     def open_inputs(self, spec: Specification) -> list[Input]:
-        """All sources, each for its stream."""
+        """Open all sources and assign them to streams."""
         opened = [(stream, self.open_source(stream, given)) for stream, given in self.sources]
         return assign(spec, opened)
 
     def open_source(self, stream: str | None, given: Any) -> Source:
-        """A source as it is given: itself, a path or URL, or a frame."""
+        """Open a source: an open one, a path or URL, or a frame."""
         if isinstance(given, Source):
             return given
         if isinstance(given, str | PathLike):
@@ -106,7 +107,7 @@ class RunOptions:
         return FrameSource(given, stream or "frame")
 
     def check_ledger(self, spec: Specification, inputs: Sequence[Input]) -> None:
-        """Refuse a run that needs a ledger and has none."""
+        """Raise OptionError if the run needs a ledger and has none."""
         if self.ledger_place is not None:
             return
         limited = next((one for one in spec.private if one.limit is not None), None)
@@ -123,7 +124,7 @@ class RunOptions:
             )
 
     def check_places(self) -> None:
-        """Refuse to write over what is read."""
+        """Raise an error if an output would overwrite an input."""
         written = [self.target, self.letters, self.ledger_place]
         given = [self.spec, self.plan, self.subjects, *(source for _, source in self.sources)]
         refuse_overwrite(written, [one for one in given if isinstance(one, str | PathLike)])
@@ -137,12 +138,12 @@ class RunOptions:
 
     @property
     def run_name(self) -> str:
-        """What the run is called in its ledger; by default as the specification's file."""
+        """The name of the run in its ledger; by default that of the specification's file."""
         default = "tacit" if isinstance(self.spec, Specification) else Path(self.spec).stem
         return self.name or default
 
     def retain_seconds(self) -> float:
-        """How long the ledger keeps answers that have arrived."""
+        """Return for how long the ledger keeps delivered answers."""
         try:
             return parse_duration(self.retain) / 1_000_000
         except ValueError as error:
@@ -150,28 +151,28 @@ class RunOptions:
 
     @property
     def ledger_place(self) -> str | None:
-        """Where the ledger is, if there is one."""
+        """The path or URL of the ledger, if there is one."""
         given = self.ledger
         return None if given is None or isinstance(given, bool) else os.fspath(given)
 
     @property
     def target(self) -> str | None:
-        """Where answers go, if that is a place."""
+        """The path or URL that answers are written to, if there is one."""
         return None if self.to is None or callable(self.to) else os.fspath(self.to)
 
     @property
     def letters(self) -> Path | None:
-        """Where dead letters go."""
+        """The file for dead letters, if there is one."""
         given = None if self.dead_letters is None else Path(self.dead_letters)
         return given if self.target is None else letters_beside(self.target, given)
 
     def noise(self) -> Noise:
-        """Where randomness comes from."""
+        """Return the source of randomness."""
         return Noise() if self.seed is None else Noise(SeededSource(self.seed))
 
 
 def assign(spec: Specification, sources: Sequence[tuple[str | None, Source]]) -> list[Input]:
-    """Which source feeds which stream; a source without a name feeds the only stream."""
+    """Assign sources to streams; a source without a name feeds the only stream."""
     inputs = []
     for stream, source in sources:
         if stream is None and len(spec.streams) > 1:

@@ -1,8 +1,8 @@
 """Check a set-up before it runs, without changing it and without touching a run in progress.
 
 It takes the steps by which a run is set up (`tacit.engines.setup`, `tacit.pipeline.run`) and turns
-what they raise into findings; a step is left out if it needs one that failed. Nothing is started:
-no run is taken over, no output is opened, and no broker hears that tuples have arrived.
+their errors into findings. A step is skipped if it needs one that failed. Nothing is started: no
+run is taken over, no output is opened, and nothing is acknowledged to a broker.
 
 The findings are for the operator. They mention files, brokers and counts of subjects, never
 events.
@@ -110,7 +110,7 @@ def doctor(
 
 
 def _paths(given: Iterable[Any]) -> list[str]:
-    """Those that are paths or URLs, as text."""
+    """Return the paths and URLs among these, as text."""
     return [os.fspath(one) for one in given if isinstance(one, str | os.PathLike)]
 
 
@@ -129,7 +129,7 @@ def _specification(findings: Findings, options: RunOptions) -> Specification | N
 def _plan(
     findings: Findings, options: RunOptions, declared: Specification, spec: Specification
 ) -> SpecVersion | None:
-    """The specification with its plan, if there is one that can be used."""
+    """Return the specification with its plan, if the plan can be used."""
     with findings.judging("plan"):
         plan = choose_plan(declared, options.plan, options.mechanism)
         version = SpecVersion(spec, plan)
@@ -154,7 +154,7 @@ def _plan(
 def _sources(
     findings: Findings, options: RunOptions, compiled: CompiledSpec | None, missing: Sequence[str]
 ) -> tuple[list[Input], list[Input] | None]:
-    """What can be opened, and the inputs of the run; None if it would refuse them."""
+    """Return what can be opened, and the inputs of the run; None if it would refuse them."""
     before = len(findings.of("wrong"))
     opened: list[Input] = []
     readable: list[Input] = []
@@ -185,12 +185,12 @@ def _sources(
 
 
 def _readable(findings: Findings, options: RunOptions, input_: Input, given: Any) -> list[Input]:
-    """The same input, or a growing file as it is now, if a check can look into it.
+    """Return the input, or a growing file as it is now, if a check can read it.
 
-    A run waits for the first line of a growing file, and takes standard input as it comes.
+    A run waits for the first line of a growing file, and reads standard input as it comes.
     """
     if input_.source.name == STANDARD_INPUT:
-        findings.ok("source", "standard input: it is looked at when it comes")
+        findings.ok("source", "standard input: it is checked when it is read")
         return []
     if not options.follow or is_broker(str(given)):
         return [input_]
@@ -208,7 +208,7 @@ def _readable(findings: Findings, options: RunOptions, input_: Input, given: Any
 def _columns(
     findings: Findings, compiled: CompiledSpec, inputs: Sequence[Input], *, complete: bool
 ) -> list[Input]:
-    """Check the columns; the inputs that are empty.
+    """Check the columns; return the empty inputs.
 
     All may be empty only if there are others: if these are not the `complete` inputs of the run.
     """
@@ -239,7 +239,7 @@ def _columns(
 
 
 def _described(name: str, source: Source, compiled: CompiledSpec, stream: str) -> str:
-    """The type of a column, and where it is known from."""
+    """Describe the type of a column, and how it is known."""
     if not source.textual and name not in compiled.spec.streams[stream].columns:
         return f"{name} is {source.schema().field(name).type} (the source's own type)"
     found = compiled.types.resolve(stream, name, source.declared_types())
@@ -253,7 +253,7 @@ def _ledger(
     inputs: Sequence[Input],
     missing: Sequence[str],
 ) -> LedgerOverview | None:
-    """What it says of itself, if it is there and can be read."""
+    """Return an overview of the ledger, if it exists and can be read."""
     place = options.ledger_place
     with findings.judging("ledger"):
         options.check_options()
@@ -269,8 +269,8 @@ def _ledger(
         if "://" not in place and path.parent.is_dir() and is_remote(path.parent):
             findings.warn(
                 "ledger",
-                f"{path} lies on another machine's disk, where locks may not hold; put it on a disk"
-                " of this one, or use postgresql://",
+                f"{path} is on a network disk, where locks may not work; put it on a local disk"
+                ", or use postgresql://",
             )
         try:
             found = glance(place, options.run_name)
@@ -293,7 +293,7 @@ def _ledger(
 
 
 def _checkpoint(findings: Findings, options: RunOptions, run: RunOverview) -> Checkpoint | None:
-    """What the run would go on from."""
+    """Return the checkpoint that the run would resume from."""
     name = options.run_name
     if not run.sound:
         findings.wrong("run", f"the state of '{name}' was changed; restore a backup of it")
@@ -314,7 +314,7 @@ def _engine(
     inputs: Sequence[Input] | None,
     checkpoint: Checkpoint | None,
 ) -> int | None:
-    """Make the engine of the run; how many subjects it has, as far as that is known before."""
+    """Create the engine of the run; return its number of subjects, if that is known."""
     spec = compiled.spec
     named = sum(len(private.subjects or ()) for private in spec.private)
     if checkpoint is not None and checkpoint.fingerprint != spec.fingerprint:
@@ -358,7 +358,7 @@ def _learned(findings: Findings, named: int) -> None:
 
 
 def _sink(findings: Findings, options: RunOptions, missing: Sequence[str]) -> Path | None:
-    """Check where answers and dead letters go; the place of the latter."""
+    """Check the outputs for answers and dead letters; return the file for the latter."""
     target, letters = options.target, None
     with findings.judging("sink"):
         letters = options.letters
