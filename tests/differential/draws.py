@@ -114,7 +114,7 @@ def fixed_draws() -> Iterator[None]:
         return answer(self, closed, rows, policies)
 
     with (
-        patch("tacit.privacy.noise.Noise", FixedNoise),
+        patch("tacit.engines.setup.Noise", FixedNoise),
         patch.object(Release, "answer", placed),
     ):
         yield

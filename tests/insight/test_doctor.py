@@ -157,8 +157,8 @@ def test_every_mistake_is_told_and_the_rest_is_looked_at_all_the_same(tmp_path: 
 
 def test_a_limit_needs_a_ledger(spec: Path) -> None:
     found = examine(a_run(spec))
-    assert ("wrong", "visit has a limit (200 per day), which only a ledger can enforce: set one with"
-            " ledger=, or use ledger=False") in told(found, "ledger")  # fmt: skip
+    assert ("wrong", "visit has a limit (200 per day), which only a ledger can enforce: set one"
+            " with ledger=, or use ledger=False") in told(found, "ledger")  # fmt: skip
 
 
 def test_a_specification_that_asks_or_hides_nothing_is_worth_a_word(tmp_path: Path) -> None:
