@@ -1,4 +1,4 @@
-"""Complex event processing that keeps private patterns unsaid.
+"""Complex event processing with differential privacy for private patterns.
 
 >>> import tacit
 >>> spec = tacit.loads('''

@@ -25,7 +25,7 @@ from tacit.insight.findings import Findings
 from tacit.insight.surroundings import is_remote
 from tacit.ledger import overview as glancing
 from tacit.ledger.ledger import Ledger
-from tacit.ledger.overview import glance
+from tacit.ledger.overview import read_overview
 from tests.cli.meetings import SPEC, tacit, tuples
 from tests.services import Mosquitto, Postgres, free_port
 
@@ -483,7 +483,7 @@ def test_a_ledger_in_postgresql(
     assert "its last link holds: 0 releases" in only(found, "ledger", "ok")
     assert "no checkpoint yet" in only(found, "run", "ok")
     only(found, "clock", "ok")
-    seen = glance(place, "spec")
+    seen = read_overview(place, "spec")
     assert seen is not None
     assert seen.ahead is not None
     assert abs(seen.ahead) < 1

@@ -24,7 +24,7 @@ from tacit.ledger.archive_file import ArchiveFile, ArchiveWriter
 from tacit.ledger.charges import Charge
 from tacit.ledger.database import Database
 from tacit.ledger.ledger import Ledger
-from tacit.ledger.overview import glance
+from tacit.ledger.overview import read_overview
 from tacit.ledger.statement import read_statement
 from tacit.ledger.tables import (
     ARCHIVES,
@@ -127,7 +127,7 @@ def test_closed_horizons_move_and_balances_and_the_chain_stay(ledger: Ledger, fi
         assert row["body"] == bodies[row["number"]]
         assert {name: row[name] for name in original} == original
     archived.close()
-    seen = glance(ledger.name, "one")
+    seen = read_overview(ledger.name, "one")
     assert seen is not None
     assert seen.sound
 
@@ -152,7 +152,7 @@ def test_runs_go_on_after_their_last_release_was_archived(ledger: Ledger, file: 
     done = archive(ledger, 2 * DAY, file)
     assert rows(ledger, RELEASES) == []
     assert verify(ledger).passed
-    seen = glance(ledger.name, "one")
+    seen = read_overview(ledger.name, "one")
     assert seen is not None
     assert seen.sound
     lease = ledger.take_over("one", "a")

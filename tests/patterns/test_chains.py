@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tacit.patterns.bits import ChainBits
-from tacit.patterns.chains import Chain, chains_of
+from tacit.patterns.chains import Chain, find_chains
 from tacit.patterns.intervals import Intervals
 from tacit.patterns.language import parse_pattern
 from tacit.patterns.lists import EventLists, Selection
@@ -27,7 +27,7 @@ NUMBERS = {name: number for number, name in enumerate(TYPES)}
 
 
 def chains(text: str) -> list[Chain] | None:
-    return chains_of(simplify(parse_pattern(text)))
+    return find_chains(simplify(parse_pattern(text)))
 
 
 def types(*names: str) -> tuple[frozenset[str], ...]:
@@ -107,7 +107,7 @@ def test_chains_and_intervals_agree_on_big_windows(seed: int, latest: int) -> No
         pattern = random_chain(rng, TYPES, 6)
         if rng.random() < 0.5:
             pattern = Within(pattern, rng.randint(0, latest // 4))
-        if chains_of(simplify(pattern)) is not None:
+        if find_chains(simplify(pattern)) is not None:
             queries.append(pattern)
     names = TYPES[: rng.randint(4, 6)]
     cases = [random_window(rng, names, most=200, latest=latest) for _ in range(12)]
@@ -118,7 +118,7 @@ def test_chains_and_intervals_agree_on_big_windows(seed: int, latest: int) -> No
         Intervals.of(simplify(pattern), NUMBERS).run(lists, 0, out)
         assert np.array_equal(found[:, query], out[:, 0]), pattern
         assert np.array_equal(
-            found[:, query], by_origins(chains_of(simplify(pattern)) or [], lists).any(axis=1)
+            found[:, query], by_origins(find_chains(simplify(pattern)) or [], lists).any(axis=1)
         ), pattern
 
 
@@ -128,7 +128,7 @@ def test_many_chains_fill_several_words_and_long_ones_run_over() -> None:
         Seq(*rng.choices(TYPES, k=rng.choice((2, 3, 5, 40, 64, 65, 130)))) for _ in range(60)
     ]
     queries += [Seq(Not("f"), *rng.choices("abcde", k=length)) for length in (3, 63, 64, 128, 200)]
-    found = [chain for query in queries for chain in chains_of(simplify(query)) or []]
+    found = [chain for query in queries for chain in find_chains(simplify(query)) or []]
     assert len(found) == len(queries)
     bits = ChainBits.of(found, Selection.of(TYPES, NUMBERS))
     cases = [
@@ -182,5 +182,5 @@ def test_absences_around_a_repetition_agree_on_windows_of_many_times() -> None:
     lists = event_lists(cases, TYPES)
     out = np.zeros((len(lists), 1), np.bool_)
     Intervals.of(pattern, NUMBERS).run(lists, 0, out)
-    assert np.array_equal(out[:, 0], by_origins(chains_of(pattern) or [], lists).any(axis=1))
+    assert np.array_equal(out[:, 0], by_origins(find_chains(pattern) or [], lists).any(axis=1))
     assert 0 < out.mean() < 1

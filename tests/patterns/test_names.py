@@ -49,8 +49,12 @@ def test_a_name_stands_for_its_tree_as_if_written_there() -> None:
 
 def test_an_unknown_name_is_told_with_the_nearest_known_one() -> None:
     assert mistakes(parked="a", p="SEQ(parkd, zzz)") == [
-        ("p", "parkd", "'parkd' is no event and no pattern. Did you mean 'parked'?"),
-        ("p", "zzz", "'zzz' is no event and no pattern. Define it under events or patterns."),
+        ("p", "parkd", "'parkd' is neither an event nor a pattern. Did you mean 'parked'?"),
+        (
+            "p",
+            "zzz",
+            "'zzz' is neither an event nor a pattern. Define it under events or patterns.",
+        ),
     ]
 
 

@@ -17,9 +17,9 @@ from tacit.patterns.residuals import (
     MOST_VARIABLES,
     Residual,
     boolean_form,
+    find_private_atoms,
+    find_residual,
     is_presence,
-    private_atoms,
-    residual,
 )
 from tacit.patterns.tree import And, Name, Not, Or, Pattern, elements
 from tests.patterns.strategies import random_pattern, random_window
@@ -59,7 +59,7 @@ def broken(seed: int, queries: int, *, where: bool = False) -> Iterator[str]:
     rng = Random(seed)
     for _ in range(queries):
         query, private = random_query(rng, where=where), rng.choice(PRIVATE_SETS)
-        left = residual(query, set(private))
+        left = find_residual(query, set(private))
         for _ in range(5):
             window = random_window(rng, TYPES, most=5, attributes=where)
             found = value(left.cofactors[number(left, window)], public(window, private))
@@ -94,7 +94,7 @@ def test_whatever_private_events_do_the_query_is_what_some_choice_says() -> None
     decided = 0
     for _ in range(150):
         query = random_query(rng)
-        left = residual(query, {"x", "y"})
+        left = find_residual(query, {"x", "y"})
         known = random_window(rng, ("a", "b"), most=3, latest=1)
         known = [Tuple((2, 4)[t.time], t.types) for t in known]
         said = {value(cofactor, known) for cofactor in left.cofactors}
@@ -112,7 +112,7 @@ def test_a_private_event_changes_only_variables_that_name_its_type() -> None:
     rng = Random(4)
     for _ in range(300):
         query, window = random_query(rng), random_window(rng, TYPES, most=4)
-        left = residual(query, {"x", "y"})
+        left = find_residual(query, {"x", "y"})
         other = [*window, Tuple(rng.randint(0, 5), frozenset("x"))]
         for variable in left.variables:
             if "x" not in variable.elements:
@@ -132,7 +132,7 @@ def presence(rng: Random, depth: int) -> Pattern:
 def test_a_query_of_presence_is_tabled_exactly(rng: Random) -> None:
     """Every choice is possible, and its cofactor is the query with these events there or not."""
     query, private = presence(rng, 3), rng.choice(PRIVATE_SETS)
-    left = residual(query, set(private))
+    left = find_residual(query, set(private))
     known = frozenset(name for name in TYPES if name not in private and rng.random() < 0.5)
     assert all(isinstance(variable.atom, Name) for variable in left.variables)
     assert len(left.cofactors) == 1 << len(left.variables)
@@ -150,7 +150,7 @@ def test_a_query_of_presence_is_tabled_exactly(rng: Random) -> None:
 def test_cofactors_hold_public_events_alone(rng: Random) -> None:
     query, private = random_query(rng, where=True), rng.choice(PRIVATE_SETS)
     for most in (0, MOST_VARIABLES):
-        left = residual(query, set(private), most)
+        left = find_residual(query, set(private), most)
         for cofactor in left.cofactors:
             if not isinstance(cofactor, bool):
                 assert set(elements(cofactor)).isdisjoint(private)
@@ -169,8 +169,8 @@ def test_with_too_many_variables_the_whole_query_is_the_only_one(most: int) -> N
     rng = Random(5)
     for _ in range(150):
         query, private = random_query(rng), rng.choice(PRIVATE_SETS)
-        left = residual(query, set(private), most)
-        atoms = private_atoms(boolean_form(query), set(private))
+        left = find_residual(query, set(private), most)
+        atoms = find_private_atoms(boolean_form(query), set(private))
         assert len(left.variables) == (len(atoms) if len(atoms) <= most else 1)
         window = random_window(rng, TYPES, most=5)
         said = value(left.cofactors[number(left, window)], public(window, private))
@@ -179,7 +179,7 @@ def test_with_too_many_variables_the_whole_query_is_the_only_one(most: int) -> N
 
 def test_a_query_of_many_private_types_keeps_its_public_bounds() -> None:
     names = [f"x{n}" for n in range(10)]
-    left = residual(And("a", Or(*names)), set(names))
+    left = find_residual(And("a", Or(*names)), set(names))
     assert [v.elements for v in left.variables] == [frozenset(names)]
     assert left.cofactors == (False, Name("a"))
 
@@ -202,7 +202,7 @@ def test_a_query_of_many_private_types_keeps_its_public_bounds() -> None:
     ],
 )
 def test_examples(text: str, atoms: list[str], cofactors: list[str]) -> None:
-    left = residual(parse_pattern(text), {"x", "y"})
+    left = find_residual(parse_pattern(text), {"x", "y"})
     assert [str(variable.atom) for variable in left.variables] == atoms
     assert [str(cofactor) for cofactor in left.cofactors] == cofactors
 

@@ -16,7 +16,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tacit.answers.answers import Answers
-from tacit.patterns.residuals import Residual, residual
+from tacit.patterns.residuals import Residual, find_residual
 from tacit.patterns.tree import Pattern
 from tacit.pipeline.window_state import ClosedWindows, WindowState
 from tacit.planning.planner import make_plan
@@ -155,7 +155,7 @@ def test_a_context_peeks_at_a_private_event(monkeypatch: Patch) -> None:
     assert not breaks(spec, "optimal")
 
     def peeking(pattern: Pattern, private: frozenset[str]) -> Residual:
-        return residual(pattern, private - {"b"})
+        return find_residual(pattern, private - {"b"})
 
     monkeypatch.setattr(components, "residual", peeking)
     assert breaks(spec, "optimal")

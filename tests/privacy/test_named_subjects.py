@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tacit.errors import SpecificationError
 from tacit.privacy.named_subjects import check_names
-from tacit.spec.lookalikes import lookalikes
+from tacit.spec.lookalikes import find_lookalikes
 from tacit.spec.specification import Specification
 
 
@@ -79,25 +79,25 @@ INVISIBLE = ["\u200b", "\u200d", "\ufeff", "\u00ad", "\u2060", "\t", "\n", " ", 
 @given(st.text(min_size=1, max_size=12), st.integers(0, 12), st.sampled_from(INVISIBLE))
 def test_blanks_and_invisible_characters_make_a_lookalike(name: str, at: int, more: str) -> None:
     other = name[:at] + more + name[at:]
-    assert lookalikes([name], [other]) == {name: [other]}
+    assert find_lookalikes([name], [other]) == {name: [other]}
 
 
 @given(st.text(min_size=1, max_size=12), st.sampled_from(["NFC", "NFD", "NFKC", "NFKD"]))
 @example("A\u00b4", "NFKC")
 def test_unicode_forms_of_a_name_look_alike(name: str, form: str) -> None:
     other = unicodedata.normalize(form, name)  # type: ignore[arg-type]
-    found = lookalikes([name], [other])
+    found = find_lookalikes([name], [other])
     assert found == ({} if other == name else {name: [other]})
 
 
 @given(st.integers(0, 10**12), st.integers(1, 5), st.sampled_from(["", "taxi", "t-", "-"]))
 def test_leading_zeros_make_a_lookalike(number: int, zeros: int, lead: str) -> None:
     name, other = f"{lead}{number}", f"{lead}{'0' * zeros}{number}"
-    assert lookalikes([name], [other]) == {name: [other]}
-    assert lookalikes([other], [name]) == {other: [name]}
-    assert lookalikes([name], [f"{lead}{number}5", f"{lead}1{number}"]) == {}
+    assert find_lookalikes([name], [other]) == {name: [other]}
+    assert find_lookalikes([other], [name]) == {other: [name]}
+    assert find_lookalikes([name], [f"{lead}{number}5", f"{lead}1{number}"]) == {}
 
 
 @pytest.mark.parametrize("other", ["8", "7a", "70", "77", "7.0", "-7", "seven"])
 def test_names_that_differ_otherwise_do_not_look_alike(other: str) -> None:
-    assert lookalikes(["7"], [other]) == {}
+    assert find_lookalikes(["7"], [other]) == {}

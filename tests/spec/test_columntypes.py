@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tacit.errors import SpecificationError
-from tacit.spec.columntypes import SpecColumns, column_lines
+from tacit.spec.columntypes import SpecColumns, format_columns
 from tacit.spec.specification import Specification
 from tacit.spec.yaml_reader import loads
 
@@ -86,7 +86,7 @@ def test_the_lines_to_add_make_it_known() -> None:
 
 
 def test_the_report_says_what_is_not_known() -> None:
-    lines = column_lines(SpecColumns(spec()))
+    lines = format_columns(SpecColumns(spec()))
     assert "  speed: number (event 'slow' uses it as a number)" in lines
     assert "  a: not known (its uses do not show its type)" in lines
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tacit.spec.nodes import place_in, read_nodes
+from tacit.spec.nodes import locate, read_nodes
 from tests.spec.test_mistakes import HEAD, mistakes
 
 WRITTEN = {
@@ -85,5 +85,5 @@ def test_every_character_that_shows_is_found(
     for word, start in zip(words, starts, strict=True):
         offset = node.text.index(word, offset)
         line = source.count("\n", 0, start) + 1
-        assert place_in(node, source, offset) == (line, start - source.rfind("\n", 0, start))
+        assert locate(node, source, offset) == (line, start - source.rfind("\n", 0, start))
         offset += len(word)

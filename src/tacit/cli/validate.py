@@ -32,7 +32,7 @@ def validate(spec: Path, as_json: bool) -> None:
 
     from tacit.errors import SpecificationError
     from tacit.insight.shared_attributes import find_shared_attributes, format_sharing
-    from tacit.spec.columntypes import SpecColumns, column_lines
+    from tacit.spec.columntypes import SpecColumns, format_columns
     from tacit.spec.yaml_reader import load
 
     try:
@@ -63,7 +63,7 @@ def validate(spec: Path, as_json: bool) -> None:
         click.echo(json.dumps(report, indent=2))
         return
     click.echo(f"{spec} is valid: {checked}")
-    for line in (*column_lines(SpecColumns(checked)), *format_sharing(checked)):
+    for line in (*format_columns(SpecColumns(checked)), *format_sharing(checked)):
         click.echo(line)
     for message in warnings:
         click.echo(f"Warning: {message}.", err=True)
@@ -75,11 +75,11 @@ def check_registry(spec: Specification, file: Path) -> list[str]:
     Raises SpecificationError if a protected subject is not registered.
     """
     from tacit.errors import Mistake, SpecificationError
-    from tacit.spec.subjects import listed
+    from tacit.spec.subjects import list_subjects
 
     if not any(private.subjects for private in spec.private):
         return []
-    names = listed(spec.subjects, spec.folder)
+    names = list_subjects(spec.subjects, spec.folder)
     if not names:
         return []
     import pyarrow as pa

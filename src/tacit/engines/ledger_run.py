@@ -15,7 +15,7 @@ from tacit.answers.collection import CollectedAnswers
 from tacit.connectors.frames import FrameSource
 from tacit.connectors.openers import open_resumable_sink
 from tacit.connectors.sinks import CallableSink
-from tacit.engines.local import count_refused, named_sources
+from tacit.engines.local import count_refused, name_sources
 from tacit.engines.metrics import Metrics, MetricsAddress
 from tacit.engines.setup import RETAIN, Place, RunOptions, SpecSource, Target
 from tacit.errors import OptionError
@@ -97,7 +97,7 @@ def open_run(
     `run.run()` returns when the input ends. Any thread may call `run.stop()` and `run.reload()`
     meanwhile. `run.status` is for the operator only.
     """
-    given = named_sources(sources, streams)
+    given = name_sources(sources, streams)
     options = RunOptions(spec, given, plan, mechanism, to, dead_letters, subjects, learn, seed)
     options = replace(options, ledger=ledger, name=name, follow=follow, retain=retain)
     with _open(options, to, metrics) as run:

@@ -108,7 +108,7 @@ def detect(
     `answers/{consumer}.csv`, or a function that receives Arrow tables. Refused tuples are counted,
     and written to `dead_letters`. `subjects` (a file) or `learn` (a duration) replace the registry.
     """
-    given = named_sources(sources, streams)
+    given = name_sources(sources, streams)
     options = RunOptions(spec, given, None, None, to, dead_letters, subjects, learn)
     loaded = options.register(options.load())
     inputs = options.open_inputs(loaded)
@@ -195,7 +195,7 @@ def run(
 
     With a `seed` answers are reproducible, and not private.
     """
-    given = named_sources(sources, streams)
+    given = name_sources(sources, streams)
     options = RunOptions(spec, given, plan, mechanism, to, dead_letters, subjects, learn, seed)
     options = replace(options, ledger=ledger, name=name, follow=follow, retain=retain)
     if options.ledger_place is not None:
@@ -259,7 +259,7 @@ def load_spec(spec: SpecSource) -> Specification:
     return RunOptions(spec).load()
 
 
-def named_sources(
+def name_sources(
     sources: Sequence[Any], streams: Mapping[str, Any]
 ) -> list[tuple[str | None, Any]]:
     """List the sources, each with its stream if that is given."""
@@ -273,4 +273,4 @@ def open_inputs(
     spec: Specification, sources: Sequence[Any], streams: Mapping[str, Any]
 ) -> list[Input]:
     """Frames, paths and sources as they are given to a function, each for its stream."""
-    return RunOptions(spec, named_sources(sources, streams)).open_inputs(spec)
+    return RunOptions(spec, name_sources(sources, streams)).open_inputs(spec)

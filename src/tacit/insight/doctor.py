@@ -20,18 +20,18 @@ from typing import TYPE_CHECKING, Any, Literal
 from tacit.connectors.brokers import is_broker, probe, required_modules
 from tacit.connectors.openers import check_sink, open_input, open_resumable_sink
 from tacit.connectors.placeholders import FileTemplate, has_placeholders
-from tacit.engines.local import named_sources
+from tacit.engines.local import name_sources
 from tacit.engines.setup import RETAIN, Place, RunOptions, SpecSource, assign, choose_plan
 from tacit.errors import OutdatedLedgerError, SourceError, StateError, TacitError
 from tacit.insight.audit import audit
 from tacit.insight.findings import Findings
 from tacit.insight.surroundings import (
+    check_clock,
+    check_extras,
+    check_permissions,
+    check_space,
     is_remote,
-    look_at_clock,
-    look_at_doors,
-    look_at_extras,
-    look_at_room,
-    needed_modules,
+    list_needed_modules,
 )
 from tacit.options import command, option
 from tacit.pipeline.checkpoints import Checkpoint
@@ -55,7 +55,7 @@ def examine(options: RunOptions) -> Findings:
     ledger, target = options.ledger_place, options.target
     findings = Findings(_paths([*sources, ledger, target]))
     declared = _specification(findings, options)
-    missing = look_at_extras(findings, needed_modules(sources, target, ledger))
+    missing = check_extras(findings, list_needed_modules(sources, target, ledger))
     spec = version = compiled = None
     if declared is not None:
         with findings.judging("registry"):
@@ -73,14 +73,14 @@ def examine(options: RunOptions) -> Findings:
         subjects = _engine(findings, options, compiled, version, inputs, checkpoint)
     if subjects is None and found is not None:
         subjects = found.subjects or None
-    look_at_room(findings, spec, subjects, target, ledger)
+    check_space(findings, spec, subjects, target, ledger)
     live = any(input_.source.live for input_ in opened) or any(map(is_broker, sources))
     committed, ahead = (None, None) if found is None else (found.committed, found.ahead)
-    look_at_clock(findings, spec, live=live, committed=committed, ahead=ahead)
+    check_clock(findings, spec, live=live, committed=committed, ahead=ahead)
     plans = _paths([options.plan])
     private = _paths([*sources, ledger, letters, *plans])
     files = [Path(place) for place in private if place != "-" and "://" not in place]
-    look_at_doors(findings, files, [Path(place) for place in (*_paths([options.spec]), *plans)])
+    check_permissions(findings, files, [Path(place) for place in (*_paths([options.spec]), *plans)])
     return findings
 
 
@@ -104,7 +104,7 @@ def doctor(
 
     Nothing is changed. `passed` of the result says whether everything is right.
     """
-    given = named_sources(sources, streams)
+    given = name_sources(sources, streams)
     options = RunOptions(spec, given, plan, mechanism, to, dead_letters, subjects, learn, seed)
     return examine(replace(options, ledger=ledger, name=name, follow=follow, retain=retain))
 
@@ -263,7 +263,7 @@ def _ledger(
                 findings.warn("ledger", f"none: spending is not recorded; see {option('ledger')}")
         if place is None or {"sqlalchemy", "alembic", "psycopg"}.intersection(missing):
             return None
-        from tacit.ledger.overview import glance
+        from tacit.ledger.overview import read_overview
 
         path = Path(place).expanduser().absolute()
         if "://" not in place and path.parent.is_dir() and is_remote(path.parent):
@@ -273,7 +273,7 @@ def _ledger(
                 ", or use postgresql://",
             )
         try:
-            found = glance(place, options.run_name)
+            found = read_overview(place, options.run_name)
         except OutdatedLedgerError as error:
             findings.warn("ledger", str(error))
             return None

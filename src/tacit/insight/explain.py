@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, TypeAlias
 from tacit.durations import MICROSECONDS, format_duration
 from tacit.insight.shared_attributes import MOST_LINES, SharedAttributes, find_shared_attributes
 from tacit.options import option
-from tacit.patterns.residuals import Residual, boolean_form, is_presence, residual
+from tacit.patterns.residuals import Residual, boolean_form, find_residual, is_presence
 from tacit.patterns.ternary import without_conditions
 from tacit.patterns.tree import Not, Pattern, Repeat, Seq, Within, elements, walk
 from tacit.privacy.components import find_exposure
@@ -425,7 +425,7 @@ def _query(
 ) -> QueryMeaning:
     found = elements(pattern)
     touching = {p.name: tuple(e for e in found if e in p.elements) for p in policy.patterns}
-    left = residual(pattern, policy.private)
+    left = find_residual(pattern, policy.private)
     where, signals = _openness(left)
     return QueryMeaning(
         name=query.name,

@@ -35,7 +35,9 @@ _UNSYNCHRONISED: Final = 5
 _REMOTE: Final = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs")
 
 
-def needed_modules(sources: Iterable[str], sink: str | None, ledger: str | None) -> dict[str, str]:
+def list_needed_modules(
+    sources: Iterable[str], sink: str | None, ledger: str | None
+) -> dict[str, str]:
     """Return the modules that these connectors and this ledger need, with their extras."""
     needed: dict[str, str] = {}
     if ledger is not None:
@@ -45,7 +47,7 @@ def needed_modules(sources: Iterable[str], sink: str | None, ledger: str | None)
     return needed
 
 
-def look_at_extras(findings: Findings, modules: Mapping[str, str]) -> list[str]:
+def check_extras(findings: Findings, modules: Mapping[str, str]) -> list[str]:
     """Find the missing modules."""
     missing = [name for name in modules if find_spec(name) is None]
     for extra in dict.fromkeys(modules[name] for name in missing):
@@ -55,7 +57,7 @@ def look_at_extras(findings: Findings, modules: Mapping[str, str]) -> list[str]:
     return missing
 
 
-def look_at_clock(
+def check_clock(
     findings: Findings,
     spec: Specification | None,
     *,
@@ -109,7 +111,7 @@ def _zone(now: float) -> str:
     )
 
 
-def look_at_doors(findings: Findings, secrets: Sequence[Path], guarded: Sequence[Path]) -> None:
+def check_permissions(findings: Findings, secrets: Sequence[Path], guarded: Sequence[Path]) -> None:
     """Check that other users of this machine cannot read secrets or change the protection."""
     before = len(findings.all)
     for path in _there(secrets):
@@ -134,7 +136,7 @@ def _there(paths: Sequence[Path]) -> list[Path]:
     return [path for path in dict.fromkeys(paths) if path.exists()]
 
 
-def look_at_room(
+def check_space(
     findings: Findings,
     spec: Specification | None,
     subjects: int | None,

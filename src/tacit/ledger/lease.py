@@ -325,7 +325,7 @@ class Lease:
 
 
 def check_checkpoint(run: Any, checkpoint: bytes | None) -> None:
-    """Raise LedgerError where the checkpoint is not the one that the run's row tells of."""
+    """Raise LedgerError if the checkpoint does not match the digest in the run's row."""
     if (None if checkpoint is None else digest(checkpoint)) != run["checkpoint"]:
         raise LedgerError(
             f"the checkpoint of the run '{run['run']}' is damaged; restore the ledger from a backup"

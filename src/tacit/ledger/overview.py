@@ -51,7 +51,7 @@ class LedgerOverview:
     run: RunOverview | None
 
 
-def glance(place: str, run: str) -> LedgerOverview | None:
+def read_overview(place: str, run: str) -> LedgerOverview | None:
     """Look at a ledger and at one of its runs; None if the first run is going to create it."""
     if "://" not in place:
         path = Path(place).expanduser()

@@ -122,8 +122,8 @@ def _why_unbound(alias: str, part: Pattern, bound: Collection[str]) -> str:
             f"the condition uses '{alias}', which some matches lack: give the alias in "
             f"every branch of the OR, and outside NOT and repetition"
         )
-    hint = nearest(alias, sorted(bound)) or f" Write it behind an event: pickup {alias}."
-    return f"the condition uses '{alias}', which is no alias in the part before WHERE.{hint}"
+    hint = nearest(alias, sorted(bound)) or f" Put it after an event: pickup {alias}."
+    return f"the condition uses '{alias}', which is not an alias in the part before WHERE.{hint}"
 
 
 def _mistake(alias: str, message: str) -> PatternError:

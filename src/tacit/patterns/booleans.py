@@ -197,7 +197,7 @@ def to_columns(words: NDArray[np.uint64], types: int) -> NDArray[np.uint64]:
 def _transpose(words: NDArray[np.uint64], columns: NDArray[np.uint64]) -> None:
     """Transpose squares of 64 by 64 bits: swap halves, then quarters, down to single bits.
 
-    After a swap of distance d, the rows that lead to types we do not have are left alone.
+    After a swap of distance d, the rows of unused types are skipped.
     """
     windows, subjects, _ = words.shape
     types = columns.shape[1]

@@ -57,8 +57,8 @@ class Chain:
         )
 
 
-def chains_of(pattern: Pattern) -> list[Chain] | None:
-    """Return chains of which one must match for the pattern to match; None if it is no chain."""
+def find_chains(pattern: Pattern) -> list[Chain] | None:
+    """Return chains of which one must match for the pattern to match; None if it is not a chain."""
     if isinstance(pattern, Within):
         span: int | None = pattern.span
         pattern = pattern.part

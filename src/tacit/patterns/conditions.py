@@ -16,9 +16,9 @@ from typing import Literal, TypeAlias
 from tacit.errors import PatternError
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-"""What events, patterns and aliases may be called."""
+"""Valid names of events, patterns and aliases."""
 KEYWORDS = frozenset({"SEQ", "AND", "OR", "NOT", "WITHIN", "WHERE", "TRUE", "FALSE"})
-"""What they may not be called, in capitals or not."""
+"""Reserved words, in upper or lower case."""
 
 Comparator: TypeAlias = Literal["=", "<>", "<", "<=", ">", ">="]
 Operator: TypeAlias = Literal["+", "-", "*", "/", "%"]
@@ -59,7 +59,7 @@ class Constant:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Arithmetic:
-    """Two terms and what is done with them."""
+    """An arithmetic operation on two terms."""
 
     operator: Operator
     left: Term
@@ -138,7 +138,7 @@ def depth(condition: Condition | Term) -> int:
 
 
 def attributes(condition: Condition | Term) -> Iterator[Attribute]:
-    """Yield every attribute that a condition looks at, in order of appearance."""
+    """Yield every attribute that a condition uses, in order of appearance."""
     pending = [condition]
     while pending:
         condition = pending.pop()

@@ -12,7 +12,7 @@ rest of the pattern depends on nothing else:
   uses more.
 
 An interval is dropped if another is at least as good: inside it (or, on a side where an
-absence stands beside the node, with the same end) and, where the ends agree, with no more
+absence is next to the node, with the same end) and, where the ends agree, with no more
 events used there. So a node keeps about as many intervals as there are distinct times t,
 unless absences stand on both sides of it: then up to t * t, since each may be the best.
 

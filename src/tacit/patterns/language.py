@@ -92,7 +92,7 @@ def parse_pattern(text: str) -> Pattern:
 
 
 def parse_condition(text: str) -> Condition:
-    """Read a condition, such as stands behind `WHERE`.
+    """Read a condition, such as follows `WHERE`.
 
     >>> parse_condition("d.fare > 2 * p.fare and not d.zone = p.zone")
     (d.fare > (2 * p.fare) AND NOT (d.zone = p.zone))
@@ -116,7 +116,7 @@ def find_word(text: str, word: str) -> tuple[int, int] | None:
 
 
 def _too_deep(what: str) -> str:
-    return f"this {what} is nested more than {MAX_DEPTH} deep: make it flatter"
+    return f"this {what} is nested more than {MAX_DEPTH} deep: reduce the nesting"
 
 
 def position(text: str, offset: int) -> tuple[int, int]:
@@ -137,7 +137,7 @@ def _parse(text: str, start: str) -> Any:
 
 @cache
 def _parser() -> Lark:
-    """Built on first use: it takes some ten milliseconds that not every command needs."""
+    """Built on first use: it takes about 10 ms, and not every command needs it."""
     from lark import Lark
 
     return Lark(

@@ -30,7 +30,7 @@ class EventLists:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The event types that a matcher looks at, numbered from 0 in an order of its own."""
+    """The event types that a matcher looks at, numbered from 0 in the matcher's own order."""
 
     names: tuple[str, ...]
     relevant: NDArray[np.uint64]

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from tacit.errors import PatternError, nearest
 from tacit.patterns.bits import ChainBits
 from tacit.patterns.booleans import GateGraph, scatter, to_columns
-from tacit.patterns.chains import Chain, chains_of
+from tacit.patterns.chains import Chain, find_chains
 from tacit.patterns.intervals import Intervals
 from tacit.patterns.lists import EventLists, Selection
 from tacit.patterns.normal import fold, holds_condition, limited, simplify
@@ -141,7 +141,7 @@ class _Formulas:
                 return literals[0], path
 
     def _add_ordered(self, pattern: Pattern) -> tuple[int, int]:
-        chains = chains_of(pattern)
+        chains = find_chains(pattern)
         if chains is None:
             self.intervals[pattern] = None
             return self.gates.column(pattern), 2

@@ -99,7 +99,9 @@ class Names:
     def _name_mistakes(self, name: str | None, node: Name) -> Iterator[PatternError]:
         if node.name not in self.events and node.name not in self.written:
             hint = self._nearest(node.name)
-            yield _mistake(name, node.name, f"'{node.name}' is no event and no pattern.{hint}")
+            yield _mistake(
+                name, node.name, f"'{node.name}' is neither an event nor a pattern.{hint}"
+            )
         elif node.alias and node.name in self.written:
             yield _mistake(
                 name,
@@ -170,7 +172,9 @@ def _too_large(name: str | None, nodes: int, deep: int) -> list[PatternError]:
     if nodes > MAX_NODES:
         text = f"has more than {MAX_NODES} parts once its names are replaced: make it smaller"
     elif deep > MAX_DEPTH:
-        text = f"is nested more than {MAX_DEPTH} deep once its names are replaced: make it flatter"
+        text = (
+            f"is nested more than {MAX_DEPTH} deep once its names are replaced: reduce the nesting"
+        )
     else:
         return []
     return [_mistake(name, None, f"{subject} {text}")]
@@ -208,7 +212,9 @@ def _circle(names: list[str]) -> PatternError:
     text = f"'{first}' refers to itself"
     if len(names) > 1:
         text += ": " + " -> ".join([*names, first])
-    return _mistake(first, names[1] if len(names) > 1 else first, f"{text}; break the circle")
+    return _mistake(
+        first, names[1] if len(names) > 1 else first, f"{text}; remove the circular reference"
+    )
 
 
 def _references(pattern: Pattern, patterns: Collection[str]) -> list[str]:

@@ -1,6 +1,6 @@
 """Any pattern without a condition as a list of nodes, each made from earlier ones.
 
-A node stands for a set of matches, each known by its first and last time and by the events
+A node represents a set of matches, each described by its first and last time and by the events
 it uses there, and perhaps for the match without events. A SEQ becomes joins of two; where a
 part may have no events, there is also a join that leaves it out, for the windows in which
 that is so. What `intervals` needs to keep its sets small is found here, once:
@@ -8,7 +8,7 @@ that is so. What `intervals` needs to keep its sets small is found here, once:
 - whether an absence stands to the left or right of a node, so that a match that reaches
   further may be better than one inside it;
 - which types must be counted at its first and last time: those that a join has on both
-  sides, since only there can two parts want the same event.
+  sides, since only there can two parts use the same event.
 """
 
 from __future__ import annotations

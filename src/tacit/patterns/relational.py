@@ -52,7 +52,7 @@ class Relational:
 
     `attributes` names the columns of each stream that the conditions use, `event_types`
     the types whose tuples matter, and `when_empty` whether a window without any tuple counts
-    as detected (a NOT can make it so).
+    as detected (possible with a NOT).
     """
 
     def __init__(self, pattern: Pattern, types: Sequence[str], streams: Mapping[str, str]) -> None:
@@ -76,18 +76,18 @@ class Relational:
             column, schema = attribute.column, schemas[stream]
             if column not in schema:
                 raise SchemaError(
-                    f"A condition looks at {attribute!r}, but stream '{stream}' has no column "
+                    f"A condition uses {attribute!r}, but stream '{stream}' has no column "
                     f"'{column}'.{nearest(column, list(schema))}"
                 )
             kind = find_kind(schema[column])
             if kind is None:
                 raise SchemaError(
-                    f"A condition looks at {attribute!r}, a {schema[column]} in stream "
+                    f"A condition uses {attribute!r}, a {schema[column]} in stream "
                     f"'{stream}'. Conditions compare numbers, texts, truth values and times."
                 )
             if kinds.setdefault(attribute, kind) != kind:
                 raise SchemaError(
-                    f"A condition looks at {attribute!r}, which is a {kinds[attribute]} in one "
+                    f"A condition uses {attribute!r}, which is a {kinds[attribute]} in one "
                     f"stream and a {kind} in stream '{stream}'. Use columns of one kind."
                 )
         for node in walk(self.pattern):

@@ -44,17 +44,19 @@ class Residual:
     cofactors: tuple[Pattern | bool, ...]
 
 
-def residual(pattern: Pattern, private: AbstractSet[str], most: int = MOST_VARIABLES) -> Residual:
+def find_residual(
+    pattern: Pattern, private: AbstractSet[str], most: int = MOST_VARIABLES
+) -> Residual:
     """Return what remains of a pattern when the private event types are unknown.
 
     A pattern with more than `most` variables is treated as a single one.
 
-    >>> left = residual(And("a", Or("x", "b")), {"x"})
+    >>> left = find_residual(And("a", Or("x", "b")), {"x"})
     >>> [variable.atom for variable in left.variables], left.cofactors
     ([x], (AND(a, b), a))
     """
     plain = boolean_form(pattern)
-    atoms = private_atoms(plain, private)
+    atoms = find_private_atoms(plain, private)
     if len(atoms) > most:
         plain, atoms = pattern, (pattern,)
     variables = tuple(Variable(atom, frozenset(elements(atom)) & private) for atom in atoms)
@@ -99,14 +101,16 @@ def boolean_form(pattern: Pattern) -> Pattern:
     return plainer if plainer == pattern else boolean_form(plainer)
 
 
-def private_atoms(pattern: Pattern, private: AbstractSet[str]) -> tuple[Pattern, ...]:
+def find_private_atoms(pattern: Pattern, private: AbstractSet[str]) -> tuple[Pattern, ...]:
     """Return the event types and sub-patterns outside of order that depend on private events."""
     if private.isdisjoint(elements(pattern)):
         return ()
     if not isinstance(pattern, And | Or | Not):
         return (pattern,)
     parts = pattern.parts if isinstance(pattern, And | Or) else (pattern.part,)
-    return tuple(dict.fromkeys(atom for part in parts for atom in private_atoms(part, private)))
+    return tuple(
+        dict.fromkeys(atom for part in parts for atom in find_private_atoms(part, private))
+    )
 
 
 def _given(pattern: Pattern, chosen: Mapping[Pattern, Pattern | bool]) -> Pattern | bool:

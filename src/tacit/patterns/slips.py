@@ -44,7 +44,7 @@ _NO_NAME = " A name has letters A to Z, digits and '_', and does not begin with 
 _FOREIGN = {
     "'": " The text that begins here has no closing quote.",
     '"': " The column that begins here has no closing quote.",
-    "[": " A repetition stands in braces: a{2,3}.",
+    "[": " Write a repetition in braces: a{2,3}.",
     "&": " Write AND(a, b).",
     "|": " Write OR(a, b).",
     "!": " Write NOT a.",
@@ -81,7 +81,7 @@ def _hint(came: str, expected: AbstractSet[str], before: str) -> str:
         return " There is no '(' for this ')'."
     if came == "RPAR" and expected >= _PATTERN_STARTS:
         empty = before.endswith("(")
-        return " Put at least one part there." if empty else " Take the last comma away."
+        return " Put at least one part there." if empty else " Remove the last comma."
     if "DOT" in expected:
         return " An attribute is written alias.column."
     if came == "COMPARATOR" and "AND" in expected:
@@ -89,7 +89,7 @@ def _hint(came: str, expected: AbstractSet[str], before: str) -> str:
     if "COMPARATOR" in expected:
         return " A condition compares: p.hired = TRUE."
     if came in KEYWORDS and "QUOTED" in expected:
-        return " A column called like a word of the language needs double quotes."
+        return " A column called like a keyword needs double quotes."
     if inside_condition or not (part_ended or expected >= _PATTERN_STARTS):
         return ""
     return _pattern_hint(came, expected, part_ended)
@@ -97,17 +97,17 @@ def _hint(came: str, expected: AbstractSet[str], before: str) -> str:
 
 def _pattern_hint(came: str, expected: AbstractSet[str], part_ended: bool) -> str:
     if part_ended and came in ("AND", "OR"):
-        return f" {came} stands before its parts: {came}(a, b)."
+        return f" {came} is written before its parts: {came}(a, b)."
     if part_ended and "COMMA" in expected and came in _PATTERN_STARTS:
         return " Is a comma missing before it?"
     if came in ("MINUS", "DOT", "TEXT", "QUOTED", "SLASH") or (came == "NUMBER" and not part_ended):
         return _NO_NAME
     if came == "STAR":
-        return " For one or more write a+; what may be missing is left out."
+        return " For one or more write a+; leave out optional events."
     if came == "COMPARATOR":
-        return " Comparisons stand behind WHERE, or in the definition of an event."
+        return " Put comparisons after WHERE, or in the definition of an event."
     if not part_ended and came in KEYWORDS:
-        return " It is a word of the language: choose another name."
+        return " It is a keyword: choose another name."
     return ""
 
 

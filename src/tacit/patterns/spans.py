@@ -248,7 +248,7 @@ def limits(
     """Return for each time (one on), the latest at which the next part may begin.
 
     Something unwanted that begins later than a part's last time must not end before the
-    next part begins. Place 0 stands for the window's edge. A match without events is
+    next part begins. Place 0 is the window's edge. A match without events is
     unwanted everywhere: nothing may begin.
     """
     latest = np.full(count + 1, FAR, np.int64)

@@ -4,17 +4,17 @@
 every choice of unknown events (any number, times and attributes):
 
 - each match of `surely(p)` among the known events is a match of `p` among all events;
-- each match of `p` among all events has in it a match of `possibly(p)` among the known ones:
+- each match of `p` among all events contains a match of `possibly(p)` among the known ones:
   the same events or fewer, and no others.
 
 Why this goes through every operator: unknown events only ever drop out of a match. Fewer events
 stay in order, stay distinct and stay within a span; they lie in every gap that the whole lies in.
-Under `NOT` the two change places. The one thing that dropping events can break is the gap of a
+Under `NOT` the two are swapped. The one thing that dropping events can break is the gap of a
 `NOT` in a `SEQ`, which grows when a part beside it loses events: `possibly` then drops that `NOT`.
 
 A pattern of presence alone (names, `AND`, `OR`, `NOT`) is decided exactly. Elsewhere a pattern
-may come out open although it is decided: `SEQ(a, NOT x, b)` with `x` unknown, for example, where
-`a` and `b` have equal times.
+may be reported as open although it is decided: `SEQ(a, NOT x, b)` with `x` unknown, for example,
+where `a` and `b` have equal times.
 """
 
 from __future__ import annotations

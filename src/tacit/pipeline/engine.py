@@ -3,7 +3,7 @@
 tuples  --extract-->  slots, times, event types   (events/)
         --judge---->  accepted, or refused with a reason   (windows/clock)
         --insert--->  open windows   (windows/panes)
-        --close---->  answers to every query   (patterns/, answers/)
+        --close---->  closed windows, not answered yet   (windows/, pipeline/window_state)
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tacit.pipeline.snapshots import WindowSnapshot
 from tacit.pipeline.versions import SpecVersion
 from tacit.pipeline.window_state import ClosedWindows, WindowState
 from tacit.privacy.noise import Noise
-from tacit.spec.subjects import listed
+from tacit.spec.subjects import list_subjects
 from tacit.windows.clock import REASONS, TAKEN, Clock, Verdicts
 from tacit.windows.jumps import Jumps
 
@@ -296,7 +296,7 @@ class Engine:
         if current is not None and version.digest != current.digest:
             compiled = version.compile(self._noise)
             self.windows.start_version(self.windows.prepare_version(version, compiled, begin))
-        names = listed(version.spec.subjects, version.spec.folder)
+        names = list_subjects(version.spec.subjects, version.spec.folder)
         if names:
             self.windows.register(names, begin)
         if self._old_version_done:  # no window of the old version is open
@@ -339,7 +339,7 @@ class Engine:
             state = self._window_snapshot(following.compiled, following.window_state)
             parts += [following.version.packed, state]
         head = {
-            "succession": _FORMAT,
+            "succession": _FORMAT,  # stored names stay as they were first written
             "boundary": None if following is None else following.boundary,
             "sighted": windows.protected_from,
             "consumers": windows.consumers,

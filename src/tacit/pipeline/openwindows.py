@@ -39,7 +39,7 @@ from tacit.pipeline.window_state import ClosedWindows, WindowState
 from tacit.privacy.named_subjects import check_names
 from tacit.quantities import count
 from tacit.spec.specification import Specification
-from tacit.spec.subjects import listed
+from tacit.spec.subjects import list_subjects
 from tacit.windows.clock import NONE, Verdicts
 from tacit.windows.panes import choose_capacity
 
@@ -205,7 +205,7 @@ class OpenWindows:
 
     def _find_registry_mistakes(self, spec: Specification, *, learning: bool) -> Iterator[str]:
         registry = self.window_state.registered
-        names = pa.array(listed(spec.subjects, spec.folder), pa.large_string())
+        names = pa.array(list_subjects(spec.subjects, spec.folder), pa.large_string())
         if len(names):
             gone = int(np.count_nonzero(~np.asarray(pc.is_in(registry, value_set=names))))
             if gone:
@@ -338,5 +338,5 @@ def _limited(spec: Specification) -> bool:
 
 def _with_listed(registry: pa.Array, spec: Specification) -> pa.Array:
     """Return the registry with the subjects that a specification adds."""
-    more = pa.array(listed(spec.subjects, spec.folder), pa.large_string())
+    more = pa.array(list_subjects(spec.subjects, spec.folder), pa.large_string())
     return pc.unique(pa.concat_arrays([registry, more]))

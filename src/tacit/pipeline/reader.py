@@ -149,7 +149,7 @@ class Reader:
         """Whether sources are read as tuples arrive."""
 
     @property
-    def has_receipts(self) -> bool:
+    def receipts(self) -> bool:
         """Whether there is anything to acknowledge."""
         return bool(self._receipts)
 
@@ -160,9 +160,9 @@ class Reader:
 
     def acknowledge(self) -> None:
         """Acknowledge all tuples read so far: they are safe."""
-        has_receipts, self._receipts = self._receipts, {}
-        self._acknowledged |= has_receipts
-        for number, receipt in has_receipts.items():
+        receipts, self._receipts = self._receipts, {}
+        self._acknowledged |= receipts
+        for number, receipt in receipts.items():
             self.inputs[number].source.acknowledge(receipt)
 
     def advance(self, batch: MergedBatch, inserted: int) -> None:

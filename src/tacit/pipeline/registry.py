@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from tacit.events.subjects import Subjects
 from tacit.pipeline.compiled_spec import CompiledSpec
 from tacit.pipeline.reader import Input
-from tacit.spec.subjects import LearnedSubjects, listed
+from tacit.spec.subjects import LearnedSubjects, list_subjects
 
 _STRETCH: Final = 10
 """Windows from which subjects are learned if the specification says nothing."""
@@ -29,7 +29,7 @@ def open_registry(compiled: CompiledSpec, inputs: Sequence[Input]) -> tuple[Subj
         return read_subjects(compiled, inputs), 0
     if given is None or isinstance(given, LearnedSubjects):
         return subjects, given.learn if given else _STRETCH * spec.windows.size
-    subjects.add(listed(given, spec.folder))
+    subjects.add(list_subjects(given, spec.folder))
     return subjects, 0
 
 

@@ -47,7 +47,7 @@ from tacit.planning.plan import Plan
 from tacit.privacy.noise import Noise
 from tacit.spec.columntypes import RecordedTypes
 from tacit.spec.specification import Specification
-from tacit.spec.subjects import SubjectFile, listed
+from tacit.spec.subjects import SubjectFile, list_subjects
 from tacit.windows.clock import REASONS, TAKEN
 
 if TYPE_CHECKING:
@@ -228,9 +228,10 @@ class Run:
                 yield from self._advance_versions()
                 yield from self._read()
                 if not self.outcome.finished:
-                    yield from self._commit()  # a receipt is void once its source is read again
+                    # Receipts become invalid when a source is opened again.
+                    yield from self._commit()
             if self.outcome.finished:
-                yield from self._hold(self.engine.flush())
+                yield from self._collect(self.engine.flush())
             yield from self._commit()
             self._deliver_rest()
 
@@ -256,10 +257,10 @@ class Run:
     def _insert(self, batch: MergedBatch) -> Iterator[Answers]:
         """Insert tuples into windows, and collect the windows that close."""
         self._settlement.changed |= len(batch) > 0
-        yield from self._hold(self.engine.insert(batch), batch)
+        yield from self._collect(self.engine.insert(batch), batch)
         self._reader.advance(batch, len(batch))
 
-    def _hold(
+    def _collect(
         self, closing_now: Iterable[ClosedWindows], batch: MergedBatch | None = None
     ) -> Iterator[Answers]:
         """Collect windows as they close, and commit when there are many."""
@@ -295,7 +296,7 @@ class Run:
         # decided it, private tuples would decide which others are late.
         catching_up = time.monotonic() < self._caught_up
         now = int(self._now() * 1_000_000)
-        yield from self._hold(self.engine.tick(now, catching_up=catching_up))
+        yield from self._collect(self.engine.tick(now, catching_up=catching_up))
         if self._settlement.pending:
             yield from self._settle()
 
@@ -394,7 +395,7 @@ def open_engine(
     engine = Engine(compiled, registry, version=version, noise=noise, learn=learn, ticking=ticking)
     if checkpoint is not None:
         engine.restore(checkpoint.snapshot)
-        names = listed(compiled.spec.subjects, compiled.spec.folder)
+        names = list_subjects(compiled.spec.subjects, compiled.spec.folder)
         if names:
             engine.register(names)
     listed_in_file = isinstance(compiled.spec.subjects, SubjectFile)

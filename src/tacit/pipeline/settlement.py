@@ -41,8 +41,8 @@ _SOON, _LATER = 0.2, 5.0
 """Seconds between checkpoints without a release: if a source waits for one, and otherwise."""
 _APART: Final = 10
 """Two such checkpoints are at least this many times the cost of one apart."""
-_AT_ONCE: Final = 8
-"""The same for releases if sources are files."""
+_COMMIT_SPACING: Final = 8
+"""With files, two commits of releases are at least this many times the cost of one apart."""
 
 log = logging.getLogger("tacit.ledger")
 
@@ -96,7 +96,7 @@ class Settlement:
         """The time of the last commit."""
         self.cost = self._last_cost = 0.0
         """Typical seconds of a commit, and the seconds of the last one."""
-        self._at_once = not lease.durable or engine.compiled.spec.windows.panes > 1
+        self._each_window = not lease.durable or engine.compiled.spec.windows.panes > 1
         """Whether windows are released one by one: without a ledger, and where windows slide."""
 
     @property
@@ -127,14 +127,14 @@ class Settlement:
         self._closed.append(closed)
         windows, slots, _ = closed.panes.words.shape
         self._volume += windows * slots * len(self._engine.compiled.names)
-        return self._volume >= _MOST_ANSWERS or self._at_once or self._engine.between_versions
+        return self._volume >= _MOST_ANSWERS or self._each_window or self._engine.between_versions
 
     def is_due(self) -> bool:
         """Return whether a commit is due."""
         elapsed = time.monotonic() - self.committed
         if self._closed:
             # With files nobody waits for a single window, so several share a commit.
-            return self._reader.live or elapsed >= _AT_ONCE * self.cost
+            return self._reader.live or elapsed >= _COMMIT_SPACING * self.cost
         if not self._lease.durable:
             return False
         waited = _SOON if self._reader.has_receipts else _LATER

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.patterns.residuals import Residual, boolean_form, is_presence, residual
+from tacit.patterns.residuals import Residual, boolean_form, find_residual, is_presence
 from tacit.patterns.tree import Name, Pattern, elements
 from tacit.privacy.policies import Policy
 
@@ -55,9 +55,9 @@ def find_affected(policy: Policy, queries: Sequence[Pattern]) -> tuple[AffectedQ
 def _analyse(number: int, query: Pattern, private: frozenset[str]) -> AffectedQuery:
     found = tuple(sorted(private.intersection(elements(query))))
     most = MOST_ELEMENTS if len(found) <= MOST_ELEMENTS else 0
-    left = residual(query, private, most)
+    left = find_residual(query, private, most)
     if len(_signals(left)) > MOST_SIGNALS:
-        left = residual(query, private, 0)
+        left = find_residual(query, private, 0)
     signals = _signals(left)
     whole = len(left.variables) == len(found) and all(
         isinstance(variable.atom, Name) for variable in left.variables

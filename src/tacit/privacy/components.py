@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.patterns.residuals import Variable, boolean_form, private_atoms, residual
+from tacit.patterns.residuals import Variable, boolean_form, find_private_atoms, find_residual
 from tacit.patterns.ternary import all_of, any_of
 from tacit.patterns.tree import And, Not, Or, Pattern, elements
 from tacit.privacy.policies import Policy, PrivatePattern
@@ -106,7 +106,7 @@ def find_exposure(policy: Policy, queries: Sequence[Pattern]) -> Exposure:
     plain = [boolean_form(query) for query in queries]
     groups = _Groups(policy.patterns)
     for query in plain:
-        for atom in private_atoms(query, private):
+        for atom in find_private_atoms(query, private):
             groups.join(groups.find(atom))
     while not all(_settle(query, groups) for query in plain):
         pass
@@ -166,7 +166,7 @@ def _settle(query: Pattern, groups: _Groups) -> bool:
 
 def _join_small(queries: Sequence[Pattern], groups: _Groups, private: frozenset[str]) -> None:
     """Merge small components that a query spans: one channel for both gives better quality."""
-    atoms = dict.fromkeys(atom for query in queries for atom in private_atoms(query, private))
+    atoms = dict.fromkeys(atom for query in queries for atom in find_private_atoms(query, private))
     sizes = Counter(groups.find(atom)[0] for atom in atoms)
     for query in queries:
         span = groups.find(query)
@@ -222,7 +222,7 @@ class _ComponentBuilder:
 
     def add(self, query: int, pattern: Pattern, private: frozenset[str]) -> int:
         """Add a part and return its number."""
-        left = residual(pattern, private)
+        left = find_residual(pattern, private)
         variables = tuple(
             self._variables.setdefault(variable, len(self._variables))
             for variable in left.variables

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from tacit.errors import Mistake, SpecificationError
 from tacit.quantities import count
-from tacit.spec.lookalikes import lookalikes
+from tacit.spec.lookalikes import find_lookalikes
 from tacit.spec.specification import Specification
 
 _MOST: Final = 10
@@ -34,7 +34,7 @@ def check_names(spec: Specification, registry: pa.Array) -> list[str]:
     named = _named(spec)
     found = [
         (name, other)
-        for name, others in lookalikes(list(named), registry).items()
+        for name, others in find_lookalikes(list(named), registry).items()
         for other in others
         if named.get(other) != named[name]
     ]
@@ -59,7 +59,7 @@ def find_missing_names(spec: Specification, registry: pa.Array) -> list[str]:
 
 def describe_missing(missing: Sequence[str], registry: pa.Array) -> str:
     """Describe the missing subjects, with registered names that look like them."""
-    similar = lookalikes(missing, registry)
+    similar = find_lookalikes(missing, registry)
     shown = [
         f"{name!r}{_instead(similar[name])}" if name in similar else repr(name)
         for name in missing[:_MOST]

@@ -79,9 +79,9 @@ class Hints:
 
     def of_subject(self, name: str, registry: Sequence[str]) -> str:
         """Return a hint for a subject; names that differ in blanks or leading zeros come first."""
-        from tacit.spec.lookalikes import lookalikes  # it imports Polars
+        from tacit.spec.lookalikes import find_lookalikes  # it imports Polars
 
-        similar = lookalikes([name], registry) if self.left >= 0 else {}
+        similar = find_lookalikes([name], registry) if self.left >= 0 else {}
         self.left -= len(registry)
         if similar:
             return f" Did you mean {' or '.join(map(ascii, similar[name][:3]))}?"

@@ -55,7 +55,7 @@ class SpecColumns:
     usage: ColumnUses = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "usage", column_usage(self.spec))
+        object.__setattr__(self, "usage", find_column_uses(self.spec))
 
     def columns(self, stream: str) -> list[str]:
         """Return the columns of a stream that the specification reads."""
@@ -118,7 +118,7 @@ class SpecColumns:
         return ColumnTypes(config, wanted)
 
 
-def column_usage(spec: Specification) -> ColumnUses:
+def find_column_uses(spec: Specification) -> ColumnUses:
     """Collect the uses of columns in all conditions of a specification."""
     usage = ColumnUses()
     for name, event in spec.events.items():
@@ -188,7 +188,7 @@ class _Conditions:
             self.usage.add(place, kind, f"{self.where} compares it as {kind}")
 
 
-def column_lines(columns: SpecColumns) -> list[str]:
+def format_columns(columns: SpecColumns) -> list[str]:
     """Return the types of all columns in text sources, a line for each."""
     lines = []
     for stream, found in columns.report().items():

@@ -12,7 +12,7 @@ _INVISIBLE: Final = r"[\s\p{Cc}\p{Default_Ignorable_Code_Point}]+"
 _LEADING_ZEROS: Final = r"(^|[^0-9])0+([0-9])"
 
 
-def lookalikes(names: Sequence[str], known: pa.Array | Sequence[str]) -> dict[str, list[str]]:
+def find_lookalikes(names: Sequence[str], known: pa.Array | Sequence[str]) -> dict[str, list[str]]:
     """Return for each name the known names that look like it, if there are any.
 
     They differ only in blanks, invisible characters, Unicode form, case or leading zeros.

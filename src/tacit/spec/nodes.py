@@ -53,7 +53,7 @@ class YamlNode:
     keys: Mapping[str, YamlNode] = field(default_factory=lambda: _NOTHING)
     values: Mapping[str, YamlNode] = field(default_factory=lambda: _NOTHING)
     weight: int = 1
-    """How many nodes it is, aliases written out."""
+    """The number of nodes, with aliases expanded."""
 
     @property
     def data(self) -> Any:
@@ -120,7 +120,7 @@ class _Tree:
                         raise self.stop("a specification is one YAML document; remove '---'", event)
                     root = self.node(next(self.events))
         except yaml.reader.ReaderError as error:
-            raise SpecificationError([unreadable(self.text, error, self.name)]) from error
+            raise SpecificationError([explain_unreadable(self.text, error, self.name)]) from error
         except yaml.MarkedYAMLError as error:
             raise SpecificationError([self.syntax(error)]) from error
         empty = root is not None and root.kind == "scalar" and not root.text and root.plain
@@ -195,7 +195,7 @@ class _Tree:
             raise self.stop(f"*{name} refers to no anchor &{name} before it", event)
         node = self.anchors[name]
         if node is None:
-            raise self.stop(f"*{name} refers to what it is a part of", event)
+            raise self.stop(f"*{name} refers to itself", event)
         return node
 
     def note(self, message: str, node: YamlNode) -> None:
@@ -218,14 +218,14 @@ class _Tree:
         if mark is None:
             return Mistake(message, self.name)
         if self.text[mark.index : mark.index + 1] == "\t":
-            message = "a tab where YAML wants spaces; indent with spaces only"
+            message = "a tab where YAML needs spaces; indent with spaces only"
         else:
             message += " Text with any of : , { } [ ] # & * ! % @ ` in it goes in quotes"
         line = min(mark.line, self.text.count("\n"))  # the parser counts one more at the end
         return Mistake(message, self.name, line + 1, mark.column + 1)
 
 
-def unreadable(text: str, error: yaml.reader.ReaderError, name: str) -> Mistake:
+def explain_unreadable(text: str, error: yaml.reader.ReaderError, name: str) -> Mistake:
     """Report a character that is not allowed in a text file; the parser counts in bytes."""
     before = text.encode()[: error.position].decode(errors="ignore")
     line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
@@ -243,7 +243,7 @@ _HEADER = re.compile(r"[|>][^\n]*\n")
 _BLANKS = {r"\n", r"\t", r"\ ", r"\_", r"\N", r"\L", r"\P", r"\r", r"\v", r"\f", "\\\t"}
 
 
-def place_in(node: YamlNode, source: str, offset: int) -> tuple[int, int]:
+def locate(node: YamlNode, source: str, offset: int) -> tuple[int, int]:
     """Return line and column in the source of a character of a scalar's text.
 
     Line folding, indentation, quotes and escapes change only blanks, so it is enough to

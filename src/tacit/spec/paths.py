@@ -24,7 +24,7 @@ def check_path(name: str, folder: Path, allowed: Iterable[Path] = ()) -> None:
         raise ValueError(f"there is no file {describe(name)}") from None
     except (OSError, RuntimeError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is not a path"
-        raise ValueError(f"cannot look at the file {describe(name)}: {reason}") from None
+        raise ValueError(f"cannot access the file {describe(name)}: {reason}") from None
     if not inside:
         raise ValueError(
             f"the file {describe(name)} is outside of the specification's folder; move it there, "

@@ -28,7 +28,9 @@ def _read_subject(value: Any) -> str:
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise ValueError("a subject's name holds half a character (a surrogate)") from error
+        raise ValueError(
+            "a subject's name contains half a character (an unpaired surrogate)"
+        ) from error
     return value
 
 
@@ -102,7 +104,9 @@ def _column(path: Path, column: str) -> list[str]:
     except pl.exceptions.ColumnNotFoundError as error:
         raise SourceError(f"'{path.name}' has no column '{column}' of subjects") from error
     except pl.exceptions.PolarsError as error:
-        raise SourceError(f"cannot read subjects from '{path.name}'; is the file whole?") from error
+        raise SourceError(
+            f"cannot read subjects from '{path.name}'; is the file complete?"
+        ) from error
     kind = values.dtype
     if not (kind.is_integer() or kind in (pl.String, pl.Categorical, pl.Enum)):
         raise SourceError(
@@ -130,7 +134,7 @@ def _read_registry(value: Any) -> Any:
 Registry = Annotated[Subjects | SubjectFile | LearnedSubjects, BeforeValidator(_read_registry)]
 
 
-def listed(
+def list_subjects(
     registry: tuple[str, ...] | SubjectFile | LearnedSubjects | None, folder: Path
 ) -> list[str]:
     """Return the subjects that a registry lists, itself or in a file; none if they are learned."""

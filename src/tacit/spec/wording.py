@@ -40,7 +40,9 @@ class Complaint(NamedTuple):
     """Line and column in the text of a pattern."""
 
 
-def complaints(error: ValidationError, data: Any, model: type[BaseModel]) -> Iterator[Complaint]:
+def find_complaints(
+    error: ValidationError, data: Any, model: type[BaseModel]
+) -> Iterator[Complaint]:
     """Yield the mistakes that a model finds in data, each value once."""
     grouped: dict[tuple[str | int, ...], list[ErrorDetails]] = {}
     for detail in error.errors(include_url=False):

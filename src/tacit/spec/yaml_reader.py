@@ -18,7 +18,7 @@ from tacit.events.streams import Stream
 from tacit.events.types import EventType
 from tacit.patterns.language import find_word
 from tacit.spec.checks import SpecDraft, SpecFinding, find_mistakes
-from tacit.spec.nodes import YamlNode, place_in, read_nodes
+from tacit.spec.nodes import YamlNode, locate, read_nodes
 from tacit.spec.specification import (
     NOT_WRITTEN,
     PatternText,
@@ -27,7 +27,7 @@ from tacit.spec.specification import (
     Settings,
     Specification,
 )
-from tacit.spec.wording import Complaint, complaints
+from tacit.spec.wording import Complaint, find_complaints
 from tacit.windows.schedule import Windows
 
 LARGEST = 16 * 1024 * 1024
@@ -144,7 +144,9 @@ class _SpecReader:
             if len(self.text.encode()) > LARGEST:
                 raise SpecificationError([_too_large(self.name)])
         except UnicodeEncodeError as error:
-            mistake = Mistake("this text holds half a character (a surrogate)", self.name)
+            mistake = Mistake(
+                "this text contains half a character (an unpaired surrogate)", self.name
+            )
             raise SpecificationError([mistake]) from error
         root, mistakes = read_nodes(self.text, self.name)
         self.mistakes.extend(mistakes)
@@ -173,8 +175,8 @@ class _SpecReader:
             streams=self.named("streams", Stream),
             areas=self.named("areas", Area),
             events=self.named("events", EventType),
-            private=self.listed("private", Private),
-            queries=self.listed("queries", Query),
+            private=self.read_list("private", Private),
+            queries=self.read_list("queries", Query),
             windows=self.build(Windows, windows) if windows else None,
             patterns={
                 name: None if part is None else part.pattern for name, part in patterns.items()
@@ -192,7 +194,7 @@ class _SpecReader:
             return {}
         return {name: self.build(model, value) for name, value in node.values.items()}
 
-    def listed(self, section: str, model: type[M]) -> list[M | None]:
+    def read_list(self, section: str, model: type[M]) -> list[M | None]:
         """Return the parts of a section that is a list."""
         node = self.section(section, "list", "a list: begin each part with '- '")
         if node is None:
@@ -226,7 +228,7 @@ class _SpecReader:
         try:
             return model.model_validate(data)
         except ValidationError as error:
-            found = list(complaints(error, data, model))
+            found = list(find_complaints(error, data, model))
             for complaint in found:
                 self.complain(complaint, node, alone=model is _PatternFile)
             return _salvage(model, data, {str(each.path[0]) for each in found if each.path})
@@ -255,7 +257,7 @@ class _SpecReader:
 
     def inside(self, node: YamlNode, line: int, column: int) -> tuple[int, int]:
         """Return the place in the file of a place in a scalar's text."""
-        return place_in(node, self.text, _offset(node.text, line, column))
+        return locate(node, self.text, _offset(node.text, line, column))
 
     def told(self, node: YamlNode, found: re.Match[str]) -> str:
         """Return a place in a pattern as a place in the file."""

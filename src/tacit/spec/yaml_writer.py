@@ -24,7 +24,7 @@ _LINE = 90
 def to_yaml(spec: Specification) -> str:
     """Write a specification as YAML that reads back as an equal one.
 
-    Fields that have their default value are left out, but for version and mechanism.
+    Fields that have their default value are left out, except version and mechanism.
     """
     plain = spec.model_dump(exclude_defaults=True)
     plain.update(version=spec.version, mechanism=spec.mechanism)

@@ -1,8 +1,8 @@
-"""The open windows of a shard's subjects: a dense ring of arrays, and a buffer of ordered events.
+"""The open windows of a set of subjects: a dense ring of arrays, and a buffer of ordered events.
 
 Every registered subject has a slot in every window, whether or not it sends anything. Presence is a
 ring `[window][slot][word]` of event-type bits. Tuples that ordered patterns need are buffered until
-their window is popped (`event_buffer`).
+their window is popped (`event_buffer`). With sliding windows, "window" here means pane.
 
 If all ordered patterns are simple chains, an automaton processes each tuple as it arrives
 (`automaton`). Only windows in which a subject did not send in order are sorted and evaluated again.

@@ -84,7 +84,7 @@ class Optimal(Mechanism):
 
     @classmethod
     def plan(cls, statistics: Statistics, goal: PlanGoal) -> tuple[Optimal, Confusion[Floats]]:
-        """Choose the caution with the best expected quality; design the contexts of history."""
+        """Choose the penalty of a false yes (`caution`), and design the contexts of history."""
         caution, threshold = 0.5, 0.5
         fine = _share_out(statistics, goal)
         expectation = _expectation(statistics, fine)
