@@ -1,4 +1,4 @@
-"""A run says that it begins once its brokers know it: what is sent from then on is taken."""
+"""A run logs that it starts once its brokers know it: what is sent from then on is read."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_run_from_mqtt_begins_when_the_broker_has_confirmed_the_subscription(
     try:
         with running(f"mqtt://127.0.0.1:{server.port}/gps?{columns}", tmp_path) as run:
             time.sleep(0.7)
-            assert "begins" not in caplog.text
+            assert "the run r starts" not in caplog.text
             assert run.status.connecting
             server.start()
             with Peer(server.port) as peer:
@@ -72,7 +72,7 @@ def test_a_run_from_mqtt_begins_when_the_broker_has_confirmed_the_subscription(
                 until(lambda: run.status.tuples == 2, "taken")
     finally:
         server.stop()
-    assert caplog.text.count("begins") == 1
+    assert caplog.text.count("the run r starts") == 1
 
 
 def test_a_run_from_kafka_begins_when_it_has_its_partitions(

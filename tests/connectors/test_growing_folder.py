@@ -150,7 +150,7 @@ def test_a_file_whose_place_is_gone_is_reported_once_and_not_read(
     feed.put(f"4{feed.suffix}", tuples(4, 2))
     assert numbers(reading.take(2)) == [4, 5]
     (warned,) = [record for record in caplog.records if record.levelno == logging.WARNING]
-    assert f"2{feed.suffix} came after 3{feed.suffix} was taken" in warned.getMessage()
+    assert f"2{feed.suffix} was added after 3{feed.suffix} was read" in warned.getMessage()
 
 
 def test_a_file_that_a_listing_missed_is_not_too_late(

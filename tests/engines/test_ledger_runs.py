@@ -145,7 +145,7 @@ def house(tmp_path: Path) -> House:
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Releases are not put together, so that there are many of them."""
-    monkeypatch.setattr(settlement, "_AT_ONCE", 0)
+    monkeypatch.setattr(settlement, "_COMMIT_SPACING", 0)
 
 
 def one_batch(run: Run) -> None:
@@ -630,7 +630,7 @@ def test_answers_that_have_arrived_are_dropped_when_they_are_old(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loop, "_SWEEP", 0.0)
-    monkeypatch.setattr(settlement, "_AT_ONCE", 0)
+    monkeypatch.setattr(settlement, "_COMMIT_SPACING", 0)
     source = filled(house.folder / "input", files=8, rows=100)
     outcome = house.run(source, retain=-60.0)
     kept = released(house.place)

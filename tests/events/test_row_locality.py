@@ -211,10 +211,10 @@ def bits(values: pl.Series) -> pl.Series:
 
 def evaluated(frame: pl.DataFrame, expressions: Sequence[pl.Expr]) -> pl.DataFrame:
     """The bits of each expression's values, a column each, as one call of Polars gives them."""
-    # The first column is there so that what is the same for all rows is given for each of them.
-    rows = pl.int_range(pl.len()).alias("row")
-    named = (one.alias(str(number)) for number, one in enumerate(expressions))
-    return pl.DataFrame([bits(values) for values in frame.select(rows, *named)][1:])
+    # Polars may give one value where it is the same for all rows; each row gets it here.
+    every = pl.when(pl.repeat(value=True, n=pl.len()))
+    named = (every.then(one).alias(str(number)) for number, one in enumerate(expressions))
+    return pl.DataFrame([bits(values) for values in frame.select(*named)])
 
 
 def in_parts(rows: int, lengths: Sequence[int]) -> Iterator[tuple[str, list[list[int]]]]:

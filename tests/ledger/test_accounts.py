@@ -145,5 +145,5 @@ def test_packed_names_come_back(names: list[str]) -> None:
 @pytest.mark.parametrize("wrong", [{"amount": 0}, {"horizon": 0}, {"windows": 0}])
 def test_a_charge_of_nothing_is_refused(wrong: dict[str, int]) -> None:
     usual = {"private": "a", "amount": 1, "first": 0, "horizon": 1, "ids": np.ones(1, np.bool_)}
-    with pytest.raises(ValueError, match="more than 0"):
+    with pytest.raises(ValueError, match="must be positive"):
         Charge(**(usual | wrong))  # type: ignore[arg-type]

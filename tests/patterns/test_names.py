@@ -157,10 +157,10 @@ def test_aliases_that_every_match_binds_are_fine(text: str) -> None:
         ("SEQ(a p, NOT (b p WHERE p.v > 1))", "p", "given twice"),
         ("SEQ(a, NOT b p)", "p", "inside a NOT"),
         ("(a p)+", "p", "inside a repetition"),
-        ("SEQ(a p, b) WHERE q.v > 1", "q", "no alias in the part before WHERE"),
+        ("SEQ(a p, b) WHERE q.v > 1", "q", "not an alias in the part before WHERE"),
         ("SEQ(a pickup_, b) WHERE pickup.v > 1", "pickup", "Did you mean 'pickup_'?"),
         ("OR(a p, b) WHERE p.v > 1", "p", "in every branch of the OR"),
-        ("SEQ(a p, b q WHERE p.v > 1)", "p", "no alias in the part before WHERE"),
+        ("SEQ(a p, b q WHERE p.v > 1)", "p", "not an alias in the part before WHERE"),
         ("SEQ(c, NOT (a p WHERE p.v > 1)) WHERE p.v > 1", "p", "outside NOT and repetition"),
     ],
 )
@@ -190,7 +190,7 @@ def test_the_aliases_of_a_used_pattern_stay_its_own() -> None:
         " WHERE p.v > 1"
     )
     assert check_aliases(found) == []
-    with pytest.raises(PatternError, match="'q', which is no alias"):
+    with pytest.raises(PatternError, match="'q', which is not an alias"):
         resolve_one(parse_pattern("trip WHERE q.v > 1"), trip, EVENTS)
 
 

@@ -233,9 +233,7 @@ def test_a_plan_can_be_written_and_read_and_passes_its_audit(
     assert "epsilon for one subject, one private pattern, one occurrence" in told
     drawn = "all answers about its private patterns, one window"
     assert (drawn if mechanism == "optimal" else "one element, one pane") in told
-    assert ("may change 3 windows, each with a draw of its own: 5/6" in told) == (
-        mechanism == "optimal"
-    )
+    assert ("may change 3 windows, each with its own draw: 5/6" in told) == (mechanism == "optimal")
 
 
 def test_a_plan_for_other_windows_is_refused(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def test_a_sound_specification_has_no_mistakes() -> None:
         ({"streams": {"gsp": Stream(subject="a", time="t")}}, "Did you mean 'gsp'?"),
         ({"patterns": {"stop": Seq("stop", "slow")}}, "pattern 'stop': 'stop' refers to itself"),
         ({"patterns": {"slow": Seq("parked", "slow")}}, "an event already"),
-        ({"patterns": {}}, "query 'q': 'stop' is no event"),
+        ({"patterns": {}}, "query 'q': 'stop' is neither an event nor"),
         ({"windows": Windows(size="1 s"), "patterns": {"stop": Seq("slow").within(seconds=2)}},
          "pattern 'stop' asks for WITHIN 2 s"),
         ({"private": [Private(pattern="stop", epsilon=1)] * 2}, "private twice"),

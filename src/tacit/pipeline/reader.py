@@ -149,7 +149,7 @@ class Reader:
         """Whether sources are read as tuples arrive."""
 
     @property
-    def receipts(self) -> bool:
+    def has_receipts(self) -> bool:
         """Whether there is anything to acknowledge."""
         return bool(self._receipts)
 

@@ -17,7 +17,7 @@ def find_lookalikes(names: Sequence[str], known: pa.Array | Sequence[str]) -> di
 
     They differ only in blanks, invisible characters, Unicode form, case or leading zeros.
 
-    >>> lookalikes(["007", "Bo"], ["7", " bo", "8", "Bo"])
+    >>> find_lookalikes(["007", "Bo"], ["7", " bo", "8", "Bo"])
     {'007': ['7'], 'Bo': [' bo']}
     """
     if not names:  # so that a large registry is not read for nothing
