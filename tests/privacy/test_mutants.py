@@ -157,7 +157,7 @@ def test_a_context_peeks_at_a_private_event(monkeypatch: Patch) -> None:
     def peeking(pattern: Pattern, private: frozenset[str]) -> Residual:
         return find_residual(pattern, private - {"b"})
 
-    monkeypatch.setattr(components, "residual", peeking)
+    monkeypatch.setattr(components, "find_residual", peeking)
     assert breaks(spec, "optimal")
 
 
