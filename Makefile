@@ -6,7 +6,7 @@ PYTHON ?= python3
 UV := $(shell command -v uv 2>/dev/null || echo .uv/bin/uv)
 RUN := .venv/bin
 
-.PHONY: demo test soak fuzz check bench kernels lock clean
+.PHONY: demo test test-local test-flink soak fuzz check bench kernels lock clean
 
 demo: .venv/.ready
 	$(RUN)/tacit demo
@@ -14,8 +14,15 @@ demo: .venv/.ready
 test: .venv/.ready .flink/.ready
 	@tests/install-services
 	$(RUN)/tacit warm
+	@$(MAKE) --no-print-directory --jobs=2 --keep-going test-local test-flink
+
+test-local:
 	$(RUN)/pytest
-	.flink/bin/pytest -q -o addopts= -W ignore tests/flink
+
+# Beside the other tests: a job mostly waits for its processes to start and for checkpoints.
+test-flink:
+	@.flink/bin/pytest -q -o addopts= -W ignore tests/flink >.flink/tests.log 2>&1; status=$$?; \
+	  echo "Tests on Flink:"; cat .flink/tests.log; exit $$status
 
 soak: .venv/.ready .flink/.ready
 	@tests/install-services

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from benchmarks import (
     charging,
+    delivery,
     distributed,
     durable,
     flink,
@@ -39,9 +40,11 @@ JOBS: dict[str, Callable[[Setting], Iterator[Finding | Skipped]]] = {
     "sampling": sampling.sampling,
     "protected": protected.run,
     "planning": protected.planning,
+    "entangled": protected.entangled,
     "quality": quality.quality,
     "charging": charging.charging,
     "durable": durable.durable,
+    "delivery": delivery.delivery,
     "mqtt": mqtt.mqtt,
     "flink": flink.flink,
     "distributed": distributed.distributed,

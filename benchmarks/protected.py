@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from decimal import Decimal
+from fractions import Fraction
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pyarrow as pa
@@ -15,11 +18,14 @@ from benchmarks.measuring import Spent, race, timed
 from benchmarks.report import Finding
 from tacit.connectors.frames import FrameSource
 from tacit.engines.local import survey
-from tacit.evaluation.measurement import compute_statistics
+from tacit.evaluation.measurement import compute_statistics, measure
+from tacit.evaluation.synthetic import LARGEST_EPSILON, Shape, draw_data_set
 from tacit.pipeline.reader import Input
 from tacit.pipeline.run import Run
 from tacit.planning.plan import Plan
 from tacit.planning.planner import make_plan
+from tacit.privacy.noise import Noise
+from tacit.privacy.randomness import SeededSource
 from tacit.spec.specification import Private, Specification
 
 PRIVATE = ("AND(k0, k1, k2)", "AND(k3, k4, k5)", "AND(k6, k7, k8)")
@@ -107,6 +113,69 @@ def planning(setting: Setting) -> Iterator[Finding]:
                 2.2,
                 "at most",
             )
+
+
+def entangled(setting: Setting) -> Iterator[Finding]:
+    """Compare optimal with adaptive for many queries over private patterns that they connect.
+
+    Nearly every window has public events that were never seen together before.
+    """
+    queries = 1000 if setting.rounds > 2 else 200
+    windows = 20_000 if setting.rounds > 2 else 2_000
+    shape = Shape(types=40, windows=windows, patterns=queries + 3, targets=queries)
+    drawn = draw_data_set(3, shape)
+    share = Fraction(2) / Fraction(LARGEST_EPSILON)
+    statistics, counted = timed(partial(compute_statistics, drawn.spec, drawn.history))
+    found, spent, planned, loaded, sizes = {}, {}, {}, {}, {}
+    with TemporaryDirectory() as folder:
+        for name in ("adaptive", "optimal"):
+            plan, planned[name] = timed(
+                partial(make_plan, drawn.spec, statistics, name, share=share)
+            )
+            path = Path(folder) / f"{name}.json"
+            plan.save(path)
+            sizes[name] = path.stat().st_size
+            read, loaded[name] = timed(partial(Plan.load, path, drawn.spec))
+            run = partial(measure, read, drawn.test, Noise(SeededSource(1)))
+            run()  # compiles
+            counts, spent[name] = timed(run)
+            found[name] = counts.total().quality(0.5)
+    label = f"{queries} queries that connect 3 private patterns, {windows:,} windows of a subject"
+    yield Finding(
+        f"Protected by optimal, {label}",
+        "of the speed of adaptive",
+        spent["adaptive"].elapsed / spent["optimal"].elapsed,
+        spent["adaptive"].processor / spent["optimal"].processor,
+        0.25,
+        seconds=spent,
+    )
+    yield Finding(
+        f"Held-out Q of optimal, {label}",
+        "more than adaptive's",
+        found["optimal"] - found["adaptive"],
+        target=0.0,
+        note=f"adaptive {found['adaptive']:.4f}, optimal {found['optimal']:.4f}",
+    )
+    for name in ("adaptive", "optimal"):
+        yield Finding(
+            f"Planning {name}: {label}",
+            "seconds of one core, reading included",
+            counted.processor + planned[name].processor,
+            None,
+            60,
+            "at most",
+            "s",
+            note=f"the plan has {sizes[name] / 1e6:.1f} MB",
+        )
+        yield Finding(
+            f"Loading the plan of {name}",
+            "seconds of one core",
+            loaded[name].processor,
+            None,
+            1,
+            "at most",
+            "s",
+        )
 
 
 def _large(random: np.random.Generator, queries: int, private: int) -> Specification:

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("duckdb")
 
-from benchmarks import data, jobs, memory, ours, rivals
+from benchmarks import data, delivery, jobs, memory, ours, rivals
 from benchmarks.data import Scale
 from benchmarks.measuring import Outcome, Spent
 from benchmarks.report import Finding, against
@@ -22,7 +22,11 @@ def setting(tmp_path: Path) -> jobs.Setting:
     return jobs.Setting(SCALE, 1, tmp_path, 20_000, 20_000, 20_000)
 
 
-def test_everyone_detects_the_same_patterns_from_memory_and_files(setting: jobs.Setting) -> None:
+def test_everyone_detects_the_same_patterns_from_memory_and_files(
+    setting: jobs.Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw = data.draw_queries
+    monkeypatch.setattr(data, "draw_queries", lambda number, kinds: draw(min(number, 2), kinds))
     compared = [*jobs.presence(setting), *jobs.parquet(setting), *jobs.order(setting)]
     findings = [finding for finding in compared if "to decode" not in finding.measure]
     assert len(findings) == 7
@@ -107,3 +111,14 @@ def test_batches_that_give_other_detections_are_refused(setting: jobs.Setting) -
     runs = {"one": lambda: 1, "other": lambda: 2}
     with pytest.raises(jobs.UnequalError, match="differs between one, other"):
         jobs._ratio("job", "measure", runs, 1, 3, same=True)
+
+
+def test_delivery_is_compared_with_the_release_of_the_same_windows(tmp_path: Path) -> None:
+    ratio, kept = delivery.delivery(jobs.Setting(Scale(20_000), 1, tmp_path, 0, 0, 0))
+    assert ratio.value > 0
+    assert ratio.seconds.keys() == {"release", "delivery"}
+    assert ratio.value == pytest.approx(
+        ratio.seconds["delivery"].elapsed / ratio.seconds["release"].elapsed
+    )
+    assert kept.value > 0
+    assert list(tmp_path.iterdir()) == []

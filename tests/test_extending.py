@@ -175,7 +175,7 @@ def test_a_baseline_in_the_list_is_measured_in_both_decodings(
         drawn = draw_data_set(1)
         share = [Fraction(3)]
         errors = extended.measure_errors(drawn.spec, drawn.history, drawn.test, share, 1)
-        named = dict(zip(extended.METHODS, errors[0], strict=True))
+        named = dict(zip(extended.METHODS, errors[0, :, 0], strict=True))
         own = named[extended.Method("private types", "posterior")]
         assert own < named[extended.Method("event-level", "posterior")]
     finally:

@@ -21,7 +21,7 @@ from tacit.insight.findings import Findings
 from tacit.ledger.database import Database
 from tacit.ledger.ledger import Ledger
 from tacit.masking import exposed, is_ambiguous, mask, scrub, secrets_in
-from tests.cli.meetings import tacit
+from tests.cli.small_runs import tacit
 from tests.services import Postgres
 
 SPEC = Path(__file__).parent.parent / "examples" / "taxi.yaml"

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from tacit.events.types import EventType as EventType
     from tacit.insight.audit import audit as audit
     from tacit.insight.curve import curve as curve
-    from tacit.insight.curve import quality_curve as quality_curve
     from tacit.insight.doctor import doctor as doctor
     from tacit.insight.explain import explain as explain
     from tacit.ledger.answers import released as released
@@ -99,7 +98,6 @@ _HOMES = {
     "open_run": "tacit.engines.ledger_run",
     "parse_pattern": "tacit.patterns.language",
     "plan": "tacit.engines.local",
-    "quality_curve": "tacit.insight.curve",
     "released": "tacit.ledger.answers",
     "run": "tacit.engines.local",
     "show_ledger": "tacit.engines.ledger_reports",

@@ -18,6 +18,7 @@ _ARGUMENTS: Final = {
     "archive": "archives=",
     "undelivered": "undelivered=True",
     "quality": "quality= of tacit.least_epsilon",
+    "least": "least= of tacit.least_epsilon",
 }
 """Python arguments whose names differ from the flag."""
 

@@ -7,9 +7,10 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from tacit.answers import answers as module
-from tacit.answers.answers import Answers, answer_schema
+from tacit.answers import rows as module
+from tacit.answers.answers import Answers
 from tacit.answers.collection import CollectedAnswers
+from tacit.answers.rows import answer_schema
 from tacit.windows.clock import NEVER, NONE
 
 
@@ -45,7 +46,7 @@ def test_rows_come_in_order_of_window_subject_and_query(
     rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many of them are made at a time."""
-    monkeypatch.setattr(module, "_ROWS", rows)
+    monkeypatch.setattr(module, "MOST_ROWS", rows)
     answers, plain = some(3, 150, 4)
     table = answers.table()
     starts = table["window_start"].cast(pa.int64()).to_pylist()

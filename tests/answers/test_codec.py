@@ -84,7 +84,7 @@ def back(parts: list[Answers], first_id: int = 0) -> pa.Table:
 @pytest.mark.parametrize("values", [1, 3, 256, 257, 5000], ids=lambda n: f"{n} values")
 @pytest.mark.parametrize("newcomers", [False, True], ids=["settled", "newcomers"])
 def test_answers_come_back_as_they_were(values: int, newcomers: bool) -> None:
-    """However many confidences there are, and whoever is registered when."""
+    """For any number of confidences, and any registry."""
     part = made(3, 700, 4, values=values, newcomers=newcomers)
     found = back([part], 41)
     assert found["id"].to_pylist() == list(range(41, 41 + len(part)))

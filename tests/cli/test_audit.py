@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.meetings import SPEC, specified, tacit, tuples
+from tests.cli.small_runs import SPEC, specified, tacit, tuples
 
 Plain = dict[str, Any]
 
@@ -42,18 +42,18 @@ def test_a_plan_passes_by_itself_and_with_its_specification(spec: Path, mechanis
 
 
 def entry_raised(plain: Plain) -> None:
-    table = plain["schemes"][0]["components"][0]["contexts"][0]["tables"][0]
+    table = plain["schemes"][0]["components"][0]["tables"][0]
     low, high = int(table[0][0]), int(table[0][1])
     moved = min(low, high) - 1
     table[0] = [str(low - moved), str(high + moved), *table[0][2:]]
 
 
 def sum_broken(plain: Plain) -> None:
-    plain["schemes"][0]["components"][0]["contexts"][0]["tables"][0][0][0] = "17"
+    plain["schemes"][0]["components"][0]["tables"][0][0][0] = "17"
 
 
 def channel_removed(plain: Plain) -> None:
-    plain["schemes"][0]["components"][0]["contexts"][0]["tables"] = []
+    plain["schemes"][0]["components"][0]["tables"] = []
 
 
 def component_removed(plain: Plain) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tacit.insight.explain import explain
 from tacit.spec.yaml_reader import load
-from tests.cli.meetings import tacit
+from tests.cli.small_runs import tacit
 
 TAXI = Path(__file__).parents[2] / "examples/taxi.yaml"
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from tests.cli.meetings import SPEC, specified, tacit, tuples
+from tests.cli.small_runs import SPEC, specified, tacit, tuples
 
 RECORDED = Path(__file__).with_name("json_fields.txt")
 LIMITED = SPEC.replace("epsilon: 2}", "epsilon: 2, limit: 40 per day}")

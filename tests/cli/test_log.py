@@ -25,14 +25,14 @@ def test_lines_for_machines_are_json_with_a_field_for_each_thing(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with log_to_stderr("json"):
-        logging.getLogger("tacit.delivery").warning("waits", extra={"outlet": "file"})
+        logging.getLogger("tacit.delivery").warning("waits", extra={"sink": "file"})
     entry = json.loads(capsys.readouterr().err)
     assert entry.pop("time").endswith("Z")
     assert entry == {
         "level": "warning",
         "logger": "tacit.delivery",
         "message": "waits",
-        "outlet": "file",
+        "sink": "file",
     }
 
 

@@ -17,7 +17,7 @@ from types import TracebackType
 import polars as pl
 import pytest
 
-from tests.cli.meetings import tacit
+from tests.cli.small_runs import tacit
 from tests.services import free_port
 
 MARKER = "zq7marker"
@@ -140,7 +140,7 @@ def test_a_run_is_reloaded_while_it_goes_and_logs_nothing_that_events_hold(tmp_p
         service.send(
             f'{{"who": "{MARKER}", "at": nonsense {MARKER}}}',
             MARKER,
-            {"who": f"{MARKER}-stranger", "at": 121, "kind": "a", "x": MARKER},
+            {"who": f"{MARKER}-unknown", "at": 121, "kind": "a", "x": MARKER},
             {"who": SUBJECTS[0], "at": 1, "kind": MARKER, "x": MARKER},
             {"who": SUBJECTS[0], "at": MARKER, "kind": "a", "x": MARKER},
         )

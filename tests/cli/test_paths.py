@@ -11,7 +11,7 @@ import pytest
 
 from tacit.errors import SpecificationError
 from tacit.spec.yaml_reader import load, loads
-from tests.cli.meetings import tacit
+from tests.cli.small_runs import tacit
 
 SPEC = """
 streams: {gps: {subject: taxi, time: at}}

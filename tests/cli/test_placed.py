@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from tests.cli.meetings import SPEC, specified, tacit, tuples
+from tests.cli.small_runs import SPEC, specified, tacit, tuples
 
 THREE = (
     SPEC.replace("both, consumer: us", "both, consumer: city")

@@ -15,7 +15,7 @@ import tacit as library
 from tacit.errors import SpecificationError
 from tacit.ledger.ledger import Ledger
 from tacit.ledger.statement import read_statement
-from tests.cli.meetings import tacit
+from tests.cli.small_runs import tacit
 
 SPEC = """
 version: 1

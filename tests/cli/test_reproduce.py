@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.meetings import tacit
+from tests.cli.small_runs import tacit
 
 QUICK = ("--datasets", "1", "--epsilon", "3")
 
@@ -19,7 +19,8 @@ def test_rows_come_as_json_for_every_method_and_epsilon() -> None:
     shown = tacit("reproduce", "synthetic", "--datasets", "1", "--epsilon", "5,1", "--json")
     assert shown.exit_code == 0, shown.output
     rows = json.loads(shown.stdout)
-    assert set(rows[0]) == {"method", "decode", "epsilon", "mre", "low", "high", "datasets"}
+    told = {"method", "variant", "decode", "epsilon", "mre", "low", "high", "macro", "datasets"}
+    assert set(rows[0]) == told
     assert len(rows) == 26 * 2
     assert {row["epsilon"] for row in rows} == {1.0, 5.0}
     assert all(0 <= row["low"] <= row["mre"] <= row["high"] <= 1 for row in rows)
@@ -113,6 +114,20 @@ def test_home_compares_the_three_mechanisms() -> None:
     rows = json.loads(shown.stdout)
     assert {row["method"] for row in rows} == {"uniform", "adaptive", "optimal"}
     assert len(rows) == 6
+    assert all(row["inactive"] >= 0 for row in rows), "an error for each query"
+
+
+def test_variants_of_baselines_are_compared_where_it_is_asked_for() -> None:
+    shown = tacit("reproduce", "synthetic", *QUICK, "--compare", "ablation", "--json")
+    assert shown.exit_code == 0, shown.output
+    rows = json.loads(shown.stdout)
+    assert ("event-level", "randomised response", "memory") in {
+        (row["method"], row["variant"], row["decode"]) for row in rows
+    }
+    both = tacit("reproduce", "synthetic", "--vary", "alpha", "--compare", "fair")
+    assert both.exit_code == 2
+    assert tacit("reproduce", "taxi", "--taxis", "test").exit_code == 2
+    assert tacit("reproduce", "day", "--homes", "--data", "t-drive").exit_code == 2
 
 
 def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:

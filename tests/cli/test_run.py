@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 from tacit.engines.local import run
-from tests.cli.meetings import SPEC, specified, tacit, tuples
+from tests.cli.small_runs import SPEC, specified, tacit, tuples
 
 COLUMNS = ["window_start", "window_end", "subject", "consumer", "query"]
 COLUMNS += ["detected", "confidence"]

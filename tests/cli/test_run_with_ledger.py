@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.meetings import SPEC, specified, tacit, tuples
+from tests.cli.small_runs import SPEC, specified, tacit, tuples
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ def test_the_line_tells_rate_lag_windows_refusals_and_the_next_close() -> None:
     )
 
 
-def test_what_waits_for_outlets_and_who_has_reached_a_limit_is_told_if_there_is_any() -> None:
+def test_what_waits_for_sinks_and_who_has_reached_a_limit_is_told_if_there_is_any() -> None:
     assert "undelivered" not in str(StatusLine(RunStatus()))
     said = str(StatusLine(RunStatus(PublicStatus(undelivered=1, exhausted=2))))
     assert "1 release undelivered · 2 subjects exhausted" in said

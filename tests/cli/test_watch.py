@@ -17,7 +17,7 @@ import pytest
 from tacit.cli.watch import ReloadSignal, read_stamps
 from tacit.planning.plan import Plan
 from tacit.spec.yaml_reader import load
-from tests.cli.meetings import SPEC, specified, tacit, tuples
+from tests.cli.small_runs import SPEC, specified, tacit, tuples
 
 
 @contextmanager

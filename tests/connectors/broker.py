@@ -374,7 +374,7 @@ class Broker:
                 request.text(),
             )
         )
-        error = 0 if not group.members else self._stranger(group, member, generation)
+        error = 0 if not group.members else self._check_member(group, member, generation)
         for topic, parts in sent.items():
             for number, offset, _, metadata in parts if not error else ():
                 group.offsets[topic, number] = offset, metadata
@@ -396,7 +396,7 @@ class Broker:
                 found.setdefault(topic, []).append(place + struct.pack(">h", 0))
         return struct.pack(">i", 0) + topics(found) + struct.pack(">h", 0)
 
-    def _stranger(self, group: Group, member: str | None, generation: int) -> int:
+    def _check_member(self, group: Group, member: str | None, generation: int) -> int:
         if member in group.replaced:
             return REPLACED
         return 0 if member in group.members and generation == group.generation else UNKNOWN_MEMBER
@@ -458,13 +458,17 @@ class Broker:
             self.changed.notify_all()
         while not group.assignments and group.generation == generation and not group.joining:
             self.changed.wait(0.1)
-        error = self._stranger(group, member, generation) or (REBALANCING if group.joining else 0)
+        error = self._check_member(group, member, generation) or (
+            REBALANCING if group.joining else 0
+        )
         return struct.pack(">ih", 0, error) + octets(group.assignments.get(member, b""))
 
     def heartbeat(self, request: Reader) -> bytes:
         group, generation = self.groups[request.text() or ""], request.number("i")
         member = request.text() or ""
-        error = self._stranger(group, member, generation) or (REBALANCING if group.joining else 0)
+        error = self._check_member(group, member, generation) or (
+            REBALANCING if group.joining else 0
+        )
         if member in group.members:
             group.members[member].heard = time.monotonic()
         return struct.pack(">ih", 0, error)

@@ -97,7 +97,7 @@ def test_a_replaced_file_is_finished_first(feed: FileFeed) -> None:
     reading.take(3, close=False)
     old = FileFeed(feed.path.with_name(f"old{feed.path.suffix}"))
     feed.path.rename(old.path)
-    old.send(tuples(3, 2))  # whoever writes has not yet noticed
+    old.send(tuples(3, 2))  # the writer has not noticed it yet
     old.append(b'{"subject": "s5", "at": 1200000005000, "n": 5}' if not feed._csv else b"s5,5,5")
     feed.send(tuples(6, 3))
     assert numbers(reading.take(6)) == [3, 4, 5, 6, 7, 8]

@@ -360,7 +360,7 @@ def test_a_mistake_in_a_source_is_explained(url: str, says: str) -> None:
         ("kafka://host/{consumer}?group=x", "no option 'group'"),
     ],
 )
-def test_a_mistake_in_an_outlet_is_explained(url: str, says: str) -> None:
+def test_a_mistake_in_a_sink_is_explained(url: str, says: str) -> None:
     with pytest.raises(SinkError, match=says):
         open_resumable_sink(url)
 

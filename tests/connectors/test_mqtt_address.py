@@ -129,7 +129,7 @@ def test_certificates_that_cannot_be_read_are_told(tmp_path: Path) -> None:
         ("a/{consumer}?qos=1", "no option"),
     ],
 )
-def test_a_mistake_in_an_outlets_url_says_what_is_expected(rest: str, message: str) -> None:
+def test_a_mistake_in_a_sinks_url_says_what_is_expected(rest: str, message: str) -> None:
     with pytest.raises(SinkError, match=message):
         open_resumable_sink(f"mqtt://host/{rest}")
 

@@ -43,7 +43,7 @@ class Subscriber(Receiver):
         self._listen()
 
     def open(self) -> Sink:
-        """The outlet to this broker."""
+        """The sink to this broker."""
         return open_resumable_sink(self._url)
 
     def received(self) -> list[dict[str, Any]]:
@@ -91,7 +91,7 @@ def receiver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Subscr
 
 
 class TestMqttSink(SinkChecks):
-    """What every outlet must do."""
+    """What every sink must do."""
 
 
 @pytest.fixture(scope="module")
@@ -104,9 +104,9 @@ def messages(broker: Mosquitto, rest: str, topics: str, count: int) -> list[MQTT
     """What a subscriber sees of a batch."""
     with (
         Peer(broker.port, topics=topics) as peer,
-        open_resumable_sink(f"mqtt://127.0.0.1:{broker.port}/{rest}") as outlet,
+        open_resumable_sink(f"mqtt://127.0.0.1:{broker.port}/{rest}") as sink,
     ):
-        outlet.deliver(batch(7))
+        sink.deliver(batch(7))
         until(lambda: len(peer.messages) >= count, "received")
         time.sleep(0.2)
     return peer.messages
@@ -156,9 +156,9 @@ def test_messages_are_no_larger_than_the_broker_takes(tmp_path: Path) -> None:
     with (
         Mosquitto(tmp_path, settings) as broker,
         Peer(broker.port, topics="tacit/#") as peer,
-        open_resumable_sink(f"mqtt://127.0.0.1:{broker.port}") as outlet,
+        open_resumable_sink(f"mqtt://127.0.0.1:{broker.port}") as sink,
     ):
-        outlet.deliver(batch(1, 3000))
+        sink.deliver(batch(1, 3000))
         rows = [row for message in peer.messages for row in json.loads(message.payload)]
         until(
             lambda: sum(len(json.loads(message.payload)) for message in peer.messages) == 3000,
@@ -174,9 +174,9 @@ def test_no_more_is_under_way_than_the_broker_takes(tmp_path: Path) -> None:
     with (
         Mosquitto(tmp_path, settings) as broker,
         Peer(broker.port, topics="tacit/#") as peer,
-        open_resumable_sink(f"mqtt://127.0.0.1:{broker.port}?per=answer") as outlet,
+        open_resumable_sink(f"mqtt://127.0.0.1:{broker.port}?per=answer") as sink,
     ):
-        outlet.deliver(batch(1, 500))
+        sink.deliver(batch(1, 500))
         until(lambda: len(peer.messages) == 500, "received")
 
 
@@ -192,9 +192,9 @@ def test_a_consumer_sees_its_own_answers_alone_by_the_brokers_rules(
         Mosquitto(tmp_path, settings) as broker,
         Peer(broker.port, topics="#", login=("city", "fish")) as city,
         Peer(broker.port, topics="tacit/answers/#", login=("clinic", "cat")) as clinic,
-        open_resumable_sink(f"mqtt://engine@127.0.0.1:{broker.port}") as outlet,
+        open_resumable_sink(f"mqtt://engine@127.0.0.1:{broker.port}") as sink,
     ):
-        outlet.deliver(batch(1))
+        sink.deliver(batch(1))
         until(lambda: len(city.messages) == 2 and len(clinic.messages) == 1, "received")
         with (
             open_resumable_sink(
@@ -209,19 +209,19 @@ def test_a_consumer_sees_its_own_answers_alone_by_the_brokers_rules(
     assert len(clinic.messages) == 1
 
 
-def test_a_refused_outlet_says_so_without_its_password(
+def test_a_refused_sink_says_so_without_its_password(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     monkeypatch.setenv(PASSWORD, "wrong-horse")
     with (
         Mosquitto(tmp_path, passwords(tmp_path, USERS)) as broker,
-        open_resumable_sink(f"mqtt://engine@127.0.0.1:{broker.port}") as outlet,
+        open_resumable_sink(f"mqtt://engine@127.0.0.1:{broker.port}") as sink,
         pytest.raises(SinkError, match="refuses the connection") as caught,
     ):
-        outlet.deliver(batch(1))
+        sink.deliver(batch(1))
     assert not isinstance(caught.value, UnreachableError)
-    assert "wrong-horse" not in f"{caught.value!r} {caplog.text} {outlet!r} {vars(outlet)}"
+    assert "wrong-horse" not in f"{caught.value!r} {caplog.text} {sink!r} {vars(sink)}"
 
 
 def test_a_broker_that_acknowledges_nothing_is_tried_again_on_another_connection(
@@ -240,9 +240,9 @@ def test_a_broker_that_acknowledges_nothing_is_tried_again_on_another_connection
 
         thread = threading.Thread(target=accept)
         thread.start()
-        with open_resumable_sink(f"mqtt://127.0.0.1:{server.getsockname()[1]}") as outlet:
+        with open_resumable_sink(f"mqtt://127.0.0.1:{server.getsockname()[1]}") as sink:
             with pytest.raises(UnreachableError, match="does not acknowledge"):
-                outlet.deliver(batch(1))
+                sink.deliver(batch(1))
             until(lambda: len(accepted) == 2, "connected again")
         thread.join()
         for connection in accepted:

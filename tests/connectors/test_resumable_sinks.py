@@ -1,4 +1,4 @@
-"""Outlets to files, folders and standard output."""
+"""Sinks to files, folders and standard output."""
 
 # ruff: noqa: D102 - what they do is said where the checks are
 from __future__ import annotations
@@ -422,7 +422,7 @@ except ClosedPipeError:
         ("http://somewhere/a", "'http://' is not a sink"),
     ],
 )
-def test_a_name_that_is_no_outlet_is_explained(name: str, says: str, tmp_path: Path) -> None:
+def test_a_name_that_is_no_sink_is_explained(name: str, says: str, tmp_path: Path) -> None:
     with pytest.raises(SinkError, match=says):
         open_resumable_sink(name if "://" in name else f"{tmp_path}/{name}")
 

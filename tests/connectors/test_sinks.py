@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -270,3 +271,37 @@ def test_standard_output_is_lines_as_they_come_until_its_reader_leaves() -> None
         process.stdout.close()
         assert process.wait(60) == 5
         assert process.stderr.read() == b""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_groups_that_are_written_in_the_background_show_no_cuts_either(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tacit.connectors.sinks._GROUP", 64)
+    whole, contents = answers(0, 150), []
+    for number, cuts in enumerate(([0, 150], [0, 63, 66, 130, 150], [*range(151)])):
+        path = tmp_path / str(number) / name
+        path.parent.mkdir()
+        with open_sink(path) as sink:
+            for begin, end in pairwise(cuts):
+                sink.write(whole.slice(begin, end - begin))
+        contents.append(path.read_bytes())
+        assert read(path) == expected(whole)
+    assert len(set(contents)) == 1
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["at the next rows", "at the end"])
+def test_an_error_in_the_background_is_raised_and_leaves_nothing(
+    late: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tacit.connectors.sinks._GROUP", 10)
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("tacit.connectors.parquet_writer.encode_column", refuse)
+    sink = open_sink(tmp_path / "a.parquet")
+    sink.write(answers(0, 10))
+    with pytest.raises(SinkError, match="the disk is full"):
+        sink.close() if late else sink.write(answers(1, 10))
+    assert os.listdir(tmp_path) == []

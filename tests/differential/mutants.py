@@ -29,6 +29,7 @@ from tacit.pipeline.deadletters import DeadLetters
 from tacit.pipeline.engine import Engine
 from tacit.pipeline.settlement import Settlement
 from tacit.pipeline.sources import Batch, encode_keys
+from tacit.pipeline.window_state import ClosedWindows, WindowState
 from tacit.privacy.mechanisms.noisy_windows import NoisyWindows
 from tacit.privacy.policies import Policies
 from tacit.spec.columntypes import SpecColumns
@@ -314,6 +315,19 @@ def tuples_are_counted_in_metrics() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def silent_subjects_pay_nothing() -> Iterator[None]:
+    """A window costs only those who sent anything in it."""
+    price = WindowState.price
+
+    def heard(self: WindowState, closed: ClosedWindows, *given: Any, **named: Any) -> Any:
+        sent = np.asarray(closed.panes.words.any(axis=2))
+        return price(self, closed, *given, **named) * sent[:, np.newaxis]
+
+    with patch.object(WindowState, "price", heard):
+        yield
+
+
 @dataclass(frozen=True)
 class Planted:
     """A break, the kinds of worlds in which it shows, and one that shows it."""
@@ -356,4 +370,5 @@ MUTANTS: Final[dict[str, Planted]] = {
         batches_of_a_file_are_those_of_the_run, first=38
     ),
     "tuples are counted in metrics": Planted(tuples_are_counted_in_metrics, (RELOADING,)),
+    "silent subjects pay nothing": Planted(silent_subjects_pay_nothing, (RELOADING,)),
 }

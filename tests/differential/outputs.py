@@ -354,7 +354,8 @@ def _kept(ledger: Path) -> list[Any]:
             "SELECT number, first, windows, answers FROM tacit_releases ORDER BY number"
         ).fetchall()
         charges = database.execute(
-            'SELECT release, first, last, slide, private, amount, "limit", ids FROM tacit_charges'
+            'SELECT release, first, last, slide, private, amount, "limit", "offset", ids'
+            " FROM tacit_charges"
         ).fetchall()
     return found + sorted(charges, key=repr)
 

@@ -39,7 +39,7 @@ private:
   - {pattern: door, epsilon: 1.0}
 queries:
   - {name: exact, consumer: care, pattern: "SEQ(stove, bed)"}
-  - {name: guarded, consumer: city, pattern: "AND(door, stove)"}
+  - {name: guarded, consumer: city, pattern: door}
 subjects: {file: subjects.txt}
 mechanism: uniform
 """
@@ -109,7 +109,7 @@ class Crashes:
 
     def kill(self, pid: int) -> int:
         """Kill a process, if it still runs; how it ended."""
-        os.kill(pid, signal.SIGKILL)  # whoever has ended waits for us to ask how
+        os.kill(pid, signal.SIGKILL)  # one that has ended is a zombie until we wait for it
         ended = self.forks.wait(pid)
         self.kills += ended == -signal.SIGKILL
         return ended

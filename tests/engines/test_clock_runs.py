@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import polars as pl
@@ -31,38 +31,46 @@ def one(at: int, who: str, kind: int) -> pl.DataFrame:
 
 @dataclass
 class Scripted(Live):
-    """A source that brings each of its frames so many seconds after it is read."""
+    """A source that sends its frames at times of a simulated clock, and then stops the run.
+
+    The next frame is sent when the engine has counted the tuples of the one before.
+    """
 
     script: Sequence[tuple[float, pl.DataFrame]] = ()
+    seconds: float = 0.0
+    runs: list[Run] = field(default_factory=list)
+
+    def monotonic(self) -> float:
+        """The time of the simulated clock."""
+        return self.seconds
 
     def read(self, columns: Sequence[str], keys: Sequence[str]) -> Iterator[Batch]:
-        """What is due, else nothing, until it is stopped."""
-        began, waiting = time.monotonic(), list(self.script)
-        for batch in super().read(columns, keys):
-            while waiting and time.monotonic() - began >= waiting[0][0]:
-                table = waiting.pop(0)[1].select(columns).rechunk().to_arrow().to_batches()[0]
-                yield Batch(table, 1, 0, self.name, receipt=len(waiting))
-            yield batch
+        """Frame by frame; nothing in between."""
+        run, silence = self.runs[0], super().read(columns, keys)
+        counted = run.engine.counts.sum()
+        for number, (when, frame) in enumerate(self.script):
+            self.seconds = max(self.seconds, when)
+            counted += frame.height
+            table = frame.select(columns).rechunk().to_arrow().to_batches()[0]
+            yield Batch(table, 1, 0, self.name, receipt=number)
+            while run.engine.counts.sum() < counted:
+                yield next(silence)
+        run.stop()
+        yield from silence
 
 
 def held(
-    house: House, script: Sequence[tuple[float, pl.DataFrame]], now: float, seconds: float
+    house: House,
+    script: Sequence[tuple[float, pl.DataFrame]],
+    now: float,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Engine:
-    """A run for so many seconds while the clock shows the same time; its engine."""
-    source, engines = Scripted([], script=script), list[Engine]()
-
-    def soon(run: Run) -> None:
-        began = time.monotonic()
-        engines.append(run.engine)
-
-        def check() -> None:
-            if time.monotonic() - began > seconds:
-                run.stop()
-
-        source.silent = check
-
-    house.run(source, prepare=soon, now=lambda: now)
-    return engines[0]
+    """A run over a script while the wall clock shows the same time; its engine."""
+    source = Scripted([], script=script)
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "time", source)
+        house.run(source, prepare=source.runs.append, now=lambda: now)
+    return source.runs[0].engine
 
 
 @pytest.mark.parametrize(
@@ -85,23 +93,26 @@ def test_how_long_a_restart_is_caught_up_with_does_not_depend_on_what_comes(
     """Private tuples of one subject do not decide whether another's tuple is late."""
     monkeypatch.setattr(loop, "_CATCHING_UP", lasts)
     house = House(tmp_path, CLOCK)
-    held(house, [(0.0, one(FIRST + 1, "p1", DOOR))], FIRST + 5, 0.3)
+    held(house, [(0.0, one(FIRST + 1, "p1", DOOR))], FIRST + 5, monkeypatch)
     script = [(when, one(FIRST + 10, "p2", DOOR)) for when in private]
     script.append((at, one(FIRST + 20, "p1", BED)))
-    engine = held(house, script, FIRST + 90, max(at, lasts) + 0.4)
-    assert engine.counts.sum() == 2 + len(private)
+    script.append((lasts, one(FIRST + 80, "p1", BED)))
+    engine = held(house, script, FIRST + 90, monkeypatch)
+    assert engine.counts.sum() == 3 + len(private)
     assert engine.counts[LATE] == late
     answers = check_released_once(house.place, house.answers)
     assert answers["window_start"].unique().dt.epoch("s").to_list() == [FIRST]
 
 
-def test_after_a_long_outage_tuples_of_now_are_taken_at_once(tmp_path: Path) -> None:
+def test_after_a_long_outage_tuples_of_now_are_taken_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Older windows make room for them, and no more of these than must be."""
     house = House(tmp_path, CLOCK)
-    held(house, [(0.0, one(FIRST + 1, "p1", DOOR))], FIRST + 5, 0.3)
+    held(house, [(0.0, one(FIRST + 1, "p1", DOOR))], FIRST + 5, monkeypatch)
     now = FIRST + 300 * 60
     script = [(0.0, one(now - at, "p1", BED)) for at in (0, 60, 200 * 60)]
-    engine = held(house, script, now, 2.0)
+    engine = held(house, script, now, monkeypatch)
     assert engine.counts.tolist() == [4, *[0] * len(REASONS)]
     capacity = engine.clock.capacity
     assert 0 < engine.clock.next_window - FIRST // 60 <= 300 - capacity // 2 + 2

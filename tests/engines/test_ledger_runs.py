@@ -87,7 +87,7 @@ class House:
         alter: Callable[[Lease], None] | None = None,
         prepare: Callable[[Run], None] | None = None,
         opened: Callable[[Ledger], None] | None = None,
-        outlet: Sink | None = None,
+        sink: Sink | None = None,
         released: Callable[[Answers], None] = lambda _: None,
         **options: Any,
     ) -> RunOutcome:
@@ -98,7 +98,7 @@ class House:
         ]
         with (
             Ledger.open(self.place) as ledger,
-            outlet or open_resumable_sink(self.answers) as target,
+            sink or open_resumable_sink(self.answers) as target,
         ):
             if opened is not None:
                 opened(ledger)
@@ -209,14 +209,14 @@ def test_a_run_that_breaks_down_at_a_step_goes_on_as_if_nothing_had_been(
     check_complete(house.spec_file, check_released_once(house.place, house.answers), source)
 
 
-def test_deliveries_begin_at_the_place_that_holds_once_the_outlet_is_ours(house: House) -> None:
-    """Another process may deliver once more before it lets go of the outlet."""
+def test_deliveries_begin_at_the_place_that_holds_once_the_sink_is_ours(house: House) -> None:
+    """Another process may deliver once more before it lets go of the sink."""
     lease: list[Lease] = []
     recovered: list[Any] = []
     delivered: list[int] = []
 
     class Held(Sink):
-        """An outlet that another process releases only after it has delivered the first one."""
+        """A sink that another process releases only after it has delivered the first one."""
 
         name = "held"
 
@@ -231,7 +231,7 @@ def test_deliveries_begin_at_the_place_that_holds_once_the_outlet_is_ours(house:
         def close(self) -> None: ...
 
     source = filled(house.folder / "input", files=6, rows=150)
-    house.run(source, outlet=Held(), alter=lease.append)
+    house.run(source, sink=Held(), alter=lease.append)
     assert recovered == [None, {"offset": 7}]
     assert 1 not in delivered
 
@@ -271,7 +271,7 @@ def test_a_delivery_that_is_cut_off_comes_again_with_the_same_answers(
 
     for times in (1, 2, 1, 3):
         with pytest.raises(BreakdownError):
-            house.run(source, outlet=Frail(times))
+            house.run(source, sink=Frail(times))
     house.run(source)
     check_complete(house.spec_file, check_released_once(house.place, house.answers), source)
 
@@ -520,7 +520,7 @@ def test_two_engines_on_one_run_release_no_window_twice(house: House) -> None:
         def commit(checkpoint: bytes, *releases: Any) -> int | None:
             if next(calls) == 2:
                 other = open_resumable_sink(house.folder / "other.jsonl")
-                inner.append(house.run(source, outlet=other))
+                inner.append(house.run(source, sink=other))
             return whole(checkpoint, *releases)
 
         lease.commit = commit  # type: ignore[method-assign]
@@ -563,20 +563,20 @@ def test_a_receiver_that_does_not_answer_is_tried_again(
 ) -> None:
     """With the same answers, in order, and it is told once."""
     source = filled(house.folder / "input", files=4, rows=150)
-    outlet = Elsewhere(absent=4)
+    sink = Elsewhere(absent=4)
     with caplog.at_level(logging.WARNING, "tacit.delivery"):
-        outcome = house.run(source, outlet=outlet)
-    assert len(outlet.batches) == outcome.windows
-    ids = [number for batch in outlet.batches for number in batch.table["id"].to_pylist()]
+        outcome = house.run(source, sink=sink)
+    assert len(sink.batches) == outcome.windows
+    ids = [number for batch in sink.batches for number in batch.table["id"].to_pylist()]
     assert ids == released(house.place)["id"].to_list()
-    assert outlet.batches[0].consumers == {"exact": "care", "guarded": "city"}
+    assert sink.batches[0].consumers == {"exact": "care", "guarded": "city"}
     assert sum("does not answer" in record.getMessage() for record in caplog.records) == 1
 
 
 def test_a_receiver_that_refuses_for_good_stops_the_run(house: House) -> None:
     source = filled(house.folder / "input", files=2, rows=150)
     with pytest.raises(SinkError, match="elsewhere"):
-        house.run(source, outlet=Elsewhere(absent=1, error=SinkError))
+        house.run(source, sink=Elsewhere(absent=1, error=SinkError))
     house.run(source)
     check_complete(house.spec_file, check_released_once(house.place, house.answers), source)
 
@@ -586,8 +586,8 @@ def test_a_slow_receiver_slows_the_source(house: House, monkeypatch: pytest.Monk
     """Only so much is released ahead of it."""
     monkeypatch.setattr(delivery, "MOST_WAITING", 2)
     source = filled(house.folder / "input", files=12, rows=100)
-    outlet = Elsewhere()
-    outlet.open.clear()
+    sink = Elsewhere()
+    sink.open.clear()
     seen: list[int] = []
 
     def later(run: Run) -> None:
@@ -596,14 +596,14 @@ def test_a_slow_receiver_slows_the_source(house: House, monkeypatch: pytest.Monk
                 time.sleep(0.01)
             time.sleep(0.5)
             seen.append(run.outcome.windows)
-            outlet.open.set()
+            sink.open.set()
 
         threading.Thread(target=watch).start()
 
-    outcome = house.run(source, outlet=outlet, prepare=later)
+    outcome = house.run(source, sink=sink, prepare=later)
     assert seen[0] <= 3
     assert outcome.windows > 3
-    assert len(outlet.batches) == outcome.windows
+    assert len(sink.batches) == outcome.windows
 
 
 def test_a_run_that_is_told_to_stop_does_not_wait_for_ever_for_a_receiver(
@@ -617,12 +617,12 @@ def test_a_run_that_is_told_to_stop_does_not_wait_for_ever_for_a_receiver(
     def stop_later(run: Run) -> None:
         threading.Timer(0.5, run.stop).start()
 
-    outcome = house.run(source, outlet=Elsewhere(absent=10**6), prepare=stop_later)
+    outcome = house.run(source, sink=Elsewhere(absent=10**6), prepare=stop_later)
     assert outcome.undelivered
-    outlet = Elsewhere()
-    again = house.run(source, outlet=outlet)
+    sink = Elsewhere()
+    again = house.run(source, sink=sink)
     assert not again.undelivered
-    ids = [number for batch in outlet.batches for number in batch.table["id"].to_pylist()]
+    ids = [number for batch in sink.batches for number in batch.table["id"].to_pylist()]
     assert ids == released(house.place)["id"].to_list()
 
 

@@ -133,7 +133,7 @@ private:
   - {pattern: "SEQ(door, door)", epsilon: 1.0, limit: 4 per h}
 queries:
   - {name: exact, consumer: care, pattern: "SEQ(stove, bed)"}
-  - {name: guarded, consumer: city, pattern: "SEQ(door, stove)"}
+  - {name: guarded, consumer: city, pattern: door}
 """
 DOOR = 0
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 import re
 import threading
+import time
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
@@ -26,7 +27,7 @@ from tacit.errors import (
     StateError,
     TacitError,
 )
-from tests.cli.meetings import tacit as command
+from tests.cli.small_runs import tacit as command
 from tests.services import free_port
 
 TEXT = """
@@ -75,14 +76,14 @@ def test_who_says_that_nobody_counts_gets_the_answers() -> None:
 
 
 def test_limits_are_kept_over_several_calls(ledger: Path) -> None:
-    """Ten windows are paid for, whatever is asked and however often."""
+    """Ten windows are paid for, however often is asked; in every second one nothing is open."""
     exhausted: list[bool] = []
-    for first in (0, 6, 12):
+    for first in (0, 6, 12, 18):
         answers = tacit.run(SPEC, tuples(first, 6), ledger=ledger)
         assert isinstance(answers, tacit.DeliveredAnswers)
         frame = answers.polars().filter(pl.col("query") == "seen")
         exhausted += frame.filter(pl.col("subject") == "x")["exhausted"].to_list()
-    assert exhausted == [False] * 10 + [True] * 8
+    assert exhausted == [window >= 20 and window % 2 == 0 for window in range(24)]
     spent = tacit.show_ledger(ledger, subject="x").horizons
     assert [one.spent for one in spent] == [10 * 10**9]
 
@@ -184,13 +185,81 @@ def test_plans_qualities_and_curves(tmp_path: Path) -> None:
     assert tacit.audit(tmp_path / "plan.json", SPEC).passed
     assert tacit.Plan.load(tmp_path / "plan.json", SPEC).to_dict() == plan.to_dict()
     least = tacit.least_epsilon(SPEC, history, quality=0.7)
-    assert least.factor is not None
-    assert tacit.least_epsilon(SPEC, history, quality=0.99).factor != least.factor
-    curve = tacit.quality_curve(SPEC, history)
+    assert least.total is not None
+    assert tacit.least_epsilon(SPEC, history, quality=0.99).total != least.total
+    curve = tacit.curve(SPEC, history)
     assert {point.mechanism for point in curve.points} == {"uniform", "adaptive", "optimal"}
+    history.write_csv(tmp_path / "history.csv")
+    (tmp_path / "spec.yaml").write_text(TEXT)
+    by_path = tacit.curve(tmp_path / "spec.yaml", tmp_path / "history.csv")
+    assert by_path.to_dict() == curve.to_dict()
     (tmp_path / "prior.yaml").write_text("a: 0.3\n")
     by_file = tacit.plan(SPEC, prior=tmp_path / "prior.yaml", mechanism="optimal")
     assert by_file.to_dict() == tacit.plan(SPEC, prior={"a": 0.3}, mechanism="optimal").to_dict()
+
+
+Calls = list[tuple[float, str]]
+
+
+def reported(job: Callable[[Callable[[float, str], None]], object]) -> Calls:
+    """What a job reports: shares that never fall, and the whole only at the end."""
+    calls: Calls = []
+    job(lambda fraction, what: calls.append((fraction, what)))
+    shares = [fraction for fraction, _ in calls]
+    assert shares == sorted(shares)
+    assert shares[0] == 0
+    assert [number for number, share in enumerate(shares) if share >= 1] == [len(shares) - 1]
+    return calls
+
+
+def test_long_calls_report_their_progress(tmp_path: Path) -> None:
+    tuples(0, 300).write_csv(tmp_path / "in.csv")
+    history = [tuples(0, 100), tuples(100, 100)]
+    path, open_spec = tmp_path / "in.csv", SPEC.model_copy(update={"mechanism": "auto"})
+    unlisted = SPEC.model_copy(update={"subjects": None})
+    jobs: dict[str, Callable[[Any], object]] = {
+        "planning": lambda on: tacit.plan(open_spec, path, progress=on),
+        "least epsilon": lambda on: tacit.least_epsilon(SPEC, path, quality=0.7, progress=on),
+        "curve": lambda on: tacit.curve(SPEC, path, progress=on),
+        "tuples/s": lambda on: tacit.detect(SPEC, path, progress=on),
+        "reading": lambda on: tacit.run(SPEC, path, ledger=False, progress=on),
+        "starting": lambda on: tacit.run(SPEC, *history, ledger=False, progress=on),
+        "names of subjects": lambda on: tacit.detect(unlisted, *history, progress=on),
+    }
+    for said, job in jobs.items():
+        calls = reported(job)
+        assert any(said in what for _, what in calls), (said, calls)
+    planned = [what for _, what in reported(jobs["planning"])]
+    assert {"planning uniform", "planning adaptive", "planning optimal"} <= set(planned)
+
+
+@pytest.mark.parametrize("kept", [False, True], ids=["directly", "from a ledger"])
+def test_a_run_is_not_done_before_its_answers_are_written(kept: bool, tmp_path: Path) -> None:
+    tuples(0, 50).write_csv(tmp_path / "in.csv")
+    target = tmp_path / "answers.csv"
+    complete: list[bool] = []
+
+    def progress(fraction: float, _what: str) -> None:
+        if fraction == 1:
+            complete.append(pl.read_csv(target).height == 200)
+
+    ledger: Path | Literal[False] = tmp_path / "spent.db" if kept else False
+    tacit.run(SPEC, tmp_path / "in.csv", ledger=ledger, to=target, progress=progress)
+    assert complete == [True]
+
+
+def test_progress_says_what_is_left_to_deliver(tmp_path: Path) -> None:
+    """Everything is read long before the last answers are delivered."""
+    tuples(0, 5).write_csv(tmp_path / "in.csv")
+    slow = lambda _: time.sleep(0.1)  # noqa: E731
+    calls = reported(
+        lambda on: tacit.run(
+            SPEC, tmp_path / "in.csv", ledger=tmp_path / "spent.db", to=slow, progress=on
+        )
+    )
+    left = [(share, what) for share, what in calls if what.startswith("delivering answers")]
+    assert left
+    assert all(share < 1 for share, _ in left)
 
 
 def test_specifications_and_set_ups_are_checked(tmp_path: Path, ledger: Path) -> None:

@@ -151,7 +151,7 @@ def specs(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def reloaded(
-    batches: list[pl.DataFrame], old: Path, new: Path, ledger: Ledger, outlet: Sink
+    batches: list[pl.DataFrame], old: Path, new: Path, ledger: Ledger, sink: Sink
 ) -> tuple[Run, Live]:
     """A live run that is told of new terms after its seventh batch, to its end."""
     first = terms(old)
@@ -170,7 +170,7 @@ def reloaded(
         inputs,
         plan=first.plan,
         ledger=ledger,
-        sinks=[outlet],
+        sinks=[sink],
         name="home",
         reread=lambda: terms(new),
     )
@@ -183,9 +183,9 @@ def test_a_live_run_goes_by_the_new_terms_from_the_next_window_on(
 ) -> None:
     """It is told in the middle of a window; sources are read anew for a column that is new."""
     old, new = specs
-    frames, place, outlet = flow(8), str(tmp_path / "spent.db"), Kept()
+    frames, place, sink = flow(8), str(tmp_path / "spent.db"), Kept()
     with Ledger.open(place) as ledger:
-        run, source = reloaded(frames, old, new, ledger, outlet)
+        run, source = reloaded(frames, old, new, ledger, sink)
     assert run.outcome.finished
     assert (run.status.public.reloads, run.status.public.reloads_refused) == (1, 0)
     assert [("level" in columns) for columns in source.opened] == [False, True]
@@ -194,9 +194,9 @@ def test_a_live_run_goes_by_the_new_terms_from_the_next_window_on(
     assert isinstance(newest, int)
     boundary = datetime.fromtimestamp((newest // 60 + 1) * 60, UTC)
     assert check(answers, old, new, pl.concat(frames)) == boundary
-    arrived = pl.concat([pl.DataFrame(batch.table) for batch in outlet.batches])
+    arrived = pl.concat([pl.DataFrame(batch.table) for batch in sink.batches])
     assert arrived["id"].to_list() == answers["id"].to_list()
-    last = outlet.batches[-1]
+    last = sink.batches[-1]
     assert last.consumers == {"exact": "care", "strong": "care", "guarded": "city"}
 
 
@@ -287,11 +287,11 @@ def test_files_that_are_read_ahead_are_read_anew(tmp_path: Path, specs: tuple[Pa
         frame.write_parquet(folder / f"{number:03}.parquet")
     first = terms(old)
     run: Run
-    seen: list[int] = []
+    seen: list[float] = []
 
-    def progress(_source: Source, position: int) -> None:
-        seen.append(position)
-        if len(seen) == 9:
+    def progress(fraction: float, _what: str) -> None:
+        seen.append(fraction)
+        if len(seen) == 7:
             run.reload()
 
     with Ledger.open(str(tmp_path / "spent.db")) as ledger:

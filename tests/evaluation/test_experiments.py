@@ -22,7 +22,9 @@ from numpy.typing import NDArray
 import tacit
 from tacit.errors import StateError
 from tacit.evaluation.bands import error_band, ratio_band
+from tacit.evaluation.days import COMPARISON as DAY
 from tacit.evaluation.experiments import (
+    WINDOW_UNIT,
     ExperimentOutcome,
     Home,
     Synthetic,
@@ -30,11 +32,20 @@ from tacit.evaluation.experiments import (
     open_results,
     perform,
 )
-from tacit.evaluation.figures import LOSS, TITLES, _spread, save
+from tacit.evaluation.figures import LOSS, _spread, save
 from tacit.evaluation.home import Homes, load_home_specification
 from tacit.evaluation.household_runs import HomeRuns
 from tacit.evaluation.measurement import compute_mre, compute_statistics, measure
-from tacit.evaluation.methods import METHODS, PPMS, Method, measure_errors
+from tacit.evaluation.methods import (
+    COMPARISONS,
+    MAIN,
+    METHODS,
+    PPMS,
+    SCORES,
+    Comparison,
+    Method,
+    measure_errors,
+)
 from tacit.evaluation.reports import format_report, make_ratios, make_table, to_csv
 from tacit.evaluation.synthetic import draw_data_set
 from tacit.evaluation.variations import VARIATIONS, Variation, with_drift, with_overlap
@@ -56,7 +67,9 @@ class Dice:
 
     name: ClassVar[str] = "dice"
     title: ClassVar[str] = "Dice"
-    methods: ClassVar[tuple[Method, ...]] = METHODS
+    comparison: ClassVar[Comparison] = MAIN
+    scores: ClassVar[tuple[str, ...]] = SCORES
+    unit: ClassVar[str] = WINDOW_UNIT
     variation: ClassVar[Variation | None] = None
     epsilons: tuple[Fraction, ...] = (ONE, THREE)
     seed: int = 0
@@ -70,7 +83,7 @@ class Dice:
     def errors(self, number: int) -> NDArray[np.float64]:
         """Remember that it was asked."""
         self.asked.append(number)
-        return np.random.default_rng(number).random((1, len(self.epsilons), len(self.methods)))
+        return np.random.default_rng(number).random((1, len(self.epsilons), len(METHODS), 2))
 
 
 def thrown(datasets: int = 5) -> ExperimentOutcome:
@@ -121,12 +134,13 @@ def test_pairing_takes_away_what_data_sets_share() -> None:
 def test_every_method_is_measured_as_it_would_be_alone() -> None:
     drawn = draw_data_set(3)
     errors = measure_errors(drawn.spec, drawn.history, drawn.test, (ONE, THREE), 3)
-    assert errors.shape == (2, len(METHODS))
+    assert errors.shape == (2, len(METHODS), 2 + 5)
     statistics = compute_statistics(drawn.spec, drawn.history)
     for method in PPMS:
         plan = make_plan(drawn.spec, statistics, method.name, method.decode, Fraction(3, 10))
         alone = compute_mre(measure(plan, drawn.test, Noise(SeededSource(3))), [0.5] * 5)
-        assert errors[1, METHODS.index(method)] == alone
+        assert errors[1, METHODS.index(method), 0] == alone
+    np.testing.assert_allclose(errors[..., 1], errors[..., 2:].mean(axis=-1))
     same = [
         errors[:, METHODS.index(Method(name, "literal"))] for name in ("event-level", "user-level")
     ]
@@ -165,7 +179,9 @@ def test_homes_go_through_the_engine_as_by_hand() -> None:
     right = np.count_nonzero(truth & found)
     quality = 0.5 * right / found.sum() + 0.5 * right / truth.sum()
     runs = HomeRuns(12, timedelta(days=2), 5)
-    error = runs.measure_error(Method("uniform", "literal"), Fraction(2))
+    scores = runs.measure_errors(Method("uniform", "literal"), Fraction(2))
+    assert len(scores) == 2 + len(spec.queries)
+    error = scores[0]
     assert error == pytest.approx(1 - quality, abs=1e-12)
     assert 0 < error < 1
 
@@ -272,8 +288,9 @@ def test_parameters_tell_experiments_apart() -> None:
     moved = reports.with_columns(pl.col("lon") + 0.1)
     experiments: list[Synthetic | Taxi | Home] = [
         *(Synthetic(vary=vary) for vary in (None, *VARIATIONS)),
-        Synthetic(seed=1), Synthetic((ONE,)), Home(), Home(homes=5),
+        Synthetic(seed=1), Synthetic((ONE,)), Synthetic(compare="fair"), Home(), Home(homes=5),
         Taxi(), Taxi(reports=reports), Taxi(reports=moved), Taxi(reports=reports, heard=True),
+        Taxi(reports=reports, part="test"), Taxi(compare="ablation"),
     ]  # fmt: skip
     told = [json.dumps(experiment.parameters(), sort_keys=True) for experiment in experiments]
     assert len(set(told)) == len(told)
@@ -310,7 +327,10 @@ def test_rows_have_the_mean_of_each_method_and_epsilon() -> None:
     assert row["mre"] == pytest.approx(outcome.of(OPTIMAL, THREE).mean(), abs=1e-6)
     assert row["low"] < row["mre"] < row["high"]
     assert row["datasets"] == 5
-    assert set(row) == {*keys, "mre", "low", "high", "datasets"}
+    assert set(row) == {*keys, "variant", "mre", "low", "high", "macro", "datasets"}
+    macro = outcome.of(OPTIMAL, THREE, score="macro")
+    assert row["macro"] == pytest.approx(macro.mean(), abs=1e-6)
+    assert abs(row["macro"] - row["mre"]) > 1e-3
 
 
 def test_the_csv_has_the_same_rows() -> None:
@@ -339,13 +359,14 @@ def test_what_is_varied_is_in_rows_and_tables() -> None:
     variation = replace(VARIATIONS["alpha"], values=(0.2, 0.8))
     dice = Dice()
     object.__setattr__(dice, "variation", variation)
-    errors = np.random.default_rng(1).random((4, 2, 2, len(METHODS)))
+    errors = np.random.default_rng(1).random((4, 2, 2, len(METHODS), 2))
     outcome = ExperimentOutcome(dice, errors)
     row = next(
         r for r in outcome.to_list()
         if (r["method"], r["decode"], r["epsilon"], r["value"]) == ("optimal", "posterior", 3, 0.8)
     )  # fmt: skip
-    assert row["mre"] == pytest.approx(errors[:, 1, 1, METHODS.index(OPTIMAL)].mean(), abs=1e-6)
+    place = outcome.methods.index(OPTIMAL)
+    assert row["mre"] == pytest.approx(errors[:, 1, 1, place, 0].mean(), abs=1e-6)
     assert row["vary"] == "alpha"
     assert make_table(outcome)[0] == ("method", "decode", "epsilon", "0.2", "0.8")
     assert "alpha" in format_report(outcome, "tacit")
@@ -366,7 +387,8 @@ def test_a_picture_names_every_method_and_is_the_same_each_time(tmp_path: Path) 
 def test_the_figures_of_the_documentation_have_the_titles_of_today(path: Path) -> None:
     text = path.read_text("utf-8")
     assert LOSS in text
-    assert any(label in text for label in [*TITLES.values(), *LABELS])
+    titles = [panel.title for one in (*COMPARISONS.values(), DAY) for panel in one.panels]
+    assert any(title in text for title in [*titles, *LABELS])
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.integers(1, 3)), min_size=1, max_size=9))

@@ -158,8 +158,13 @@ def check(driver: Driver, sources: list[Path]) -> pl.DataFrame:
     return answers
 
 
-def killed(folder: Path, cluster: StandaloneCluster, kills: int, seed: int) -> tuple[int, int]:
-    """Kill TaskManagers and the driver at random points; how many of each."""
+def killed(
+    folder: Path, cluster: StandaloneCluster, kills: int, seed: int, *, rescaled: bool
+) -> tuple[int, int]:
+    """Kill TaskManagers and the driver at random points; how many of each.
+
+    With `rescaled`, the job is then stopped and resumed with another parallelism.
+    """
     random = Random(seed)
     (folder / "home.yaml").write_text(SPEC + PRIVATE)
     (folder / "subjects.txt").write_text("".join(f"p{n}\n" for n in range(PEOPLE)))
@@ -184,12 +189,13 @@ def killed(folder: Path, cluster: StandaloneCluster, kills: int, seed: int) -> t
             machines += 1
             cluster.heal()
         driver.wait_for(driver.released() + 3, cluster)
-        driver.stop()
-        before = driver.released()
-        cluster.heal()
-        cluster.wait_for_taskmanagers()
-        driver.start(4)  # with another parallelism, from the savepoint
-        driver.wait_for(before + 3, cluster)
+        if rescaled:
+            driver.stop()
+            before = driver.released()
+            cluster.heal()
+            cluster.wait_for_taskmanagers()
+            driver.start(4)
+            driver.wait_for(before + 3, cluster)
     finally:
         feeder.stop()
     driver.stop()

@@ -8,19 +8,18 @@ from typing import Any
 
 import polars as pl
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from tacit.cli.main import main
 from tacit.engines.flink.launch import RunningJob, start
 from tacit.engines.flink.submission import submit
 from tacit.errors import EngineError, RefusedInputWarning, SourceError
 from tacit.ledger.ledger import Ledger
+from tacit.ledger.statement import read_statement
 from tacit.ledger.verification import verify
 from tacit.spec.yaml_reader import loads
 from tests.engines.sharded.test_sharded import (
-    SLIDING,
     SPEC,
-    alone,
     counted,
     lettered,
     plain,
@@ -30,23 +29,22 @@ from tests.engines.sharded.test_sharded import (
 QUICK = {"execution.checkpointing.interval": "500 ms"}
 
 
-@pytest.mark.parametrize(
-    ("text", "files", "parallelism"),
-    [(SPEC, 3, 4), (SLIDING, 3, 2)],
-    ids=["tumbling", "sliding"],
-)
-def test_true_answers_and_dead_letters_are_those_of_one_machine(
-    tmp_path: Path, text: str, files: int, parallelism: int
-) -> None:
-    """All operators, out of order, with late, unfit and future tuples, in several files."""
-    spec, sources = loads(text), written(tmp_path, files, files, 3000)
+def test_true_answers_and_dead_letters_are_those_of_one_machine(tmp_path: Path) -> None:
+    """All operators, out of order, with late, unfit and future tuples, in several files.
+
+    A line that cannot be read may contain what others take for the end of a line.
+    """
+    spec, sources = loads(SPEC), written(tmp_path, 3, 3, 3000)
+    bad = "{ \u2028 \u2029 \x85 \x0b \x1c \t this is no JSON"
+    with sources[2][1].open("a", encoding="utf-8") as lines:
+        lines.write(f"{bad}\n{bad}\n")
     outcome = submit(
         spec,
         *(path for _, path in sources),
         to=f"{tmp_path}/answers/",
         folder=tmp_path / "job",
         true=True,
-        parallelism=parallelism,
+        parallelism=2,
         settings=QUICK,
     )
     expected, refused, counts = counted(spec, sources)
@@ -56,85 +54,95 @@ def test_true_answers_and_dead_letters_are_those_of_one_machine(
     assert plain(pl.read_parquet(tmp_path / "answers" / "*.parquet")).equals(expected)
     letters = [path.read_bytes() for path in (tmp_path / "job" / "letters").glob("*.jsonl")]
     assert lettered(b"".join(letters)).equals(refused)
+    found = [json.loads(letter)["raw"] for letter in b"".join(letters).split(b"\n")[:-1]]
+    assert found.count(bad) == 2
 
 
-def test_a_dead_letter_stays_one_whatever_it_holds(tmp_path: Path) -> None:
-    """A line that cannot be read may hold what others take for the end of a line."""
-    path = tmp_path / "home.jsonl"
-    good = {"who": "p1", "at": 1_700_000_000, "kind": 0, "level": 1}
-    bad = "{ \u2028 \u2029 \x85 \x0b \x1c \t this is no JSON"
-    path.write_text(f"{json.dumps(good)}\n{bad}\n{json.dumps(good)}\n{bad}\n", "utf-8")
-    spec = loads(SPEC)
-    place = f"{tmp_path}/answers/"
-    submit(spec, path, to=place, folder=tmp_path / "job", true=True, settings=QUICK)
-    letters = [one.read_bytes() for one in (tmp_path / "job" / "letters").glob("*.jsonl")]
-    whole = b"".join(letters)
-    assert [json.loads(letter)["raw"] for letter in whole.split(b"\n")[:-1]] == [bad, bad]
-    assert lettered(whole).equals(alone(spec, [("home", path)])[1])
+class FinishedJob:
+    """A protected job with a limit, most of whose input is refused, after its end."""
+
+    def __init__(self, folder: Path) -> None:
+        text = SPEC + "private:\n  - {pattern: door, epsilon: 0.5, limit: 3 per 10 min}\n"
+        self.folder = folder
+        self.spec = folder / "home.yaml"
+        self.spec.write_text(text)
+        self.sources = [path for _, path in written(folder, 4, 3, 600)]
+        with self.sources[2].open("a") as lines:
+            lines.write("{ no JSON\n" * 3000)
+        self.answers = folder / "answers.jsonl"
+        self.first = self.submit("--json")
+        self.found = pl.read_ndjson(self.answers)
+
+    def submit(self, *more: str) -> Result:
+        """Submit the job, or submit it again."""
+        command = ["submit", str(self.spec), *map(str, self.sources), "--to", str(self.answers)]
+        command += ["--mechanism", "uniform", "--folder", str(self.folder / "job")]
+        command += ["--parallelism", "2", "--log-level", "error"]
+        command += ["--set", "execution.checkpointing.interval=500 ms", *more]
+        return CliRunner().invoke(main, command, catch_exceptions=False)
 
 
-def test_a_protected_job_is_charged_and_said_again_gives_nothing_new(tmp_path: Path) -> None:
-    """The command line: limits, the summary, and the same command once more."""
-    text = SPEC + "private:\n  - {pattern: door, epsilon: 0.5, limit: 3 per 10 min}\n"
-    (tmp_path / "home.yaml").write_text(text)
-    sources = [str(path) for _, path in written(tmp_path, 4, 2, 1000)]
-    folder, answers = tmp_path / "home.job", tmp_path / "answers.jsonl"
-    command = ["submit", str(tmp_path / "home.yaml"), *sources, "--to", str(answers), "--json"]
-    command += ["--mechanism", "uniform", "--folder", str(folder), "--parallelism", "2"]
-    command += ["--set", "execution.checkpointing.interval=500 ms", "--log-level", "error"]
-    ran = CliRunner().invoke(main, command, catch_exceptions=False)
-    assert ran.exit_code == 0, ran.output
-    told = json.loads(ran.stderr[ran.stderr.index("{") :])
-    found = pl.read_ndjson(answers)
-    assert told["outcome"]["finished"]
-    assert told["outcome"]["answers"] == found.height
-    assert found["id"].to_list() == list(range(found.height))
-    by_window = found.group_by("window_start").agg(pl.col("exhausted").n_unique())
-    assert by_window["exhausted"].max() == 1
-    assert found["exhausted"].any()
-    with Ledger.open(str(folder / "ledger.db")) as ledger:
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> FinishedJob:
+    return FinishedJob(tmp_path_factory.mktemp("protected"))
+
+
+def reported(ran: Result) -> dict[str, Any]:
+    """The summary that a command prints with --json."""
+    found, _ = json.JSONDecoder().raw_decode(ran.stderr[ran.stderr.index("{") :])
+    assert isinstance(found, dict)
+    return found
+
+
+def test_a_protected_job_is_charged_until_its_limit(job: FinishedJob) -> None:
+    assert job.first.exit_code == 0, job.first.output
+    outcome = reported(job.first)["outcome"]
+    assert outcome["finished"]
+    assert outcome["answers"] == job.found.height
+    assert job.found["id"].to_list() == list(range(job.found.height))
+    assert job.found["exhausted"].any()
+    with Ledger.open(str(job.folder / "job" / "ledger.db")) as ledger:
         assert verify(ledger).passed
-    again = CliRunner().invoke(main, command, catch_exceptions=False)
+        horizons = read_statement(ledger).horizons
+    assert max(one.spent for one in horizons) == 3_000_000_000
+    exhausted = job.found.filter("exhausted").select("window_start", "subject").n_unique()
+    everyone = job.found.select("window_start", "subject").n_unique()
+    assert sum(one.asked + one.free for one in horizons) == everyone - exhausted
+    assert all(one.free for one in horizons)
+
+
+def test_submitted_again_a_finished_job_releases_nothing_more(job: FinishedJob) -> None:
+    again = job.submit("--json")
     assert again.exit_code == 0, again.output
-    assert json.loads(again.stderr[again.stderr.index("{") :])["outcome"]["windows"] == 0
-    assert pl.read_ndjson(answers).equals(found)
+    assert reported(again)["outcome"]["windows"] == 0
+    assert pl.read_ndjson(job.answers).equals(job.found)
 
 
-def test_refused_input_is_a_warning_and_a_failure_on_request(tmp_path: Path) -> None:
-    """As for a run on one machine; answers are released all the same, and said again it says so."""
-    (tmp_path / "home.yaml").write_text(f"{SPEC}subjects: [p1, p2]\n")
-    path = tmp_path / "home.jsonl"
-    good = [f'{{"who": "p{1 + n % 2}", "at": {1_700_000_000 + n}, "kind": 0}}' for n in range(10)]
-    path.write_text("\n".join([*good, *["{ no JSON"] * 29, '{"who": "p9", "at": 1}', ""]))
-    answers = tmp_path / "answers.jsonl"
-    command = ["submit", str(tmp_path / "home.yaml"), str(path), "--to", str(answers)]
-    command += ["--mechanism", "uniform", "--folder", str(tmp_path / "job")]
-    command += ["--set", "execution.checkpointing.interval=500 ms", "--log-level", "error"]
-    ran = CliRunner().invoke(main, [*command, "--fail-if-refused", "0.75"])
-    assert ran.exit_code == 0, ran.output
-    assert "Refused: 30 tuples of 40" in ran.stderr
-    assert "tacit: warning: 30 of 40 tuples were refused (75.0%), 29 of them" in ran.stderr
-    found = answers.read_text()
-    assert found
-    failed = CliRunner().invoke(main, [*command, "--fail-if-refused", "0.7"])
+def test_refused_input_is_a_warning_and_a_failure_on_request(job: FinishedJob) -> None:
+    """As for a run on one machine; the answers are released anyway."""
+    outcome = reported(job.first)["outcome"]
+    refused = sum(outcome["refused"].values())
+    total = outcome["taken"] + refused
+    assert total == 3 * 600 + 3000
+    assert refused > 3000
+    warning = f"{refused:,} of {total:,} tuples were refused ({refused / total:.1%}), 3,000 of them"
+    assert warning in job.first.stderr
+    below, above = f"{refused / total - 0.01:.3f}", f"{refused / total + 0.01:.3f}"
+    passed = job.submit("--fail-if-refused", above)
+    assert passed.exit_code == 0, passed.output
+    failed = job.submit("--fail-if-refused", below, "--json")
     assert failed.exit_code == 11, failed.output
-    assert "30 of 40 tuples were refused" in failed.stderr
-    assert answers.read_text() == found
-    told = CliRunner().invoke(main, [*command, "--json", "--fail-if-refused", "0.7"])
-    assert told.exit_code == 11
-    report, _ = json.JSONDecoder().raw_decode(told.stderr[told.stderr.index("{") :])
-    assert report["outcome"]["taken"] == 10
-    assert sum(report["outcome"]["refused"].values()) == 30
-    assert "30 of 40 tuples were refused" in report["warnings"][0]
-    with pytest.warns(RefusedInputWarning, match="30 of 40 tuples were refused"):
+    assert warning in reported(failed)["warnings"][0]
+    with pytest.warns(RefusedInputWarning, match=f"{refused:,} of {total:,} tuples were refused"):
         submit(
-            tmp_path / "home.yaml",
-            path,
-            to=answers,
+            job.spec,
+            *job.sources,
+            to=job.answers,
             mechanism="uniform",
             name="home",
-            folder=tmp_path / "job",
+            folder=job.folder / "job",
         )
+    assert pl.read_ndjson(job.answers).equals(job.found)
 
 
 def test_sources_without_any_subject_are_refused(tmp_path: Path) -> None:

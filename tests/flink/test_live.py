@@ -15,12 +15,12 @@ from tests.connectors.test_kafka_runs import SPEC, detected, wait
 __all__ = ["broker", "config"]  # fixtures
 
 
-def test_a_job_from_kafka_to_kafka_is_stopped_and_goes_on(
+def test_a_job_from_kafka_to_kafka_is_stopped_and_resumed_with_another_parallelism(
     broker: Broker, config: Path, tmp_path: Path
 ) -> None:
-    """Another source says something once and is silent then: nobody waits for it for ever.
+    """Another source sends two tuples and then nothing: the job waits for it only so long.
 
-    It is of two subjects, so that the second tuple confirms the first.
+    They are of two subjects, so that the second tuple confirms the first.
     """
     (tmp_path / "spec.yaml").write_text(SPEC)
     feed, receiver = KafkaFeed(broker.servers, config), KafkaReceiver(broker, config)
@@ -34,12 +34,14 @@ def test_a_job_from_kafka_to_kafka_is_stopped_and_goes_on(
         f"kafka://{broker.servers}/{feed.topic}?config={config}&{feed.options}",
         *(f"{tmp_path}/silent/", "--follow", "--idle", "2 s"),
         *("--to", f"kafka://{broker.servers}/{topic}?config={config}"),
-        *("--folder", f"{tmp_path}/job", "--parallelism", "2"),
+        *("--folder", f"{tmp_path}/job"),
         *("--set", "execution.checkpointing.interval=500 ms"),
     ]
-    for half, windows in ((rows[2:1200], 16), (rows[1200:], 2400 // 60 - 3)):
+    halves = ((rows[2:1200], 16, "1"), (rows[1200:], 2400 // 60 - 3, "2"))
+    for half, windows, parallelism in halves:
         with (tmp_path / "log").open("ab") as log:
-            process = subprocess.Popen(command, stdout=log, stderr=log)
+            started = [*command, "--parallelism", parallelism]
+            process = subprocess.Popen(started, stdout=log, stderr=log)
         for begin in range(0, len(half), 60):
             for part in range(3):
                 feed.send(half[begin + part : begin + 60 : 3], part)

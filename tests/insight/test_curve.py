@@ -11,7 +11,7 @@ import pytest
 
 from tacit.engines.local import open_inputs, survey
 from tacit.errors import PlanError, SinkError
-from tacit.insight.curve import EPSILONS, Curve, Point, curve
+from tacit.insight.curve import EPSILONS, Curve, Point, compute_curve
 from tacit.planning.planner import make_plan
 from tacit.spec.mechanisms import MECHANISMS
 from tacit.spec.specification import Specification
@@ -23,7 +23,7 @@ FEW = (Fraction(1, 2), Fraction(2), Fraction(8))
 def made(spec: Specification, epsilons: tuple[Fraction, ...] = FEW) -> Curve:
     """A curve for a specification from random history."""
     statistics = survey(spec, open_inputs(spec, [history()], {}), literal=False)
-    return curve(spec, statistics, epsilons=epsilons)
+    return compute_curve(spec, statistics, epsilons=epsilons)
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +110,7 @@ def test_what_cannot_be_drawn_or_written_is_refused(drawn: Curve, tmp_path: Path
 
 def test_a_curve_needs_history_and_something_private() -> None:
     with pytest.raises(PlanError, match="windows of history"):
-        curve(written({"a": "1"}, ONE), [])
+        compute_curve(written({"a": "1"}, ONE), [])
     nothing = written({"a": "1"}, ONE).model_copy(update={"private": ()})
     with pytest.raises(PlanError, match="private patterns"):
         made(nothing)

@@ -26,7 +26,7 @@ from tacit.insight.surroundings import is_remote
 from tacit.ledger import overview as glancing
 from tacit.ledger.ledger import Ledger
 from tacit.ledger.overview import read_overview
-from tests.cli.meetings import SPEC, tacit, tuples
+from tests.cli.small_runs import SPEC, tacit, tuples
 from tests.services import Mosquitto, Postgres, free_port
 
 LIMITED = SPEC.replace("epsilon: 2", "epsilon: 2, limit: 200 per day")
@@ -177,12 +177,11 @@ def test_a_plan_for_another_specification_is_wrong(whole: Any) -> None:
 
 def test_a_plan_that_gives_away_too_much_is_wrong(whole: Any) -> None:
     plain = json.loads(whole.plan.read_text())
-    for context in plain["schemes"][0]["components"][0]["contexts"]:
-        for table in context["tables"]:
-            total = sum(int(entry) for entry in table[0])
-            for row in table:
-                row[:] = ["0"] * (len(row) - 1) + [str(total)]
-            table[0][:] = [str(total)] + ["0"] * (len(table[0]) - 1)
+    for table in plain["schemes"][0]["components"][0]["tables"]:
+        total = sum(int(entry) for entry in table[0])
+        for row in table:
+            row[:] = ["0"] * (len(row) - 1) + [str(total)]
+        table[0][:] = [str(total)] + ["0"] * (len(table[0]) - 1)
     whole.plan.write_text(json.dumps(plain))
     only(examine(whole), "plan", "wrong")
 

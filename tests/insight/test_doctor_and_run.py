@@ -18,7 +18,7 @@ from tacit.errors import TacitError
 from tacit.ledger.ledger import Ledger
 from tacit.pipeline.reader import Reader
 from tacit.pipeline.sources import Batch, Source
-from tests.cli.meetings import SPEC, tuples
+from tests.cli.small_runs import SPEC, tuples
 
 UNIFORM = SPEC + "mechanism: uniform\n"
 LIMITED = UNIFORM.replace("epsilon: 2", "epsilon: 2, limit: 200 per day")

@@ -112,8 +112,12 @@ def test_the_example_is_told_in_plain_words() -> None:
     text = said(explain(load(TAXI)))
     assert "SEQ(at_hospital, parked)" in text
     assert f"epsilon 2 for {UNIT}" in text
-    assert "A 50:50 guess about hospital_visit in one window can become at most 89:11" in text
+    assert (
+        "Someone who knows everything else can turn a 50:50 guess about hospital_visit in one"
+        " window into at most 89:11"
+    ) in text
     assert "whatever all the answers say" in text
+    assert "A guess about a stay of three windows they can turn into at most 99.8:0.2." in text
     assert "1 in 100 can become at most 7.0 in 100" in text
     assert "something that affects 3 windows could become 99:1 or more" in text
     assert "A day has 144 windows" in text
@@ -160,7 +164,7 @@ def test_shared_elements_are_named_and_uniform_shows_the_largest_share() -> None
     text = said(told)
     assert "b is an element of AND(a, b) and SEQ(b, c, d), and flipped once." in text
     assert "per element 0.5 for one subject, one element, one window." in text
-    assert "A 50:50 guess about one element alone can become at most 63:37." in text
+    assert "A 50:50 guess about one element alone they can turn into at most 63:37." in text
     assert "protected as one" not in text
 
 
@@ -328,7 +332,7 @@ def test_nothing_private_and_nothing_asked_are_told_too() -> None:
 
 def test_an_epsilon_that_hides_nothing_is_called_so() -> None:
     text = said(explain(written(["pattern: a, epsilon: 50"], {"q": "a"})))
-    assert "can become nearly certain" in text
+    assert "into near certainty" in text
     assert "After one window a 50:50 guess could become 99:1 or more." in text
 
 
@@ -421,7 +425,7 @@ def test_where_windows_slide_the_unit_is_an_occurrence(mechanism: str) -> None:
     assert told.to_dict()["unit"] == "one subject, one private pattern, one occurrence"
     assert "epsilon 1 for one subject, one private pattern, one occurrence" in page
     assert "10 min long, one every 2 min: 5 panes each" in page
-    assert "A 50:50 guess about one occurrence of SEQ(clinic, slow)" in page
+    assert "a 50:50 guess about one occurrence of SEQ(clinic, slow)" in page
     assert "one event of each of P's element event types" in page
     assert "one window." not in page.split("What is guaranteed")[0]
     each_window = "One occurrence may change 9 windows: 1/9 for each of them."

@@ -10,7 +10,7 @@ import pytest
 from tacit.insight.explain import explain
 from tacit.insight.shared_attributes import MOST_LINES, find_shared_attributes, format_sharing
 from tacit.spec.yaml_reader import loads
-from tests.cli.meetings import tacit
+from tests.cli.small_runs import tacit
 
 SPEC = """
 streams:

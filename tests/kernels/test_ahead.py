@@ -155,16 +155,10 @@ def test_what_is_recorded_can_be_read() -> None:
         assert all(parse_type(one) is not None for one in kernel.types)
 
 
-@pytest.mark.parametrize(
-    "scenario",
-    [
-        Scenario("detect", "SEQ(slow, parked)", "parquet"),
-        Scenario("run", "AND(slow, parked)", "csv", ("--mechanism", "uniform")),
-    ],
-)
-def test_the_record_is_not_out_of_date(scenario: Scenario, tmp_path: Path) -> None:
-    """If this fails, kernels have changed: `make kernels` records anew."""
+def test_the_record_is_not_out_of_date(tmp_path: Path) -> None:
+    """If this fails, kernels have changed: `make kernels` records them again."""
     write_tuples(tmp_path)
+    scenario = Scenario("run", "SEQ(slow, parked)", "csv", ("--mechanism", "uniform"))
     called = record(scenario, tmp_path)
     expected = set(find_kernels(called.features))
     missed = [kernel for kernel in called.kernels if kernel not in expected]

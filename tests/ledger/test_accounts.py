@@ -1,4 +1,4 @@
-"""Accounts in memory do what a slow and obvious reckoning does."""
+"""Accounts in memory equal a slow and obvious computation."""
 
 from __future__ import annotations
 
@@ -142,8 +142,8 @@ def test_packed_names_come_back(names: list[str]) -> None:
     assert unpack_names(pack_names(pa.array(names, pa.string()))).to_pylist() == names
 
 
-@pytest.mark.parametrize("wrong", [{"amount": 0}, {"horizon": 0}, {"windows": 0}])
-def test_a_charge_of_nothing_is_refused(wrong: dict[str, int]) -> None:
+@pytest.mark.parametrize("wrong", [{"amount": -1}, {"horizon": 0}, {"windows": 0}])
+def test_a_charge_of_less_than_nothing_is_refused(wrong: dict[str, int]) -> None:
     usual = {"private": "a", "amount": 1, "first": 0, "horizon": 1, "ids": np.ones(1, np.bool_)}
     with pytest.raises(ValueError, match="must be positive"):
         Charge(**(usual | wrong))  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ from tacit.errors import LedgerError
 from tacit.ledger.answers import AnswerSelection, ReleasedAnswers
 from tacit.ledger.ledger import Ledger
 from tacit.ledger.tables import BODIES
-from tests.cli.meetings import SPEC, tacit, tuples
+from tests.cli.small_runs import SPEC, tacit, tuples
 
 ASKED = SPEC.replace("name: open, consumer: us", "name: open, consumer: them")
 LIMITED = ASKED.replace("epsilon: 2", "epsilon: 2, limit: 30 per day")

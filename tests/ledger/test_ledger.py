@@ -51,7 +51,7 @@ def test_what_waits_has_all_that_was_drafted(ledger: Ledger) -> None:
     assert (waiting.fingerprint, waiting.plan) == ("specification", "plan")
 
 
-def test_each_outlet_is_remembered_for_itself(ledger: Ledger) -> None:
+def test_each_sink_is_remembered_for_itself(ledger: Ledger) -> None:
     lease = ledger.take_over("run", "a")
     for window in range(4):
         lease.commit(b"", draft(window))
@@ -66,7 +66,7 @@ def test_each_outlet_is_remembered_for_itself(ledger: Ledger) -> None:
     assert [waiting.release for waiting in lease.iterate_undelivered("file", after=3)] == [4]
 
 
-def test_what_is_released_while_outlets_wait_comes_too(ledger: Ledger) -> None:
+def test_what_is_released_while_sinks_wait_comes_too(ledger: Ledger) -> None:
     lease = ledger.take_over("run", "a")
     lease.commit(b"", draft(0))
     waiting = lease.iterate_undelivered("x")
@@ -76,7 +76,7 @@ def test_what_is_released_while_outlets_wait_comes_too(ledger: Ledger) -> None:
     assert next(waiting, None) is None
 
 
-def test_answers_are_dropped_only_when_all_outlets_have_them_and_time_is_over(
+def test_answers_are_dropped_only_when_all_sinks_have_them_and_time_is_over(
     ledger: Ledger,
 ) -> None:
     lease = ledger.take_over("run", "a")

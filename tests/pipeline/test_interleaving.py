@@ -45,7 +45,7 @@ def test_an_exception_in_one_is_raised_for_all() -> None:
 
 
 def test_a_slow_reader_holds_back_the_iterators() -> None:
-    """Only so much is read ahead, whoever it is of."""
+    """Only so much is read ahead, from any source."""
     given: list[int] = []
 
     def counting() -> Iterator[int]:
@@ -110,7 +110,7 @@ def test_a_merge_that_goes_on_from_the_middle_keeps_the_order(
 
 
 def test_how_long_silence_lasts_is_asked_before_each_wait() -> None:
-    """So that whoever waits for a certain moment is woken then; one that is past is no mistake."""
+    """A caller that waits for a certain time is woken then; a time in the past is allowed."""
     end = threading.Event()
 
     def stalled() -> Iterator[str]:

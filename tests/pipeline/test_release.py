@@ -170,7 +170,7 @@ def test_confidence_is_the_same_however_rows_are_cut(
     plan = make_plan(spec, survey(spec, given, literal=True), mechanism, decode)
     parts = list(Run(spec, given, plan=plan, noise=Noise(SeededSource(1))))
     whole = pl.concat([pl.DataFrame(part.table()) for part in parts])
-    monkeypatch.setattr("tacit.answers.answers._ROWS", rows)
+    monkeypatch.setattr("tacit.answers.rows.MOST_ROWS", rows)
     cut = pl.concat([pl.DataFrame(part.table()) for part in parts])
     assert cut.equals(whole)
 

@@ -15,7 +15,7 @@ from tacit.engines.local import survey
 from tacit.patterns.reference import Tuple, detect
 from tacit.patterns.tree import Name, Pattern
 from tacit.pipeline.reader import Input
-from tacit.planning.tallies import CombinationCounts
+from tacit.planning.tallies import FOLDS, MOST_STRETCHES, CombinationCounts, Stretches
 from tacit.privacy.evidence import Evidence
 from tacit.privacy.sampled_evidence import SampledEvidence, WideEvidence
 from tacit.privacy.statistics import Statistics
@@ -118,7 +118,9 @@ def test_priors_count_values_by_context(policy: int) -> None:
     _, statistics, windows = survey_history()
     found = statistics[policy]
     assert len(found.priors) == len(found.exposure.components)
-    for component, prior in zip(found.exposure.components, found.priors, strict=True):
+    for component, prior, history in zip(
+        found.exposure.components, found.priors, found.contexts, strict=True
+    ):
         slow = Counter(
             (
                 values(component.signals, public(window, found)),
@@ -126,10 +128,11 @@ def test_priors_count_values_by_context(policy: int) -> None:
             )
             for window in windows[policy]
         )
-        rows = zip(prior.signals.tolist(), prior.values.tolist(), strict=True)
+        rows = zip(history.signals.tolist(), history.values.tolist(), strict=True)
         keys = [(tuple(signals), tuple(known)) for signals, known in rows]
         assert len(set(keys)) == len(keys)
-        assert dict(zip(keys, prior.counts, strict=True)) == slow
+        assert dict(zip(keys, history.windows, strict=True)) == slow
+        assert prior.counts.sum() == len(windows[policy])
         for number, variable in enumerate(component.variables):
             if isinstance(variable.atom, Name):
                 seen = sum(detect(variable.atom, window) for window in windows[policy])
@@ -276,3 +279,52 @@ def test_tallies_put_rows_together_when_there_are_many(monkeypatch: pytest.Monke
     rows, counts = tally.rows()
     assert rows.tolist() == [[False, False], [False, True]]
     assert counts.tolist() == [630.0, 10.0]
+
+
+@pytest.mark.parametrize(("batches", "slots"), [([1], 100), ([1] * 7, 5), ([3, 0, 50, 1, 200], 3)])
+def test_stretches_are_of_equal_length_and_counts_are_those_of_each(
+    batches: list[int], slots: int
+) -> None:
+    rng = np.random.default_rng(len(batches))
+    stretches, tally = Stretches(), CombinationCounts([0, 1])
+    plain = rng.random((sum(batches), 2, slots)) < 0.4
+    padded = np.zeros((len(plain), 2, 64 * -(-slots // 64)), np.bool_)
+    padded[:, :, :slots] = plain
+    bits = np.packbits(padded, axis=-1, bitorder="little").view("<u8").astype(np.uint64)
+    begin = 0
+    for windows in batches:
+        part = bits[begin : begin + windows]
+        chosen = np.ones((windows, slots), np.bool_)
+        tally.add(part, chosen, stretches.divide(windows, slots))
+        begin += windows
+    folds = stretches.folds()
+    assert len(folds) <= MOST_STRETCHES
+    assert folds.tolist() == sorted(folds)
+    rows, counts = tally.rows(folds)
+    assert counts.shape[1] == FOLDS
+    assert counts.sum() == len(plain) * slots
+    assert counts.sum(axis=0).max() <= 2.5 * len(plain) * slots / FOLDS
+    # Windows and subjects in order, cut where the sizes of the folds say.
+    keys = plain.transpose(0, 2, 1).reshape(-1, 2)
+    ends = np.cumsum(counts.sum(axis=0)).astype(int)
+    for fold, own in enumerate(np.split(keys, ends[:-1])):
+        slow = Counter(map(tuple, own.tolist()))
+        found = {tuple(r): n for r, n in zip(rows.tolist(), counts[:, fold], strict=True) if n}
+        assert found == slow
+
+
+def test_statistics_of_folds_add_up_and_training_is_without_what_is_held_out() -> None:
+    _, statistics, _ = survey_history()
+    for found in statistics:
+        assert len(found.folds) == FOLDS
+        assert sum(fold.held_out.windows for fold in found.folds) == found.windows
+        for fold in found.folds:
+            assert fold.training.windows + fold.held_out.windows == found.windows
+            both = fold.training.positives + fold.held_out.positives
+            assert np.array_equal(both, found.positives)
+            for whole, one, other in zip(
+                found.evidence, fold.training.evidence, fold.held_out.evidence, strict=True
+            ):
+                assert one.positives + other.positives == whole.positives
+            for prior in fold.training.priors:
+                assert prior.counts.sum() == fold.training.windows

@@ -339,7 +339,7 @@ def test_subjects_that_are_added_have_answers_from_the_boundary_on() -> None:
 
 
 def test_terms_that_have_not_changed_are_not_taken_up_again(tmp_path: Path) -> None:
-    """But whoever was added to the file of subjects is registered, and has nothing but answers."""
+    """But subjects that were added to the file are registered, and get answers."""
     (tmp_path / "who.txt").write_text("1\n2\n3\n")
     (tmp_path / "spec.yaml").write_text(OLD + "subjects: {file: who.txt}\n")
     spec = load(tmp_path / "spec.yaml")

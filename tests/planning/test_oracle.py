@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
+from dataclasses import replace
 from math import exp
 
 import numpy as np
@@ -15,7 +15,8 @@ from tacit.evaluation.measurement import compute_statistics
 from tacit.events.streams import Stream
 from tacit.events.types import EventType
 from tacit.patterns.tree import And, Name, Not, Or, Pattern, elements
-from tacit.privacy.mechanisms.optimal.expectation import OptimalExpectation
+from tacit.privacy.mechanisms.optimal.mechanism import Optimal
+from tacit.privacy.prior import Prior
 from tacit.spec.specification import Private, Query, Specification
 from tacit.windows.schedule import Windows
 
@@ -143,14 +144,16 @@ def oracle(spec: Specification, windows: Bits, caution: float) -> tuple[float, f
 def worth_of_optimal(spec: Specification, windows: Bits, caution: float) -> float:
     """What `optimal` gains in a window if it says yes from a posterior of the caution on."""
     (statistics,) = compute_statistics(spec, windows)
-    expectation = OptimalExpectation(statistics, statistics.fine.scale(Fraction(1)))
-    total = 0.0
-    for query, spread in enumerate(expectation.spreads(caution)):
-        if spread is None:
-            total += statistics.positives[query] * (1 - caution)
-        else:
-            total += float((spread.windows * np.maximum(0, spread.posterior - caution)).sum())
-    return total / len(windows)
+    # These are all windows there are, so nothing is smoothed or held out.
+    priors = tuple(
+        Prior.from_contexts(prior.rates, seen.signals, seen.values, seen.windows, 1e-9)
+        for prior, seen in zip(statistics.priors, statistics.contexts, strict=True)
+    )
+    exact = replace(statistics, priors=priors, folds=())
+    weights = np.tile([1 - caution, caution], (len(statistics.positives), 1))
+    planned = Optimal._design(exact, exact.fine, weights, literal=False)
+    found = planned.count_posteriors(exact).confusion(np.full(len(weights), caution)).total()
+    return ((1 - caution) * found.tp - caution * found.fp) / len(windows)
 
 
 @pytest.mark.parametrize("seed", range(60))

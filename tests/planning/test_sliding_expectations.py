@@ -58,7 +58,9 @@ def statistics(panes: int) -> list[Statistics]:
 
 @cache
 def plan(panes: int, mechanism: str, decode: str, share: str = "1") -> Plan:
-    return make_plan(specification(panes), statistics(panes), mechanism, decode, Fraction(share))
+    return make_plan(
+        specification(panes), statistics(panes), mechanism, decode, Fraction(share), fall_back=False
+    )
 
 
 def detected(parts: list[Answers]) -> NDArray[np.bool_]:
@@ -207,7 +209,7 @@ def test_an_objective_values_what_evidence_expects(decode: str) -> None:
         noise = part.pane_counts.window_flips(known.elements, flips)
         found = known.confusion(noise, decode, 0.4)  # type: ignore[arg-type]
         right, wrong = right + found.tp, wrong + found.fp
-    assert objective.value(epsilons) == pytest.approx(objective.quality(right, wrong))
+    assert objective.value(epsilons) == pytest.approx(objective.quality(right, wrong, 0.0))
     standing = objective.at({**epsilons, "x": 2.0})
     assert standing.try_changes({"x": 0.7}) == pytest.approx(objective.value(epsilons))
 

@@ -32,7 +32,7 @@ from tacit.planning.plan import Plan
 from tacit.privacy.channels import Channel
 from tacit.privacy.exponentials import exp_below
 from tacit.privacy.mechanisms import noisy_windows, pane_noise
-from tacit.privacy.mechanisms.optimal import contexts, draw
+from tacit.privacy.mechanisms.optimal import book_draws, contexts, draw
 from tacit.privacy.noise import Noise
 from tacit.privacy.randomness import SeededSource
 from tacit.spec.specification import Specification
@@ -164,6 +164,14 @@ class ScriptedNoise(Noise):
 
             return spy
 
+        book_rows = book_draws._find_rows
+
+        def finding_in_book(*arguments: Any) -> None:
+            book_rows(*arguments)
+            width, _, places, _ = arguments[-4:]
+            window, subject = np.divmod(places // width, len(self.slots))
+            self.places = (self.window + window) * self.subjects + self.slots[subject]
+
         def looking(column: NDArray[np.uint64], slots: int) -> Ints:
             here = look(column, slots)
             self.places = self.window * self.subjects + here
@@ -174,6 +182,7 @@ class ScriptedNoise(Noise):
             patch.object(draw.ChannelProtector, "protect", protecting),
             patch.object(contexts, "_find_rows", finding(contexts._find_rows)),
             patch.object(contexts, "_find_rows_at_once", finding(contexts._find_rows_at_once)),
+            patch.object(book_draws, "_find_rows", finding_in_book),
             patch.object(noisy_windows, "find_set_bits", looking),
         ):
             yield

@@ -213,11 +213,35 @@ def test_a_merge_that_a_later_query_makes_reaches_those_before_it() -> None:
     assert [len(question.parts) for question in found.questions] == [1, 1]
 
 
-def test_public_parts_go_to_one_component_only(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("query", "parts"),
+    [
+        ("AND(a, x, y)", ["AND(a, x)", "AND(y, a)"]),
+        ("OR(a, x, y)", ["OR(a, x)", "OR(y, a)"]),
+        ("AND(x, y)", ["x", "y"]),
+        ("AND(x, OR(y, a))", ["x", "OR(y, a)"]),
+        ("AND(SEQ(a, x), SEQ(b, y))", ["AND(SEQ(a, x), b)", "AND(SEQ(b, y), a)"]),
+    ],
+)
+def test_what_decides_one_part_of_a_query_decides_the_others(
+    query: str, parts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(components, "MOST_JOINED", 0)
-    found = find_exposure(policy_of("x", "y"), [parse_pattern("AND(a, x, y)")])
-    assert [str(part.pattern) for c in found.components for part in c.parts] == ["AND(a, x)", "y"]
-    assert [[str(s) for s in c.signals] for c in found.components] == [["a"], []]
+    found = find_exposure(policy_of("x", "y"), [parse_pattern(query)])
+    assert [str(part.pattern) for c in found.components for part in c.parts] == parts
+
+
+@given(st.integers(0, 2**32).map(Random))
+def test_no_part_of_a_decided_query_is_open(rng: Random) -> None:
+    """The query is decided with the private types of all components unknown."""
+    policy, queries, exposed = random_exposure(rng)
+    window = random_window(rng, TYPES)
+    tables = [c.tables(signals(c, window, policy.private)) for c in exposed.components]
+    for query, question in zip(queries, exposed.questions, strict=True):
+        own = [tables[component][part] for component, part in question.parts]
+        if own and any(len(set(table.tolist())) == 1 and table[0] != question.every
+                       for table in own):  # fmt: skip
+            assert all(len(set(table.tolist())) == 1 for table in own), f"{query} on {window}"
 
 
 def test_small_components_that_a_query_spans_are_joined_and_large_ones_are_not() -> None:

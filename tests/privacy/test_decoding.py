@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-import tacit.answers.answers as module
-from tacit.answers.answers import Answers, answer_schema
+import tacit.answers.rows as module
+from tacit.answers.answers import Answers
 from tacit.answers.collection import CollectedAnswers
+from tacit.answers.rows import answer_schema
 from tacit.privacy.certainty import Certainty, CertaintyByPolicy, ExactCertainty, Shares
 from tacit.privacy.decoding import TableCertainty, TableDecoder, build_tables, compile_decoders
 from tacit.windows.clock import NONE
@@ -102,7 +103,7 @@ def test_confidence_comes_with_its_answer_however_rows_are_cut(
     rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With subjects of three policies, and some who are registered late."""
-    monkeypatch.setattr(module, "_ROWS", rows)
+    monkeypatch.setattr(module, "MOST_ROWS", rows)
     rng = np.random.default_rng(1)
     windows, subjects, queries = 3, 150, 2
     plain = rng.random((windows, queries, subjects)) < 0.4
@@ -131,7 +132,7 @@ def test_a_part_of_a_part_keeps_its_place() -> None:
     names = pa.array(np.arange(200))
     since = np.full(200, NONE)
     whole = Answers(["q"], 10, 0, names, since, pack(plain), Numbered(1.0))
-    inner = whole._part(slice(1, 4), slice(1, 4))._part(slice(1, 3), slice(1, 3))
+    inner = whole._part(slice(1, 4), slice(64, 200))._part(slice(1, 3), slice(64, 136))
     assert np.array_equal(inner.confidence(0), whole.confidence(0)[2:4, 128:])
 
 

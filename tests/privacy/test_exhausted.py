@@ -48,17 +48,17 @@ from tests.privacy.worlds import (
     specification,
 )
 
-TIRED = np.arange(len(SUBJECTS)) // 2 % 2 == 1
+EXHAUSTED = np.arange(len(SUBJECTS)) // 2 % 2 == 1
 """Every second subject of either sort has reached its limit."""
 
 
 @contextmanager
 def limits_reached() -> Iterator[None]:
-    """Runs in which the limits of the tired subjects are reached."""
+    """Runs in which the limits of the exhausted subjects are reached."""
     answer = WindowState.answer
 
     def told(this: WindowState, handed: ClosedWindows, *_: Any, **_named: Any) -> Answers:
-        return answer(this, handed, TIRED)
+        return answer(this, handed, EXHAUSTED)
 
     with patch.object(WindowState, "answer", told):
         yield
@@ -77,8 +77,8 @@ def both(cases: Cases) -> Cases:
     Where it is reached, nothing at all may be told.
     """
     number = len(cases.windows)
-    slots = [tuple(slot for slot in own if not TIRED[slot]) for own in cases.slots]
-    slots += [tuple(slot for slot in own if TIRED[slot]) for own in cases.slots]
+    slots = [tuple(slot for slot in own if not EXHAUSTED[slot]) for own in cases.slots]
+    slots += [tuple(slot for slot in own if EXHAUSTED[slot]) for own in cases.slots]
     silent = [
         (replace(pattern, name=f"{pattern.name}, reached", epsilon=Fraction(0)), group)
         for pattern, group in cases.groups
@@ -155,16 +155,16 @@ def test_nothing_is_drawn_for_those_whose_limit_is_reached(mechanism: str, decod
     with limits_reached():
         released(spec, plan, windows, np.arange(len(windows)), noise)
     drawn = noise.drawn.reshape(2, -1)
-    assert not drawn[:, TIRED].any()
-    assert drawn[:, ~TIRED].any()
+    assert not drawn[:, EXHAUSTED].any()
+    assert drawn[:, ~EXHAUSTED].any()
 
 
 @mechanisms
 @decoders
-def test_a_twin_that_looked_at_private_events_would_be_found(
+def test_a_public_mechanism_that_used_private_events_would_be_found(
     mechanism: str, decode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The check is sharp: the true answers in place of the twin's break the promise."""
+    """The check is sharp: the true answers in place of the public ones break the guarantee."""
     spec = limited(SMALL)
     plan = make_plan(spec, by_hand(spec, {}), mechanism, decode)
 

@@ -14,10 +14,12 @@ import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
+from tacit.insight.audit import audit
 from tacit.patterns.reference import Tuple
 from tacit.patterns.tree import elements
 from tacit.planning.plan import Plan
 from tacit.planning.planner import make_plan
+from tacit.privacy.mechanisms.optimal.mechanism import Optimal
 from tacit.privacy.noise import Noise
 from tacit.privacy.randomness import SeededSource
 from tacit.spec.specification import Specification
@@ -40,6 +42,7 @@ from tests.privacy.worlds import (
     random_cases,
     random_specification,
     random_window,
+    served_by_book,
     slots_of,
     specification,
 )
@@ -295,3 +298,69 @@ def test_real_draws_come_as_often_as_enumerated(mechanism: str, decode: str) -> 
         for outcome, share in found.shares(0).items():
             spread = 5 * float(share * (1 - share) / len(drawn)) ** 0.5
             assert abs(drawn.count(outcome) / len(drawn) - share) <= spread
+
+
+BOOKS = {
+    "all variables in one block": specification(
+        [("AND(a, b)", "2"), ("SEQ(b, c)", "0.3")],
+        ["AND(a, s)", "OR(b, AND(c, t))", "SEQ(b, s)", "AND(a, b, c)"],
+    ),
+    "a pattern over several blocks": specification(
+        [("AND(a, b, c, d, e, f, g)", "3"), ("AND(a, g)", "0.5")],
+        ["a", "AND(b, s)", "OR(c, AND(d, s))", "e", "OR(f, SEQ(g, s))"],
+        types="abcdefgs",
+    ),
+    "two components": specification(
+        [("AND(a, b)", "1"), ("AND(c, d)", "0.5")],
+        ["AND(a, c)", "NOT OR(SEQ(s, b), SEQ(d, s))", "OR(AND(a, b), d, s)"],
+        types="abcdst",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BOOKS)
+@decoders
+def test_a_book_of_channels_keeps_the_joint_guarantee(name: str, decode: str) -> None:
+    """In the real pipeline, where no context has channels of its own."""
+    spec = BOOKS[name]
+    with served_by_book():
+        plan = plain(spec, "optimal", decode)
+        (scheme,) = plan.mechanisms
+        assert isinstance(scheme, Optimal)
+        assert not any(scheme.planned)
+        blocks = max(len(book.blocks) for book in scheme.books)
+        assert (blocks > 1) == (name == "a pattern over several blocks")
+        found = furthest(spec, plan, random_cases(0, spec, bases=1, number=6))
+    assert all(within(ratio, epsilon) for epsilon, ratio in found.values())
+    assert any(ratio != 1 for _, ratio in found.values())
+    told = {pattern.name: pattern.whole for pattern in audit(plan).policies[0].patterns}
+    for pattern, (_, ratio) in found.items():
+        whole = told[pattern]
+        assert whole is not None
+        assert within(ratio, whole)  # the audit does not say less than there is
+
+
+def test_a_book_does_not_waste_epsilon() -> None:
+    spec = specification([("AND(a, b)", "1")], ["a", "b", "AND(a, b)"], types="abs")
+    with served_by_book():
+        plan = plain(spec, "optimal", "posterior")
+        ((epsilon, ratio),) = furthest(spec, plan, all_cases(spec)).values()
+    assert ratio is not None
+    assert 0.999999 * np.exp(float(epsilon)) < float(ratio) <= np.exp(float(epsilon))
+
+
+def test_a_book_has_the_same_rows_for_windows_that_public_events_tell_apart_only() -> None:
+    """Which group and which channel is used depends on public events, whatever private ones do."""
+    spec = small(BOOKS["all variables in one block"])
+    rng = Random(1)
+    with served_by_book():
+        plan = plain(spec, "optimal", "posterior")
+        for _ in range(4):
+            base = random_window(rng, spec, "abcst")
+            kinds = set()
+            for pattern in policy_of(spec, 0).patterns:
+                for window in neighbours(rng, spec, base, pattern.elements, 4):
+                    noise = ScriptedNoise(np.empty((4, 0), np.int64), 2)
+                    released(spec, plan, [window], np.array([0, -1, -1, -1]), noise)
+                    kinds.add(tuple(len(weights) for weights, _ in noise.trace(0)))
+            assert len(kinds) == 1  # as many draws, from channels of the same width

@@ -16,6 +16,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tacit.answers.answers import Answers
+from tacit.patterns.reference import Tuple
 from tacit.patterns.residuals import Residual, find_residual
 from tacit.patterns.tree import Pattern
 from tacit.pipeline.window_state import ClosedWindows, WindowState
@@ -28,14 +29,17 @@ from tacit.privacy.elements import Elements, uniform_shares
 from tacit.privacy.mechanisms import adaptive
 from tacit.privacy.mechanisms.flips import FlipProtector
 from tacit.privacy.mechanisms.noisy_windows import NoisyWindows
-from tacit.privacy.mechanisms.optimal import blocks
+from tacit.privacy.mechanisms.optimal import blocks, books
+from tacit.privacy.mechanisms.optimal.book_draws import BookDraws
 from tacit.privacy.mechanisms.optimal.contexts import Contexts, DrawnSymbols
 from tacit.privacy.mechanisms.optimal.draw import ChannelProtector
+from tacit.privacy.mechanisms.optimal.readings import SymbolReadings
 from tacit.privacy.policies import Policies, Policy
+from tacit.privacy.prior import LEAF
 from tacit.privacy.staircase import ChannelProblem, Design, design
 from tacit.privacy.statistics import Statistics
 from tacit.spec.specification import Specification
-from tests.privacy.enumeration import unpacked
+from tests.privacy.enumeration import ScriptedNoise, released, unpacked
 from tests.privacy.worlds import (
     SUBJECTS,
     all_cases,
@@ -43,6 +47,7 @@ from tests.privacy.worlds import (
     by_hand,
     random_cases,
     random_window,
+    served_by_book,
     specification,
     survey_history,
 )
@@ -103,10 +108,10 @@ def test_elements_are_flipped_only_where_the_pattern_occurs(monkeypatch: Patch) 
     assert not breaks(spec, "uniform", "literal")
     flipped = FlipProtector._flip
 
-    def on_demand(self: FlipProtector, bits: Any, own: Any) -> Any:
+    def on_demand(self: FlipProtector, bits: Any, lanes: Any) -> Any:
         true = bits[:, self._element_columns]
         occurred = np.bitwise_and.reduce(true, axis=1)[:, np.newaxis]
-        return flipped(self, bits, own) & occurred | true & ~occurred
+        return flipped(self, bits, lanes) & occurred | true & ~occurred
 
     monkeypatch.setattr(FlipProtector, "_flip", on_demand)
     assert breaks(spec, "uniform", "literal")
@@ -117,8 +122,8 @@ def test_answers_are_drawn_only_where_something_happened(monkeypatch: Patch) -> 
     assert not breaks(spec, "optimal")
     draw = Contexts.draw
 
-    def on_demand(self: Contexts, signals: Any, values: Any) -> DrawnSymbols:
-        drawn = draw(self, signals, values)
+    def on_demand(self: Contexts, signals: Any, values: Any, windows: int) -> DrawnSymbols:
+        drawn = draw(self, signals, values, windows)
         codes = np.where(values.any(axis=1)[:, np.newaxis], drawn.codes, np.int32(-1))
         return replace(drawn, codes=codes)
 
@@ -279,21 +284,6 @@ def test_confidence_knows_the_true_answer(monkeypatch: Patch) -> None:
     assert breaks(spec, "uniform") == ["a"]
 
 
-def test_blocks_do_not_share_epsilon(monkeypatch: Patch) -> None:
-    queries = ["a", "b", "c", "AND(d, s)", "SEQ(s, d)"]
-    spec = specification([("AND(a, b, c, d)", "2")], queries, types="abcds")
-    assert not breaks(spec, "optimal")
-    numbers: list[int] = []
-
-    def unshared(groups: list[blocks.ChannelBlock]) -> list[blocks.ChannelBlock]:
-        numbers.append(len(groups))
-        return groups
-
-    monkeypatch.setattr(blocks, "_best_shares", unshared)
-    assert breaks(spec, "optimal") == ["AND(a, b, c, d)"]
-    assert max(numbers) > 1
-
-
 def test_a_private_pattern_that_overlaps_is_forgotten(monkeypatch: Patch) -> None:
     spec = specification([("AND(a, b)", "2"), ("b", "0.5")], ["AND(a, b)", "b"], types="abs")
     assert not breaks(spec, "optimal")
@@ -304,6 +294,125 @@ def test_a_private_pattern_that_overlaps_is_forgotten(monkeypatch: Patch) -> Non
 
     monkeypatch.setattr(blocks, "_cliques", first)
     assert breaks(spec, "optimal") == ["b"]
+
+
+BLOCKS = specification(
+    [("AND(a, b, c, d, e, f, g)", "3"), ("AND(a, g)", "0.5")],
+    ["a", "AND(b, s)", "OR(c, AND(d, s))", "e", "OR(f, SEQ(g, s))"],
+    types="abcdefgs",
+)
+"""Of the first pattern not all variables fit into one block."""
+
+
+@pytest.fixture
+def _book() -> Iterator[None]:
+    with served_by_book():
+        yield
+
+
+@pytest.mark.usefixtures("_book")
+def test_the_blocks_of_a_book_do_not_share_epsilon(monkeypatch: Patch) -> None:
+    assert not breaks(BLOCKS, "optimal")
+    find = books._with_neighbours
+
+    def whole(component: Any, variables: tuple[int, ...], _: Any) -> books.VariableBlock:
+        return find(component, variables, [variables])
+
+    monkeypatch.setattr(books, "_with_neighbours", whole)
+    assert breaks(BLOCKS, "optimal") == ["AND(a, b, c, d, e, f, g)"]
+
+
+@pytest.mark.usefixtures("_book")
+def test_a_book_is_audited_for_the_neighbours_of_one_pattern_only(monkeypatch: Patch) -> None:
+    spec = specification([("AND(a, b)", "2"), ("b", "0.5")], ["AND(a, b)", "b"], types="abs")
+    assert not breaks(spec, "optimal")
+    find = books._with_neighbours
+
+    def first(component: Any, *rest: Any) -> books.VariableBlock:
+        return find(replace(component, patterns=component.patterns[:1]), *rest)
+
+    monkeypatch.setattr(books, "_with_neighbours", first)
+    assert breaks(spec, "optimal") == ["b"]
+
+
+@pytest.mark.usefixtures("_book")
+def test_a_book_is_audited_for_values_that_differ_in_the_wrong_variables(
+    monkeypatch: Patch,
+) -> None:
+    """Of a pattern's variables one is missing, so nothing bounds what is told about it."""
+    spec = specification([("AND(a, b)", "1")], ["AND(a, s)", "AND(b, s)"], types="abs")
+    assert not breaks(spec, "optimal")
+    find = books._with_neighbours
+
+    def shifted(component: Any, *rest: Any) -> books.VariableBlock:
+        (pattern,) = component.patterns
+        fewer = replace(pattern, elements=pattern.elements - {"b"})
+        return find(replace(component, patterns=(fewer,)), *rest)
+
+    monkeypatch.setattr(books, "_with_neighbours", shifted)
+    assert breaks(spec, "optimal") == ["AND(a, b)"]
+
+
+def in_groups(spec: Specification) -> list[Statistics]:
+    """Statistics with a prior that knows two groups of contexts, told apart by a signal."""
+    (found,) = by_hand(spec, {})
+    (prior,) = found.priors
+    grouped = replace(
+        prior,
+        splits=np.array([0, LEAF, LEAF]),
+        bounds=np.array([0, 1, 2]),
+        values=np.eye(2, len(prior.rates), dtype=np.bool_),
+        counts=np.array([30.0, 30.0]),
+    )
+    return [replace(found, priors=(grouped,))]
+
+
+@pytest.mark.usefixtures("_book")
+def test_the_group_of_a_context_follows_a_private_value(monkeypatch: Patch) -> None:
+    spec = specification([("AND(a, b)", "1")], ["AND(a, s)", "OR(b, s)"], types="abs")
+    statistics = in_groups(spec)
+    assert not breaks(spec, "optimal", statistics=statistics)
+    draw, find = BookDraws.draw, SymbolReadings.find_groups
+
+    def peeking(self: BookDraws, chosen: Any, signals: Any, values: Any, codes: Any) -> None:
+        own = (values[chosen, 0] & np.uint64(1)).astype(np.int64)
+        monkeypatch.setattr(SymbolReadings, "find_groups", lambda *_: own)
+        draw(self, chosen, signals, values, codes)
+        monkeypatch.setattr(SymbolReadings, "find_groups", find)
+
+    monkeypatch.setattr(BookDraws, "draw", peeking)
+    assert breaks(spec, "optimal", statistics=statistics) == ["AND(a, b)"]
+
+
+@pytest.mark.usefixtures("_book")
+def test_a_book_is_used_only_where_something_happened(monkeypatch: Patch) -> None:
+    spec = specification([("AND(a, b)", "1")], ["a", "AND(b, s)"], types="abs")
+    assert not breaks(spec, "optimal")
+    draw = BookDraws.draw
+
+    def on_demand(self: BookDraws, chosen: Any, signals: Any, values: Any, codes: Any) -> None:
+        draw(self, chosen[values[chosen].any(axis=1)], signals, values, codes)
+
+    monkeypatch.setattr(BookDraws, "draw", on_demand)
+    assert breaks(spec, "optimal") == ["AND(a, b)"]
+
+
+@pytest.mark.usefixtures("_book")
+def test_a_book_draws_where_nothing_is_open(monkeypatch: Patch) -> None:
+    """Neighbours stay alike, but the draw is for nothing: the trace of the noise shows it."""
+    spec = specification([("AND(a, b)", "1")], ["AND(a, s)", "AND(b, s)"], types="abs")
+    windows = [[Tuple(0, frozenset("ab"))], [Tuple(0, frozenset("s"))]]
+
+    def draws() -> list[int]:
+        plan = make_plan(spec, by_hand(spec, {}), "optimal")
+        noise = ScriptedNoise(np.empty((len(SUBJECTS), 0), np.int64), len(SUBJECTS))
+        released(spec, plan, windows, np.arange(len(SUBJECTS)) % 2, noise)
+        return [int(number) for number in noise.drawn[:2]]
+
+    assert draws() == [0, 1]
+    find = SymbolReadings.find_needed
+    monkeypatch.setattr(SymbolReadings, "find_needed", lambda *given: np.ones_like(find(*given)))
+    assert draws() == [1, 1]
 
 
 def test_components_that_one_query_spans_stay_apart(monkeypatch: Patch) -> None:

@@ -60,7 +60,7 @@ def test_lists_that_overlap_give_each_subject_all_of_its_patterns() -> None:
         "pattern: b, epsilon: 1, subjects: [both, two]",
         "pattern: c, epsilon: 1",
     )
-    assert kept(found, registry("two", "stranger", "both", "one")) == [
+    assert kept(found, registry("two", "neither", "both", "one")) == [
         ["b", "c"],
         ["c"],
         ["a", "b", "c"],

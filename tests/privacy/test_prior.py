@@ -1,9 +1,10 @@
-"""The prior: sums, counts by hand, and back from plain data."""
+"""The prior: mixtures by hand, groups, back from plain data, and plans of old versions."""
 
 from __future__ import annotations
 
 import json
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,43 +12,80 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tacit.errors import PlanError
-from tacit.planning.survey import STRENGTHS, _strength
-from tacit.privacy.prior import Prior
+from tacit.privacy.prior import LEAF, Prior
+from tacit.privacy.prior_tree import STRENGTHS
 
 
 def random_prior(rng: np.random.Generator, signals: int, variables: int, rows: int) -> Prior:
-    """A prior with rows of few contexts, in order of these."""
-    contexts = rng.integers(0, 2, (rows, signals)).astype(np.bool_)
-    order = np.lexsort(contexts.T) if signals and rows else np.arange(rows)
+    """A prior with a random tree, and rows spread over its groups."""
+    splits: list[int] = []
+    pending = [0]
+    while pending:
+        depth = pending.pop()
+        if signals and depth < 4 and rng.random() < 0.7:
+            splits.append(int(rng.integers(0, signals)))
+            pending += [depth + 1, depth + 1]
+        else:
+            splits.append(LEAF)
+    groups = splits.count(LEAF)
+    cuts = np.sort(rng.integers(0, rows + 1, groups - 1))
     return Prior(
         rng.uniform(0.01, 0.99, variables),
-        contexts[order],
+        signals,
+        np.array(splits),
+        np.array([0, *cuts, rows]),
         rng.integers(0, 2, (rows, variables)).astype(np.bool_),
         rng.integers(1, 50, rows).astype(np.float64),
         float(rng.choice(STRENGTHS)),
     )
 
 
+def walk(prior: Prior, signals: list[bool]) -> list[list[int]]:
+    """The groups below each node on the way of a context, from all of them to its own."""
+    splits = prior.splits.tolist()
+
+    def below(node: int) -> tuple[int, int]:
+        """The number of groups below a node, and the node after its branches."""
+        if splits[node] == LEAF:
+            return 1, node + 1
+        left, middle = below(node + 1)
+        right, end = below(middle)
+        return left + right, end
+
+    node, first = 0, 0
+    path = []
+    while True:
+        groups, _ = below(node)
+        path.append(list(range(first, first + groups)))
+        if splits[node] == LEAF:
+            return path
+        left, middle = below(node + 1)
+        if signals[splits[node]]:
+            node, first = middle, first + left
+        else:
+            node += 1
+
+
 SHAPES = st.tuples(st.integers(0, 12), st.integers(1, 10), st.integers(0, 40))
 
 
 @given(SHAPES, st.integers(0, 2**32))
-def test_choices_have_the_probabilities_of_windows_and_base_rates_counted_one_by_one(
+def test_choices_are_smoothed_from_group_to_group_as_counted_one_by_one(
     shape: tuple[int, int, int], seed: int
 ) -> None:
     rng = np.random.default_rng(seed)
     prior = random_prior(rng, *shape)
     asked = rng.permutation(shape[1])[: rng.integers(0, min(5, shape[1]) + 1)].tolist()
-    strange = rng.integers(0, 2, shape[0]).astype(np.bool_)
-    signals = strange if rng.random() < 0.3 or not shape[2] else prior.signals[0]
+    signals = rng.integers(0, 2, shape[0]).astype(np.bool_)
     found = prior.choice_probabilities(signals, asked)
-    same = [n for n in range(shape[2]) if (prior.signals[n] == signals).all()]
-    windows = sum(prior.counts[n] for n in same)
+    path = walk(prior, signals.tolist())
     for values in product((False, True), repeat=len(asked)):
-        seen = sum(prior.counts[n] for n in same if tuple(prior.values[n, asked]) == values)
-        rates = prior.rates[asked]
-        base = np.prod(np.where(values, rates, 1 - rates))
-        expected = (seen + prior.strength * base) / (windows + prior.strength)
+        expected = float(np.prod(np.where(values, prior.rates[asked], 1 - prior.rates[asked])))
+        for groups in path:
+            rows = range(prior.bounds[groups[0]], prior.bounds[groups[-1] + 1])
+            windows = sum(prior.counts[n] for n in rows)
+            seen = sum(prior.counts[n] for n in rows if tuple(prior.values[n, asked]) == values)
+            expected = (seen + prior.strength * expected) / (windows + prior.strength)
         place = sum(x << n for n, x in enumerate(values))
         assert found[place] == pytest.approx(expected, rel=1e-12)
     assert found.sum() == pytest.approx(1, rel=1e-12)
@@ -55,31 +93,72 @@ def test_choices_have_the_probabilities_of_windows_and_base_rates_counted_one_by
 
 
 @given(SHAPES, st.integers(0, 2**32))
-def test_a_prior_comes_back_from_json_as_it_was(shape: tuple[int, int, int], seed: int) -> None:
-    prior = random_prior(np.random.default_rng(seed), *shape)
+def test_many_contexts_are_grouped_as_one_by_one(shape: tuple[int, int, int], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    prior = random_prior(rng, *shape)
+    signals = rng.integers(0, 2, (30, shape[0])).astype(np.bool_)
+    groups = prior.group(signals)
+    assert groups.tolist() == [walk(prior, row.tolist())[-1][0] for row in signals]
+    for row, group in zip(signals, groups.tolist(), strict=True):
+        whole = prior.choice_probabilities(row, range(shape[1]))
+        assert np.array_equal(prior.group_probabilities(group), whole)
+
+
+def test_a_group_of_many_variables_has_the_probability_of_each() -> None:
+    prior = random_prior(np.random.default_rng(1), 3, 14, 40)
+    likely = prior.group_probabilities(0)
+    assert likely.shape == (14,)
+    assert likely[5] == prior.choices(0, [5])[1]
+
+
+@given(SHAPES, st.integers(0, 2**32), st.booleans())
+def test_a_prior_comes_back_from_json_as_it_was(
+    shape: tuple[int, int, int], seed: int, old: bool
+) -> None:
+    rng = np.random.default_rng(seed)
+    prior = random_prior(rng, *shape)
+    if old:
+        prior = Prior.from_dict(old_plain(rng, *shape))
     back = Prior.from_dict(json.loads(json.dumps(prior.to_dict())))
-    for name in ("rates", "signals", "values", "counts"):
+    for name in ("rates", "splits", "bounds", "values", "counts"):
         ours, theirs = getattr(prior, name), getattr(back, name)
         assert ours.dtype == theirs.dtype
         assert np.array_equal(ours, theirs)
-    assert back.strength == prior.strength
-    assert [(s.tolist(), n) for s, n in back.contexts] == [
-        (s.tolist(), n) for s, n in prior.contexts
-    ]
+    for name in ("width", "strength", "leaves_only"):
+        assert getattr(back, name) == getattr(prior, name)
+
+
+def old_plain(rng: np.random.Generator, signals: int, variables: int, rows: int) -> dict[str, Any]:
+    """The prior in a plan of an old version: every context with its own windows."""
+    contexts = rng.integers(0, 2, (rows, signals)).astype(np.bool_)
+    order = np.lexsort(contexts.T) if signals and rows else np.arange(rows)
+    values = rng.integers(0, 2, (rows, variables)).astype(np.bool_)
+    return {
+        "rates": rng.uniform(0.01, 0.99, variables).tolist(),
+        "strength": 4.0,
+        "widths": [signals, variables],
+        "signals": [row.tobytes().hex() for row in np.packbits(contexts[order], axis=1)],
+        "values": [row.tobytes().hex() for row in np.packbits(values, axis=1)],
+        "counts": rng.integers(1, 50, rows).astype(np.float64).tolist(),
+    }
 
 
 @given(SHAPES, st.integers(0, 2**32))
-def test_contexts_come_once_with_all_their_windows_the_commonest_first(
+def test_the_prior_of_an_old_plan_has_its_probabilities(
     shape: tuple[int, int, int], seed: int
 ) -> None:
-    prior = random_prior(np.random.default_rng(seed), *shape)
-    slow: dict[tuple[bool, ...], float] = {}
-    for row, count in zip(prior.signals.tolist(), prior.counts, strict=True):
-        slow[tuple(row)] = slow.get(tuple(row), 0.0) + count
-    found = prior.contexts
-    assert {tuple(signals.tolist()): windows for signals, windows in found} == slow
-    assert len(found) == len(slow)
-    assert [windows for _, windows in found] == sorted(slow.values(), reverse=True)
+    rng = np.random.default_rng(seed)
+    plain = old_plain(rng, *shape)
+    prior = Prior.from_dict(plain)
+    counts = np.array(plain["counts"])
+    for text in dict.fromkeys(plain["signals"]):
+        here = [n for n, other in enumerate(plain["signals"]) if other == text]
+        packed = np.frombuffer(bytes.fromhex(text), np.uint8)
+        signals = np.unpackbits(packed, count=shape[0]).astype(np.bool_)
+        seen = {n: np.frombuffer(bytes.fromhex(plain["values"][n]), np.uint8) for n in here}
+        true = sum(counts[n] for n in here if np.unpackbits(seen[n])[0])
+        expected = (true + 4 * prior.rates[0]) / (counts[here].sum() + 4)
+        assert prior.choice_probabilities(signals, [0])[1] == pytest.approx(expected, rel=1e-12)
 
 
 def test_without_history_there_are_the_rates_alone() -> None:
@@ -87,27 +166,37 @@ def test_without_history_there_are_the_rates_alone() -> None:
     found = prior.choice_probabilities(np.array([True, False, True]), [1])
     assert found.tolist() == pytest.approx([0.75, 0.25])
     assert (prior.choice_probabilities(np.zeros(3, np.bool_), [0, 2]) > 0).all()
-    assert prior.contexts == []
+    assert prior.group(np.zeros((2, 3), np.bool_)).tolist() == [0, 0]
 
 
-@pytest.mark.parametrize("damage", ["rates", "widths", "signals", "values", "counts", "strength"])
+def plain_prior() -> dict[str, Any]:
+    plain = random_prior(np.random.default_rng(2), 3, 2, 5).to_dict()
+    assert len(plain["splits"]) > 3
+    return plain
+
+
+@pytest.mark.parametrize(
+    "damage", ["rates", "widths", "splits", "rows", "values", "counts", "strength"]
+)
 def test_damaged_data_is_refused(damage: str) -> None:
-    plain = random_prior(np.random.default_rng(1), 3, 2, 5).to_dict()
     with pytest.raises(PlanError):
-        Prior.from_dict({name: part for name, part in plain.items() if name != damage})
+        Prior.from_dict({name: part for name, part in plain_prior().items() if name != damage})
     with pytest.raises(PlanError):
-        Prior.from_dict(plain | {damage: "nonsense"})
+        Prior.from_dict(plain_prior() | {damage: "nonsense"})
 
 
-def test_signals_of_another_width_are_refused() -> None:
-    plain = random_prior(np.random.default_rng(1), 3, 2, 5).to_dict()
+def test_a_tree_that_does_not_end_or_asks_for_other_signals_is_refused() -> None:
+    plain = plain_prior()
+    for splits in ([*plain["splits"], -1], plain["splits"][:-1], [3, -1, -1], [-2], []):
+        with pytest.raises(PlanError):
+            Prior.from_dict(plain | {"splits": splits})
     with pytest.raises(PlanError):
-        Prior.from_dict(plain | {"widths": [17, 2]})
+        Prior.from_dict(plain | {"widths": [0, 2]})
 
 
 def test_tables_of_different_lengths_are_refused() -> None:
-    plain = random_prior(np.random.default_rng(1), 3, 2, 5).to_dict()
-    for name in ("signals", "values", "counts", "rates"):
+    plain = plain_prior()
+    for name in ("rows", "values", "counts", "rates"):
         with pytest.raises(PlanError):
             Prior.from_dict(plain | {name: plain[name][:-1]})
     for wrong in (float("nan"), -1.0):
@@ -117,42 +206,3 @@ def test_tables_of_different_lengths_are_refused() -> None:
             Prior.from_dict(plain | {"rates": [wrong] * 2})
     with pytest.raises(PlanError):
         Prior.from_dict(plain | {"strength": 0.0})
-
-
-def history(coupled: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Windows of 40 contexts in which two variables follow the context, or do not."""
-    rng = np.random.default_rng(3)
-    numbers = rng.integers(0, 40, 4000)
-    rate = np.where(numbers % 2, 0.95, 0.05) if coupled else np.full(4000, 0.5)
-    values = rng.random((4000, 2)) < rate[:, None]
-    bits = (numbers[:, None] >> np.arange(6)) & 1
-    rows, counts = np.unique(np.hstack([bits, values]), axis=0, return_counts=True)
-    return rows[:, :6] > 0, rows[:, 6:] > 0, counts.astype(np.float64)
-
-
-def test_base_rates_count_much_where_contexts_are_alike_and_little_where_they_differ() -> None:
-    rates = np.array([0.5, 0.5])
-    assert _strength(*history(coupled=False), rates) == max(STRENGTHS)
-    assert _strength(*history(coupled=True), rates) <= STRENGTHS[1]
-
-
-def test_the_strength_is_the_likeliest_when_windows_are_drawn_one_by_one() -> None:
-    """The chance of a history is the product of what each window's predecessors predict."""
-    signals, values, counts = history(coupled=True)
-    rates = np.array([0.4, 0.6])
-
-    def log_chance(strength: float) -> float:
-        total = 0.0
-        for context in np.unique(signals, axis=0):
-            here = (signals == context).all(axis=1)
-            seen: dict[tuple[bool, ...], int] = {}
-            before = 0
-            for row, count in zip(values[here].tolist(), counts[here].astype(int), strict=True):
-                base = np.prod(np.where(row, rates, 1 - rates))
-                for _ in range(count):
-                    had = seen.get(tuple(row), 0)
-                    total += np.log((had + strength * base) / (before + strength))
-                    seen[tuple(row)], before = had + 1, before + 1
-        return float(total)
-
-    assert _strength(signals, values, counts, rates) == max(STRENGTHS, key=log_chance)

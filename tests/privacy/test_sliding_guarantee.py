@@ -110,7 +110,7 @@ def test_random_specifications_are_no_exception(mechanism: str, decode: str, see
 
 @mechanisms
 @decoders
-def test_it_is_the_same_however_panes_come_and_whoever_goes_on(mechanism: str, decode: str) -> None:
+def test_batches_and_restores_do_not_change_the_distribution(mechanism: str, decode: str) -> None:
     queries = ["a", "SEQ(a, s)"]
     spec = specified([("a", "1")], queries, panes=3, slide=2)
     plan = by_hand(spec, mechanism, decode)
@@ -169,7 +169,7 @@ def test_noise_is_drawn_for_each_window_and_not_for_each_pane(
     plan = by_hand(spec, "uniform", decode)
     assert not broken(spec, plan, 2)
 
-    def apart(self: FlipProtector, windows: Any, own: Any) -> tuple[Any, None]:
+    def apart(self: FlipProtector, windows: Any, own: Any, _: Any) -> tuple[Any, None]:
         assert self._panes is not None
         assert own is None
         paned = windows.closed.panes

@@ -5,13 +5,15 @@ Subjects are of two sorts, x and y, so that a private pattern may be that of som
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from itertools import combinations, product
 from random import Random
+from unittest.mock import patch
 
 import numpy as np
 
@@ -23,6 +25,8 @@ from tacit.pipeline.reader import Input
 from tacit.planning.plan import Plan
 from tacit.planning.planner import make_plan
 from tacit.planning.survey import assume_statistics
+from tacit.privacy.mechanisms.optimal import mechanism as optimal
+from tacit.privacy.mechanisms.optimal import new_contexts
 from tacit.privacy.policies import Policies, Policy, PrivatePattern
 from tacit.privacy.statistics import Statistics
 from tacit.spec.specification import Specification
@@ -293,6 +297,18 @@ def survey_history(
 def planned(spec: Specification, mechanism: str, decode: str, seed: int = 0) -> Plan:
     """A plan from random statistics."""
     return make_plan(spec, random_statistics(Random(seed), spec), mechanism, decode)
+
+
+@contextmanager
+def served_by_book() -> Iterator[None]:
+    """In planning and in runs, no context gets channels of its own."""
+    with (
+        patch.object(optimal, "_design_contexts", lambda *_: {}),
+        patch.object(new_contexts, "_FIRST", 0),
+        patch.object(new_contexts, "_PER_WINDOW", 0),
+        patch.object(new_contexts, "_BEHIND", 0),
+    ):
+        yield
 
 
 def furthest(

@@ -10,10 +10,9 @@ import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from tacit.answers.rows import AnswerBlock, RowBuilder, answer_schema, divide
 from tacit.privacy.certainty import Certainty, ReorderedCertainty
 from tacit.quantities import count
-
-_ROWS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -78,18 +77,13 @@ class Answers:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the answers as rows, sorted by window, subject and query, about a million each."""
-        in_window = len(self.subjects) * len(self.queries)
-        if in_window == 0:
-            return
-        windows = max(1, _ROWS // in_window)
-        words = self.bits.shape[2] if windows > 1 else max(1, _ROWS // (64 * len(self.queries)))
-        for window in range(0, self.windows, windows):
-            for word in range(0, self.bits.shape[2], words):
-                yield self._part(slice(window, window + windows), slice(word, word + words))._rows()
+        builder = RowBuilder(self.queries, self.consumers or [""] * len(self.queries))
+        for windows, slots in divide(self.windows, len(self.subjects), len(self.queries)):
+            yield builder.build(self._part(windows, slots)._block())
 
-    def _part(self, windows: slice, words: slice) -> Answers:
-        """Return the answers of some windows, for the subjects of some words."""
-        slots = slice(64 * words.start, 64 * words.stop)
+    def _part(self, windows: slice, slots: slice) -> Answers:
+        """Return the answers of some windows and subjects; a word has the first subject's bit 0."""
+        words = slice(slots.start // 64, -(-slots.stop // 64))
         return Answers(
             self.queries,
             self.size,
@@ -142,33 +136,22 @@ class Answers:
         flat = np.unpackbits(octets, axis=-1, bitorder="little", count=len(self.subjects))
         return flat.view(np.bool_)
 
-    def _rows(self) -> pa.RecordBatch:
-        windows, subjects = np.nonzero(self.registered)
-        number = len(self.queries)
-        starts = np.repeat((self.first + windows) * self.step, number)
-        instant = pa.timestamp("us", tz="UTC")
-        sure = []
+    def _block(self) -> AnswerBlock:
+        confidence = None
         if self.certainty is not None:
-            confidence = np.stack([self.confidence(query) for query in range(number)], axis=1)
-            sure = [pa.array(confidence[windows, :, subjects].ravel().astype(np.float32))]
-            if self.exhausted is not None:
-                sure.append(pa.array(np.repeat(self.exhausted[subjects], number)))
-            if not self.private:
-                sure.append(pa.array(np.zeros(len(starts), np.bool_)))
-        return pa.RecordBatch.from_arrays(
-            [
-                pa.array(starts).cast(instant),
-                pa.array(starts + self.size).cast(instant),
-                _named(self.subjects, np.repeat(subjects, number)),
-                *build_query_columns(
-                    self.queries,
-                    self.consumers or [""] * number,
-                    np.tile(np.arange(number, dtype=np.int32), len(windows)),
-                ),
-                pa.array(self.detected[windows, :, subjects].ravel()),
-                *sure,
-            ],
-            schema=self._schema,
+            confidence = np.empty((self.windows, len(self.subjects), len(self.queries)), np.float32)
+            for query in range(len(self.queries)):
+                confidence[:, :, query] = self.confidence(query)
+        registered = self.registered
+        return AnswerBlock(
+            self.step * np.arange(self.first, self.first + self.windows),
+            self.size,
+            self.subjects,
+            self.detected.transpose(0, 2, 1),
+            None if registered.all() else registered,
+            confidence,
+            self.exhausted,
+            self.private,
         )
 
     @property
@@ -207,44 +190,6 @@ class Answers:
                 ),
             ]
         )
-
-
-def answer_schema(
-    *, protected: bool = False, private: bool = True, limited: bool = False
-) -> pa.Schema:
-    """Return the schema of answers.
-
-    With limits, protected answers have a column `exhausted`. Answers whose noise came from a seed
-    have a column `private`, which is false in every row.
-    """
-    sure = [("confidence", pa.float32())] if protected else []
-    if protected and limited:
-        sure.append(("exhausted", pa.bool_()))
-    if protected and not private:
-        sure.append(("private", pa.bool_()))
-    return pa.schema(
-        [
-            ("window_start", pa.timestamp("us", tz="UTC")),
-            ("window_end", pa.timestamp("us", tz="UTC")),
-            ("subject", pa.dictionary(pa.int32(), pa.large_string())),
-            ("consumer", pa.dictionary(pa.int32(), pa.string())),
-            ("query", pa.dictionary(pa.int32(), pa.string())),
-            ("detected", pa.bool_()),
-            *sure,
-        ]
-    )
-
-
-def build_query_columns(
-    queries: Sequence[str], consumers: Sequence[str], places: NDArray[np.int32]
-) -> tuple[pa.Array, pa.Array]:
-    """Build the columns `consumer` and `query`, given the number of each row's query."""
-    known = list(dict.fromkeys(consumers))
-    numbers = np.array([known.index(consumer) for consumer in consumers], np.int32)
-    return (
-        pa.DictionaryArray.from_arrays(numbers[places], pa.array(known, pa.string())),
-        pa.DictionaryArray.from_arrays(places, pa.array(queries, pa.string())),
-    )
 
 
 def _named(names: pa.Array, places: NDArray[np.int64]) -> pa.Array:

@@ -17,7 +17,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tacit.answers.answers import Answers, answer_schema, build_query_columns
+from tacit.answers.answers import Answers
+from tacit.answers.rows import AnswerBlock, RowBuilder, answer_schema, divide
 from tacit.errors import LedgerError
 from tacit.kernels import compiled
 
@@ -132,13 +133,19 @@ def unpack(body: bytes, first_id: int, names: Names) -> tuple[pa.Table, dict[str
             "the answers of a release cannot be read: the ledger is damaged, or was written by"
             " another version"
         ) from error
-    tables = []
+    batches: list[pa.RecordBatch] = []
     flow = iter(arrays)
-    for block in head["blocks"]:
-        table = _rows(head, block, flow, names, first_id)
-        first_id += table.num_rows
-        tables.append(table)
-    return pa.concat_tables(tables), head["consumers"]
+    builder = RowBuilder(head["queries"], [head["consumers"][name] for name in head["queries"]])
+    for packed in head["blocks"]:
+        for block in _blocks(head, packed, flow, names):
+            batch = builder.build(block)
+            numbers = pa.array(np.arange(first_id, first_id + batch.num_rows))
+            batches.append(batch.add_column(0, "id", numbers))
+            first_id += batch.num_rows
+    schema = answer_schema(
+        protected=head["blocks"][0]["sure"], private=head["private"], limited=head["limited"]
+    ).insert(0, pa.field("id", pa.int64()))
+    return pa.Table.from_batches(batches, schema), head["consumers"]
 
 
 def _read(body: bytes) -> tuple[dict[str, Any], list[NDArray[Any]]]:
@@ -159,70 +166,40 @@ def _read(body: bytes) -> tuple[dict[str, Any], list[NDArray[Any]]]:
     return head, arrays
 
 
-def _rows(
-    head: Mapping[str, Any],
-    block: Mapping[str, Any],
-    arrays: Iterator[NDArray[Any]],
-    names: Names,
-    first_id: int,
-) -> pa.Table:
+def _blocks(
+    head: Mapping[str, Any], block: Mapping[str, Any], arrays: Iterator[NDArray[Any]], names: Names
+) -> Iterator[AnswerBlock]:
+    """Yield the answers of a packed block, about a million at a time."""
     ids = np.cumsum(next(arrays))
     windows, queries = block["windows"], len(head["queries"])
-    shape = (windows, len(ids), queries)
-    some = None
+    registered = exhausted = packed = None
     if block["some"]:
-        packed = next(arrays)
-        some = np.unpackbits(packed, axis=1, count=len(ids)).view(np.bool_)
+        registered = np.unpackbits(next(arrays), axis=1, count=len(ids)).view(np.bool_)
     octets = next(arrays).astype("<u8", copy=False).view(np.uint8)
-    bits = np.unpackbits(octets, axis=-1, bitorder="little", count=len(ids))
-    columns: list[NDArray[Any]] = [np.ascontiguousarray(bits.transpose(0, 2, 1)).view(np.bool_)]
     if block["sure"]:
-        sure = np.empty(shape, np.float32)
-        _decode_confidences(np.array(block["few"]), next(arrays), next(arrays), next(arrays), sure)
-        columns.append(sure)
+        packed = (np.array(block["few"]), next(arrays), next(arrays), next(arrays))
     if head["limited"]:
         exhausted = np.unpackbits(next(arrays), count=len(ids)).view(np.bool_)
-        columns.append(np.broadcast_to(exhausted[np.newaxis, :, np.newaxis], shape))
-    if block["sure"] and not head["private"]:
-        columns.append(np.zeros(shape, np.bool_))
     starts = block["start"] + block["step"] * np.arange(windows)
-    start = np.broadcast_to(starts[:, np.newaxis, np.newaxis], shape)
-    place = np.broadcast_to(np.arange(len(ids), dtype=np.int32)[:, np.newaxis], shape)
-    query = np.broadcast_to(np.arange(queries, dtype=np.int32), shape)
-    flat = [_flat(column, some) for column in (start, place, query, *columns)]
-    return _table(head, block, names(ids), first_id, flat)
-
-
-def _flat(column: NDArray[Any], some: NDArray[np.bool_] | None) -> NDArray[Any]:
-    """Return one value per answer, of all subjects or only of the registered ones."""
-    return column.reshape(-1) if some is None else column[some].reshape(-1)
-
-
-def _table(
-    head: Mapping[str, Any],
-    block: Mapping[str, Any],
-    subjects: pa.Array,
-    first_id: int,
-    flat: Sequence[NDArray[Any]],
-) -> pa.Table:
-    start, place, query, *columns = flat
-    columns_of = answer_schema(
-        protected=block["sure"], private=head["private"], limited=head["limited"]
-    )
-    instant = columns_of.field("window_start").type
-    who = pa.DictionaryArray.from_arrays(pa.array(place), subjects)
-    consumers = [head["consumers"][name] for name in head["queries"]]
-    return pa.Table.from_arrays(
-        [
-            pa.array(np.arange(first_id, first_id + len(start))),
-            pa.array(start).cast(instant),
-            pa.array(start + block["size"]).cast(instant),
-            who,
-            *build_query_columns(head["queries"], consumers, query),
-            *(pa.array(column) for column in columns),
-        ],
-        schema=columns_of.insert(0, pa.field("id", pa.int64())),
-    )
+    subjects = names(ids)
+    for when, who in divide(windows, len(ids), queries):
+        own = octets[when, :, who.start // 8 : -(-who.stop // 8)]
+        number = who.stop - who.start
+        bits = np.unpackbits(own, axis=-1, bitorder="little", count=number).view(np.bool_)
+        confidence = None
+        if packed is not None:
+            confidence = np.empty((len(starts[when]), number, queries), np.float32)
+            _decode_confidences(*packed, confidence, when.start, who.start)
+        yield AnswerBlock(
+            starts[when],
+            block["size"],
+            subjects[who],
+            bits.transpose(0, 2, 1),
+            None if registered is None else registered[when, who],
+            confidence,
+            None if exhausted is None else exhausted[who],
+            head["private"],
+        )
 
 
 @compiled
@@ -259,17 +236,23 @@ def _decode_confidences(
     codes: NDArray[np.uint8],
     many: NDArray[np.float32],
     sure: NDArray[np.float32],
+    first_window: int,
+    first_subject: int,
 ) -> None:
-    """Write the packed confidences of all queries into `[window][subject][query]`."""
+    """Write packed confidences of all queries, from a window and subject on, into `sure`.
+
+    `sure` is `[window][subject][query]`.
+    """
     windows, subjects, queries = sure.shape
     first = few = 0
     for query in range(queries):
         for window in range(windows):
             for subject in range(subjects):
+                place = first_window + window, first_subject + subject
                 if counts[query]:
-                    value = values[first + codes[few, window, subject]]
+                    value = values[first + codes[few, place[0], place[1]]]
                 else:
-                    value = many[query - few, window, subject]
+                    value = many[query - few, place[0], place[1]]
                 sure[window, subject, query] = value
         first += counts[query]
         few += 1 if counts[query] else 0

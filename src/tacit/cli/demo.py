@@ -61,7 +61,7 @@ def run_demo(out: Path, taxis: int, days: float, seed: int) -> None:
     from tacit.connectors.appending_sink import translate_errors
     from tacit.engines.local import survey
     from tacit.insight.audit import audit
-    from tacit.insight.curve import curve
+    from tacit.insight.curve import compute_curve
     from tacit.pipeline.run import Run
     from tacit.planning.plan import Plan
     from tacit.planning.planner import make_plan
@@ -84,7 +84,7 @@ def run_demo(out: Path, taxis: int, days: float, seed: int) -> None:
         statistics = survey(spec, _open_trips(spec, out / "history.parquet"), literal=False)
         plan = make_plan(spec, statistics)
         plan.save(out / "plan.json")
-        drawn = curve(spec, statistics)
+        drawn = compute_curve(spec, statistics)
         for suffix in (".svg", ".png"):
             drawn.save(out / f"quality{suffix}")
     _print_curve(console, plan, drawn)
@@ -178,7 +178,8 @@ def _print_private(console: Console, spec: Specification) -> None:
         console.print(
             f"{private.name}: [yellow]{private.pattern}[/],"
             f" epsilon {format_epsilon(private.epsilon)}:"
-            f" a 50:50 guess can become at most {even}:{100 - even}.",
+            " someone who knows everything else can turn a 50:50 guess about one window into at"
+            f" most {even}:{100 - even}.",
             highlight=False,
         )
 

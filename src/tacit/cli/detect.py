@@ -53,7 +53,7 @@ def detect(given: RunOptions, allowed: float | None, as_json: bool) -> None:
     given.check_places()
     compile_kernels(list_run_features("detect", checked, inputs))
     with (
-        show_progress([input_.source for input_ in inputs]) as progress,
+        show_progress("Reading ...") as progress,
         DeadLetters(given.letters) as letters,
     ):
         run = Run(checked, inputs, dead_letters=letters, progress=progress)

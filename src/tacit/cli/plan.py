@@ -7,22 +7,27 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from tacit.cli import options
-from tacit.cli.progress import show_progress, show_spinner
+from tacit.cli.progress import show_progress
 from tacit.cli.report import check_refusals
 from tacit.cli.warm import compile_kernels
 from tacit.errors import OptionError, PlanError, SourceError
+from tacit.progress import scale_progress
 from tacit.spec.mechanisms import MECHANISMS
 
 if TYPE_CHECKING:
     from tacit.cli.plan_report import PlanReport
+    from tacit.planning.least_epsilon import Least
     from tacit.planning.plan import Expected
     from tacit.privacy.statistics import Statistics
     from tacit.spec.specification import Specification
+
+_PLANNING: Final = 0.1
+"""The share of planning if a curve is drawn, for which the planner runs about forty times."""
 
 
 @click.command()
@@ -51,6 +56,20 @@ if TYPE_CHECKING:
     help="Find the least epsilon with which every query reaches this quality; 'declared' means the"
     " qualities that the queries declare.",
 )
+@click.option(
+    "--least",
+    type=click.Choice(["total", "largest"]),
+    default="total",
+    show_default=True,
+    help="With --quality: whether the sum of the private patterns' epsilons is to be least, or the"
+    " largest of them.",
+)
+@click.option(
+    "--objective",
+    type=click.Choice(["micro", "macro"]),
+    help="What to maximise: quality over all answers, or the mean of the queries' qualities."
+    " Overrides the specification.",
+)
 @options.file("--plot", metavar="PICTURE", help="Plot quality against epsilon, as .svg or .png.")
 @click.option(
     "--watch", is_flag=True, help="Plan again whenever the specification or the history changes."
@@ -71,6 +90,8 @@ def plan(
     decode: str | None,
     prior: Path | None,
     quality: str | None,
+    least: Least,
+    objective: str | None,
     plot: Path | None,
     watch: bool,
     target: str | None,
@@ -90,7 +111,9 @@ def plan(
       tacit plan home.yaml --history doors=doors.csv --history power=power.csv --plot curve.svg
       tacit plan taxi.yaml --history january.parquet -o plan.json --watch --signal taxi.pid
     """
-    wanted = PlanOptions(history, prior, mechanism, decode, quality, out, plot, allowed)
+    wanted = PlanOptions(
+        history, prior, mechanism, decode, quality, out, plot, allowed, least, objective
+    )
     if watch:
         watch_and_plan(spec, wanted, as_json, target)
     elif target is not None:
@@ -112,6 +135,9 @@ class PlanOptions:
     plot: Path | None
     allowed: float | None = None
     """The share of history that may be refused; None if any share may."""
+    least: Least = "total"
+    """What `quality` makes least."""
+    objective: str | None = None
 
 
 def make_plan(spec_file: Path, wanted: PlanOptions, as_json: bool) -> None:
@@ -166,7 +192,7 @@ def _survey_history(spec: Specification, wanted: PlanOptions) -> list[Statistics
     inputs = RunOptions(spec, split_streams(wanted.history)).open_inputs(spec)
     literal = (wanted.decode or spec.decode) == "literal"
     compile_kernels(list_run_features("plan", spec, inputs, wanted.mechanism or spec.mechanism))
-    with show_progress([input_.source for input_ in inputs]) as progress:
+    with show_progress("Reading history ...") as progress:
         statistics = survey(
             spec,
             inputs,
@@ -183,38 +209,42 @@ def _plan_from_history(
     spec: Specification, statistics: Sequence[Statistics], wanted: PlanOptions
 ) -> PlanReport:
     from tacit.cli.plan_report import PlanReport
-    from tacit.insight.curve import curve
+    from tacit.insight.curve import compute_curve
     from tacit.planning import planner
+    from tacit.planning.least_epsilon import find_least_epsilon
     from tacit.planning.requirements import parse_required_quality
 
     statistics = list(statistics)
     mechanism, decode = wanted.mechanism, wanted.decode
     compared: dict[str, Expected] = {}
     least = drawn = None
-    with show_spinner("Planning ...") as update:
+    with show_progress("Planning ...") as progress:
+        planning = scale_progress(progress, 0, 1 if wanted.plot is None else _PLANNING)
         if wanted.quality is not None:
-            least = planner.find_least_epsilon(
+            least = find_least_epsilon(
                 spec,
                 statistics,
                 parse_required_quality(spec, wanted.quality),
                 mechanism,
                 decode,
-                progress=lambda step: update(f"Searching for the least epsilon, step {step} ..."),
+                least=wanted.least,
+                progress=planning,
             )
             plan = least.plan
         elif (mechanism or spec.mechanism) == "auto":
-            plans = [planner.make_plan(spec, statistics, name, decode) for name in MECHANISMS]
-            compared = {plan.mechanism: plan.expected for plan in plans if plan.expected}
-            plan = max(plans, key=lambda plan: plan.expected.quality if plan.expected else 0.0)
-        else:
-            plan = planner.make_plan(spec, statistics, mechanism, decode)
-        if wanted.plot is not None:
-            drawn = curve(
-                spec,
-                statistics,
-                decode,
-                progress=lambda done, all_: update(f"Computing the curve, {done} of {all_} ..."),
+            plans = planner.compare_mechanisms(
+                spec, statistics, decode, wanted.objective, progress=planning
             )
+            found = {plan.mechanism: plan.expected for plan in plans if plan.expected}
+            compared = {name: found[name] for name in MECHANISMS}
+            plan = plans[0]
+        else:
+            plan = planner.make_plan(
+                spec, statistics, mechanism, decode, objective=wanted.objective, progress=planning
+            )
+        if wanted.plot is not None:
+            drawing = scale_progress(progress, _PLANNING, 1)
+            drawn = compute_curve(spec, statistics, decode, progress=drawing)
     expected = least.expected if least is not None else plan.expected if plan else None
     windows = int(sum(part.windows for part in statistics))
     return PlanReport(spec, wanted, plan, expected, windows, compared, least, drawn)

@@ -13,15 +13,16 @@ from tacit.insight.curve import Curve
 from tacit.insight.explain import count_allowed_windows, describe_limit
 from tacit.insight.tabular import align
 from tacit.patterns.tree import elements
+from tacit.planning.least_epsilon import LeastEpsilon
 from tacit.planning.plan import Expected, Plan, describe_overlap, describe_unit, element_shares
-from tacit.planning.planner import LeastEpsilon
 from tacit.planning.requirements import DECLARED, parse_required_quality
 from tacit.privacy.exponentials import format_epsilon
-from tacit.quantities import count
+from tacit.quantities import count, format_share
 from tacit.spec.specification import Specification
 
 CONVENTIONS: Final = (
-    "Expected values over the windows of history. Precision is 1 if nothing is claimed and nothing"
+    "Expected values for windows like those of history: each part of history is judged by a plan"
+    " from the others. Precision is 1 if nothing is claimed and nothing"
     " is there, and 0 if something is there and nothing is claimed. Recall is 1 if nothing is"
     " there. Q = alpha * precision + (1 - alpha) * recall, and MRE = 1 - Q, because exact answers"
     " have Q = 1. 'all' is the micro average: counts are summed first, and alpha is averaged."
@@ -48,7 +49,7 @@ class PlanReport:
     @property
     def succeeded(self) -> bool:
         """Whether the requested quality is feasible, and the requested plan was made."""
-        feasible = self.least is None or self.least.factor is not None
+        feasible = self.least is None or self.least.epsilons is not None
         return feasible and (self.plan is not None or self.options.out is None)
 
     def to_dict(self) -> dict[str, Any]:
@@ -59,6 +60,7 @@ class PlanReport:
             "windows": self.windows,
             "mechanism": None if plan is None else plan.mechanism,
             "decode": self.options.decode or self.spec.decode,
+            "objective": self._objective,
             "private": [
                 {
                     "private": private.name,
@@ -70,6 +72,7 @@ class PlanReport:
             "unit": describe_unit(self.spec),
             "queries": [] if expected is None else self._list_queries(expected),
             "all": None if expected is None else _average(expected),
+            "warnings": [warning._asdict() for warning in (plan.warnings if plan else ())],
             "limits": [
                 {"private": name, "limit": limit, "windows": allowed, "of": windows}
                 for name, limit, allowed, windows in self._list_limits()
@@ -88,30 +91,47 @@ class PlanReport:
         }
 
     def _list_spent(self) -> list[dict[str, str | None]]:
-        factor = self.plan.share if self.plan else self.least.factor if self.least else None
+        if self.least is not None:
+            needed = self.least.epsilons
+            return [
+                {"needed": None if needed is None else format_epsilon(needed[private.name])}
+                for private in self.spec.private
+            ]
         return [
             {
-                "needed" if self.least else "spent": None
-                if factor is None
-                else format_epsilon(own * factor)
+                "spent": None
+                if self.plan is None
+                else format_epsilon(Fraction(private.epsilon) * self.plan.share_of(private.name))
             }
-            for own in (Fraction(private.epsilon) for private in self.spec.private)
+            for private in self.spec.private
         ]
+
+    @property
+    def _objective(self) -> str:
+        return self.options.objective or self.spec.objective
 
     def _least_to_dict(self, least: LeastEpsilon) -> dict[str, Any]:
         return {
-            "feasible": least.factor is not None,
+            "feasible": least.epsilons is not None,
             "granted": least.plan is not None,
-            "factor": None if least.factor is None else format_epsilon(least.factor),
+            "least": self.options.least,
+            "total": None if least.total is None else format_epsilon(least.total),
+            "largest": None if least.largest is None else format_epsilon(least.largest),
+            "mechanism": least.mechanism,
             "obstacle": least.obstacle,
+            "reason": least.reason,
         }
 
     def _list_limits(self) -> list[tuple[str, str, int, int]]:
         """Return for each limit: pattern, limit, windows that it allows, windows in its horizon."""
-        share = self.plan.share if self.plan else Fraction(1)
         chosen = self.plan.mechanism if self.plan else None
-        private = range(len(self.spec.private))
-        found = [count_allowed_windows(self.spec, n, share, chosen) for n in private]
+        shares = [
+            self.plan.share_of(private.name) if self.plan else Fraction(1)
+            for private in self.spec.private
+        ]
+        found = [
+            count_allowed_windows(self.spec, n, share, chosen) for n, share in enumerate(shares)
+        ]
         return [
             (private.name, str(private.limit), *allowed)
             for private, allowed in zip(self.spec.private, found, strict=True)
@@ -151,16 +171,17 @@ class PlanReport:
 
     def _format_headline(self) -> str:
         past = f"{count(self.windows, 'window')} of history" if self.windows else "no history"
-        if self.least is not None and self.least.factor is None:
-            return f"No epsilon is enough, from {past}. The best possible:\n"
-        mechanism = (
-            self.plan.mechanism if self.plan else self.options.mechanism or self.spec.mechanism
-        )
+        if self.least is not None and self.least.epsilons is None:
+            return f"No epsilon is enough, from {past}. The best possible, without any noise:\n"
+        asked = self.options.mechanism or self.spec.mechanism
+        mechanism = self.plan.mechanism if self.plan else asked
         decode = self.options.decode or self.spec.decode
         headline = f"{mechanism}, decoded by {decode}, from {past}."
         if self.compared:
             figures = ", ".join(f"{name} {e.quality:.3f}" for name, e in self.compared.items())
             headline += f"\nauto chose the best expected Q: {figures}."
+        elif asked == "optimal" and mechanism != asked:
+            headline += f"\n{mechanism} replaces {asked}: it is better on held-out windows."
         return headline + "\n"
 
     def _format_table(self, expected: Expected) -> list[str]:
@@ -168,13 +189,20 @@ class PlanReport:
         rows: list[tuple[str, ...]] = [("query", "precision", "recall", "Q", "MRE", "needs", "")]
         for row in self._list_queries(expected):
             short = row["needs"] is not None and row["quality"] < row["needs"]
-            figures = ("exact", "", "", "") if row["exact"] else _format_row(row)
-            wanted = "" if row["needs"] is None else f"{row['needs']:g}"
+            figures = ("exact", "", "", "") if row["exact"] else _format_row(row, row["needs"])
+            wanted = "" if row["needs"] is None else str(row["needs"])
             rows.append((row["query"], *figures, wanted, "falls short" if short else ""))
         rows.append(("all", *_format_row(_average(expected)), "", ""))
+        if self._objective == "macro":
+            rows.append(("mean", "", "", *_format_mean(expected), "", ""))
         if needs == [None] * len(needs):
             rows = [row[:-2] for row in rows]
-        return [*align(rows), ""]
+        return [*align(rows), "", *self._format_warnings()]
+
+    def _format_warnings(self) -> list[str]:
+        warnings = self.plan.warnings if self.plan else ()
+        lines = [fill(f"Warning: {warning}.", 100) for warning in warnings]
+        return [*lines, ""] if lines else []
 
     def _format_epsilons(self) -> list[str]:
         least, private = self.least, self.spec.private
@@ -211,12 +239,12 @@ class PlanReport:
     def _format_next_steps(self) -> list[str]:
         """Say what was written, or why nothing was, and what to do."""
         least, out = self.least, self.options.out
-        if least is not None and least.factor is None:
-            return [
-                f"Infeasible: {least.obstacle} is the obstacle. Ask for less quality there, change"
-                " its pattern,",
-                "or make fewer of its elements private.",
-            ]
+        if least is not None and least.epsilons is None:
+            text = (
+                f"Infeasible: {least.obstacle} is the obstacle: {least.reason}. Ask for less"
+                " quality there, change its pattern, or make fewer of its elements private."
+            )
+            return fill(text, 100).split("\n")
         if least is not None and least.plan is None:
             needed = ", ".join(
                 f"{private.name} to {spent['needed']}"
@@ -232,15 +260,18 @@ class PlanReport:
         return [f"Plan written to {out}.{f' {SECRET}' if self.windows else ''}"]
 
 
-def _format_row(row: dict[str, Any]) -> tuple[str, ...]:
-    return tuple(_format_share(row[label]) for label in ("precision", "recall", "quality", "mre"))
+def _format_mean(expected: Expected) -> tuple[str, str]:
+    return format_share(expected.macro), format_share(1 - expected.macro)
 
 
-def _format_share(share: float) -> str:
-    """Format a share with three digits; only exact values show as 0.000 or 1.000."""
-    if 0 < share < 0.0005:
-        return "<0.001"
-    return ">0.999" if 0.9995 <= share < 1 else f"{share:.3f}"
+def _format_row(row: dict[str, Any], required: float | None = None) -> tuple[str, ...]:
+    """Format the figures of a query; its quality so that it can be compared with the required."""
+    return (
+        format_share(row["precision"]),
+        format_share(row["recall"]),
+        format_share(row["quality"], required),
+        format_share(row["mre"]),
+    )
 
 
 def _average(expected: Expected) -> dict[str, float]:
@@ -250,6 +281,7 @@ def _average(expected: Expected) -> dict[str, float]:
         "recall": total.recall,
         "quality": expected.quality,
         "mre": expected.mre,
+        "macro": expected.macro,
     }
 
 

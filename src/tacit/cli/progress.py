@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import Final
 
-if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+from tacit.progress import ProgressCallback, ignore_progress
 
-    from tacit.pipeline.sources import Source
-
-
-class ProgressCallback(Protocol):
-    """Called with a source and how far it has been read."""
-
-    def __call__(self, source: Source, position: int) -> None:
-        """Report that so many rows or bytes of this source have been read."""
+_ESTIMATE_SECONDS: Final = 600.0
+"""Seconds over which the speed is averaged: the steps of planning may take long."""
 
 
 @contextmanager
@@ -34,10 +26,13 @@ def show_spinner(what: str) -> Iterator[Callable[[str], None]]:
 
 
 @contextmanager
-def show_progress(sources: list[Source]) -> Iterator[ProgressCallback | None]:
-    """Show a progress bar for each source, with its rate and the time left."""
+def show_progress(what: str) -> Iterator[ProgressCallback]:
+    """Show a bar with the finished share and the time left; yields the function that updates it.
+
+    The share is rounded down: 100 % means that everything is done.
+    """
     if not sys.stderr.isatty():
-        yield None
+        yield ignore_progress
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -45,13 +40,24 @@ def show_progress(sources: list[Source]) -> Iterator[ProgressCallback | None]:
     with Progress(
         TextColumn("{task.description}"),
         BarColumn(),
-        TextColumn("{task.percentage:>3.0f} %"),
-        TextColumn("{task.fields[rate]}"),
+        TextColumn("{task.fields[percent]:>3} %"),
         TimeRemainingColumn(),
         console=Console(stderr=True),
         transient=True,
+        speed_estimate_period=_ESTIMATE_SECONDS,
     ) as progress:
-        yield _ProgressBars(progress, sources)
+        task = progress.add_task(what, total=None, percent=0)
+
+        def update(fraction: float, what: str) -> None:
+            progress.update(
+                task,
+                description=what,
+                completed=fraction,
+                total=1 if fraction else None,  # without a size the bar only shows that it works
+                percent=int(100 * fraction),
+            )
+
+        yield update
 
 
 @contextmanager
@@ -80,20 +86,3 @@ def show_data_sets(name: str, datasets: int) -> Iterator[Callable[[int], None] |
     ) as progress:
         task = progress.add_task(name, total=datasets)
         yield lambda done: progress.update(task, completed=done)
-
-
-class _ProgressBars:
-    """Updates one bar for each source."""
-
-    def __init__(self, progress: Progress, sources: list[Source]) -> None:
-        self._progress = progress
-        self._started = time.monotonic()
-        self._tasks: dict[int, TaskID] = {
-            id(source): progress.add_task(source.name, total=source.total, rate="")
-            for source in sources
-        }
-
-    def __call__(self, source: Source, position: int) -> None:
-        rate = position / max(time.monotonic() - self._started, 1e-9)
-        amount = f"{rate:,.0f} rows/s" if source.unit == "rows" else f"{rate / 1e6:,.1f} MB/s"
-        self._progress.update(self._tasks[id(source)], completed=position, rate=amount)

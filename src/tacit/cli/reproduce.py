@@ -7,7 +7,7 @@ from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
@@ -17,21 +17,23 @@ from tacit.errors import SinkError
 from tacit.quantities import count
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from tacit.evaluation.experiments import Experiment, ExperimentOutcome
+    from tacit.evaluation.tdrive import TaxiPart
 
-_EPSILONS: Final = Decimal("0.001"), Decimal(50)
-"""The range of `--epsilon`."""
+_LEAST: Final = Decimal("0.001")
+_MOST: Final = Decimal(50)
+"""The largest `--epsilon` for one window."""
 
 
-def _read_epsilons(
-    _context: click.Context, _param: click.Parameter, given: tuple[str, ...]
-) -> tuple[Fraction, ...]:
+def _read_epsilons(given: tuple[str, ...], most: Decimal) -> tuple[Fraction, ...]:
     """Read epsilons, given one by one or separated by commas; duplicates are dropped."""
     words = (word.strip() for text in given for word in text.split(","))
-    return tuple(sorted({_read_epsilon(word) for word in words}))
+    return tuple(sorted({_read_epsilon(word, most) for word in words}))
 
 
-def _read_epsilon(word: str) -> Fraction:
+def _read_epsilon(word: str, most: Decimal) -> Fraction:
     try:
         number = Decimal(word)
     except InvalidOperation:
@@ -40,13 +42,14 @@ def _read_epsilon(word: str) -> Fraction:
         raise click.BadParameter(
             f"epsilon must be a finite number greater than 0, such as 1.0; got {word}"
         )
-    least, most = _EPSILONS
-    if not least <= number <= most:
-        raise click.BadParameter(f"epsilon must be between {least} and {most} here; got {word}")
+    if not _LEAST <= number <= most:
+        raise click.BadParameter(f"epsilon must be between {_LEAST} and {most} here; got {word}")
     return Fraction(number)
 
 
-def _experiment(default: str) -> options.Decorator:
+def _experiment(
+    default: str, period: str = "one window", most: Decimal = _MOST
+) -> options.Decorator:
     """Define the options that all experiments have; `default` is that of `--datasets`."""
     shared = (
         click.option("--datasets", metavar="NUMBER", type=click.IntRange(1, 100_000),
@@ -54,9 +57,9 @@ def _experiment(default: str) -> options.Decorator:
         click.option("--seed", metavar="NUMBER", type=click.IntRange(0, 1_000_000_000), default=0,
                      show_default=True, help="Seed of the data sets and of the noise."),
         click.option("--epsilon", "epsilons", metavar="NUMBER,...", multiple=True,
-                     callback=_read_epsilons,
-                     help="Values of epsilon, for one subject, one private pattern and one window."
-                     " Repeatable."),
+                     callback=lambda _context, _param, given: _read_epsilons(given, most),
+                     help="Values of epsilon, for one subject, one private pattern and"
+                     f" {period}. Repeatable."),
         click.option("--out", metavar="DIRECTORY",
                      type=click.Path(path_type=Path, file_okay=False),
                      help="Where to write the table, the figure and a report. The same command"
@@ -85,11 +88,36 @@ def reproduce() -> None:
       tacit reproduce synthetic
       tacit reproduce synthetic --datasets 1000 --out figures
       tacit reproduce taxi --data t-drive/ --epsilon 0.5,1,2
+      tacit reproduce day
     """
+
+
+_compare = click.option(
+    "--compare",
+    type=click.Choice(["main", "fair", "ablation"]),
+    default="main",
+    show_default=True,
+    help="Which methods: the baselines as published; variants that grant them what Tacit has;"
+    " or what each part of Tacit adds.",
+)
+_data = click.option(
+    "--data",
+    metavar="PATH",
+    type=click.Path(path_type=Path),
+    help="T-Drive, as the folder of its text files or as Parquet; by default trips are generated.",
+)
+_taxis = click.option(
+    "--taxis",
+    type=click.Choice(["all", "tuning", "test"]),
+    default="all",
+    show_default=True,
+    help="Which taxis of T-Drive: those on which parameters were tuned, the others, or all.",
+)
 
 
 @reproduce.command()
 @_experiment("12, or 10 with --vary")
+@_compare
 @click.option(
     "--vary",
     type=click.Choice(["queries", "private", "overlap", "length", "alpha", "history"]),
@@ -102,6 +130,7 @@ def synthetic(
     out: Path | None,
     as_json: bool,
     vary: str | None,
+    compare: str,
 ) -> None:
     """Algorithm 2: independent events, and patterns of three of them.
 
@@ -110,17 +139,17 @@ def synthetic(
       tacit reproduce synthetic --datasets 1000 --out synthetic
       tacit reproduce synthetic --vary overlap --epsilon 2 --out overlap
     """
-    reproduce_synthetic(epsilons, vary, seed, datasets or (10 if vary else 12), out, as_json)
+    if vary and compare != "main":
+        raise click.UsageError("--vary and --compare cannot be combined")
+    number = datasets or (10 if vary else 12)
+    reproduce_synthetic(epsilons, vary, compare, seed, number, out, as_json)
 
 
 @reproduce.command()
 @_experiment("10")
-@click.option(
-    "--data",
-    metavar="PATH",
-    type=click.Path(path_type=Path),
-    help="T-Drive, as the folder of its text files or as Parquet; by default trips are generated.",
-)
+@_data
+@_taxis
+@_compare
 @click.option("--heard", is_flag=True, help="Leave out windows in which a taxi sent no report.")
 def taxi(
     datasets: int | None,
@@ -129,6 +158,8 @@ def taxi(
     out: Path | None,
     as_json: bool,
     data: Path | None,
+    taxis: TaxiPart,
+    compare: str,
     heard: bool,
 ) -> None:
     """Taxis on a grid: some cells are private, some are queried.
@@ -138,7 +169,7 @@ def taxi(
       tacit reproduce taxi
       tacit reproduce taxi --data t-drive/ --out taxi
     """
-    reproduce_taxi(epsilons, data, heard, seed, datasets or 10, out, as_json)
+    reproduce_taxi(epsilons, data, taxis, compare, heard, seed, datasets or 10, out, as_json)
 
 
 @reproduce.command()
@@ -161,36 +192,95 @@ def home(
     reproduce_home(epsilons, seed, datasets or 8, out, as_json)
 
 
+@reproduce.command()
+@_experiment("6", "one day", Decimal(1000))
+@_data
+@_taxis
+@click.option("--homes", is_flag=True, help="Use generated smart homes instead of taxis.")
+def day(
+    datasets: int | None,
+    seed: int,
+    epsilons: tuple[Fraction, ...],
+    out: Path | None,
+    as_json: bool,
+    data: Path | None,
+    taxis: TaxiPart,
+    homes: bool,
+) -> None:
+    """Error against epsilon per day, for all mechanisms.
+
+    Everyone has the same epsilon per day. The w-event baselines have w = a day of windows; ours
+    divide a limit per day among windows.
+
+    \b
+    Examples:
+      tacit reproduce day
+      tacit reproduce day --data t-drive/ --taxis test --out day
+      tacit reproduce day --homes
+    """
+    if homes and data is not None:
+        raise click.UsageError("--homes and --data cannot be combined")
+    reproduce_day(epsilons, data, taxis, homes, seed, datasets or 6, out, as_json)
+
+
 def reproduce_synthetic(
-    epsilons: tuple[Fraction, ...], vary: str | None, seed: int, datasets: int,
+    epsilons: tuple[Fraction, ...], vary: str | None, compare: str, seed: int, datasets: int,
     out: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Run the experiment on data of Algorithm 2, or a variation of it."""
     from tacit.evaluation.experiments import EPSILONS, VARIED_EPSILONS, Synthetic
 
-    experiment = Synthetic(epsilons or (EPSILONS if vary is None else VARIED_EPSILONS), seed, vary)
-    _perform(experiment, datasets, out, as_json, [] if vary is None else ["--vary", vary])
+    some = epsilons or (EPSILONS if vary is None else VARIED_EPSILONS)
+    flags = [*([] if vary is None else ["--vary", vary]), *_flag("--compare", compare, "main")]
+    _perform(Synthetic(some, seed, vary, compare), datasets, out, as_json, flags)
 
 
 def reproduce_taxi(
-    epsilons: tuple[Fraction, ...], data: Path | None, heard: bool, seed: int, datasets: int,
-    out: Path | None, as_json: bool,
+    epsilons: tuple[Fraction, ...], data: Path | None, part: TaxiPart, compare: str, heard: bool,
+    seed: int, datasets: int, out: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Run the experiment on T-Drive if `data` is given, else on generated trips."""
     from tacit.evaluation.experiments import EPSILONS, Taxi
+
+    reports, flags = _read_reports(data, part)
+    flags += [*_flag("--compare", compare, "main"), *(["--heard"] if heard else [])]
+    experiment = Taxi(epsilons or EPSILONS, seed, reports, heard, compare=compare, part=part)
+    _perform(experiment, datasets, out, as_json, flags)
+
+
+def reproduce_day(
+    epsilons: tuple[Fraction, ...], data: Path | None, part: TaxiPart, homes: bool, seed: int,
+    datasets: int, out: Path | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Run the experiment over a day on T-Drive, generated trips or smart homes."""
+    from tacit.evaluation.days import DAY_EPSILONS, OverADay
+
+    some = epsilons or DAY_EPSILONS
+    if homes:
+        _perform(OverADay("homes", some, seed), datasets, out, as_json, ["--homes"])
+        return
+    reports, flags = _read_reports(data, part)
+    source: Literal["t-drive", "trips"] = "trips" if reports is None else "t-drive"
+    _perform(OverADay(source, some, seed, reports, part), datasets, out, as_json, flags)
+
+
+def _read_reports(data: Path | None, part: TaxiPart) -> tuple[pl.DataFrame | None, list[str]]:
+    """Read T-Drive, if it is given; also return the options of the command."""
     from tacit.evaluation.tdrive import read_tdrive
 
-    flags = ["--heard"] if heard else []
-    reports = None
     if data is None:
+        if part != "all":
+            raise click.UsageError("--taxis needs --data: generated trips are not divided")
         click.echo("No --data given: using generated trips, not T-Drive.", err=True)
-    else:
-        with show_spinner("Reading T-Drive ..."):
-            found = read_tdrive(data)
-        click.echo(f"T-Drive: {found}", err=True)
-        reports = found.reports
-        flags += ["--data", "T-DRIVE"]
-    _perform(Taxi(epsilons or EPSILONS, seed, reports, heard), datasets, out, as_json, flags)
+        return None, []
+    with show_spinner("Reading T-Drive ..."):
+        found = read_tdrive(data)
+    click.echo(f"T-Drive: {found}", err=True)
+    return found.reports, ["--data", "T-DRIVE", *_flag("--taxis", part, "all")]
+
+
+def _flag(name: str, value: str, default: str) -> list[str]:
+    return [] if value == default else [name, value]
 
 
 def reproduce_home(
@@ -250,17 +340,18 @@ def _write_files(outcome: ExperimentOutcome, out: Path, command: str) -> None:
 
 
 def _summarize(outcome: ExperimentOutcome) -> str:
-    from tacit.evaluation.reports import CONVENTIONS, UNIT, make_ratios, make_table
+    from tacit.evaluation.reports import CONVENTIONS, format_unit, make_ratios, make_table
     from tacit.insight.tabular import align
 
     varied = outcome.experiment.variation
     against = "epsilon" if varied is None else varied.label
     parts = [
         fill(outcome.experiment.about, 100),
-        f"Mean MRE of Q over {count(outcome.datasets, 'data set')}, against {against}. {UNIT}",
+        f"Mean MRE of Q over {count(outcome.datasets, 'data set')}, against {against}."
+        f" {format_unit(outcome)}",
         "\n".join(align(make_table(outcome))),
     ]
-    if varied is None:
+    if varied is None and len(make_ratios(outcome)) > 1:
         parts.append(
             "Mean error of optimal (posterior) relative to the others, paired, 95 % intervals:"
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from tacit.cli import options
 from tacit.cli.progress import show_progress
 from tacit.cli.report import AnswerCounts, RunSummary, check_refusals, list_refusal_warnings
 from tacit.cli.warm import compile_kernels
+from tacit.progress import ignore_progress
 
 if TYPE_CHECKING:
     from tacit.cli.monitoring import MonitoringOptions
@@ -105,7 +107,7 @@ def run_without_ledger(
 
     noise = given.noise()
     with (
-        show_progress([input_.source for input_ in inputs]) as progress,
+        show_progress("Reading ...") as progress,
         DeadLetters(given.letters) as letters,
     ):
         run = Run(
@@ -131,15 +133,12 @@ def run_with_ledger(
     from tacit.engines.ledger_run import open_prepared
 
     counts = AnswerCounts()
-    sources = [input_.source for input_ in inputs]
-    live = any(source.live for source in sources)
+    live = any(input_.source.live for input_ in inputs)
     with (
         monitoring.logging(live=live),
         monitoring.handle_signals() as signals,
-        show_progress([] if live else sources) as progress,
-        open_prepared(
-            given, version, inputs, given.target or "-", None if live else progress
-        ) as run,
+        nullcontext(ignore_progress) if live else show_progress("Reading ...") as progress,
+        open_prepared(given, version, inputs, given.target or "-", progress) as run,
     ):
         signals.connect(run.stop, run.reload)
         with monitoring.show_status(run.status, live=live):

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from tacit.cli.report import RunSummary
 from tacit.engines.setup import Place
-from tacit.ledger.charges import NANO
 from tacit.pipeline.settlement import RunOutcome
 from tacit.planning.plan import Plan, describe_unit
 from tacit.privacy.exponentials import format_epsilon
+from tacit.privacy.prices import NANO
 from tacit.quantities import count
 
 AGAIN: Final = "Another run over the same windows draws new noise and spends this epsilon again."
@@ -121,7 +121,7 @@ def list_spent(plan: Plan) -> list[dict[str, Any]]:
     return [
         {
             "private": private.name,
-            "epsilon": format_epsilon(Fraction(private.epsilon) * plan.share),
+            "epsilon": format_epsilon(Fraction(private.epsilon) * plan.share_of(private.name)),
             "subjects": None if private.subjects is None else len(private.subjects),
         }
         for private in plan.spec.private

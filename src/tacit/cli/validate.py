@@ -75,8 +75,9 @@ def check_registry(spec: Specification, file: Path) -> list[str]:
     Raises SpecificationError if a protected subject is not registered.
     """
     from tacit.errors import Mistake, SpecificationError
-    from tacit.spec.subjects import list_subjects
+    from tacit.spec.subjects import list_subjects, list_zones
 
+    list_zones(spec.subjects, spec.folder)  # raises if one is unknown
     if not any(private.subjects for private in spec.private):
         return []
     names = list_subjects(spec.subjects, spec.folder)

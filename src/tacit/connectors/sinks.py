@@ -12,6 +12,7 @@ import os
 import tempfile
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import IO
 
@@ -55,6 +56,8 @@ class FileSink(TableSink):
         self._pending: list[pa.Table] = []
         self._file: IO[bytes] | None = None
         self._finished = False
+        self._background: ThreadPoolExecutor | None = None
+        self._writing: Future[None] | None = None
         check_regular(path)
         with self._translate_errors():
             number, temporary = tempfile.mkstemp(
@@ -73,27 +76,39 @@ class FileSink(TableSink):
             raise SinkError(f"{self.name} is closed")
         self._pending.append(table)
         while sum(part.num_rows for part in self._pending) >= _GROUP:
-            whole = pa.concat_tables(self._pending).unify_dictionaries()
+            whole = pa.concat_tables(self._pending)
             self._pending = [whole.slice(_GROUP)]
             self._write_group(whole.slice(0, _GROUP))
 
     def _write_group(self, table: pa.Table) -> None:
-        with self._translate_errors():
-            self._open(table.schema).write(table)
+        """Write a full group in the background, while the rows of the next one are made."""
+        self._wait()
+        self._background = self._background or ThreadPoolExecutor(1, "tacit-file")
+        self._writing = self._background.submit(self._open(table.schema).write, table)
+
+    def _wait(self) -> None:
+        """Wait until the group that is being written is written; raise its error."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            with self._translate_errors():
+                writing.result()
 
     def finish(self) -> None:
         """Write everything to disk, under the temporary name."""
         if self._file is None or self._finished:
             return
-        if self._pending:
-            self._write_group(pa.concat_tables(self._pending).unify_dictionaries())
-            self._pending = []
+        self._wait()
         with self._translate_errors():
+            if self._pending:
+                rest = pa.concat_tables(self._pending)
+                self._open(rest.schema).write(rest)
+                self._pending = []
             self._open(self._schema or pa.schema([])).close()
             self._file.flush()
             os.fsync(self._file.fileno())
             os.fchmod(self._file.fileno(), _choose_mode(self._target))
             self._file.close()
+        self._stop_background()
         self._finished = True
 
     def close(self) -> None:
@@ -111,6 +126,7 @@ class FileSink(TableSink):
         file, self._file = self._file, None
         if file is None:
             return
+        self._stop_background()
         with contextlib.suppress(Exception):  # it may fail again for the same reason
             if self._writer is not None:
                 self._writer.close()
@@ -118,6 +134,12 @@ class FileSink(TableSink):
             file.close()
         with contextlib.suppress(OSError):
             self._temporary.unlink(missing_ok=True)
+
+    def _stop_background(self) -> None:
+        """Stop the thread, after the group that it writes."""
+        if self._background is not None:
+            self._background.shutdown()
+            self._background = None
 
     def _open(self, schema: pa.Schema) -> Writer:
         if self._file is None:

@@ -13,6 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tacit.connectors.parquet_writer import AnswerParquetWriter, can_write
+
 _ISO = "%Y-%m-%dT%H:%M:%S%.fZ"
 
 
@@ -27,7 +29,7 @@ class Writer(Protocol):
 
 
 class ParquetWriter:
-    """Writes Parquet: zstd, delta encoding for integers, dictionaries for the rest."""
+    """Writes any Parquet with PyArrow: zstd, delta encoding for integers, else dictionaries."""
 
     def __init__(self, file: IO[bytes], schema: pa.Schema) -> None:
         numbers = [field.name for field in schema if pa.types.is_integer(field.type)]
@@ -41,7 +43,7 @@ class ParquetWriter:
 
     def write(self, table: pa.Table) -> None:
         """Add these rows."""
-        self._writer.write_table(table)
+        self._writer.write_table(table.unify_dictionaries())
 
     def close(self) -> None:
         """Write the footer."""
@@ -49,6 +51,11 @@ class ParquetWriter:
             self._writer.close()
         finally:
             self._writer.is_open = False  # else it would try again in its destructor
+
+
+def open_parquet_writer(file: IO[bytes], schema: pa.Schema) -> Writer:
+    """Open our own writer if it has encoders for all columns, as for answers, else PyArrow's."""
+    return AnswerParquetWriter(file, schema) if can_write(schema) else ParquetWriter(file, schema)
 
 
 class ArrowWriter:
@@ -65,6 +72,7 @@ class ArrowWriter:
 
     def write(self, table: pa.Table) -> None:
         """Add these rows."""
+        table = table.unify_dictionaries()
         for number in self._known:
             column = table.column(number).combine_chunks()
             if isinstance(column, pa.ChunkedArray):  # in some versions of PyArrow
@@ -73,7 +81,9 @@ class ArrowWriter:
                 number, table.field(number), self._grow_dictionary(number, column)
             )
         # Each chunk becomes a batch in the file, and chunks reveal which windows closed together.
-        self._writer.write_table(table.combine_chunks())
+        # So does a slice of a larger batch, by its buffers: all columns are copied.
+        columns = [_copy(column) for column in table.combine_chunks().columns]
+        self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=table.schema))
 
     def close(self) -> None:
         """Write the footer."""
@@ -89,6 +99,12 @@ class ArrowWriter:
             column = pa.DictionaryArray.from_arrays(numbers.take(column.indices), known)
         self._known[number] = column.dictionary
         return column
+
+
+def _copy(column: pa.ChunkedArray) -> pa.Array:
+    """Return the values in buffers of their own."""
+    first = column.chunk(0) if column.num_chunks else pa.array([], column.type)
+    return pa.concat_arrays([first.slice(0, 0), *column.chunks])
 
 
 class TextWriter:
@@ -156,7 +172,7 @@ def _format_iso(times: pl.Series) -> pl.Series:
 
 
 SUFFIXES: dict[str, Callable[[IO[bytes], pa.Schema], Writer]] = {
-    ".parquet": ParquetWriter,
+    ".parquet": open_parquet_writer,
     ".csv": partial(TextWriter, lines=format_csv, header=format_csv_header),
     ".csv.gz": partial(TextWriter, lines=format_csv, header=format_csv_header, codec="gzip"),
     ".csv.zst": partial(TextWriter, lines=format_csv, header=format_csv_header, codec="zstd"),

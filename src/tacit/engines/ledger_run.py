@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -25,9 +25,9 @@ from tacit.pipeline.deadletters import DeadLetters
 from tacit.pipeline.reader import Input
 from tacit.pipeline.run import Run
 from tacit.pipeline.settlement import RunOutcome
-from tacit.pipeline.sources import Source
 from tacit.pipeline.versions import SpecVersion
 from tacit.planning.plan import Plan
+from tacit.progress import ProgressCallback, ignore_progress
 from tacit.spec.specification import Specification
 
 
@@ -90,6 +90,7 @@ def open_run(
     follow: bool = False,
     retain: str = RETAIN,
     metrics: str | None = None,
+    progress: ProgressCallback | None = None,
     **streams: Any,
 ) -> Iterator[Run]:
     """Open a run with a ledger that is ready to start; the arguments are those of `tacit.run`.
@@ -100,15 +101,20 @@ def open_run(
     given = name_sources(sources, streams)
     options = RunOptions(spec, given, plan, mechanism, to, dead_letters, subjects, learn, seed)
     options = replace(options, ledger=ledger, name=name, follow=follow, retain=retain)
-    with _open(options, to, metrics) as run:
+    progress = progress or ignore_progress
+    with _open(options, to, metrics, progress) as run:
         yield run
+    if run.outcome.finished:
+        progress(1.0, "done")
 
 
-def collect_run(options: RunOptions, metrics: str | None) -> DeliveredAnswers:
+def collect_run(
+    options: RunOptions, metrics: str | None, progress: ProgressCallback
+) -> DeliveredAnswers:
     """Run to the end of the input; the answers, unless they go elsewhere."""
     tables: list[pa.Table] = []
     target = tables.append if options.to is None else options.to
-    with _open(options, target, metrics) as run:
+    with _open(options, target, metrics, progress) as run:
         live = next((one.source for one in run.inputs if one.source.live), None)
         if live is not None and options.to is None:
             raise OptionError(
@@ -117,25 +123,28 @@ def collect_run(options: RunOptions, metrics: str | None) -> DeliveredAnswers:
             )
         outcome = run.run()
         run.refusals.warn()
-        return DeliveredAnswers(
-            tables,
-            run.schema,
-            run.compiled.names,
-            protected=options.seed is None,
-            refused=count_refused(run.dead_letters),
-            outcome=outcome,
-        )
+    progress(1.0, "done")
+    return DeliveredAnswers(
+        tables,
+        run.schema,
+        run.compiled.names,
+        protected=options.seed is None,
+        refused=count_refused(run.dead_letters),
+        outcome=outcome,
+    )
 
 
 @contextmanager
-def _open(options: RunOptions, to: Target, metrics: str | None) -> Iterator[Run]:
+def _open(
+    options: RunOptions, to: Target, metrics: str | None, progress: ProgressCallback
+) -> Iterator[Run]:
     version = options.read()
     inputs = options.prepare(version.spec)
     for input_ in inputs:
         if isinstance(input_.source, FrameSource):
             input_.source.identify()  # another frame is another source, with a place of its own
     address = _address(metrics)
-    with open_prepared(options, version, inputs, to) as run, ExitStack() as stack:
+    with open_prepared(options, version, inputs, to, progress) as run, ExitStack() as stack:
         if address is not None:
             stack.enter_context(Metrics(address, run.status.public, time.time()))
         yield run
@@ -147,7 +156,7 @@ def open_prepared(
     version: SpecVersion,
     inputs: Sequence[Input],
     to: Target,
-    progress: Callable[[Source, int], None] | None = None,
+    progress: ProgressCallback = ignore_progress,
 ) -> Iterator[Run]:
     """The run whose specification and sources were read and checked."""
     with (

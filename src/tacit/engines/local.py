@@ -26,14 +26,14 @@ from tacit.pipeline.reader import Input
 from tacit.pipeline.refusals import Refusals
 from tacit.pipeline.run import Run
 from tacit.pipeline.sinks import Sink
-from tacit.pipeline.sources import EmptySourceError, Source
+from tacit.pipeline.sources import EmptySourceError
 from tacit.pipeline.survey import HistorySurvey
+from tacit.planning.least_epsilon import Least, LeastEpsilon, find_least_epsilon
 from tacit.planning.plan import Plan
-from tacit.planning.planner import LeastEpsilon, make_plan, plan_without_history
-from tacit.planning.planner import find_least_epsilon as least
+from tacit.planning.planner import make_plan, plan_without_history
 from tacit.planning.requirements import DECLARED, parse_required_quality, read_prior
 from tacit.privacy.statistics import Statistics
-from tacit.spec.mechanisms import AUTO, MECHANISMS
+from tacit.progress import ProgressCallback, ignore_progress, scale_progress
 from tacit.spec.specification import Specification
 
 
@@ -42,7 +42,7 @@ def survey(
     inputs: Sequence[Input],
     *,
     literal: bool,
-    progress: Callable[[Source, int], None] | None = None,
+    progress: ProgressCallback = ignore_progress,
     refusals: Callable[[Refusals], None] = Refusals.warn,
 ) -> list[Statistics]:
     """Compute the statistics of history for each policy of the specification.
@@ -96,6 +96,7 @@ def detect(
     dead_letters: Place | None = None,
     subjects: Place | None = None,
     learn: str | None = None,
+    progress: ProgressCallback | None = None,
     **streams: Any,
 ) -> CollectedAnswers:
     """Compute the true, unprotected answers for frames or files.
@@ -107,6 +108,7 @@ def detect(
     With `to` answers are written there and not held in memory: a path such as `answers.parquet` or
     `answers/{consumer}.csv`, or a function that receives Arrow tables. Refused tuples are counted,
     and written to `dead_letters`. `subjects` (a file) or `learn` (a duration) replace the registry.
+    `progress` is called with the finished share of the work and what is being done.
     """
     given = name_sources(sources, streams)
     options = RunOptions(spec, given, None, None, to, dead_letters, subjects, learn)
@@ -114,8 +116,11 @@ def detect(
     inputs = options.open_inputs(loaded)
     options.check_places()
     with DeadLetters(options.letters) as letters:
-        run = Run(loaded, inputs, dead_letters=letters)
-        return _collect(run, to, protected=False)
+        run = Run(loaded, inputs, dead_letters=letters, progress=progress or ignore_progress)
+        collected = _collect(run, to, protected=False)
+    if progress is not None:
+        progress(1.0, "done")
+    return collected
 
 
 def plan(
@@ -124,28 +129,38 @@ def plan(
     mechanism: str | None = None,
     decode: str | None = None,
     prior: Mapping[str, float] | Place | None = None,
+    objective: str | None = None,
     out: Place | None = None,
+    progress: ProgressCallback | None = None,
     **streams: Any,
 ) -> Plan:
     """Make the best plan for a specification from history: frames or files, as for `detect`.
 
     Instead of history, a `prior` may give the probability of each event type in a window: a
-    mapping, or a YAML or JSON file. The plan is saved to `out`.
+    mapping, or a YAML or JSON file. The `objective` is `micro` or `macro`: quality over all
+    answers, or the mean of the queries' qualities. The plan is saved to `out`. Its `warnings` name
+    queries that it answers always the same way. `progress` is called with the finished share of
+    the work and what is being done; reading history counts for half.
     """
-    spec = load_spec(spec)
+    if objective not in (None, "micro", "macro"):
+        raise OptionError(f"{option('objective')}: expected micro or macro; got {objective}")
+    spec, progress = load_spec(spec), progress or ignore_progress
     if not history and not streams:
         rates = read_prior(Path(prior), spec) if isinstance(prior, str | PathLike) else prior
         made = plan_without_history(spec, mechanism, decode, rates)
     else:
         if prior is not None:
             raise OptionError(f"{option('history')} and {option('prior')} exclude each other")
-        chosen = mechanism or spec.mechanism
-        statistics = survey_history(spec, history, streams, decode)
-        names = tuple(MECHANISMS) if chosen == AUTO else (chosen,)
-        plans = [make_plan(spec, statistics, name, decode) for name in names]
-        made = max(plans, key=lambda plan: plan.expected.quality if plan.expected else 0.0)
+        statistics = survey_history(
+            spec, history, streams, decode, scale_progress(progress, 0, 0.5)
+        )
+        planning = scale_progress(progress, 0.5, 0.99)
+        made = make_plan(
+            spec, statistics, mechanism, decode, objective=objective, progress=planning
+        )
     if out is not None:
         made.save(Path(out))
+    progress(1.0, "done")
     return made
 
 
@@ -155,17 +170,28 @@ def least_epsilon(
     quality: float | str = DECLARED,
     mechanism: str | None = None,
     decode: str | None = None,
+    least: Least = "total",
+    progress: ProgressCallback | None = None,
     **streams: Any,
 ) -> LeastEpsilon:
     """Find the least epsilon with which every query reaches a quality, from history.
 
     `quality` is a number for all queries, or 'declared' for the quality that each query declares.
-    The result's `plan` is the plan, if the specification grants that epsilon.
+    `least` says what is made as small as possible: the `total` of the private patterns' epsilons,
+    or the `largest` of them. The result's `epsilons` are what each private pattern needs, and its
+    `plan` is the plan, if the specification grants them. `progress` is as for `plan`.
     """
-    spec = load_spec(spec)
+    if least not in ("total", "largest"):
+        raise OptionError(f"{option('least')}: expected total or largest; got {least}")
+    spec, progress = load_spec(spec), progress or ignore_progress
     required = parse_required_quality(spec, quality)
-    statistics = survey_history(spec, history, streams, decode)
-    return least(spec, statistics, required, mechanism, decode)
+    statistics = survey_history(spec, history, streams, decode, scale_progress(progress, 0, 0.5))
+    searching = scale_progress(progress, 0.5, 0.99)
+    found = find_least_epsilon(
+        spec, statistics, required, mechanism, decode, least=least, progress=searching
+    )
+    progress(1.0, "done")
+    return found
 
 
 def run(
@@ -183,6 +209,7 @@ def run(
     follow: bool = False,
     retain: str = RETAIN,
     metrics: str | None = None,
+    progress: ProgressCallback | None = None,
     **streams: Any,
 ) -> CollectedAnswers:
     """Compute the protected answers for frames or files by a plan; sources are as for `detect`.
@@ -193,23 +220,33 @@ def run(
     `ledger=False` turns counting off. Without a ledger, each call draws new noise and spends each
     private pattern's epsilon again for every window.
 
-    With a `seed` answers are reproducible, and not private.
+    With a `seed` answers are reproducible, and not private. `progress` is called with the finished
+    share of the work and what is being done; 1 means that all answers are delivered.
     """
+    progress = progress or ignore_progress
     given = name_sources(sources, streams)
     options = RunOptions(spec, given, plan, mechanism, to, dead_letters, subjects, learn, seed)
     options = replace(options, ledger=ledger, name=name, follow=follow, retain=retain)
     if options.ledger_place is not None:
         from tacit.engines.ledger_run import collect_run  # it needs an extra
 
-        return collect_run(options, metrics)
+        return collect_run(options, metrics, progress)
     if metrics is not None:
         raise OptionError(f"{option('metrics')} needs {option('ledger')}: it is for runs that last")
     version = options.read()
     inputs = options.prepare(version.spec)
     noise = options.noise()
     with DeadLetters(options.letters) as letters:
-        started = Run(version.spec, inputs, plan=version.plan, noise=noise, dead_letters=letters)
+        started = Run(
+            version.spec,
+            inputs,
+            plan=version.plan,
+            noise=noise,
+            dead_letters=letters,
+            progress=progress,
+        )
         collected = _collect(started, to, protected=noise.private)
+    progress(1.0, "done")
     for message in started.engine.warnings:
         warnings.warn(message, stacklevel=2)
     return collected
@@ -247,11 +284,15 @@ def count_refused(dead_letters: DeadLetters) -> dict[str, int]:
 
 
 def survey_history(
-    spec: Specification, history: Sequence[Any], streams: Mapping[str, Any], decode: str | None
+    spec: Specification,
+    history: Sequence[Any],
+    streams: Mapping[str, Any],
+    decode: str | None,
+    progress: ProgressCallback = ignore_progress,
 ) -> list[Statistics]:
     """Compute the statistics of history that is given as frames or files."""
     literal = (decode or spec.decode) == "literal"
-    return survey(spec, open_inputs(spec, history, streams), literal=literal)
+    return survey(spec, open_inputs(spec, history, streams), literal=literal, progress=progress)
 
 
 def load_spec(spec: SpecSource) -> Specification:

@@ -23,11 +23,18 @@ from tacit.errors import TacitError
 from tacit.evaluation.bands import Band, error_band, ratio_band
 from tacit.evaluation.home import load_home_specification
 from tacit.evaluation.household_runs import HomeRuns
-from tacit.evaluation.methods import METHODS, PPMS, Method, measure_errors
+from tacit.evaluation.methods import (
+    COMPARISONS,
+    PPMS_ONLY,
+    SCORES,
+    Comparison,
+    Method,
+    measure_errors,
+)
 from tacit.evaluation.results_folder import KeptResults
 from tacit.evaluation.synthetic import draw_data_set
 from tacit.evaluation.taxi_areas import make_taxi_data_set
-from tacit.evaluation.tdrive import ZONE
+from tacit.evaluation.tdrive import ZONE, TaxiPart, select_taxis
 from tacit.evaluation.trips import Trips
 from tacit.evaluation.variations import VARIATIONS, Variation
 from tacit.options import option
@@ -49,8 +56,16 @@ class Experiment(Protocol):
         """Its name on the command line."""
 
     @property
-    def methods(self) -> tuple[Method, ...]:
+    def comparison(self) -> Comparison:
         """The methods that are compared."""
+
+    @property
+    def scores(self) -> tuple[str, ...]:
+        """What is measured: micro and macro averages, and queries by name if they are fixed."""
+
+    @property
+    def unit(self) -> str:
+        """What its epsilons are for."""
 
     @property
     def epsilons(self) -> tuple[Fraction, ...]:
@@ -76,7 +91,10 @@ class Experiment(Protocol):
         """The parameters that identify a run, as plain data."""
 
     def errors(self, number: int) -> Floats:
-        """Compute the errors on a data set, `[value][epsilon][method]`."""
+        """Compute the errors on a data set, `[value][epsilon][method][score]`."""
+
+
+WINDOW_UNIT: Final = "one subject, one private pattern and one window"
 
 
 @dataclass(frozen=True)
@@ -85,10 +103,17 @@ class Synthetic:
 
     name: ClassVar[str] = "synthetic"
     title: ClassVar[str] = "Synthetic data"
-    methods: ClassVar[tuple[Method, ...]] = METHODS
+    scores: ClassVar[tuple[str, ...]] = SCORES
+    unit: ClassVar[str] = WINDOW_UNIT
     epsilons: tuple[Fraction, ...] = EPSILONS
     seed: int = 0
     vary: str | None = None
+    compare: str = "main"
+
+    @property
+    def comparison(self) -> Comparison:
+        """The methods that are compared."""
+        return COMPARISONS[self.compare]
 
     @property
     def variation(self) -> Variation | None:
@@ -108,17 +133,19 @@ class Synthetic:
     def parameters(self) -> dict[str, Any]:
         """The parameters that identify a run, as plain data."""
         values = None if self.variation is None else list(self.variation.values)
-        return _parameters(self) | {"vary": self.vary, "values": values}
+        return list_parameters(self) | {"vary": self.vary, "values": values}
 
     def errors(self, number: int) -> Floats:
-        """Compute the errors on a data set, `[value][epsilon][method]`."""
+        """Compute the errors on a data set, `[value][epsilon][method][score]`."""
         if self.variation is None:
             sets = [draw_data_set(number)]
         else:
             sets = [self.variation.draw(number, value) for value in self.variation.values]
-        return np.stack(
-            [measure_errors(s.spec, s.history, s.test, self.epsilons, number) for s in sets]
-        )
+        methods = self.comparison.methods
+        errors = [
+            measure_errors(s.spec, s.history, s.test, self.epsilons, number, methods) for s in sets
+        ]
+        return np.stack([part[..., : len(SCORES)] for part in errors])
 
 
 @dataclass(frozen=True)
@@ -126,7 +153,8 @@ class Taxi:
     """Taxis on a grid of cells, drawn for each data set; on reports, or on generated trips."""
 
     name: ClassVar[str] = "taxi"
-    methods: ClassVar[tuple[Method, ...]] = METHODS
+    scores: ClassVar[tuple[str, ...]] = SCORES
+    unit: ClassVar[str] = WINDOW_UNIT
     variation: ClassVar[None] = None
     epsilons: tuple[Fraction, ...] = EPSILONS
     seed: int = 0
@@ -136,11 +164,18 @@ class Taxi:
     """Whether to skip windows without a report."""
     taxis: int = 200
     days: int = 4
+    compare: str = "main"
+    part: TaxiPart = "all"
+
+    @property
+    def comparison(self) -> Comparison:
+        """The methods that are compared."""
+        return COMPARISONS[self.compare]
 
     @property
     def title(self) -> str:
         """Its title in tables and figures."""
-        source = "generated trips" if self.reports is None else "T-Drive"
+        source = "generated trips" if self.reports is None else _name_part(self.part)
         return f"Taxi ({source}{', only windows with reports' if self.heard else ''})"
 
     @property
@@ -152,8 +187,7 @@ class Taxi:
                 " each data set"
             )
         else:
-            taxis = self.reports["taxi_id"].n_unique()
-            data = f"T-Drive: {self.reports.height:,} reports of {taxis:,} taxis, after cleaning"
+            data = describe_reports(self.reports, self.part)
         schedule = (
             "only windows in which a taxi reported (for comparison: a run must not skip others)"
             if self.heard
@@ -169,23 +203,24 @@ class Taxi:
         if self.reports is None:
             source: dict[str, Any] = {"source": f"{self.taxis} taxis, {self.days} days, generated"}
         else:
-            source = {"source": f"reports {_fingerprint(self.reports)}"}
-        return _parameters(self) | source | {"windows": "heard" if self.heard else "all"}
+            source = {"source": identify_reports(self.reports), "taxis": self.part}
+        return list_parameters(self) | source | {"windows": "heard" if self.heard else "all"}
 
     def errors(self, number: int) -> Floats:
-        """Compute the errors on a data set, `[value][epsilon][method]`."""
-        reports = self.reports
-        if reports is None:
-            trips = Trips(taxis=self.taxis, days=self.days, seed=number).table()
-            frame = pl.DataFrame(trips)
-            reports = frame.with_columns(pl.col("ts").dt.replace_time_zone(ZONE))
+        """Compute the errors on a data set, `[value][epsilon][method][score]`."""
+        if self.reports is None:
+            reports = generate_reports(self.taxis, self.days, number)
+        else:
+            reports = select_taxis(self.reports, self.part)
         drawn = make_taxi_data_set(reports, number)
         if self.heard:
             heard = drawn.heard()
             history, test = heard.history, heard.test
         else:
             history, test = drawn.history_streams, drawn.test_streams
-        return measure_errors(drawn.spec, history, test, self.epsilons, number)[None]
+        methods = self.comparison.methods
+        errors = measure_errors(drawn.spec, history, test, self.epsilons, number, methods)
+        return errors[None, ..., : len(SCORES)]
 
 
 @dataclass(frozen=True)
@@ -194,12 +229,18 @@ class Home:
 
     name: ClassVar[str] = "home"
     title: ClassVar[str] = "Smart homes"
-    methods: ClassVar[tuple[Method, ...]] = PPMS
+    comparison: ClassVar[Comparison] = PPMS_ONLY
+    unit: ClassVar[str] = WINDOW_UNIT
     variation: ClassVar[None] = None
     epsilons: tuple[Fraction, ...] = EPSILONS
     seed: int = 0
     homes: int = 100
     days: int = 6
+
+    @property
+    def scores(self) -> tuple[str, ...]:
+        """Micro and macro averages, and each query."""
+        return (*SCORES, *(query.name for query in load_home_specification().queries))
 
     @property
     def about(self) -> str:
@@ -215,13 +256,13 @@ class Home:
 
     def parameters(self) -> dict[str, Any]:
         """The parameters that identify a run, as plain data."""
-        return _parameters(self) | {"homes": self.homes, "days": self.days}
+        return list_parameters(self) | {"homes": self.homes, "days": self.days}
 
     def errors(self, number: int) -> Floats:
-        """Compute the errors on a data set, `[value][epsilon][method]`."""
+        """Compute the errors on a data set, `[value][epsilon][method][score]`."""
         runs = HomeRuns(self.homes, timedelta(days=self.days), number)
         return np.array(
-            [[[runs.measure_error(m, epsilon) for m in self.methods] for epsilon in self.epsilons]]
+            [[[runs.measure_errors(m, e) for m in self.comparison.methods] for e in self.epsilons]]
         )
 
 
@@ -235,17 +276,21 @@ class Row:
     datasets: int
     value: float | None = None
     """The value of the varied parameter."""
+    other: tuple[tuple[str, float], ...] = ()
+    """The mean error by other scores: of the mean over queries, and of single queries."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, fit for JSON."""
         mean, low, high = self.band
         return {
             "method": self.method.name,
+            "variant": self.method.variant,
             "decode": self.method.decode,
             "epsilon": float(self.epsilon),
             "mre": mean,
             "low": low,
             "high": high,
+            **{name: round(error, 6) for name, error in self.other},
             "datasets": self.datasets,
         }
 
@@ -256,7 +301,7 @@ class ExperimentOutcome:
 
     experiment: Experiment
     errors: Floats
-    """`[data set][value][epsilon][method]`"""
+    """`[data set][value][epsilon][method][score]`"""
 
     @property
     def datasets(self) -> int:
@@ -269,15 +314,33 @@ class ExperimentOutcome:
         varied = self.experiment.variation
         return (None,) if varied is None else varied.values
 
-    def of(self, method: Method, epsilon: Fraction, value: float | None = None) -> Floats:
+    @property
+    def methods(self) -> tuple[Method, ...]:
+        """The methods that were compared."""
+        return self.experiment.comparison.methods
+
+    def of(
+        self,
+        method: Method,
+        epsilon: Fraction,
+        value: float | None = None,
+        score: str = "micro",
+    ) -> Floats:
         """Return the errors of a method on each data set."""
         place = self.experiment.epsilons.index(epsilon)
-        column = self.experiment.methods.index(method)
-        return np.asarray(self.errors[:, self.values.index(value), place, column])
+        column = self.methods.index(method)
+        kind = self.experiment.scores.index(score)
+        return np.asarray(self.errors[:, self.values.index(value), place, column, kind])
 
-    def band(self, method: Method, epsilon: Fraction, value: float | None = None) -> Band:
+    def band(
+        self,
+        method: Method,
+        epsilon: Fraction,
+        value: float | None = None,
+        score: str = "micro",
+    ) -> Band:
         """Return the mean error of a method."""
-        return error_band(self.of(method, epsilon, value))
+        return error_band(self.of(method, epsilon, value, score))
 
     def ratio(self, method: Method, other: Method, epsilon: Fraction) -> Band | None:
         """Compare a method's mean error with another's, on the same data sets."""
@@ -286,8 +349,18 @@ class ExperimentOutcome:
     def rows(self) -> list[Row]:
         """Return a row for each method, value and epsilon."""
         return [
-            Row(method, epsilon, self.band(method, epsilon, value), self.datasets, value)
-            for method in self.experiment.methods
+            Row(
+                method,
+                epsilon,
+                self.band(method, epsilon, value),
+                self.datasets,
+                value,
+                tuple(
+                    (score, float(self.of(method, epsilon, value, score).mean()))
+                    for score in self.experiment.scores[1:]
+                ),
+            )
+            for method in self.methods
             for value in self.values
             for epsilon in self.experiment.epsilons
         ]
@@ -330,7 +403,8 @@ def open_results(experiment: Experiment, folder: Path | None, datasets: int) -> 
     shape = (
         1 if varied is None else len(varied.values),
         len(experiment.epsilons),
-        len(experiment.methods),
+        len(experiment.comparison.methods),
+        len(experiment.scores),
     )
     return KeptResults(folder, experiment.parameters() | {"datasets": datasets}, shape)
 
@@ -379,20 +453,38 @@ def _errors(number: int) -> Floats:
     return _ours.errors(number)
 
 
-def _parameters(experiment: Experiment) -> dict[str, Any]:
+def list_parameters(experiment: Experiment) -> dict[str, Any]:
+    """Return the parameters that all experiments have."""
     return {
         "experiment": experiment.name,
         "seed": experiment.seed,
         "epsilon": [format_epsilon(epsilon) for epsilon in experiment.epsilons],
-        "methods": [str(method) for method in experiment.methods],
+        "methods": [str(method) for method in experiment.comparison.methods],
     }
 
 
-def _fingerprint(reports: pl.DataFrame) -> str:
+def generate_reports(taxis: int, days: int, seed: int) -> pl.DataFrame:
+    """Generate reports of taxis, with the clock of T-Drive's."""
+    frame = pl.DataFrame(Trips(taxis=taxis, days=days, seed=seed).table())
+    return frame.with_columns(pl.col("ts").dt.replace_time_zone(ZONE))
+
+
+def _name_part(part: TaxiPart) -> str:
+    return "T-Drive" if part == "all" else f"T-Drive, {part} taxis"
+
+
+def describe_reports(reports: pl.DataFrame, part: TaxiPart) -> str:
+    """Describe some taxis of T-Drive."""
+    some = select_taxis(reports, part)
+    taxis = some["taxi_id"].n_unique()
+    return f"{_name_part(part)}: {some.height:,} reports of {taxis:,} taxis, after cleaning"
+
+
+def identify_reports(reports: pl.DataFrame) -> str:
     """Hash reports, to identify them without storing them."""
     digest = hashlib.sha256()
     for name in ("taxi_id", "ts", "lon", "lat"):
         column = reports[name]
         plain = column.dt.timestamp("us") if name == "ts" else column
         digest.update(np.ascontiguousarray(plain.to_numpy()).tobytes())
-    return digest.hexdigest()[:16]
+    return f"reports {digest.hexdigest()[:16]}"

@@ -16,7 +16,6 @@ from tacit.errors import SinkError
 from tacit.evaluation.experiments import ExperimentOutcome
 from tacit.evaluation.methods import DECODES, WITHOUT_EPSILON, Method
 from tacit.evaluation.palette import mechanism_style
-from tacit.privacy.evidence import Decode
 from tacit.privacy.exponentials import format_epsilon
 
 if TYPE_CHECKING:
@@ -30,10 +29,17 @@ _GREY: Final = "#8a8a8a"
 _SAME: Final = 0.006
 """Lines that are everywhere closer than this share of the axis have one label."""
 LOSS: Final = "MRE: relative loss of quality Q"
-TITLES: Final = {
-    "literal": "literal decoding: noisy events count as true",
-    "posterior": "posterior decoding: noise combined with history",
-}
+_ENOUGH: Final = 100
+"""With fewer data sets, bands are so wide that they hide the lines."""
+_IN_A_ROW: Final = 3
+_STROKES: Final = (
+    {"marker": "x", "linestyle": (0, (1, 1))},
+    {"marker": "^", "linestyle": (0, (5, 2))},
+    {"marker": "o", "linestyle": "solid"},
+    {"marker": "D", "linestyle": (0, (3, 1, 1, 1))},
+    {"marker": "P", "linestyle": (0, (7, 1))},
+)
+"""The styles of several variants of one mechanism in a panel."""
 _VARIED: Final = tuple(
     Method(name, decode)
     for name, decodes in {
@@ -91,21 +97,30 @@ def figure(outcome: ExperimentOutcome) -> Figure:
 
     varied = outcome.experiment.variation is not None
     panels = _varied_panels(outcome) if varied else _epsilon_panels(outcome)
-    height = 5.6 if varied or len(outcome.experiment.methods) > 6 else 4.4
-    drawn = Figure(figsize=(11.4, height), layout="constrained")
+    columns = min(len(panels), 2 if len(panels) in (2, 4) else _IN_A_ROW)
+    rows = -(-len(panels) // columns)
+    lines = max(len(lines) for _, lines in panels)
+    height = 5.6 if varied or lines > 6 else 4.4
+    drawn = Figure(
+        figsize=(11.4 if columns < _IN_A_ROW else 16, rows * height), layout="constrained"
+    )
     drawn.get_layout_engine().set(wspace=0.04)  # type: ignore[union-attr, call-arg]
-    top = 1.04 * max(high for _, lines in panels for line in lines for high in line.highs)
-    first: Axes | None = None
-    for number, (title, lines) in enumerate(panels):
-        axes = drawn.add_subplot(1, len(panels), number + 1, sharey=first)
-        first = first or axes
+    bands = outcome.datasets >= _ENOUGH
+    tops = [
+        1.04 * max(high for line in these for high in (line.highs if bands else line.means))
+        for _, these in panels
+    ]
+    shared = varied or outcome.experiment.comparison.one_scale
+    for number, (title, lines_here) in enumerate(panels):
+        axes = drawn.add_subplot(rows, columns, number + 1)
+        top = max(tops) if shared else tops[number]
         axes.set_ylim(0, top)
-        _draw(axes, lines)
+        _draw(axes, lines_here, bands)
         _frame(axes, outcome, title)
-        _name(axes, lines, top)
-        if number == 0:
+        _name(axes, lines_here, top)
+        if number % columns == 0:
             axes.set_ylabel(LOSS, color=_INK)
-        else:
+        elif shared:
             axes.tick_params(labelleft=False)
     drawn.suptitle(_heading(outcome), x=0.01, ha="left", fontsize=11, color=_INK)
     return drawn
@@ -113,21 +128,24 @@ def figure(outcome: ExperimentOutcome) -> Figure:
 
 def _heading(outcome: ExperimentOutcome) -> str:
     sets = "1 data set" if outcome.datasets == 1 else f"{outcome.datasets:,} data sets"
-    text = f"{outcome.experiment.title}: mean over {sets}, 95 % confidence bands"
-    return f"{text}, seed {outcome.experiment.seed}"
+    bands = ", 95 % confidence bands" if outcome.datasets >= _ENOUGH else ""
+    text = f"{outcome.experiment.title}: mean over {sets}{bands}, seed {outcome.experiment.seed}"
+    return f"{text}. Epsilon is for {outcome.experiment.unit}."
 
 
 def _epsilon_panels(outcome: ExperimentOutcome) -> list[tuple[str, list[_Line]]]:
-    """Return a panel for each decoding."""
-
-    def lines(decode: Decode) -> list[_Line]:
-        return [
-            _line(outcome, method, [(float(e), e, None) for e in outcome.experiment.epsilons])
-            for method in outcome.experiment.methods
-            if method.decode == decode
-        ]
-
-    return [(TITLES[decode], lines(decode)) for decode in DECODES]
+    """Return the panels of the comparison."""
+    points = [(float(e), e, None) for e in outcome.experiment.epsilons]
+    return [
+        (
+            panel.title,
+            [
+                _line(outcome, method, points, label + _REMARKS.get(label, ""))
+                for label, method in panel.methods
+            ],
+        )
+        for panel in outcome.experiment.comparison.panels
+    ]
 
 
 def _varied_panels(outcome: ExperimentOutcome) -> list[tuple[str, list[_Line]]]:
@@ -136,9 +154,15 @@ def _varied_panels(outcome: ExperimentOutcome) -> list[tuple[str, list[_Line]]]:
         (
             f"epsilon {format_epsilon(epsilon)} (one subject, one private pattern, one window)",
             [
-                _line(outcome, method, [(float(v or 0), epsilon, v) for v in outcome.values], True)
+                _line(
+                    outcome,
+                    method,
+                    [(float(v or 0), epsilon, v) for v in outcome.values],
+                    (method.name if method.name in WITHOUT_EPSILON else str(method))
+                    + _REMARKS.get(method.name, ""),
+                )
                 for method in _VARIED
-                if method in outcome.experiment.methods
+                if method in outcome.methods
             ],
         )
         for epsilon in outcome.experiment.epsilons
@@ -149,17 +173,15 @@ def _line(
     outcome: ExperimentOutcome,
     method: Method,
     points: Sequence[tuple[float, Any, Any]],
-    both: bool = False,
+    label: str,
 ) -> _Line:
     bands = [outcome.band(method, epsilon, value) for _, epsilon, value in points]
     means, lows, highs = (tuple(column) for column in zip(*bands, strict=True))
     places = tuple(place for place, _, _ in points)
-    label = str(method) if both and method.name not in WITHOUT_EPSILON else method.name
-    label += _REMARKS.get(method.name, "")
     return _Line(method, places, means, lows, highs, label)
 
 
-def _draw(axes: Axes, lines: Sequence[_Line]) -> None:
+def _draw(axes: Axes, lines: Sequence[_Line], bands: bool) -> None:
     for line in lines:
         name = line.method.name
         literal = line.method.decode == "literal"
@@ -170,12 +192,15 @@ def _draw(axes: Axes, lines: Sequence[_Line]) -> None:
                 "markersize": 5.5, "zorder": 3,
                 "markerfacecolor": "white" if literal else line.colour,
             }  # fmt: skip
+            if line.method.variant:
+                same = [one.method for one in lines if one.method.name == name]
+                style |= _STROKES[same.index(line.method) % len(_STROKES)]
         else:
             stroke = (0, (4, 3)) if name in WITHOUT_EPSILON else "solid"
             style = {"linestyle": stroke, "linewidth": 1.1, "zorder": 2}
         axes.plot(line.places, line.means, color=line.colour, **style)
     # Lines that coincide have one band; several would add up to a darker one.
-    for line, _ in _group_lines(lines, axes.get_ylim()[1]):
+    for line, _ in _group_lines(lines, axes.get_ylim()[1]) if bands else ():
         axes.fill_between(
             line.places, line.lows, line.highs, color=line.colour, alpha=0.13, linewidth=0,
             zorder=1,
@@ -248,7 +273,7 @@ def _frame(axes: Axes, outcome: ExperimentOutcome, title: str) -> None:
     if varied is None:
         axes.set_xscale("log")
         ticks = [float(epsilon) for epsilon in outcome.experiment.epsilons]
-        axes.set_xlabel("epsilon (one subject, one private pattern, one window)", color=_INK)
+        axes.set_xlabel("epsilon", color=_INK)
     else:
         ticks = [float(value) for value in varied.values]
         axes.set_xlabel(varied.label, color=_INK)

@@ -56,6 +56,16 @@ def compute_true_bits(spec: Specification, presence: Presence) -> NDArray[np.uin
     return bits
 
 
+def answer(plan: Plan, presence: Presence, noise: Noise, exhausted: bool = False) -> Presence:
+    """Run a plan on these windows, or what replaces it past a limit: `[query][window]`."""
+    release = Release(plan.spec, plan.mechanisms, noise)
+    policies = np.full(len(presence), len(plan.mechanisms) if exhausted else 0, np.int32)
+    words = release.answer(to_closed_panes(presence), {}, policies)[0][0]
+    plain = np.ascontiguousarray(words, "<u8").view(np.uint8)
+    bits = np.unpackbits(plain, axis=1, count=len(presence), bitorder="little")
+    return bits.astype(np.bool_)
+
+
 def measure(plan: Plan, presence: Presence, noise: Noise) -> Confusion[NDArray[np.float64]]:
     """Run a plan on these windows, and count errors for each query."""
     release = Release(plan.spec, plan.mechanisms, noise)
@@ -76,6 +86,15 @@ def compare(
         return np.asarray(np.bitwise_count(words & lanes).sum(axis=1), np.float64)
 
     return Confusion(count(true & found), count(~true & found), count(true & ~found))
+
+
+def compute_scores(
+    confusion: Confusion[NDArray[np.float64]], alphas: Sequence[float]
+) -> NDArray[np.float64]:
+    """Compute relative errors: of the micro average, of the mean over queries, of each query."""
+    each = np.asarray(confusion.mre(np.array(alphas)))
+    micro = compute_mre(confusion, alphas)
+    return np.array([micro, each.mean() if len(each) else micro, *each])
 
 
 def compute_mre(confusion: Confusion[NDArray[np.float64]], alphas: Sequence[float]) -> float:

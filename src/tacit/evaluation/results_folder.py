@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tacit.errors import SinkError, StateError
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 PARAMETERS: Final = "run.json"
 RESULTS: Final = "results.jsonl"
 

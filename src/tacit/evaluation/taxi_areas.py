@@ -34,6 +34,7 @@ URBAN: Final[Box] = (116.2, 39.75, 116.6, 40.05)
 """The city, up to about the sixth ring road."""
 TYPES: Final = ("private_only", "private_and_target", "target_only")
 WINDOW: Final = timedelta(minutes=10)
+WINDOWS_IN_A_DAY: Final = timedelta(days=1) // WINDOW
 _WINDOW: Final = WINDOW // timedelta(microseconds=1)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from os import PathLike
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -132,6 +132,21 @@ def read_tdrive(
     reports, cleaning = clean(raw, box=box, fastest=fastest)
     names = tuple(str(file.relative_to(path)) for file in empty)
     return TDrive(reports, cleaning, len(files), names, broken)
+
+
+TaxiPart: TypeAlias = Literal["all", "tuning", "test"]
+"""Which taxis: those on which parameters were chosen, the others, or all."""
+
+
+def select_taxis(reports: pl.DataFrame, part: TaxiPart) -> pl.DataFrame:
+    """Select the taxis for tuning (odd numbers), those for results (even numbers), or all.
+
+    Parameters (the w of baselines, candidates of spending policies) are chosen on tuning taxis.
+    Of every part, the first half of the days is history and the rest is answered.
+    """
+    if part == "all":
+        return reports
+    return reports.filter(pl.col("taxi_id") % 2 == (part == "tuning"))
 
 
 def clean(

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal, TypeAlias, get_args
+from typing import Annotated, Final, Literal, TypeAlias, get_args
 from zoneinfo import ZoneInfo
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from tacit.config import Config
 
 ColumnType: TypeAlias = Literal["text", "number", "integer", "boolean", "time"]
 """The type of a column's values."""
 COLUMN_TYPES: Final[tuple[ColumnType, ...]] = get_args(ColumnType)
+
+
+def check_zone(zone: str) -> str:
+    """Return the name of a time zone; raise ValueError if it is unknown."""
+    try:
+        ZoneInfo(zone)
+    except (KeyError, ValueError, OSError) as error:
+        raise ValueError(
+            f"expected the name of a time zone, such as 'Europe/Berlin' or 'UTC'; got '{zone}'"
+        ) from error
+    return zone
+
+
+Zone = Annotated[str, AfterValidator(check_zone)]
+"""The name of a time zone."""
 
 
 class Stream(Config):
@@ -21,7 +36,7 @@ class Stream(Config):
     """The column with the subject."""
     time: str
     """The column with the event time."""
-    zone: str = "UTC"
+    zone: Zone = "UTC"
     """The time zone of times without a zone."""
     unit: Literal["s", "ms", "us", "ns"] | None = None
     """The unit of numeric times; by default seconds or milliseconds, depending on their size."""
@@ -32,17 +47,6 @@ class Stream(Config):
     columns: dict[str, ColumnType] = Field(default={})
     """The types of columns, such as `{speed: number, kind: text}`; a value that does not fit its
     column's type is null. Needed for text formats if conditions do not determine the type."""
-
-    @field_validator("zone")
-    @classmethod
-    def _check_zone(cls, zone: str) -> str:
-        try:
-            ZoneInfo(zone)
-        except (KeyError, ValueError, OSError) as error:
-            raise ValueError(
-                f"expected the name of a time zone, such as 'Europe/Berlin' or 'UTC'; got '{zone}'"
-            ) from error
-        return zone
 
     @model_validator(mode="after")
     def _check_columns(self) -> Stream:

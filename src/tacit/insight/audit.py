@@ -95,7 +95,7 @@ class Report:
     mechanism: str
     decode: str
     share: Fraction
-    """The share of every epsilon that the plan spends."""
+    """The share of every epsilon that the plan spends; patterns may have shares of their own."""
     policies: tuple[PolicyAudit, ...]
     panes: int = 1
     """How many panes a window has; more than 1 with sliding windows."""
@@ -155,7 +155,7 @@ def audit(
         decode=plan.decode,
         share=plan.share,
         policies=tuple(
-            _policy(policy, mechanism, queries, plan.share, plan.spec.windows.panes)
+            _policy(policy, mechanism, queries, plan)
             for policy, mechanism in zip(plan.policies, plan.mechanisms, strict=True)
         ),
         panes=plan.spec.windows.panes,
@@ -163,12 +163,13 @@ def audit(
 
 
 def _policy(
-    policy: Policy, mechanism: Mechanism, queries: Sequence[Pattern], share: Fraction, panes: int
+    policy: Policy, mechanism: Mechanism, queries: Sequence[Pattern], plan: Plan
 ) -> PolicyAudit:
     """Audit a mechanism by the widest ratios of each pattern and of each element.
 
     With sliding windows, a pane is drawn once. Ratios of windows that share panes multiply.
     """
+    panes = plan.spec.windows.panes
     unprotected = isinstance(mechanism, Unprotected)
     fits = mechanism.fits(policy, queries, panes)
     windows = 1 if mechanism.draws_panes or unprotected else panes
@@ -178,7 +179,8 @@ def _policy(
         whole = mechanism.widest_ratio(pattern.elements) if fits else None
         alone = [mechanism.widest_ratio(frozenset({e})) if fits else None for e in pattern.elements]
         ratios = _times(whole, draws), _times(largest_of(alone), windows)
-        patterns.append(_pattern(pattern, pattern.epsilon / share, *ratios, draws))
+        asked = pattern.epsilon / plan.share_of(pattern.name)
+        patterns.append(_pattern(pattern, asked, *ratios, draws))
     kind = "exact" if unprotected else mechanism.kind
     return PolicyAudit(kind, fits, tuple(patterns), tuple(map(_channel, mechanism.channels())))
 

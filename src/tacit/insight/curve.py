@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from html import escape
@@ -17,6 +17,7 @@ from tacit.insight.tabular import align
 from tacit.planning.planner import make_plan
 from tacit.privacy.exponentials import format_epsilon
 from tacit.privacy.statistics import Statistics
+from tacit.progress import ProgressCallback, ignore_progress, scale_progress
 from tacit.spec.mechanisms import MECHANISMS
 from tacit.spec.specification import Specification
 
@@ -153,13 +154,13 @@ class Curve:
         return figure
 
 
-def curve(
+def compute_curve(
     spec: Specification,
     statistics: Sequence[Statistics],
     decode: str | None = None,
     *,
     epsilons: Sequence[Fraction] = EPSILONS,
-    progress: Callable[[int, int], None] | None = None,
+    progress: ProgressCallback = ignore_progress,
 ) -> Curve:
     """Compute the expected quality of every mechanism at each epsilon and the declared one."""
     private = {pattern.name: Fraction(pattern.epsilon) for pattern in spec.private}
@@ -172,21 +173,31 @@ def curve(
     points: list[Point] = []
     for epsilon in places:
         for mechanism in MECHANISMS:
-            expected = make_plan(spec, statistics, mechanism, decode, epsilon / declared).expected
+            share = epsilon / declared
+            plan = make_plan(spec, statistics, mechanism, decode, share, fall_back=False)
+            expected = plan.expected
             assert expected is not None, "there are windows of history"
             each = {row["query"]: row["quality"] for row in expected.rows()}
             points.append(Point(mechanism, epsilon, expected.quality, each))
-            if progress is not None:
-                progress(len(points), len(places) * len(MECHANISMS))
+            number = len(places) * len(MECHANISMS)
+            progress(len(points) / number, f"computing the curve, {len(points)} of {number}")
     return Curve(private, decode or spec.decode, windows, tuple(points), spec.windows.unit)
 
 
-def quality_curve(
-    spec: SpecSource, *history: Any, decode: str | None = None, **streams: Any
+def curve(
+    spec: SpecSource,
+    *history: Any,
+    decode: str | None = None,
+    progress: ProgressCallback | None = None,
+    **streams: Any,
 ) -> Curve:
-    """Compute the curve from history: frames or files, as for `tacit.plan`; `save` draws it."""
-    spec = load_spec(spec)
-    return curve(spec, survey_history(spec, history, streams, decode), decode)
+    """Compute quality against epsilon from history: frames or files, as for `tacit.plan`.
+
+    The result's `save` draws it. `progress` is as for `tacit.plan`.
+    """
+    spec, progress = load_spec(spec), progress or ignore_progress
+    statistics = survey_history(spec, history, streams, decode, scale_progress(progress, 0, 0.5))
+    return compute_curve(spec, statistics, decode, progress=scale_progress(progress, 0.5, 1))
 
 
 def check_picture(path: str | PathLike[str]) -> None:

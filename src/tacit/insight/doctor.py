@@ -1,8 +1,8 @@
 """Check a set-up before it runs, without changing it and without touching a run in progress.
 
-It takes the steps by which a run is set up (`tacit.engines.setup`, `tacit.pipeline.run`) and turns
-their errors into findings. A step is skipped if it needs one that failed. Nothing is started: no
-run is taken over, no output is opened, and nothing is acknowledged to a broker.
+It takes the steps by which a run is set up (`tacit.engines.setup`, `tacit.pipeline.startup`) and
+turns their errors into findings. A step is skipped if it needs one that failed. Nothing is started:
+no run is taken over, no output is opened, and nothing is acknowledged to a broker.
 
 The findings are for the operator. They mention files, brokers and counts of subjects, never
 events.
@@ -38,9 +38,9 @@ from tacit.pipeline.checkpoints import Checkpoint
 from tacit.pipeline.compiled_spec import CompiledSpec
 from tacit.pipeline.reader import Input, check_different, resume_inputs
 from tacit.pipeline.reloads import check_inputs
-from tacit.pipeline.run import check_sources, open_engine, read_checkpoint, with_content
 from tacit.pipeline.sinks import check_regular
 from tacit.pipeline.sources import STANDARD_INPUT, EmptySourceError, Source
+from tacit.pipeline.startup import check_sources, open_engine, read_checkpoint, with_content
 from tacit.pipeline.versions import SpecVersion
 from tacit.quantities import count
 from tacit.spec.specification import Specification

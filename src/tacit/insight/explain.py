@@ -78,7 +78,7 @@ class Odds:
     """What an epsilon means as odds; all figures are upper bounds."""
 
     even: Decimal
-    """What a 50:50 guess about one window becomes at most, in 100."""
+    """What a 50:50 guess about one window becomes at most, in 100, if all else is known."""
     rare: Decimal
     """What a probability of 1 in 100 becomes at most, in 100."""
     windows_to_99: int
@@ -563,9 +563,11 @@ def _queries(explained: Explanation, policy: PolicyMeaning) -> list[tuple[str, R
 
 def _private_rows(explained: Explanation, private: PrivateMeaning) -> Rows:
     odds, sliding = private.odds, explained.panes > 1
+    lasting = at_most(Fraction(1, 2), min(3 * private.epsilon, Fraction(_CERTAIN)))
     hidden = "whether, how often, when, with which attributes"
-    about = f"{_shown(private.name)} in one window"
+    about, stay = f"{_shown(private.name)} in one window", "a stay of three windows"
     if sliding:
+        stay = "three occurrences together"
         hidden = "one event of each inside a window: whether, when, with which attributes"
         about = f"one occurrence of {_shown(private.name)}"
     rows = [
@@ -575,16 +577,17 @@ def _private_rows(explained: Explanation, private: PrivateMeaning) -> Rows:
         ("epsilon", f"{format_epsilon(private.epsilon)} for {explained.unit}"),
         (
             "means",
-            f"A 50:50 guess about {about} {_become(odds.even)},"
-            " either way, whatever all the answers say.",
+            f"Someone who knows everything else can turn a 50:50 guess about {about}"
+            f" {_become(odds.even)}, either way, whatever all the answers say.",
         ),
+        ("", f"A guess about {stay} they can turn {_become(lasting)}."),
         ("", f"If it is rare, 1 in 100 can become at most {odds.rare} in 100."),
     ]
     if private.per_element is not None:
         share = at_most(Fraction(1, 2), private.per_element)
         pane = "pane" if sliding else "window"
         text = f"{format_epsilon(private.per_element)} for one subject, one element, one {pane}."
-        alone = f"A 50:50 guess about one element alone {_become(share)}."
+        alone = f"A 50:50 guess about one element alone they can turn {_become(share)}."
         rows.append(("per element", f"{text} {alone}"))
     if sliding and _draws_answers(explained.mechanism):
         each = format_epsilon(private.epsilon / private.windows)
@@ -623,8 +626,8 @@ def _adds_up(odds: Odds, unit: str) -> str:
 
 def _become(most: Decimal) -> str:
     if most == 100:
-        return "can become nearly certain"
-    return f"can become at most {most}:{100 - most}"
+        return "into near certainty"
+    return f"into at most {most}:{100 - most}"
 
 
 def _policy_rows(explained: Explanation, policy: PolicyMeaning) -> Rows:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tacit.ledger.charges import Account, Charge
+from tacit.ledger.zones import FURTHEST, Zones
 
 Amounts = NDArray[np.int64]
 Key = tuple[str, int, int]
-"""A private pattern, and the length and start of a horizon."""
+"""A private pattern, and the length and start of a horizon, in local time."""
 
 
 def _nothing(_: Key) -> Amounts:
@@ -22,7 +25,8 @@ class Accounts:
     """The accounts of an engine's subjects, one for each private pattern.
 
     Charges count immediately, so the windows of one release see each other's charges. If a release
-    fails, call `forget`.
+    fails, call `forget`. Prices are `[account][subject]`; by default a window costs every subject
+    the whole amount.
     """
 
     def __init__(
@@ -30,27 +34,37 @@ class Accounts:
         ids: NDArray[np.int64],
         private: Sequence[Account],
         read: Callable[[Key], Amounts] = _nothing,
+        zones: Zones | None = None,
     ) -> None:
         self.ids = np.ascontiguousarray(ids, np.int64)
         self.private = tuple(private)
         self._read = read
+        self._zones = Zones.utc(len(self.ids)) if zones is None else zones
         self._spent: dict[Key, Amounts] = {}
         self._places = int(self.ids.max()) + 1 if len(self.ids) else 0
         self._where = _places(self.ids)
-        self._masks: dict[str, tuple[NDArray[np.bool_], NDArray[np.bool_]]] = {}
+        self._masks: dict[tuple[str, int, int], tuple[NDArray[np.bool_], NDArray[np.bool_]]] = {}
 
     def spent(self, account: Account, window_start: int) -> Amounts:
         """Return what each of the engine's subjects has spent in the horizon of a window."""
-        own: Amounts = self._balance(account, window_start)[self._where]
-        return own
+        result = np.zeros(len(self.ids), np.int64)
+        for key, _, own in self._split(account, window_start):
+            balance = self._balance(key)[self._where]
+            result = balance if own is None else np.where(own, balance, result)
+        return result
 
-    def find_exhausted(self, window_start: int) -> NDArray[np.bool_]:
-        """Find the engine's subjects for which a window would exceed one of their limits."""
+    def find_exhausted(self, window_start: int, prices: Amounts | None = None) -> NDArray[np.bool_]:
+        """Find the engine's subjects for which a window would exceed one of their limits.
+
+        A window that costs nothing exceeds no limit.
+        """
         result = np.zeros(len(self.ids), np.bool_)
-        for account in self.private:
-            if account.limit is not None:
-                beyond = self.spent(account, window_start) > account.limit - account.amount
-                result |= beyond & account.mask
+        for number, account in enumerate(self.private):
+            if account.limit is None:
+                continue
+            price = account.amount if prices is None else prices[number]
+            beyond = self.spent(account, window_start) > account.limit - price
+            result |= beyond & account.mask & self._in_force(account, window_start) & (price > 0)
         return result
 
     def charge(
@@ -58,30 +72,37 @@ class Accounts:
         window_start: int,
         exhausted: NDArray[np.bool_],
         registered: NDArray[np.bool_] | None = None,
+        prices: Amounts | None = None,
     ) -> list[Charge]:
-        """Charge a window to all registered subjects that are not exhausted."""
+        """Charge a window to all registered subjects that are not exhausted.
+
+        Where it costs nothing, a charge of 0 records that it was answered.
+        """
         charges = []
         paying = ~exhausted if registered is None else registered & ~exhausted
-        for account in self.private:
-            chosen = account.mask & paying
+        for number, account in enumerate(self.private):
+            chosen = account.mask & paying & self._in_force(account, window_start)
             if not chosen.any():
                 continue
-            spent = self._balance(account, window_start)
-            if isinstance(self._where, slice):
-                own = spent[self._where]
-                np.add(own, account.amount, out=own, where=chosen)
-            else:
-                spent[self._where] += account.amount * chosen
-            charges.append(
-                Charge(
-                    account.name,
-                    account.amount,
-                    window_start,
-                    account.horizon,
-                    self._by_ledger_id(account.name, chosen),
-                    account.limit,
-                )
-            )
+            price = np.broadcast_to(account.amount, chosen.shape)
+            if prices is not None:
+                price = prices[number]
+            for key, offset, own in self._split(account, window_start):
+                here = chosen if own is None else chosen & own
+                self._add(key, here, price)
+                for amount in _find_amounts(price, here):
+                    ids = self._by_ledger_id((account.name, amount, offset), here, price == amount)
+                    charges.append(
+                        Charge(
+                            account.name,
+                            amount,
+                            window_start,
+                            account.horizon,
+                            ids,
+                            account.limit,
+                            offset=offset,
+                        )
+                    )
         return charges
 
     def settle(self, balances: Mapping[Key, Amounts], until: int) -> None:
@@ -90,7 +111,7 @@ class Accounts:
         self._spent = {
             key: _extend(spent, self._places)
             for key, spent in known.items()
-            if key[1] + key[2] > until
+            if key[1] + key[2] + FURTHEST > until
         }
 
     @property
@@ -106,22 +127,60 @@ class Accounts:
         """Drop all balances; they are read again when needed."""
         self._spent.clear()
 
-    def _balance(self, account: Account, window_start: int) -> Amounts:
-        start = window_start // account.horizon * account.horizon
-        key = (account.name, account.horizon, start)
+    def _split(
+        self, account: Account, window_start: int
+    ) -> Iterator[tuple[Key, int, NDArray[np.bool_] | None]]:
+        """Yield each horizon that a window belongs to, its offset from UTC, and its subjects."""
+        horizon = account.horizon
+        for offset, own in self._zones.split(window_start, horizon):
+            start = (window_start + offset) // horizon * horizon
+            yield (account.name, horizon, start), offset, own
+
+    def _in_force(self, account: Account, window_start: int) -> NDArray[np.bool_] | bool:
+        """Return the subjects for which an account counts in a window; True is all."""
+        if account.until is None:
+            return True
+        result = np.zeros(len(self.ids), np.bool_)
+        for (_, _, start), offset, own in self._split(account, window_start):
+            if start <= account.until + offset:
+                result |= True if own is None else own
+        return result
+
+    def _balance(self, key: Key) -> Amounts:
         if key not in self._spent:
             self._spent[key] = _extend(self._read(key), self._places)
         return self._spent[key]
 
-    def _by_ledger_id(self, name: str, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Return the same subjects by ledger id; the same array while they do not change."""
-        before = self._masks.get(name)
-        if before is not None and np.array_equal(before[0], chosen):
+    def _add(self, key: Key, chosen: NDArray[np.bool_], price: Amounts) -> None:
+        """Add a window's price to a balance."""
+        spent = self._balance(key)
+        if isinstance(self._where, slice):
+            own = spent[self._where]
+            np.add(own, price, out=own, where=chosen)
+        else:
+            spent[self._where] += price * chosen
+
+    def _by_ledger_id(
+        self, kind: tuple[str, int, int], chosen: NDArray[np.bool_], priced: NDArray[np.bool_]
+    ) -> NDArray[np.bool_]:
+        """Return the subjects by ledger id; the same array while they do not change."""
+        own = chosen & priced
+        before = self._masks.get(kind)
+        if before is not None and np.array_equal(before[0], own):
             return before[1]
         ids = np.zeros(self._places, np.bool_)
-        ids[self._where] = chosen
-        self._masks[name] = chosen, ids
+        ids[self._where] = own
+        self._masks[kind] = own, ids
         return ids
+
+
+def _find_amounts(price: Amounts, chosen: NDArray[np.bool_]) -> list[int]:
+    """Return the distinct prices of some subjects, in order."""
+    amounts = price[chosen]
+    if not len(amounts):
+        return []
+    low, high = int(amounts.min()), int(amounts.max())
+    return [low] if low == high else sorted(pc.unique(pa.array(amounts)).to_pylist())
 
 
 def _places(ids: NDArray[np.int64]) -> slice | NDArray[np.int64]:

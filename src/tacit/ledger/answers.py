@@ -14,8 +14,8 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tacit.answers.answers import answer_schema
 from tacit.answers.codec import unpack
+from tacit.answers.rows import answer_schema
 from tacit.errors import LedgerError, nearest
 from tacit.ledger.alchemy import sa
 from tacit.ledger.archive_file import ArchiveFile, file_digest

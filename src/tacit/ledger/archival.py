@@ -19,9 +19,22 @@ from typing import Any, Final
 
 from tacit.errors import LedgerError
 from tacit.ledger.alchemy import sa
-from tacit.ledger.archive_file import ArchiveFile, ArchiveHead, ArchiveWriter, file_digest
+from tacit.ledger.archive_file import (
+    CHARGE_COLUMNS,
+    ArchiveFile,
+    ArchiveHead,
+    ArchiveWriter,
+    file_digest,
+)
 from tacit.ledger.archives import NEVER, ArchivedRun, Archives, runs_to_json, select_settled
-from tacit.ledger.chain import ARCHIVE, CHARGE, digest, hash_charges, link, link_archive, seal
+from tacit.ledger.chain import (
+    ARCHIVE,
+    digest,
+    hash_charges,
+    link,
+    link_archive,
+    seal_charge,
+)
 from tacit.ledger.charges import LONGEST
 from tacit.ledger.database import now
 from tacit.ledger.ledger import Ledger
@@ -110,7 +123,7 @@ def _default_file(ledger: Ledger, first: int, last: int) -> Path:
 def _find_last(connection: sa.Connection, after: int, before: int, *, undelivered: bool) -> int:
     """Find the last release that can be archived; raise LedgerError if there is none."""
     end = RELEASES.c.first + (RELEASES.c.windows - 1) * RELEASES.c.slide + RELEASES.c.size
-    horizon = CHARGES.c.horizon_start + CHARGES.c.horizon
+    horizon = CHARGES.c.horizon_start + CHARGES.c.horizon - CHARGES.c.offset
     smallest = sa.func.min
     obstacles: list[tuple[int | None, str]] = [
         (
@@ -206,7 +219,7 @@ def _read_chain(
     runs, charges, merging = archives.runs, 0, _ChargeMerger()
     for row in _releases(connection, archives.last, last):
         number, before = number + 1, archives.chain_hash(number, hashed)
-        hashed = link(before, row, [seal(CHARGE, charge) for charge in row["charges"]])
+        hashed = link(before, row, [seal_charge(charge) for charge in row["charges"]])
         changed = row["body"] is not None and digest(row["body"]) != row["digest"]
         if row["number"] != number or row["hash"] != hashed or changed:
             raise LedgerError(
@@ -264,7 +277,7 @@ def _compare(
 
     def keep(row: Any) -> bool:
         other = next(written, None)
-        own = [{name: charge[name] for name in CHARGE} for charge in row["charges"]]
+        own = [{name: charge[name] for name in CHARGE_COLUMNS} for charge in row["charges"]]
         if other is None or other["hash"] != row["hash"] or other["charges"] != own:
             raise LedgerError(f"{path} does not match the releases to archive; remove it")
         if row["body"] is not None and other["body"] != row["body"]:
@@ -368,5 +381,5 @@ class _ChargeMerger:
 
 def _kind(row: dict[str, Any], following: int) -> tuple[Any, ...]:
     """Return what mergeable charges have in common; `following` is the next window's start."""
-    names = ("private", "amount", "horizon", "horizon_start", "limit", "slide", "ids")
+    names = ("private", "amount", "horizon", "horizon_start", "limit", "slide", "offset", "ids")
     return (*(row[name] for name in names), following)

@@ -23,7 +23,9 @@ import pyarrow.parquet as pq
 from tacit.errors import LedgerError
 from tacit.ledger.chain import ARCHIVE, CHARGE, RELEASE
 
-FORMAT: Final = 1
+FORMAT: Final = 2
+_KNOWN: Final = (1, 2)
+"""In the first format charges had no `offset`: all were in UTC."""
 _KEY: Final = b"tacit.archive"
 _BYTES: Final = 8 << 20
 """The approximate number of bytes to buffer."""
@@ -38,10 +40,19 @@ def _kind(name: str) -> pa.DataType:
     return pa.binary() if name in _BINARY else pa.int64()
 
 
-_CHARGES: Final = pa.list_(pa.struct([(name, _kind(name)) for name in CHARGE]))
 _PLAIN: Final = (*RELEASE, "hash", "body")
-SCHEMA: Final = pa.schema([*((name, _kind(name)) for name in _PLAIN), ("charges", _CHARGES)])
+CHARGE_COLUMNS: Final = (*CHARGE, "offset")
+"""The columns of each charge."""
+
+
+def _schema(charge: Sequence[str]) -> pa.Schema:
+    charges = pa.list_(pa.struct([(name, _kind(name)) for name in charge]))
+    return pa.schema([*((name, _kind(name)) for name in _PLAIN), ("charges", charges)])
+
+
+SCHEMA: Final = _schema(CHARGE_COLUMNS)
 """The columns of an archive."""
+_EARLIER: Final = _schema(CHARGE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +98,7 @@ class ArchiveHead:
     def from_json(cls, text: bytes) -> ArchiveHead:
         """Decode the file's metadata; raise ValueError, KeyError or TypeError if it is invalid."""
         plain = json.loads(text)
-        if plain.pop("format") != FORMAT:
+        if plain.pop("format") not in _KNOWN:
             raise ValueError("another format")
         for name in ("previous", "hash"):
             plain[name] = bytes.fromhex(plain[name])
@@ -166,7 +177,7 @@ class ArchiveFile:
         try:
             self._file = pq.ParquetFile(path)
             found = self._file.schema_arrow
-            if not found.remove_metadata().equals(SCHEMA):
+            if not any(found.remove_metadata().equals(one) for one in (SCHEMA, _EARLIER)):
                 raise LedgerError(f"{wrong}: it has other columns")
             self.head = ArchiveHead.from_json((found.metadata or {})[_KEY])
         except OSError as error:
@@ -191,8 +202,12 @@ class ArchiveFile:
 def _rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
     """Yield the rows of a batch."""
     lists = batch.column("charges")
-    fields = [lists.values.field(number).to_pylist() for number in range(len(CHARGE))]
-    charges = [dict(zip(CHARGE, values, strict=True)) for values in zip(*fields, strict=True)]
+    names = [field.name for field in lists.type.value_type]
+    fields = [lists.values.field(number).to_pylist() for number in range(len(names))]
+    charges = [
+        {"offset": 0, **dict(zip(names, values, strict=True))}
+        for values in zip(*fields, strict=True)
+    ]
     ends = lists.offsets.to_pylist()
     columns = [batch.column(name).to_pylist() for name in _PLAIN]
     for number, values in enumerate(zip(*columns, strict=True)):

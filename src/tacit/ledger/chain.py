@@ -21,6 +21,7 @@ CHARGE = (
     "place", "private", "amount", "first", "last", "windows", "slide", "horizon",
     "horizon_start", "limit", "ids",
 )  # fmt: skip
+"""The columns of a charge that its hash covers; then comes `offset`, if it is not 0."""
 RUN = ("run", "epoch", "fingerprint", "checkpoint", "released", "until", "dropped")
 ARCHIVE = (
     "number", "first", "last", "after", "answers", "charges", "runs", "hash", "file", "digest",
@@ -28,6 +29,8 @@ ARCHIVE = (
 )  # fmt: skip
 VERIFICATION = ("release", "hash", "charges", "moment")
 DELIVERY = ("run", "outlet", "release", "position", "delivered")
+ACCOUNT = ("run", "private", "elements", "limit", "horizon", "ids", "until")
+ZONE = ("number", "zone", "since", "ids")
 
 
 def digest(content: bytes) -> bytes:
@@ -45,6 +48,12 @@ def seal(columns: Sequence[str], row: Any) -> bytes:
     return digest(
         _canonical([digest(value).hex() if isinstance(value, bytes) else value for value in values])
     )
+
+
+def seal_charge(charge: Any, *more: str) -> bytes:
+    """Hash a charge, with some columns before those that are always covered."""
+    columns = (*more, *CHARGE)
+    return seal((*columns, "offset") if charge["offset"] else columns, charge)
 
 
 def hash_beginning(ledger: str, created: int) -> bytes:
@@ -71,7 +80,7 @@ def hash_charges(charges: Iterable[Any]) -> bytes:
     """Hash the charges of archived releases that stay in the ledger."""
     whole = sha256()
     for charge in charges:
-        whole.update(seal(("release", *CHARGE), charge))
+        whole.update(seal_charge(charge, "release"))
     return whole.digest()
 
 

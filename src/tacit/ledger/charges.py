@@ -12,12 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.durations import MICROSECONDS
+from tacit.privacy.prices import NANO
 
 if TYPE_CHECKING:
     from tacit.spec.specification import Private
 
-NANO = 10**9
-"""Nano-epsilon in an epsilon."""
 LONGEST = MICROSECONDS["d"]
 """The longest time between the first and last window of one charge. It bounds the search for the
 charges of a horizon."""
@@ -30,17 +29,27 @@ class Account:
     name: str
     """The name of the private pattern."""
     amount: int
-    """The cost of one window, in nano-epsilon."""
+    """The most that a window, or a pane, costs, in nano-epsilon."""
     limit: int | None
     """The limit per horizon, in nano-epsilon; None for no limit."""
     horizon: int
-    """The length of a horizon, in microseconds; horizons are counted from 1970 in UTC."""
+    """The length of a horizon, in microseconds; counted from 1970 in the subject's local time."""
     mask: NDArray[np.bool_]
     """The engine's subjects for which the pattern is private."""
+    elements: frozenset[str] = frozenset()
+    """The event types whose release is charged to it."""
+    until: int | None = None
+    """If it was withdrawn: it counts in the horizon of this time, and not after it."""
 
     @classmethod
-    def of(cls, private: Private, mask: NDArray[np.bool_], share: Fraction | int = 1) -> Account:
-        """Create the account of a private pattern; a window costs a share of its epsilon.
+    def of(
+        cls,
+        private: Private,
+        mask: NDArray[np.bool_],
+        share: Fraction | int = 1,
+        elements: frozenset[str] = frozenset(),
+    ) -> Account:
+        """Create the account of a private pattern; a window costs at most a share of its epsilon.
 
         Costs are rounded up and limits down; without a limit the horizon is a day.
         """
@@ -51,12 +60,16 @@ class Account:
             None if limit is None else floor(limit.amount * NANO),
             MICROSECONDS["d"] if limit is None else limit.horizon,
             mask,
+            elements,
         )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Charge:
-    """The charge of consecutive windows to some subjects, for one private pattern."""
+    """The charge of consecutive windows to some subjects, for one private pattern.
+
+    A charge of 0 records windows that were answered and revealed nothing about the pattern.
+    """
 
     private: str
     amount: int
@@ -71,6 +84,8 @@ class Charge:
     windows: int = 1
     slide: int = 1
     """The time between the starts of two windows."""
+    offset: int = 0
+    """How far the subjects' local time is ahead of UTC in these windows, in microseconds."""
 
     @property
     def last(self) -> int:
@@ -79,16 +94,19 @@ class Charge:
 
     @property
     def horizon_start(self) -> int:
-        """The start time of the horizon of the first window."""
-        return self.first // self.horizon * self.horizon
+        """The start of the horizon of the first window, in local time."""
+        return (self.first + self.offset) // self.horizon * self.horizon
 
     def __post_init__(self) -> None:
-        if min(self.amount, self.horizon, self.windows, self.slide) < 1:
-            raise ValueError("the amount, horizon, windows and slide of a charge must be positive")
+        if min(self.horizon, self.windows, self.slide) < 1 or self.amount < 0:
+            raise ValueError(
+                "the horizon, windows and slide of a charge must be positive, and its amount not"
+                " negative"
+            )
 
     def count_within(self, start: int, end: int) -> int:
-        """Count the windows that start in `[start, end)`."""
-        return count_windows(self.first, self.windows, self.slide, start, end)
+        """Count the windows that start in `[start, end)`, in local time."""
+        return count_windows(self.first + self.offset, self.windows, self.slide, start, end)
 
 
 def count_windows(first: int, windows: int, slide: int, start: int, end: int) -> int:
@@ -108,7 +126,7 @@ def merge_charges(charges: Sequence[Charge], slide: int) -> Iterator[Charge]:
     """
     growing: dict[tuple[object, ...], Charge] = {}
     for charge in charges:
-        kind = (charge.private, charge.amount, charge.horizon, charge.limit)
+        kind = (charge.private, charge.amount, charge.horizon, charge.limit, charge.offset)
         before = growing.get(kind)
         if before is not None and _follows(before, charge, slide):
             growing[kind] = replace(before, windows=before.windows + charge.windows)

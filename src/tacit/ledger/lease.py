@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -17,14 +17,15 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tacit.errors import FencedError, LedgerError
-from tacit.ledger import balances
+from tacit.ledger import balances, declarations
 from tacit.ledger.accounts import Accounts, Amounts, Key
 from tacit.ledger.alchemy import sa
 from tacit.ledger.archives import Archives
-from tacit.ledger.chain import CHARGE, DELIVERY, RUN, digest, link, seal
+from tacit.ledger.chain import DELIVERY, RUN, digest, link, seal, seal_charge
 from tacit.ledger.charges import Account, Charge, merge_charges
 from tacit.ledger.codec import pack_ids
 from tacit.ledger.database import Database, now
+from tacit.ledger.declarations import DeclaredAccount
 from tacit.ledger.drafts import Draft, UndeliveredRelease
 from tacit.ledger.registry import Registry, to_texts
 from tacit.ledger.tables import (
@@ -37,6 +38,7 @@ from tacit.ledger.tables import (
     RELEASES,
     RUNS,
 )
+from tacit.ledger.zones import Zones
 from tacit.options import command
 
 
@@ -94,6 +96,12 @@ class Lease:
             found: int | None = self._check_held(connection)["until"]
             return found
 
+    def read_latest(self) -> int:
+        """Read the start time of the first window that no run has released; 0 if there is none."""
+        with self._database.reading() as connection:
+            found: int | None = connection.execute(sa.select(sa.func.max(RUNS.c.until))).scalar()
+        return found or 0
+
     def enrol(self, names: pa.Array | pa.ChunkedArray) -> NDArray[np.int64]:
         """Return the ledger's ids of subjects, in order; add unknown subjects."""
         texts = to_texts(names)
@@ -106,10 +114,45 @@ class Lease:
             ids = self._registry.find_ids(texts)
         return ids
 
-    def open_accounts(self, ids: NDArray[np.int64], private: Sequence[Account]) -> Accounts:
+    def open_accounts(
+        self, ids: NDArray[np.int64], private: Sequence[Account], zones: Zones | None = None
+    ) -> Accounts:
         """Open the accounts of these subjects with their balances in the ledger."""
-        self._accounts = Accounts(ids, private, self._balance)
+        self._accounts = Accounts(ids, private, self._balance, zones)
         return self._accounts
+
+    def declare_accounts(
+        self,
+        ids: NDArray[np.int64],
+        private: Sequence[Account],
+        definitions: Mapping[str, str],
+        start: int,
+    ) -> list[DeclaredAccount]:
+        """Record the accounts of this run; return those of all runs.
+
+        `definitions` has the definition of each element; `start` is the next window.
+        """
+        with self._database.writing() as connection:
+            self._check_held(connection, lock=True)
+            declarations.declare_accounts(connection, self.run, private, definitions, ids, start)
+        with self._database.reading() as connection:
+            return list(declarations.read_accounts(connection))
+
+    def register_zones(
+        self, ids: NDArray[np.int64], zones: Sequence[str] | None, start: int
+    ) -> Zones:
+        """Register the time zones of subjects, and return them with the earlier ones.
+
+        None leaves them as they are. A change takes effect when the horizon of `start`, the next
+        window, has ended.
+        """
+        if zones is not None:
+            with self._database.writing() as connection:
+                connection.execute(sa.select(HEAD).with_for_update()).one()
+                self._check_held(connection)
+                declarations.register_zones(connection, ids, zones, start)
+        with self._database.reading() as connection:
+            return declarations.fill_zones(declarations.read_zones(connection, ids))
 
     def read_spent(self, private: Sequence[str]) -> dict[Key, Amounts]:
         """Read all balances of some private patterns, by ledger id."""
@@ -296,7 +339,7 @@ class Lease:
             "digest": digest(draft.body),
         }
         charged = [_charge_row(number, place, charge) for place, charge in enumerate(charges)]
-        row["hash"] = link(head["hash"], row, [seal(CHARGE, charge) for charge in charged])
+        row["hash"] = link(head["hash"], row, [seal_charge(charge) for charge in charged])
         connection.execute(RELEASES.insert().values(row))
         connection.execute(BODIES.insert().values(release=number, body=draft.body))
         if charged:
@@ -346,4 +389,5 @@ def _charge_row(release: int, place: int, charge: Charge) -> dict[str, Any]:
         "horizon_start": charge.horizon_start,
         "limit": charge.limit,
         "ids": pack_ids(charge.ids),
+        "offset": charge.offset,
     }

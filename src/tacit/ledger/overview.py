@@ -12,7 +12,7 @@ from typing import Any
 
 from tacit.ledger.alchemy import sa
 from tacit.ledger.archives import Archives
-from tacit.ledger.chain import CHARGE, RUN, link, seal
+from tacit.ledger.chain import RUN, link, seal, seal_charge
 from tacit.ledger.database import Database, check_file
 from tacit.ledger.lease import check_checkpoint
 from tacit.ledger.tables import CHARGES, CHECKPOINTS, HEAD, RELEASES, RUNS
@@ -95,7 +95,7 @@ def _is_last_link_valid(connection: sa.Connection, head: Any, last: list[Any]) -
         number = int(last[0]["number"])
         query = sa.select(CHARGES).where(CHARGES.c.release == number)
         rows = connection.execute(query.order_by(CHARGES.c.place)).mappings()
-        charges = [seal(CHARGE, row) for row in rows]
+        charges = [seal_charge(row) for row in rows]
         before = last[1]["hash"] if len(last) > 1 else archives.hash
         hashed = link(archives.chain_hash(number - 1, before), last[0], charges)
         if hashed != last[0]["hash"]:

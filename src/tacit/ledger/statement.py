@@ -16,6 +16,7 @@ from tacit.ledger import balances
 from tacit.ledger.accounts import Key
 from tacit.ledger.alchemy import sa
 from tacit.ledger.archives import NEVER, ArchivedRun, Archives
+from tacit.ledger.charges import LONGEST, count_windows
 from tacit.ledger.codec import unpack_ids
 from tacit.ledger.ledger import Ledger
 from tacit.ledger.registry import Registry
@@ -40,6 +41,7 @@ class Horizon:
 
     private: str
     start: int
+    """In the subjects' local time, as microseconds since 1970."""
     length: int
     subjects: int
     """How many subjects have spent anything."""
@@ -47,9 +49,13 @@ class Horizon:
     limit: int | None
     """From the last charge in it."""
     amount: int
-    """The cost of a window, from the last charge in it."""
+    """The cost of a window, from the last charge in it that is not 0; 0 if there is none."""
     exhausted: int
-    """How many subjects cannot pay for another window."""
+    """How many subjects cannot pay for another window that costs as much."""
+    asked: int
+    """Windows that cost something, summed over subjects."""
+    free: int
+    """Windows that were answered and cost nothing, summed over subjects."""
 
     @property
     def end(self) -> int:
@@ -63,8 +69,10 @@ class Horizon:
 
     @property
     def allowed(self) -> int | None:
-        """How many windows the limit of a horizon pays for; None without a limit."""
-        return None if self.limit is None else self.limit // self.amount
+        """How many such windows the limit of a horizon pays for; None without a limit or a cost."""
+        if self.limit is None or self.amount == 0:
+            return None
+        return self.limit // self.amount
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +87,7 @@ class Entry:
     windows: int
     slide: int
     amount: int
-    """The cost of each window."""
+    """The cost of each window; 0 if it revealed nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,24 +192,28 @@ def _horizons(
         query.order_by(BALANCES.c.private, BALANCES.c.horizon, BALANCES.c.horizon_start)
     )
     for key in [(row[0], row[1], row[2]) for row in keys]:
-        spent = balances.read(connection, key)
+        balance = balances.read_balance(connection, key)
+        spent, asked, free = balance.spent, balance.asked, balance.free
         if number is not None:
             spent = spent[number : number + 1]
-        if not spent.any():
+            asked, free = _count_windows(connection, key, number)
+        if not asked + free:
             continue
         charge = _last_charge(connection, key, number)
         beyond = 0
-        if charge["limit"] is not None:
+        if charge["limit"] is not None and charge["amount"]:
             beyond = int(np.count_nonzero(spent > charge["limit"] - charge["amount"]))
         yield Horizon(
             key[0],
             key[2],
             key[1],
             int(np.count_nonzero(spent)),
-            int(spent.max()),
+            int(spent.max(initial=0)),
             charge["limit"],
             charge["amount"],
             beyond,
+            asked,
+            free,
         )
 
 
@@ -212,17 +224,35 @@ def _last_charge(connection: sa.Connection, key: Key, number: int | None) -> Any
         CHARGES.c.private == private,
         CHARGES.c.horizon == horizon,
         CHARGES.c.horizon_start == start,
-        CHARGES.c.last >= start,
-        CHARGES.c.last < start + horizon,
+        CHARGES.c.last + CHARGES.c.offset >= start,
+        CHARGES.c.last + CHARGES.c.offset < start + horizon,
     )
     latest = query.order_by(CHARGES.c.release.desc(), CHARGES.c.place.desc())
     with connection.execute(latest, execution_options={"yield_per": 8}) as result:
-        last = None
+        last = free = None
         for row in result.mappings():
             last = last or row
             if len(charged_ids(row["ids"], number)):
-                return row
-        return last  # the subject was charged under another horizon
+                if row["amount"]:
+                    return row
+                free = free or row
+        return free or last  # the subject was charged under another horizon
+
+
+def _count_windows(connection: sa.Connection, key: Key, number: int) -> tuple[int, int]:
+    """Count the windows of a subject in a horizon that cost something, and nothing."""
+    private, horizon, start = key
+    columns = CHARGES.c["ids", "amount", "first", "windows", "slide", "offset"]
+    local = CHARGES.c.last + CHARGES.c.offset
+    query = sa.select(*columns).where(
+        CHARGES.c.private == private, local >= start, local < start + horizon + LONGEST
+    )
+    counts = [0, 0]
+    for ids, amount, first, windows, slide, offset in connection.execute(query):
+        if len(charged_ids(ids, number)):
+            found = count_windows(first + offset, windows, slide, start, start + horizon)
+            counts[amount == 0] += found
+    return counts[0], counts[1]
 
 
 def _entries(connection: sa.Connection, number: int, private: str | None) -> Iterator[Entry]:

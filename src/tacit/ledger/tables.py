@@ -20,6 +20,10 @@ def _text(name: str, *, key: bool = False) -> sa.Column[str]:
     return sa.Column(name, sa.Text, primary_key=key, nullable=False)
 
 
+def _zero(name: str) -> sa.Column[int]:
+    return sa.Column(name, sa.BigInteger, nullable=False, server_default=sa.text("0"))
+
+
 def _bytes(name: str, *, null: bool = False) -> sa.Column[bytes]:
     return sa.Column(name, sa.LargeBinary, nullable=null)
 
@@ -116,9 +120,11 @@ CHARGES = sa.Table(
     _number("horizon_start"),
     sa.Column("limit", sa.BigInteger, nullable=True),
     _bytes("ids"),
+    _zero("offset"),
     sa.Index("tacit_charges_of_private", "private", "last"),
 )
-"""Charges of consecutive windows to the same subjects: `amount` for each window.
+"""Charges of consecutive windows to the same subjects: `amount` for each window, 0 if they revealed
+nothing. The subjects' local time was `offset` ahead of UTC; `horizon_start` is in local time.
 
 Charges of archived releases stay, merged if they differ only in the window. Their release is the
 last of those that were merged.
@@ -132,8 +138,39 @@ BALANCES = sa.Table(
     _number("horizon_start", key=True),
     _number("release"),
     _bytes("spent"),
+    _zero("asked"),
+    _zero("free"),
 )
-"""What every subject has spent in a horizon: the sum of charges up to a release, inclusive."""
+"""What every subject has spent in a horizon: the sum of charges up to a release, inclusive.
+
+`asked` and `free` count pairs of a window and a subject that cost something, and nothing.
+"""
+
+ACCOUNTS = sa.Table(
+    "tacit_accounts",
+    METADATA,
+    _text("run", key=True),
+    _text("private", key=True),
+    _text("elements"),
+    sa.Column("limit", sa.BigInteger, nullable=True),
+    _number("horizon"),
+    _bytes("ids"),
+    _number("until", null=True),
+    _bytes("seal"),
+)
+"""The private patterns of each run: the definitions of their elements, their limit, and their
+subjects. `until` is the first window after a run no longer declares one."""
+
+ZONES = sa.Table(
+    "tacit_zones",
+    METADATA,
+    _number("number", key=True),
+    _text("zone"),
+    _number("since"),
+    _bytes("ids"),
+    _bytes("seal"),
+)
+"""The time zones of subjects, in the order in which they were registered: the last one counts."""
 
 DELIVERIES = sa.Table(
     "tacit_deliveries",

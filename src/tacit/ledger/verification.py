@@ -24,20 +24,23 @@ from tacit.ledger.alchemy import sa
 from tacit.ledger.archive_file import ArchiveFile, file_digest
 from tacit.ledger.archives import Archives, select_settled
 from tacit.ledger.chain import (
-    CHARGE,
+    ACCOUNT,
     DELIVERY,
     RUN,
     VERIFICATION,
+    ZONE,
     digest,
     hash_charges,
     hash_registry,
     link,
     seal,
+    seal_charge,
 )
 from tacit.ledger.codec import unpack_amounts, unpack_names
 from tacit.ledger.database import now
 from tacit.ledger.ledger import Ledger
 from tacit.ledger.tables import (
+    ACCOUNTS,
     BALANCES,
     BODIES,
     CHARGES,
@@ -48,7 +51,9 @@ from tacit.ledger.tables import (
     RUNS,
     SUBJECTS,
     VERIFIED,
+    ZONES,
 )
+from tacit.ledger.zones import FURTHEST
 from tacit.options import option
 
 _AT_ONCE: Final = 64
@@ -200,6 +205,8 @@ class _VerificationPass:
             ("the answers", self._check_bodies),
             ("the balances", self._check_balances),
             ("the deliveries", self._check_deliveries),
+            ("the accounts", self._check_accounts),
+            ("the time zones", self._check_zones),
         )
         for what, check in checks:
             try:
@@ -298,7 +305,7 @@ class _VerificationPass:
             number, hashed, answers = earlier.last, earlier.hash, earlier.answers
             for release in file.rows():
                 before = self.archives.chain_hash(number, hashed)
-                charges = [seal(CHARGE, charge) for charge in release["charges"]]
+                charges = [seal_charge(charge) for charge in release["charges"]]
                 number, body = number + 1, release["body"]
                 yield from self._check_release(
                     release, number, answers, link(before, release, charges)
@@ -384,7 +391,7 @@ class _VerificationPass:
             for row in rows:
                 self.charges += 1
                 self._keys[row["private"], row["horizon"], row["horizon_start"]] = None
-                hashes.append(seal(CHARGE, row))
+                hashes.append(seal_charge(row))
             yield release, hashes
 
     def _check_sample(self) -> Iterator[Fault]:
@@ -409,7 +416,7 @@ class _VerificationPass:
         query = sa.select(CHARGES).where(CHARGES.c.release >= begin, CHARGES.c.release <= end)
         charges: dict[int, list[bytes]] = {}
         for row in self._rows(query.order_by(CHARGES.c.release, CHARGES.c.place)):
-            charges.setdefault(row["release"], []).append(seal(CHARGE, row))
+            charges.setdefault(row["release"], []).append(seal_charge(row))
         kept = sa.select(BODIES).where(BODIES.c.release >= begin, BODIES.c.release <= end)
         bodies = {row["release"]: digest(row["body"]) for row in self._rows(kept)}
         hashed, answers = self.archives.hash, self.archives.answers
@@ -496,11 +503,12 @@ class _VerificationPass:
             place = f"the balance of {key[0]} from {key[2]} us on"
             known = key in self._keys or self.since > self.archives.last
             self._keys.pop(key, None)
-            spent, latest = balances.sum_charges(self.connection, key)
-            right = np.array_equal(spent, unpack_amounts(row["spent"]))
+            found = balances.sum_charges(self.connection, key)
+            right = np.array_equal(found.spent, unpack_amounts(row["spent"]))
+            right &= (row["asked"], row["free"]) == (found.asked, found.free)
             # Merged charges have only the last of their releases.
-            merged = row["release"] <= self.archives.last and row["release"] <= latest
-            if not known or not right or not (row["release"] == latest or merged):
+            merged = row["release"] <= self.archives.last and row["release"] <= found.release
+            if not known or not right or not (row["release"] == found.release or merged):
                 yield Fault(place, "it is not the sum of the charges in its horizon")
         for private, _, start in self._keys:
             yield Fault(f"the balance of {private} from {start} us on", "it is missing")
@@ -523,7 +531,7 @@ class _VerificationPass:
             )
             for private, horizon, start in chosen
         ]
-        open_then = BALANCES.c.horizon_start + BALANCES.c.horizon > moment
+        open_then = BALANCES.c.horizon_start + BALANCES.c.horizon > moment - FURTHEST
         return query.where(sa.or_(new, open_then, *sampled))
 
     def _check_deliveries(self) -> Iterator[Fault]:
@@ -537,3 +545,16 @@ class _VerificationPass:
                 yield Fault(place, "its position was changed")
             elif number and not archived and self.connection.execute(query).scalar() != row["run"]:
                 yield Fault(place, "it has a release that is missing in the ledger")
+
+    def _check_accounts(self) -> Iterator[Fault]:
+        """Check that what each run has declared is unchanged."""
+        for row in self._rows(sa.select(ACCOUNTS)):
+            if row["seal"] != seal(ACCOUNT, row):
+                yield Fault(f"the account {row['private']} of '{row['run']}'", "it was changed")
+
+    def _check_zones(self) -> Iterator[Fault]:
+        """Check that the time zones of subjects are unchanged and complete."""
+        query = sa.select(ZONES).order_by(ZONES.c.number)
+        for number, row in enumerate(self._rows(query), 1):
+            if row["number"] != number or row["seal"] != seal(ZONE, row):
+                yield Fault(f"time zone {number}", "it was changed")

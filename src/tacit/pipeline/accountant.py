@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
@@ -14,9 +14,12 @@ from numpy.typing import NDArray
 
 from tacit.ledger.accounts import Accounts
 from tacit.ledger.charges import Account, Charge
+from tacit.ledger.declarations import DeclaredAccount
+from tacit.patterns.tree import elements
 from tacit.pipeline.engine import Engine
 from tacit.pipeline.versions import SpecVersion
 from tacit.pipeline.window_state import ClosedWindows
+from tacit.privacy.prices import Claim
 from tacit.spec.specification import Private
 from tacit.windows.clock import NEVER
 
@@ -45,9 +48,6 @@ class Accountant:
         self._version = version
         self._lease = lease
         self.limited = any(private.limit is not None for private in version.spec.private)
-        # If noise is drawn per pane, each pane is charged with the window that ends with it. This
-        # includes a new subject, whose first window comes when all of its panes are drawn.
-        self._ahead = version.spec.windows.panes - 1 if version.plan.draws_panes else 0
         self._slots: NDArray[np.int64] = np.empty(0, np.int64)
         """The slots of registered subjects, in the order of the accounts."""
         self._ids: NDArray[np.int64] = np.empty(0, np.int64)
@@ -59,28 +59,29 @@ class Accountant:
         self._registered = self._accounts = None
 
     def ledger_ids(self) -> NDArray[np.int64]:
-        """Return the ledger's id of the subject in each slot; -1 if it is not registered."""
-        self._open_accounts()
+        """Return the ledger's id of the subject in each slot of the windows billed last."""
         return self._ids
 
     def bill(self, closed: ClosedWindows, *, public_only: bool = False) -> WindowCharges:
         """Compute the charges of windows that closed together, and who is exhausted in all of them.
 
-        Later windows see these charges as spent. Windows that are answered from public events
-        alone cost nothing.
+        Later windows see these charges as spent. A window costs what it gives away, which depends
+        on public events. Windows that are answered from public events alone cost nothing.
         """
-        accounts = self._open_accounts()
         starts = self._windows(closed)
+        accounts = self._open_accounts(starts[0])
         charges: list[Charge] = []
         exhausted = np.full(len(self._slots), public_only)
-        if self.limited and not public_only:
-            if len(starts) > 1:
-                raise AssertionError("where there are limits, windows close one by one")
-            exhausted = accounts.find_exhausted(starts[0])
-        since = closed.since[self._slots]
-        for start in starts:
-            last = start // starts.step + self._ahead
-            charges += accounts.charge(start, exhausted, since <= last)
+        if self.limited and len(starts) > 1:
+            raise AssertionError("where there are limits, windows close one by one")
+        if accounts.private and not public_only:
+            prices = self._engine.price(closed, list_claims(accounts.private))
+            since = closed.since[self._slots]
+            for start, window in zip(starts, prices, strict=True):
+                own = window[:, self._slots]
+                if self.limited:
+                    exhausted = accounts.find_exhausted(start, own)
+                charges += accounts.charge(start, exhausted, since <= start // starts.step, own)
         if not self.limited:
             return WindowCharges(None, charges)
         spread = np.zeros(len(closed.since), np.bool_)
@@ -93,32 +94,98 @@ class Accountant:
         first = (panes.first - windows.panes + 1) * windows.pane
         return range(first, first + len(panes.words) * windows.pane, windows.pane)
 
-    def _open_accounts(self) -> Accounts:
-        """Return the accounts of all registered subjects."""
+    def _open_accounts(self, start: int) -> Accounts:
+        """Return the accounts of all registered subjects; `start` is the next window."""
         window_state = self._engine.window_state
         known = window_state.since < NEVER
         registered = (len(known), int(known.sum()))
         if self._accounts is None or registered != self._registered:
             self._registered = registered
             self._slots = np.flatnonzero(known)
-            enrolled = self._lease.enrol(window_state.subjects.names.take(self._slots))
+            names = window_state.subjects.names.take(self._slots)
+            enrolled = self._lease.enrol(names)
             self._ids = np.full(len(known), -1, np.int64)
             self._ids[self._slots] = enrolled
-            accounts = list_accounts(self._version, window_state.subjects.names.take(self._slots))
-            self._accounts = self._lease.open_accounts(enrolled, accounts)
+            accounts = declare_accounts(self._version, names, enrolled, self._lease, start)
+            zones = self._lease.register_zones(enrolled, self._version.find_zones(names), start)
+            self._accounts = self._lease.open_accounts(enrolled, accounts, zones)
         return self._accounts
 
 
+def declare_accounts(
+    version: SpecVersion, names: pa.Array, ids: NDArray[np.int64], lease: Lease, start: int
+) -> list[Account]:
+    """Declare the accounts of these subjects in the ledger; return all that releases may charge."""
+    own = list_accounts(version, names)
+    declared = lease.declare_accounts(ids, own, version.definitions, start)
+    return share_accounts(own, declared, version.definitions, ids, lease.run)
+
+
 def list_accounts(version: SpecVersion, names: pa.Array) -> list[Account]:
-    """List the accounts of these subjects: what a window costs them in this version."""
+    """List the accounts of these subjects: what a window costs them at most in this version."""
     return [
         Account.of(
             private,
             _find_protected(private, names),
             version.plan.spent_per_window(private) / Fraction(private.epsilon),
+            frozenset(elements(pattern)),
         )
-        for private in version.spec.private
+        for private, pattern in zip(
+            version.spec.private, version.spec.private_patterns, strict=True
+        )
     ]
+
+
+def list_claims(accounts: Sequence[Account]) -> tuple[Claim, ...]:
+    """Return what each account must be paid for."""
+    return tuple(Claim(account.elements, account.amount) for account in accounts)
+
+
+def share_accounts(
+    own: Sequence[Account],
+    declared: Sequence[DeclaredAccount],
+    definitions: Mapping[str, str],
+    ids: NDArray[np.int64],
+    run: str,
+) -> list[Account]:
+    """Add the accounts that others have declared for the same elements.
+
+    A release that depends on an element is charged to all of them. The limit of another run is that
+    run's to enforce. An account that this run has withdrawn keeps its limit until its horizon ends.
+    """
+    private = frozenset[str]().union(*(account.elements for account in own))
+    accounts = {account.name: account for account in own}
+    for other in declared:
+        shared = frozenset(name for name in private if definitions[name] in other.elements)
+        mine = accounts.get(other.private)
+        if not shared or (mine is not None and shared <= mine.elements and mine.until is None):
+            continue
+        mask = (ids < len(other.ids)) & np.append(other.ids, False)[np.minimum(ids, len(other.ids))]
+        withdrawn = other.run == run
+        found = Account(
+            other.private,
+            sum(account.amount for account in own if account.elements & shared),
+            other.limit if withdrawn else None,
+            other.horizon,
+            mask,
+            shared,
+            other.until,
+        )
+        accounts[other.private] = found if mine is None else _merge_accounts(mine, found)
+    return list(accounts.values())
+
+
+def _merge_accounts(one: Account, other: Account) -> Account:
+    """Return one account for what two declarations of the same name protect."""
+    ends = [account.until for account in (one, other) if account.until is not None]
+    limited = one if one.limit is not None or other.limit is None else other
+    return replace(
+        limited,
+        amount=one.amount + other.amount,
+        mask=one.mask | other.mask,
+        elements=one.elements | other.elements,
+        until=max(ends) if len(ends) == 2 else None,
+    )
 
 
 def _find_protected(private: Private, names: pa.Array) -> NDArray[np.bool_]:

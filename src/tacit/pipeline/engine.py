@@ -29,6 +29,7 @@ from tacit.pipeline.snapshots import WindowSnapshot
 from tacit.pipeline.versions import SpecVersion
 from tacit.pipeline.window_state import ClosedWindows, WindowState
 from tacit.privacy.noise import Noise
+from tacit.privacy.prices import Claim
 from tacit.spec.subjects import list_subjects
 from tacit.windows.clock import REASONS, TAKEN, Clock, Verdicts
 from tacit.windows.jumps import Jumps
@@ -196,6 +197,10 @@ class Engine:
     def answer(self, closed: ClosedWindows, exhausted: NDArray[np.bool_] | None = None) -> Answers:
         """Answer closed windows; `exhausted` is as in `WindowState.answer`."""
         return self.windows.answer(closed, exhausted)
+
+    def price(self, closed: ClosedWindows, claims: Sequence[Claim]) -> NDArray[np.int64]:
+        """Return what answering closed windows costs, as `WindowState.price` does."""
+        return self.windows.price(closed, claims)
 
     def _judge(self, batch: MergedBatch, begin: int, verdicts: Verdicts) -> int:
         slots, times, window_state = batch.slots, batch.times, self.window_state

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from tacit.patterns.bits import ChainBits
 from tacit.privacy.certainty import Certainty
+from tacit.privacy.prices import Claim
 from tacit.windows.panes import ClosedPanes
 from tacit.windows.queries import Queries
 
@@ -46,6 +47,16 @@ class Evaluator(ABC):
         `policies` holds the number of each subject's policy. Where a subject's limit is reached,
         the number of policies is added to it.
         """
+
+    def price(
+        self,
+        closed: ClosedPanes,
+        rows: Mapping[str, pl.DataFrame],  # noqa: ARG002
+        policies: NDArray[np.int32],
+        claims: Sequence[Claim],
+    ) -> NDArray[np.int64]:
+        """Return `[window][claim][subject]`: what the answers cost; 0 if they are not protected."""
+        return np.zeros((len(closed.words), len(claims), len(policies)), np.int64)
 
     @property
     def ordered_types(self) -> NDArray[np.uint64]:

@@ -37,6 +37,7 @@ from tacit.pipeline.definitions import find_public_types
 from tacit.pipeline.versions import SpecVersion
 from tacit.pipeline.window_state import ClosedWindows, WindowState
 from tacit.privacy.named_subjects import check_names
+from tacit.privacy.prices import Claim
 from tacit.quantities import count
 from tacit.spec.specification import Specification
 from tacit.spec.subjects import list_subjects
@@ -303,6 +304,12 @@ class OpenWindows:
         if following is not None:
             protected_from = following.protected_from
             yield from _close(following.window_state, middle, stop, protected_from, most)
+
+    def price(self, closed: ClosedWindows, claims: Sequence[Claim]) -> NDArray[np.int64]:
+        """Return what answering closed windows costs, as `WindowState.price` does."""
+        following = self._following(closed)
+        window_state = self.window_state if following is None else following.window_state
+        return window_state.price(closed, claims, public_only=self.is_public_only(closed))
 
     def answer(self, closed: ClosedWindows, exhausted: NDArray[np.bool_] | None = None) -> Answers:
         """Answer closed windows under the version that they belong to."""

@@ -123,7 +123,6 @@ class Reader:
         *,
         positions: Mapping[str, Position] | None = None,
         dead_letters: DeadLetters | None = None,
-        progress: Callable[[Source, int], None] | None = None,
         resumable: bool = True,
         rejected: deque[tuple[int, Batch]] | None = None,
     ) -> None:
@@ -135,7 +134,8 @@ class Reader:
         self._streams = streams
         self._extractor = extractor
         self._future = future
-        self._report = progress
+        self._read: dict[int, int] = {}
+        """How much of each input has been read, by its number."""
         self._resumable = resumable
         self._keys = _keys(inputs)
         self.positions: Positions = dict(positions or {})
@@ -157,6 +157,22 @@ class Reader:
     def listening(self) -> bool:
         """Whether every source receives the tuples that are sent from now on."""
         return all(input_.source.listening for input_ in self.inputs)
+
+    @property
+    def share(self) -> float:
+        """The share of the inputs that has been read; 0 if the size of one is unknown.
+
+        Inputs that are measured differently, in rows and in bytes, count the same each.
+        """
+        sources = [input_.source for input_ in self.inputs]
+        done = [self._read.get(number, 0) for number in range(len(sources))]
+        totals = [source.total for source in sources if source.total is not None]
+        if len(totals) < len(sources):
+            return 0.0
+        if len({source.unit for source in sources}) == 1:
+            return min(1.0, sum(done) / max(1, sum(totals)))
+        shares = [min(1.0, part / max(1, all_)) for part, all_ in zip(done, totals, strict=True)]
+        return sum(shares) / len(shares)
 
     def acknowledge(self) -> None:
         """Acknowledge all tuples read so far: they are safe."""
@@ -251,7 +267,7 @@ class Reader:
         input_, position = self.inputs[number], self.positions.get(self._keys[number])
         skip = 0 if position is None else position["rows"]
         token, since = None, 0
-        for batch in self._batches(input_, skip):
+        for batch in self._batches(number, skip):
             if batch.token != token:
                 token, since = batch.token, 0
             count = batch.table.num_rows
@@ -277,12 +293,12 @@ class Reader:
                 f" with {option('name')}"
             )
 
-    def _batches(self, input_: Input, known: int) -> Iterator[Batch]:
+    def _batches(self, number: int, known: int) -> Iterator[Batch]:
         """Yield the batches of a source; write unreadable lines to the dead letters.
 
         Those among the first `known` rows were written before.
         """
-        extractor = self._extractor
+        input_, extractor = self.inputs[number], self._extractor
         columns = extractor.columns(input_.stream)
         types = extractor.column_types(input_.stream, input_.source)
         keys = [self._streams[input_.stream].subject]
@@ -296,8 +312,7 @@ class Reader:
                 else:
                     self._rejected.append((-known, batch))
             yield batch
-            if self._report is not None:
-                self._report(input_.source, batch.position)
+            self._read[number] = batch.position
 
 
 def check_different(inputs: Sequence[Input], *, resumable: bool) -> None:

@@ -15,39 +15,35 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from tacit.answers.answers import Answers, answer_schema
-from tacit.errors import SourceError, StateError
-from tacit.events.subjects import Subjects
+from tacit.answers.answers import Answers
+from tacit.answers.rows import answer_schema
 from tacit.ledger.none import NoLease, NoLedger
-from tacit.options import command, option
 from tacit.pipeline.batches import MergedBatch
-from tacit.pipeline.checkpoints import Checkpoint
 from tacit.pipeline.compiled_spec import CompiledSpec
 from tacit.pipeline.deadletters import DeadLetters
 from tacit.pipeline.delivery import Delivery, DirectDelivery
-from tacit.pipeline.engine import Engine
 from tacit.pipeline.evaluators import Evaluator
 from tacit.pipeline.reader import IDLE_SECONDS, Input, Reader, check_different
 from tacit.pipeline.refusals import Refusals
-from tacit.pipeline.registry import open_registry
 from tacit.pipeline.reloads import ReadColumns, Reloads, check_inputs
 from tacit.pipeline.retries import GRACE, LedgerRetry
 from tacit.pipeline.settlement import RunOutcome, Settlement
 from tacit.pipeline.sinks import Sink
-from tacit.pipeline.sources import STANDARD_INPUT, EmptySourceError, Source
+from tacit.pipeline.startup import check_sources, open_engine, read_checkpoint, with_content
 from tacit.pipeline.status import RunStatus
 from tacit.pipeline.versions import SpecVersion
 from tacit.pipeline.window_state import ClosedWindows
 from tacit.planning.plan import Plan
 from tacit.privacy.noise import Noise
+from tacit.progress import ProgressCallback, ignore_progress
+from tacit.quantities import count
 from tacit.spec.columntypes import RecordedTypes
 from tacit.spec.specification import Specification
-from tacit.spec.subjects import SubjectFile, list_subjects
 from tacit.windows.clock import REASONS, TAKEN
 
 if TYPE_CHECKING:
@@ -59,6 +55,8 @@ _CATCHING_UP: Final = 5.0
 """Seconds after a restart in which windows wait for tuples that were sent meanwhile."""
 _WATCH: Final = 2.0
 """Seconds without a commit after which the engine checks that it still owns the run."""
+_READING: Final = 0.99
+"""The share of the work that is done when everything is read; the rest is releasing and writing."""
 _SWEEP: Final = 60.0
 """Seconds between two deletions of answers that need not be kept."""
 
@@ -74,7 +72,8 @@ class Run:
     With a `ledger` only one engine can own a run of this `name`: a new one takes the run over.
     Releases are charged and stored there until all `sinks` have them, and deleted after `retain`
     seconds. `reread` reads the specification and the plan again for `reload`. `now` is the wall
-    clock.
+    clock. `progress` is called between batches; it never gets 1, because the caller closes the
+    sinks.
     """
 
     def __init__(
@@ -90,7 +89,7 @@ class Run:
         sinks: Sequence[Sink] = (),
         name: str = "tacit",
         dead_letters: DeadLetters | None = None,
-        progress: Callable[[Source, int], None] | None = None,
+        progress: ProgressCallback = ignore_progress,
         retain: float | None = None,
         reread: Callable[[], SpecVersion] | None = None,
         now: Callable[[], float] = time.time,
@@ -127,6 +126,10 @@ class Run:
             self._delivery = Delivery.from_ledger(ledger, self._lease, sinks)
         checkpoint = read_checkpoint(self._lease.read_checkpoint(), private=noise.private)
         self.outcome.resumed = checkpoint is not None
+        self._progress = progress
+        self._started, self._tuples, self._share = time.monotonic(), 0, 0.0
+        learns = checkpoint is None and spec.subjects is None
+        progress(0.0, "reading the names of subjects" if learns else "starting")
         self.engine = open_engine(compiled, version, noise, self.inputs, checkpoint)
         if durable:
             # One release per window: which windows close together also depends on private events.
@@ -138,7 +141,6 @@ class Run:
             spec.windows.jumps[1],
             positions=None if checkpoint is None else checkpoint.positions,
             dead_letters=dead_letters,
-            progress=progress,
             resumable=durable,
         )
         self.engine.refused = self._reader.refuse
@@ -158,56 +160,6 @@ class Run:
         """Until when windows wait for tuples that were sent while the run was down."""
         self._learning = bool(self.engine.learning)
 
-    # The public interface
-
-    @property
-    def spec(self) -> Specification:
-        """The latest specification: in use, or about to be."""
-        latest = self.engine.latest
-        return self.engine.compiled.spec if latest is None else latest.spec
-
-    @property
-    def compiled(self) -> CompiledSpec:
-        """The compiled specification in use."""
-        return self.engine.compiled
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns of the answers."""
-        evaluator = self.compiled.evaluator
-        return answer_schema(protected=evaluator.protects, private=evaluator.private)
-
-    @property
-    def dead_letters(self) -> DeadLetters:
-        """Where refused tuples go."""
-        return self._reader.dead_letters
-
-    @property
-    def refusals(self) -> Refusals:
-        """How many tuples were refused, and why."""
-        counts = self.engine.counts.tolist()
-        reasons = {reason: counts[code] for code, reason in REASONS.items() if counts[code]}
-        for (_, reason), times in self.dead_letters.counts.items():
-            if reason not in REASONS.values():  # unreadable lines
-                reasons[reason] = reasons.get(reason, 0) + times
-        return Refusals(counts[TAKEN], reasons)
-
-    def add_sink(self, sink: Sink) -> None:
-        """Add a sink; call this before the run starts."""
-        self._sinks.append(sink)
-        self._delivery.add(sink)
-
-    def stop(self) -> None:
-        """Stop reading; the state is kept for the next start. Any thread may call it."""
-        self._stopping.set()
-
-    def reload(self) -> None:
-        """Read the specification and the plan again, and use them from the next window on.
-
-        If they have mistakes, the old ones stay in use. Any thread may call it.
-        """
-        self._reloads.request()
-
     # The loop
 
     def run(self) -> RunOutcome:
@@ -217,6 +169,7 @@ class Run:
         return self.outcome
 
     def __iter__(self) -> Iterator[Answers]:
+        self._started = time.monotonic()
         with closing(self._delivery):
             self._delivery.start()
             self._reloads.warn()
@@ -231,6 +184,7 @@ class Run:
                     # Receipts become invalid when a source is opened again.
                     yield from self._commit()
             if self.outcome.finished:
+                self._progress(_READING, "releasing the last windows")
                 yield from self._collect(self.engine.flush())
             yield from self._commit()
             self._deliver_rest()
@@ -246,6 +200,7 @@ class Run:
                 if batch is not None:
                     yield from self._insert(batch)
                 yield from self._settle()
+                self._report_reading(batch)
                 self._announce_registry()
                 self._reloads.offer(reading)
                 if self.engine.due:
@@ -329,6 +284,56 @@ class Run:
             return True  # what was read ahead is extracted by the old version
         return any(wanted - reading[name] for name, wanted in self._reloads.columns.items())
 
+    # What callers can see and ask for
+
+    @property
+    def spec(self) -> Specification:
+        """The latest specification: in use, or about to be."""
+        latest = self.engine.latest
+        return self.engine.compiled.spec if latest is None else latest.spec
+
+    @property
+    def compiled(self) -> CompiledSpec:
+        """The compiled specification in use."""
+        return self.engine.compiled
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the answers."""
+        evaluator = self.compiled.evaluator
+        return answer_schema(protected=evaluator.protects, private=evaluator.private)
+
+    @property
+    def dead_letters(self) -> DeadLetters:
+        """Where refused tuples go."""
+        return self._reader.dead_letters
+
+    @property
+    def refusals(self) -> Refusals:
+        """How many tuples were refused, and why."""
+        counts = self.engine.counts.tolist()
+        reasons = {reason: counts[code] for code, reason in REASONS.items() if counts[code]}
+        for (_, reason), times in self.dead_letters.counts.items():
+            if reason not in REASONS.values():  # unreadable lines
+                reasons[reason] = reasons.get(reason, 0) + times
+        return Refusals(counts[TAKEN], reasons)
+
+    def add_sink(self, sink: Sink) -> None:
+        """Add a sink; call this before the run starts."""
+        self._sinks.append(sink)
+        self._delivery.add(sink)
+
+    def stop(self) -> None:
+        """Stop reading; the state is kept for the next start. Any thread may call it."""
+        self._stopping.set()
+
+    def reload(self) -> None:
+        """Read the specification and the plan again, and use them from the next window on.
+
+        If they have mistakes, the old ones stay in use. Any thread may call it.
+        """
+        self._reloads.request()
+
     # Status and cleanup
 
     def _announce_start(self) -> None:
@@ -344,6 +349,13 @@ class Run:
         if self._learning and not self.engine.learning:
             self._learning = False
             self._reloads.warn()
+
+    def _report_reading(self, batch: MergedBatch | None) -> None:
+        """Report how much of the sources was read, and how fast."""
+        self._tuples += 0 if batch is None else len(batch)
+        rate = self._tuples / max(time.monotonic() - self._started, 1e-9)
+        self._share = max(self._share, self._reader.share)  # after a reload, tuples are read again
+        self._progress(_READING * self._share, f"reading, {rate:,.0f} tuples/s")
 
     def _update_status(self) -> None:
         """Update the status for the operator."""
@@ -367,88 +379,11 @@ class Run:
         deadline: float | None = None
         while not self._delivery.is_done(_SOON):
             self._delivery.check()
+            left = count(self._delivery.waiting, "release")
+            self._progress(_READING, f"delivering answers, {left} left")
             if self._stopping.is_set():
                 deadline = deadline or time.monotonic() + GRACE
                 if time.monotonic() > deadline:
                     self.outcome.undelivered = True
                     return
         self._delivery.check()
-
-
-def open_engine(
-    compiled: CompiledSpec,
-    version: SpecVersion | None,
-    noise: Noise,
-    inputs: Sequence[Input],
-    checkpoint: Checkpoint | None,
-) -> Engine:
-    """Create an engine, or restore one from a checkpoint, and check its registry.
-
-    Subjects that were added to the list since the checkpoint get answers from the next window on.
-    """
-    # Files are replayed: their windows always close by event time.
-    live = all(input_.source.live for input_ in inputs)
-    ticking = live and compiled.spec.windows.close == "clock"
-    registry, learn = Subjects(), 0
-    if checkpoint is None:
-        registry, learn = open_registry(compiled, inputs)
-    engine = Engine(compiled, registry, version=version, noise=noise, learn=learn, ticking=ticking)
-    if checkpoint is not None:
-        engine.restore(checkpoint.snapshot)
-        names = list_subjects(compiled.spec.subjects, compiled.spec.folder)
-        if names:
-            engine.register(names)
-    listed_in_file = isinstance(compiled.spec.subjects, SubjectFile)
-    if not engine.learning and (compiled.evaluator.protects or listed_in_file):
-        engine.check_names()
-    return engine
-
-
-def read_checkpoint(given: bytes | None, *, private: bool) -> Checkpoint | None:
-    """Decode the last checkpoint of this run, if there is one."""
-    if given is None:
-        return None
-    checkpoint = Checkpoint.from_bytes(given)
-    if checkpoint.private == private:
-        return checkpoint
-    seed, name = option("seed"), option("name")
-    if private:
-        raise StateError(
-            f"this run was started with {seed}, so its answers are not private, and it cannot"
-            f" continue with private noise: start another run with {name}, or continue with {seed}"
-        )
-    raise StateError(
-        f"this run was started without {seed}: with one its answers would no longer be private."
-        f" Continue without it, or start another run with {name}"
-    )
-
-
-def check_sources(spec: Specification, inputs: Sequence[Input], *, durable: bool) -> None:
-    """Refuse a run in which a stream has no source."""
-    given = [input_.stream for input_ in inputs]
-    missing = [stream for stream in spec.streams if stream not in given]
-    if missing:
-        raise SourceError(
-            f"no source is given for {', '.join(missing)}; write {missing[0]}="
-            f"{command('SOURCE', '')} for it"
-        )
-    if sum(input_.source.name == STANDARD_INPUT for input_ in inputs) > 1:
-        raise SourceError("standard input can feed only one stream")
-    replayed = not all(input_.source.live for input_ in inputs)
-    if durable and replayed and spec.windows.close == "clock":
-        raise SourceError(
-            "windows close by the clock (windows.close: clock), but files are not read in real"
-            " time; read a live source, or write close: events"
-        )
-
-
-def with_content(inputs: Sequence[Input]) -> list[Input]:
-    """Drop empty inputs; raise EmptySourceError if all of them are empty."""
-    full = []
-    for input_ in inputs:
-        with suppress(EmptySourceError):
-            input_.source.schema()
-            full.append(input_)
-    if inputs and not full:
-        inputs[0].source.schema()
-    return full

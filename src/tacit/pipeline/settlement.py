@@ -171,13 +171,14 @@ class Settlement:
         version = self._engine.windows.find_version(closed[0])
         accountant = self._accountants.get(version)
         while True:
-            bills = [NO_BILL] * len(closed)
-            if accountant is not None:
-                bills = self._retry(self._bill, accountant)
-            answers = [
-                self._engine.answer(one, bill.exhausted)
-                for one, bill in zip(closed, bills, strict=True)
-            ]
+            bills: list[WindowCharges] = []
+            answers: list[Answers] = []
+            for one in closed:
+                bill = NO_BILL
+                if accountant is not None:
+                    bill = self._retry(self._bill, accountant, one)
+                bills.append(bill)
+                answers.append(self._engine.answer(one, bill.exhausted))
             drafts: list[Draft] = []
             if accountant is not None and version is not None:
                 drafts = [
@@ -199,13 +200,10 @@ class Settlement:
                 yield part
             return
 
-    def _bill(self, accountant: Accountant) -> list[WindowCharges]:
-        windows = self._engine.windows
+    def _bill(self, accountant: Accountant, closed: ClosedWindows) -> WindowCharges:
+        public_only = self._engine.windows.is_public_only(closed)
         try:
-            return [
-                accountant.bill(closed, public_only=windows.is_public_only(closed))
-                for closed in self._closed
-            ]
+            return accountant.bill(closed, public_only=public_only)
         except LedgerLostError:
             accountant.forget()  # some of it may be charged already
             raise

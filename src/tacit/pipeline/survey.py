@@ -15,7 +15,7 @@ from tacit.patterns.booleans import to_columns
 from tacit.patterns.tree import Name
 from tacit.pipeline.evaluators import Evaluator
 from tacit.planning.survey import Survey
-from tacit.planning.tallies import CombinationCounts
+from tacit.planning.tallies import CombinationCounts, Stretches
 from tacit.privacy.affected_queries import AffectedQuery
 from tacit.privacy.mechanisms.mechanism import PatternIndex
 from tacit.privacy.mechanisms.noisy_windows import NoisyWindows
@@ -47,6 +47,7 @@ class HistorySurvey(Evaluator):
         index = PatternIndex()
         self.policies = Policies(spec)
         self.surveys = [Survey(policy, queries, index.column) for policy in self.policies.policies]
+        self._stretches = Stretches()
         self._noise = Noise(SeededSource(1))
         first = len(index.patterns)
         self._trials: list[_NoisyTrial] = []
@@ -81,9 +82,10 @@ class HistorySurvey(Evaluator):
     def count(self, answers: Answers, policies: NDArray[np.int32]) -> None:
         """Count answered windows, each subject's for its policy."""
         known = answers.registered
+        division = self._stretches.divide(*known.shape)
         for number, survey in enumerate(self.surveys):
             chosen = known & (policies == number)
-            survey.add(answers.bits, chosen)
+            survey.add(answers.bits, chosen, division)
             for trial in self._trials:
                 if trial.policy == number:
                     trial.count(answers.bits, chosen)
@@ -102,7 +104,7 @@ class HistorySurvey(Evaluator):
             }
             counts = self._pane_counts[number].to_pane_counts() if self._pane_counts else None
             readings = [read.get(part.query) for part in survey.affected]
-            found.append(survey.statistics(readings, counts))
+            found.append(survey.statistics(readings, counts, self._stretches.folds()))
         return found
 
 

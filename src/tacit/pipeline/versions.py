@@ -9,14 +9,18 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import pyarrow as pa
+
 from tacit.errors import StateError, TacitError
 from tacit.events.areas import Area
 from tacit.pipeline.compiled_spec import CompiledSpec
+from tacit.pipeline.definitions import format_definition
 from tacit.pipeline.release import Release
 from tacit.planning.plan import Plan
 from tacit.privacy.noise import Noise
 from tacit.spec.columntypes import SpecColumns
 from tacit.spec.specification import Specification
+from tacit.spec.subjects import list_zones
 from tacit.spec.yaml_reader import loads
 from tacit.spec.yaml_writer import to_yaml
 
@@ -47,6 +51,28 @@ class SpecVersion:
     def columns(self) -> SpecColumns:
         """The columns that are read, and their types."""
         return SpecColumns(self.spec, self.plan.columns or {})
+
+    @cached_property
+    def zones(self) -> dict[str, str] | None:
+        """The time zones that the registry names; None if the registry is not known."""
+        return list_zones(self.spec.subjects, self.spec.folder)
+
+    def find_zones(self, names: pa.Array) -> list[str] | None:
+        """Return the time zone of each subject; None if the registry is not known."""
+        if self.zones is None:
+            return None
+        default = self.spec.zone
+        if not self.zones:
+            return [default] * len(names)
+        return [self.zones.get(name, default) for name in names.to_pylist()]
+
+    @cached_property
+    def definitions(self) -> dict[str, str]:
+        """The definition of each event type, as a hash: accounts compare elements by it."""
+        return {
+            name: hashlib.sha256(format_definition(self.columns, name).encode()).hexdigest()
+            for name in self.spec.events
+        }
 
     @property
     def consumers(self) -> dict[str, str]:
@@ -96,6 +122,7 @@ class SpecVersion:
             ) from error
         # Packing again would differ in spelling, since GeoJSON files are inline now.
         vars(version)["packed"] = packed
+        vars(version)["zones"] = None
         return version
 
 

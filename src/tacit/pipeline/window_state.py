@@ -22,6 +22,7 @@ from tacit.patterns.lists import EventLists
 from tacit.pipeline.batches import MergedBatch
 from tacit.pipeline.evaluators import Evaluator
 from tacit.privacy.policies import Policies
+from tacit.privacy.prices import Claim
 from tacit.windows.clock import NEVER, NONE, TAKEN, Verdicts
 from tacit.windows.panes import ClosedPanes, Panes
 from tacit.windows.sliding import SlidingWindows
@@ -119,6 +120,8 @@ class WindowState:
         """The number of each subject's policy; computed when it is first needed."""
         self.order: NDArray[np.int64] | None = None
         """The slots of subjects in the order of answers; None for the order of the slots."""
+        self._priced: tuple[ClosedWindows, ClosedPanes, Mapping[str, pl.DataFrame]] | None = None
+        """The windows that were priced last, assembled: they are answered next."""
 
     @property
     def registered(self) -> pa.Array:
@@ -205,6 +208,28 @@ class WindowState:
             self._numbers = self.policies.assign(self.subjects)
         return self._numbers
 
+    def price(
+        self, closed: ClosedWindows, claims: Sequence[Claim], *, public_only: bool = False
+    ) -> NDArray[np.int64]:
+        """Return `[window][claim][slot]`: what answering closed windows costs, in nano-epsilon.
+
+        This depends on public events alone. With `public_only` nothing private is used.
+        """
+        numbers = self.policy_numbers()
+        if public_only:
+            return np.zeros((len(closed.panes.words), len(claims), len(numbers)), np.int64)
+        panes, rows = self._assemble(closed)
+        self._priced = closed, panes, rows
+        return self.evaluator.price(panes, rows, numbers, claims)
+
+    def _assemble(self, closed: ClosedWindows) -> tuple[ClosedPanes, Mapping[str, pl.DataFrame]]:
+        """Return the windows that end with closed panes, and their rows."""
+        if self._priced is not None and self._priced[0] is closed:
+            return self._priced[1:]
+        if self.sliding is None:
+            return closed.panes, closed.rows
+        return self.sliding.assemble(closed.panes, closed.rows, closed.since)
+
     def answer(
         self,
         closed: ClosedWindows,
@@ -215,7 +240,7 @@ class WindowState:
         """Answer all queries in closed windows.
 
         `exhausted` marks subjects whose limit is reached in all these windows. They are answered
-        from public events and the prior alone. It must not depend on the tuples of any subject.
+        from public events and the prior alone. It must not depend on anyone's private events.
         With `public_only` all subjects are answered that way.
         """
         numbers = self.policy_numbers()
@@ -223,10 +248,8 @@ class WindowState:
             numbers = numbers + np.int32(len(self.policies))
         elif exhausted is not None and exhausted.any():
             numbers = np.where(exhausted, numbers + np.int32(len(self.policies)), numbers)
-        panes, rows, per_window = closed.panes, closed.rows, 1
-        if self.sliding is not None:
-            per_window = self.sliding.panes
-            panes, rows = self.sliding.assemble(panes, rows)
+        per_window = 1 if self.sliding is None else self.sliding.panes
+        panes, rows = self._assemble(closed)
         bits, certainty = self.evaluator.answer(panes, rows, numbers)
         answers = Answers(
             self.evaluator.names,

@@ -17,7 +17,7 @@ from fractions import Fraction
 from html import escape
 from os import PathLike
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +39,18 @@ from tacit.spec.specification import Private, Specification
 FORMAT: Final = 1
 
 
+class QueryWarning(NamedTuple):
+    """A query that a plan answers always the same way, and why."""
+
+    query: str
+    answer: bool
+    reason: str
+
+    def __str__(self) -> str:
+        answer = "yes" if self.answer else "no"
+        return f"{self.query} is answered {answer} in every window: {self.reason}"
+
+
 @dataclass(frozen=True, slots=True)
 class Expected:
     """The expected confusion counts of each query, in windows of history."""
@@ -51,6 +63,11 @@ class Expected:
     def quality(self) -> float:
         """Q, as the micro average over all queries."""
         return self.confusion.total().quality(micro_alpha(self.alphas))
+
+    @property
+    def macro(self) -> float:
+        """Q, as the mean over all queries."""
+        return float(np.mean(self.confusion.quality(np.array(self.alphas))))
 
     @property
     def mre(self) -> float:
@@ -104,13 +121,23 @@ class Plan:
     """The number of windows of history that it was made from; 0 without history."""
     expected: Expected | None = None
     share: Fraction = Fraction(1)
-    """The share of every private pattern's epsilon that is spent."""
+    """The share of every private pattern's epsilon that is spent, unless `shares` has another."""
     past: Expected | None = None
     """The expectation for subjects whose limit is reached; None without limits."""
     written: Mapping[str, Any] | None = None
     """The canonical specification from the plan file, if it was read from there."""
     columns: RecordedTypes = field(default_factory=dict)
     """For each stream, the column types found in history."""
+    shares: Mapping[str, Fraction] = field(default_factory=dict)
+    """Private patterns of whose epsilon another share is spent, by name."""
+    objective: str = "micro"
+    """What was maximised: the micro or the macro average of quality."""
+    warnings: tuple[QueryWarning, ...] = ()
+    """Queries that are answered always the same way, and why."""
+
+    def share_of(self, private: str) -> Fraction:
+        """Return the share of a private pattern's epsilon that is spent."""
+        return self.shares.get(private, self.share)
 
     @property
     def specification(self) -> Mapping[str, Any]:
@@ -133,7 +160,8 @@ class Plan:
     @property
     def policies(self) -> tuple[Policy, ...]:
         """The policies with the epsilons spent per unit: a window, or an occurrence."""
-        return tuple(policy.scale(self.share) for policy in Policies(self.spec).policies)
+        policies = Policies(self.spec).policies
+        return tuple(policy.scale(self.share, self.shares) for policy in policies)
 
     def spent_per_window(self, private: Private) -> Fraction:
         """Return the epsilon that each released window costs a private pattern.
@@ -144,7 +172,7 @@ class Plan:
         """
         pattern = declared_patterns(self.spec)[self.spec.private.index(private)]
         windows = 1 if self.draws_panes else pattern.count_windows(self.spec.windows.panes)
-        return pattern.epsilon * self.share / windows
+        return pattern.epsilon * self.share_of(pattern.name) / windows
 
     @property
     def draws_panes(self) -> bool:
@@ -153,8 +181,14 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data that can be written as JSON."""
-        columns = {"columns": self.columns} if self.columns else {}
-        return columns | {
+        more: dict[str, Any] = {"columns": self.columns} if self.columns else {}
+        if self.shares:
+            more["shares"] = {name: format_epsilon(share) for name, share in self.shares.items()}
+        if self.objective != "micro":
+            more["objective"] = self.objective
+        if self.warnings:
+            more["warnings"] = [warning._asdict() for warning in self.warnings]
+        return more | {
             "format": FORMAT,
             "fingerprint": self.fingerprint,
             "specification": self.specification,
@@ -272,10 +306,13 @@ _DAMAGED: Final = (
 def _read(plain: Mapping[str, Any], spec: Specification, written: Mapping[str, Any] | None) -> Plan:
     share = Fraction(plain["share"])
     expected, past = plain["expected"], plain.get("past")
-    policies = [policy.scale(share) for policy in Policies(spec).policies]
+    shares = {str(name): Fraction(own) for name, own in plain.get("shares", {}).items()}
+    policies = [policy.scale(share, shares) for policy in Policies(spec).policies]
     queries = tuple(spec.query_patterns.values())
-    if not 0 < share <= 1 or len(policies) != len(plain["schemes"]):
-        raise ValueError("share or schemes")
+    if not all(0 < own <= 1 for own in (share, *shares.values())):
+        raise ValueError("share")
+    if len(policies) != len(plain["schemes"]):
+        raise ValueError("schemes")
     name = str(plain["mechanism"])
     return Plan(
         spec,
@@ -291,6 +328,12 @@ def _read(plain: Mapping[str, Any], spec: Specification, written: Mapping[str, A
         None if past is None else Expected.from_dict(past),
         written,
         _recorded(plain.get("columns", {}), spec),
+        shares,
+        str(plain.get("objective", "micro")),
+        tuple(
+            QueryWarning(str(one["query"]), bool(one["answer"]), str(one["reason"]))
+            for one in plain.get("warnings", ())
+        ),
     )
 
 

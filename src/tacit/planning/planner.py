@@ -1,10 +1,10 @@
-"""The planner: find the best plan for history, or the least epsilon for a required quality."""
+"""The planner: find the best plan for history."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import replace
 from fractions import Fraction
 from typing import Final
 
@@ -13,21 +13,28 @@ from numpy.typing import NDArray
 
 from tacit.errors import PlanError
 from tacit.options import command, option
-from tacit.planning.plan import Expected, Plan
+from tacit.planning.plan import Expected, Plan, QueryWarning
 from tacit.planning.survey import assume_statistics
 from tacit.privacy.affected_queries import find_affected
 from tacit.privacy.mechanisms import load
 from tacit.privacy.mechanisms.mechanism import Mechanism, PlanGoal
 from tacit.privacy.mechanisms.unprotected import Unprotected
 from tacit.privacy.policies import Policies
-from tacit.privacy.quality import Confusion
+from tacit.privacy.quality import Confusion, QualityObjective
 from tacit.privacy.statistics import Statistics
+from tacit.privacy.thresholds import add_confusions
+from tacit.progress import ProgressCallback, ignore_progress, split_progress
 from tacit.spec.mechanisms import AUTO, MECHANISMS
 from tacit.spec.specification import Specification
 
 Floats = NDArray[np.float64]
 
-_COUNTS: Final = ("tp", "fp", "fn")
+_TIE: Final = 4
+"""The decimals of a quality that count when mechanisms are compared."""
+_SIMPLE: Final = 4
+"""A component of at most this many variables has one channel in every context."""
+_BETTER: Final = 0.002
+"""By how much adaptive must be better than optimal to replace it."""
 
 
 def make_plan(
@@ -36,41 +43,161 @@ def make_plan(
     mechanism: str | None = None,
     decode: str | None = None,
     share: Fraction = Fraction(1),
+    *,
+    shares: Mapping[str, Fraction] | None = None,
+    objective: str | None = None,
+    required: Sequence[float | None] | None = None,
+    fall_back: bool = True,
+    progress: ProgressCallback = ignore_progress,
 ) -> Plan:
     """Make the best plan for the epsilons of a specification, or for a share of them.
 
-    `statistics` has one entry per policy. `auto` takes the mechanism with the best expected
-    quality.
+    `statistics` has one entry per policy. `shares` has other shares for some private patterns, by
+    name. The plan maximises the `objective` (`micro` or `macro`), or gets queries as close as
+    possible to their `required` qualities. Quality is judged on held-out windows. `auto` takes the
+    best mechanism; a tie goes to the one with less noise. With `fall_back`, `optimal` becomes
+    `adaptive` where that is better.
     """
     chosen = mechanism or spec.mechanism
     decode = decode or spec.decode
+    objective = objective or spec.objective
+    goal = PlanGoal(
+        QualityObjective(
+            tuple(query.alpha for query in spec.queries),
+            objective == "macro",
+            None if required is None else tuple(required),
+        ),
+        decode == "literal",
+        share,
+        shares or {},
+        spec.windows.panes,
+    )
+    falling_back = chosen == "optimal" and fall_back and any(map(_has_groups, statistics))
+    names = [chosen, "adaptive"] if falling_back else [chosen]
     if chosen == AUTO:
-        plans = [make_plan(spec, statistics, name, decode, share) for name in MECHANISMS]
-        return max(plans, key=lambda plan: plan.expected.quality if plan.expected else 0.0)
+        names = list(MECHANISMS)
+    plans = [
+        _make(spec, statistics, name, decode, goal, part)
+        for name, part in zip(names, split_progress(progress, len(names)), strict=True)
+    ]
+    best = _rank(plans, goal.objective)[0] if chosen == AUTO else plans[0]
+    if falling_back:
+        better = _value(plans[1], goal.objective) - _value(best, goal.objective)
+        best = plans[1] if better > _BETTER else best
+    return replace(best, objective=objective)
+
+
+def compare_mechanisms(
+    spec: Specification,
+    statistics: Sequence[Statistics],
+    decode: str | None = None,
+    objective: str | None = None,
+    progress: ProgressCallback = ignore_progress,
+) -> list[Plan]:
+    """Make the plan of every mechanism; the first is the one that `auto` takes."""
+    plans = [
+        make_plan(
+            spec, statistics, name, decode, objective=objective, fall_back=False, progress=part
+        )
+        for name, part in zip(MECHANISMS, split_progress(progress, len(MECHANISMS)), strict=True)
+    ]
     alphas = tuple(query.alpha for query in spec.queries)
-    goal = PlanGoal(alphas, decode == "literal", share, spec.windows.panes)
-    made = [_plan_policy(load(chosen), part, goal) for part in statistics]
+    return _rank(plans, QualityObjective(alphas, plans[0].objective == "macro"))
+
+
+def _rank(plans: Sequence[Plan], objective: QualityObjective) -> list[Plan]:
+    """Sort plans by quality, the best first; of equal ones, the one that adds least noise first.
+
+    `MECHANISMS` are in that order, from most noise to least.
+    """
+    ranked = list(reversed(plans))
+    ranked.sort(key=lambda plan: -round(_value(plan, objective), _TIE))
+    return ranked
+
+
+def _value(plan: Plan, objective: QualityObjective) -> float:
+    return 0.0 if plan.expected is None else objective.value(plan.expected.confusion)
+
+
+def _has_groups(statistics: Statistics) -> bool:
+    """Return whether the queries of some component may be divided into groups."""
+    if not statistics.windows:
+        return False
+    return any(len(part.variables) > _SIMPLE for part in statistics.exposure.components)
+
+
+def _make(
+    spec: Specification,
+    statistics: Sequence[Statistics],
+    name: str,
+    decode: str,
+    goal: PlanGoal,
+    progress: ProgressCallback = ignore_progress,
+) -> Plan:
+    """Make the plan of one mechanism."""
+    made = []
+    for part, share in zip(statistics, split_progress(progress, len(statistics)), strict=True):
+        share(0.0, f"planning {name}")
+        made.append(_plan_policy(load(name), part, replace(goal, progress=share)))
+    progress(1.0, f"planned {name}")
     windows = int(sum(part.windows for part in statistics))
     limited = {private.name for private in spec.private if private.limit is not None}
     past = [_past(limited, *both) for both in zip(statistics, made, strict=True)]
+    expected = _expected(spec, [confusion for _, confusion in made])
     return Plan(
         spec,
-        chosen,
+        name,
         decode,
         tuple(mechanism for mechanism, _ in made),
         windows,
-        _expected(spec, [confusion for _, confusion in made]) if windows else None,
-        share,
+        expected if windows else None,
+        goal.share,
         _expected(spec, past) if windows and limited else None,
         columns=statistics[0].columns if statistics else {},
+        shares=goal.shares,
+        warnings=_warn(expected, statistics) if windows else (),
     )
 
 
 def _expected(spec: Specification, confusions: Sequence[Confusion[Floats]]) -> Expected:
     """Add up the expectations of all policies."""
     names = tuple(query.name for query in spec.queries)
-    counts = [np.sum([getattr(c, part) for c in confusions], axis=0) for part in _COUNTS]
-    return Expected(names, tuple(query.alpha for query in spec.queries), Confusion(*counts))
+    alphas = tuple(query.alpha for query in spec.queries)
+    return Expected(names, alphas, add_confusions(confusions))
+
+
+def _warn(expected: Expected, statistics: Sequence[Statistics]) -> tuple[QueryWarning, ...]:
+    """List the queries that are expected to be answered always the same way."""
+    windows = sum(part.windows for part in statistics)
+    found = expected.confusion
+    affected = {part.query for one in statistics for part in one.affected}
+    warnings = []
+    for number, name in enumerate(expected.queries):
+        if number not in affected:
+            continue
+        claims = found.tp[number] + found.fp[number]
+        positives = found.tp[number] + found.fn[number]
+        if claims <= _NEVER * windows:
+            reason = (
+                "it never occurs in history"
+                if positives <= 0
+                else f"it occurs in {positives / windows:.2%} of the windows of history, which is"
+                " too rare to be told from noise at this epsilon; raise epsilon, or plan for"
+                " objective macro"
+            )
+            warnings.append(QueryWarning(name, False, reason))
+        elif claims >= (1 - _NEVER) * windows:
+            reason = (
+                "it always occurs in history"
+                if positives >= windows
+                else "at this epsilon a yes is the better guess everywhere; raise epsilon"
+            )
+            warnings.append(QueryWarning(name, True, reason))
+    return tuple(warnings)
+
+
+_NEVER: Final = 1e-9
+"""A share of windows that is none but for rounding errors."""
 
 
 def _past(
@@ -81,7 +208,7 @@ def _past(
     names = {pattern.name for pattern in statistics.policy.patterns}
     if not statistics.windows or limited.isdisjoint(names):
         return confusion
-    return mechanism.public_only.expect(statistics)
+    return mechanism.expect_public_only(statistics)
 
 
 def _planning() -> str:
@@ -125,82 +252,3 @@ def _plan_policy(
 ) -> tuple[Mechanism, Confusion[Floats]]:
     """Plan one policy; it stays unprotected if no query depends on private elements."""
     return (mechanism if statistics.affected else Unprotected).plan(statistics, goal)
-
-
-@dataclass(frozen=True, slots=True)
-class LeastEpsilon:
-    """The least epsilon for a required quality, or the query that makes it infeasible."""
-
-    factor: Fraction | None
-    """The needed multiple of the specification's epsilons; None if infeasible."""
-    plan: Plan | None
-    """The plan with that epsilon; None if it exceeds the specification's."""
-    expected: Expected
-    """The expectation at that epsilon, or the best possible one."""
-    obstacle: str | None = None
-    """If infeasible, the query that misses its quality by most."""
-
-
-def find_least_epsilon(
-    spec: Specification,
-    statistics: Sequence[Statistics],
-    required: Sequence[float | None],
-    mechanism: str | None = None,
-    decode: str | None = None,
-    *,
-    most: Fraction = Fraction(50),
-    progress: Callable[[int], None] | None = None,
-) -> LeastEpsilon:
-    """Find the smallest factor on all epsilons with which every query reaches its quality.
-
-    No private pattern gets an epsilon above `most`.
-    """
-    if all(quality is None for quality in required):
-        raise PlanError(
-            f"no quality is required: set {option('quality')}, or give queries a quality in the"
-            " specification"
-        )
-    epsilons = [Fraction(private.epsilon) for private in spec.private]
-    largest = most / max(epsilons, default=Fraction(1))
-    steps = 0
-
-    def attempt(factor: Fraction) -> tuple[Plan, float, str]:
-        nonlocal steps
-        steps += 1
-        plan = make_plan(spec, statistics, mechanism, decode, factor)
-        if progress is not None:
-            progress(steps)
-        assert plan.expected is not None
-        short = [
-            (quality - row["quality"], row["query"])
-            for quality, row in zip(required, plan.expected.rows(), strict=True)
-            if quality is not None
-        ]
-        lacking, query = max(short)
-        return plan, lacking, query
-
-    best, lacking, query = attempt(largest)
-    assert best.expected is not None
-    if lacking > 0:
-        return LeastEpsilon(None, None, best.expected, query)
-    high, low = largest, largest / 2**20
-    found = best
-    for _ in range(_BISECTIONS):
-        middle = _between(low, high)
-        plan, lacking, _ = attempt(middle)
-        if lacking <= 0:
-            high, found = middle, plan
-        else:
-            low = middle
-    assert found.expected is not None
-    return LeastEpsilon(high, found if high <= 1 else None, found.expected)
-
-
-_BISECTIONS: Final = 14
-
-
-def _between(low: Fraction, high: Fraction) -> Fraction:
-    """Return the geometric mean of two factors, as a short decimal if possible."""
-    middle = float(low) ** 0.5 * float(high) ** 0.5
-    rounded = Fraction(f"{middle:.4g}")
-    return rounded if low < rounded < high else (low + high) / 2

@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tacit.patterns.residuals import boolean_form
 from tacit.patterns.tree import And, Name, Not, Or, Pattern, elements
-from tacit.planning.tallies import CombinationCounts
+from tacit.planning.tallies import UNDIVIDED, CombinationCounts, Division
 from tacit.privacy.affected_queries import AffectedQuery, find_affected
-from tacit.privacy.components import Component, find_exposure
+from tacit.privacy.components import find_exposure
+from tacit.privacy.context_counts import ContextCounts
 from tacit.privacy.evidence import Evidence
 from tacit.privacy.pane_counts import PaneCounts
 from tacit.privacy.policies import Policy
 from tacit.privacy.prior import Bits, Prior
+from tacit.privacy.prior_tree import fit_prior
 from tacit.privacy.refinement import refine
 from tacit.privacy.sampled_evidence import SampledEvidence, WideEvidence
-from tacit.privacy.statistics import AnyEvidence, Statistics
+from tacit.privacy.statistics import AnyEvidence, Fold, Statistics
 
 Column: TypeAlias = Callable[[Pattern], int]
 """Registers a pattern to be matched and returns the number of its bit column."""
-STRENGTHS = (1.0, 4.0, 16.0, 64.0, 256.0, 1024.0)
-"""Candidates for the number of windows that the base rates count for."""
+Floats = NDArray[np.float64]
+
+_ONE_FOLD: Final = np.zeros(1, np.int64)
 
 
 def assume_statistics(
@@ -60,6 +64,10 @@ def assume_statistics(
         None
         if panes == 1
         else PaneCounts.from_rates(panes, {name: rate(Name(name)) for name in policy.private}),
+        contexts=tuple(
+            ContextCounts.empty(len(component.signals), len(component.variables))
+            for component in found.components
+        ),
     )
 
 
@@ -119,108 +127,106 @@ class Survey:
         ]
         self._queries = [CombinationCounts([column(query)]) for query in queries]
 
-    def add(self, bits: NDArray[np.uint64], chosen: NDArray[np.bool_]) -> None:
+    def add(
+        self,
+        bits: NDArray[np.uint64],
+        chosen: NDArray[np.bool_],
+        division: Division = UNDIVIDED,
+    ) -> None:
         """Count the windows and subjects where `chosen[window][subject]` is true."""
         for tally in (*self._components, *self._parts, *self._queries):
-            tally.add(bits, chosen)
+            tally.add(bits, chosen, division)
 
     def statistics(
         self,
         readings: Sequence[NDArray[np.float64] | None],
         pane_counts: PaneCounts | None = None,
+        folds: NDArray[np.int64] = _ONE_FOLD,
     ) -> Statistics:
-        """Return the counts as statistics; `readings` are literal answers of ordered queries."""
-        positives = []
-        windows = 0.0
-        for tally in self._queries:
-            found, counts = tally.rows()
-            windows = float(counts.sum())
-            positives.append(float(counts[found[:, 0]].sum()))
-        return Statistics(
-            self.policy,
-            self.fine,
-            self.exposure,
-            self.affected,
-            windows,
-            np.array(positives),
-            tuple(
-                _prior(component, *tally.rows())
+        """Return the statistics of all windows counted so far, given the fold of each stretch.
+
+        `readings` has for each affected query the mean answer under noise, or None where it was
+        not tried.
+        """
+        rows = [tally.rows(folds) for tally in self._queries]
+        positives = np.array([counts[found[:, 0]].sum(axis=0) for found, counts in rows])
+        history = _History(
+            self,
+            readings,
+            pane_counts,
+            rows[0][1].sum(axis=0) if rows else np.zeros(1),
+            positives.reshape(len(rows), -1),
+            [
+                ContextCounts.from_rows(*tally.rows(folds), len(component.signals))
                 for component, tally in zip(self.exposure.components, self._components, strict=True)
-            ),
+            ],
+            [tally.rows(folds) for tally in self._parts],
+        )
+        return history.statistics()
+
+    def build_evidence(
+        self, number: int, rows: Bits, counts: Floats, read: Floats | None
+    ) -> AnyEvidence:
+        """Build the evidence of an affected query from rows of its columns."""
+        return _evidence(self.affected[number], self._public[number], rows, counts, read)
+
+
+@dataclass(frozen=True, slots=True)
+class _History:
+    """All counts of one policy's windows, in folds."""
+
+    survey: Survey
+    readings: Sequence[Floats | None]
+    pane_counts: PaneCounts | None
+    windows: Floats
+    """`[fold]`"""
+    positives: Floats
+    """`[query][fold]`"""
+    contexts: Sequence[ContextCounts]
+    parts: Sequence[tuple[Bits, Floats]]
+    """For each affected query the rows of its columns, and their counts `[row][fold]`."""
+
+    def statistics(self) -> Statistics:
+        """Return the statistics of all folds together, and of each fold and the others."""
+        fitted = [
+            fit_prior(component, counts)
+            for component, counts in zip(
+                self.survey.exposure.components, self.contexts, strict=True
+            )
+        ]
+        numbers = np.arange(len(self.windows))
+        seen = np.flatnonzero(self.windows)
+        folds = [
+            Fold(
+                self._choose(numbers != fold, tuple(found.without[fold] for found in fitted)),
+                self._choose(numbers == fold, ()),
+            )
+            for fold in seen.tolist()
+            if len(seen) > 1
+        ]
+        whole = self._choose(numbers >= 0, tuple(found.whole for found in fitted))
+        return replace(whole, folds=tuple(folds))
+
+    def _choose(self, folds: Bits, priors: tuple[Prior, ...]) -> Statistics:
+        """Return the statistics of some folds."""
+        survey = self.survey
+        return Statistics(
+            survey.policy,
+            survey.fine,
+            survey.exposure,
+            survey.affected,
+            float(self.windows[folds].sum()),
+            self.positives[:, folds].sum(axis=1),
+            priors,
             tuple(
-                _evidence(part, public, *tally.rows(), read)
-                for part, public, tally, read in zip(
-                    self.affected, self._public, self._parts, readings, strict=True
+                survey.build_evidence(number, rows, counts[:, folds].sum(axis=1), read)
+                for number, ((rows, counts), read) in enumerate(
+                    zip(self.parts, self.readings, strict=True)
                 )
             ),
-            pane_counts,
+            self.pane_counts,
+            contexts=tuple(counts.choose_folds(folds) for counts in self.contexts),
         )
-
-
-def _prior(component: Component, rows: Bits, counts: NDArray[np.float64]) -> Prior:
-    width = len(component.signals)
-    order = np.lexsort(rows[:, :width].T) if width and len(rows) else np.arange(len(rows))
-    signals, values, counts = rows[order, :width], rows[order, width:], counts[order]
-    rates = np.array(
-        [
-            _rate(component, number, signals, values[:, number], counts)
-            for number in range(len(component.variables))
-        ]
-    )
-    strength = _strength(signals, values, counts, rates)
-    return Prior(rates, signals, values, counts, strength)
-
-
-def _rate(
-    component: Component,
-    number: int,
-    signals: Bits,
-    values: Bits,
-    counts: NDArray[np.float64],
-) -> float:
-    """Return how often a variable is true; for a sub-pattern, only where it is open."""
-    if not isinstance(component.variables[number].atom, Name):
-        free = _free(component, number, signals)
-        values, counts = values[free], counts[free]
-    # Half a window of each kind is added, so that nothing is impossible.
-    return float((counts[values].sum() + 0.5) / (counts.sum() + 1.0))
-
-
-def _free(component: Component, number: int, signals: Bits) -> Bits:
-    """Return the rows in whose context a variable makes a difference."""
-    free = np.zeros(len(signals), np.bool_)
-    known = np.concatenate([np.zeros((len(signals), 1)), np.ones((len(signals), 1)), signals], 1)
-    for part in component.parts:
-        if number not in part.variables:
-            continue
-        bit = 1 << part.variables.index(number)
-        for choice, cofactor in enumerate(part.cofactors):
-            if not choice & bit:
-                free |= known[:, cofactor] != known[:, part.cofactors[choice | bit]]
-    return free
-
-
-def _strength(
-    signals: Bits,
-    values: Bits,
-    counts: NDArray[np.float64],
-    rates: NDArray[np.float64],
-) -> float:
-    """Choose the number of windows that base rates count for, by maximum likelihood."""
-    from scipy.special import gammaln
-
-    if not len(counts):
-        return STRENGTHS[1]
-    base = np.where(values, rates, 1 - rates).prod(axis=1)
-    new = np.append(True, (signals[1:] != signals[:-1]).any(axis=1))
-    totals = np.add.reduceat(counts, np.flatnonzero(new))
-
-    def likely(strength: float) -> float:
-        prior = strength * base
-        each = (gammaln(counts + prior) - gammaln(prior)).sum()
-        return float(each + (gammaln(strength) - gammaln(totals + strength)).sum())
-
-    return max(STRENGTHS, key=likely)
 
 
 def _evidence(
@@ -233,6 +239,7 @@ def _evidence(
     signals, size = len(part.signals), len(part.elements)
     contexts = rows[:, :signals] @ (1 << np.arange(signals))
     is_open = part.decided[contexts] < 0
+    is_open &= counts > 0
     rows, contexts, counts = rows[is_open], contexts[is_open], counts[is_open]
     present, truth = rows[:, signals : signals + size], rows[:, signals + size]
     if part.wide:

@@ -4,6 +4,10 @@ Two private patterns belong to the same component if some part of a query depend
 directly or through other patterns. A query over several components is split if it is an AND or
 an OR of parts that each depend on one component. A query that cannot be split merges the
 components it spans. Components that a query spans are also merged if the result is small.
+
+Whether a query is open is decided once, with all private types of the policy unknown. A part of a
+query that the other parts decide (an AND with a part that is certainly false) is decided too: its
+component has nothing to draw for it.
 """
 
 from __future__ import annotations
@@ -53,13 +57,14 @@ class Component:
     @cached_property
     def changes(self) -> tuple[frozenset[int], ...]:
         """For each private pattern, the variables that its elements may change."""
-        return tuple(
-            frozenset(
-                number
-                for number, variable in enumerate(self.variables)
-                if not variable.elements.isdisjoint(pattern.elements)
-            )
-            for pattern in self.patterns
+        return tuple(self.find_changed(pattern.elements) for pattern in self.patterns)
+
+    def find_changed(self, elements: frozenset[str]) -> frozenset[int]:
+        """Return the variables that some elements may change."""
+        return frozenset(
+            number
+            for number, variable in enumerate(self.variables)
+            if not variable.elements.isdisjoint(elements)
         )
 
     def with_epsilons(self, policy: Policy) -> Component:
@@ -111,7 +116,7 @@ def find_exposure(policy: Policy, queries: Sequence[Pattern]) -> Exposure:
     while not all(_settle(query, groups) for query in plain):
         pass
     _join_small(plain, groups, private)
-    split = [_split(query, groups) for query in plain]
+    split = [_decide_together(*_split(query, groups), private) for query in plain]
     names = dict.fromkeys(group for parts, _ in split for group in parts)
     builders = {group: _ComponentBuilder(groups.members(group)) for group in names}
     questions = []
@@ -209,6 +214,35 @@ def _split(query: Pattern, groups: _Groups) -> tuple[dict[int, Pattern], bool]:
     combine = all_of if every else any_of
     joined = {group: combine(inner) for group, inner in found.items()}
     return {group: part for group, part in joined.items() if not isinstance(part, bool)}, every
+
+
+def _decide_together(
+    parts: dict[int, Pattern], every: bool, private: frozenset[str]
+) -> tuple[dict[int, Pattern], bool]:
+    """Let each part be open only where the other parts leave the query open.
+
+    A part of an AND is joined with what the others may at most be, a part of an OR with what they
+    are at least. These are patterns over public events, and change no answer.
+    """
+    if len(parts) == 1:
+        return parts, every
+    bounds = {group: _bound(part, every, private) for group, part in parts.items()}
+    for group, bound in bounds.items():
+        if bound is not every and isinstance(bound, bool):  # this part decides the query
+            return {group: parts[group]}, every
+    combine = all_of if every else any_of
+    joined = {}
+    for group, part in parts.items():
+        whole = combine([part, *(bound for other, bound in bounds.items() if other != group)])
+        assert not isinstance(whole, bool)
+        joined[group] = whole
+    return joined, every
+
+
+def _bound(part: Pattern, every: bool, private: frozenset[str]) -> Pattern | bool:
+    """Return where a part may be true (`every`), or where it is true, whatever is private."""
+    cofactors = dict.fromkeys(find_residual(part, private).cofactors)
+    return any_of(cofactors) if every else all_of(cofactors)
 
 
 class _ComponentBuilder:

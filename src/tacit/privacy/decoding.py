@@ -35,12 +35,18 @@ class TableDecoder:
 def compile_decoders(decoders: Sequence[TableDecoder], numbers: dict[Hashable, int]) -> Program:
     """Compile a program that answers all these queries, given the number of each column."""
     gates = GateGraph()
-    return gates.program([_compile_table(gates, decoder) for decoder in decoders], numbers)
+    tables = [
+        compile_table(gates, decoder.columns, decoder.yes)
+        for decoder in decoders
+        if decoder.yes is not None
+    ]
+    assert len(tables) == len(decoders)
+    return gates.program(tables, numbers)
 
 
-def _compile_table(gates: GateGraph, decoder: TableDecoder) -> int:
-    assert decoder.yes is not None
-    columns = [gates.column(name) for name in decoder.columns]
+def compile_table(gates: GateGraph, names: Sequence[Hashable], yes: NDArray[np.bool_]) -> int:
+    """Build the gate of a table: `yes[cell]`, where bit i of a cell is the bit of column i."""
+    columns = [gates.column(name) for name in names]
     known: dict[bytes, int] = {}
 
     def chosen(table: NDArray[np.bool_]) -> int:
@@ -60,7 +66,7 @@ def _compile_table(gates: GateGraph, decoder: TableDecoder) -> int:
             )
         return known[key]
 
-    return chosen(decoder.yes)
+    return chosen(yes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -140,9 +140,13 @@ class Evidence:
         total = np.stack([no.sum(axis=1), yes.sum(axis=1)], axis=-1)
         return divide(right, total, np.array([1 - self.rate, self.rate]))
 
+    def count_outputs(self, flips: Floats) -> Floats:
+        """Return `[context][truth][y]`: the expected number of windows with noisy presence y."""
+        return apply_flips(self.counts, flips)
+
     def cells(self, flips: Floats) -> DecoderCells:
         """Return a cell for each context and noisy presence."""
-        seen = apply_flips(self.counts, flips)
+        seen = self.count_outputs(flips)
         return DecoderCells(self.posterior(flips).ravel(), seen[:, 1].ravel(), seen[:, 0].ravel())
 
     @property

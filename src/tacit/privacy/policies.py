@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,8 @@ from tacit.spec.specification import Specification
 
 if TYPE_CHECKING:  # importing it would load the compiler, which policies do not need
     from tacit.events.subjects import Subjects
+
+_NONE: Final[Mapping[str, Fraction]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +51,14 @@ class Policy:
         """The event types in any of the private patterns; all others are public."""
         return frozenset().union(*(pattern.elements for pattern in self.patterns))
 
-    def scale(self, factor: Fraction) -> Policy:
-        """Return the policy with every epsilon multiplied by `factor`."""
+    def scale(self, factor: Fraction, factors: Mapping[str, Fraction] = _NONE) -> Policy:
+        """Return the policy with every epsilon multiplied by `factor`.
+
+        `factors` has other factors for some private patterns, by name.
+        """
         return Policy(
             tuple(
-                PrivatePattern(pattern.name, pattern.elements, pattern.epsilon * factor)
+                replace(pattern, epsilon=pattern.epsilon * factors.get(pattern.name, factor))
                 for pattern in self.patterns
             )
         )

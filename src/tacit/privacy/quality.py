@@ -2,7 +2,8 @@
 
 Conventions: precision is 1 if there are no claims and no positives, and 0 if there are positives
 but no claims. Recall is 1 if there are no positives. Over several queries the counts are added up
-first (the micro average), and alpha is the mean of the queries' alphas.
+first (the micro average), and alpha is the mean of the queries' alphas. The macro average is the
+mean of the queries' qualities.
 """
 
 from __future__ import annotations
@@ -93,3 +94,65 @@ class Confusion(Generic[Amount]):
 def micro_alpha(alphas: Sequence[float] | Floats) -> float:
     """Return the alpha of the micro average: the mean, or 1/2 without queries."""
     return float(np.mean(alphas)) if len(alphas) else 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class QualityObjective:
+    """What a plan maximises: the micro or macro average of Q, or required qualities.
+
+    >>> found = Confusion(np.array([90.0, 0.0]), np.array([10.0, 0.0]), np.array([10.0, 1.0]))
+    >>> alphas = 0.5, 0.5
+    >>> round(QualityObjective(alphas).value(found), 3)
+    0.896
+    >>> round(QualityObjective(alphas, macro=True).value(found), 3)
+    0.45
+    >>> round(QualityObjective(alphas, required=(0.8, None)).value(found), 3)
+    0.8
+    """
+
+    alphas: tuple[float, ...]
+    """For each query, the weight of precision in its quality."""
+    macro: bool = False
+    required: tuple[float | None, ...] | None = None
+    """For each query the quality that it needs, if any: what is above it does not count."""
+
+    @property
+    def separate(self) -> bool:
+        """Whether each query's quality counts by itself, not only the sum of all counts."""
+        return self.macro or self.required is not None
+
+    @property
+    def caps(self) -> Floats:
+        """For each query, the quality above which more does not count."""
+        if self.required is None:
+            return np.full(len(self.alphas), np.inf)
+        return np.array([np.inf if least is None else least for least in self.required])
+
+    @property
+    def shares(self) -> Floats:
+        """For each query, the weight of its own quality; the weights add up to 1."""
+        chosen = np.ones(len(self.alphas))
+        if self.required is not None:
+            chosen = np.array([float(least is not None) for least in self.required])
+        return np.asarray(chosen / max(1.0, chosen.sum()))
+
+    def value(self, found: Confusion[Floats]) -> float:
+        """Return the value to maximise."""
+        if not self.separate:
+            return found.total().quality(micro_alpha(self.alphas))
+        quality = found.quality(np.array(self.alphas))
+        return float(self.shares @ np.minimum(quality, self.caps))
+
+    def weights(self, found: Confusion[Floats]) -> Floats:
+        """Return `[query]`: the gain of a true claim and the loss of a false one, at most 1."""
+        if not self.separate:
+            one = found.total().weights(micro_alpha(self.alphas))
+            rows = np.tile([one.reward, one.penalty], (len(self.alphas), 1))
+        else:
+            own = [
+                Confusion(*counts).weights(alpha)
+                for *counts, alpha in zip(found.tp, found.fp, found.fn, self.alphas, strict=True)
+            ]
+            rows = np.array([[one.reward, one.penalty] for one in own]).reshape(-1, 2)
+            rows = rows * self.shares[:, np.newaxis]
+        return np.asarray(rows / max(rows.max(initial=0.0), 1e-300))

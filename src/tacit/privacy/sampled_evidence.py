@@ -106,7 +106,7 @@ class SampledEvidence:
         """Estimate the expected counts from the draws."""
         if decode == "posterior":
             return self.cells(flips).confusion(threshold)
-        (_, fp), (missed, tp) = self._answered(flips).sum(axis=0).tolist()
+        (_, fp), (missed, tp) = self.count_outputs(flips).sum(axis=0).tolist()
         return Confusion(tp, fp, missed)
 
     def posterior(self, flips: Floats) -> Floats:
@@ -114,7 +114,7 @@ class SampledEvidence:
 
         In each context the answer's share over all contexts counts for `strength` windows.
         """
-        return self.estimate_posterior(self._answered(flips))
+        return self.estimate_posterior(self.count_outputs(flips))
 
     def confidence(self, flips: Floats) -> Floats:
         """Return `[context][answer]`: how likely a literal answer is right."""
@@ -123,7 +123,7 @@ class SampledEvidence:
 
     def cells(self, flips: Floats) -> DecoderCells:
         """Return a cell for each context and literal answer."""
-        seen = self._answered(flips)
+        seen = self.count_outputs(flips)
         return DecoderCells(
             self.estimate_posterior(seen).ravel(), seen[:, 1].ravel(), seen[:, 0].ravel()
         )
@@ -136,7 +136,7 @@ class SampledEvidence:
         total = seen.sum(axis=1) + self.strength
         return divide(seen[:, 1] + self.strength * share, total, share)
 
-    def _answered(self, flips: Floats) -> Floats:
+    def count_outputs(self, flips: Floats) -> Floats:
         """Return `[context][truth][answer]`: the windows in which noise leads to an answer."""
         contexts, truth = self.contexts[self._chosen], self.truth[self._chosen]
         cells = int(self.contexts.max(initial=0)) + 1
@@ -183,8 +183,9 @@ class WideEvidence(SampledEvidence):
     number: int = 1
     """The number of contexts, whether or not they were seen."""
 
-    def _answered(self, flips: NDArray[np.float64]) -> NDArray[np.float64]:
-        seen = SampledEvidence._answered(self, flips)[: len(self.context_numbers)]
+    def count_outputs(self, flips: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Do the same, by context instead of situation."""
+        seen = SampledEvidence.count_outputs(self, flips)[: len(self.context_numbers)]
         answered = np.zeros((self.number, 2, 2))
         np.add.at(answered, self.context_numbers, seen)
         return answered

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tacit.privacy.affected_queries import AffectedQuery
 from tacit.privacy.components import Exposure
+from tacit.privacy.context_counts import ContextCounts
 from tacit.privacy.evidence import Evidence
 from tacit.privacy.pane_counts import PaneCounts
 from tacit.privacy.policies import Policy
@@ -34,13 +35,17 @@ class Statistics:
     positives: NDArray[np.float64]
     """For each query, the number of windows in which it is true."""
     priors: tuple[Prior, ...]
-    """For each component."""
+    """For each component; empty for windows that are held out."""
     evidence: tuple[AnyEvidence, ...]
     """For each affected query, the windows in which private events may change it."""
     pane_counts: PaneCounts | None = None
     """The distribution of private elements over panes, if windows slide."""
     columns: RecordedTypes = field(default_factory=dict)
     """The column types in history."""
+    contexts: tuple[ContextCounts, ...] = ()
+    """For each component, its windows by context and values; empty without history."""
+    folds: tuple[Fold, ...] = ()
+    """History in parts, each held out once; empty if it cannot be divided."""
 
     @property
     def exact(self) -> NDArray[np.float64]:
@@ -49,3 +54,10 @@ class Statistics:
         for part, known in zip(self.affected, self.evidence, strict=True):
             exact[part.query] -= known.positives
         return exact
+
+
+class Fold(NamedTuple):
+    """One part of history, and the others."""
+
+    training: Statistics
+    held_out: Statistics

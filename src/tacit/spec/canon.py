@@ -7,6 +7,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from tacit.events.areas import Area
+from tacit.spec.subjects import SubjectFile
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,12 +22,18 @@ def canonical(spec: Specification) -> dict[str, Any]:
     """
     plain: dict[str, Any] = spec.model_dump()
     plain["events"] = list(plain["events"].items())
+    if spec.objective == "micro":
+        del plain["objective"]  # as before there was a choice
     if spec.windows.close == "events":
         del plain["windows"]["close"]  # as before there was a choice
     if spec.windows.jump is None:
         del plain["windows"]["jump"]
     if spec.windows.start is not None:
         plain["windows"]["start"] = spec.windows.start.isoformat()
+    if spec.zone == "UTC":
+        del plain["zone"]  # as before limits had a time zone
+    if isinstance(spec.subjects, SubjectFile) and spec.subjects.zone is None:
+        del plain["subjects"]["zone"]
     for stream in plain["streams"].values():
         if not stream["columns"]:
             del stream["columns"]  # as before types could be declared

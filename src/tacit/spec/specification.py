@@ -24,7 +24,7 @@ from pydantic_core import PydanticCustomError
 from tacit.config import Config, describe
 from tacit.errors import Mistake, PatternError, SpecificationError
 from tacit.events.areas import Area
-from tacit.events.streams import Stream
+from tacit.events.streams import Stream, Zone
 from tacit.events.types import EventType
 from tacit.patterns.language import parse_pattern
 from tacit.patterns.names import Names
@@ -157,8 +157,12 @@ class Settings(Config):
     """How answers are protected; `auto` takes the mechanism with the best expected quality."""
     decode: Literal["posterior", "literal"] = "posterior"
     """How noisy events become answers: `posterior` or `literal` decoding."""
+    objective: Literal["micro", "macro"] = "micro"
+    """What plans maximise: quality over all answers, or the mean of the queries' qualities."""
     subjects: Registry | None = None
     """The registry: a list of subjects, a file of them, or learned; by default set by the run."""
+    zone: Zone = "UTC"
+    """The time zone in which limits count, for subjects whose registry names no other."""
 
 
 NOT_WRITTEN = ("folder", "allow_paths")

@@ -5,14 +5,24 @@ Names are text, exactly as written: '007' is not '7'. An integer becomes its dec
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from numbers import Integral
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PlainValidator,
+    WithJsonSchema,
+    model_validator,
+)
 
 from tacit.config import Config, Number, Span, describe
 from tacit.errors import SourceError
+from tacit.events.streams import check_zone
 from tacit.spec.nodes import INTEGER
 
 
@@ -59,6 +69,46 @@ class SubjectFile(Config):
     """The file, relative to the specification's folder."""
     column: str | None = None
     """The column that holds the subjects; by default each line of the file is one."""
+    zone: str | None = None
+    """The column with the time zone of each subject; empty cells mean that of the specification."""
+
+    @model_validator(mode="after")
+    def _check_zone(self) -> SubjectFile:
+        if self.zone is not None and self.column is None:
+            raise ValueError(
+                "a column of time zones needs a column of subjects, as in {file: subjects.csv,"
+                " column: subject, zone: zone}"
+            )
+        return self
+
+    def read_zones(self, folder: Path = Path()) -> dict[str, str]:
+        """Return the time zone of each subject that has one."""
+        if self.zone is None or self.column is None:
+            return {}
+        with self._reading():
+            names, zones = _columns(folder / self.file, self.column, self.zone)
+        found: dict[str, str] = {}
+        for name, zone in zip(names, zones, strict=True):
+            if name and zone:
+                found.setdefault(name, zone)
+        for zone in sorted(set(found.values())):
+            try:
+                check_zone(zone)
+            except ValueError as error:
+                raise SourceError(f"the column '{self.zone}' of '{self.file}': {error}") from error
+        return found
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Explain why the file cannot be read."""
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise SourceError(f"the file of subjects '{self.file}' does not exist") from error
+        except (OSError, UnicodeDecodeError) as error:
+            raise SourceError(
+                f"cannot read the subjects from '{self.file}'; expected lines of UTF-8 text"
+            ) from error
 
     def read(self, folder: Path = Path()) -> list[str]:
         """Return the distinct subjects in the file's order; raise SourceError if it is unreadable.
@@ -67,14 +117,8 @@ class SubjectFile(Config):
         cells do not count.
         """
         path = folder / self.file
-        try:
+        with self._reading():
             found = _lines(path) if self.column is None else _column(path, self.column)
-        except FileNotFoundError as error:
-            raise SourceError(f"the file of subjects '{self.file}' does not exist") from error
-        except (OSError, UnicodeDecodeError) as error:
-            raise SourceError(
-                f"cannot read the subjects from '{self.file}'; expected lines of UTF-8 text"
-            ) from error
         if not found:
             raise SourceError(f"'{self.file}' lists no subjects; a run needs at least one")
         return found
@@ -93,28 +137,36 @@ def _lines(path: Path) -> list[str]:
 
 
 def _column(path: Path, column: str) -> list[str]:
+    (names,) = _columns(path, column)
+    return list(dict.fromkeys(name for name in names if name))
+
+
+def _columns(path: Path, *columns: str) -> list[list[str | None]]:
+    """Read columns as text, exactly as they are written."""
     import polars as pl
 
-    try:
-        if path.suffix == ".parquet":
-            scan = pl.scan_parquet(path)
-        else:
-            scan = pl.scan_csv(path, infer_schema=False)  # text as it is written
-        values = scan.select(pl.col(column)).collect().to_series()
-    except pl.exceptions.ColumnNotFoundError as error:
-        raise SourceError(f"'{path.name}' has no column '{column}' of subjects") from error
-    except pl.exceptions.PolarsError as error:
-        raise SourceError(
-            f"cannot read subjects from '{path.name}'; is the file complete?"
-        ) from error
-    kind = values.dtype
-    if not (kind.is_integer() or kind in (pl.String, pl.Categorical, pl.Enum)):
-        raise SourceError(
-            f"the column '{column}' of '{path.name}' must hold text or whole numbers; it holds"
-            f" {kind}"
-        )
-    names = values.cast(pl.String).drop_nulls().unique(maintain_order=True)
-    return names.filter(names != "").to_list()
+    found = []
+    for column in columns:
+        try:
+            if path.suffix == ".parquet":
+                scan = pl.scan_parquet(path)
+            else:
+                scan = pl.scan_csv(path, infer_schema=False)
+            values = scan.select(pl.col(column)).collect().to_series()
+        except pl.exceptions.ColumnNotFoundError as error:
+            raise SourceError(f"'{path.name}' has no column '{column}' of subjects") from error
+        except pl.exceptions.PolarsError as error:
+            raise SourceError(
+                f"cannot read subjects from '{path.name}'; is the file complete?"
+            ) from error
+        kind = values.dtype
+        if not (kind.is_integer() or kind in (pl.String, pl.Categorical, pl.Enum)):
+            raise SourceError(
+                f"the column '{column}' of '{path.name}' must hold text or whole numbers; it"
+                f" holds {kind}"
+            )
+        found.append(values.cast(pl.String).to_list())
+    return found
 
 
 def _read_registry(value: Any) -> Any:
@@ -141,3 +193,10 @@ def list_subjects(
     if isinstance(registry, SubjectFile):
         return registry.read(folder)
     return list(registry) if isinstance(registry, tuple) else []
+
+
+def list_zones(
+    registry: tuple[str, ...] | SubjectFile | LearnedSubjects | None, folder: Path
+) -> dict[str, str]:
+    """Return the time zones that a registry names; subjects without one are not included."""
+    return registry.read_zones(folder) if isinstance(registry, SubjectFile) else {}

@@ -91,6 +91,20 @@ class PaneSequence:
     """The noise drawn for the panes of earlier windows."""
     after: dict[str, NDArray[Any]]
     """Mechanisms that draw for panes store here the noise that later windows need."""
+    since: NDArray[np.int64] | None = None
+    """The first window for which each subject is registered; None for all windows."""
+
+    @property
+    def registered(self) -> NDArray[np.uint64]:
+        """`[window][1][word]`: the subjects that have answers, 64 to a word."""
+        slots = self.words.shape[1]
+        flags = np.zeros((self.windows, -(-slots // 64) * 64), np.bool_)
+        flags[:, :slots] = True
+        if self.since is not None:
+            numbers = np.arange(self.first, self.first + self.windows)
+            flags[:, :slots] = self.since <= numbers[:, np.newaxis]
+        packed = np.packbits(flags, axis=1, bitorder="little").view("<u8")
+        return packed.astype(np.uint64, copy=False)[:, np.newaxis]
 
     @property
     def windows(self) -> int:

@@ -62,9 +62,15 @@ class SlidingWindows:
         """The latest panes."""
 
     def assemble(
-        self, closed: ClosedPanes, rows: Mapping[str, pl.DataFrame]
+        self,
+        closed: ClosedPanes,
+        rows: Mapping[str, pl.DataFrame],
+        since: NDArray[np.int64] | None = None,
     ) -> tuple[ClosedPanes, dict[str, pl.DataFrame]]:
-        """Return the windows that end with these panes, and the rows of their tuples."""
+        """Return the windows that end with these panes, and the rows of their tuples.
+
+        `since` is the first window for which each subject is registered.
+        """
         count, slots = closed.words.shape[:2]
         before = self._panes_before(closed).widen(slots)
         first = closed.first - self.panes + 1
@@ -82,7 +88,7 @@ class SlidingWindows:
             after,
         )
         window_keys, window_lists = self._lists(keys, lists, count, slots)
-        paned = PaneSequence(self.panes, first, words, before.drawn, after)
+        paned = PaneSequence(self.panes, first, words, before.drawn, after, since)
         made = ClosedPanes(
             first, combine_panes(words, self.panes), window_keys, window_lists, panes=paned
         )

@@ -12,26 +12,34 @@ import polars as pl
 import pytest
 
 from tacit.answers.codec import unpack
+from tacit.connectors.files import open_source
+from tacit.engines.setup import assign
 from tacit.engines.sharded.collector import Collector
 from tacit.engines.sharded.job import ShardedJob
 from tacit.engines.sharded.lines import ShardLine
 from tacit.engines.sharded.preparation import check_same, prepare
 from tacit.errors import SourceError, SpecificationError, StateError
 from tacit.ledger.alchemy import sa
-from tacit.ledger.charges import NANO
 from tacit.ledger.codec import unpack_ids
 from tacit.ledger.directory import Directory
 from tacit.ledger.lease import Lease
 from tacit.ledger.ledger import Ledger
+from tacit.ledger.rows import iterate_rows
 from tacit.ledger.tables import CHARGES
 from tacit.ledger.verification import verify
+from tacit.pipeline.run import Run
 from tacit.pipeline.versions import SpecVersion
-from tacit.planning.planner import plan_without_history
+from tacit.planning.planner import make_plan, plan_without_history
+from tacit.planning.survey import assume_statistics
+from tacit.privacy.policies import Policies
+from tacit.privacy.prices import NANO
 from tacit.spec.yaml_reader import loads
 from tests.engines.sharded.simulated import Simulation
 from tests.engines.sharded.test_sharded import SPEC, written
 
-PRIVATE = SPEC + "private:\n  - {pattern: door, epsilon: 0.5, limit: 3 per 10 min}\n"
+SOMETIMES = SPEC + "private:\n  - {pattern: door, epsilon: 0.5, limit: 3 per 10 min}\n"
+"""Queries about doors are open in some windows only."""
+PRIVATE = SOMETIMES.replace("AND(door, stove)", "door")
 SLIDING = PRIVATE.replace("size: 60 s", "size: 60 s, slide: 20 s").replace("3 per", "30 per")
 
 
@@ -89,6 +97,45 @@ def test_each_window_is_released_once_with_its_charges(
     assert answers["id"].to_list() == list(range(answers.height))
     paying = answers.filter(~pl.col("exhausted")).select("window_start", "subject").n_unique()
     assert charged(ledger) == paying * NANO // 2
+
+
+@pytest.mark.parametrize("slide", ["", ", slide: 20 s"], ids=["tumbling", "sliding"])
+@pytest.mark.parametrize("mechanism", ["uniform", "optimal"])
+def test_shards_charge_what_one_machine_charges(
+    tmp_path: Path, ledger: Ledger, slide: str, mechanism: str
+) -> None:
+    """Window by window and subject by subject, free ones included, limits and zones too."""
+    text = SOMETIMES.replace("size: 60 s", f"size: 60 s{slide}").replace("3 per", "1.25 per")
+    spec = loads(text + "zone: Asia/Kathmandu\n")
+    files = written(tmp_path, 5, 1, 900)
+    queries = tuple(spec.query_patterns.values())
+    statistics = [
+        assume_statistics(policy, queries, {}, spec.windows.panes)
+        for policy in Policies(spec).policies
+    ]
+    version = SpecVersion(spec, make_plan(spec, statistics, mechanism))
+    lease = ledger.take_over("job", "f")
+    job = prepare(version, [(stream, str(path)) for stream, path in files], lease, shards=4)
+    job.write(tmp_path / "job")
+    job = ShardedJob.read(tmp_path / "job")
+    collector = Collector(job, lease)
+    collector.take(Simulation(job, Random(3), loss=0.1).run())
+    collector.release()
+    with Ledger.open(str(tmp_path / "alone.db")) as alone:
+        inputs = assign(spec, [(stream, open_source(path)) for stream, path in files])
+        Run(spec, inputs, plan=version.plan, ledger=alone, name="job").run()
+        ours, theirs = rows(ledger), rows(alone)
+    assert ours == theirs
+    amounts = {row[-1] for row in ours}
+    assert 0 in amounts
+    assert len(amounts) > 1
+
+
+def rows(ledger: Ledger) -> list[tuple[object, ...]]:
+    """All charges of a ledger."""
+    columns = ["window_start", "subject", "private", "nano_epsilon"]
+    found = pl.concat([pl.DataFrame(table).select(columns) for table in iterate_rows(ledger)])
+    return sorted(found.cast({"subject": pl.String, "private": pl.String}).rows())
 
 
 def charged(ledger: Ledger) -> int:

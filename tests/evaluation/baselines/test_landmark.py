@@ -51,7 +51,7 @@ def test_a_trace_of_the_adaptive_scheme_by_hand() -> None:
     noise[0, 7] = [0.2, 0.4]
     noise[0, 6] = [1, 0]
     luck = np.array([[0.9, 0.99, 0.99, 0.5, 0.4, 0.3, 0.2, 0.43]])
-    spent = sample(presence, 2.0, (0.5, 0.25), noise, luck)
+    spent = sample(presence, 2.0, (0.5, 0.25), noise, luck, False)
     assert spent.tolist() == [[2, 2, 2, 0, 2, 0, 2, 2]]
     third = [1.5, 1.0]
     assert noise[0] == pytest.approx(
@@ -77,7 +77,7 @@ def test_the_compiled_walk_equals_a_slow_one(data: st.DataObject) -> None:
             else:
                 released.append(released[-1])
         expected.append(released)
-    sample(presence, share, (fall, rise), noise, luck)
+    sample(presence, share, (fall, rise), noise, luck, False)
     assert noise == pytest.approx(np.array(expected))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -17,7 +18,7 @@ from tacit.evaluation.baselines import (
 )
 from tacit.evaluation.baselines.budget_absorption import absorb
 from tacit.evaluation.baselines.budget_distribution import distribute
-from tacit.evaluation.baselines.releases import NoisyPresence
+from tacit.evaluation.baselines.releases import NoiseKind, NoisyPresence
 from tests.evaluation.baselines.settings import (
     PRIVATE,
     TYPES,
@@ -30,12 +31,24 @@ from tests.evaluation.baselines.settings import (
     windows,
 )
 
-Kernel = Callable[[Presence, float, int, Floats, Floats], tuple[Floats, Floats]]
+Kernel = Callable[[Presence, float, int, Floats, Floats, bool], tuple[Floats, Floats, Floats]]
 KERNELS = (distribute, absorb)
 
 
+def error(share: float, response: bool) -> float:
+    """How far a publication is from the truth on average."""
+    return 1 / (1 + math.exp(share)) if response else 1 / share
+
+
+def published(window: Presence, noise: Floats, share: float, response: bool) -> Floats:
+    """A window with noise: flipped where the uniform draw is small, or with Laplace noise."""
+    if response:
+        return np.where(noise < error(share, True), 1.0 - window, 1.0 * window)
+    return np.asarray(window + noise / share)
+
+
 def slow_distribution(
-    stream: Presence, total: float, w: int, noise: Floats, doubt: Floats
+    stream: Presence, total: float, w: int, noise: Floats, doubt: Floats, response: bool
 ) -> tuple[Floats, list[float], list[float]]:
     """BD for one subject, as the paper has it."""
     released: list[Floats] = []
@@ -49,15 +62,16 @@ def slow_distribution(
             test = total / (2 * w)
             scale = 2 * w * 1 / (total * len(window))
             found = np.mean(np.abs(released[-1] - window)) + doubt[step] * scale
-            publish = bool(found > 1 / share)
-        released.append(window + noise[step] / share if publish else released[-1])
+            publish = bool(found > error(share, response))
+        told = published(window, noise[step], share, response)
+        released.append(told if publish else released[-1])
         spent.append(share if publish else 0.0)
         tested.append(test)
     return np.array(released), spent, tested
 
 
 def slow_absorption(
-    stream: Presence, total: float, w: int, noise: Floats, doubt: Floats
+    stream: Presence, total: float, w: int, noise: Floats, doubt: Floats, response: bool
 ) -> tuple[Floats, list[float], list[float]]:
     """BA for one subject, by the step of the last publication and what it used."""
     released: list[Floats] = []
@@ -72,10 +86,11 @@ def slow_absorption(
             test = unit
             scale = 2 * w * 1 / (total * len(window))
             found = np.mean(np.abs(released[-1] - window)) + doubt[step] * scale
-            publish = bool(found > 1 / (shares * unit))
+            publish = bool(found > error(shares * unit, response))
         if publish:
             last, used = step, shares
-        released.append(window + noise[step] / (shares * unit) if publish else released[-1])
+        told = published(window, noise[step], shares * unit, response)
+        released.append(told if publish else released[-1])
         spent.append(shares * unit if publish else 0.0)
         tested.append(test)
     return np.array(released), spent, tested
@@ -94,7 +109,7 @@ def test_no_w_steps_spend_more_than_epsilon_whatever_the_input_and_the_noise(
     wild = st.lists(st.sampled_from([-1e9, 0.0, 1e9]), min_size=40, max_size=40)
     doubt = np.array([data.draw(wild)[: presence.shape[1]] for _ in presence])
     share = (BudgetDistribution if kernel is distribute else BudgetAbsorption)(w).largest_share
-    spent, tested = kernel(presence, total, w, noise, doubt)
+    spent, tested, _ = kernel(presence, total, w, noise, doubt, False)
     for begin in range(presence.shape[1]):
         steps = slice(begin, begin + w)
         assert (spent[:, steps].sum(axis=1) <= total / 2 * (1 + 1e-12)).all()
@@ -110,13 +125,18 @@ def test_the_largest_share_of_a_step_is_reached(kernel: Kernel, w: int) -> None:
     doubt = np.zeros((1, 3 * w + 2))
     doubt[0, -1] = 1e9
     doubt[0, 1:-1] = -1e9
-    spent, tested = kernel(presence, 7.0, w, np.zeros(presence.shape), doubt)
+    spent, tested, _ = kernel(presence, 7.0, w, np.zeros(presence.shape), doubt, False)
     share = (BudgetDistribution if kernel is distribute else BudgetAbsorption)(w).largest_share
     assert (spent + tested)[0, -1] == pytest.approx(7.0 * share)
 
 
 def likelihood(
-    presence: Presence, kind: type, total: float, w: int, release: NoisyPresence
+    presence: Presence,
+    kind: type,
+    total: float,
+    w: int,
+    release: NoisyPresence,
+    response: bool = False,
 ) -> float:
     """The logarithm of the density of a release, for one subject, if this was present."""
     from scipy.stats import laplace
@@ -133,27 +153,33 @@ def likelihood(
         if tested[step]:
             distance = np.abs(values[step - 1] - window).mean()
             doubt = laplace(scale=1 / (len(window) * tested[step]))
-            needed = 1 / share - distance
+            needed = error(share, response) - distance
             found += doubt.logsf(needed) if spent[step] else doubt.logcdf(needed)
             skipped += 1
         if spent[step]:
             skipped = 0
-            found += laplace(scale=1 / share).logpdf(values[step] - window).sum()
+            away = np.abs(values[step] - window)
+            if response:
+                flip = error(share, True)
+                found += np.log(np.where(away > 0.5, flip, 1 - flip)).sum()
+            else:
+                found += laplace(scale=1 / share).logpdf(away).sum()
     return float(found)
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(st.data())
+@pytest.mark.parametrize("noise", ["laplace", "response"])
 @pytest.mark.parametrize("kind", [BudgetDistribution, BudgetAbsorption])
 def test_no_release_tells_neighbours_apart_by_more_than_epsilon(
-    kind: type[BudgetDistribution | BudgetAbsorption], data: st.DataObject
+    kind: type[BudgetDistribution | BudgetAbsorption], noise: NoiseKind, data: st.DataObject
 ) -> None:
     """Neighbours with respect to a pattern: any of its elements may differ in one window."""
     steps, w = data.draw(st.integers(1, 12)), data.draw(st.integers(1, 5))
     epsilon = data.draw(st.sampled_from([0.5, 6.0, 40.0]))
     presence = windows(steps, data.draw(st.integers(0, 2**32)), subjects=1)
     random = np.random.default_rng(data.draw(st.integers(0, 2**32)))
-    release = kind(w).release(presence, setting(), epsilon, random)
+    release = kind(w, noise).release(presence, setting(), epsilon, random)
     total = float(kind(w).own_epsilon(presence, setting(), epsilon)[0])
     where = data.draw(st.integers(0, steps - 1))
     pattern = [TYPES.index(name) for name in data.draw(st.sampled_from(PRIVATE))]
@@ -161,7 +187,10 @@ def test_no_release_tells_neighbours_apart_by_more_than_epsilon(
     neighbour[0, where, pattern] = data.draw(
         st.lists(st.booleans(), min_size=len(pattern), max_size=len(pattern))
     )
-    one, other = (likelihood(p[0], kind, total, w, release) for p in (presence, neighbour))
+    one, other = (
+        likelihood(p[0], kind, total, w, release, noise == "response")
+        for p in (presence, neighbour)
+    )
     assert abs(one - other) <= release.loss(len(pattern))[0, where] + 1e-9
     assert abs(one - other) <= epsilon + 1e-9
 
@@ -181,7 +210,7 @@ def test_some_release_tells_neighbours_apart_by_epsilon(
     doubt = np.full((1, 10), -1e3)
     noise = np.zeros(presence.shape)
     doubt[0, -1], noise[0, -1] = 1e3, 50.0
-    spent, tested = kernel(presence, total, w, noise, doubt)
+    spent, tested, _ = kernel(presence, total, w, noise, doubt, False)
     release = NoisyPresence(noise, np.zeros((1, 10), np.uint8), np.zeros((1, 4)), spent, tested)
     neighbour = presence.copy()
     neighbour[0, -1, 1:] = True
@@ -192,20 +221,26 @@ def test_some_release_tells_neighbours_apart_by_epsilon(
 
 
 @given(st.data())
+@pytest.mark.parametrize("response", [False, True])
 @pytest.mark.parametrize(
     ("kernel", "slow"), [(distribute, slow_distribution), (absorb, slow_absorption)]
 )
 def test_the_compiled_walk_equals_the_slow_one(
     kernel: Kernel,
     slow: Callable[..., tuple[Floats, list[float], list[float]]],
+    response: bool,
     data: st.DataObject,
 ) -> None:
     presence = data.draw(streams())
     total, w = data.draw(st.sampled_from([0.7, 9.0, 60.0])), data.draw(st.integers(1, 7))
     noise = scripted(data, presence.shape, 1.0)
+    if response:
+        noise = np.abs(noise) % 1.0
     doubt = scripted(data, presence.shape[:2], 1.0)
-    expected = [slow(presence[n], total, w, noise[n], doubt[n]) for n in range(len(presence))]
-    spent, tested = kernel(presence, total, w, noise, doubt)
+    expected = [
+        slow(presence[n], total, w, noise[n], doubt[n], response) for n in range(len(presence))
+    ]
+    spent, tested, _ = kernel(presence, total, w, noise, doubt, response)
     for subject, (values, published, tests) in enumerate(expected):
         assert noise[subject] == pytest.approx(values)
         assert spent[subject] == pytest.approx(published)
@@ -224,7 +259,7 @@ def test_a_trace_of_budget_distribution_by_hand() -> None:
     presence = np.array([[[0, 0], [1, 0], [1, 1], [1, 0], [1, 0]]], np.bool_)
     noise = np.array([[[0.0, 0], [0.3, -0.6], [9, 9], [0, 4.5], [9, 9]]])
     doubt = np.array([[9.0, 0, 0, 4, -8]])
-    spent, tested = distribute(presence, 24.0, 3, noise, doubt)
+    spent, tested, _ = distribute(presence, 24.0, 3, noise, doubt, False)
     assert spent.tolist() == [[6, 3, 0, 4.5, 0]]
     assert tested.tolist() == [[0, 4, 4, 4, 4]]
     assert noise[0] == pytest.approx(np.array([[0, 0], [1.1, -0.2], [1.1, -0.2], [1, 1], [1, 1]]))
@@ -245,7 +280,7 @@ def test_a_trace_of_budget_absorption_by_hand() -> None:
     noise[0, 3] = [1.2, -1.2]
     noise[0, 6] = [-0.4, 0.4]
     doubt = np.array([[0.0, 0, 0, 0, 99, 99, 0, -3]])
-    spent, tested = absorb(presence, 24.0, 3, noise, doubt)
+    spent, tested, _ = absorb(presence, 24.0, 3, noise, doubt, False)
     assert spent.tolist() == [[4, 0, 0, 12, 0, 0, 4, 0]]
     assert tested.tolist() == [[0, 4, 4, 4, 0, 0, 4, 4]]
     still, changed, again = [0.0, 0], [1.1, 0.9], [-0.1, 0.1]
@@ -257,7 +292,7 @@ def test_a_trace_of_budget_absorption_by_hand() -> None:
 def test_a_share_too_small_to_divide_by_is_never_published() -> None:
     presence = np.tile(np.array([False, True]), 1500).reshape(1, 3000, 1)
     noise, doubt = np.zeros(presence.shape), np.full((1, 3000), 1e300)
-    spent, _ = distribute(presence, 1.0, 3000, noise, doubt)
+    spent, _, _ = distribute(presence, 1.0, 3000, noise, doubt, False)
     assert spent.sum() <= 0.5
     assert np.isfinite(noise).all()
 
@@ -309,8 +344,8 @@ def test_subjects_are_walked_through_on_their_own() -> None:
         shape, chance = presence.shape, np.random.default_rng(3)
         noise, doubt = chance.laplace(size=shape), chance.laplace(size=shape[:2])
         both, one = noise.copy(), noise[1:].copy()
-        spent, _ = kernel(presence, 9.0, 4, both, doubt)
-        alone, _ = kernel(presence[1:], 9.0, 4, one, doubt[1:])
+        spent, _, _ = kernel(presence, 9.0, 4, both, doubt, False)
+        alone, _, _ = kernel(presence[1:], 9.0, 4, one, doubt[1:], False)
         assert (both[1:] == one).all()
         assert (spent[1:] == alone).all()
 

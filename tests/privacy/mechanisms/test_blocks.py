@@ -59,16 +59,28 @@ def choice_of(values: tuple[bool, ...], variables: tuple[int, ...]) -> int:
 def test_an_outline_says_of_all_values_what_they_are_and_keeps_neighbours_near(
     rng: Random, most: int
 ) -> None:
-    """With few classes allowed, queries are grouped, and what groups give away adds up."""
+    """There is none if and only if a block would have too many classes."""
     component = random_component(rng)
     if component is None:
         return
+    signals = np.array([rng.random() < 0.5 for _ in component.signals], np.bool_)
+    channels = made(component, rng)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(module, "MOST_CLASSES", most)
-        patched.setattr(module, "GROUPED_VARIABLES", rng.choice((1, 2, 3)))
-        signals = np.array([rng.random() < 0.5 for _ in component.signals], np.bool_)
-        outline = made(component, rng).outline(signals)
+        outline = channels.outline(signals)
     tables = component.tables(signals)
+    if outline is None:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(module, "MOST_CLASSES", 32)
+            large = made(component, rng).outline(signals)
+        assert large is not None
+        assert any(
+            len({row.tobytes() for row in block.choice.answers}) > most for block in large.blocks
+        )
+        return
+    assert all(
+        len({row.tobytes() for row in block.choice.answers}) <= most for block in outline.blocks
+    )
     opened = [part for block in outline.blocks for part in block.parts]
     assert len(opened) == len(set(opened))
     for part, table in enumerate(tables):
@@ -108,10 +120,27 @@ def test_parts_that_no_private_pattern_links_have_blocks_of_their_own() -> None:
     channels = made(component, Random(1))
     names = [str(signal) for signal in component.signals]
     both = channels.outline(np.array([name == "b" for name in names]))
+    assert both is not None
     assert [block.parts for block in both.blocks] == [(1, 3)]
     assert {g.epsilon for g in both.blocks[0].choice.neighbours} == {Fraction(2)}
     linked = channels.outline(np.ones(len(names), np.bool_))
+    assert linked is not None
     assert len(linked.blocks) == 1
+
+
+@pytest.mark.parametrize("variables", [4, 5, 13])
+def test_a_context_with_too_many_classes_has_no_channels_of_its_own(variables: int) -> None:
+    """Five variables that are each asked for make 32 classes; 13 are not even listed."""
+    names = [f"x{n}" for n in range(variables)]
+    policy = Policy((PrivatePattern("p", frozenset(names), Fraction(1)),))
+    queries: list[Pattern] = [And(name, "a") for name in names]
+    (component,) = find_exposure(policy, queries).components
+    channels = made(component, Random(1))
+    context = channels.context(np.array([True]))
+    assert (context is None) == (variables > 4)
+    nothing = channels.context(np.array([False]))
+    assert nothing is not None
+    assert nothing.blocks == ()
 
 
 def test_a_symbol_is_read_as_what_most_of_its_likelihood_stands_for() -> None:

@@ -1,22 +1,42 @@
-"""What to expect of drawn answers: every context, choice and symbol written out."""
+"""What to expect of drawn answers: every row of history, symbol and part written out."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from fractions import Fraction
+from itertools import product
+from random import Random
+from typing import NamedTuple
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from tacit.patterns.language import parse_pattern
 from tacit.patterns.tree import Pattern
 from tacit.privacy import components
-from tacit.privacy.components import Exposure, find_exposure
-from tacit.privacy.mechanisms.optimal import expectation
+from tacit.privacy.components import Component, Question, find_exposure
+from tacit.privacy.context_counts import ContextCounts
 from tacit.privacy.mechanisms.optimal.blocks import ComponentChannels, read_literally
-from tacit.privacy.mechanisms.optimal.expectation import OptimalExpectation
+from tacit.privacy.mechanisms.optimal.books import design_book
+from tacit.privacy.mechanisms.optimal.expectation import (
+    PlannedComponent,
+    count_prior,
+    count_queries,
+)
 from tacit.privacy.policies import Policy, PrivatePattern
 from tacit.privacy.prior import Prior
+from tacit.privacy.quality import Confusion
 from tacit.privacy.statistics import Statistics
+from tacit.privacy.thresholds import LEVELS, PosteriorCounts
+from tests.privacy.mechanisms.made_components import (
+    choose,
+    evaluate,
+    is_open,
+    make_component,
+    make_prior,
+    make_windows,
+)
 
 QUERIES = ["AND(a, x)", "OR(AND(b, y), SEQ(a, z))", "NOT AND(x, y)", "b", "OR(y, z)"]
 POLICY = Policy(
@@ -32,7 +52,7 @@ def history(policy: Policy, texts: list[str], seed: int, rows: int = 12) -> Stat
     rng = np.random.default_rng(seed)
     queries: list[Pattern] = [parse_pattern(text) for text in texts]
     found = find_exposure(policy, queries)
-    priors = []
+    priors, contexts = [], []
     for component in found.components:
         signals = rng.random((rows, len(component.signals))) < 0.6
         signals = signals[np.lexsort(signals.T)] if signals.shape[1] else signals
@@ -40,141 +60,301 @@ def history(policy: Policy, texts: list[str], seed: int, rows: int = 12) -> Stat
         counts = rng.integers(1, 40, rows).astype(np.float64)
         counts *= 200 / counts.sum()
         rates = rng.uniform(0.1, 0.6, len(component.variables))
-        priors.append(Prior(rates, signals, values, counts))
+        priors.append(Prior.from_contexts(rates, signals, values, counts, 4.0))
+        contexts.append(ContextCounts(signals, values, counts[:, None]))
     positives = np.arange(len(texts), dtype=np.float64)
-    return Statistics(policy, policy, found, (), 200.0, positives, tuple(priors), ())
+    return Statistics(
+        policy, policy, found, (), 200.0, positives, tuple(priors), (), contexts=tuple(contexts)
+    )
 
 
-def spelt_out(
-    statistics: Statistics, optimals: list[ComponentChannels], threshold: float | None
-) -> np.ndarray:
-    """`[tp, fp, fn][query]` from the very tables of the channels."""
-    spreads = []
-    for optimal, prior in zip(optimals, statistics.priors, strict=True):
-        cells: list[list[tuple[float, bool, float]]] = [[] for _ in optimal.component.parts]
-        for signals, windows in prior.contexts:
-            context = optimal.context(signals)
-            opened = {part for block, _ in context.blocks for part in block.parts}
-            for part, sure in enumerate(context.decided):
-                if part not in opened:
-                    cells[part].append((float(sure), bool(sure), windows))
-            for block, design in context.blocks:
-                chances = prior.choice_probabilities(signals, list(block.variables))
-                table = design.channel.table / 2.0**design.channel.bits
-                literal = read_literally(table.T, block.choice.answers)
-                for symbol in range(table.shape[1]):
-                    seen = chances * table[block.place, symbol]
-                    for column, part in zip(block.columns, block.parts, strict=True):
-                        truth = block.choice.answers[block.place, column]
-                        told = float(seen[truth].sum() / seen.sum())
-                        yes = bool(literal[symbol, column])
-                        cells[part].append((told, yes, windows * float(seen.sum())))
-        spreads.append(cells)
-    counts = np.zeros((3, len(statistics.positives)))
-    for query, question in enumerate(statistics.exposure.questions):
-        if not question.parts:
-            counts[0, query] = statistics.positives[query]
-            continue
-        whole = [(1.0, True, 1.0) if question.every else (0.0, False, 1.0)]
-        for component_number, part in question.parts:
-            cells_of = spreads[component_number][part]
-            total = sum(windows for _, _, windows in cells_of)
-            whole = [
-                (
-                    (told * more, yes and also, w * v / total)
-                    if question.every
-                    else (1 - (1 - told) * (1 - more), yes or also, w * v / total)
-                )
-                for told, yes, w in whole
-                for more, also, v in cells_of
-            ]
-        for told, yes, share_of in whole:
-            said = yes if threshold is None else told >= threshold
-            windows = 200 * share_of
-            counts[:, query] += (
-                windows * told * said,
-                windows * (1 - told) * said,
-                windows * told * (not said),
-            )
+WORK = 1_000_000
+
+
+class Cell(NamedTuple):
+    """Windows of history with the same answer to a part."""
+
+    posterior: float
+    true: bool
+    windows: float
+
+
+def rows_of(history: ContextCounts) -> Iterator[tuple[NDArray[np.bool_], NDArray[np.bool_], float]]:
+    for signals, values, windows in zip(
+        history.signals, history.values, history.windows, strict=True
+    ):
+        yield signals, values, float(windows)
+
+
+def planned(
+    component: Component, prior: Prior, history: ContextCounts, *, own: bool = True
+) -> PlannedComponent:
+    """Channels for all contexts of history, or a book alone."""
+    stakes = np.random.default_rng(1).uniform(0.3, 1, (len(component.parts), 2))
+    channels = ComponentChannels(component, prior, stakes)
+    contexts = {}
+    for signals in history.signals if own else ():
+        context = channels.context(signals)
+        assert context is not None
+        contexts[np.packbits(signals).tobytes()] = context
+    return PlannedComponent(channels, contexts, design_book(component, prior, stakes, history, 2))
+
+
+def spell_out(made: PlannedComponent, history: ContextCounts, *, literal: bool) -> list[list[Cell]]:
+    """For each part all its cells, from the very tables of the channels."""
+    component = made.channels.component
+    cells: list[list[Cell]] = [[] for _ in component.parts]
+    for signals, values, windows in rows_of(history):
+        context = made.contexts[np.packbits(signals).tobytes()]
+        for part in range(len(cells)):
+            if not is_open(component, part, signals):
+                sure = evaluate(component, part, signals, values)
+                cells[part].append(Cell(float(sure), bool(sure), windows))
+        for block, design in context.blocks:
+            table = design.channel.table / 2.0**design.channel.bits
+            read = read_literally(table.T, block.choice.answers)
+            row = table[block.place[choose(values, block.variables)]]
+            for symbol, likely in enumerate(row):
+                for column, part in zip(block.columns, block.parts, strict=True):
+                    told = (read if literal else design.posterior)[symbol, column]
+                    true = bool(evaluate(component, part, signals, values))
+                    cells[part].append(Cell(float(told), true, windows * likely))
+    return cells
+
+
+def spell_out_book(
+    made: PlannedComponent, history: ContextCounts, *, literal: bool
+) -> list[list[Cell]]:
+    """The same for a book: all symbols of the blocks that a part depends on."""
+    component, prior, book = made.channels.component, made.channels.prior, made.book
+    cells: list[list[Cell]] = [[] for _ in component.parts]
+    worlds = np.array(list(product((False, True), repeat=len(component.variables))))
+    for signals, values, windows in rows_of(history):
+        (group,) = prior.group(signals[np.newaxis]).tolist()
+        for part, found in zip(range(len(cells)), cells, strict=True):
+            true = bool(evaluate(component, part, signals, values))
+            if not is_open(component, part, signals):
+                found.append(Cell(float(true), true, windows))
+                continue
+            right = evaluate(component, part, signals, worlds)
+            own = set(component.parts[part].variables)
+            blocks = [n for n, b in enumerate(book.blocks) if not own.isdisjoint(b.variables)]
+            tables = [book.channels[n][book.chosen[group, n]].table / 2.0**63 for n in blocks]
+            for symbols in product(*(range(table.shape[1]) for table in tables)):
+                chance, likely = np.ones(len(worlds)), 1.0
+                for n, table, symbol in zip(blocks, tables, symbols, strict=True):
+                    variables = book.blocks[n].variables
+                    column = table[:, symbol]
+                    likely *= float(column[choose(values, variables)])
+                    if not literal:
+                        column = column * prior.choices(group, variables)
+                    chance *= column[choose(worlds, variables)]
+                told = float(chance[right].sum() / chance.sum())
+                if literal:
+                    told = float(told > 0.5 * (1 + 1e-9))
+                found.append(Cell(told, true, windows * likely))
+    return cells
+
+
+def count(cells: list[list[Cell]]) -> PosteriorCounts:
+    counts = PosteriorCounts.zeros(len(cells))
+    for part, own in enumerate(cells):
+        for posterior, true, windows in own:
+            level = int(np.searchsorted(LEVELS, posterior, side="right")) - 1
+            (counts.true if true else counts.false)[part, level] += windows
     return counts
 
 
+def combine(question: Question, spelt: list[list[list[Cell]]]) -> list[Cell]:
+    """The cells of a query: parts of different components are independent."""
+    whole = [Cell(float(question.every), question.every, 200.0)]
+    for component, part in question.parts:
+        whole = [
+            Cell(
+                one.posterior * other.posterior
+                if question.every
+                else 1 - (1 - one.posterior) * (1 - other.posterior),
+                one.true and other.true if question.every else one.true or other.true,
+                one.windows * other.windows / 200,
+            )
+            for one in whole
+            for other in spelt[component][part]
+        ]
+    return whole
+
+
 @pytest.mark.parametrize("joined", [0, 4])
-@pytest.mark.parametrize("share", [Fraction(1), Fraction(1, 4)])
-@pytest.mark.parametrize("threshold", [None, 0.303, 0.517])
-def test_expected_counts_are_those_of_all_contexts_choices_and_symbols(
-    joined: int, share: Fraction, threshold: float | None, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("literal", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_expected_counts_are_those_of_all_rows_symbols_and_parts(
+    joined: int, literal: bool, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For one component and for several, by posterior and literally."""
     monkeypatch.setattr(components, "MOST_JOINED", joined)
-    for seed in range(3):
-        statistics = history(POLICY, QUERIES, seed)
-        assert len(statistics.exposure.components) == (2 if joined == 0 else 1)
-        made = OptimalExpectation(statistics, POLICY.scale(share), 0.4)
-        epsilons = [p.epsilon for o in made.channels() for p in o.component.patterns]
-        assert sorted(epsilons) == [share, share * Fraction(3, 2)]
-        found = made.confusion(0.4, threshold)
-        expected = spelt_out(statistics, made.channels(), threshold)
-        # Posteriors of several components are rounded into cells, which may cross a threshold.
-        loose = 1e-6 if joined else 2.0
-        assert np.array([found.tp, found.fp, found.fn]) == pytest.approx(expected, abs=loose)
+    statistics = history(POLICY, QUERIES, seed)
+    exposure = statistics.exposure
+    assert len(exposure.components) == (2 if joined == 0 else 1)
+    found, spelt = [], []
+    for component, prior, seen in zip(
+        exposure.components, statistics.priors, statistics.contexts, strict=True
+    ):
+        made = planned(component, prior, seen)
+        found.append(made.count_posteriors(seen, WORK, literal=literal))
+        spelt.append(spell_out(made, seen, literal=literal))
+        slow = count(spelt[-1])
+        assert found[-1].true == pytest.approx(slow.true)
+        assert found[-1].false == pytest.approx(slow.false)
+    queries = count_queries(exposure, found, statistics.positives)
+    for threshold in LEVELS[[540, 610]]:
+        thresholds = np.full(len(QUERIES), threshold)
+        got = queries.confusion(thresholds)
+        for query, question in enumerate(exposure.questions):
+            if not question.parts:
+                assert (got.tp[query], got.fp[query], got.fn[query]) == (float(query), 0, 0)
+                continue
+            exact = count([combine(question, spelt)]).confusion(thresholds[:1])
+            # Posteriors of several components are rounded into cells, which may cross a threshold.
+            loose = 1e-6 if len(question.parts) == 1 or literal else 2.0
+            assert got.tp[query] == pytest.approx(exact.tp[0], abs=loose)
+            assert got.fp[query] == pytest.approx(exact.fp[0], abs=loose)
+            assert got.fn[query] == pytest.approx(exact.fn[0], abs=loose)
 
 
-def test_literal_counts_of_several_components_are_exact_for_all_their_cells(
+def test_queries_over_several_components_include_windows_that_public_events_decide(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """If each part is open in a tenth of windows, both are in a hundredth."""
     monkeypatch.setattr(components, "MOST_JOINED", 0)
-    statistics = history(POLICY, QUERIES, 5)
-    made = OptimalExpectation(statistics, POLICY)
-    found = made.confusion(0.5, None)
-    expected = spelt_out(statistics, made.channels(), None)
-    assert np.array([found.tp, found.fp, found.fn]) == pytest.approx(expected, abs=1e-6)
+    policy = Policy(
+        tuple(PrivatePattern(name, frozenset(name), Fraction(2)) for name in ("x", "y"))
+    )
+    query = parse_pattern("AND(OR(AND(a, x), AND(c, x)), OR(AND(b, y), AND(d, y)))")
+    exposure = find_exposure(policy, [query])
+    parts = []
+    for component in exposure.components:
+        signals = np.array([[False] * len(component.signals), [True] * len(component.signals)])
+        seen = ContextCounts(signals, np.array([[False], [True]]), np.array([[180.0], [20.0]]))
+        prior = Prior.from_rates(np.array([0.5]), len(component.signals))
+        made = planned(component, prior, seen)
+        parts.append(made.count_posteriors(seen, WORK, literal=False))
+        book = PlannedComponent(made.channels, {}, made.book)
+        for other in (parts[-1], book.count_posteriors(seen, WORK, literal=False)):
+            assert other.true.sum() == pytest.approx(20)
+            assert other.false.sum() == pytest.approx(180)
+            assert other.false[0, 0] == pytest.approx(180)
+    whole = count_queries(exposure, parts, np.zeros(1))
+    assert whole.true.sum() == pytest.approx(2)
+    assert (whole.true + whole.false).sum() == pytest.approx(200)
 
 
-def test_a_smaller_share_of_epsilon_is_expected_to_do_worse() -> None:
-    statistics = history(POLICY, QUERIES, 1)
-    quality = [
-        OptimalExpectation(statistics, POLICY.scale(Fraction(share)))
-        .confusion(0.5, 0.5)
-        .total()
-        .quality(0.5)
-        for share in ("0.1", "1", "4")
-    ]
+def deviate(found: PosteriorCounts, slow: PosteriorCounts, spread: float) -> float:
+    """The largest difference of running sums over levels, in units of a standard error."""
+    worst = 0.0
+    for ours, theirs in ((found.true, slow.true), (found.false, slow.false)):
+        differences = np.abs(np.cumsum(ours - theirs, axis=1))
+        worst = max(worst, float(differences.max()) / spread)
+    return worst
+
+
+@pytest.mark.parametrize("variables", [3, 7])
+@pytest.mark.parametrize("literal", [False, True])
+def test_counts_of_a_book_are_those_of_all_symbols_within_sampling_error(
+    variables: int, literal: bool
+) -> None:
+    """The error is bounded; with half of the channels' epsilon the counts are beyond it."""
+    component = make_component(Random(variables), variables, parts=5, patterns=1)
+    prior = make_prior(component, 1)
+    signals, values = make_windows(component, 1, 30)
+    windows = np.random.default_rng(1).integers(1, 9, 30).astype(np.float64)
+    seen = ContextCounts.from_rows(
+        np.concatenate([signals, values], axis=1), windows[:, np.newaxis], len(component.signals)
+    )
+    made = planned(component, prior, seen, own=False)
+    found = made.count_posteriors(seen, WORK, literal=literal)
+    slow = count(spell_out_book(made, seen, literal=literal))
+    assert found.true.sum(axis=1) == pytest.approx(slow.true.sum(axis=1))
+    assert found.false.sum(axis=1) == pytest.approx(slow.false.sum(axis=1))
+    # Each of the rows is drawn 64 times.
+    spread = float(np.sqrt((windows**2).sum() / 4 / 64))
+    assert deviate(found, slow, spread) < 5
+    other = spell_out_book(
+        planned(_weaker(component), prior, seen, own=False), seen, literal=literal
+    )
+    assert deviate(found, count(other), spread) > 5
+
+
+def _weaker(component: Component) -> Component:
+    patterns = tuple(PrivatePattern(p.name, p.elements, p.epsilon / 4) for p in component.patterns)
+    return Component(patterns, component.variables, component.parts, component.signals)
+
+
+def test_rows_that_are_left_out_are_accounted_for() -> None:
+    """If history has more rows than are drawn, an even selection stands for all."""
+    component = make_component(Random(3), 3, parts=5)
+    signals, values = make_windows(component, 1, 400)
+    rows = np.unique(np.concatenate([signals, values], axis=1), axis=0)
+    windows = np.random.default_rng(1).integers(1, 9, (len(rows), 1)).astype(np.float64)
+    seen = ContextCounts.from_rows(rows, windows, len(component.signals))
+    made = planned(component, make_prior(component, 1), seen, own=False)
+    everything = made.count_posteriors(seen, WORK, literal=False)
+    some = made.count_posteriors(seen, 5 * len(rows) // 2, literal=False)
+    for counts in (everything, some):
+        assert (counts.true + counts.false).sum(axis=1) == pytest.approx(np.full(5, windows.sum()))
+    assert not np.array_equal(everything.true, some.true)
+
+
+def test_without_symbols_windows_are_counted_by_the_prior_of_their_group() -> None:
+    component = make_component(Random(7), 7, parts=5)
+    prior = make_prior(component, 1)
+    signals, values = make_windows(component, 2, 30)
+    seen = ContextCounts.from_rows(
+        np.concatenate([signals, values], axis=1), np.ones((30, 1)), len(component.signals)
+    )
+    found = count_prior(component, prior, seen)
+    blocks = [block.variables for block in planned(component, prior, seen, own=False).book.blocks]
+    worlds = np.array(list(product((False, True), repeat=7)))
+    cells: list[list[Cell]] = [[] for _ in component.parts]
+    for signal, value, windows in rows_of(seen):
+        (group,) = prior.group(signal[np.newaxis]).tolist()
+        chance = np.ones(len(worlds))
+        for block in blocks:
+            chance *= prior.choices(group, block)[choose(worlds, block)]
+        for part, own in enumerate(cells):
+            right = evaluate(component, part, signal, worlds)
+            likely = 1.0 if right.all() else float(chance[right].sum())
+            own.append(Cell(likely, bool(evaluate(component, part, signal, value)), windows))
+    slow = count(cells)
+    assert np.array_equal(found.true, slow.true)
+    assert np.array_equal(found.false, slow.false)
+
+
+def test_a_smaller_epsilon_is_expected_to_do_worse() -> None:
+    quality = []
+    for share in ("0.1", "1", "4"):
+        statistics = history(POLICY.scale(Fraction(share)), QUERIES, 1)
+        parts = [
+            planned(component, prior, seen).count_posteriors(seen, WORK, literal=False)
+            for component, prior, seen in zip(
+                statistics.exposure.components, statistics.priors, statistics.contexts, strict=True
+            )
+        ]
+        counts = count_queries(statistics.exposure, parts, statistics.positives)
+        found: Confusion[NDArray[np.float64]] = counts.confusion(np.full(len(QUERIES), LEVELS[601]))
+        quality.append(found.total().quality(0.5))
     assert quality == sorted(quality)
     assert quality[0] < quality[2]
 
 
-def test_of_many_contexts_some_stand_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All windows are accounted for, and the commonest contexts as they are."""
-    texts = [f"AND(x, b{n})" for n in range(9)]
-    statistics = history(POLICY, texts, 1, rows=400)
-    monkeypatch.setattr(expectation, "MOST_CONTEXTS", 60)
-    made = OptimalExpectation(statistics, POLICY)
-    (met,) = made.contexts()
-    contexts = statistics.priors[0].contexts
-    assert len(contexts) > len(met) == 60
-    assert sum(one.windows for one in met) == pytest.approx(200)
-    for one, (signals, windows) in zip(met[:30], contexts[:30], strict=True):
-        assert one.windows == windows
-        assert np.array_equal(one.signals, signals)
-
-
 def test_a_component_that_history_did_not_show_expects_nothing() -> None:
     statistics = history(POLICY, QUERIES, 1)
-    empty = tuple(
-        Prior.from_rates(prior.rates, prior.signals.shape[1]) for prior in statistics.priors
+    (component,), (prior,), (seen,) = (
+        statistics.exposure.components,
+        statistics.priors,
+        statistics.contexts,
     )
-    bare = Statistics(
-        POLICY, POLICY, statistics.exposure, (), 0.0, np.zeros(len(QUERIES)), empty, ()
-    )
-    found = OptimalExpectation(bare, POLICY).confusion(0.5, 0.5)
-    assert found.total().tp == found.total().fp == 0
-
-
-def test_untouched_queries_are_right_as_often_as_they_are_true() -> None:
-    statistics = history(POLICY, QUERIES, 1)
-    made = OptimalExpectation(statistics, POLICY)
-    found = made.confusion(0.5, 0.5)
-    assert (found.tp[3], found.fp[3], found.fn[3]) == (3.0, 0.0, 0.0)
-    assert made.exact == 3.0
-    assert isinstance(statistics.exposure, Exposure)
+    nothing = ContextCounts.empty(prior.width, len(prior.rates))
+    for own in (False, True):
+        counts = planned(component, prior, seen, own=own).count_posteriors(
+            nothing, WORK, literal=False
+        )
+        assert counts.true.sum() == counts.false.sum() == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from copy import deepcopy
+from dataclasses import replace
 from fractions import Fraction
 from functools import cache
 from itertools import product
@@ -22,7 +23,9 @@ from tacit.pipeline.release import Release
 from tacit.pipeline.run import Run
 from tacit.planning.plan import read_mechanism, write_mechanism
 from tacit.planning.planner import make_plan, plan_without_history
+from tacit.privacy.channel_audit import largest_ratio
 from tacit.privacy.mechanisms.mechanism import Mechanism
+from tacit.privacy.mechanisms.optimal import mechanism as mechanism_module
 from tacit.privacy.mechanisms.optimal.mechanism import Optimal
 from tacit.privacy.noise import Noise
 from tacit.privacy.policies import Policies, Policy
@@ -109,14 +112,13 @@ def test_a_scheme_that_is_read_again_does_the_same_to_the_last_bit(
 def test_contexts_of_history_are_read_and_not_planned_anew() -> None:
     read = read_mechanism("optimal", plain("optimal", "posterior"), POLICY, QUERIES)
     assert isinstance(read, Optimal)
-    for optimal, planned, prior in zip(
-        read.component_channels, read.planned, read.priors, strict=True
-    ):
-        assert len(planned) == len(prior.contexts)
+    for optimal, planned in zip(read.component_channels, read.planned, strict=True):
+        assert planned
         for key, context in planned.items():
             width = len(optimal.component.signals)
             bits = np.unpackbits(np.frombuffer(key, np.uint8), count=width).astype(np.bool_)
             fresh = optimal.context(bits)
+            assert fresh is not None
             assert np.array_equal(context.decided, fresh.decided)
             for (_, ours), (_, theirs) in zip(context.blocks, fresh.blocks, strict=True):
                 assert ours.channel == theirs.channel
@@ -131,16 +133,72 @@ def test_a_scheme_for_more_epsilon_than_is_granted_is_refused(mechanism: str, de
         read_mechanism(mechanism, plain(mechanism, decode), less, QUERIES)
 
 
-def test_a_table_that_was_tampered_with_fails_its_audit() -> None:
-    damaged = plain("optimal", "posterior")
-    for part in damaged["components"]:
-        for context in part["contexts"]:
-            for table in context["tables"]:
-                total = sum(int(entry) for entry in table[0])
-                for number, row in enumerate(table):
-                    row[:] = [str(total) if n == number else "0" for n in range(len(row))]
-    with pytest.raises((PlanError, PrivacyError)):
-        read_mechanism("optimal", damaged, POLICY, QUERIES)
+def make_truthful(table: list[list[str]]) -> None:
+    """Make a symbol certain for each class."""
+    total = sum(int(entry) for entry in table[0])
+    for number, row in enumerate(table):
+        row[:] = [str(total) if n == number else "0" for n in range(len(table))]
+
+
+@pytest.mark.parametrize("where", ["contexts", "book"])
+def test_a_table_that_was_tampered_with_fails_its_audit(where: str) -> None:
+    for component in (0, 1):
+        damaged = plain("optimal", "posterior")
+        part = damaged["components"][component]
+        tables = part["tables"] if where == "contexts" else part["book"]["channels"][0]
+        assert tables
+        for table in tables:
+            make_truthful(table)
+        with pytest.raises((PlanError, PrivacyError)):
+            read_mechanism("optimal", damaged, POLICY, QUERIES)
+
+
+def test_each_table_is_written_once() -> None:
+    """Contexts with the same channel problem share a channel, in the file and when it is read."""
+    written = plain("optimal", "posterior")
+    for part in written["components"]:
+        texts = [json.dumps(table) for table in part["tables"]]
+        assert len(texts) == len(set(texts))
+        numbers = [number for context in part["contexts"] for number in context["channels"]]
+        assert sorted(set(numbers)) == list(range(len(texts)))
+    made = scheme("optimal", "posterior")
+    assert isinstance(made, Optimal)
+    planned = made.planned[0]
+    twice = {**planned, **{b"again" + key: context for key, context in planned.items()}}
+    doubled = replace(made, planned=(twice, *made.planned[1:])).to_dict()["components"][0]
+    assert doubled["tables"] == written["components"][0]["tables"]
+    assert len(doubled["contexts"]) == 2 * len(planned)
+    read = read_mechanism("optimal", written, POLICY, QUERIES)
+    assert isinstance(read, Optimal)
+    for planned, part in zip(read.planned, written["components"], strict=True):
+        channels = {id(d.channel) for context in planned.values() for _, d in context.blocks}
+        assert len(channels) == len(part["tables"])
+
+
+def test_books_are_read_and_not_designed_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, written = scheme("optimal", "posterior"), plain("optimal", "posterior")
+    monkeypatch.setattr(mechanism_module, "design_book", lambda *_: pytest.fail("designed anew"))
+    read = read_mechanism("optimal", written, POLICY, QUERIES)
+    assert isinstance(first, Optimal)
+    assert isinstance(read, Optimal)
+    for ours, theirs in zip(first.books, read.books, strict=True):
+        assert ours.channels == theirs.channels
+        assert np.array_equal(ours.chosen, theirs.chosen)
+
+
+def test_the_audit_includes_the_channels_of_books() -> None:
+    """With no contexts in the plan, the widest ratio is that of the book."""
+    made = scheme("optimal", "posterior")
+    assert isinstance(made, Optimal)
+    bare = replace(made, planned=tuple({} for _ in made.planned))
+    for pattern in POLICY.patterns:
+        alone = bare.widest_ratio(pattern.elements)
+        whole = made.widest_ratio(pattern.elements)
+        assert alone is not None
+        assert whole is not None
+        assert 1 < alone <= whole <= largest_ratio(pattern.epsilon)
+    listed = [named.channel for named in bare.channels()]
+    assert listed == [channel for book in made.books for own in book.channels for channel in own]
 
 
 def changes(kind: str) -> list[Any]:
@@ -164,8 +222,17 @@ def changes(kind: str) -> list[Any]:
         lambda p: p["components"][0]["prior"].update(widths=[1, 1]),
         lambda p: p["components"][0]["contexts"][0].update(signals="zz"),
         lambda p: p["components"][0]["contexts"][0].update(tables=[[["1"]]] * 9),
+        lambda p: p["components"][0]["contexts"][0]["channels"].append(0),
+        lambda p: p["components"][0]["contexts"][-1].update(channels=[99]),
+        lambda p: p["components"][0]["tables"].clear(),
+        lambda p: p["components"][0].update(book={}),
+        lambda p: p["components"][0].update(book=p["components"][1]["book"]),
+        lambda p: p["components"][0]["book"]["chosen"][0].append(0),
+        lambda p: p["components"][0]["book"]["chosen"][0].__setitem__(0, 99),
+        lambda p: p["components"][0]["book"]["channels"][0].clear(),
         lambda p: p.update(kind="open"),
-        lambda p: p.pop("threshold"),
+        lambda p: p.pop("thresholds"),
+        lambda p: p["thresholds"].pop(),
     ]
 
 
@@ -178,7 +245,7 @@ def test_damaged_elements_are_refused(number: int, decode: str) -> None:
         read_mechanism("uniform", damaged, POLICY, QUERIES)
 
 
-@pytest.mark.parametrize("number", range(10))
+@pytest.mark.parametrize("number", range(19))
 def test_damaged_draws_are_refused(number: int) -> None:
     damaged = plain("optimal", "posterior")
     assert len(damaged["components"]) > 1

@@ -10,6 +10,7 @@ import pytest
 from tacit.patterns.tree import And, Or, Pattern
 from tacit.privacy import components
 from tacit.privacy.components import find_exposure
+from tacit.privacy.context_counts import ContextCounts
 from tacit.privacy.mechanisms.optimal.stakes import PartModel
 from tacit.privacy.policies import Policy, PrivatePattern
 from tacit.privacy.prior import Prior
@@ -23,9 +24,8 @@ def outlook(query: Pattern, rates: tuple[float, float], epsilon: int) -> PartMod
     found = find_exposure(policy, [query])
     assert len(found.components) == 2
     priors = [Prior.from_rates(np.array([rate]), 0) for rate in rates]
-    for prior in priors:
-        assert prior.signals.shape[1] == 0
-    return PartModel(found, priors)
+    assert all(not component.signals for component in found.components)
+    return PartModel(found, priors, [ContextCounts.empty(0, 1)] * 2)
 
 
 @pytest.fixture(autouse=True)
@@ -37,22 +37,25 @@ def _apart(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_query_with_one_part_has_all_at_stake() -> None:
     policy = Policy((PrivatePattern("x", frozenset("x"), Fraction(1)),))
     found = find_exposure(policy, [And("x", "a")])
-    (stakes,) = PartModel(found, [Prior.from_rates(np.array([0.5]), 1)]).stakes(0.3)
+    prior = Prior.from_rates(np.array([0.5]), 1)
+    (stakes,) = PartModel(found, [prior], [ContextCounts.empty(1, 1)]).stakes(
+        np.array([[0.7, 0.3]])
+    )
     assert stakes.tolist() == [[pytest.approx(0.7), pytest.approx(0.3)]]
 
 
 def test_a_part_of_an_and_earns_what_the_other_leaves() -> None:
     """With nearly perfect knowledge of y, a yes to x pays where y is said to be there."""
-    first, _ = outlook(And("x", "y"), (0.5, 0.5), 30).stakes(0.4)
+    first, _ = outlook(And("x", "y"), (0.5, 0.5), 30).stakes(np.array([[0.6, 0.4]]))
     assert first[0].tolist() == [pytest.approx(0.5 * 0.6), pytest.approx(0.5 * 0.4)]
 
 
 def test_a_part_of_an_and_earns_nothing_if_the_other_is_hopeless() -> None:
     """Without knowledge of y, both together are never likely enough."""
-    first, _ = outlook(And("x", "y"), (0.5, 0.3), 0).stakes(0.6)
+    first, _ = outlook(And("x", "y"), (0.5, 0.3), 0).stakes(np.array([[0.4, 0.6]]))
     assert first[0].tolist() == [0.0, 0.0]
 
 
 def test_a_part_of_an_or_matters_where_the_other_is_unlikely() -> None:
-    first, _ = outlook(Or("x", "y"), (0.5, 0.5), 30).stakes(0.4)
+    first, _ = outlook(Or("x", "y"), (0.5, 0.5), 30).stakes(np.array([[0.6, 0.4]]))
     assert first[0].tolist() == [pytest.approx(0.5 * 0.6), pytest.approx(0.5 * 0.4)]

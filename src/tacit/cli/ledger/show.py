@@ -19,7 +19,11 @@ from tacit.quantities import count
 if TYPE_CHECKING:
     from tacit.ledger.statement import Entry, Horizon, Statement
 
-_UNIT: Final = "Epsilon is for one subject and one private pattern, summed over windows."
+_UNIT: Final = (
+    "Epsilon is for one subject and one private pattern, summed over windows. Horizons are in each"
+    " subject's\nlocal time. Windows asked cost something, free ones revealed nothing and cost"
+    " nothing."
+)
 _SHOWN: Final = 7
 """Horizons of a private pattern that are shown as text."""
 _ENTRIES: Final = 20
@@ -59,7 +63,7 @@ def format_epsilon(amount: int) -> str:
     >>> format_epsilon(20_000_000_000), format_epsilon(1), format_epsilon(2_500_000_000)
     ('20', '0.000000001', '2.5')
     """
-    from tacit.ledger.charges import NANO
+    from tacit.privacy.prices import NANO
 
     whole, rest = divmod(amount, NANO)
     return f"{whole}.{rest:09}".rstrip("0").rstrip(".")
@@ -111,7 +115,8 @@ def _format_horizons(statement: Statement) -> Iterator[str]:
             limit = (
                 f"at most {format_epsilon(last.limit)} in a horizon of {format_duration(length)}"
             )
-        yield from ("", f"{private}: {format_epsilon(last.amount)} for a window, {limit}")
+        cost = f"{format_epsilon(last.amount)} for a window" if last.amount else "nothing charged"
+        yield from ("", f"{private}: {cost}, {limit}")
         yield from align(
             [
                 _list_headings(statement),
@@ -125,33 +130,44 @@ def _format_horizons(statement: Statement) -> Iterator[str]:
 
 def _list_headings(statement: Statement) -> tuple[str, ...]:
     if statement.subject is not None:
-        return ("horizon from", "spent", "left", "exhausted")
-    return ("horizon from", "subjects", "most spent", "least left", "exhausted")
+        return ("horizon from", "asked", "free", "spent", "left", "exhausted")
+    return ("horizon from", "subjects", "asked", "free", "most spent", "least left", "exhausted")
 
 
 def _format_horizon(statement: Statement, horizon: Horizon) -> tuple[str, ...]:
     left = "no limit" if horizon.left is None else format_epsilon(horizon.left)
     if statement.subject is not None:
         exhausted = "yes" if horizon.exhausted else "no"
-        return (format_time(horizon.start), format_epsilon(horizon.spent), left, exhausted)
+        windows = (f"{horizon.asked:,}", f"{horizon.free:,}")
+        spent = format_epsilon(horizon.spent)
+        return (_format_local(horizon.start), *windows, spent, left, exhausted)
     numbers = (
         f"{horizon.subjects:,}",
+        f"{horizon.asked:,}",
+        f"{horizon.free:,}",
         format_epsilon(horizon.spent),
         left,
         f"{horizon.exhausted:,}",
     )
-    return (format_time(horizon.start), *numbers)
+    return (_format_local(horizon.start), *numbers)
+
+
+def _format_local(moment: int) -> str:
+    """Format the start of a horizon, which is in the local time of each subject."""
+    return format_time(moment).removesuffix("Z")
 
 
 def _format_next(statement: Statement, last: Horizon) -> str:
-    if last.limit is None or last.allowed is None:
+    if last.limit is None:
         return "There is no limit."
-    limit = f"{format_epsilon(last.limit)} again, enough for {count(last.allowed, 'window')}"
+    limit = f"{format_epsilon(last.limit)} again"
+    if last.allowed is not None:
+        limit += f", enough for {count(last.allowed, 'window')} of this cost"
     if not last.exhausted:
-        return f"The next horizon, from {format_time(last.end)} on, allows {limit}."
+        return f"The next horizon, from {_format_local(last.end)} on, allows {limit}."
     who = "The subject gets" if statement.subject is not None else "Exhausted subjects get"
     return (
-        f"{who} answers from public events and the prior only, until {format_time(last.end)}."
+        f"{who} answers from public events and the prior only, until {_format_local(last.end)}."
         f" The next horizon allows {limit}."
     )
 
@@ -182,8 +198,8 @@ def _to_dict(statement: Statement) -> dict[str, Any]:
     plain["horizons"] = [
         asdict(one)
         | {
-            "start": format_time(one.start),
-            "end": format_time(one.end),
+            "start": _format_local(one.start),
+            "end": _format_local(one.end),
             "left": one.left,
             "allowed": one.allowed,
         }

@@ -44,29 +44,15 @@ class FlinkJob:
 
 
 @dataclass(frozen=True, slots=True)
-class TaskManager:
-    """A process of the cluster that runs tasks."""
-
-    id: str
-    slots: int
-    free_slots: int
-    heartbeat: float
-    """The time of its last heartbeat, in seconds since 1970."""
-
-
-@dataclass(frozen=True, slots=True)
 class FlinkCheckpoints:
-    """Statistics of a job's checkpoints: sizes in bytes, durations in seconds."""
+    """Statistics of a job's checkpoints."""
 
-    completed: int
-    failed: int
     restored: int
-    latest: str | None
-    """The path of the latest complete checkpoint, if it is stored outside the cluster."""
+    """How often the job was restored from one."""
     size: int
-    duration: float
+    """Bytes of the latest."""
     mean_duration: float
-    longest_duration: float
+    """Seconds."""
 
 
 class Cluster:
@@ -128,11 +114,6 @@ class Cluster:
         """Get the state of a job, such as RUNNING."""
         return str(self._request("GET", f"/v1/jobs/{job}/status")["status"])
 
-    def is_running(self, job: str) -> bool:
-        """Return whether all tasks of a job are running."""
-        response = self._request("GET", f"/v1/jobs/{job}")
-        return all(vertex["status"] == "RUNNING" for vertex in response["vertices"])
-
     def list_failures(self, job: str, most: int = 5) -> list[Failure]:
         """List the last failures of a job, the latest first."""
         response = self._request("GET", f"/v1/jobs/{job}/exceptions?maxExceptions={most}")
@@ -178,27 +159,10 @@ class Cluster:
         latest = response["latest"]["completed"]
         durations = response["summary"]["end_to_end_duration"]
         return FlinkCheckpoints(
-            completed=response["counts"]["completed"],
-            failed=response["counts"]["failed"],
             restored=response["counts"]["restored"],
-            latest=latest and latest.get("external_path"),
             size=latest["state_size"] if latest else 0,
-            duration=latest["end_to_end_duration"] / 1000 if latest else 0.0,
             mean_duration=durations["avg"] / 1000,
-            longest_duration=durations["max"] / 1000,
         )
-
-    def list_taskmanagers(self) -> list[TaskManager]:
-        """List the registered TaskManagers."""
-        return [
-            TaskManager(
-                found["id"],
-                found["slotsNumber"],
-                found["freeSlots"],
-                found["timeSinceLastHeartbeat"] / 1000,
-            )
-            for found in self._request("GET", "/v1/taskmanagers")["taskmanagers"]
-        ]
 
     def _wait_for_end(self, job: str) -> None:
         deadline = time.monotonic() + 60

@@ -20,7 +20,6 @@ from tacit.engines.sharded.lines import ShardLine
 from tacit.errors import LedgerLostError, StaleError, StateError
 from tacit.ledger.drafts import Draft
 from tacit.ledger.lease import Lease
-from tacit.pipeline.accountant import list_accounts
 
 _AT_ONCE: Final = 64
 """The most windows in one transaction."""
@@ -42,11 +41,8 @@ class Collector:
         self._job = job
         self._lease = lease
         self._on_release = released
-        spec = job.version.spec
-        self._windows = spec.windows
-        self._limited = job.protected and any(one.limit is not None for one in spec.private)
-        accounts = list_accounts(job.version, job.subjects.names) if job.protected else []
-        self._accounts = lease.open_accounts(job.ids, accounts)
+        self._windows = job.version.spec.windows
+        self._accounts = lease.open_accounts(job.ids, job.accounts, job.zones)
         self._received: dict[int, dict[int, ShardLine]] = {}
         until = lease.read_until()
         self._next: int | None = None if until is None else self._number(until)
@@ -112,7 +108,8 @@ class Collector:
     def _draft(self, lines: list[ShardLine]) -> Draft:
         windows, version = self._windows, self._job.version
         start = self._start(lines[0].window)
-        exhausted = self._merge_exhausted(lines, start)
+        prices = self._merge_prices(lines)
+        exhausted = self._merge_exhausted(lines, start, prices)
         return Draft(
             first=start,
             windows=1,
@@ -122,18 +119,33 @@ class Collector:
             plan=version.plan_digest if self._job.protected else "true answers",
             answers=len(self._job.subjects) * len(version.spec.queries),
             body=join([line.body for line in lines]),
-            charges=self._accounts.charge(start, exhausted),
+            charges=self._accounts.charge(start, exhausted, None, prices),
         )
 
-    def _merge_exhausted(self, lines: list[ShardLine], start: int) -> NDArray[np.bool_]:
+    def _merge_prices(self, lines: list[ShardLine]) -> NDArray[np.int64]:
+        """Merge what the window costs the subjects of all shards."""
+        accounts = len(self._job.accounts)
+        whole = np.zeros((accounts, len(self._job.subjects)), np.int64)
+        for line in lines:
+            members = self._job.layout.members(line.shard)
+            own = np.zeros(accounts * len(members), np.int64)
+            if line.prices.size > len(own):
+                raise StateError("a line from a shard is damaged")
+            own[: line.prices.size] = line.prices.reshape(-1)
+            whole[:, members] = own.reshape(accounts, len(members))
+        return whole
+
+    def _merge_exhausted(
+        self, lines: list[ShardLine], start: int, prices: NDArray[np.int64]
+    ) -> NDArray[np.bool_]:
         """Merge the exhausted subjects of all shards, and check them against the ledger."""
         whole = np.zeros(len(self._job.subjects), np.bool_)
-        if not self._limited:
+        if not self._job.limited:
             return whole
         for line in lines:
             if line.exhausted is not None:
                 whole[self._job.layout.members(line.shard)] = line.exhausted
-        if not np.array_equal(whole, self._accounts.find_exhausted(start)):
+        if not np.array_equal(whole, self._accounts.find_exhausted(start, prices)):
             raise StateError(_OTHERS)
         return whole
 

@@ -17,13 +17,17 @@ from tacit.engines.sharded.layout import Layout
 from tacit.errors import StateError
 from tacit.events.subjects import Subjects
 from tacit.ledger.accounts import Amounts, Key
+from tacit.ledger.charges import Account
+from tacit.ledger.zones import Zones
 from tacit.patterns.tree import elements
+from tacit.pipeline.accountant import list_claims
 from tacit.pipeline.compiled_spec import CompiledSpec
 from tacit.pipeline.versions import SpecVersion
 from tacit.privacy.noise import Noise
+from tacit.privacy.prices import Claim
 from tacit.windows.panes import choose_capacity
 
-_FORMAT: Final = 1
+_FORMAT: Final = 2
 _PLAIN, _ARRAYS, _VERSION = "job.json", "job.npz", "terms"
 _RING_BYTES: Final = 256 << 10
 """The most memory for open windows of a shard beyond the necessary ones: they are written with
@@ -57,6 +61,20 @@ class ShardedJob:
     """Microseconds without a tuple after which the others no longer wait for a partition."""
     opening: Mapping[Key, Amounts] = field(default_factory=dict)
     """What was spent before the job, by ledger id, if there are limits."""
+    accounts: tuple[Account, ...] = ()
+    """The accounts that windows are charged to, with a mask of subjects by slot."""
+    zones: Zones | None = None
+    """The time zones of subjects, by slot; None for UTC."""
+
+    @property
+    def limited(self) -> bool:
+        """Whether a subject may reach a limit."""
+        return any(account.limit is not None for account in self.accounts)
+
+    @cached_property
+    def claims(self) -> tuple[Claim, ...]:
+        """What each account must be paid for."""
+        return list_claims(self.accounts)
 
     @cached_property
     def layout(self) -> Layout:
@@ -103,6 +121,9 @@ class ShardedJob:
         }
         arrays["ids"] = self.ids
         arrays |= {f"opening.{n}": spent for n, spent in enumerate(self.opening.values())}
+        arrays |= {f"account.{n}": account.mask for n, account in enumerate(self.accounts)}
+        zones = Zones.utc(len(self.subjects)) if self.zones is None else self.zones
+        arrays["zones"] = zones.places
         with (folder / _ARRAYS).open("wb") as file:
             np.savez(file, allow_pickle=False, **arrays)
         plain = {
@@ -113,6 +134,11 @@ class ShardedJob:
             "protected": self.protected,
             "idle": self.idle,
             "opening": list(self.opening),
+            "accounts": [
+                (one.name, one.amount, one.limit, one.horizon, sorted(one.elements), one.until)
+                for one in self.accounts
+            ],
+            "zones": zones.histories,
         }
         temporary = folder / f".{_PLAIN}"
         temporary.write_text(json.dumps(plain, indent=1), "utf-8")
@@ -148,6 +174,21 @@ class ShardedJob:
                 plain["protected"],
                 plain["idle"],
                 {key: arrays[f"opening.{n}"] for n, key in enumerate(keys)},
+                tuple(
+                    Account(
+                        name, amount, limit, horizon, arrays[f"account.{n}"], frozenset(own), until
+                    )
+                    for n, (name, amount, limit, horizon, own, until) in enumerate(
+                        plain["accounts"]
+                    )
+                ),
+                Zones(
+                    arrays["zones"],
+                    [
+                        tuple((str(zone), int(since)) for zone, since in history)
+                        for history in plain["zones"]
+                    ],
+                ),
             )
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise StateError(

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tacit.engines.sharded.shard import ShardAnswers
-from tacit.errors import StateError
+from tacit.errors import LedgerError, StateError
+from tacit.ledger.codec import pack_amounts, unpack_amounts
 
 DEAD_LETTERS: Final = b"letters\n"
 """The prefix of dead letters that are sent like batches."""
@@ -39,12 +40,20 @@ class ShardLine:
     body: bytes = b""
     """Empty if the shard is finished."""
     mark: str = ""
+    prices: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    """`[account][subject]`, or all of them in a row, without the zeros at the end."""
 
     @classmethod
     def of(cls, shard: int, answers: ShardAnswers) -> ShardLine:
         """Create the line of a shard's answers."""
         return cls(
-            shard, answers.window, answers.first, answers.exhausted, answers.body, answers.mark
+            shard,
+            answers.window,
+            answers.first,
+            answers.exhausted,
+            answers.body,
+            answers.mark,
+            answers.prices,
         )
 
     @property
@@ -61,7 +70,9 @@ class ShardLine:
             bits = np.packbits(self.exhausted, bitorder="little").tobytes()
             exhausted_text = f"{len(self.exhausted)}:{base64.b64encode(bits).decode()}"
         body = base64.b64encode(self.body).decode()
-        return f"{self.shard} {self.window} {self.first} {exhausted_text} {self.mark} {body}"
+        prices = base64.b64encode(pack_amounts(self.prices.reshape(-1))).decode()
+        head = f"{self.shard} {self.window} {self.first} {exhausted_text} {self.mark}"
+        return f"{head} {prices} {body}"
 
     @classmethod
     def from_line(cls, text: str) -> ShardLine:
@@ -70,7 +81,7 @@ class ShardLine:
             shard, window, *rest = text.split()
             if window == "finished":
                 return cls(int(shard))
-            first, exhausted_text, mark, body = rest
+            first, exhausted_text, mark, prices_text, body = rest
             exhausted = None
             if exhausted_text != "-":
                 count, _, bits = exhausted_text.partition(":")
@@ -79,6 +90,7 @@ class ShardLine:
                     np.bool_
                 )
             whole = base64.b64decode(body, validate=True)
-            return cls(int(shard), int(window), int(first), exhausted, whole, mark)
-        except ValueError as error:
+            prices = unpack_amounts(base64.b64decode(prices_text, validate=True))
+            return cls(int(shard), int(window), int(first), exhausted, whole, mark, prices)
+        except (ValueError, LedgerError) as error:
             raise StateError("a line from a shard is damaged") from error

@@ -12,6 +12,7 @@ from tacit.engines.sharded.job import Partition, ShardedJob
 from tacit.errors import Mistake, SourceError, SpecificationError, StateError
 from tacit.ledger.lease import Lease
 from tacit.options import option
+from tacit.pipeline.accountant import declare_accounts
 from tacit.pipeline.run import Run
 from tacit.pipeline.versions import SpecVersion
 
@@ -77,17 +78,23 @@ def prepare(
         for input_, (_, name) in zip(assign(spec, opened), sources, strict=True)
         if input_ in run.inputs
     ]
+    ids = lease.enrol(subjects.names)
+    if true:
+        return ShardedJob(version, subjects, ids, tuple(partitions), shards, False, idle)
+    until = lease.read_until()
+    start = lease.read_latest() if until is None else until
+    accounts = declare_accounts(version, subjects.names, ids, lease, start)
     return ShardedJob(
         version,
         subjects,
-        lease.enrol(subjects.names),
+        ids,
         tuple(partitions),
         shards,
-        not true,
+        True,
         idle,
-        {}
-        if true
-        else lease.read_spent([one.name for one in spec.private if one.limit is not None]),
+        lease.read_spent([one.name for one in accounts if one.limit is not None]),
+        tuple(accounts),
+        lease.register_zones(ids, version.find_zones(subjects.names), start),
     )
 
 

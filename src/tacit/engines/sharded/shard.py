@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, cast
 
 import numpy as np
@@ -24,7 +24,6 @@ from tacit.engines.sharded.job import ShardedJob
 from tacit.engines.sharded.saved_state import SavedState, check_array, check_places, restoring
 from tacit.events.subjects import Subjects
 from tacit.ledger.accounts import Accounts, Amounts, Key
-from tacit.pipeline.accountant import list_accounts
 from tacit.pipeline.batches import MergedBatch, Rows
 from tacit.pipeline.window_state import ClosedWindows, WindowState
 from tacit.windows.clock import LATE, NONE, REASONS, TAKEN, Verdicts
@@ -44,6 +43,8 @@ class ShardAnswers:
     exhausted: NDArray[np.bool_] | None
     """Subjects whose limit is reached, in the shard's order; None if there are no limits."""
     body: bytes
+    prices: NDArray[np.int64]
+    """`[account][subject]`: what the window costs those who are not exhausted."""
     mark: str
     """Random, drawn with the noise: answers that are drawn again have another mark."""
 
@@ -88,7 +89,7 @@ class Shard:
             2 * job.capacity,
             self._panes,
         )
-        self._accounts = _open_accounts(job, members, subjects)
+        self._accounts = _open_accounts(job, members) if job.limited else None
         self._first = self._next = NONE
         self._progress: dict[int, ShardBatch] = {}
         """The last inserted batch of each partition, without its tuples."""
@@ -218,14 +219,15 @@ class Shard:
 
     def _answer(self, closed: ClosedWindows) -> ShardAnswers:
         exhausted = None
+        prices = self._windows.price(closed, self._job.claims)[0]
         if self._accounts is not None:
             start = (closed.panes.first - self._panes + 1) * self._size
-            exhausted = self._accounts.find_exhausted(start)
-            self._accounts.charge(start, exhausted)
+            exhausted = self._accounts.find_exhausted(start, prices)
+            self._accounts.charge(start, exhausted, None, prices)
         answers = self._windows.answer(closed, exhausted)
         body = pack([answers], [self._ids], self._job.version.consumers)
         mark = secrets.token_hex(16) if self._job.protected else _TRUE
-        return ShardAnswers(closed.panes.first, self._first, exhausted, body, mark)
+        return ShardAnswers(closed.panes.first, self._first, exhausted, body, prices, mark)
 
     def _restore(self, state: bytes) -> None:
         saved = SavedState.from_bytes(state)
@@ -258,16 +260,11 @@ class Shard:
         self._late, self.finished = int(kept["late"]), bool(kept["finished"])
 
 
-def _open_accounts(
-    job: ShardedJob, members: NDArray[np.int64], subjects: Subjects
-) -> Accounts | None:
-    """Create the accounts of a shard's subjects, if any private pattern has a limit.
+def _open_accounts(job: ShardedJob, members: NDArray[np.int64]) -> Accounts:
+    """Create the accounts of a shard's subjects.
 
-    Spending follows the schedule, so every shard can compute by itself who is exhausted.
+    Spending follows from public events, so every shard can compute by itself who is exhausted.
     """
-    private = job.version.spec.private
-    if not job.protected or all(one.limit is None for one in private):
-        return None
     ids = job.ids[members]
     spent = {}
     for key, amounts in job.opening.items():
@@ -276,6 +273,7 @@ def _open_accounts(
         spent[key][known] = amounts[ids[known]]
     return Accounts(
         np.arange(len(members)),
-        list_accounts(job.version, subjects.names),
+        [replace(account, mask=account.mask[members]) for account in job.accounts],
         _OpeningBalance(spent),
+        None if job.zones is None else job.zones.take(members),
     )

@@ -9,13 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.evaluation.baselines.dissimilarity import distance
+from tacit.evaluation.baselines.publication import compute_error, publish
 from tacit.evaluation.baselines.releases import (
     Amount,
+    Calibration,
+    NoiseKind,
     NoisyPresence,
     check_steps,
+    check_variant,
     draw_laplace,
+    draw_noise,
     for_each_subject,
-    make_laplace_release,
+    make_graded_release,
     per_event,
 )
 from tacit.evaluation.baselines.setting import Floats, Presence, Setting
@@ -41,14 +46,19 @@ class BudgetAbsorption:
     Spends: E/(2w) for each event at a test, n times as much at a publication.
     Source: Kellaris, Papadopoulos, Xiao, Papadias 2014. The first step is published in
     any case, with one share.
+
+    The calibration "total" and randomised response are as in budget distribution.
     """
 
     w: int = 2
+    noise: NoiseKind = "laplace"
+    calibration: Calibration = "peak"
     name: str = "w-event BA"
     uses_epsilon: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_steps(self.w)
+        check_variant(self.noise, self.calibration)
 
     @property
     def largest_share(self) -> float:
@@ -57,20 +67,23 @@ class BudgetAbsorption:
 
     def own_epsilon(self, presence: Presence, setting: Setting, epsilon: Amount) -> Floats:
         """Return the epsilon of w steps."""
-        return for_each_subject(presence, setting, per_event(setting, epsilon) / self.largest_share)
+        return for_each_subject(presence, setting, self._budget(setting, epsilon))
 
     def release(
         self, presence: Presence, setting: Setting, epsilon: Amount, random: np.random.Generator
     ) -> NoisyPresence:
         """Process each subject's windows in order."""
-        streams = setting.streams(presence)
-        total = per_event(setting, epsilon) / self.largest_share
-        noise = draw_laplace(random, streams.shape)
+        streams, total = setting.streams(presence), self._budget(setting, epsilon)
+        noise = draw_noise(random, streams.shape, self.noise)
         doubt = draw_laplace(random, streams.shape[:2])
-        spent, tested = absorb(streams, total, self.w, noise, doubt)
-        windows = presence.shape[:-1]
-        values, spent = noise.reshape(presence.shape), spent.reshape(windows)
-        return make_laplace_release(values, spent, tested.reshape(windows), total / 2)
+        spent, tested, bars = absorb(streams, total, self.w, noise, doubt, self.noise == "response")
+        spent, tested, bars = (part.reshape(presence.shape[:-1]) for part in (spent, tested, bars))
+        values = noise.reshape(presence.shape)
+        return make_graded_release(values, spent, tested, total / 2, self.noise, bars)
+
+    def _budget(self, setting: Setting, epsilon: Amount) -> float:
+        share = per_event(setting, epsilon)
+        return share / self.largest_share if self.calibration == "peak" else self.w * share
 
 
 @compiled
@@ -80,13 +93,15 @@ def absorb(
     w: int,
     noise: NDArray[np.float64],
     doubt: NDArray[np.float64],
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Turn noise of scale 1 into the releases, in place; return what each step spends.
+    response: bool,
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Turn noise into the releases, in place; return what each step spends, and its bar.
 
     `streams` and `noise` are `[subject][window][type]`, `doubt` is `[subject][window]`.
     """
     subjects, windows, types = streams.shape
     spent, tested = np.zeros((subjects, windows)), np.zeros((subjects, windows))
+    bars = np.zeros((subjects, windows))
     unit = total / (2 * w)
     for subject in range(subjects):
         skipped, nullified = 0, 0
@@ -102,12 +117,12 @@ def absorb(
                 tested[subject, step] = unit
                 found = distance(last, streams[subject, step])
                 found += doubt[subject, step] / (unit * types)
-                if not found * shares * unit > 1:
+                bars[subject, step] = compute_error(shares * unit, response)
+                if not found > bars[subject, step]:
                     skipped += 1
                     here[:] = last
                     continue
             spent[subject, step] = shares * unit
             nullified, skipped = shares - 1, 0
-            for kind in range(types):
-                here[kind] = streams[subject, step, kind] + here[kind] / (shares * unit)
-    return spent, tested
+            publish(here, streams[subject, step], shares * unit, response)
+    return spent, tested, bars

@@ -9,13 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.evaluation.baselines.dissimilarity import distance
+from tacit.evaluation.baselines.publication import compute_error, publish
 from tacit.evaluation.baselines.releases import (
     Amount,
+    Calibration,
+    NoiseKind,
     NoisyPresence,
     check_steps,
+    check_variant,
     draw_laplace,
+    draw_noise,
     for_each_subject,
-    make_laplace_release,
+    make_graded_release,
     per_event,
 )
 from tacit.evaluation.baselines.setting import Floats, Presence, Setting
@@ -39,14 +44,22 @@ class BudgetDistribution:
     Spends: E/(2w) + e for each event where it is published, E/(2w) where it is repeated.
     Source: Kellaris, Papadopoulos, Xiao, Papadias 2014. The first step is published in
     any case.
+
+    With the calibration "total", E = w * epsilon/m: w windows cost a pattern w * epsilon at most,
+    as w windows of a mechanism do that spends epsilon in each; a single one may cost more.
+    With randomised response a publication flips each bit with 1/(1 + exp(e)), which costs e as
+    well, and the window is published if it is further from the last release than that.
     """
 
     w: int = 3
+    noise: NoiseKind = "laplace"
+    calibration: Calibration = "peak"
     name: str = "w-event BD"
     uses_epsilon: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_steps(self.w)
+        check_variant(self.noise, self.calibration)
 
     @property
     def largest_share(self) -> float:
@@ -55,20 +68,25 @@ class BudgetDistribution:
 
     def own_epsilon(self, presence: Presence, setting: Setting, epsilon: Amount) -> Floats:
         """Return the epsilon of w steps."""
-        return for_each_subject(presence, setting, per_event(setting, epsilon) / self.largest_share)
+        return for_each_subject(presence, setting, self._budget(setting, epsilon))
 
     def release(
         self, presence: Presence, setting: Setting, epsilon: Amount, random: np.random.Generator
     ) -> NoisyPresence:
         """Process each subject's windows in order."""
-        streams = setting.streams(presence)
-        total = per_event(setting, epsilon) / self.largest_share
-        noise = draw_laplace(random, streams.shape)
+        streams, total = setting.streams(presence), self._budget(setting, epsilon)
+        noise = draw_noise(random, streams.shape, self.noise)
         doubt = draw_laplace(random, streams.shape[:2])
-        spent, tested = distribute(streams, total, self.w, noise, doubt)
-        windows = presence.shape[:-1]
-        values, spent = noise.reshape(presence.shape), spent.reshape(windows)
-        return make_laplace_release(values, spent, tested.reshape(windows), total / 4)
+        spent, tested, bars = distribute(
+            streams, total, self.w, noise, doubt, self.noise == "response"
+        )
+        spent, tested, bars = (part.reshape(presence.shape[:-1]) for part in (spent, tested, bars))
+        values = noise.reshape(presence.shape)
+        return make_graded_release(values, spent, tested, total / 4, self.noise, bars)
+
+    def _budget(self, setting: Setting, epsilon: Amount) -> float:
+        share = per_event(setting, epsilon)
+        return share / self.largest_share if self.calibration == "peak" else self.w * share
 
 
 @compiled
@@ -78,13 +96,15 @@ def distribute(
     w: int,
     noise: NDArray[np.float64],
     doubt: NDArray[np.float64],
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Turn noise of scale 1 into the releases, in place; return what each step spends.
+    response: bool,
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Turn noise into the releases, in place; return what each step spends, and its bar.
 
     `streams` and `noise` are `[subject][window][type]`, `doubt` is `[subject][window]`.
     """
     subjects, windows, types = streams.shape
     spent, tested = np.zeros((subjects, windows)), np.zeros((subjects, windows))
+    bars = np.zeros((subjects, windows))
     for subject in range(subjects):
         for step in range(windows):
             left = total / 2
@@ -97,11 +117,10 @@ def distribute(
                 tested[subject, step] = total / (2 * w)
                 found = distance(last, streams[subject, step])
                 found += doubt[subject, step] * 2 * w / (total * types)
-                # As a product, since the share may be too small to divide by.
-                if not found * share > 1:
+                bars[subject, step] = compute_error(share, response)
+                if not found > bars[subject, step]:
                     here[:] = last
                     continue
             spent[subject, step] = share
-            for kind in range(types):
-                here[kind] = streams[subject, step, kind] + here[kind] / share
-    return spent, tested
+            publish(here, streams[subject, step], share, response)
+    return spent, tested, bars

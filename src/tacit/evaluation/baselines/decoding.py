@@ -7,16 +7,23 @@ often history has it and how likely the noise turns it into y.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tacit.errors import PrivacyError
+from tacit.evaluation.baselines.memory import MemoryDecoder, make_memory_decoder
 from tacit.evaluation.baselines.releases import Amount, Baseline, NoisyPresence
 from tacit.evaluation.baselines.setting import Floats, Presence, QueryTable, Setting
-from tacit.privacy.evidence import STRENGTH, Decode, DecoderCells, cut_cells, divide
+from tacit.privacy.evidence import STRENGTH, DecoderCells, cut_cells, divide
 from tacit.privacy.quality import Confusion, micro_alpha
+
+Decoding: TypeAlias = Literal["literal", "posterior", "memory"]
+"""How a release is decoded; memory is the posterior given earlier windows too."""
+WITHOUT_MEMORY: Final[tuple[Decoding, ...]] = ("literal", "posterior")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,14 +83,18 @@ def measure(
     presence: Presence,
     epsilon: Amount,
     random: np.random.Generator,
-) -> dict[Decode, Confusion[Floats]]:
+    decodings: Collection[Decoding] = WITHOUT_MEMORY,
+) -> dict[Decoding, Confusion[Floats]]:
     """Count the errors of one release with each decoding, for each query."""
     truth = compute_true_answers(setting, presence)
     release = baseline.release(presence, setting, epsilon, random)
-    decoders: dict[Decode, BaselineDecoder] = {
-        "literal": make_literal_decoder(setting),
-        "posterior": make_posterior_decoder(baseline, setting, epsilon, random),
-    }
+    decoders: dict[Decoding, BaselineDecoder | MemoryDecoder] = {}
+    if "literal" in decodings:
+        decoders["literal"] = make_literal_decoder(setting)
+    if "posterior" in decodings:
+        decoders["posterior"] = make_posterior_decoder(baseline, setting, epsilon, random)
+    if "memory" in decodings:
+        decoders["memory"] = make_memory_decoder(baseline, setting, epsilon, random)
     return {decode: compare(truth, decoder.answer(release)) for decode, decoder in decoders.items()}
 
 
@@ -122,7 +133,8 @@ def _channels(tried: NoisyPresence, truth: Presence) -> Floats:
     shared = (both - ones * true / max(1, count)) / (count + STRENGTH)
     present = np.clip(claimed + shared / rate, 0.0, 1.0)
     absent = np.clip(claimed - shared / (1 - rate), 0.0, 1.0)
-    channels[0] = np.stack([1 - absent, absent, 1 - present, present], axis=-1)
+    learned = np.stack([1 - absent, absent, 1 - present, present], axis=-1)
+    channels[0] = np.where(np.isnan(flips[0])[:, None], learned, channels[0])
     return channels.reshape(*flips.shape, 2, 2)
 
 

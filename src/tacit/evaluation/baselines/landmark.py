@@ -9,11 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.errors import PrivacyError
+from tacit.evaluation.baselines.publication import compute_error, publish
 from tacit.evaluation.baselines.releases import (
     Amount,
+    NoiseKind,
     NoisyPresence,
-    draw_laplace,
-    make_laplace_release,
+    check_variant,
+    draw_noise,
+    make_graded_release,
     per_event,
 )
 from tacit.evaluation.baselines.setting import Floats, Presence, Setting
@@ -46,8 +49,12 @@ class LandmarkUniform:
     Source: Katsomallos, Tzompanaki, Kotzinos 2022.
     """
 
+    noise: NoiseKind = "laplace"
     name: str = "landmark uniform"
     uses_epsilon: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_variant(self.noise)
 
     def own_epsilon(self, presence: Presence, setting: Setting, epsilon: Amount) -> Floats:
         """Return the epsilon of all landmarks of a subject and one more window."""
@@ -57,7 +64,7 @@ class LandmarkUniform:
         self, presence: Presence, setting: Setting, epsilon: Amount, random: np.random.Generator
     ) -> NoisyPresence:
         """Add noise of scale m/epsilon to every bit."""
-        return add_noise(presence, setting, per_event(setting, epsilon), random)
+        return add_noise(presence, setting, per_event(setting, epsilon), random, self.noise)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +86,12 @@ class LandmarkAdaptive:
 
     fall: float = 0.1
     rise: float = 0.9
+    noise: NoiseKind = "laplace"
     name: str = "landmark adaptive"
     uses_epsilon: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        check_variant(self.noise)
         if not (0 <= self.fall <= 1 and 0 <= self.rise <= 1):
             raise PrivacyError("fall and rise are shares: expected numbers from 0 to 1")
 
@@ -95,12 +104,13 @@ class LandmarkAdaptive:
     ) -> NoisyPresence:
         """Process each subject's windows in order."""
         streams, share = setting.streams(presence), per_event(setting, epsilon)
-        noise = draw_laplace(random, streams.shape)
+        noise = draw_noise(random, streams.shape, self.noise)
         luck = random.random(streams.shape[:2])
-        spent = sample(streams, share, (self.fall, self.rise), noise, luck)
+        habits, response = (self.fall, self.rise), self.noise == "response"
+        spent = sample(streams, share, habits, noise, luck, response)
         windows = presence.shape[:-1]
         values, spent = noise.reshape(presence.shape), spent.reshape(windows)
-        return make_laplace_release(values, spent, np.zeros(windows), share)
+        return make_graded_release(values, spent, np.zeros(windows), share, self.noise)
 
 
 @compiled
@@ -110,8 +120,9 @@ def sample(
     habits: tuple[float, float],
     noise: NDArray[np.float64],
     luck: NDArray[np.float64],
+    response: bool,
 ) -> NDArray[np.float64]:
-    """Turn noise of scale 1 into the releases, in place; return what publications spend.
+    """Turn noise into the releases, in place; return what publications spend.
 
     A window is published if its random number is below the rate; the first one always.
     """
@@ -126,13 +137,12 @@ def sample(
                 here[:] = noise[subject, step - 1]
                 continue
             spent[subject, step] = share
-            moved = 0.0
-            for kind in range(types):
-                here[kind] = streams[subject, step, kind] + here[kind] / share
-                if step > 0:
-                    moved += abs(here[kind] - noise[subject, step - 1, kind])
+            publish(here, streams[subject, step], share, response)
             if step > 0:
-                if moved / types < 1 / share:
+                moved = 0.0
+                for kind in range(types):
+                    moved += abs(here[kind] - noise[subject, step - 1, kind])
+                if moved / types < compute_error(share, response):
                     rate -= fall * rate
                 else:
                     rate += rise * (1 - rate)

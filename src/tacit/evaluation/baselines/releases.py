@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from math import ceil, exp, isfinite
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Literal, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,10 @@ from tacit.errors import PrivacyError
 from tacit.evaluation.baselines.setting import Floats, Presence, Setting
 
 Amount: TypeAlias = float | int | Decimal | Fraction
+NoiseKind: TypeAlias = Literal["laplace", "response"]
+"""Laplace noise on each bit, or randomised response."""
+Calibration: TypeAlias = Literal["peak", "total"]
+"""What epsilon bounds: the most that one window can cost, or the mean cost over w windows."""
 
 GRADES: Final = 12
 """How many levels of noise a decoder distinguishes, each a factor sqrt(2) of epsilon wide."""
@@ -40,6 +44,8 @@ class NoisyPresence:
     """`[window]`, or `[subject][window]`: the epsilon per event for what is published."""
     tested: Floats
     """The same for the decision whether to publish."""
+    bars: Floats | None = None
+    """The distance from the last release above which a window was published, if it was tested."""
 
     @property
     def bits(self) -> Presence:
@@ -70,7 +76,11 @@ class Baseline(Protocol):
     def release(
         self, presence: Presence, setting: Setting, epsilon: Amount, random: np.random.Generator
     ) -> NoisyPresence:
-        """Release noisy presence, with a pattern-level loss of at most epsilon in any window."""
+        """Release noisy presence.
+
+        The pattern-level loss is at most epsilon in any window. With the calibration "total" it
+        is at most w * epsilon in any w windows in a row instead.
+        """
 
 
 def check_epsilon(epsilon: Amount) -> float:
@@ -89,6 +99,14 @@ def check_steps(w: int) -> None:
     """Refuse an invalid number of steps."""
     if isinstance(w, bool) or not isinstance(w, int) or w < 1:
         raise PrivacyError(f"w must be a whole number of steps, 1 or more; got {w!r}")
+
+
+def check_variant(noise: NoiseKind, calibration: Calibration = "peak") -> None:
+    """Refuse an unknown kind of noise or calibration."""
+    if noise not in ("laplace", "response"):
+        raise PrivacyError(f"noise must be 'laplace' or 'response'; got {noise!r}")
+    if calibration not in ("peak", "total"):
+        raise PrivacyError(f"calibration must be 'peak' or 'total'; got {calibration!r}")
 
 
 def per_event(setting: Setting, epsilon: Amount) -> float:
@@ -129,21 +147,37 @@ def make_uniform_release(values: Floats | Presence, flips: Floats, epsilon: floa
     return NoisyPresence(values, np.ones(windows, np.uint8), known, spent, np.zeros(windows))
 
 
-def make_laplace_release(
-    values: Floats, spent: Floats, tested: Floats, most: float
+def make_graded_release(
+    values: Floats | Presence,
+    spent: Floats,
+    tested: Floats,
+    most: float,
+    noise: NoiseKind,
+    bars: Floats | None = None,
 ) -> NoisyPresence:
-    """Make a release of the Laplace mechanism with scale 1/spent; `most` is the largest spent.
+    """Make a release whose windows spend different amounts; `most` is the largest of them.
 
-    Thresholded at a half, a value is wrong with probability exp(-spent/2)/2.
+    Laplace noise of scale 1/e puts a value on the wrong side of a half with probability
+    exp(-e/2)/2; randomised response flips it with probability 1/(1 + exp(e)).
     """
     octaves = np.full(spent.shape, np.inf)
     np.divide(most, spent, out=octaves, where=spent > 0)
     grade = 1 + np.rint(2 * np.log2(np.minimum(octaves, 2.0**GRADES)))
     grades = np.where(spent > 0, np.minimum(grade, GRADES), 0).astype(np.uint8)
     levels = most * 2 ** (-np.arange(GRADES) / 2)
-    flips = np.concatenate([[np.nan], np.exp(-levels / 2) / 2])
+    wrong = (
+        np.exp(-levels / 2) / 2
+        if noise == "laplace"
+        else 1 / (1 + np.exp(np.minimum(levels, 700.0)))
+    )
+    flips = np.concatenate([[np.nan], wrong])
     known = np.broadcast_to(flips[:, None], (len(flips), values.shape[-1]))
-    return NoisyPresence(values, grades, known, spent, tested)
+    return NoisyPresence(values, grades, known, spent, tested, bars)
+
+
+def draw_noise(random: np.random.Generator, shape: tuple[int, ...], noise: NoiseKind) -> Floats:
+    """Draw what `publication.publish` turns into a publication."""
+    return draw_laplace(random, shape) if noise == "laplace" else random.random(shape)
 
 
 def draw_laplace(random: np.random.Generator, shape: tuple[int, ...]) -> Floats:

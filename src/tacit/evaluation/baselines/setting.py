@@ -42,6 +42,19 @@ class QueryTable:
             read |= bits[..., column].astype(np.int64) << place
         return read
 
+    def private_mask(self, setting: Setting) -> int:
+        """Return the bits of x that are private elements."""
+        private = set(setting.private_columns.tolist())
+        return sum(1 << place for place, column in enumerate(self.columns) if column in private)
+
+    def find_open(self, setting: Setting) -> NDArray[np.bool_]:
+        """Return `[x]`: whether private events decide the query, given the public ones of x."""
+        mask = self.private_mask(setting)
+        x = np.arange(len(self.table))
+        _, groups = np.unique(x & ~mask, return_inverse=True)
+        true = np.bincount(groups, self.table)[groups]
+        return np.asarray((true > 0) & (true < np.bincount(groups)[groups]))
+
     @cached_property
     def weights(self) -> Floats:
         """The weights of history, `[0 if true, 1 if false][0 as prior, 1 as seen][x]`.
@@ -104,6 +117,12 @@ class Setting:
         """The numbers of the event types in any private pattern."""
         named = frozenset().union(*self.private)
         return np.array([n for n, name in enumerate(self.types) if name in named])
+
+    @cached_property
+    def private_part(self) -> Setting:
+        """The setting without public event types; it has no queries."""
+        types = tuple(self.types[column] for column in self.private_columns)
+        return Setting(types, self.private, (), self.history[..., self.private_columns])
 
     @cached_property
     def asked(self) -> tuple[QueryTable, ...]:

@@ -9,11 +9,15 @@ import numpy as np
 
 from tacit.evaluation.baselines.releases import (
     Amount,
+    Calibration,
+    NoiseKind,
     NoisyPresence,
     check_steps,
+    check_variant,
     draw_laplace,
+    flip,
     for_each_subject,
-    make_laplace_release,
+    make_graded_release,
     make_uniform_release,
     per_event,
 )
@@ -24,6 +28,8 @@ from tacit.evaluation.baselines.setting import Floats, Presence, Setting
 class WEventUniform:
     """Publish every step with a w-th of the budget, by the Laplace mechanism.
 
+    With randomised response it is event-level privacy.
+
     Guarantee: w-event E-DP, with E = w * epsilon/m.
     Neighbours: streams that differ in one event at each of w steps in a row.
     Why: a step spends E/w per event, w of them E. A pattern's m events are in one step, where
@@ -33,11 +39,13 @@ class WEventUniform:
     """
 
     w: int = 2
+    noise: NoiseKind = "laplace"
     name: str = "w-event uniform"
     uses_epsilon: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_steps(self.w)
+        check_variant(self.noise)
 
     def own_epsilon(self, presence: Presence, setting: Setting, epsilon: Amount) -> Floats:
         """Return the epsilon of w steps."""
@@ -47,7 +55,7 @@ class WEventUniform:
         self, presence: Presence, setting: Setting, epsilon: Amount, random: np.random.Generator
     ) -> NoisyPresence:
         """Add noise of scale m/epsilon to every bit."""
-        return add_noise(presence, setting, per_event(setting, epsilon), random)
+        return add_noise(presence, setting, per_event(setting, epsilon), random, self.noise)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,37 +68,52 @@ class WEventSample:
     step lose m * E = epsilon, in the others nothing.
     Spends: epsilon/m for each event at one step of w, nothing at the others.
     Source: Kellaris, Papadopoulos, Xiao, Papadias 2014.
+
+    With the calibration "total", E = w * epsilon/m, all of it at the published step.
     """
 
     w: int = 2
+    noise: NoiseKind = "laplace"
+    calibration: Calibration = "peak"
     name: str = "w-event sample"
     uses_epsilon: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_steps(self.w)
+        check_variant(self.noise, self.calibration)
 
     def own_epsilon(self, presence: Presence, setting: Setting, epsilon: Amount) -> Floats:
         """Return the epsilon of w steps."""
-        return for_each_subject(presence, setting, per_event(setting, epsilon))
+        return for_each_subject(presence, setting, self._budget(setting, epsilon))
 
     def release(
         self, presence: Presence, setting: Setting, epsilon: Amount, random: np.random.Generator
     ) -> NoisyPresence:
-        """Add noise of scale m/epsilon to every w-th window, and repeat it."""
-        streams, share = setting.streams(presence), per_event(setting, epsilon)
+        """Publish every w-th window, and repeat it."""
+        streams, total = setting.streams(presence), self._budget(setting, epsilon)
         published = streams[:, :: self.w]
-        noise = draw_laplace(random, published.shape) / share
+        sampled = add_noise(published, setting, total, random, self.noise)
         steps = np.arange(streams.shape[1])
-        values = (published + noise)[:, steps // self.w].reshape(presence.shape)
-        spent = np.broadcast_to(np.where(steps % self.w, 0.0, share), presence.shape[:-1])
-        return make_laplace_release(values, spent, np.zeros_like(spent), share)
+        values = sampled.values[:, steps // self.w].reshape(presence.shape)
+        spent = np.broadcast_to(np.where(steps % self.w, 0.0, total), presence.shape[:-1])
+        return make_graded_release(values, spent, np.zeros_like(spent), total, self.noise)
+
+    def _budget(self, setting: Setting, epsilon: Amount) -> float:
+        share = per_event(setting, epsilon)
+        return share if self.calibration == "peak" else self.w * share
 
 
 def add_noise(
-    presence: Presence, setting: Setting, share: float, random: np.random.Generator
+    presence: Presence,
+    setting: Setting,
+    share: float,
+    random: np.random.Generator,
+    noise: NoiseKind,
 ) -> NoisyPresence:
-    """Add Laplace noise of scale 1/share to every bit of every window."""
+    """Publish every bit of every window with epsilon `share` per event."""
     setting.streams(presence)
+    if noise == "response":
+        return flip(presence, share, random)
     values = draw_laplace(random, presence.shape)
     values /= share
     values += presence

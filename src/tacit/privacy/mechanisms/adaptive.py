@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from math import lcm
 from typing import ClassVar, Final, Protocol
 
 from tacit.privacy.elements import Elements, uniform_shares
-from tacit.privacy.mechanisms.flips import ChosenFlips, Flips, choose_threshold
+from tacit.privacy.mechanisms.flips import Flips
 from tacit.privacy.mechanisms.mechanism import PlanGoal
 from tacit.privacy.mechanisms.objective import ElementObjective
-from tacit.privacy.mechanisms.uniform import Uniform
+from tacit.privacy.mechanisms.uniform import flip_uniformly
 from tacit.privacy.policies import Policy, PrivatePattern
 from tacit.privacy.statistics import Statistics
 
@@ -22,8 +22,10 @@ HALVINGS = 4
 """How often the step is halved once no step improves."""
 TRIALS = 500
 """The largest number of trials per element: a bound on time that is hardly ever reached."""
-_SHOWN: Final = 0.2
-"""Shares are moved only for a gain in quality above this part of its sampling error."""
+_LEAPS: Final = (1, 2, 4)
+"""Once small steps do not improve, these parts of an epsilon are moved at once."""
+_LOUDER: Final = (Fraction(2), Fraction(4))
+"""Thresholds are also tried that are best with this many times the epsilon."""
 
 
 class SearchState(Protocol):
@@ -58,7 +60,8 @@ class Adaptive(Flips):
     Spends: epsilon, once per window, whatever the number of queries.
     Paper: Algorithm 1. Differs: a step takes delta/(m-1) from each of the others, so that the
     sum stays the same (delta/m, as printed, breaks the guarantee); each step is tried on a copy;
-    only strict improvements are accepted, so there are no cycles; an element with too little gives
+    only strict improvements are accepted, so there are no cycles; shares stay uniform unless moved
+    ones are better on held-out windows; an element with too little gives
     all it has, and the others give the rest; a pattern of one element does not change. If patterns
     share elements, each keeps its sum, and what a shared element leaves over can be used.
     Proof: docs/guarantee.md#adaptive
@@ -69,35 +72,32 @@ class Adaptive(Flips):
     name: ClassVar[str] = "adaptive"
 
     @classmethod
-    def choose(cls, policy: Policy, statistics: Statistics, goal: PlanGoal) -> ChosenFlips:
-        """Start from uniform shares, and move them if history shows a gain."""
-        made, threshold = Uniform.choose(policy, statistics, goal)
-        objective = ElementObjective(
-            statistics.evidence,
-            goal.alphas,
-            exact=float(statistics.exact.sum()),
-            decode="literal" if goal.literal else "posterior",
-            threshold=threshold,
-            pane_counts=statistics.pane_counts,
-        )
-        moved = move_shares(policy, objective)
-        # A gain far below the sampling error may well be no gain on other windows.
-        least = _SHOWN / max(1.0, float(statistics.positives.sum())) ** 0.5
-        if objective.value(_floats(moved)) <= objective.value(_floats(made)) + least:
-            return ChosenFlips(made, threshold)
-        return ChosenFlips(moved, choose_threshold(moved, statistics, goal, statistics.pane_counts))
-
-
-def _floats(made: Elements) -> dict[str, float]:
-    return {name: float(epsilon) for name, epsilon in made.epsilons.items()}
+    def propose(cls, policy: Policy, statistics: Statistics, goal: PlanGoal) -> Iterator[Elements]:
+        """Propose uniform shares, and shares moved to where history shows a gain."""
+        even = flip_uniformly(policy)
+        yield even
+        panes = statistics.pane_counts
+        yield move_shares(policy, ElementObjective.build(statistics, goal, even, panes))
+        if goal.objective.separate:
+            # At the threshold that is best for uniform shares, a query may not gain from any small
+            # step, such as one that is always answered yes. So other thresholds are tried too.
+            for factor in _LOUDER:
+                louder = flip_uniformly(policy.scale(factor))
+                yield move_shares(policy, ElementObjective.build(statistics, goal, louder, panes))
+            read = ElementObjective.build(statistics, goal, even, panes, literal=True)
+            yield move_shares(policy, read)
 
 
 def move_shares(policy: Policy, objective: Objective, *, halvings: int = HALVINGS) -> Elements:
     """Return the elements of a policy with the shares of epsilon that maximise an objective."""
     search = _Search(policy, objective, halvings)
-    for halving in range(halvings + 1):
-        while search.sweep(2 ** (halvings - halving)):
-            pass
+    leaping = True
+    while leaping:
+        for halving in range(halvings + 1):
+            while search.sweep(2 ** (halvings - halving)):
+                pass
+        # Quality may be best where one element has most of the epsilon, with less in between.
+        leaping = any(search.leap(part) for part in _LEAPS)
     return Elements.from_epsilons(policy, search.shares())
 
 
@@ -132,9 +132,19 @@ class _Search:
                 improved = True
         return improved
 
+    def leap(self, divisor: int) -> bool:
+        """Try to move a large part of each pattern's epsilon; return whether any changed."""
+        moved = [
+            self._improve(number, limit // divisor)
+            for number, (_, limit) in enumerate(self._limits)
+        ]
+        return any(moved)
+
     def _improve(self, number: int, step: int) -> bool:
         """Take the best step towards one of a pattern's elements, if it improves the value."""
         best, value = None, self._standing.value + GAIN
+        if self._left <= 0:
+            return False
         for name in self._limits[number][0]:
             changes = self._raised(name, step)
             if changes:

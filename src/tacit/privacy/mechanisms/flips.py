@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,15 +20,17 @@ from tacit.patterns.tree import Name, Pattern
 from tacit.privacy.affected_queries import AffectedQuery, find_affected
 from tacit.privacy.certainty import Certainty
 from tacit.privacy.channel_audit import Ratio, multiply_ratios, row_ratio
+from tacit.privacy.channels import Channel
 from tacit.privacy.decoding import TableCertainty, TableDecoder, build_tables, compile_decoders
 from tacit.privacy.elements import Elements
-from tacit.privacy.evidence import Decode, Evidence, best_threshold
+from tacit.privacy.evidence import Decode, Evidence
 from tacit.privacy.mechanisms.mechanism import (
     Columns,
     Floats,
     Mechanism,
     NamedChannel,
     PlanGoal,
+    Prices,
     Protector,
     RunSetup,
     WindowBits,
@@ -37,19 +39,22 @@ from tacit.privacy.mechanisms.mechanism import (
 from tacit.privacy.mechanisms.noisy_windows import NoisyWindows
 from tacit.privacy.mechanisms.pane_noise import PaneNoise
 from tacit.privacy.mechanisms.public_only import PublicTables
+from tacit.privacy.openness import Openness, reveal_panes
 from tacit.privacy.pane_counts import PaneCounts
 from tacit.privacy.policies import Policy
+from tacit.privacy.prices import Claim, price_ratio
 from tacit.privacy.quality import Confusion
-from tacit.privacy.statistics import AnyEvidence, Statistics
+from tacit.privacy.statistics import AnyEvidence, Fold, Statistics
+from tacit.privacy.thresholds import (
+    Judged,
+    PosteriorCounts,
+    add_confusions,
+    choose_thresholds,
+    judge,
+    read_thresholds,
+)
 from tacit.windows.queries import Queries
 from tacit.windows.sliding import combine_panes
-
-
-class ChosenFlips(NamedTuple):
-    """The flips of elements, and the posterior threshold for a yes."""
-
-    elements: Elements
-    threshold: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +67,8 @@ class Flips(Mechanism):
     elements: Elements
     affected: tuple[AffectedQuery, ...]
     literal: bool
-    threshold: float
+    thresholds: Floats
+    """For each query, the posterior from which on the answer is yes."""
     right: tuple[Floats, ...]
     """For each affected query `[context][presence][answer]`: how likely the answer is right.
 
@@ -73,25 +79,67 @@ class Flips(Mechanism):
 
     @classmethod
     @abstractmethod
-    def choose(cls, policy: Policy, statistics: Statistics, goal: PlanGoal) -> ChosenFlips:
-        """Choose the flips of the policy's elements."""
+    def propose(cls, policy: Policy, statistics: Statistics, goal: PlanGoal) -> Iterator[Elements]:
+        """Yield flips of the policy's elements, the simplest first.
+
+        The same number of proposals is made for any part of history.
+        """
 
     @classmethod
     def plan(cls, statistics: Statistics, goal: PlanGoal) -> tuple[Self, Confusion[Floats]]:
-        """Choose the flips, then tabulate how noisy elements are decoded."""
-        made, threshold = cls.choose(statistics.policy.scale(goal.share), statistics, goal)
-        decode: Decode = "literal" if goal.literal else "posterior"
-        counts = np.zeros((3, len(statistics.positives)))
-        counts[0] = statistics.exact
-        right = []
-        for part, known in zip(statistics.affected, statistics.evidence, strict=True):
-            flips = compute_flips(made, known, statistics.pane_counts)
-            found = known.confusion(flips, decode, threshold)
-            counts[:, part.query] += found.tp, found.fp, found.fn
-            right.append(_compute_confidence(part, known, flips, decode))
-        public = PublicTables.plan(statistics, 0.5 if goal.literal else threshold)
-        planned = cls(made, statistics.affected, goal.literal, threshold, tuple(right), public)
-        return planned, Confusion(*counts)
+        """Choose flips by their quality on held-out windows; tabulate how they are decoded."""
+        policy = statistics.policy.scale(goal.share, goal.shares)
+        proposed = list(cls.propose(policy, statistics, goal))
+        if not statistics.windows:
+            thresholds = np.full(len(statistics.positives), 0.5)
+            planned = cls._decode(proposed[0], statistics, goal.literal, thresholds)
+            return planned, planned.expect(statistics)
+        trials: list[list[tuple[Elements, Fold]]] = [[] for _ in proposed]
+        for fold in statistics.folds or (Fold(statistics, statistics),):
+            made = cls.propose(policy, fold.training, goal) if statistics.folds else proposed
+            for trial, elements in zip(trials, made, strict=True):
+                trial.append((elements, fold))
+        judged = [_judge(trial, goal) for trial in trials]
+        values = [goal.objective.value(found.confusion) for found in judged]
+        # A more elaborate choice must be better.
+        best = max(range(len(values)), key=lambda n: (round(values[n], 9), -n))
+        # Folds may have chosen other flips: expect what the chosen ones get.
+        final = [(proposed[best], fold) for _, fold in trials[best]]
+        thresholds, expected = _judge(final, goal)
+        return cls._decode(proposed[best], statistics, goal.literal, thresholds), expected
+
+    @classmethod
+    def _decode(
+        cls, made: Elements, statistics: Statistics, literal: bool, thresholds: Floats
+    ) -> Self:
+        """Tabulate how noisy elements are decoded."""
+        decode: Decode = "literal" if literal else "posterior"
+        right = tuple(
+            _compute_confidence(
+                part, known, compute_flips(made, known, statistics.pane_counts), decode
+            )
+            for part, known in zip(statistics.affected, statistics.evidence, strict=True)
+        )
+        public = PublicTables.plan(statistics, _public_thresholds(literal, thresholds))
+        return cls(made, statistics.affected, literal, thresholds, right, public)
+
+    def expect(self, statistics: Statistics) -> Confusion[Floats]:
+        """Compute the expected counts in closed form."""
+        if self.literal:
+            return _read(self.elements, statistics)
+        tables = [right[:, :, 1] for right in self.right]
+        return _count_posteriors(self.elements, tables, statistics).confusion(self.thresholds)
+
+    def expect_public_only(self, statistics: Statistics) -> Confusion[Floats]:
+        """Judge each fold by the tables of the others."""
+        if not statistics.folds:
+            return self.public.expect(statistics)
+        return add_confusions(
+            [
+                PublicTables.plan(fold.training, self.public.thresholds).expect(fold.held_out)
+                for fold in statistics.folds
+            ]
+        )
 
     @property
     def public_only(self) -> PublicTables:
@@ -122,7 +170,7 @@ class Flips(Mechanism):
         # The context is in the lowest bits of a cell, presence in the bits above.
         cells = right.transpose(1, 0, 2).reshape(-1, 2)
         noisy = (part.query,) if part.wide else part.elements
-        yes = cells[:, 1] >= self.threshold
+        yes = cells[:, 1] >= self.thresholds[part.query]
         if self.literal:
             yes = np.empty(0, np.bool_) if part.table is None else part.table.T.reshape(-1)
         unread = None if self.literal and read else yes
@@ -151,7 +199,7 @@ class Flips(Mechanism):
         return {
             "elements": self.elements.to_dict(),
             "literal": self.literal,
-            "threshold": self.threshold,
+            "thresholds": self.thresholds.tolist(),
             "right": {
                 str(part.query): right.tolist()
                 for part, right in zip(self.affected, self.right, strict=True)
@@ -175,11 +223,11 @@ class Flips(Mechanism):
             cells = 2 if part.wide else 1 << len(part.elements)
             if table.shape != (1 << len(part.signals), cells, 2):
                 raise PlanError("the plan's tables do not fit the specification; make a new plan")
-        literal, threshold = bool(plain["literal"]), float(plain["threshold"])
-        least = 0.5 if literal else threshold
+        literal, thresholds = bool(plain["literal"]), read_thresholds(plain, len(queries))
+        least = _public_thresholds(literal, thresholds)
         public = PublicTables.from_dict(plain.get("alone"), policy.private, parts, least)
         elements = Elements(policy, written.channels)
-        return cls(elements, parts, literal, threshold, right, public)
+        return cls(elements, parts, literal, thresholds, right, public)
 
     def fits(
         self,
@@ -193,7 +241,7 @@ class Flips(Mechanism):
     def widest_ratio(self, changing: frozenset[str]) -> Ratio:
         """Multiply the ratios of the elements' flips, which are independent."""
         return multiply_ratios(
-            row_ratio(channel.table, range(len(channel.table)))
+            _flip_ratio(channel)
             for channel in (self.elements.channels[name] for name in sorted(changing))
         )
 
@@ -214,13 +262,61 @@ def compute_flips(made: Elements, known: AnyEvidence, pane_counts: PaneCounts | 
     return flips if pane_counts is None else pane_counts.window_flips(known.elements, flips)
 
 
-def choose_threshold(
+def choose_in_sample(
     made: Elements, statistics: Statistics, goal: PlanGoal, pane_counts: PaneCounts | None
-) -> float:
-    """Return the posterior threshold with the best quality on history."""
-    pairs = [(known, compute_flips(made, known, pane_counts)) for known in statistics.evidence]
-    # It must not be 0: that would answer yes to everything.
-    return max(best_threshold(pairs, goal.alphas, float(statistics.exact.sum()))[0], 1e-9)
+) -> Floats:
+    """Return each query's best threshold on the windows that its posteriors come from."""
+    tables = [
+        known.posterior(compute_flips(made, known, pane_counts)) for known in statistics.evidence
+    ]
+    counts = _count_posteriors(made, tables, replace(statistics, pane_counts=pane_counts))
+    return choose_thresholds(counts, goal.objective)
+
+
+def _judge(trial: Sequence[tuple[Elements, Fold]], goal: PlanGoal) -> Judged:
+    """Judge flips on held-out windows; the decoder of each fold comes from the others."""
+    if goal.literal:
+        found = [_read(made, fold.held_out) for made, fold in trial]
+        return Judged(np.full(len(goal.objective.alphas), 0.5), add_confusions(found))
+    counts = []
+    for made, fold in trial:
+        panes = fold.training.pane_counts
+        tables = [
+            known.posterior(compute_flips(made, known, panes)) for known in fold.training.evidence
+        ]
+        counts.append(_count_posteriors(made, tables, fold.held_out))
+    return judge(counts, goal.objective)
+
+
+def _count_posteriors(
+    made: Elements, tables: Sequence[Floats], statistics: Statistics
+) -> PosteriorCounts:
+    """Count windows by posterior; `tables[affected query][context][output]` are posteriors."""
+    counts = PosteriorCounts.zeros(len(statistics.positives))
+    for query, positives in enumerate(statistics.exact.tolist()):
+        counts.add_exact(query, positives)
+    for part, known, table in zip(statistics.affected, statistics.evidence, tables, strict=True):
+        flips = compute_flips(made, known, statistics.pane_counts)
+        seen = known.count_outputs(flips)
+        posterior = table[: len(seen)].ravel()
+        counts.add(part.query, posterior, seen[:, 1].ravel(), seen[:, 0].ravel())
+    return counts
+
+
+def _read(made: Elements, statistics: Statistics) -> Confusion[Floats]:
+    """Return the expected counts of literal answers."""
+    counts = np.zeros((3, len(statistics.positives)))
+    counts[0] = statistics.exact
+    for part, known in zip(statistics.affected, statistics.evidence, strict=True):
+        flips = compute_flips(made, known, statistics.pane_counts)
+        found = known.confusion(flips, "literal")
+        counts[:, part.query] += found.tp, found.fp, found.fn
+    return Confusion(*counts)
+
+
+def _public_thresholds(literal: bool, thresholds: Floats) -> Floats:
+    """Return the thresholds once a limit is reached: literal reading has none of its own."""
+    return np.full(len(thresholds), 0.5) if literal else thresholds
 
 
 def _compute_confidence(
@@ -237,6 +333,11 @@ def _compute_confidence(
     for value in (0, 1):
         right[part.decided == value] = [1 - value, value]
     return right
+
+
+def _flip_ratio(channel: Channel) -> Ratio:
+    """Return the ratio of an element's flip."""
+    return row_ratio(channel.table, range(len(channel.table)))
 
 
 class FlipProtector(Protector):
@@ -261,6 +362,10 @@ class FlipProtector(Protector):
         self._read_queries = [part.query for part in planned.read_parts]
         names += self._read_queries
         numbers = {name: number for number, name in enumerate(names)}
+        self._affected = [part.query for part in planned.affected]
+        places = {signal: number for number, signal in enumerate(signals)}
+        self._openness = Openness(planned.affected, self._elements, places)
+        self._ratios = [_flip_ratio(channel) for channel in self._channels]
         decoders = planned.decoders()
         self._tables = build_tables(decoders, numbers)
         decided = [decoder for decoder in decoders if decoder.yes is not None]
@@ -275,47 +380,74 @@ class FlipProtector(Protector):
     def protect(
         self, windows: WindowBits, own: NDArray[np.bool_] | None
     ) -> tuple[Columns, Certainty]:
-        """Flip the elements, then answer the queries."""
+        """Flip the elements that open queries depend on, then answer the queries."""
         bits = windows.bits
         result = np.empty((len(bits), self._queries, bits.shape[2]), np.uint64)
         result[:, self._exact] = bits[:, self._exact_columns]
-        noisy, read = self._draw(windows, own)
-        columns = [bits[:, self._signal_columns], noisy]
+        signals = bits[:, self._signal_columns]
+        found = self._openness.decide(signals)
+        noisy, read = self._draw(windows, own, found.revealed)
+        columns = [signals, noisy]
         if read is not None:
             result[:, self._read_queries] = read
             columns.append(read)
         evidence = np.concatenate(columns, axis=1)
         if self._decided:
             result[:, self._decided] = self._program.run(evidence)
+        # Noise must not change what public events decide, however a query is read.
+        result[:, self._affected] = result[:, self._affected] & found.opened | found.true
         return result, TableCertainty(self._tables, evidence)
 
+    def price(self, windows: WindowBits, claims: Sequence[Claim]) -> Prices:
+        """Charge for the elements that open queries depend on; for a pane when it is first used."""
+        revealed = self._openness.decide(windows.bits[:, self._signal_columns]).revealed
+        if self._panes is None:
+            settled = np.zeros_like(revealed)
+            fresh = reveal_panes(revealed, settled, 1, windows.slots)
+        else:
+            fresh = self._panes.count_fresh(windows.closed, revealed)
+        prices = np.zeros((len(windows.bits), len(claims), windows.slots), np.int64)
+        for number, claim in enumerate(claims):
+            most = np.zeros(prices[:, number].shape, np.int64)
+            for place, name in enumerate(self._elements):
+                if name in claim.elements:
+                    share = price_ratio(self._ratios[place], claim.most)
+                    prices[:, number] += share * fresh[:, place]
+                    np.maximum(most, fresh[:, place], out=most)
+            # What an element reveals is part of what its pattern may reveal in a pane. Panes that
+            # are new for one element are new for all that were revealed no later.
+            np.minimum(prices[:, number], claim.most * most, out=prices[:, number])
+        return prices
+
     def _draw(
-        self, windows: WindowBits, own: NDArray[np.bool_] | None
+        self, windows: WindowBits, own: NDArray[np.bool_] | None, revealed: Columns
     ) -> tuple[Columns, Columns | None]:
         """Return the noisy elements, and the queries evaluated on noisy windows."""
         reader = self._reader
         if self._panes is None:
-            noisy = self._flip(windows.bits, own)
+            noisy = self._flip(
+                windows.bits, revealed if own is None else revealed & pack_slots(own)
+            )
             read = None if reader is None else self._read(reader, windows, noisy)
             return noisy, read
-        panes = self._panes.flip(windows.closed, own)
-        noisy = combine_panes(panes, len(panes) - len(windows.bits) + 1)
+        panes = self._panes.flip(windows.closed, own, revealed)
+        noisy = combine_panes(panes, len(panes) - len(windows.bits) + 1) & revealed
         if reader is None:
             return noisy, None
         full = self._fill_in(reader, panes)
         moments = self._panes.draw_times(windows.closed, full, reader.timed)
         return noisy, reader.answer_panes(windows.closed, windows.rows, full, moments)
 
-    def _flip(self, bits: Columns, own: NDArray[np.bool_] | None) -> Columns:
-        """Return the private elements' noisy columns; all queries use this one noisy copy."""
-        true = bits[:, self._element_columns]
-        lanes = None
-        if own is not None:
-            words = pack_slots(own)
-            lanes = np.ascontiguousarray(np.broadcast_to(words, true[:, 0].shape))
-            true &= words  # do not use the events of other subjects
+    def _flip(self, bits: Columns, lanes: Columns) -> Columns:
+        """Return the private elements' noisy columns; all queries use this one noisy copy.
+
+        `lanes[window][element][word]` says for whom an element is used. Others have no event.
+        """
+        true = bits[:, self._element_columns] & lanes
         noisy = [
-            self._noise.flip(np.ascontiguousarray(true[:, n]), channel, lanes)
+            self._noise.flip(
+                np.ascontiguousarray(true[:, n]), channel, np.ascontiguousarray(lanes[:, n])
+            )
             for n, channel in enumerate(self._channels)
         ]
         return np.stack(noisy, axis=1) if noisy else true

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
 
@@ -22,8 +22,10 @@ from tacit.privacy.channel_audit import Ratio
 from tacit.privacy.channels import Channel
 from tacit.privacy.noise import Noise
 from tacit.privacy.policies import Policy
-from tacit.privacy.quality import Confusion
+from tacit.privacy.prices import Claim
+from tacit.privacy.quality import Confusion, QualityObjective
 from tacit.privacy.statistics import Statistics
+from tacit.progress import ProgressCallback, ignore_progress
 from tacit.spec.specification import Specification
 from tacit.windows.panes import ClosedPanes
 from tacit.windows.queries import Queries
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 Columns: TypeAlias = NDArray[np.uint64]
 """`[window][pattern][word]`: 64 subjects to a word."""
 Floats: TypeAlias = NDArray[np.float64]
+Prices: TypeAlias = NDArray[np.int64]
+"""`[window][claim][subject]`, in nano-epsilon."""
 
 
 class PatternIndex:
@@ -80,14 +84,18 @@ class WindowBits:
 class PlanGoal:
     """The parameters of a planning hook."""
 
-    alphas: tuple[float, ...]
-    """For each query, the weight of precision in its quality."""
+    objective: QualityObjective
+    """What to maximise."""
     literal: bool
     """Whether noisy output is read literally; otherwise it is decoded by its posterior."""
     share: Fraction = Fraction(1)
     """The share of every private pattern's epsilon that may be spent."""
+    shares: Mapping[str, Fraction] = field(default_factory=dict)
+    """Private patterns with another share, by name."""
     panes: int = 1
     """The number of panes of a window; more than 1 if windows slide."""
+    progress: ProgressCallback = ignore_progress
+    """Called with the finished share of the work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +132,15 @@ class Protector(ABC):
         `own` marks the subjects whose answers are used; None is all. Draw nothing for others.
         """
 
+    def price(self, windows: WindowBits, claims: Sequence[Claim]) -> Prices:
+        """Return `[window][claim][subject]`: what `protect` costs each claim, in nano-epsilon.
+
+        It must depend on public events alone. By default every window costs the most that it can.
+        """
+        most = np.array([claim.most for claim in claims], np.int64)
+        shape = (len(windows.bits), len(claims), windows.slots)
+        return np.broadcast_to(most[:, np.newaxis], shape)
+
     @property
     def queries(self) -> Queries | None:
         """The patterns that it matches on noisy windows, if any."""
@@ -153,7 +170,19 @@ class Mechanism(ABC):
     @classmethod
     @abstractmethod
     def plan(cls, statistics: Statistics, goal: PlanGoal) -> tuple[Self, Confusion[Floats]]:
-        """Plan the best mechanism for a policy; also return what to expect for each query."""
+        """Plan the best mechanism for a policy; also return what to expect for each query.
+
+        The expectation is that of windows which the plan was not made from: each fold of history
+        is judged by a plan from the others.
+        """
+
+    @abstractmethod
+    def expect(self, statistics: Statistics) -> Confusion[Floats]:
+        """Return the expected counts of each query on some windows, such as later ones."""
+
+    def expect_public_only(self, statistics: Statistics) -> Confusion[Floats]:
+        """Return what to expect once a limit is reached, judged on held-out windows if possible."""
+        return self.public_only.expect(statistics)
 
     @abstractmethod
     def start(self, run: RunSetup) -> Protector:

@@ -1,4 +1,4 @@
-"""The objective of adaptive: the expected micro Q of all queries, updated step by step.
+"""The objective of adaptive: the expected quality of all queries, updated step by step.
 
 A step changes a few elements, so only the queries that depend on them are recomputed.
 """
@@ -14,10 +14,14 @@ from numpy.typing import NDArray
 
 from tacit.errors import PlanError
 from tacit.kernels import compiled
+from tacit.privacy.elements import Elements
 from tacit.privacy.evidence import Decode, Evidence, Floats
+from tacit.privacy.mechanisms.flips import choose_in_sample
+from tacit.privacy.mechanisms.mechanism import PlanGoal
 from tacit.privacy.pane_counts import PaneCounts
 from tacit.privacy.quality import Confusion, micro_alpha
 from tacit.privacy.sampled_evidence import SampledEvidence
+from tacit.privacy.statistics import Statistics
 
 MASKS = 1 << 16
 """The number of noise masks in a search, for all sampled queries together."""
@@ -46,13 +50,26 @@ class _Tables:
     starts: Whole
 
 
+@dataclass(frozen=True, slots=True)
+class SeparateQualities:
+    """For each query with evidence, how its own quality counts; see `QualityObjective`."""
+
+    alphas: Floats
+    shares: Floats
+    caps: Floats
+    exact: Floats
+    """The number of windows in which it is true whatever private events do."""
+
+
 class ElementObjective:
-    """The expected micro Q of queries as a function of the elements' epsilons.
+    """The expected quality of queries as a function of the elements' epsilons.
 
     `evidence` is that of the queries that depend on private elements. The others are answered
     exactly: `exact` is the number of their true windows, and they count in `alphas` too. With
-    `decode="posterior"`, the answer is yes from `threshold` on, whatever the epsilons. With
-    sliding windows, `pane_counts` gives the effect of pane flips on windows.
+    `decode="posterior"`, the answer is yes from `threshold` on, whatever the epsilons: one for all
+    queries with evidence, or one for each. With sliding windows, `pane_counts` gives the effect of
+    pane flips on windows. The value is the micro Q, unless `separate` says how the quality of each
+    query counts.
     """
 
     def __init__(
@@ -62,18 +79,23 @@ class ElementObjective:
         *,
         exact: float = 0.0,
         decode: Decode = "literal",
-        threshold: float = 0.5,
+        threshold: float | Floats = 0.5,
         pane_counts: PaneCounts | None = None,
+        separate: SeparateQualities | None = None,
     ) -> None:
-        if not 0 < threshold <= 1:
-            raise PlanError(f"a threshold is more than 0 and at most 1; got {threshold:g}")
+        thresholds = np.broadcast_to(threshold, (len(evidence),)).tolist()
+        for one in np.atleast_1d(threshold).tolist():
+            if not 0 < one <= 1:
+                raise PlanError(f"a threshold is more than 0 and at most 1; got {one:g}")
         self.decode: Decode = decode
-        self.threshold = threshold
         self.pane_counts = pane_counts
         self.alpha = micro_alpha(alphas)
         self.names = sorted({name for known in evidence for name in known.elements})
         self.numbers = {name: number for number, name in enumerate(self.names)}
+        wide = [n for n, known in enumerate(evidence) if isinstance(known, SampledEvidence)]
+        narrow = [n for n in range(len(evidence)) if n not in set(wide)]
         sampled = [known for known in evidence if isinstance(known, SampledEvidence)]
+        self.outlined_thresholds = [thresholds[n] for n in wide]
         masks = min(4096, max(256, MASKS // max(1, len(sampled))))
         self.outlines = [known.outline(masks) for known in sampled]
         self.members = [self._numbers(known) for known in sampled]
@@ -82,20 +104,65 @@ class ElementObjective:
             for member in members:
                 self.outlined[member].append(place)
         tabled = [known for known in evidence if isinstance(known, Evidence)]
-        self.tables = self._build_tables(tabled)
+        self.tables = self._build_tables(tabled, [thresholds[n] for n in narrow])
+        self.separate = separate is not None
+        self.own = np.zeros((len(evidence), 5))
+        """For each query with evidence: alpha, share, cap, exact windows and positives."""
+        if separate is not None:
+            order = narrow + wide
+            positives = separate.exact + [known.positives for known in evidence]
+            columns = [separate.alphas, separate.shares, separate.caps, separate.exact, positives]
+            self.own = np.ascontiguousarray(np.column_stack(columns)[order])
         self.exact = exact
         self.positives = exact + sum(known.positives for known in evidence)
+
+    @classmethod
+    def build(
+        cls,
+        statistics: Statistics,
+        goal: PlanGoal,
+        even: Elements,
+        pane_counts: PaneCounts | None,
+        *,
+        literal: bool | None = None,
+    ) -> ElementObjective:
+        """Build the objective of a goal, with the thresholds that are best for given flips."""
+        literal = goal.literal if literal is None else literal
+        asked = [part.query for part in statistics.affected]
+        thresholds = np.full(len(asked), 0.5)
+        if not literal:
+            thresholds = choose_in_sample(even, statistics, goal, pane_counts)[asked]
+        objective = goal.objective
+        separate = None
+        if objective.separate:
+            alphas = np.array(objective.alphas)[asked]
+            shares, caps = objective.shares[asked], objective.caps[asked]
+            separate = SeparateQualities(alphas, shares, caps, statistics.exact[asked])
+        return cls(
+            statistics.evidence,
+            objective.alphas,
+            exact=float(statistics.exact.sum()),
+            decode="literal" if literal else "posterior",
+            threshold=thresholds,
+            pane_counts=pane_counts,
+            separate=separate,
+        )
 
     def at(self, epsilons: Mapping[str, float]) -> ElementState:
         """Return the state with these epsilons; elements that no query uses do not matter."""
         return ElementState(self, epsilons)
 
     def value(self, epsilons: Mapping[str, float]) -> float:
-        """Return the expected micro Q with these epsilons."""
+        """Return the expected quality with these epsilons."""
         return self.at(epsilons).value
 
-    def quality(self, tp: float, fp: float) -> float:
-        """Return the micro Q for `tp` true and `fp` false claims of affected queries."""
+    def quality(self, tp: float, fp: float, own: float) -> float:
+        """Return the value for `tp` true and `fp` false claims of affected queries.
+
+        `own` is the sum of what their own qualities count.
+        """
+        if self.separate:
+            return own
         found = self.exact + tp
         return Confusion(found, fp, max(0.0, self.positives - found)).quality(self.alpha)
 
@@ -115,9 +182,9 @@ class ElementObjective:
     def _numbers(self, known: Evidence | SampledEvidence) -> Whole:
         return np.array([self.numbers[name] for name in known.elements], np.int64)
 
-    def _build_tables(self, tabled: Sequence[Evidence]) -> _Tables:
+    def _build_tables(self, tabled: Sequence[Evidence], thresholds: Sequence[float]) -> _Tables:
         members = [self._numbers(known) for known in tabled]
-        numbers = [self._table(known) for known in tabled]
+        numbers = [self._table(*both) for both in zip(tabled, thresholds, strict=True)]
         touched = np.concatenate([np.zeros(0, np.int64), *members])
         queries = np.repeat(np.arange(len(members)), [len(part) for part in members])
         order = np.argsort(touched, kind="stable")
@@ -130,9 +197,9 @@ class ElementObjective:
             np.searchsorted(touched[order], np.arange(len(self.names) + 1)),
         )
 
-    def _table(self, known: Evidence) -> Floats:
+    def _table(self, known: Evidence, threshold: float) -> Floats:
         if self.decode == "posterior":
-            return _tabulate_decisions(known, self.threshold)
+            return _tabulate_decisions(known, threshold)
         return (known.yes_by_noise if self.pane_counts is None else known.read()).ravel()
 
 
@@ -160,16 +227,17 @@ class ElementState:
         self._claims = np.zeros((queries + len(objective.outlines), 2))
         self._seen = np.zeros(queries, np.int64)
         self._round = 0
-        self._totals = (0.0, 0.0)
+        self._own = np.zeros(len(self._claims))
+        self._totals = (0.0, 0.0, 0.0)
         self.move(epsilons)
 
     @property
     def value(self) -> float:
-        """The expected micro Q."""
+        """The expected quality."""
         return self._objective.quality(*self._totals)
 
     def try_changes(self, changes: Mapping[str, float]) -> float:
-        """Return the expected micro Q with these epsilons for these elements; change nothing."""
+        """Return the expected quality with these epsilons for these elements; change nothing."""
         gained = self._apply(changes, keep=False)
         return self._objective.quality(*np.add(self._totals, gained).tolist())
 
@@ -177,10 +245,14 @@ class ElementState:
         """Set the epsilons of these elements."""
         self._apply(changes, keep=True)
         # Summed again, so that rounding errors do not accumulate.
-        self._totals = tuple(self._claims.sum(axis=0).tolist())
+        tp, fp = self._claims.sum(axis=0).tolist()
+        self._totals = tp, fp, float(self._own.sum())
 
-    def _apply(self, changes: Mapping[str, float], *, keep: bool) -> tuple[float, float]:
-        """Return the change of true and false claims; with `keep`, store the new state."""
+    def _apply(self, changes: Mapping[str, float], *, keep: bool) -> tuple[float, float, float]:
+        """Return the change of true and false claims, and of what queries count by themselves.
+
+        With `keep`, store the new state.
+        """
         numbers = self._objective.numbers
         known = [(name, epsilon) for name, epsilon in changes.items() if name in numbers]
         elements = np.array([numbers[name] for name, _ in known], np.int64)
@@ -189,7 +261,7 @@ class ElementState:
         self._flips[elements] = flips
         self._round += 1
         tables = self._objective.tables
-        tp, fp = _update_claims(
+        tp, fp, own = _update_claims(
             elements,
             self._flips,
             tables.members,
@@ -199,6 +271,8 @@ class ElementState:
             tables.touching,
             tables.starts,
             self._claims,
+            self._objective.own,
+            self._own,
             self._seen,
             self._round,
             self._objective.decode == "literal",
@@ -207,26 +281,31 @@ class ElementState:
         )
         if self._objective.outlines:
             more = self._apply_sampled(elements.tolist(), keep=keep)
-            tp, fp = tp + more[0], fp + more[1]
+            tp, fp, own = tp + more[0], fp + more[1], own + more[2]
         if not keep:
             self._flips[elements] = before
-        return tp, fp
+        return tp, fp, own
 
-    def _apply_sampled(self, elements: Iterable[int], *, keep: bool) -> tuple[float, float]:
+    def _apply_sampled(self, elements: Iterable[int], *, keep: bool) -> tuple[float, float, float]:
         """Do the same for sampled queries."""
         objective = self._objective
         flips = self._flips if objective.pane_counts is not None else self._flips[:, 0]
         first = len(objective.tables.bounds) - 1
-        more_right, more_wrong = 0.0, 0.0
+        more_right, more_wrong, more_own = 0.0, 0.0, 0.0
         for place in sorted({q for element in elements for q in objective.outlined[element]}):
             right, wrong = objective.outlines[place].expect_claims(
-                flips[objective.members[place]], objective.decode, objective.threshold
+                flips[objective.members[place]],
+                objective.decode,
+                objective.outlined_thresholds[place],
             )
             had = self._claims[first + place]
             more_right, more_wrong = more_right + right - had[0], more_wrong + wrong - had[1]
+            own = _count_quality(objective.own, first + place, right, wrong)
+            more_own += own - self._own[first + place]
             if keep:
                 self._claims[first + place] = right, wrong
-        return float(more_right), float(more_wrong)
+                self._own[first + place] = own
+        return float(more_right), float(more_wrong), float(more_own)
 
 
 @compiled
@@ -240,14 +319,16 @@ def _update_claims(
     touching: Whole,
     starts: Whole,
     claims: Floats,
+    own_qualities: Floats,
+    counted: Floats,
     seen: Whole,
     this_round: int,
     literal: bool,
     sliding: bool,
     keep: bool,
-) -> tuple[float, float]:
-    """Return the change of true and false claims over all queries that use the elements."""
-    more_right, more_wrong = 0.0, 0.0
+) -> tuple[float, float, float]:
+    """Return the changes over all queries that use the elements."""
+    more_right, more_wrong, more_own = 0.0, 0.0, 0.0
     work = np.empty((3, 64))
     for element in elements:
         for place in range(starts[element], starts[element + 1]):
@@ -265,10 +346,31 @@ def _update_claims(
                 right, wrong = _decide_posterior(own, flips, table, work)
             more_right += right - claims[query, 0]
             more_wrong += wrong - claims[query, 1]
+            counts = _count_quality(own_qualities, query, right, wrong)
+            more_own += counts - counted[query]
             if keep:
                 claims[query, 0] = right
                 claims[query, 1] = wrong
-    return more_right, more_wrong
+                counted[query] = counts
+    return more_right, more_wrong, more_own
+
+
+@compiled
+def _count_quality(own: Floats, query: int, right: float, wrong: float) -> float:
+    """Return what a query's own quality counts, given its true and false claims."""
+    alpha, share, cap, exact, positives = own[query]
+    if share == 0.0:
+        return 0.0
+    tp = exact + right
+    precision, recall = 1.0, 1.0
+    if tp + wrong > 0:
+        precision = tp / (tp + wrong)
+    elif positives > 0:
+        precision = 0.0
+    if positives > 0:
+        recall = tp / positives
+    counted: float = share * min(cap, alpha * precision + (1 - alpha) * recall)
+    return counted
 
 
 @compiled

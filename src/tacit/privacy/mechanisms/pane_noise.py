@@ -18,10 +18,12 @@ from tacit.patterns.booleans import to_columns
 from tacit.privacy.channels import Channel
 from tacit.privacy.mechanisms.mechanism import Columns, pack_slots
 from tacit.privacy.noise import Noise
+from tacit.privacy.openness import reveal_panes
 from tacit.windows.panes import ClosedPanes, PaneSequence
 
 _PLACE, _PANE, _SLOT, _TIME = range(4)
 _NO_MOMENTS: Final = np.empty((4, 0), np.int64)
+_ALL: Final = ~np.uint64(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +35,8 @@ class PaneNoise:
     elements, all of them inside one window.
     Why: such an event is in one pane, and its element's bit there is flipped once. The draw is
     stored until no window contains the pane any more, so it is never repeated.
-    Spends: the pattern's epsilon for each pane, and so for each window, since one pane ends with
-    each window.
+    Spends: the pattern's epsilon for each pane that a window reveals for the first time. A window
+    reveals its panes if a query that depends on the pattern is open in it.
     """
 
     name: str
@@ -47,11 +49,14 @@ class PaneNoise:
     """The length of a pane."""
     noise: Noise
 
-    def flip(self, closed: ClosedPanes, own: NDArray[np.bool_] | None) -> Columns:
+    def flip(
+        self, closed: ClosedPanes, own: NDArray[np.bool_] | None, revealed: Columns
+    ) -> Columns:
         """Return `[pane][element][word]`, the noisy panes of these windows.
 
         Panes are empty for subjects that are not `own`. So if a subject's limit was reached, the
         pane stays empty, and later windows reveal nothing about it either.
+        `revealed[window][element][word]` says whose panes the answers of a window may depend on.
         """
         paned = _paned(closed)
         slots = paned.words.shape[1]
@@ -69,7 +74,37 @@ class PaneNoise:
             drawn &= lanes[:, np.newaxis]
         panes = np.concatenate([self._earlier(paned, slots), drawn])
         paned.after[f"{self.name}.bits"] = panes[paned.windows :].copy()
+        settled = self._settled(paned)
+        if lanes is not None:
+            revealed = revealed & lanes[:, np.newaxis]
+            settled[paned.count - 1 :] |= ~lanes[:, np.newaxis]  # an empty pane reveals nothing
+        reveal_panes(revealed & paned.registered, settled, paned.count, slots)
+        paned.after[f"{self.name}.settled"] = settled[paned.windows :].copy()
         return panes
+
+    def count_fresh(self, closed: ClosedPanes, revealed: Columns) -> NDArray[np.int64]:
+        """Return `[window][element][slot]`: how many panes each window reveals first."""
+        paned = _paned(closed)
+        return reveal_panes(
+            revealed & paned.registered, self._settled(paned), paned.count, paned.words.shape[1]
+        )
+
+    def _settled(self, paned: PaneSequence) -> Columns:
+        """Return `[pane][element][word]`: the panes that were revealed, or have nothing to reveal.
+
+        Panes before the schedule have nothing to reveal. Panes that an earlier version of Tacit
+        has stored were charged when they were drawn.
+        """
+        words = -(-paned.words.shape[1] // 64)
+        settled = np.zeros((len(paned.words), len(self.numbers), words), np.uint64)
+        known = paned.before.get(f"{self.name}.settled")
+        if known is None:
+            settled[: paned.count - 1] = _ALL
+        elif known.shape[:2] != (paned.count - 1, len(self.numbers)):
+            raise StateError("the saved state of earlier panes does not fit the plan")
+        else:
+            settled[: paned.count - 1, :, : known.shape[2]] = known
+        return settled
 
     def _earlier(self, paned: PaneSequence, slots: int) -> Columns:
         """Return the stored draws of earlier panes; panes before the schedule are empty."""

@@ -10,35 +10,35 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tacit.errors import PlanError, PrivacyError
-from tacit.patterns.booleans import distinct_rows, pack_rows, to_columns
+from tacit.patterns.booleans import to_columns
 from tacit.patterns.tree import Pattern, elements
 from tacit.privacy.affected_queries import AffectedQuery
 from tacit.privacy.certainty import Certainty, Shares
-from tacit.privacy.components import Component, Exposure, Question
+from tacit.privacy.components import Exposure, Question
 from tacit.privacy.decoding import TableCertainty, TableDecoder, build_tables, compile_decoders
 from tacit.privacy.evidence import DecoderCells, Evidence
-from tacit.privacy.keys import KeyTable
 from tacit.privacy.mechanisms.mechanism import (
     Columns,
     Floats,
     PatternIndex,
+    Prices,
     Protector,
     WindowBits,
 )
-from tacit.privacy.mechanisms.optimal.expectation import PartSpread, combine_spreads
-from tacit.privacy.prior import Bits, Prior
+from tacit.privacy.mechanisms.optimal.books import divide_variables
+from tacit.privacy.mechanisms.optimal.expectation import count_prior, count_queries
+from tacit.privacy.mechanisms.optimal.readings import Codes, PriorReadings
+from tacit.privacy.prices import Claim
+from tacit.privacy.prior import Prior
 from tacit.privacy.quality import Confusion
 from tacit.privacy.sampled_evidence import WideEvidence
 from tacit.privacy.statistics import AnyEvidence, Statistics
-
-_CONTEXTS: Final = 1000
-"""The number of a component's contexts used for expectations, most common first."""
 
 
 class PublicOnly(ABC):
@@ -90,6 +90,10 @@ class PublicProtector(Protector):
         slots = np.arange(windows.slots) if own is None else np.flatnonzero(own)
         return self.answer(windows.bits[:, self._columns], slots, windows.slots)
 
+    def price(self, windows: WindowBits, claims: Sequence[Claim]) -> Prices:
+        """Return 0: nothing private is used."""
+        return np.zeros((len(windows.bits), len(claims), windows.slots), np.int64)
+
     @abstractmethod
     def answer(
         self, bits: Columns, slots: NDArray[np.int64], subjects: int
@@ -106,14 +110,14 @@ class PublicTables(PublicOnly):
     affected: tuple[AffectedQuery, ...]
     likely: tuple[Floats, ...]
     """For each affected query `[context]`: its probability; 0 or 1 where it is decided."""
-    threshold: float
-    """The answer is yes from this probability on."""
+    thresholds: Floats
+    """For each query, the probability from which on the answer is yes."""
 
     @classmethod
-    def plan(cls, statistics: Statistics, threshold: float) -> PublicTables:
+    def plan(cls, statistics: Statistics, thresholds: Floats) -> PublicTables:
         """Estimate the probabilities from history."""
         likely = tuple(map(estimate_contexts, statistics.affected, statistics.evidence))
-        return cls(statistics.policy.private, statistics.affected, likely, threshold)
+        return cls(statistics.policy.private, statistics.affected, likely, thresholds)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data that can be written as JSON."""
@@ -128,17 +132,20 @@ class PublicTables(PublicOnly):
         plain: Mapping[str, Any] | None,
         private: frozenset[str],
         parts: tuple[AffectedQuery, ...],
-        threshold: float,
+        thresholds: Floats,
     ) -> PublicTables:
         """Read what `to_dict` wrote; old plans have no tables (`plain` is None)."""
         likely = tuple(_read_table(part, plain) for part in parts)
-        return cls(private, parts, likely, threshold)
+        return cls(private, parts, likely, thresholds)
 
     def decoders(self) -> list[TableDecoder]:
         """Return the decoder of each affected query."""
         return [
             TableDecoder(
-                part.query, part.signals, np.stack([1 - p, p], axis=-1), p >= self.threshold
+                part.query,
+                part.signals,
+                np.stack([1 - p, p], axis=-1),
+                p >= self.thresholds[part.query],
             )
             for part, p in zip(self.affected, self.likely, strict=True)
         ]
@@ -155,7 +162,7 @@ class PublicTables(PublicOnly):
             self.affected, statistics.evidence, self.likely, strict=True
         ):
             false, true = _count_contexts(part, known)
-            found = DecoderCells(likely, true, false).confusion(self.threshold)
+            found = DecoderCells(likely, true, false).confusion(self.thresholds[part.query])
             counts[:, part.query] += found.tp, found.fp, found.fn
         return Confusion(*counts)
 
@@ -169,40 +176,23 @@ class PublicContexts(PublicOnly):
     exposure: Exposure
     priors: tuple[Prior, ...]
     """For each component."""
-    threshold: float
-    """The answer is yes from this probability on."""
+    thresholds: Floats
+    """For each query, the probability from which on the answer is yes."""
 
     def start(self, queries: Sequence[Pattern], index: PatternIndex) -> PublicProtector:
-        """Return a protector that evaluates contexts when they first occur."""
+        """Return a protector that evaluates parts by the prior of their context."""
         return ContextLookup(self, queries, index)
 
     def expect(self, statistics: Statistics) -> Confusion[Floats]:
-        """Compute the expected counts over the most common contexts of history."""
-        counts = np.zeros((3, len(statistics.positives)))
-        parts = self._spreads()
-        for query, question in enumerate(self.exposure.questions):
-            if not question.parts:
-                counts[0, query] = statistics.positives[query]
-                continue
-            whole = combine_spreads([parts[c][p] for c, p in question.parts], question)
-            found = whole.cells.confusion(self.threshold)
-            counts[:, query] = found.tp, found.fp, found.fn
-        return Confusion(*counts)
-
-    def _spreads(self) -> list[list[PartSpread]]:
-        """Return for each part of each component its probabilities in the contexts of history."""
-        spreads = []
-        for component, prior in zip(self.exposure.components, self.priors, strict=True):
-            common = prior.contexts[:_CONTEXTS]
-            windows = np.array([number for _, number in common])
-            windows *= prior.counts.sum() / windows.sum()
-            likely = np.array(
-                [estimate_parts(component, prior, signals) for signals, _ in common]
-            ).T
-            spreads.append(
-                [PartSpread(column, column >= self.threshold, windows) for column in likely]
+        """Compute the expected counts in closed form."""
+        evaluated = [
+            count_prior(component, prior, history)
+            for component, prior, history in zip(
+                self.exposure.components, self.priors, statistics.contexts, strict=True
             )
-        return spreads
+        ]
+        counts = count_queries(self.exposure, evaluated, statistics.positives)
+        return counts.confusion(self.thresholds)
 
 
 class TableLookup(PublicProtector):
@@ -244,7 +234,7 @@ class ContextLookup(PublicProtector):
         self, planned: PublicContexts, queries: Sequence[Pattern], index: PatternIndex
     ) -> None:
         self._questions = planned.exposure.questions
-        self._threshold = planned.threshold
+        self._thresholds = planned.thresholds
         parts = [question.parts for question in self._questions]
         self._exact = [query for query, found in enumerate(parts) if not found]
         self._several = [query for query, found in enumerate(parts) if len(found) > 1]
@@ -254,8 +244,8 @@ class ContextLookup(PublicProtector):
         super().__init__([*exact, *signals], planned.private, index)
         self._exact_columns = self.columns(exact)
         self._signals = [self.columns(component.signals) for component in components]
-        self._likely_parts = [
-            _LikelyParts(component, prior, self._threshold)
+        self._readings = [
+            PriorReadings(component, prior, [b.variables for b in divide_variables(component)])
             for component, prior in zip(components, planned.priors, strict=True)
         ]
         self._single = [
@@ -270,18 +260,24 @@ class ContextLookup(PublicProtector):
         windows = len(bits)
         result = np.empty((windows, len(self._questions), bits.shape[2]), np.uint64)
         result[:, self._exact] = bits[:, self._exact_columns]
-        contexts = []
-        for likely_part, columns, single in zip(
-            self._likely_parts, self._signals, self._single, strict=True
+        found = []
+        for readings, columns, single in zip(
+            self._readings, self._signals, self._single, strict=True
         ):
             words = to_columns(np.ascontiguousarray(bits[:, columns]), subjects)[:, slots]
-            found = likely_part.contexts(words.reshape(windows * len(slots), words.shape[2]))
-            contexts.append(found.reshape(windows, len(slots)))
-            parts = _spread(likely_part.yes[contexts[-1]], slots, subjects)
+            signals = words.reshape(windows * len(slots), words.shape[2])
+            if not columns:
+                signals = np.zeros((len(signals), 1), np.uint64)
+            found.append((signals, readings.read(signals)))
+            own = [part.query for part in readings.component.parts]
+            yes = np.empty((len(signals), -(-len(own) // 64)), np.uint64)
+            every = np.arange(len(signals))
+            readings.answer(every, *found[-1], self._thresholds[own], yes)
+            parts = _spread(yes.reshape(windows, len(slots), yes.shape[1]), slots, subjects)
             result[:, [query for query, _ in single]] = parts[:, [part for _, part in single]]
-        certainty = ContextCertainty(self._likely_parts, self._questions, contexts, slots)
+        certainty = ContextCertainty(self._readings, self._questions, found, windows, slots)
         for query in self._several:
-            yes = certainty.posterior(query) >= self._threshold
+            yes = certainty.posterior(query) >= self._thresholds[query]
             result[:, query] = _spread(yes[:, :, np.newaxis].astype(np.uint64), slots, subjects)[
                 :, 0
             ]
@@ -313,47 +309,15 @@ def _spread(words: Columns, slots: NDArray[np.int64], subjects: int) -> Columns:
     return to_columns(full, 64 * words.shape[2])
 
 
-class _LikelyParts:
-    """The probabilities of a component's parts, computed when a context first occurs."""
-
-    def __init__(self, component: Component, prior: Prior, threshold: float) -> None:
-        self._component = component
-        self._prior = prior
-        self._threshold = threshold
-        self._keys = KeyTable(max(1, -(-len(component.signals) // 64)))
-        self.likely = np.empty((0, len(component.parts)))
-        """`[context][part]`"""
-        self.yes = pack_rows(self.likely >= threshold)
-        """`[context][word]`: the parts that are answered yes."""
-
-    def contexts(self, signals: NDArray[np.uint64]) -> NDArray[np.int32]:
-        """Return the context number of each row of signals, given as words."""
-        if not self._component.signals:
-            signals = np.zeros((len(signals), 1), np.uint64)
-        numbers = self._keys.look_up(signals)
-        if numbers.min(initial=0) < 0:
-            self._learn(distinct_rows(signals[numbers < 0]))
-            numbers = self._keys.look_up(signals)
-        return numbers
-
-    def _learn(self, keys: NDArray[np.uint64]) -> None:
-        octets = keys.astype("<u8").view(np.uint8)
-        width = len(self._component.signals)
-        rows = np.unpackbits(octets, axis=1, bitorder="little", count=width).astype(np.bool_)
-        likely = np.array([estimate_parts(self._component, self._prior, row) for row in rows])
-        self.likely = np.concatenate([self.likely, likely])
-        self.yes = np.concatenate([self.yes, pack_rows(likely >= self._threshold)])
-        self._keys.add(keys)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class ContextCertainty(Certainty):
     """The contexts of some subjects, and the probabilities of queries in them."""
 
-    likely_parts: Sequence[_LikelyParts]
+    readings: Sequence[PriorReadings]
     questions: Sequence[Question]
-    contexts: Sequence[NDArray[np.int32]]
-    """For each component `[window][own subject]`."""
+    found: Sequence[tuple[NDArray[np.uint64], Codes]]
+    """For each component, signals and codes of all windows and own subjects."""
+    windows: int
     slots: NDArray[np.int64]
 
     def posterior(
@@ -361,13 +325,16 @@ class ContextCertainty(Certainty):
     ) -> Shares:
         """Return `[window][own subject]`: the probability that a query is true."""
         question = self.questions[query]
-        product: Shares = np.ones(())
+        shape = self.windows, len(self.slots)
+        numbers = np.arange(shape[0] * shape[1]).reshape(shape)
+        chosen = numbers[windows, own]
+        likely = np.ones(numbers.size)
         # Parts of different components are assumed to be independent.
         for component, part in question.parts:
-            likely = self.likely_parts[component].likely[
-                self.contexts[component][windows, own], part
-            ]
-            product = product * (likely if question.every else 1 - likely)
+            self.readings[component].weigh(
+                chosen.ravel(), *self.found[component], part, likely, true=question.every
+            )
+        product = likely[chosen]
         return product if question.every else 1 - product
 
     def compute_confidence(
@@ -381,21 +348,6 @@ class ContextCertainty(Certainty):
         own = self.slots[begin:end] - slots.start
         likely[:, own] = self.posterior(query, windows, slice(int(begin), int(end)))
         return np.where(answers, likely, 1 - likely)
-
-
-def estimate_parts(component: Component, prior: Prior, signals: Bits) -> Floats:
-    """Return `[part]`: the probability of each part in a context; 0 or 1 if decided."""
-    known: dict[tuple[int, ...], Floats] = {}
-    likely = np.empty(len(component.parts))
-    for number, table in enumerate(component.tables(signals)):
-        if (table == table[0]).all():
-            likely[number] = table[0]
-            continue
-        variables = component.parts[number].variables
-        if variables not in known:
-            known[variables] = prior.choice_probabilities(signals, list(variables))
-        likely[number] = known[variables][table].sum()
-    return likely
 
 
 def estimate_contexts(part: AffectedQuery, known: AnyEvidence) -> Floats:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
 from tacit.privacy.elements import Elements, uniform_shares
-from tacit.privacy.mechanisms.flips import ChosenFlips, Flips, choose_threshold
+from tacit.privacy.mechanisms.flips import Flips
 from tacit.privacy.mechanisms.mechanism import PlanGoal
 from tacit.privacy.policies import Policy
 from tacit.privacy.statistics import Statistics
@@ -31,12 +32,14 @@ class Uniform(Flips):
     needs = "nothing"
 
     @classmethod
-    def choose(cls, policy: Policy, statistics: Statistics, goal: PlanGoal) -> ChosenFlips:
-        """Choose uniform shares."""
-        made = flip_uniformly(policy)
-        if not statistics.windows:
-            return ChosenFlips(made, 0.5)
-        return ChosenFlips(made, choose_threshold(made, statistics, goal, statistics.pane_counts))
+    def propose(
+        cls,
+        policy: Policy,
+        statistics: Statistics,  # noqa: ARG003 - shares do not depend on history
+        goal: PlanGoal,  # noqa: ARG003
+    ) -> Iterator[Elements]:
+        """Propose uniform shares."""
+        yield flip_uniformly(policy)
 
 
 def flip_uniformly(policy: Policy) -> Elements:

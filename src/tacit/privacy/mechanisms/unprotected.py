@@ -21,12 +21,14 @@ from tacit.privacy.mechanisms.mechanism import (
     Mechanism,
     NamedChannel,
     PlanGoal,
+    Prices,
     Protector,
     RunSetup,
     WindowBits,
 )
 from tacit.privacy.mechanisms.public_only import PublicOnly, PublicTables
 from tacit.privacy.policies import Policy
+from tacit.privacy.prices import Claim
 from tacit.privacy.quality import Confusion
 from tacit.privacy.statistics import Statistics
 
@@ -54,9 +56,13 @@ class Unprotected(Mechanism):
         statistics: Statistics,
         goal: PlanGoal,  # noqa: ARG003 - there is nothing to choose
     ) -> tuple[Unprotected, Confusion[Floats]]:
+        """Return the mechanism, and what to expect of it."""
+        return cls(), cls().expect(statistics)
+
+    def expect(self, statistics: Statistics) -> Confusion[Floats]:
         """Expect all answers to be right."""
         positives = statistics.positives
-        return cls(), Confusion(positives, 0 * positives, 0 * positives)
+        return Confusion(positives, 0 * positives, 0 * positives)
 
     def start(self, run: RunSetup) -> Protector:
         """Return a protector that gives the true answers."""
@@ -65,7 +71,7 @@ class Unprotected(Mechanism):
     @property
     def public_only(self) -> PublicOnly:
         """The same answers."""
-        return PublicTables(frozenset(), (), (), 0.5)
+        return PublicTables(frozenset(), (), (), np.empty(0))
 
     def to_dict(self) -> dict[str, Any]:
         """Return no data: none is needed."""
@@ -117,3 +123,7 @@ class _TrueAnswers(Protector):
     ) -> tuple[Columns, Certainty]:
         """Return the true answers, which no private event can change."""
         return windows.bits[:, self._columns], ExactCertainty()
+
+    def price(self, windows: WindowBits, claims: Sequence[Claim]) -> Prices:
+        """Return 0: no answer depends on private events."""
+        return np.zeros((len(windows.bits), len(claims), windows.slots), np.int64)

@@ -2,28 +2,55 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import NamedTuple, overload
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.privacy.channel_audit import Neighbours
+from tacit.privacy.channel_audit import (
+    Neighbours,
+    Ratio,
+    largest_of,
+    multiply_ratios,
+    row_ratio,
+)
+from tacit.privacy.channels import Channel
 from tacit.privacy.components import Component
 from tacit.privacy.prior import Bits, Prior
-from tacit.privacy.staircase import ChannelProblem, Design, design, merge, solve
+from tacit.privacy.staircase import ChannelProblem, Design, design, merge
 
 MOST_CLASSES = 16
-"""With more classes than this, queries are split into groups."""
-GROUPED_VARIABLES = 3
-"""The largest number of variables of a group, unless a single part has more."""
+"""A context with more classes than this has no channels of its own."""
 MOST_VARIABLES = 12
 """The largest number of variables of which all choices are listed."""
 _TIE = 1e-9
 """Likelihoods that differ by less than this are considered equal."""
+
+
+def value_ratio(
+    channel: Channel,
+    variables: Sequence[int],
+    changed: frozenset[int],
+    place: NDArray[np.int64] | None = None,
+) -> Ratio:
+    """Return the largest ratio between rows for values that differ in the changed variables.
+
+    `place` is the row of each value of the variables, by default the value itself.
+    """
+    inside = sum(1 << n for n, variable in enumerate(variables) if variable in changed)
+    if not inside:
+        return Fraction(1)
+    values = np.arange(1 << len(variables))
+    rows = values if place is None else place
+    together = np.argsort(values & ~inside, kind="stable")
+    groups = np.sort(rows[together].reshape(-1, 1 << inside.bit_count()), axis=1)
+    return largest_of(
+        row_ratio(channel.table, group.tolist()) for group in np.unique(groups, axis=0)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +66,10 @@ class ChannelBlock:
     place: NDArray[np.int64]
     """The class of each choice of the variables' values; bit i is variable i's value."""
     choice: ChannelProblem
+
+    def find_ratio(self, channel: Channel, changed: frozenset[int]) -> Ratio:
+        """Return the largest ratio of a channel between values that differ in these variables."""
+        return value_ratio(channel, self.variables, changed, self.place)
 
 
 class ContextOutline(NamedTuple):
@@ -56,10 +87,19 @@ class Context:
     decided: Bits
     blocks: tuple[tuple[ChannelBlock, Design], ...]
 
+    def find_ratio(self, changed: frozenset[int]) -> Ratio:
+        """Return the largest ratio of all draws, which are independent, if these variables change.
+
+        It is 1 where nothing is open, or where the channels reveal nothing.
+        """
+        return multiply_ratios(
+            block.find_ratio(design.channel, changed) for block, design in self.blocks
+        )
+
 
 @dataclass(frozen=True)
 class ComponentChannels:
-    """Designs the channels of one component's contexts, each on first use."""
+    """Designs the channels of one component's contexts."""
 
     component: Component
     prior: Prior
@@ -73,9 +113,10 @@ class ComponentChannels:
     )
     """Caches: many contexts have the same channel problem."""
 
-    def context(self, signals: Bits) -> Context:
-        """Return the channels for a context, audited."""
-        return self.design_context(self.outline(signals))
+    def context(self, signals: Bits) -> Context | None:
+        """Return the channels for a context, audited; None if it has too many classes."""
+        outline = self.outline(signals)
+        return None if outline is None else self.design_context(outline)
 
     def design_context(self, outline: ContextOutline) -> Context:
         """Design the channels for an outline; they are audited."""
@@ -87,77 +128,91 @@ class ComponentChannels:
             self._designs[id(choice)] = choice, design(choice)
         return self._designs[id(choice)][1]
 
-    def outline(self, signals: Bits) -> ContextOutline:
-        """Return the decided parts of a context, and the blocks of open parts."""
-        tables = self.component.tables(signals)
-        open_parts = [n for n, table in enumerate(tables) if not (table == table[0]).all()]
-        decided = np.array([bool(table.all()) for table in tables], np.bool_)
-        blocks: list[ChannelBlock] = []
-        for parts in _linked(self.component, open_parts):
-            blocks += self._blocks(parts, tables, signals)
+    def outline(self, signals: Bits) -> ContextOutline | None:
+        """Return the decided parts of a context, and the blocks of open parts.
+
+        None if a block would have too many classes: then the context is served by a book.
+        """
+        known = np.concatenate([[False, True], signals])
+        decided = np.zeros(len(self.component.parts), np.bool_)
+        opened = np.zeros(len(decided), np.bool_)
+        tables = {}
+        for variables, (parts, cofactors) in self._shapes.items():
+            table = known[cofactors]
+            decided[parts] = table.all(axis=1)
+            opened[parts] = table.any(axis=1) & ~decided[parts]
+            tables[variables] = table
+        blocks = []
+        for linked in self._link(np.flatnonzero(opened)):
+            block = self._block(linked, tables, signals)
+            if block is None:
+                return None
+            blocks.append(block)
         return ContextOutline(decided, tuple(blocks))
 
-    def _blocks(
-        self, parts: list[int], tables: Sequence[Bits], signals: Bits
-    ) -> list[ChannelBlock]:
-        """Return one block for all of these parts, or several if there are too many classes."""
-        whole = self._block(parts, tables, signals, MOST_CLASSES)
-        return [whole] if whole else _best_shares(self._groups(parts, tables, signals))
+    @cached_property
+    def _shapes(self) -> dict[tuple[int, ...], tuple[NDArray[np.int64], NDArray[np.int64]]]:
+        """Parts with the same variables: their numbers, and their cofactors `[part][choice]`."""
+        found: dict[tuple[int, ...], list[int]] = {}
+        for number, part in enumerate(self.component.parts):
+            found.setdefault(part.variables, []).append(number)
+        return {
+            variables: (
+                np.array(parts),
+                np.array([self.component.parts[part].cofactors for part in parts]),
+            )
+            for variables, parts in found.items()
+        }
 
-    def _groups(
-        self, parts: list[int], tables: Sequence[Bits], signals: Bits
-    ) -> list[ChannelBlock]:
-        """Split parts into groups of few variables, and so of few classes.
+    @cached_property
+    def _places(self) -> list[tuple[tuple[int, ...], int, frozenset[int]]]:
+        """For each part its variables, its place among parts with these, and its patterns."""
+        places: dict[int, tuple[tuple[int, ...], int, frozenset[int]]] = {}
+        for variables, (parts, _) in self._shapes.items():
+            touching = frozenset(
+                number
+                for number, changed in enumerate(self.component.changes)
+                if not changed.isdisjoint(variables)
+            )
+            places |= {part: (variables, n, touching) for n, part in enumerate(parts.tolist())}
+        return [places[part] for part in range(len(places))]
 
-        A group starts with the part that has most variables. Then variables are added while the
-        group is small, first those that add most parts.
-        """
-        pending = {part: frozenset(self.component.parts[part].variables) for part in parts}
-        groups = []
-        while pending:
-            first = max(pending, key=lambda part: (len(pending[part]), -part))
-            used = set(pending[first])
-            while len(used) < GROUPED_VARIABLES:
-                wider = [own - used for own in pending.values() if len(own | used) == len(used) + 1]
-                if not wider:
-                    break
-                more = Counter(variable for rest in wider for variable in rest)
-                used.add(max(sorted(more), key=lambda variable: more[variable]))
-            chosen = sorted(part for part, own in pending.items() if own <= used)
-            if len(used) > GROUPED_VARIABLES:
-                chosen = [first]
-            groups.append(self._block(chosen, tables, signals, None))
-            pending = {part: own for part, own in pending.items() if part not in chosen}
-        return groups
-
-    @overload
-    def _block(
-        self, parts: list[int], tables: Sequence[Bits], signals: Bits, most: None
-    ) -> ChannelBlock: ...
-
-    @overload
-    def _block(
-        self, parts: list[int], tables: Sequence[Bits], signals: Bits, most: int
-    ) -> ChannelBlock | None: ...
+    def _link(self, parts: NDArray[np.int64]) -> list[list[int]]:
+        """Group the parts so that no private pattern affects two groups."""
+        groups: list[tuple[frozenset[int], list[int]]] = []
+        by_patterns: dict[frozenset[int], list[int]] = {}
+        for part in parts.tolist():
+            by_patterns.setdefault(self._places[part][2], []).append(part)
+        for patterns, own in by_patterns.items():
+            joined = [group for group in groups if group[0] & patterns]
+            groups = [group for group in groups if not group[0] & patterns]
+            members = own + [part for group in joined for part in group[1]]
+            groups.append((patterns.union(*(group[0] for group in joined)), sorted(members)))
+        return sorted(group[1] for group in groups)
 
     def _block(
-        self, parts: list[int], tables: Sequence[Bits], signals: Bits, most: int | None
+        self, parts: list[int], tables: Mapping[tuple[int, ...], Bits], signals: Bits
     ) -> ChannelBlock | None:
-        """Return the block of these parts, or None if it has more than `most` classes."""
-        used = sorted({v for part in parts for v in self.component.parts[part].variables})
-        if most is not None and len(used) > MOST_VARIABLES:
+        """Return the block of these parts, or None if it has too many classes."""
+        used = sorted({v for part in parts for v in self._places[part][0]})
+        if len(used) > MOST_VARIABLES:
             return None
         choices = np.arange(1 << len(used))
         answers = np.empty((len(choices), len(parts)), np.bool_)
+        own: dict[tuple[int, ...], tuple[list[int], list[int]]] = {}
         for column, part in enumerate(parts):
-            own = self.component.parts[part].variables
-            index = sum(((choices >> used.index(v)) & 1) << n for n, v in enumerate(own))
-            answers[:, column] = tables[part][index]
-        if most is not None and len(np.unique(answers, axis=0)) > most:
-            return None
+            variables, number, _ = self._places[part]
+            where = own.setdefault(variables, ([], []))
+            where[0].append(column)
+            where[1].append(number)
+        for variables, (theirs, numbers) in own.items():
+            index = sum(((choices >> used.index(v)) & 1) << n for n, v in enumerate(variables))
+            answers[:, theirs] = tables[variables][numbers][:, index].T
         # Parts with the same answers everywhere become one query, with the sum of their stakes.
-        different, columns = np.unique(answers, axis=1, return_inverse=True)
-        reward, penalty = combine_stakes(self.stakes[parts], columns.ravel())
+        different, columns = _distinct_columns(answers)
+        if len(_distinct_columns(different.T)[0].T) > MOST_CLASSES:
+            return None
+        reward, penalty = combine_stakes(self.stakes[parts], columns)
         prior = self.prior.choice_probabilities(signals, used)
         key = (*used, different.tobytes(), reward.tobytes(), penalty.tobytes(), prior.tobytes())
         if key not in self._choices:
@@ -165,9 +220,15 @@ class ComponentChannels:
             whole = ChannelProblem(different, prior, neighbours, reward, penalty)
             self._choices[key] = merge(whole, MOST_CLASSES)
         choice, place = self._choices[key]
-        return ChannelBlock(
-            tuple(parts), tuple(columns.ravel().tolist()), tuple(used), place, choice
-        )
+        return ChannelBlock(tuple(parts), tuple(columns.tolist()), tuple(used), place, choice)
+
+
+def _distinct_columns(bits: Bits) -> tuple[Bits, NDArray[np.int64]]:
+    """Return the distinct columns of a matrix, and the number of each column among them."""
+    packed = np.ascontiguousarray(np.packbits(bits, axis=0).T)
+    keys = packed.view(f"V{packed.shape[1]}").ravel()
+    _, firsts, numbers = np.unique(keys, return_index=True, return_inverse=True)
+    return bits[:, firsts], numbers.ravel()
 
 
 def combine_stakes(
@@ -194,19 +255,6 @@ def read_literally(columns: NDArray[np.float64], answers: Bits) -> Bits:
     return np.asarray(claimed > half * (1 + _TIE))
 
 
-def _linked(component: Component, parts: Sequence[int]) -> list[list[int]]:
-    """Group the parts so that no private pattern affects two groups."""
-    groups: list[tuple[set[int], list[int]]] = []
-    for part in parts:
-        own = set(component.parts[part].variables)
-        touching = {n for n, changed in enumerate(component.changes) if not changed.isdisjoint(own)}
-        joined = [group for group in groups if group[0] & touching]
-        groups = [group for group in groups if not group[0] & touching]
-        patterns = touching.union(*(group[0] for group in joined))
-        groups.append((patterns, sorted([part, *(p for group in joined for p in group[1])])))
-    return sorted(group[1] for group in groups)
-
-
 def _cliques(
     component: Component, used: list[int], choices: NDArray[np.int64]
 ) -> tuple[Neighbours, ...]:
@@ -220,34 +268,3 @@ def _cliques(
         for fixed in np.unique(outside):
             found[tuple(choices[outside == fixed].tolist()), pattern.epsilon] = None
     return tuple(Neighbours(rows, epsilon) for rows, epsilon in found)
-
-
-def _best_shares(groups: list[ChannelBlock]) -> list[ChannelBlock]:
-    """Split epsilon equally among the best few groups, by expected utility; others get none.
-
-    The shares add up to 1, so that for every private pattern the epsilons add up to its own.
-    """
-    gains = [_utility([group]) - _utility([_scaled(group, 0)]) for group in groups]
-    order = sorted(range(len(groups)), key=lambda n: -gains[n])
-    best: list[ChannelBlock] = []
-    worth = -np.inf
-    doubled = {min(1 << n, len(groups)) for n in range(len(groups).bit_length() + 1)}
-    for few in sorted(doubled):
-        chosen = set(order[:few])
-        shared = [_scaled(group, Fraction(n in chosen, few)) for n, group in enumerate(groups)]
-        utility = _utility(shared)
-        if utility > worth:
-            best, worth = shared, utility
-    return best
-
-
-def _scaled(block: ChannelBlock, share: Fraction | int) -> ChannelBlock:
-    """Return the block with a share of its epsilon."""
-    neighbours = tuple(
-        Neighbours(group.rows, group.epsilon * share) for group in block.choice.neighbours
-    )
-    return replace(block, choice=replace(block.choice, neighbours=neighbours))
-
-
-def _utility(blocks: Sequence[ChannelBlock]) -> float:
-    return sum(solve(block.choice).utility for block in blocks)

@@ -2,21 +2,21 @@
 
 The signals (patterns over public events) select a window's context; the values of the variables
 select the row of its channels. The answers are the decided parts and the readings of the drawn
-symbols. A new context is planned when it first occurs. This depends on public events only, and so
-does the time that it takes.
+symbols. A new context gets channels of its own within a budget, and is served by a book otherwise.
+This depends on public events only, and so does the time that it takes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tacit.kernels import compiled
-from tacit.patterns.booleans import distinct_rows, pack_rows
+from tacit.patterns.booleans import pack_rows
 from tacit.privacy.keys import KeyTable
 from tacit.privacy.mechanisms.optimal.blocks import (
     ChannelBlock,
@@ -24,9 +24,15 @@ from tacit.privacy.mechanisms.optimal.blocks import (
     Context,
     read_literally,
 )
+from tacit.privacy.mechanisms.optimal.book_draws import BookDraws
+from tacit.privacy.mechanisms.optimal.books import ChannelBook
+from tacit.privacy.mechanisms.optimal.new_contexts import DesignedContexts, NewContexts
 from tacit.privacy.noise import Noise
+from tacit.privacy.prices import Claim, price_ratio
 from tacit.privacy.prior import Bits
 from tacit.privacy.staircase import Design
+
+_Number = TypeVar("_Number", bound=np.generic)
 
 _NONE: Final = -1
 _NARROW: Final = 6
@@ -41,7 +47,11 @@ class DrawnSymbols:
     """
 
     contexts: NDArray[np.int32]
+    """-1 for a context that is served by the book."""
     codes: NDArray[np.int32]
+    """`[row][block]`"""
+    signals: NDArray[np.uint64]
+    """`[row][word]`"""
 
 
 @dataclass(slots=True)
@@ -60,49 +70,64 @@ class _BlockTables:
 
 
 class Contexts:
-    """The contexts of a component, planned on first use, and their channels.
+    """The contexts of a component, their channels, and the book for all other contexts.
 
-    The answer is yes from the posterior `threshold` on; without one, symbols are read literally.
+    The answer of each part is yes from its posterior threshold on; without `thresholds`, symbols
+    are read literally.
     """
 
     def __init__(
         self,
         channels: ComponentChannels,
+        book: ChannelBook,
         noise: Noise,
-        threshold: float | None,
+        thresholds: NDArray[np.float64] | None,
         planned: Mapping[bytes, Context] | None = None,
     ) -> None:
         self.channels = channels
         self.parts = len(channels.component.parts)
         self._signals = len(channels.component.signals)
-        self._threshold = threshold
-        self._planned = dict(planned or {})
+        self._thresholds = thresholds
         self._words = -(-self.parts // 64)
         self._sampler = noise.new_sampler()
         self._keys = KeyTable(max(1, -(-self._signals // 64)))
-        self._contexts: list[Context] = []
         self._most_blocks = 1
         nothing, zero = np.empty(0, np.int64), np.zeros(1, np.int64)
         self._blocks = _BlockTables(zero, nothing, zero, nothing, nothing, nothing, nothing)
         self._width = len(channels.component.variables)
-        self._direct = np.empty((0, 1 << min(self._width, _NARROW)), np.int64)
-        self._code = np.empty(0, np.int32)
+        # The last row of these arrays is for contexts that the book serves, numbered -1.
+        self._direct = np.full((1, 1 << min(self._width, _NARROW)), _NONE, np.int64)
+        self._code = np.full(1, _NONE, np.int32)
         self._codes = 0
         self._rows: dict[int, int] = {}
-        self._decided = np.empty((0, self._words), np.uint64)
+        self._decided = np.zeros((1, self._words), np.uint64)
         self._readings = np.empty((0, self._words), np.uint64)
-        self._tables: dict[int, NDArray[np.float64]] = {}
+        self._posterior = np.full((1, self.parts), np.nan)
+        """`[code][part]`: NaN if the code says nothing about the part; the last row always."""
         self._known: dict[int, NDArray[np.float64]] = {}
+        self._contexts: list[Context] = []
+        self._prices: dict[tuple[Claim, ...], NDArray[np.int64]] = {}
+        self._book = BookDraws(channels, book, self._sampler, thresholds)
+        self._new = NewContexts(channels)
+        if planned:
+            packed = np.frombuffer(b"".join(planned), np.uint8).reshape(len(planned), -1)
+            signals = np.unpackbits(packed, axis=1, count=self._signals).astype(np.bool_)
+            keys = pack_rows(signals) if self._signals else np.zeros((1, 1), np.uint64)
+            self._append(keys, list(planned.values()))
 
-    def draw(self, signals: NDArray[np.uint64], values: NDArray[np.uint64]) -> DrawnSymbols:
-        """Draw the symbols for windows, given as words: `[window and subject][word]`."""
+    def draw(
+        self, signals: NDArray[np.uint64], values: NDArray[np.uint64], windows: int
+    ) -> DrawnSymbols:
+        """Draw the symbols of some windows, given as words: `[window and subject][word]`."""
         if not self._signals:
             signals = np.zeros((len(values), 1), np.uint64)
         numbers = self._keys.look_up(signals)
         if numbers.min(initial=0) < 0:
-            self._plan(distinct_rows(signals[numbers < 0]))
-            numbers = self._keys.look_up(signals)
-        codes = np.full((len(numbers), self._most_blocks), _NONE, np.int32)
+            self._add_new(signals, numbers, windows)
+        self._new.pass_windows(len(signals))
+        other = np.flatnonzero(numbers < 0)
+        width = max(self._most_blocks, self._book.blocks if len(other) else 1)
+        codes = np.full((len(numbers), width), _NONE, np.int32)
         rows = np.empty(codes.size, np.int64)
         places = np.empty(codes.size, np.int64)
         if self._most_blocks == 1 and self._width <= _NARROW:
@@ -113,7 +138,56 @@ class Contexts:
             drawn = self._find_rows(numbers, values, codes, rows, places)
         if drawn:
             _add(self._sampler.sample(rows[:drawn]), places[:drawn], codes.reshape(-1))
-        return DrawnSymbols(numbers, codes)
+        if len(other):
+            self._book.draw(other, signals, values, codes)
+        return DrawnSymbols(numbers, codes, signals)
+
+    def _add_new(
+        self, signals: NDArray[np.uint64], numbers: NDArray[np.int32], windows: int
+    ) -> None:
+        """Design contexts that are new, as far as the budget allows, window by window."""
+        size = len(signals) // windows
+        for window in np.unique(np.flatnonzero(numbers < 0) // size).tolist():
+            own = slice(window * size, (window + 1) * size)
+            self._append_designed(self._new.collect())
+            unknown = self._keys.look_up(signals[own]) < 0
+            if unknown.any():
+                new = self._new.design(signals[own][unknown], (window + 1) * size)
+                self._append_designed(new)
+            numbers[own] = self._keys.look_up(signals[own])
+
+    def _append_designed(self, designed: DesignedContexts | None) -> None:
+        if designed is not None:
+            self._append(*designed)
+
+    def price(self, signals: NDArray[np.uint64], claims: tuple[Claim, ...]) -> NDArray[np.int64]:
+        """Return `[claim][row]`: what the draws of these rows cost at most, in nano-epsilon.
+
+        A context without channels of its own may get some before it is drawn from. So it costs all
+        of epsilon where something is open that the claim's elements may change.
+        """
+        if not self._signals:
+            signals = np.zeros((len(signals), 1), np.uint64)
+        numbers = self._keys.look_up(signals)
+        component = self.channels.component
+        changed = [component.find_changed(claim.elements) for claim in claims]
+        table = self._prices.get(claims, np.empty((len(claims), 0), np.int64))
+        if later := self._contexts[table.shape[1] :]:
+            new = [
+                [price_ratio(context.find_ratio(own), claim.most) for context in later]
+                for claim, own in zip(claims, changed, strict=True)
+            ]
+            new_columns = np.array(new, np.int64).reshape(len(claims), len(later))
+            table = np.concatenate([table, new_columns], axis=1)
+            self._prices = {claims: table}
+        # The last column is for contexts without channels of their own, numbered -1.
+        prices = np.concatenate([table, np.zeros((len(claims), 1), np.int64)], axis=1)[:, numbers]
+        other = np.flatnonzero(numbers < 0)
+        if len(other):
+            needed = self._book.find_needed(signals[other])
+            for row, claim, own in zip(prices, claims, changed, strict=True):
+                row[other] = np.where(needed[:, self._book.touch(own)].any(axis=1), claim.most, 0)
+        return prices
 
     def _find_rows(
         self,
@@ -144,6 +218,8 @@ class Contexts:
         """Return the answers of all parts, `[window and subject][word]`, lowest bit first."""
         words = np.empty((len(drawn.contexts), self._words), np.uint64)
         _gather(drawn.contexts, drawn.codes, self._decided, self._readings, words)
+        if len(other := np.flatnonzero(drawn.contexts < 0)):
+            self._book.answer(other, drawn.signals, drawn.codes, words)
         return words
 
     def add_words(self, drawn: DrawnSymbols, begin: int, words: NDArray[np.uint64]) -> None:
@@ -152,12 +228,21 @@ class Contexts:
             _gather_into(
                 drawn.contexts, drawn.codes, self._decided, self._readings, np.uint64(begin), words
             )
+            if len(other := np.flatnonzero(drawn.contexts < 0)):
+                own = np.empty((len(words), 1), np.uint64)
+                self._book.answer(other, drawn.signals, drawn.codes, own)
+                words[other] |= own[other, 0] << np.uint64(begin)
 
     def weigh(
         self, drawn: DrawnSymbols, part: int, likely: NDArray[np.float64], *, true: bool = True
     ) -> None:
         """Multiply `likely` by the probability that a part is true (or false), given the draw."""
-        _weigh(drawn.contexts, drawn.codes, self._sure(part), self._table(part), true, likely)
+        sure = self._sure(part)
+        sure[-1] = true
+        table = np.ascontiguousarray(self._posterior[:, part])
+        _weigh(drawn.contexts, drawn.codes, sure, table, true, likely)
+        if len(other := np.flatnonzero(drawn.contexts < 0)):
+            self._book.weigh(other, drawn.signals, drawn.codes, part, likely, true=true)
 
     def posterior(self, drawn: DrawnSymbols, part: int) -> NDArray[np.float64]:
         """Return the probability that a part is true, given the draw."""
@@ -166,7 +251,7 @@ class Contexts:
         return likely
 
     def _sure(self, part: int) -> NDArray[np.float64]:
-        """Return by context whether a part is true where it is decided."""
+        """Return by context whether a part is true where it is decided; the last is not used."""
         sure = self._known.get(part)
         if sure is None or len(sure) < len(self._decided):
             word, bit = divmod(part, 64)
@@ -174,41 +259,18 @@ class Contexts:
             sure = self._known[part] = bits.astype(np.float64)
         return sure
 
-    def _table(self, part: int) -> NDArray[np.float64]:
-        """Return by code the posterior of a part; NaN if the code belongs to another block."""
-        table = self._tables.get(part)
-        if table is None or len(table) <= self._codes:
-            table = np.full(self._codes + 1, np.nan)
-            firsts = iter(self._blocks.first_code.tolist())
-            for context in self._contexts:
-                for block, design in context.blocks:
-                    first = next(firsts)
-                    there = slice(first, first + len(design.posterior))
-                    if part in block.parts:
-                        column = block.columns[block.parts.index(part)]
-                        table[there] = design.posterior[:, column]
-                    elif len(context.blocks) == 1:
-                        table[there] = context.decided[part]
-            self._tables[part] = table
-        return table
-
-    def _plan(self, keys: NDArray[np.uint64]) -> None:
-        """Plan contexts that occur for the first time."""
-        octets = keys.astype("<u8").view(np.uint8)
-        signals = np.unpackbits(octets, axis=1, bitorder="little", count=self._signals)
-        contexts = []
-        for row in signals.astype(np.bool_):
-            planned = self._planned.get(np.packbits(row).tobytes())
-            contexts.append(self.channels.context(row) if planned is None else planned)
+    def _append(self, keys: NDArray[np.uint64], contexts: list[Context]) -> None:
+        """Append contexts with channels of their own."""
         self._contexts += contexts
-        self._append_blocks([block for context in contexts for block in context.blocks])
+        blocks = [block for context in contexts for block in context.blocks]
         counts = [len(context.blocks) for context in contexts]
+        decided = np.array([context.decided for context in contexts], np.bool_)
+        self._append_blocks(blocks, decided.repeat(counts, axis=0), np.repeat(counts, counts))
         self._blocks.blocks = np.append(
             self._blocks.blocks, self._blocks.blocks[-1] + np.cumsum(counts, dtype=np.int64)
         )
         self._most_blocks = max(self._most_blocks, *counts)
-        decided = pack_rows(np.array([context.decided for context in contexts], np.bool_))
-        self._decided = np.concatenate([self._decided, decided])
+        self._decided = _append_rows(self._decided, pack_rows(decided))
         if self._width <= _NARROW:
             self._append_direct(contexts, len(self._blocks.blocks) - 1 - len(contexts))
         self._keys.add(keys)
@@ -225,11 +287,19 @@ class Contexts:
                 choice = sum(((values >> v) & 1) << n for n, v in enumerate(block.variables))
                 rows[place] = self._blocks.first_row[number] + block.place[choice]
                 codes[place] = self._blocks.first_code[number]
-        self._direct = np.concatenate([self._direct, rows])
-        self._code = np.append(self._code, codes)
+        self._direct = _append_rows(self._direct, rows)
+        self._code = _append_rows(self._code, codes)
 
-    def _append_blocks(self, blocks: list[tuple[ChannelBlock, Design]]) -> None:
-        """Append the channels of new blocks."""
+    def _append_blocks(
+        self,
+        blocks: list[tuple[ChannelBlock, Design]],
+        decided: Bits,
+        counts_of_blocks: NDArray[np.int64],
+    ) -> None:
+        """Append the channels of new blocks.
+
+        Given are also the decided parts of each block's context, and its number of blocks.
+        """
         tables = self._blocks
         widths = [design.channel.table.shape[1] for _, design in blocks]
         sizes = [len(block.place) for block, _ in blocks]
@@ -246,10 +316,20 @@ class Contexts:
         tables.places = np.concatenate([tables.places, *(block.place for block, _ in blocks)])
         self._codes += sum(widths)
         readings = np.zeros((sum(widths), self.parts), np.bool_)
+        # In a context of several blocks, a symbol says nothing about the parts of other blocks.
+        known = np.where((counts_of_blocks == 1)[:, np.newaxis], decided, np.nan)
+        posterior = known.repeat(widths, axis=0)
         for (block, design), begin in zip(blocks, _begins(0, widths), strict=True):
-            there = readings[begin : begin + len(design.posterior)]
-            there[:, list(block.parts)] = self._read(block, design)[:, list(block.columns)]
+            there = slice(begin, begin + len(design.posterior))
+            parts, columns = list(block.parts), list(block.columns)
+            posterior[there, parts] = design.posterior[:, columns]
+            if self._thresholds is None:
+                table = design.channel.table.T.astype(np.float64)
+                readings[there, parts] = read_literally(table, block.choice.answers)[:, columns]
+            else:
+                readings[there, parts] = posterior[there, parts] >= self._thresholds[parts]
         self._readings = np.concatenate([self._readings, pack_rows(readings)])
+        self._posterior = _append_rows(self._posterior, posterior)
 
     def _first_rows(self, designs: list[Design]) -> NDArray[np.int64]:
         """Return where the rows of channels begin in the sampler; each channel is added once."""
@@ -260,11 +340,10 @@ class Contexts:
         self._sampler.extend(list(new.values()))
         return np.array([self._rows[id(d.channel)] for d in designs], np.int64)
 
-    def _read(self, block: ChannelBlock, design: Design) -> Bits:
-        """Return `[symbol][query of the problem]`: the answers that each symbol means."""
-        if self._threshold is not None:
-            return np.asarray(design.posterior >= self._threshold)
-        return read_literally(design.channel.table.T.astype(np.float64), block.choice.answers)
+
+def _append_rows(array: NDArray[_Number], more: NDArray[_Number]) -> NDArray[_Number]:
+    """Append rows before the last one."""
+    return np.concatenate([array[:-1], more, array[-1:]])
 
 
 def _begins(first: int, lengths: list[int]) -> NDArray[np.int64]:

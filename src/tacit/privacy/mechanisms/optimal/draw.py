@@ -14,8 +14,15 @@ from tacit.kernels import compiled
 from tacit.patterns.booleans import to_columns
 from tacit.privacy.certainty import Certainty, Shares
 from tacit.privacy.components import Question
-from tacit.privacy.mechanisms.mechanism import Columns, Protector, RunSetup, WindowBits
+from tacit.privacy.mechanisms.mechanism import (
+    Columns,
+    Prices,
+    Protector,
+    RunSetup,
+    WindowBits,
+)
 from tacit.privacy.mechanisms.optimal.contexts import Contexts, DrawnSymbols
+from tacit.privacy.prices import Claim
 
 if TYPE_CHECKING:
     from tacit.privacy.mechanisms.optimal.mechanism import Optimal
@@ -27,7 +34,7 @@ class ChannelProtector(Protector):
     def __init__(self, planned: Optimal, run: RunSetup) -> None:
         self._questions = planned.exposure.questions
         self._literal = planned.literal
-        self._threshold = planned.threshold
+        self._thresholds = planned.thresholds
         parts = [question.parts for question in self._questions]
         self._exact = [query for query, found in enumerate(parts) if not found]
         self._exact_columns = run.index.columns([run.queries[query] for query in self._exact])
@@ -39,10 +46,19 @@ class ChannelProtector(Protector):
             if len(found) == 1:
                 self._single[found[0][0]][0].append(query)
                 self._single[found[0][0]][1].append(found[0][1])
-        threshold = None if planned.literal else planned.threshold
         self._contexts = [
-            Contexts(channels, run.noise, threshold, known)
-            for channels, known in zip(planned.component_channels, planned.planned, strict=True)
+            Contexts(
+                channels,
+                book,
+                run.noise,
+                None
+                if planned.literal
+                else planned.thresholds[[part.query for part in channels.component.parts]],
+                known,
+            )
+            for channels, book, known in zip(
+                planned.component_channels, planned.books, planned.planned, strict=True
+            )
         ]
         self._signals = [
             run.index.columns(component.signals) for component in planned.exposure.components
@@ -58,7 +74,10 @@ class ChannelProtector(Protector):
         """Draw for every component, then combine the queries from their parts."""
         slots = np.arange(windows.slots) if own is None else np.flatnonzero(own)
         inputs = zip(self._contexts, self._inputs(windows, slots, own), strict=True)
-        drawn = [contexts.draw(signals, variables) for contexts, (signals, variables) in inputs]
+        drawn = [
+            contexts.draw(signals, variables, len(windows.bits))
+            for contexts, (signals, variables) in inputs
+        ]
         parts = self._answers(drawn, windows, slots, own)
         shape = (len(windows.bits), len(self._questions), windows.bits.shape[2])
         certainty = SymbolCertainty(
@@ -72,6 +91,19 @@ class ChannelProtector(Protector):
             question = self._questions[query]
             result[:, query] = self._combined(question, parts, certainty, query, windows.slots)
         return result, certainty
+
+    def price(self, windows: WindowBits, claims: Sequence[Claim]) -> Prices:
+        """Charge the audited loss of the draws in each component's context."""
+        slots = np.arange(windows.slots)
+        shape = (len(claims), len(windows.bits), windows.slots)
+        prices = np.zeros((len(claims), len(windows.bits) * windows.slots), np.int64)
+        for contexts, columns in zip(self._contexts, self._signals, strict=True):
+            signals = _by_subject(windows, columns, slots, None)
+            prices += contexts.price(signals, tuple(claims))
+        most = np.array([claim.most for claim in claims], np.int64)
+        # If a pattern is refined, its elements are rounded up one by one.
+        np.minimum(prices, most[:, np.newaxis], out=prices)
+        return prices.reshape(shape).transpose(1, 0, 2)
 
     def _inputs(
         self, windows: WindowBits, slots: NDArray[np.int64], own: NDArray[np.bool_] | None
@@ -128,7 +160,7 @@ class ChannelProtector(Protector):
             return joined
         likely = certainty.posterior(query)
         claims = np.zeros((len(likely), -(-slots // 64)), np.uint64)
-        _claim(likely, self._threshold, certainty.slots, claims)
+        _claim(likely, float(self._thresholds[query]), certainty.slots, claims)
         return claims
 
 
@@ -163,9 +195,11 @@ class SymbolCertainty(Certainty):
             return drawn
         shape = (self.windows, len(self.slots))
         codes = drawn.codes.reshape(*shape, drawn.codes.shape[1])[windows, own]
+        signals = drawn.signals.reshape(*shape, drawn.signals.shape[1])[windows, own]
         return DrawnSymbols(
             drawn.contexts.reshape(shape)[windows, own].ravel(),
-            codes.reshape(-1, drawn.codes.shape[1]),
+            codes.reshape(-1, codes.shape[2]),
+            np.ascontiguousarray(signals.reshape(-1, signals.shape[2])),
         )
 
     def compute_confidence(

@@ -1,204 +1,218 @@
-"""Compute the expected quality of optimal in closed form from history."""
+"""Count the answers that optimal would give on windows of history, by their posterior.
+
+For contexts with channels of their own the counts are expectations in closed form. For contexts
+that a book serves, symbols are drawn with a seed: there are too many combinations to list.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tacit.privacy.components import Question
-from tacit.privacy.evidence import DecoderCells
+from tacit.patterns.booleans import pack_rows
+from tacit.privacy.components import Component, Exposure, Question
+from tacit.privacy.context_counts import ContextCounts
 from tacit.privacy.mechanisms.optimal.blocks import (
     ChannelBlock,
     ComponentChannels,
-    ContextOutline,
-    combine_stakes,
+    Context,
     read_literally,
 )
-from tacit.privacy.mechanisms.optimal.stakes import PartModel, Stakes
-from tacit.privacy.policies import Policy
-from tacit.privacy.prior import Bits
-from tacit.privacy.quality import Confusion
-from tacit.privacy.staircase import solve
-from tacit.privacy.statistics import Statistics
+from tacit.privacy.mechanisms.optimal.book_draws import BookDraws
+from tacit.privacy.mechanisms.optimal.books import ChannelBook, divide_variables
+from tacit.privacy.mechanisms.optimal.part_tables import Bits, Floats, Whole, Words
+from tacit.privacy.mechanisms.optimal.readings import PriorReadings
+from tacit.privacy.noise import Noise
+from tacit.privacy.prior import Prior
+from tacit.privacy.randomness import SeededSource
+from tacit.privacy.staircase import Design
+from tacit.privacy.thresholds import LEVELS, PosteriorCounts
 
-Floats = NDArray[np.float64]
-
-MOST_CONTEXTS: Final = 1000
-"""The number of a policy's contexts that are evaluated; some rare ones represent the others."""
-_LEAST_CONTEXTS: Final = 20
-_CELLS: Final = 256
-
-
-@dataclass(frozen=True, slots=True)
-class HistoryContext:
-    """A context of history: its signals, its outline, and the number of windows it represents."""
-
-    signals: Bits
-    outline: ContextOutline
-    windows: float
+_MOST_DRAWN: Final = 64
+"""The largest number of draws for a row."""
+_JOINED: Final = 64
+"""The number of levels of each part when the parts of a query are combined."""
 
 
-class PartSpread(NamedTuple):
-    """The possible outputs for a part: its posterior, its literal answer, and how often."""
+@dataclass(frozen=True, slots=True, eq=False)
+class PlannedComponent:
+    """All that is planned for one component."""
 
-    posterior: Floats
-    yes: Bits
-    """The literal answer."""
-    windows: Floats
+    channels: ComponentChannels
+    contexts: Mapping[bytes, Context]
+    """The contexts with channels of their own, by packed signals."""
+    book: ChannelBook
 
-    @property
-    def cells(self) -> DecoderCells:
-        """The outputs as cells, with the windows where the part is true and where it is false."""
-        true = self.windows * self.posterior
-        return DecoderCells(self.posterior, true, self.windows - true)
+    def count_posteriors(
+        self, history: ContextCounts, work: int, *, literal: bool
+    ) -> PosteriorCounts:
+        """Count the windows of each part by posterior; literal answers count as 0 or 1.
 
-
-class OptimalExpectation:
-    """The contexts of a policy's history, to be evaluated for any penalty of a false yes."""
-
-    def __init__(self, statistics: Statistics, fine: Policy, caution: float = 0.5) -> None:
-        self.statistics = statistics
-        self.exposure = statistics.exposure.with_epsilons(fine)
-        self._model = PartModel(self.exposure, statistics.priors)
-        self.stakes = self._model.stakes(caution)
-        most = max(_LEAST_CONTEXTS, MOST_CONTEXTS // max(1, len(self.exposure.components)))
-        self._met = [_choose_contexts(channels, most) for channels in self.channels()]
-        self._spreads: dict[float, list[PartSpread | None]] = {}
-
-    def channels(self) -> list[ComponentChannels]:
-        """Return the channel designer of each component."""
-        return [
-            ComponentChannels(component, prior, stakes)
-            for component, prior, stakes in zip(
-                self.exposure.components, self.statistics.priors, self.stakes, strict=True
-            )
-        ]
-
-    def contexts(self) -> list[list[HistoryContext]]:
-        """Return for each component the contexts that were chosen, most common first."""
-        return self._met
-
-    @property
-    def exact(self) -> float:
-        """The number of true windows of queries that depend on nothing private."""
-        questions = self.statistics.exposure.questions
-        untouched = [n for n, question in enumerate(questions) if not question.parts]
-        return float(self.statistics.positives[untouched].sum())
-
-    def spreads(self, caution: float) -> list[PartSpread | None]:
-        """Return the possible outputs of each query, for channels with this caution.
-
-        A query that depends on nothing private has None.
+        Rows that the book serves are drawn repeatedly, or some of them are left out, so that
+        `work` is about the number of draws times the number of parts.
         """
-        if caution not in self._spreads:
-            self._spreads[caution] = self._looked(caution)
-        return self._spreads[caution]
+        counts = PosteriorCounts.zeros(len(self.channels.component.parts))
+        if not len(history.signals):
+            return counts
+        packed = np.packbits(history.signals[history.begins], axis=1)
+        found = [self.contexts.get(row.tobytes()) for row in packed]
+        ends = np.append(history.begins[1:], len(history.signals))
+        other = np.zeros(len(history.signals), np.bool_)
+        adding = _Adding(counts)
+        for context, begin, end in zip(found, history.begins.tolist(), ends.tolist(), strict=True):
+            if context is None:
+                other[begin:end] = True
+            else:
+                rows = history.values[begin:end], history.windows[begin:end]
+                adding.add_context(context, *rows, literal=literal)
+        adding.finish()
+        if other.any():
+            self._draw(history, np.flatnonzero(other), counts, work, literal=literal)
+        return counts
 
-    def _looked(self, caution: float) -> list[PartSpread | None]:
-        parts = [
-            _spreads(len(stakes), met, stakes)
-            for met, stakes in zip(self._met, self._model.stakes(caution), strict=True)
-        ]
-        return [
-            combine_spreads([parts[c][p] for c, p in question.parts], question)
-            if question.parts
-            else None
-            for question in self.statistics.exposure.questions
-        ]
+    def _draw(
+        self,
+        history: ContextCounts,
+        rows: Whole,
+        counts: PosteriorCounts,
+        work: int,
+        *,
+        literal: bool,
+    ) -> None:
+        """Draw the symbols of rows that the book serves, and count posteriors."""
+        draws = max(1, work // max(1, len(counts.true)))
+        windows = history.windows[rows]
+        if len(rows) > draws:
+            rows = rows[np.linspace(0, len(rows) - 1, draws).astype(np.int64)]
+        rows = np.repeat(rows, min(_MOST_DRAWN, max(1, draws // len(rows))))
+        weights = history.windows[rows]
+        weights = weights * (windows.sum() / weights.sum())
+        signals, values = pack_signals(history.signals[rows]), pack_rows(history.values[rows])
+        sampler = Noise(SeededSource(0)).new_sampler()
+        thresholds = None if literal else np.full(len(counts.true), 0.5)
+        book = BookDraws(self.channels, self.book, sampler, thresholds)
+        codes = np.full((len(rows), max(1, book.blocks)), -1, np.int32)
+        book.draw(np.arange(len(rows)), signals, values, codes)
+        book.count(signals, values, codes, weights, counts)
 
-    def confusion(self, caution: float, threshold: float | None) -> Confusion[Floats]:
-        """Return the expected counts of each query; without a threshold, read literally."""
-        counts = np.zeros((3, len(self.statistics.positives)))
-        for query, spread in enumerate(self.spreads(caution)):
-            if spread is None:
-                counts[0, query] = self.statistics.positives[query]
-                continue
-            yes = spread.yes if threshold is None else spread.posterior >= threshold
-            true, false = spread.cells.true, spread.cells.false
-            counts[:, query] = true[yes].sum(), false[yes].sum(), true[~yes].sum()
-        return Confusion(*counts)
+
+def pack_signals(signals: Bits) -> Words:
+    """Return `[row][word]`, with one word at least."""
+    words = pack_rows(signals)
+    return words if words.shape[1] else np.zeros((len(signals), 1), np.uint64)
 
 
-def combine_spreads(parts: Sequence[PartSpread], question: Question) -> PartSpread:
-    """Combine the parts of a query; contexts of different components count as independent."""
-    if len(parts) == 1:
-        return parts[0]
-    whole = _coarsen(parts[0])
-    for part in map(_coarsen, parts[1:]):
-        left, right = (
-            (whole.posterior, part.posterior)
-            if question.every
-            else (1 - whole.posterior, 1 - part.posterior)
+def count_prior(component: Component, prior: Prior, history: ContextCounts) -> PosteriorCounts:
+    """Count the windows of each part by its probability without any symbol."""
+    counts = PosteriorCounts.zeros(len(component.parts))
+    blocks = [block.variables for block in divide_variables(component)]
+    readings = PriorReadings(component, prior, blocks)
+    signals = pack_signals(history.signals)
+    readings.count(
+        signals, pack_rows(history.values), readings.read(signals), history.windows, counts
+    )
+    return counts
+
+
+class _Adding:
+    """Collects counts, to add them at once."""
+
+    def __init__(self, counts: PosteriorCounts) -> None:
+        self._counts = counts
+        self._found: list[tuple[Whole, Floats, Floats, Floats]] = []
+
+    def add_context(
+        self, context: Context, values: Bits, windows: Floats, *, literal: bool
+    ) -> None:
+        """Add the windows of one context, with these values of the variables."""
+        false = ~context.decided
+        for block, design in context.blocks:
+            false[list(block.parts)] = False
+            self._add_block(block, design, values, windows, literal)
+        self._counts.true[context.decided, -1] += windows.sum()
+        self._counts.false[false, 0] += windows.sum()
+
+    def _add_block(
+        self, block: ChannelBlock, design: Design, values: Bits, windows: Floats, literal: bool
+    ) -> None:
+        choice = values[:, block.variables] @ (1 << np.arange(len(block.variables)))
+        classes = np.bincount(block.place[choice], windows, len(block.choice.answers))
+        likely = design.channel.table / 2.0**design.channel.bits * classes[:, np.newaxis]
+        true = likely.T @ block.choice.answers
+        false = likely.sum(axis=0)[:, np.newaxis] - true
+        posterior = design.posterior
+        if literal:
+            columns = design.channel.table.T.astype(np.float64)
+            posterior = read_literally(columns, block.choice.answers).astype(np.float64)
+        own = list(block.columns)
+        parts = np.tile(np.array(block.parts, np.int64), len(posterior))
+        cells = posterior[:, own].ravel(), true[:, own].ravel(), false[:, own].ravel()
+        self._found.append((parts, *cells))
+
+    def finish(self) -> None:
+        """Add everything."""
+        if not self._found:
+            return
+        parts, posterior, true, false = (
+            np.concatenate(part) for part in zip(*self._found, strict=True)
         )
-        both = np.outer(left, right).ravel()
-        combine = np.logical_and if question.every else np.logical_or
-        whole = _coarsen(
-            PartSpread(
-                both if question.every else 1 - both,
-                combine.outer(whole.yes, part.yes).ravel(),
-                np.outer(whole.windows, part.windows).ravel() / part.windows.sum(),
-            )
-        )
-    return whole
+        self._counts.add(parts, posterior, true, false)
 
 
-def _choose_contexts(channels: ComponentChannels, most: int) -> list[HistoryContext]:
-    """Choose the most common contexts of history, and an even selection of the others."""
-    contexts = channels.prior.contexts
-    half = most // 2
-    chosen = contexts[:most]
-    if len(contexts) > most:
-        rare = contexts[half:]
-        step = len(rare) / (most - half)
-        picked = [rare[int(n * step)] for n in range(most - half)]
-        scale = sum(windows for _, windows in rare) / sum(windows for _, windows in picked)
-        chosen = contexts[:half] + [(signals, windows * scale) for signals, windows in picked]
-    return [
-        HistoryContext(signals, channels.outline(signals), windows) for signals, windows in chosen
+def count_queries(
+    exposure: Exposure, parts: Sequence[PosteriorCounts], positives: Floats
+) -> PosteriorCounts:
+    """Return the counts of queries from those of their parts.
+
+    Parts in different components count as independent. `positives` are the true windows of each
+    query, for queries that depend on nothing private.
+    """
+    counts = PosteriorCounts.zeros(len(exposure.questions))
+    for query, question in enumerate(exposure.questions):
+        if not question.parts:
+            counts.add_exact(query, float(positives[query]))
+            continue
+        own = [(parts[c].true[p], parts[c].false[p]) for c, p in question.parts]
+        if len(own) == 1:
+            counts.true[query], counts.false[query] = own[0]
+        else:
+            counts.add(query, *_combine(own, question))
+    return counts
+
+
+def _combine(
+    parts: Sequence[tuple[Floats, Floats]], question: Question
+) -> tuple[Floats, Floats, Floats]:
+    """Return posteriors of a query over several components, with true and false windows."""
+    posterior, true, false = _coarsen(LEVELS, *parts[0])
+    for part in parts[1:]:
+        other, more, less = _coarsen(LEVELS, *part)
+        total = max((more + less).sum(), 1e-300)
+        both = np.outer(true + false, more + less).ravel() / total
+        if question.every:
+            likely = np.outer(posterior, other).ravel()
+            right = np.outer(true, more).ravel() / total
+        else:
+            likely = 1 - np.outer(1 - posterior, 1 - other).ravel()
+            right = both - np.outer(false, less).ravel() / total
+        posterior, true, false = _coarsen(likely, right, np.maximum(0.0, both - right))
+    return posterior, true, false
+
+
+def _coarsen(posterior: Floats, true: Floats, false: Floats) -> tuple[Floats, Floats, Floats]:
+    """Merge windows whose posteriors hardly differ."""
+    windows = true + false
+    seen = windows > 0
+    posterior, true, false, windows = (x[seen] for x in (posterior, true, false, windows))
+    if len(posterior) <= _JOINED:
+        return posterior, true, false
+    levels = np.searchsorted(LEVELS, posterior, side="right") - 1
+    level = np.unique(levels * (_JOINED - 1) // (len(LEVELS) - 1), return_inverse=True)[1]
+    sums: list[Floats] = [
+        np.bincount(level, x).astype(np.float64)
+        for x in (windows * posterior, true, false, windows)
     ]
-
-
-def _spreads(parts: int, met: Sequence[HistoryContext], stakes: Stakes) -> list[PartSpread]:
-    """Return the possible outputs of each part, over all contexts."""
-    found: list[list[tuple[Floats, Bits, Floats]]] = [[] for _ in range(parts)]
-    for context in met:
-        opened = {part for block in context.outline.blocks for part in block.parts}
-        for part, true in enumerate(context.outline.decided):
-            if part not in opened:
-                sure = np.array([true])
-                found[part].append((sure.astype(float), sure, np.array([context.windows])))
-        for block in context.outline.blocks:
-            for part, spread in zip(block.parts, _solve_block(block, stakes), strict=True):
-                found[part].append((spread[0], spread[1], context.windows * spread[2]))
-    none = (np.empty(0), np.empty(0, np.bool_), np.empty(0))
-    found = [[none, *cells] for cells in found]
-    return [
-        PartSpread(*(np.concatenate(column) for column in zip(*cells, strict=True)))
-        for cells in found
-    ]
-
-
-def _solve_block(block: ChannelBlock, stakes: Stakes) -> list[tuple[Floats, Bits, Floats]]:
-    """Return for each part of a block its posteriors, its literal answers, and frequencies."""
-    reward, penalty = combine_stakes(stakes[list(block.parts)], np.array(block.columns))
-    choice = replace(block.choice, reward=reward, penalty=penalty)
-    columns = solve(choice).columns
-    joint = columns * choice.prior
-    likely = joint.sum(axis=1)
-    posterior = joint @ choice.answers / likely[:, np.newaxis]
-    yes = read_literally(columns, choice.answers)
-    return [(posterior[:, n], yes[:, n], likely) for n in block.columns]
-
-
-def _coarsen(spread: PartSpread) -> PartSpread:
-    """Merge cells whose posteriors hardly differ."""
-    level = np.round(spread.posterior * (_CELLS - 1)).astype(np.int64) * 2 + spread.yes
-    windows = np.bincount(level, spread.windows, 2 * _CELLS)
-    true = np.bincount(level, spread.windows * spread.posterior, 2 * _CELLS)
-    kept = windows > 0
-    weights: Floats = windows[kept].astype(np.float64)
-    return PartSpread(true[kept] / weights, np.flatnonzero(kept) % 2 == 1, weights)
+    return sums[0] / sums[3], sums[1], sums[2]

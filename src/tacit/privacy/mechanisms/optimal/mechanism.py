@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property, lru_cache
-from typing import Any, ClassVar, Final
+from functools import cached_property
+from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 
 from tacit.errors import AuditError, PlanError
 from tacit.patterns.tree import Pattern
-from tacit.privacy.channel_audit import Ratio, largest_of, multiply_ratios, row_ratio
+from tacit.privacy.channel_audit import Neighbours, Ratio, largest_of, multiply_ratios
 from tacit.privacy.channels import Channel
 from tacit.privacy.components import Component, Exposure, find_exposure
-from tacit.privacy.evidence import cut_cells
+from tacit.privacy.context_counts import ContextCounts
 from tacit.privacy.exponentials import format_epsilon
 from tacit.privacy.mechanisms.adaptive import move_shares
-from tacit.privacy.mechanisms.flips import choose_threshold
 from tacit.privacy.mechanisms.mechanism import (
     Floats,
     Mechanism,
@@ -27,24 +26,59 @@ from tacit.privacy.mechanisms.mechanism import (
     RunSetup,
 )
 from tacit.privacy.mechanisms.objective import ElementObjective
-from tacit.privacy.mechanisms.optimal.blocks import ChannelBlock, ComponentChannels, Context
+from tacit.privacy.mechanisms.optimal.blocks import ComponentChannels, Context
+from tacit.privacy.mechanisms.optimal.books import (
+    ChannelBook,
+    design_book,
+    read_table,
+    write_table,
+)
 from tacit.privacy.mechanisms.optimal.draw import ChannelProtector
-from tacit.privacy.mechanisms.optimal.expectation import OptimalExpectation
+from tacit.privacy.mechanisms.optimal.expectation import PlannedComponent, count_queries
+from tacit.privacy.mechanisms.optimal.stakes import PartModel
 from tacit.privacy.mechanisms.public_only import PublicContexts
 from tacit.privacy.mechanisms.uniform import flip_uniformly
 from tacit.privacy.policies import Policy
 from tacit.privacy.prior import Bits, Prior
-from tacit.privacy.quality import Confusion, micro_alpha
+from tacit.privacy.quality import Confusion
 from tacit.privacy.refinement import check_refinement, refine, with_epsilons, with_shares
 from tacit.privacy.staircase import evaluate_channel as read_design
-from tacit.privacy.statistics import Statistics
+from tacit.privacy.statistics import Fold, Statistics
+from tacit.privacy.thresholds import (
+    PosteriorCounts,
+    add_confusions,
+    choose_thresholds,
+    judge,
+    read_thresholds,
+)
 
 _CAUTIONS: Final = (0.15, 0.3, 0.45, 0.6)
 """The first penalties of a false yes that are tried."""
 _FOLLOWED: Final = 3
-"""How often the best threshold is then tried as the penalty."""
-_SAVED: Final = 1000
-"""The number of a component's contexts whose channels are written into a plan."""
+"""How often the gradient of the objective is then tried."""
+_PARTS: Final = 50_000
+"""The largest number of parts in all contexts of a component that have channels of their own."""
+
+
+_EVALUATED: Final = 4_000_000
+"""The number of draws and parts that an expectation is made from, for windows that books serve."""
+
+
+class Effort(NamedTuple):
+    """How many contexts get channels of their own, and how many groups of a book.
+
+    They are divided among the components.
+    """
+
+    contexts: int
+    groups: int
+
+
+FULL: Final = Effort(1000, 12)
+QUICK: Final = Effort(64, 0)
+"""Enough to compare stakes."""
+_LEAST_CONTEXTS: Final = 4
+"""The least number of contexts of a component."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,39 +110,99 @@ class Optimal(Mechanism):
     """For each component."""
     stakes: tuple[Floats, ...]
     """For each component and part, the reward of a true yes and the penalty of a false one."""
-    threshold: float
-    """The answer is yes from this posterior on."""
+    thresholds: Floats
+    """For each query, the posterior from which on the answer is yes."""
     literal: bool
     planned: tuple[Mapping[bytes, Context], ...]
-    """For each component, the contexts whose channels were planned, by packed signals."""
+    """For each component, the contexts that have channels of their own, by packed signals."""
+    books: tuple[ChannelBook, ...]
+    """For each component, the channels of all other contexts."""
 
     @classmethod
     def plan(cls, statistics: Statistics, goal: PlanGoal) -> tuple[Optimal, Confusion[Floats]]:
-        """Choose the penalty of a false yes (`caution`), and design the contexts of history."""
-        caution, threshold = 0.5, 0.5
+        """Choose the stakes of queries, and design channels for the contexts of history."""
         fine = _share_out(statistics, goal)
-        expectation = _expectation(statistics, fine)
-        if statistics.windows:
-            alpha = micro_alpha(goal.alphas)
-            caution, threshold = _best_caution(expectation, alpha, goal.literal)
-        final = OptimalExpectation(statistics, fine, caution)
-        planned = tuple(
-            {
-                np.packbits(context.signals).tobytes(): channels.design_context(context.outline)
-                for context in met[:_SAVED]
-            }
-            for channels, met in zip(final.channels(), final.contexts(), strict=True)
-        )
-        made = cls(
+        if not statistics.windows:
+            weights = np.full((len(statistics.positives), 2), 0.5)
+            made = cls._design(statistics, fine, weights, goal.literal)
+            return made, made.expect(statistics)
+        weights = _choose_weights(statistics, fine, goal)
+        if goal.literal:
+            # Nothing but the channels comes from history, so it is hardly memorised; and channels
+            # of single folds may be read quite differently.
+            made = cls._design(statistics, fine, weights, goal.literal)
+            return made, made.expect(statistics)
+        folds = statistics.folds or (Fold(statistics, statistics),)
+        counts = []
+        for number, fold in enumerate(folds):
+            goal.progress(0.5 + 0.5 * number / (len(folds) + 1), "judging optimal")
+            made = cls._design(fold.training, fine, weights, goal.literal)
+            counts.append(made.count_posteriors(fold.held_out))
+        thresholds, expected = judge(counts, goal.objective)
+        made = cls._design(statistics, fine, weights, goal.literal)
+        return replace(made, thresholds=thresholds), expected
+
+    @classmethod
+    def _design(
+        cls,
+        statistics: Statistics,
+        fine: Policy,
+        weights: Floats,
+        literal: bool,
+        effort: Effort = FULL,
+    ) -> Optimal:
+        """Design the channels for the stakes of queries, with thresholds of 1/2."""
+        exposure = statistics.exposure.with_epsilons(fine)
+        stakes = PartModel(exposure, statistics.priors, statistics.contexts).stakes(weights)
+        planned, books = [], []
+        contexts, groups = (-(-number // max(1, len(stakes))) for number in effort)
+        for component, prior, own, history in zip(
+            exposure.components, statistics.priors, stakes, statistics.contexts, strict=True
+        ):
+            channels = ComponentChannels(component, prior, own)
+            planned.append(_design_contexts(channels, history, contexts))
+            books.append(design_book(component, prior, own, history, groups))
+        thresholds = np.full(len(statistics.positives), 0.5)
+        return cls(
             fine,
-            final.exposure,
+            exposure,
             statistics.priors,
-            tuple(final.stakes),
-            threshold,
-            goal.literal,
-            planned,
+            tuple(stakes),
+            thresholds,
+            literal,
+            tuple(planned),
+            tuple(books),
         )
-        return made, expectation.confusion(caution, None if goal.literal else threshold)
+
+    @property
+    def components(self) -> tuple[PlannedComponent, ...]:
+        """What is planned for each component."""
+        return tuple(map(PlannedComponent, self.component_channels, self.planned, self.books))
+
+    def count_posteriors(self, statistics: Statistics) -> PosteriorCounts:
+        """Count the windows of each query by posterior."""
+        work = _EVALUATED // max(1, len(self.books))
+        parts = [
+            component.count_posteriors(history, work, literal=self.literal)
+            for component, history in zip(self.components, statistics.contexts, strict=True)
+        ]
+        return count_queries(self.exposure, parts, statistics.positives)
+
+    def expect(self, statistics: Statistics) -> Confusion[Floats]:
+        """Compute the expected counts; windows that a book serves are drawn with a seed."""
+        return self.count_posteriors(statistics).confusion(self.thresholds)
+
+    def expect_public_only(self, statistics: Statistics) -> Confusion[Floats]:
+        """Judge each fold by the priors of the others."""
+        public = self.public_only
+        if not statistics.folds:
+            return public.expect(statistics)
+        return add_confusions(
+            [
+                replace(public, priors=fold.training.priors).expect(fold.held_out)
+                for fold in statistics.folds
+            ]
+        )
 
     @cached_property
     def component_channels(self) -> tuple[ComponentChannels, ...]:
@@ -127,23 +221,24 @@ class Optimal(Mechanism):
     @property
     def public_only(self) -> PublicContexts:
         """Answers by the prior, in the context of each component."""
-        threshold = 0.5 if self.literal else self.threshold
-        return PublicContexts(self.fine.private, self.exposure, self.priors, threshold)
+        thresholds = np.full(len(self.thresholds), 0.5) if self.literal else self.thresholds
+        return PublicContexts(self.fine.private, self.exposure, self.priors, thresholds)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the priors and the tables of the channels as plain data."""
         return {
-            "threshold": self.threshold,
+            "thresholds": self.thresholds.tolist(),
             "literal": self.literal,
             "epsilons": [format_epsilon(pattern.epsilon) for pattern in self.fine.patterns],
             "components": [
                 {
                     "prior": prior.to_dict(),
                     "stakes": stakes.tolist(),
-                    "contexts": [_write_context(key, context) for key, context in planned.items()],
+                    "book": book.to_dict(),
+                    **_write_contexts(planned),
                 }
-                for prior, stakes, planned in zip(
-                    self.priors, self.stakes, self.planned, strict=True
+                for prior, stakes, planned, book in zip(
+                    self.priors, self.stakes, self.planned, self.books, strict=True
                 )
             ],
         }
@@ -166,26 +261,27 @@ class Optimal(Mechanism):
         found = find_exposure(fine, queries)
         if len(found.components) != len(plain["components"]):
             raise PlanError("the plan's components are not the specification's; make a new plan")
-        priors = tuple(Prior.from_dict(part["prior"]) for part in plain["components"])
-        for component, prior in zip(found.components, priors, strict=True):
-            widths = prior.signals.shape[1], prior.values.shape[1]
-            if widths != (len(component.signals), len(component.variables)):
+        priors, stakes, planned, books = [], [], [], []
+        for component, part in zip(found.components, plain["components"], strict=True):
+            prior = Prior.from_dict(part["prior"])
+            widths = len(component.signals), len(component.variables)
+            if (prior.width, len(prior.rates)) != widths:
                 raise PlanError("the plan's priors do not fit the specification; make a new plan")
-        bare = cls(
+            own = np.array(part["stakes"], np.float64).reshape(len(component.parts), 2)
+            priors.append(prior)
+            stakes.append(own)
+            planned.append(_read_contexts(ComponentChannels(component, prior, own), part))
+            books.append(_read_book(component, prior, own, part))
+        return cls(
             fine,
             found,
-            priors,
-            tuple(np.array(part["stakes"], np.float64) for part in plain["components"]),
-            float(plain["threshold"]),
+            tuple(priors),
+            tuple(stakes),
+            read_thresholds(plain, len(queries)),
             bool(plain["literal"]),
-            tuple({} for _ in priors),
+            tuple(planned),
+            tuple(books),
         )
-        planned = []
-        for channels, part in zip(bare.component_channels, plain["components"], strict=True):
-            width = len(channels.component.signals)
-            contexts = (_read_context(channels, one, width) for one in part["contexts"])
-            planned.append(dict(contexts))
-        return replace(bare, planned=tuple(planned))
 
     def fits(self, policy: Policy, queries: Sequence[Pattern], panes: int) -> bool:
         """Return whether it refines the policy of a window and covers all queries."""
@@ -196,15 +292,26 @@ class Optimal(Mechanism):
     def widest_ratio(self, changing: frozenset[str]) -> Ratio:
         """Multiply the ratios of the components that the elements affect."""
         return multiply_ratios(
-            largest_of(_context_ratio(context, changed) for context in planned.values())
-            for component, planned in zip(self.exposure.components, self.planned, strict=True)
-            if (changed := _changed(component, changing))
+            largest_of(
+                [
+                    book.widest_ratio(changed),
+                    *(context.find_ratio(changed) for context in planned.values()),
+                ]
+            )
+            for component, planned, book in zip(
+                self.exposure.components, self.planned, self.books, strict=True
+            )
+            if (changed := component.find_changed(changing))
         )
 
     def channels(self) -> Iterator[NamedChannel]:
-        """Yield the channels of all contexts in the plan."""
-        for component, planned in zip(self.exposure.components, self.planned, strict=True):
+        """Yield the channels of all contexts in the plan, and those for other contexts."""
+        for component, planned, book in zip(
+            self.exposure.components, self.planned, self.books, strict=True
+        ):
             where = " with ".join(pattern.name for pattern in component.patterns)
+            for own in book.channels:
+                yield from (NamedChannel(where, None, channel) for channel in own)
             for key, context in planned.items():
                 signals = np.unpackbits(np.frombuffer(key, np.uint8), count=len(component.signals))
                 found = [
@@ -214,61 +321,76 @@ class Optimal(Mechanism):
                     yield NamedChannel(where, ", ".join(found), design.channel)
 
 
-@lru_cache(2)
-def _expectation(statistics: Statistics, fine: Policy) -> OptimalExpectation:
-    """Build the expectation; cached, since plans for both decodings use the same contexts."""
-    return OptimalExpectation(statistics, fine)
-
-
 def _share_out(statistics: Statistics, goal: PlanGoal) -> Policy:
     """Return the policy that answers are drawn for; single elements get the shares of adaptive.
 
     With sliding windows, its epsilons are those of a single window.
     """
-    policy = statistics.policy.scale(goal.share).per_window(goal.panes)
+    policy = statistics.policy.scale(goal.share, goal.shares).per_window(goal.panes)
     fine = with_epsilons(statistics.fine, statistics.policy, policy)
     if statistics.fine == statistics.policy or not statistics.windows:
         return fine
-    threshold = choose_threshold(flip_uniformly(policy), statistics, goal, None)
-    objective = ElementObjective(
-        statistics.evidence,
-        goal.alphas,
-        exact=float(statistics.exact.sum()),
-        decode="posterior",
-        threshold=threshold,
+    objective = ElementObjective.build(
+        statistics, goal, flip_uniformly(policy), None, literal=False
     )
     return with_shares(policy, fine, move_shares(policy, objective).epsilons)
 
 
-def _best_caution(
-    expectation: OptimalExpectation, alpha: float, literal: bool
-) -> tuple[float, float]:
-    """Return the best penalty of a false yes in channels, and the best posterior threshold.
+def _choose_weights(statistics: Statistics, fine: Policy, goal: PlanGoal) -> Floats:
+    """Return the gain of a true yes and the loss of a false one for each query.
 
-    A few penalties are tried, each with its best threshold. If Q were linear, the best threshold
-    would equal the penalty, so it is tried as the penalty next.
+    A few penalties of a false yes are tried, the same for all queries. Then weights follow the
+    gradient of the objective: if it were linear, these would be best. Queries that lack quality
+    count more from round to round.
     """
-    tried: dict[float, tuple[float, float]] = {}
+    objective = goal.objective
+    scale = np.ones(len(statistics.positives))
+    if objective.separate:
+        scale = objective.shares / np.maximum(1.0, statistics.positives)
+    scale = scale / max(scale.max(initial=0.0), 1e-300)
+    tried: dict[bytes, tuple[float, Floats, Confusion[Floats]]] = {}
 
-    def look(caution: float) -> None:
-        spreads = expectation.spreads(caution)
-        cells = [spread.cells for spread in spreads if spread is not None]
-        threshold, quality = cut_cells(cells, alpha, expectation.exact)
-        if literal:
-            quality = expectation.confusion(caution, None).total().quality(alpha)
-        tried[caution] = quality, threshold
-
-    def best() -> float:
-        return max(tried, key=lambda caution: tried[caution][0])
+    def attempt(weights: Floats) -> bool:
+        key = weights.round(4).tobytes()
+        if key in tried:
+            return False
+        goal.progress(0.5 * len(tried) / (len(_CAUTIONS) + _FOLLOWED), "planning optimal")
+        made = Optimal._design(statistics, fine, weights, goal.literal, QUICK)
+        counts = made.count_posteriors(statistics)
+        thresholds = np.full(len(weights), 0.5)
+        if not goal.literal:
+            thresholds = choose_thresholds(counts, objective)
+        found = counts.confusion(thresholds)
+        tried[key] = round(objective.value(found), 9), weights, found
+        return True
 
     for caution in _CAUTIONS:
-        look(caution)
+        attempt(np.outer(scale, [1 - caution, caution]))
+    emphasis = np.ones(len(scale))
     for _ in range(_FOLLOWED):
-        following = round(min(0.99, max(0.01, tried[best()][1])), 3)
-        if following in tried:
+        found = max(tried.values(), key=lambda trial: trial[0])[2]
+        if objective.required is not None:
+            lacking = objective.caps - found.quality(np.array(objective.alphas))
+            emphasis *= np.exp(np.clip(10 * lacking, -1.0, 1.0))
+        weights = objective.weights(found) * emphasis[:, np.newaxis]
+        if not attempt(weights / max(weights.max(initial=0.0), 1e-300)):
             break
-        look(following)
-    return best(), max(tried[best()][1], 1e-9)
+    return max(tried.values(), key=lambda trial: trial[0])[1]
+
+
+def _design_contexts(
+    channels: ComponentChannels, history: ContextCounts, most: int
+) -> dict[bytes, Context]:
+    """Design the most common contexts that occurred more than once, within limits of size."""
+    most = max(_LEAST_CONTEXTS, min(most, _PARTS // max(1, len(channels.component.parts))))
+    designed = {}
+    for signals, windows in history.contexts[:most]:
+        if windows < 2 and len(history.begins) > most:
+            break
+        context = channels.context(signals)
+        if context is not None:
+            designed[np.packbits(signals).tobytes()] = context
+    return designed
 
 
 def _refines(fine: Policy, policy: Policy) -> bool:
@@ -280,55 +402,60 @@ def _refines(fine: Policy, policy: Policy) -> bool:
     return fine.private == policy.private
 
 
-def _changed(component: Component, changing: frozenset[str]) -> frozenset[int]:
-    """Return the variables that some elements may change."""
-    return frozenset(
-        number
-        for number, variable in enumerate(component.variables)
-        if not variable.elements.isdisjoint(changing)
-    )
+def _write_contexts(planned: Mapping[bytes, Context]) -> dict[str, Any]:
+    """Return the contexts as plain data; each table is written once."""
+    numbers: dict[bytes, int] = {}
+    tables: list[list[list[str]]] = []
+    contexts = []
+    for key, context in planned.items():
+        own = []
+        for _, design in context.blocks:
+            content = repr(design.channel.table.shape).encode() + design.channel.table.tobytes()
+            if content not in numbers:
+                numbers[content] = len(tables)
+                tables.append(write_table(design.channel))
+            own.append(numbers[content])
+        contexts.append({"signals": key.hex(), "channels": own})
+    return {"tables": tables, "contexts": contexts}
 
 
-def _context_ratio(context: Context, changed: frozenset[int]) -> Ratio:
-    """Multiply the ratios of a context's draws, which are independent."""
-    return multiply_ratios(
-        _block_ratio(block, design.channel, changed) for block, design in context.blocks
-    )
+def _read_contexts(channels: ComponentChannels, plain: Mapping[str, Any]) -> dict[bytes, Context]:
+    """Read contexts, and audit their tables against the specification."""
+    width = len(channels.component.signals)
+    tables = [read_table(table) for table in plain.get("tables", ())]
+    audited: dict[tuple[int, tuple[Neighbours, ...]], Channel] = {}
+    found = {}
+    for context in plain["contexts"]:
+        key = bytes.fromhex(context["signals"])
+        signals: Bits = np.unpackbits(np.frombuffer(key, np.uint8), count=width).astype(np.bool_)
+        outline = channels.outline(signals)
+        if outline is None:
+            continue  # Plans of earlier versions have channels for some of these.
+        blocks = []
+        if "tables" in context:
+            own = [read_table(table) for table in context["tables"]]
+            made = [
+                Channel(table, block.choice.neighbours)
+                for table, block in zip(own, outline.blocks, strict=True)
+            ]
+        else:
+            made = []
+            for number, block in zip(context["channels"], outline.blocks, strict=True):
+                place = int(number), block.choice.neighbours
+                if place not in audited:
+                    audited[place] = Channel(tables[place[0]], place[1])
+                made.append(audited[place])
+        for block, channel in zip(outline.blocks, made, strict=True):
+            blocks.append((block, read_design(block.choice, channel)))
+        found[key] = Context(outline.decided, tuple(blocks))
+    return found
 
 
-def _block_ratio(block: ChannelBlock, channel: Channel, changed: frozenset[int]) -> Ratio:
-    """Return the largest ratio of a channel between values that differ in these variables."""
-    inside = sum(1 << place for place, v in enumerate(block.variables) if v in changed)
-    if not inside:
-        return Fraction(1)
-    choices = np.arange(1 << len(block.variables))
-    together = np.argsort(choices & ~inside, kind="stable")
-    groups = np.sort(block.place[together].reshape(-1, 1 << inside.bit_count()), axis=1)
-    return largest_of(
-        row_ratio(channel.table, group.tolist()) for group in np.unique(groups, axis=0)
-    )
-
-
-def _write_context(key: bytes, context: Context) -> dict[str, Any]:
-    return {
-        "signals": key.hex(),
-        "tables": [
-            [[str(entry) for entry in row] for row in design.channel.table.tolist()]
-            for _, design in context.blocks
-        ],
-    }
-
-
-def _read_context(
-    channels: ComponentChannels, plain: Mapping[str, Any], width: int
-) -> tuple[bytes, Context]:
-    """Read a context, and audit its tables against the specification."""
-    key = bytes.fromhex(plain["signals"])
-    signals: Bits = np.unpackbits(np.frombuffer(key, np.uint8), count=width).astype(np.bool_)
-    outline = channels.outline(signals)
-    blocks = []
-    for block, table in zip(outline.blocks, plain["tables"], strict=True):
-        entries = [[int(str(entry)) for entry in row] for row in table]
-        channel = Channel(entries, block.choice.neighbours)
-        blocks.append((block, read_design(block.choice, channel)))
-    return key, Context(outline.decided, tuple(blocks))
+def _read_book(
+    component: Component, prior: Prior, stakes: Floats, plain: Mapping[str, Any]
+) -> ChannelBook:
+    """Read a book; plans of earlier versions have none, so that it is designed from the prior."""
+    if "book" in plain:
+        return ChannelBook.from_dict(plain["book"], component, prior.groups)
+    nothing = ContextCounts.empty(len(component.signals), len(component.variables))
+    return design_book(component, prior, stakes, nothing, 0)

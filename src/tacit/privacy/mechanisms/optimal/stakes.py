@@ -1,6 +1,6 @@
 """Stakes: for each part of a query, the reward of a true yes and the penalty of a false one.
 
-For a query with one part these are 1 - caution and caution. If a query has parts in several
+For a query with one part they are those of the query. If a query has parts in several
 components, a yes to one part matters only if the others agree. Their likely answers are estimated
 from history, as if each were released by randomised response.
 """
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.privacy.components import Component, Exposure
+from tacit.privacy.context_counts import ContextCounts
 from tacit.privacy.prior import Prior
 
 Stakes: TypeAlias = NDArray[np.float64]
@@ -32,26 +33,29 @@ _OTHERS = 3
 class PartModel:
     """A model of the answers to the parts of queries over several components."""
 
-    def __init__(self, exposure: Exposure, priors: Sequence[Prior]) -> None:
+    def __init__(
+        self, exposure: Exposure, priors: Sequence[Prior], history: Sequence[ContextCounts]
+    ) -> None:
         self.exposure = exposure
         needed = {place for q in exposure.questions if len(q.parts) > 1 for place in q.parts}
         self._levels = {
-            (c, p): _levels(exposure.components[c], priors[c], p) for c, p in sorted(needed)
+            (c, p): _levels(exposure.components[c], priors[c], history[c], p)
+            for c, p in sorted(needed)
         }
 
-    def stakes(self, caution: float) -> list[Stakes]:
-        """Return for each component the stakes of its parts."""
-        found = [
-            np.tile([1 - caution, caution], (len(component.parts), 1))
-            for component in self.exposure.components
-        ]
-        for question in self.exposure.questions:
-            if len(question.parts) < 2:
-                continue
+    def stakes(self, weights: Stakes) -> list[Stakes]:
+        """Return for each component the stakes of its parts, given those of the queries."""
+        found = [np.zeros((len(component.parts), 2)) for component in self.exposure.components]
+        for question, (reward, penalty) in zip(self.exposure.questions, weights, strict=True):
             for place in question.parts:
-                others = [self._levels[other] for other in question.parts if other != place]
-                combine = _all if question.every else _any
-                found[place[0]][place[1]] = combine(others[:_OTHERS], caution)
+                own = reward, penalty
+                if len(question.parts) > 1:
+                    others = [self._levels[other] for other in question.parts if other != place]
+                    combine = _all if question.every else _any
+                    scale = reward + penalty
+                    caution = penalty / scale if scale else 0.5
+                    own = tuple(scale * part for part in combine(others[:_OTHERS], caution))
+                found[place[0]][place[1]] = own
         return found
 
 
@@ -78,7 +82,7 @@ def _any(others: Sequence[Levels], caution: float) -> tuple[float, float]:
     return reward, penalty
 
 
-def _levels(component: Component, prior: Prior, number: int) -> Levels:
+def _levels(component: Component, prior: Prior, history: ContextCounts, number: int) -> Levels:
     """Return the possible posteriors of a part: 0 or 1 if decided, else by a noisy answer."""
     part = component.parts[number]
     own = set(part.variables)
@@ -88,7 +92,7 @@ def _levels(component: Component, prior: Prior, number: int) -> Levels:
         if not changed.isdisjoint(own)
     )
     sure = is_open = closed = true = 0.0
-    for signals, windows in prior.contexts[:_CONTEXTS]:
+    for signals, windows in history.contexts[:_CONTEXTS]:
         values = np.concatenate([[False, True], signals])[list(part.cofactors)]
         if values.all():
             sure += windows

@@ -1,0 +1,187 @@
+"""Expected quality against quality on fresh windows, over random specifications.
+
+`python -m benchmarks.held_out [SPECIFICATIONS]` draws specifications of every kind and size: few
+and many queries, private patterns with and without common elements, rare and common events, short
+and long history. For each it plans with every mechanism, and computes in closed form what the
+plan gets on windows of the same process that it was not made from.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.evaluation.measurement import compute_statistics
+from tacit.events.streams import Stream
+from tacit.events.types import EventType
+from tacit.patterns.tree import And, Name, Not, Or, Pattern
+from tacit.planning.plan import Plan
+from tacit.planning.planner import make_plan
+from tacit.privacy.statistics import Statistics
+from tacit.spec.mechanisms import AUTO, MECHANISMS
+from tacit.spec.specification import Private, Query, Specification
+from tacit.windows.schedule import Windows
+
+Presence = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class World:
+    """A specification, and a process that draws windows for it."""
+
+    spec: Specification
+    moods: NDArray[np.float64]
+    """`[mood][event type]`: the probability of the event type in a window of this mood."""
+    history: int
+    """The number of windows of history."""
+
+    def draw(self, windows: int, seed: int) -> Presence:
+        """Draw windows, each in one of the moods."""
+        random = np.random.default_rng(seed)
+        mood = random.integers(0, len(self.moods), windows)
+        return np.asarray(random.random((windows, self.moods.shape[1])) < self.moods[mood])
+
+
+def draw_world(seed: int, most_queries: int = 24) -> World:
+    """Draw a specification and its process."""
+    random = np.random.default_rng([seed, 16])
+    public = [f"b{n}" for n in range(random.integers(1, 13))]
+    private = [f"x{n}" for n in range(random.integers(1, 9))]
+    names = public + private
+    rare = random.random() < 0.3
+    rates = random.beta(0.6, 6.0 if rare else 1.5, (int(random.integers(1, 4)), len(names)))
+    number = int(random.integers(1, 4))
+    groups = [
+        random.choice(private, min(len(private), int(random.integers(1, 4))), replace=False)
+        for _ in range(number)
+    ]
+    if random.random() < 0.4:  # without common elements
+        parts = np.array_split(random.permutation(private), min(number, len(private)))
+        groups = [part for part in parts if len(part)]
+    queries = int(np.exp(random.uniform(0, np.log(most_queries))))
+    return World(
+        Specification(
+            streams={"s": Stream(subject="subject", time="time")},
+            windows=Windows(size="1 min"),
+            events={
+                name: EventType(stream="s", where=f"kind = {n}") for n, name in enumerate(names)
+            },
+            private=tuple(
+                Private(
+                    pattern=And(*map(str, group)) if len(group) > 1 else Name(str(group[0])),
+                    epsilon=round(float(random.uniform(0.3, 4)), 2),
+                )
+                for group in groups
+            ),
+            queries=tuple(
+                Query(name=f"q{n}", consumer="all", pattern=_draw_query(random, public, private))
+                for n in range(queries)
+            ),
+        ),
+        np.clip(rates, 0.002, 0.998),
+        int(np.exp(random.uniform(np.log(300), np.log(6000)))),
+    )
+
+
+def _draw_query(random: np.random.Generator, public: list[str], private: list[str]) -> Pattern:
+    """Draw an AND or OR of a few event types, some of them negated or nested."""
+
+    def leaf() -> Pattern:
+        name = Name(str(random.choice(private if random.random() < 0.6 else public)))
+        return Not(name) if random.random() < 0.2 else name
+
+    parts = [leaf() for _ in range(int(random.integers(1, 4)))]
+    if random.random() < 0.3:
+        parts.append((Or if random.random() < 0.5 else And)(leaf(), leaf()))
+    if len(parts) == 1:
+        return parts[0]
+    return (And if random.random() < 0.6 else Or)(*parts)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What a plan expects, and what it gets on fresh windows."""
+
+    mechanism: str
+    expected: float
+    found: float
+    error: float
+    """The standard error of the difference."""
+
+    @property
+    def deviation(self) -> float:
+        """How many standard errors the two differ by."""
+        return (self.expected - self.found) / max(self.error, 1e-4)
+
+
+def compare(world: World, seed: int, fresh: int = 20_000) -> list[Comparison]:
+    """Plan with every mechanism and with auto, and judge the plans on fresh windows."""
+    history = compute_statistics(world.spec, world.draw(world.history, 2 * seed))
+    test = compute_statistics(world.spec, world.draw(fresh, 2 * seed + 1))
+    return [
+        judge_plan(make_plan(world.spec, history, name), name, test[0], world.history)
+        for name in (*MECHANISMS, AUTO)
+    ]
+
+
+def judge_plan(plan: Plan, name: str, test: Statistics, history: int) -> Comparison:
+    """Compute the quality of a plan on fresh windows."""
+    (mechanism,) = plan.mechanisms
+    alpha = float(np.mean(plan.expected.alphas)) if plan.expected else 0.5
+    parts = [mechanism.expect(fold.held_out).total().quality(alpha) for fold in test.folds]
+    size = test.windows / len(parts)
+    both = 1 / history + 1 / test.windows
+    error = float(np.std(parts, ddof=1)) * (size * both) ** 0.5
+    total = mechanism.expect(test).total()
+    found = total.quality(alpha)
+    # Few parts may happen to be alike: not less than if all answers were independent.
+    counts = total.tp + total.fn, total.tp + total.fp
+    shares = total.recall, total.precision
+    variances = [
+        share * (1 - share) * test.windows / max(1.0, count) * both
+        for share, count in zip(shares, counts, strict=True)
+    ]
+    alone = (1 - alpha) ** 2 * variances[0] + alpha**2 * variances[1]
+    error = max(error, float(alone) ** 0.5)
+    return Comparison(name, plan.expected.quality if plan.expected else 0.0, found, error)
+
+
+def main(specifications: int = 300) -> None:
+    """Print a line for each specification that stands out, and a summary."""
+    found: list[list[Comparison]] = []
+    for seed in range(specifications):
+        world = draw_world(seed)
+        row = compare(world, seed)
+        found.append(row)
+        best = max(one.found for one in row[:-1])
+        wide = max(abs(one.deviation) for one in row)
+        if wide > 4 or row[-1].found < best - 0.01 or row[2].found < row[1].found - 0.01:
+            print(
+                f"{seed}: {len(world.spec.queries)} queries, {world.history} windows;",
+                ", ".join(
+                    f"{one.mechanism} {one.expected:.3f} got {one.found:.3f} ({one.deviation:+.1f})"
+                    for one in row
+                ),
+                flush=True,
+            )
+    for place, name in enumerate((*MECHANISMS, AUTO)):
+        rows = [row[place] for row in found]
+        gaps = np.array([one.expected - one.found for one in rows])
+        deviations = np.array([abs(one.deviation) for one in rows])
+        print(
+            f"{name}: mean gap {gaps.mean():+.4f}, standard error"
+            f" {gaps.std() / len(gaps) ** 0.5:.4f},"
+            f" beyond 3 errors {np.mean(deviations > 3):.1%}, largest {deviations.max():.1f}"
+        )
+    lost = [max(one.found for one in row[:-1]) - row[-1].found for row in found]
+    behind = [row[1].found - row[2].found for row in found]
+    print(
+        f"auto behind the best: at most {max(lost):.4f}; optimal behind adaptive: {max(behind):.4f}"
+    )
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

@@ -1,0 +1,150 @@
+"""Thresholds: from which posterior on a query is answered yes, chosen on held-out windows.
+
+The windows of each query are counted by the level of their posterior. Levels are narrow ranges,
+and a threshold is the lower end of one, so counts are exact for every threshold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.privacy.quality import Confusion, QualityObjective, micro_alpha
+
+Floats = NDArray[np.float64]
+
+LEVELS: Final = np.concatenate([[0.0], 1 / (1 + np.exp(-np.linspace(-12.0, 12.0, 1201)))])
+"""The lower end of each level. A posterior of 0 is in the first, and is never answered yes."""
+_TIE: Final = 1e-12
+_CONCEDED: Final = 0.001
+"""The micro Q that may be given up so that rare queries are answered at all."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PosteriorCounts:
+    """The windows of each query by the level of its posterior."""
+
+    true: Floats
+    """`[query][level]`: the number of windows in which the query is true."""
+    false: Floats
+
+    @classmethod
+    def zeros(cls, queries: int) -> PosteriorCounts:
+        """Return the counts of no windows."""
+        shape = (queries, len(LEVELS))
+        return cls(np.zeros(shape), np.zeros(shape))
+
+    def add(
+        self, query: int | NDArray[np.int64], posterior: Floats, true: Floats, false: Floats
+    ) -> None:
+        """Add windows with these posteriors; `query` is one, or one for each."""
+        level = np.searchsorted(LEVELS, posterior, side="right") - 1
+        for counts, more in ((self.true, true), (self.false, false)):
+            if isinstance(query, int):
+                counts[query] += np.bincount(level, more, len(LEVELS))
+            else:
+                place = query * len(LEVELS) + level
+                counts += np.bincount(place, more, counts.size).reshape(counts.shape)
+
+    def add_exact(self, query: int, positives: float) -> None:
+        """Add the windows of a query that public events decide."""
+        self.true[query, -1] += positives
+
+    def plus(self, other: PosteriorCounts, sign: int = 1) -> PosteriorCounts:
+        """Return the sum of two counts, or their difference."""
+        return PosteriorCounts(self.true + sign * other.true, self.false + sign * other.false)
+
+    def confusion(self, thresholds: Floats) -> Confusion[Floats]:
+        """Return the counts of each query, given its threshold."""
+        yes = thresholds[:, np.newaxis] <= LEVELS
+        tp, fp = (np.where(yes, part, 0.0).sum(axis=1) for part in (self.true, self.false))
+        return Confusion(tp, fp, np.maximum(0.0, self.true.sum(axis=1) - tp))
+
+
+class Judged(NamedTuple):
+    """Thresholds, and what to expect with thresholds that were chosen without the same windows."""
+
+    thresholds: Floats
+    confusion: Confusion[Floats]
+
+
+def judge(folds: Sequence[PosteriorCounts], objective: QualityObjective) -> Judged:
+    """Choose the thresholds on all folds, and judge each fold by those of the others."""
+    total = folds[0]
+    for fold in folds[1:]:
+        total = total.plus(fold)
+    thresholds = choose_thresholds(total, objective)
+    if len(folds) == 1:
+        return Judged(thresholds, total.confusion(thresholds))
+    found = [fold.confusion(choose_thresholds(total.plus(fold, -1), objective)) for fold in folds]
+    return Judged(thresholds, add_confusions(found))
+
+
+def add_confusions(found: Sequence[Confusion[Floats]]) -> Confusion[Floats]:
+    """Add up the counts of several parts of history."""
+    return Confusion(
+        *(np.sum([getattr(one, part) for one in found], axis=0) for part in ("tp", "fp", "fn"))
+    )
+
+
+def choose_thresholds(counts: PosteriorCounts, objective: QualityObjective) -> Floats:
+    """Return the best threshold of each query.
+
+    For the micro average one threshold for all is best. A query that it answers always no gets
+    its own best threshold, as long as that hardly costs quality. Where each query's quality counts
+    by itself, each has its own.
+    """
+    own = _best_levels(counts, np.array(objective.alphas))
+    if objective.separate:
+        return own
+    together = PosteriorCounts(
+        counts.true.sum(axis=0, keepdims=True), counts.false.sum(axis=0, keepdims=True)
+    )
+    one = _best_levels(together, np.array([micro_alpha(objective.alphas)]))
+    thresholds = np.repeat(one, len(own))
+    return _answer_rare(counts, objective, thresholds, own)
+
+
+def _answer_rare(
+    counts: PosteriorCounts, objective: QualityObjective, thresholds: Floats, own: Floats
+) -> Floats:
+    """Give queries that are always answered no their own thresholds, the cheapest first."""
+    found, other = counts.confusion(thresholds), counts.confusion(own)
+    silent = np.flatnonzero((found.tp + found.fp <= _TIE) & (found.fn > 0) & (other.tp > 0))
+    least = objective.value(found) - _CONCEDED
+    for query in silent[np.argsort(other.fp[silent], kind="stable")]:
+        for before, after in ((found.tp, other.tp), (found.fp, other.fp), (found.fn, other.fn)):
+            before[query] = after[query]
+        if objective.value(found) < least:
+            break
+        thresholds[query] = own[query]
+    return thresholds
+
+
+def _best_levels(counts: PosteriorCounts, alphas: Floats) -> Floats:
+    """Return for each query the threshold with its best Q, in the middle of equally good ones."""
+    tp, fp = (
+        np.cumsum(part[:, ::-1], axis=1)[:, ::-1][:, 1:] for part in (counts.true, counts.false)
+    )
+    fn = np.maximum(0.0, counts.true.sum(axis=1, keepdims=True) - tp)
+    quality = Confusion(tp, fp, fn).quality(alphas[:, np.newaxis])
+    good = quality >= quality.max(axis=1, keepdims=True) - _TIE
+    # Of several ranges of equally good thresholds the highest: it claims least.
+    last = good.shape[1] - 1 - np.argmax(good[:, ::-1], axis=1)
+    bad = ~good & (np.arange(good.shape[1]) < last[:, np.newaxis])
+    first = np.where(bad.any(axis=1), good.shape[1] - np.argmax(bad[:, ::-1], axis=1), 0)
+    return np.asarray(LEVELS[1 + (first + last) // 2])
+
+
+def read_thresholds(plain: Mapping[str, Any], queries: int) -> Floats:
+    """Read the thresholds of a plan; old plans have one for all queries. Raise ValueError."""
+    if "thresholds" not in plain:
+        return np.full(queries, float(plain["threshold"]))
+    thresholds = np.array(plain["thresholds"], np.float64)
+    if thresholds.shape != (queries,) or not ((thresholds > 0) & (thresholds <= 1)).all():
+        raise ValueError("thresholds")
+    return thresholds

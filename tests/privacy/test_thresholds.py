@@ -1,0 +1,98 @@
+"""Thresholds: counts for every threshold, the best one against all others, and held-out ones."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tacit.privacy.quality import Confusion, Floats, QualityObjective
+from tacit.privacy.thresholds import (
+    LEVELS,
+    PosteriorCounts,
+    choose_thresholds,
+    judge,
+    read_thresholds,
+)
+
+
+def draw(seed: int, queries: int, cells: int = 12) -> tuple[PosteriorCounts, list[np.ndarray]]:
+    """Counts, and the cells behind them: query, posterior, true and false windows."""
+    rng = np.random.default_rng(seed)
+    query = rng.integers(0, queries, cells)
+    posterior = rng.choice([0.0, 1.0, *rng.random(6)], cells)
+    windows = rng.integers(1, 50, cells)
+    true = np.where(posterior == 1, windows, rng.binomial(windows, posterior)).astype(float)
+    counts = PosteriorCounts.zeros(queries)
+    counts.add(query, posterior, true, windows - true)
+    return counts, [query, posterior, true, windows - true]
+
+
+def by_hand(cells: list[np.ndarray], thresholds: Floats) -> Confusion[Floats]:
+    query, posterior, true, false = cells
+    yes = posterior >= thresholds[query]
+    sums = [
+        np.bincount(query[own], amount[own], len(thresholds)).astype(np.float64)
+        for own, amount in ((yes, true), (yes, false), (~yes, true))
+    ]
+    return Confusion(*sums)
+
+
+@given(st.integers(0, 2**32), st.integers(1, 4))
+def test_counts_are_exact_for_every_level(seed: int, queries: int) -> None:
+    counts, cells = draw(seed, queries)
+    thresholds = np.random.default_rng(seed).choice(LEVELS[1:], queries)
+    found, slow = counts.confusion(thresholds), by_hand(cells, thresholds)
+    for part in ("tp", "fp", "fn"):
+        assert getattr(found, part) == pytest.approx(getattr(slow, part))
+
+
+@given(st.integers(0, 2**32), st.integers(1, 4))
+def test_for_the_macro_average_no_other_threshold_of_a_query_is_better(
+    seed: int, queries: int
+) -> None:
+    counts, cells = draw(seed, queries)
+    objective = QualityObjective((0.3,) * queries, macro=True)
+    chosen = choose_thresholds(counts, objective)
+    best = by_hand(cells, chosen).quality(0.3)
+    for level in LEVELS[1::40]:
+        assert (by_hand(cells, np.full(queries, level)).quality(0.3) <= best + 1e-9).all()
+
+
+@given(st.integers(0, 2**32), st.integers(1, 4))
+def test_for_the_micro_average_no_common_threshold_is_noticeably_better(
+    seed: int, queries: int
+) -> None:
+    counts, cells = draw(seed, queries)
+    objective = QualityObjective((0.5,) * queries)
+    best = objective.value(by_hand(cells, choose_thresholds(counts, objective)))
+    for level in LEVELS[1::40]:
+        assert objective.value(by_hand(cells, np.full(queries, level))) <= best + 0.001 + 1e-9
+
+
+def test_a_rare_query_is_answered_where_that_costs_next_to_nothing() -> None:
+    counts = PosteriorCounts.zeros(2)
+    counts.add(0, np.array([0.9, 0.1]), np.array([9000.0, 1000.0]), np.array([1000.0, 9000.0]))
+    counts.add(1, np.array([0.2, 0.001]), np.array([1.0, 0.0]), np.array([4.0, 5000.0]))
+    chosen = choose_thresholds(counts, QualityObjective((0.5, 0.5)))
+    assert 0.1 < chosen[0] <= 0.9
+    assert 0.001 < chosen[1] <= 0.2
+
+
+def test_each_fold_is_judged_by_the_thresholds_of_the_others() -> None:
+    """In the second fold what seemed likely is false."""
+    folds = [PosteriorCounts.zeros(1) for _ in range(2)]
+    folds[0].add(0, np.array([0.8, 0.3]), np.array([80.0, 0.0]), np.array([0.0, 70.0]))
+    folds[1].add(0, np.array([0.8, 0.3]), np.array([0.0, 30.0]), np.array([100.0, 0.0]))
+    found = judge(folds, QualityObjective((0.5,)))
+    in_sample = folds[0].plus(folds[1]).confusion(found.thresholds)
+    assert found.confusion.quality(0.5)[0] < in_sample.quality(0.5)[0] - 0.1
+
+
+def test_thresholds_of_plans_are_read_and_checked() -> None:
+    assert read_thresholds({"threshold": 0.4}, 2).tolist() == [0.4, 0.4]
+    assert read_thresholds({"thresholds": [0.4, 1.0]}, 2).tolist() == [0.4, 1.0]
+    for wrong in ([0.4], [0.0, 0.4], [float("nan"), 0.4], [1.5, 0.4]):
+        with pytest.raises(ValueError, match="thresholds"):
+            read_thresholds({"thresholds": wrong}, 2)
