@@ -199,7 +199,7 @@ def test_a_picture_without_matplotlib_is_refused_before_any_work(
 def test_only_pictures_that_can_be_drawn_are_asked_for(spec: Path, history: Path) -> None:
     shown = tacit("plan", spec, "--history", history, "--plot", "curve.gif")
     assert shown.exit_code == 5
-    assert ".svg or .png" in shown.stderr
+    assert ".svg, .png or .pdf" in shown.stderr
 
 
 def test_history_of_several_streams_is_named(tmp_path: Path) -> None:

@@ -31,7 +31,8 @@ def test_everything_is_written_and_a_second_run_only_reads_it(tmp_path: Path) ->
     out = tmp_path / "deep" / "synthetic"
     first = tacit("reproduce", "synthetic", *QUICK, "--out", out)
     assert first.exit_code == 0, first.output
-    names = {"run.json", "results.jsonl", "table.csv", "figure.svg", "figure.png", "report.md"}
+    names = {"run.json", "results.jsonl", "table.csv", "report.md"}
+    names |= {f"figure{suffix}" for suffix in (".svg", ".png", ".pdf")}
     assert {path.name for path in out.iterdir()} == names
     rows = list(csv.DictReader((out / "table.csv").read_text().splitlines()))
     again = tacit("reproduce", "synthetic", *QUICK, "--out", out, "--json")

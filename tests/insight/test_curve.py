@@ -64,14 +64,14 @@ def test_epsilons_keep_their_proportions() -> None:
     assert {point.epsilon for point in few.points} == {2, 4}
 
 
-@pytest.mark.parametrize("name", ["curve.svg", "curve.png", "CURVE.SVG"])
+@pytest.mark.parametrize("name", ["curve.svg", "curve.png", "curve.pdf", "CURVE.SVG"])
 def test_pictures_are_drawn_and_the_same_each_time(drawn: Curve, tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     drawn.save(path)
     first = path.read_bytes()
     drawn.save(path)
     assert path.read_bytes() == first
-    begins = b"\x89PNG" if name.endswith("png") else b"<?xml"
+    begins = {"png": b"\x89PNG", "pdf": b"%PDF"}.get(name[-3:], b"<?xml")
     assert first.startswith(begins)
 
 
@@ -102,7 +102,7 @@ def test_without_matplotlib_it_says_what_to_install(
 
 
 def test_what_cannot_be_drawn_or_written_is_refused(drawn: Curve, tmp_path: Path) -> None:
-    with pytest.raises(SinkError, match=r"\.svg or \.png"):
+    with pytest.raises(SinkError, match=r"\.svg, \.png or \.pdf"):
         drawn.save(tmp_path / "curve.gif")
     with pytest.raises(SinkError, match="cannot be written"):
         drawn.save(tmp_path / "no" / "curve.svg")

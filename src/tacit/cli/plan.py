@@ -70,7 +70,9 @@ _PLANNING: Final = 0.1
     help="What to maximise: quality over all answers, or the mean of the queries' qualities."
     " Overrides the specification.",
 )
-@options.file("--plot", metavar="PICTURE", help="Plot quality against epsilon, as .svg or .png.")
+@options.file(
+    "--plot", metavar="PICTURE", help="Plot quality against epsilon, as .svg, .png or .pdf."
+)
 @click.option(
     "--watch", is_flag=True, help="Plan again whenever the specification or the history changes."
 )
@@ -143,7 +145,7 @@ class PlanOptions:
 def make_plan(spec_file: Path, wanted: PlanOptions, as_json: bool) -> None:
     """Plan, write the files, and print the report."""
     from tacit.cli.sources import check_targets
-    from tacit.insight.curve import check_picture
+    from tacit.evaluation.pictures import check_picture
     from tacit.planning.requirements import parse_required_quality
     from tacit.spec.yaml_reader import load
 

@@ -296,7 +296,7 @@ def _perform(
     experiment: Experiment, datasets: int, out: Path | None, as_json: bool, flags: list[str]
 ) -> None:
     from tacit.evaluation.experiments import open_results, perform
-    from tacit.insight.curve import check_picture
+    from tacit.evaluation.pictures import check_picture
 
     if out is not None:
         check_picture(out / "figure.svg")
@@ -312,7 +312,9 @@ def _perform(
     else:
         click.echo(_summarize(outcome))
     if out is not None:
-        click.echo(f"Written to {out}: report.md, figure.svg, figure.png, table.csv.", err=as_json)
+        click.echo(
+            f"Written to {out}: report.md, table.csv, figure.svg, .png and .pdf.", err=as_json
+        )
 
 
 def _format_command(outcome: ExperimentOutcome, flags: list[str]) -> str:
@@ -327,6 +329,7 @@ def _format_command(outcome: ExperimentOutcome, flags: list[str]) -> str:
 
 def _write_files(outcome: ExperimentOutcome, out: Path, command: str) -> None:
     from tacit.evaluation.figures import save
+    from tacit.evaluation.pictures import SUFFIXES
     from tacit.evaluation.reports import format_report, to_csv
 
     try:
@@ -335,7 +338,7 @@ def _write_files(outcome: ExperimentOutcome, out: Path, command: str) -> None:
     except OSError as error:
         why = error.strerror or type(error).__name__
         raise SinkError(f"{out} cannot be written: {why}; choose another place") from error
-    for suffix in (".svg", ".png"):
+    for suffix in SUFFIXES:
         save(outcome, out / f"figure{suffix}")
 
 

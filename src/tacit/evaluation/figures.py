@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from os import PathLike, fspath
+from os import PathLike
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, Final
 
-from tacit.errors import SinkError
 from tacit.evaluation.experiments import ExperimentOutcome
 from tacit.evaluation.methods import DECODES, WITHOUT_EPSILON, Method
 from tacit.evaluation.palette import mechanism_style
+from tacit.evaluation.pictures import INK, save_picture
 from tacit.privacy.exponentials import format_epsilon
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 _GREYS: Final = {"prior alone": "#333333", "suppression": "#AA4499"}
 _REMARKS: Final = {"prior alone": " (epsilon 0)", "suppression": " (no epsilon)"}
-_INK: Final = "#333333"
 _GREY: Final = "#8a8a8a"
 _SAME: Final = 0.006
 """Lines that are everywhere closer than this share of the axis have one label."""
@@ -76,19 +75,8 @@ class _Line:
 
 
 def save(outcome: ExperimentOutcome, path: str | PathLike[str]) -> None:
-    """Draw the figure to an SVG or PNG file."""
-    import matplotlib as mpl
-
-    # Text stays text in SVG, and the same outcome gives the same file.
-    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "tacit"}):
-        drawn = figure(outcome)
-        vector = fspath(path).lower().endswith(".svg")
-        metadata = {"Date": None, "Creator": None} if vector else {"Software": None}
-        try:
-            drawn.savefig(path, metadata=metadata, dpi=150)
-        except OSError as error:
-            why = error.strerror or type(error).__name__
-            raise SinkError(f"{path} cannot be written: {why}; choose another place") from error
+    """Draw the figure to an SVG, PNG or PDF file."""
+    save_picture(lambda: figure(outcome), path)
 
 
 def figure(outcome: ExperimentOutcome) -> Figure:
@@ -119,10 +107,10 @@ def figure(outcome: ExperimentOutcome) -> Figure:
         _frame(axes, outcome, title)
         _name(axes, lines_here, top)
         if number % columns == 0:
-            axes.set_ylabel(LOSS, color=_INK)
+            axes.set_ylabel(LOSS, color=INK)
         elif shared:
             axes.tick_params(labelleft=False)
-    drawn.suptitle(_heading(outcome), x=0.01, ha="left", fontsize=11, color=_INK)
+    drawn.suptitle(_heading(outcome), x=0.01, ha="left", fontsize=11, color=INK)
     return drawn
 
 
@@ -273,13 +261,13 @@ def _frame(axes: Axes, outcome: ExperimentOutcome, title: str) -> None:
     if varied is None:
         axes.set_xscale("log")
         ticks = [float(epsilon) for epsilon in outcome.experiment.epsilons]
-        axes.set_xlabel("epsilon", color=_INK)
+        axes.set_xlabel("epsilon", color=INK)
     else:
         ticks = [float(value) for value in varied.values]
-        axes.set_xlabel(varied.label, color=_INK)
+        axes.set_xlabel(varied.label, color=INK)
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks], fontsize=8.5)
     axes.minorticks_off()
-    axes.set_title(title, loc="left", fontsize=9.5, color=_INK)
+    axes.set_title(title, loc="left", fontsize=9.5, color=INK)
     axes.grid(axis="y", color="#e2e2e2", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
