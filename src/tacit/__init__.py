@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from tacit.insight.curve import curve as curve
     from tacit.insight.doctor import doctor as doctor
     from tacit.insight.explain import explain as explain
+    from tacit.insight.leaks import leaks as leaks
     from tacit.ledger.answers import released as released
     from tacit.patterns.language import parse_pattern as parse_pattern
     from tacit.patterns.tree import And as And
@@ -92,6 +93,7 @@ _HOMES = {
     "explain": "tacit.insight.explain",
     "export_ledger": "tacit.engines.ledger_reports",
     "json_schema": "tacit.spec.schema",
+    "leaks": "tacit.insight.leaks",
     "least_epsilon": "tacit.engines.local",
     "load": "tacit.spec.yaml_reader",
     "loads": "tacit.spec.yaml_reader",

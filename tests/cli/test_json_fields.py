@@ -19,6 +19,8 @@ from tests.cli.small_runs import SPEC, specified, tacit, tuples
 
 RECORDED = Path(__file__).with_name("json_fields.txt")
 LIMITED = SPEC.replace("epsilon: 2}", "epsilon: 2, limit: 40 per day}")
+TELLING = SPEC.replace("where: \"kind = 'd'\"", "where: \"kind IN ('a', 'd')\"")
+"""A public event type tells about a private one."""
 
 
 def list_commands(folder: Path) -> Iterator[tuple[str, list[str | Path]]]:
@@ -31,6 +33,8 @@ def list_commands(folder: Path) -> Iterator[tuple[str, list[str | Path]]]:
     yield "plan", ["plan", spec, "--history", source, "-o", plan]
     yield "plan --quality", ["plan", spec, "--history", source, "--quality", "0.9"]
     yield "plan --mechanism auto", ["plan", spec, "--history", source, "--mechanism", "auto"]
+    yield "leaks", ["leaks", spec]
+    yield "leaks --history", ["leaks", folder / "telling.yaml", "--history", folder / "long.csv"]
     yield "audit", ["audit", plan]
     yield "audit, of a plan that is changed", ["audit", folder / "changed.json"]
     yield "detect", ["detect", spec, source, "--to", folder / "true.csv"]
@@ -70,6 +74,8 @@ def record(folder: Path) -> Iterator[str]:
     specified(folder, LIMITED)
     tuples(folder / "in.csv", seed=1)
     (folder / "wrong.yaml").write_text("streams: 7")
+    (folder / "telling.yaml").write_text(TELLING)
+    tuples(folder / "long.csv", seed=2, windows=1000)
     for name, arguments in list_commands(folder):
         if name.startswith("audit, of"):
             plain = json.loads((folder / "plan.json").read_text())

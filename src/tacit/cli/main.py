@@ -20,6 +20,7 @@ COMMANDS: Final = (
     "detect",
     "doctor",
     "explain",
+    "leaks",
     "ledger",
     "plan",
     "reproduce",
