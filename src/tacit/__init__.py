@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from tacit.events.areas import Area as Area
     from tacit.events.streams import Stream as Stream
     from tacit.events.types import EventType as EventType
+    from tacit.insight.attack import attack as attack
     from tacit.insight.audit import audit as audit
     from tacit.insight.curve import curve as curve
     from tacit.insight.doctor import doctor as doctor
@@ -86,6 +87,7 @@ _HOMES = {
     "TacitError": "tacit.errors",
     "Windows": "tacit.windows.schedule",
     "archive_ledger": "tacit.engines.ledger_reports",
+    "attack": "tacit.insight.attack",
     "audit": "tacit.insight.audit",
     "curve": "tacit.insight.curve",
     "detect": "tacit.engines.local",

@@ -35,6 +35,7 @@ def list_commands(folder: Path) -> Iterator[tuple[str, list[str | Path]]]:
     yield "plan --mechanism auto", ["plan", spec, "--history", source, "--mechanism", "auto"]
     yield "leaks", ["leaks", spec]
     yield "leaks --history", ["leaks", folder / "telling.yaml", "--history", folder / "long.csv"]
+    yield "attack", ["attack", spec, "--plan", plan, "--history", source]
     yield "audit", ["audit", plan]
     yield "audit, of a plan that is changed", ["audit", folder / "changed.json"]
     yield "detect", ["detect", spec, source, "--to", folder / "true.csv"]

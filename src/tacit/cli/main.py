@@ -15,6 +15,7 @@ from tacit.cli.exit_codes import EXIT_CODES, exit_on_error
 from tacit.masking import exposed
 
 COMMANDS: Final = (
+    "attack",
     "audit",
     "demo",
     "detect",

@@ -33,7 +33,7 @@ def draw_leaks(report: LeakReport) -> Figure:
         colour, marker = _STYLES[leak.when]
         low, high = max(leak.low, edges[0]), min(leak.high, edges[1])
         axes.plot([low, high], [height, height], color=colour, linewidth=1.6)
-        for end, value, arrow in ((low, leak.low, "4"), (high, leak.high, "3")):
+        for end, value, arrow in ((low, leak.low, 4), (high, leak.high, 5)):
             bounded = end == value
             axes.plot(
                 [end], [height], color=colour, marker="|" if bounded else arrow, clip_on=False
@@ -48,7 +48,7 @@ def _edges(shown: tuple[Leak, ...]) -> tuple[float, float]:
     """Return the range of the axis: all ratios and finite bounds, and 1."""
     values = [1.0, *(leak.odds_ratio for leak in shown if leak.bounded)]
     values += [bound for leak in shown for bound in (leak.low, leak.high) if 0 < bound < np.inf]
-    return min(min(values) / 1.3, 0.7), max(max(values) * 1.3, 1.5)
+    return min(min(values) / 1.3, 0.7), max(max(values) * 1.5, 1.5)
 
 
 def _frame(

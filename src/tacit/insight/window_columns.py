@@ -51,6 +51,8 @@ class WindowColumns:
     """The number of windows from the first to the last."""
     subjects: int
     """The number of subjects in history, of which these are some or all."""
+    first: int = 0
+    """The number of the first window: window n starts n steps after the epoch."""
 
     def choose(self, own: NDArray[np.bool_]) -> WindowColumns:
         """Return the windows of some subjects."""
@@ -60,7 +62,22 @@ class WindowColumns:
             self.policies[own],
             self.windows,
             self.subjects,
+            self.first,
         )
+
+    def unpack(self, column: int) -> NDArray[np.bool_]:
+        """Return `[subject][window]`: the values of a pattern."""
+        return self._unpacked(self.bits[column])
+
+    @property
+    def known(self) -> NDArray[np.bool_]:
+        """`[subject][window]`: whether the subject is registered."""
+        return self._unpacked(self.registered)
+
+    def _unpacked(self, words: Words) -> NDArray[np.bool_]:
+        octets = np.ascontiguousarray(words, "<u8").view(np.uint8)
+        flat = np.unpackbits(octets, axis=-1, bitorder="little", count=self.windows)
+        return flat.view(np.bool_)
 
 
 class PatternEvaluator(Evaluator):
@@ -147,7 +164,7 @@ class _Collected:
         known[:, windows:] = False
         registered = np.packbits(known, axis=1, bitorder="little").view("<u8").astype(np.uint64)
         bits &= registered
-        return WindowColumns(bits, registered, policies[own], windows, subjects)
+        return WindowColumns(bits, registered, policies[own], windows, subjects, self._first)
 
 
 def shift_windows(words: Words, windows: int) -> Words:
