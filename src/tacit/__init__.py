@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from tacit.engines.local import run as run
     from tacit.engines.warmup import warm as warm
     from tacit.errors import TacitError as TacitError
+    from tacit.evaluation.matrices import protect_matrix as protect_matrix
     from tacit.events.areas import Area as Area
     from tacit.events.streams import Stream as Stream
     from tacit.events.types import EventType as EventType
@@ -102,6 +103,7 @@ _HOMES = {
     "open_run": "tacit.engines.ledger_run",
     "parse_pattern": "tacit.patterns.language",
     "plan": "tacit.engines.local",
+    "protect_matrix": "tacit.evaluation.matrices",
     "released": "tacit.ledger.answers",
     "run": "tacit.engines.local",
     "show_ledger": "tacit.engines.ledger_reports",

@@ -115,9 +115,18 @@ _taxis = click.option(
 )
 
 
+_method = options.file(
+    "--method",
+    "own",
+    metavar="FILE.py",
+    help="A Python file with methods of your own, in a list METHODS; it is run.",
+)
+
+
 @reproduce.command()
 @_experiment("12, or 10 with --vary")
 @_compare
+@_method
 @click.option(
     "--vary",
     type=click.Choice(["queries", "private", "overlap", "length", "alpha", "history"]),
@@ -131,6 +140,7 @@ def synthetic(
     as_json: bool,
     vary: str | None,
     compare: str,
+    own: Path | None,
 ) -> None:
     """Algorithm 2: independent events, and patterns of three of them.
 
@@ -138,11 +148,12 @@ def synthetic(
     Examples:
       tacit reproduce synthetic --datasets 1000 --out synthetic
       tacit reproduce synthetic --vary overlap --epsilon 2 --out overlap
+      tacit reproduce synthetic --method mine.py --epsilon 1,2
     """
     if vary and compare != "main":
         raise click.UsageError("--vary and --compare cannot be combined")
     number = datasets or (10 if vary else 12)
-    reproduce_synthetic(epsilons, vary, compare, seed, number, out, as_json)
+    reproduce_synthetic(epsilons, vary, compare, own, seed, number, out, as_json)
 
 
 @reproduce.command()
@@ -150,6 +161,7 @@ def synthetic(
 @_data
 @_taxis
 @_compare
+@_method
 @click.option("--heard", is_flag=True, help="Leave out windows in which a taxi sent no report.")
 def taxi(
     datasets: int | None,
@@ -160,6 +172,7 @@ def taxi(
     data: Path | None,
     taxis: TaxiPart,
     compare: str,
+    own: Path | None,
     heard: bool,
 ) -> None:
     """Taxis on a grid: some cells are private, some are queried.
@@ -169,7 +182,7 @@ def taxi(
       tacit reproduce taxi
       tacit reproduce taxi --data t-drive/ --out taxi
     """
-    reproduce_taxi(epsilons, data, taxis, compare, heard, seed, datasets or 10, out, as_json)
+    reproduce_taxi(epsilons, data, taxis, compare, own, heard, seed, datasets or 10, out, as_json)
 
 
 @reproduce.command()
@@ -224,27 +237,31 @@ def day(
 
 
 def reproduce_synthetic(
-    epsilons: tuple[Fraction, ...], vary: str | None, compare: str, seed: int, datasets: int,
-    out: Path | None, as_json: bool,
+    epsilons: tuple[Fraction, ...], vary: str | None, compare: str, own: Path | None, seed: int,
+    datasets: int, out: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Run the experiment on data of Algorithm 2, or a variation of it."""
     from tacit.evaluation.experiments import EPSILONS, VARIED_EPSILONS, Synthetic
 
     some = epsilons or (EPSILONS if vary is None else VARIED_EPSILONS)
     flags = [*([] if vary is None else ["--vary", vary]), *_flag("--compare", compare, "main")]
-    _perform(Synthetic(some, seed, vary, compare), datasets, out, as_json, flags)
+    flags += _name_own(own)
+    _perform(Synthetic(some, seed, vary, compare, own), datasets, out, as_json, flags)
 
 
 def reproduce_taxi(
-    epsilons: tuple[Fraction, ...], data: Path | None, part: TaxiPart, compare: str, heard: bool,
-    seed: int, datasets: int, out: Path | None, as_json: bool,
+    epsilons: tuple[Fraction, ...], data: Path | None, part: TaxiPart, compare: str,
+    own: Path | None, heard: bool, seed: int, datasets: int, out: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Run the experiment on T-Drive if `data` is given, else on generated trips."""
     from tacit.evaluation.experiments import EPSILONS, Taxi
 
     reports, flags = _read_reports(data, part)
     flags += [*_flag("--compare", compare, "main"), *(["--heard"] if heard else [])]
-    experiment = Taxi(epsilons or EPSILONS, seed, reports, heard, compare=compare, part=part)
+    flags += _name_own(own)
+    experiment = Taxi(
+        epsilons or EPSILONS, seed, reports, heard, compare=compare, part=part, own=own
+    )
     _perform(experiment, datasets, out, as_json, flags)
 
 
@@ -277,6 +294,11 @@ def _read_reports(data: Path | None, part: TaxiPart) -> tuple[pl.DataFrame | Non
         found = read_tdrive(data)
     click.echo(f"T-Drive: {found}", err=True)
     return found.reports, ["--data", "T-DRIVE", *_flag("--taxis", part, "all")]
+
+
+def _name_own(own: Path | None) -> list[str]:
+    """Return the option for a file of methods, without its folder."""
+    return [] if own is None else ["--method", own.name]
 
 
 def _flag(name: str, value: str, default: str) -> list[str]:

@@ -159,7 +159,11 @@ def measure_day(day: Day, limits: tuple[Fraction, ...], methods: tuple[Method, .
             if method.variant in policies:
                 found[method] = policies[method.variant].measure(day, limit)
             elif method not in found:
-                same = {one.decode for one in methods if one[::2] == method[::2]}
+                same = {
+                    decode
+                    for one in methods
+                    if one[::2] == method[::2] and (decode := one.decode) != "own"
+                }
                 baseline = next(b for b in variants[method.variant] if b.name == method.name)
                 random = np.random.default_rng([day.seed, 6])
                 share = limit / day.windows

@@ -29,8 +29,10 @@ from tacit.evaluation.methods import (
     SCORES,
     Comparison,
     Method,
+    add_own,
     measure_errors,
 )
+from tacit.evaluation.own_methods import identify_file
 from tacit.evaluation.results_folder import KeptResults
 from tacit.evaluation.synthetic import draw_data_set
 from tacit.evaluation.taxi_areas import make_taxi_data_set
@@ -109,11 +111,13 @@ class Synthetic:
     seed: int = 0
     vary: str | None = None
     compare: str = "main"
+    own: Path | None = None
+    """A file with methods of one's own."""
 
     @property
     def comparison(self) -> Comparison:
         """The methods that are compared."""
-        return COMPARISONS[self.compare]
+        return add_own(COMPARISONS[self.compare], self.own)
 
     @property
     def variation(self) -> Variation | None:
@@ -133,7 +137,7 @@ class Synthetic:
     def parameters(self) -> dict[str, Any]:
         """The parameters that identify a run, as plain data."""
         values = None if self.variation is None else list(self.variation.values)
-        return list_parameters(self) | {"vary": self.vary, "values": values}
+        return list_parameters(self) | {"vary": self.vary, "values": values} | _list_own(self.own)
 
     def errors(self, number: int) -> Floats:
         """Compute the errors on a data set, `[value][epsilon][method][score]`."""
@@ -143,7 +147,8 @@ class Synthetic:
             sets = [self.variation.draw(number, value) for value in self.variation.values]
         methods = self.comparison.methods
         errors = [
-            measure_errors(s.spec, s.history, s.test, self.epsilons, number, methods) for s in sets
+            measure_errors(s.spec, s.history, s.test, self.epsilons, number, methods, self.own)
+            for s in sets
         ]
         return np.stack([part[..., : len(SCORES)] for part in errors])
 
@@ -166,11 +171,13 @@ class Taxi:
     days: int = 4
     compare: str = "main"
     part: TaxiPart = "all"
+    own: Path | None = None
+    """A file with methods of one's own."""
 
     @property
     def comparison(self) -> Comparison:
         """The methods that are compared."""
-        return COMPARISONS[self.compare]
+        return add_own(COMPARISONS[self.compare], self.own)
 
     @property
     def title(self) -> str:
@@ -204,7 +211,8 @@ class Taxi:
             source: dict[str, Any] = {"source": f"{self.taxis} taxis, {self.days} days, generated"}
         else:
             source = {"source": identify_reports(self.reports), "taxis": self.part}
-        return list_parameters(self) | source | {"windows": "heard" if self.heard else "all"}
+        windows = {"windows": "heard" if self.heard else "all"}
+        return list_parameters(self) | source | windows | _list_own(self.own)
 
     def errors(self, number: int) -> Floats:
         """Compute the errors on a data set, `[value][epsilon][method][score]`."""
@@ -219,7 +227,7 @@ class Taxi:
         else:
             history, test = drawn.history_streams, drawn.test_streams
         methods = self.comparison.methods
-        errors = measure_errors(drawn.spec, history, test, self.epsilons, number, methods)
+        errors = measure_errors(drawn.spec, history, test, self.epsilons, number, methods, self.own)
         return errors[None, ..., : len(SCORES)]
 
 
@@ -461,6 +469,10 @@ def list_parameters(experiment: Experiment) -> dict[str, Any]:
         "epsilon": [format_epsilon(epsilon) for epsilon in experiment.epsilons],
         "methods": [str(method) for method in experiment.comparison.methods],
     }
+
+
+def _list_own(path: Path | None) -> dict[str, Any]:
+    return {} if path is None else {"method": identify_file(path)}
 
 
 def generate_reports(taxis: int, days: int, seed: int) -> pl.DataFrame:

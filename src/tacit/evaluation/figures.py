@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tacit.evaluation.experiments import ExperimentOutcome
 from tacit.evaluation.methods import DECODES, WITHOUT_EPSILON, Method
-from tacit.evaluation.palette import mechanism_style
+from tacit.evaluation.palette import LineStyle, mechanism_style, own_style
 from tacit.evaluation.pictures import INK, save_picture
 from tacit.privacy.exponentials import format_epsilon
 
@@ -63,15 +63,16 @@ class _Line:
     lows: tuple[float, ...]
     highs: tuple[float, ...]
     label: str
+    style: LineStyle | None
+    """The style of a mechanism, or of a method of one's own; None for baselines."""
 
     @property
     def ppm(self) -> bool:
-        return mechanism_style(self.method.name) is not None
+        return self.style is not None
 
     @property
     def colour(self) -> str:
-        style = mechanism_style(self.method.name)
-        return style.colour if style else _GREYS.get(self.method.name, _GREY)
+        return self.style.colour if self.style else _GREYS.get(self.method.name, _GREY)
 
 
 def save(outcome: ExperimentOutcome, path: str | PathLike[str]) -> None:
@@ -149,8 +150,14 @@ def _varied_panels(outcome: ExperimentOutcome) -> list[tuple[str, list[_Line]]]:
                     (method.name if method.name in WITHOUT_EPSILON else str(method))
                     + _REMARKS.get(method.name, ""),
                 )
-                for method in _VARIED
-                if method in outcome.methods
+                for method in (
+                    *(one for one in _VARIED if one in outcome.methods),
+                    *(
+                        one
+                        for one in outcome.methods
+                        if one.name in outcome.experiment.comparison.own
+                    ),
+                )
             ],
         )
         for epsilon in outcome.experiment.epsilons
@@ -166,14 +173,18 @@ def _line(
     bands = [outcome.band(method, epsilon, value) for _, epsilon, value in points]
     means, lows, highs = (tuple(column) for column in zip(*bands, strict=True))
     places = tuple(place for place, _, _ in points)
-    return _Line(method, places, means, lows, highs, label)
+    own = outcome.experiment.comparison.own
+    style = mechanism_style(method.name)
+    if method.name in own:
+        style = own_style(own.index(method.name))
+    return _Line(method, places, means, lows, highs, label, style)
 
 
 def _draw(axes: Axes, lines: Sequence[_Line], bands: bool) -> None:
     for line in lines:
         name = line.method.name
         literal = line.method.decode == "literal"
-        own = mechanism_style(name)
+        own = line.style
         if own is not None:
             style: dict[str, Any] = {
                 "marker": own.marker, "linestyle": own.stroke, "linewidth": 2.0,

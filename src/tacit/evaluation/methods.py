@@ -7,9 +7,10 @@ something else, add a method to a panel.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Final, NamedTuple
+from pathlib import Path
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,7 @@ from tacit.evaluation.baselines import (
 from tacit.evaluation.baselines import measure as measure_baseline
 from tacit.evaluation.baselines.decoding import compare, compute_true_answers
 from tacit.evaluation.measurement import compute_scores, compute_statistics
+from tacit.evaluation.own_methods import load_methods
 from tacit.evaluation.synthetic import LARGEST_EPSILON, Presence
 from tacit.planning.planner import make_plan
 from tacit.privacy.evidence import Decode
@@ -43,11 +45,15 @@ SCORES: Final = ("micro", "macro")
 """What is measured: the error of the micro average, and the mean error of the queries."""
 
 
+MethodDecoding: TypeAlias = Decoding | Literal["own"]
+"""How a method's output is decoded; `own` if it answers queries itself."""
+
+
 class Method(NamedTuple):
     """A mechanism or baseline, how its noisy output is decoded, and its variant, if any."""
 
     name: str
-    decode: Decoding
+    decode: MethodDecoding
     variant: str = ""
 
     def __str__(self) -> str:
@@ -69,6 +75,8 @@ class Comparison:
     panels: tuple[Panel, ...]
     one_scale: bool = False
     """Whether all panels have the same scale of errors."""
+    own: tuple[str, ...] = ()
+    """The names of methods from a file."""
 
     @property
     def methods(self) -> tuple[Method, ...]:
@@ -156,6 +164,22 @@ ABLATION: Final = Comparison(
 COMPARISONS: Final = {one.name: one for one in (MAIN, FAIR, ABLATION)}
 
 
+def add_own(comparison: Comparison, path: Path | None) -> Comparison:
+    """Add a panel with the methods of a file, between the prior and optimal."""
+    if path is None:
+        return comparison
+    own = load_methods(path)
+    listed: list[tuple[str, Method]] = []
+    for method in own:
+        decodings: tuple[MethodDecoding, ...] = method.decodings or ("own",)
+        for decode in decodings:
+            label = method.name if len(decodings) == 1 else f"{method.name}, {decode}"
+            listed.append((label, Method(method.name, decode)))
+    panel = Panel(f"methods of {path.name}", (*_label(OPTIMAL, PRIOR), *listed))
+    names = tuple(method.name for method in own)
+    return replace(comparison, panels=(*comparison.panels, panel), own=names)
+
+
 def measure_errors(
     spec: Specification,
     history: Presence,
@@ -163,17 +187,20 @@ def measure_errors(
     epsilons: Sequence[Fraction],
     seed: int,
     methods: Sequence[Method] = METHODS,
+    own: Path | None = None,
 ) -> Floats:
     """Measure the errors of methods on one data set, `[epsilon][method][score]`.
 
     Windows are `[window][event type]` of one subject, or `[subject][window][event type]`. Every
     private pattern of the specification has the largest epsilon. Every method draws its noise
-    from the same seed. Scores are those of `SCORES`, then one for each query.
+    from the same seed. Scores are those of `SCORES`, then one for each query. `own` is a file with
+    methods.
     """
     types = history.shape[-1]
     statistics = compute_statistics(spec, history.reshape(-1, types))
     windows = test.reshape(-1, types)
     setting = Setting.of(spec, history)
+    of_file = {} if own is None else {method.name: method for method in load_methods(own)}
     alphas = [query.alpha for query in spec.queries]
     errors = []
     for epsilon in epsilons:
@@ -188,8 +215,16 @@ def measure_errors(
                 )
                 found[method] = measurement.measure(plan, windows, Noise(SeededSource(seed)))
                 continue
-            same = {one.decode for one in methods if (one.name, one.variant) == method[::2]}
             random = np.random.default_rng([seed, 6])
+            if method.name in of_file:
+                counted = of_file[method.name].measure(setting, test, epsilon, random)
+                found |= {one: counted[one.decode] for one in methods if one.name == method.name}
+                continue
+            same = {
+                decode
+                for one in methods
+                if (one.name, one.variant) == method[::2] and (decode := one.decode) != "own"
+            }
             for decode, counts in _measure(method, setting, test, epsilon, random, same).items():
                 found[method._replace(decode=decode)] = counts
         errors.append([compute_scores(found[method], alphas) for method in methods])
@@ -204,6 +239,7 @@ def find_baseline(method: Method) -> Baseline:
 
 def _plain(method: Method) -> Decode:
     assert method.decode != "memory", "plans have no memory"
+    assert method.decode != "own", "plans decode by themselves"
     return method.decode
 
 

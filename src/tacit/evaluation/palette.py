@@ -25,6 +25,12 @@ _STYLES: Final = (
 )
 
 
+def own_style(number: int) -> LineStyle:
+    """Return the style of a method of one's own, by its place in the file."""
+    free = _STYLES[len(MECHANISMS) :] or _STYLES
+    return free[number % len(free)]
+
+
 def mechanism_style(name: str) -> LineStyle | None:
     """Return the style of a mechanism; None for anything else.
 
