@@ -79,11 +79,10 @@ def check_bounds(guess: Guess) -> None:
 def test_beliefs_equal_a_sum_over_all_paths(seed: int) -> None:
     chance = np.random.default_rng(seed)
     states, groups, length = 3, 2, 4
-    start, *_ = chance.dirichlet(np.ones(states), 1)
     chain = Chain(
-        start,
-        chance.dirichlet(np.ones(states), states),
-        chance.dirichlet(np.ones(groups), states),
+        chance.dirichlet(np.ones(states), groups),
+        chance.dirichlet(np.ones(groups), (groups, states)),
+        chance.dirichlet(np.ones(states), (groups, states)),
         np.array([False, True, bool(seed % 2)]),
     )
     seen = chance.integers(0, groups, 2 * length)
@@ -95,11 +94,13 @@ def test_beliefs_equal_a_sum_over_all_paths(seed: int) -> None:
             own = slice(sequence * length, (sequence + 1) * length)
             total, never, at = 0.0, 0.0, np.zeros(length)
             for path in product(range(states), repeat=length):
-                weight = chain.start[path[0]]
+                weight = chain.start[seen[own][0], path[0]]
                 for t, state in enumerate(path):
-                    weight *= chain.public[state, seen[own][t]]
                     weight *= 1.0 if symbols is None else symbols[own][t, state]
-                    weight *= chain.moves[path[t - 1], state] if t else 1.0
+                    if t:
+                        last, now = seen[own][t - 1 : t + 1]
+                        weight *= chain.public[last, path[t - 1], now]
+                        weight *= chain.moves[now, path[t - 1], state]
                 total += weight
                 at += weight * chain.occurred[list(path)]
                 never += 0.0 if chain.occurred[list(path)].any() else weight

@@ -213,7 +213,7 @@ class _AttackedWindows:
             len(np.unique(self.subjects)),
             len(bounds) - 1,
             repeats,
-            len(chain.start),
+            len(chain.occurred),
         )
 
     def _bounds(self, period: int) -> Whole:

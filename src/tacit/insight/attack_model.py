@@ -1,7 +1,10 @@
 """The attacker's model: a hidden Markov chain over the windows of a day.
 
 States are the values that a private pattern can have in a window, whether it occurred among them.
-Public events and released symbols are emissions of a state. The chain is counted from history.
+States and public events together are a Markov chain: the public events of a window depend on the
+last window's state and public events, and its state on the last state and its own public events.
+This is counted from history. Public events that only last say nothing new in this model. Released
+symbols are emissions of a state.
 """
 
 from __future__ import annotations
@@ -22,8 +25,10 @@ MOST_STATES: Final = 64
 """The most states; rarer values share one, for each of occurred and not."""
 RARE: Final = 30
 """Situations with fewer windows than this are one, so that the prior does not memorise them."""
-_SMALL: Final = 0.5
-"""The weight of what is usual, added to every count."""
+MOST_GROUPS: Final = 200
+"""The most groups of situations, the rare one among them."""
+_STRENGTH: Final = 5.0
+"""How many windows the usual transitions count as, in each group and state."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,42 +63,51 @@ def find_states(values: Bits, occurred: Bits, numbers: Whole) -> States:
 
 @dataclass(frozen=True, eq=False)
 class Chain:
-    """The chain of states, and how likely public events are in each state."""
+    """The chain of states, given the group of each window's public events."""
 
     start: Floats
-    """`[state]`"""
-    moves: Floats
-    """`[state][next state]`"""
+    """`[group][state]`: the probability of each state, if nothing else is known."""
     public: Floats
-    """`[state][group]`: the probability of a group of situations."""
+    """`[last group][last state][group]`: the probability of the public events of a window."""
+    moves: Floats
+    """`[group][last state][state]`"""
     occurred: Bits
     """`[state]`"""
 
-    def prior(self, group: Whole) -> Floats:
+    def prior(self, groups: Whole) -> Floats:
         """Return `[window][state]`: the probability of each state, given the public events."""
-        joint = self.start[:, np.newaxis] * self.public
-        return np.asarray((joint / joint.sum(axis=0)).T[group])
+        return np.asarray(self.start[groups])
 
 
 def count_chain(states: Whole, groups: Whole, bounds: Whole, occurred: Bits) -> Chain:
-    """Count a chain from windows in sequences, which begin and end at `bounds`."""
+    """Count a chain from windows in sequences, which begin and end at `bounds`.
+
+    Where a state has few windows in a group, the usual transitions count too: for public events
+    those of the group, whatever the state; for states those of all groups, tilted towards the
+    states that are common in the group.
+    """
     size, number = len(occurred), int(groups.max(initial=0)) + 1
-    start = np.bincount(states, minlength=size) / len(states)
+    usual = np.bincount(states, minlength=size) / len(states)
+    start = np.zeros((number, size))
+    np.add.at(start, (groups, states), 1.0)
+    start = start / start.sum(axis=1, keepdims=True)
     # A transition leads from each window of a sequence but its last to the next one.
     inner = np.ones(len(states), np.bool_)
     inner[bounds[1:] - 1] = False
     earlier = np.flatnonzero(inner)
-    moves = np.zeros((size, size))
-    np.add.at(moves, (states[earlier], states[earlier + 1]), 1.0)
-    moves += _SMALL * start
-    public = np.zeros((size, number))
-    np.add.at(public, (states, groups), 1.0)
-    usual = np.bincount(groups, minlength=number) / len(groups)
-    public += 1e-6 * usual
+    moves = np.zeros((number, size, size))
+    np.add.at(moves, (groups[earlier + 1], states[earlier], states[earlier + 1]), 1.0)
+    overall = moves.sum(axis=0) + usual
+    tilted = overall * (start / usual)[:, np.newaxis]
+    moves += _STRENGTH * tilted / tilted.sum(axis=2, keepdims=True)
+    public = np.zeros((number, size, number))
+    np.add.at(public, (groups[earlier], states[earlier], groups[earlier + 1]), 1.0)
+    following = public.sum(axis=1) + np.bincount(groups, minlength=number) / len(groups)
+    public += _STRENGTH * (following / following.sum(axis=1, keepdims=True))[:, np.newaxis]
     return Chain(
         start,
-        moves / moves.sum(axis=1, keepdims=True),
-        public / public.sum(axis=1, keepdims=True),
+        public / public.sum(axis=2, keepdims=True),
+        moves / moves.sum(axis=2, keepdims=True),
         occurred,
     )
 
@@ -111,7 +125,8 @@ def group_situations(fine: Whole, coarse: Whole) -> Whole:
     rare = np.bincount(fine)[fine] < RARE
     joined = np.where(rare, coarse, coarse.max(initial=0) + 1 + fine)
     counts = np.bincount(joined)
-    common = np.flatnonzero(counts >= RARE)
+    common = np.argsort(-counts, kind="stable")[: MOST_GROUPS - 1]
+    common = np.sort(common[counts[common] >= RARE])
     numbers = np.full(len(counts), len(common))
     numbers[common] = np.arange(len(common))
     return np.asarray(np.unique(numbers[joined], return_inverse=True)[1].ravel())
@@ -143,11 +158,11 @@ def infer(chain: Chain, groups: Whole, likely: Floats | None, bounds: Whole) -> 
     """
     windows = np.zeros(len(groups))
     ever = np.zeros(len(bounds) - 1)
-    seen = np.ones((1, len(chain.start))) if likely is None else likely
+    seen = np.ones((1, len(chain.occurred))) if likely is None else likely
     _infer(
         chain.start,
+        chain.public,
         chain.moves,
-        np.ascontiguousarray(chain.public.T),
         chain.occurred,
         groups,
         seen,
@@ -162,8 +177,8 @@ def infer(chain: Chain, groups: Whole, likely: Floats | None, bounds: Whole) -> 
 @compiled
 def _infer(
     start: Floats,
-    moves: Floats,
     public: Floats,
+    moves: Floats,
     occurred: Bits,
     groups: Whole,
     likely: Floats,
@@ -177,7 +192,7 @@ def _infer(
     A second forward pass follows only the states without the pattern: the ratio of the two is the
     probability that it never occurred.
     """
-    size = len(start)
+    size = len(occurred)
     longest = 0
     for sequence in range(len(bounds) - 1):
         longest = max(longest, bounds[sequence + 1] - bounds[sequence])
@@ -189,17 +204,18 @@ def _infer(
         for t in range(length):
             total, rest = 0.0, 0.0
             for state in range(size):
-                value = public[groups[begin + t], state]
-                if released:
-                    value *= likely[begin + t, state]
+                value = likely[begin + t, state] if released else 1.0
                 emitted[t, state] = value
+                group = groups[begin + t]
                 if t == 0:
-                    before, alone = start[state], start[state]
+                    before = alone = start[group, state]
                 else:
                     before, alone = 0.0, 0.0
                     for last in range(size):
-                        before += forward[t - 1, last] * moves[last, state]
-                        alone += without[last] * moves[last, state]
+                        move = public[groups[begin + t - 1], last, group]
+                        move *= moves[group, last, state]
+                        before += forward[t - 1, last] * move
+                        alone += without[last] * move
                 forward[t, state] = before * value
                 step[state] = 0.0 if occurred[state] else alone * value
                 total += forward[t, state]
@@ -223,9 +239,10 @@ def _infer(
                 break
             scale = 0.0
             for state in range(size):
-                value = 0.0
+                value, group = 0.0, groups[begin + t]
                 for later in range(size):
-                    value += moves[state, later] * emitted[t, later] * backward[later]
+                    value += moves[group, state, later] * emitted[t, later] * backward[later]
+                value *= public[groups[begin + t - 1], state, group]
                 step[state] = value
                 scale += value
             for state in range(size):

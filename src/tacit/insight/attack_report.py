@@ -194,6 +194,8 @@ class AttackReport:
         save_picture(self.plot, path)
 
 
+_USEFUL: Final = 15.0
+"""A larger epsilon allows practically any guess."""
 _HEAD: Final = (
     "what is guessed", "occurs", "prior", "attacker", "+/-", "one window", "the day",
 )  # fmt: skip
@@ -258,20 +260,29 @@ def _sentences(pattern: PatternAttack) -> list[str]:
         f" {1000 * (one.window_bound or 0):.0f}. All answers of the day give"
         f" {1000 * smoothed.attacker:.0f}."
     ]
-    crossed = smoothed.window_epsilon is not None and smoothed.moved > smoothed.window_epsilon
-    if crossed and smoothed.several_epsilon is not None:
+    if smoothed.window_epsilon is not None and smoothed.moved > smoothed.window_epsilon:
         texts.append(
             f"All answers of a day moved the odds of one window by up to"
-            f" {_factor(smoothed.moved)}, more than {_factor(smoothed.window_epsilon or 0)},"
-            " which is the bound for one window, because windows depend on each other; the promise"
-            f" for the day allows {_factor(smoothed.several_epsilon)}."
+            f" {_factor(smoothed.moved)}, more than {_factor(smoothed.window_epsilon)}, which is"
+            " the bound for one window, because windows depend on each other."
         )
+    if day.several_epsilon:
+        texts.append(_describe_sum(day.several_epsilon))
     if day.detection is not None:
         texts.append(
             f"Whether it occurred on a day is guessed right for {day.attacker:.1%} of days, instead"
             f" of {day.prior:.1%} without answers."
         )
     return texts
+
+
+def _describe_sum(epsilon: float) -> str:
+    if epsilon <= _USEFUL:
+        return f"The promise for the day, epsilon {epsilon:.3g}, allows {_factor(epsilon)}."
+    return (
+        f"The epsilons of a day add up to {epsilon:.3g}. That bounds hardly anything; a limit per"
+        " day would."
+    )
 
 
 def _factor(logarithm: float) -> str:
