@@ -27,14 +27,13 @@ from tacit.insight.attack_bounds import (
 )
 from tacit.insight.attack_channels import AttackedPattern, Situation, attack_pattern
 from tacit.insight.attack_model import (
-    Chain,
+    Model,
+    Sequences,
     States,
     Whole,
-    count_chain,
     find_states,
     find_telling,
     group_situations,
-    infer,
 )
 from tacit.insight.attack_report import RATES, AttackReport, Guess, GuessKind, PatternAttack
 from tacit.insight.window_columns import WindowColumns, read_columns
@@ -198,13 +197,14 @@ class _AttackedWindows:
         released = [self._target.attacked.release(kind, states.values) for kind in kinds]
         epsilon, open_ = self._spend(np.array([one.epsilon for one in released])[situations])
         groups = group_situations(self._fine(), situations)
-        chain = count_chain(states.state[numbers], groups, bounds, states.occurred)
+        sequences = Sequences(states.state[numbers], groups, bounds)
+        model = Model(sequences, self.subjects[bounds[:-1]], states.occurred)
         repeats = min(_MOST_REPEATS, -(-_ENOUGH // len(self.truth)))
         random = np.random.default_rng(seed)
         rounds = [
             _draw(released, situations, numbers, states, open_, random) for _ in range(repeats)
         ]
-        guesses = _Guesses(self.truth, self.subjects, epsilon, bounds, chain, groups)
+        guesses = _Guesses(self.truth, self.subjects, epsilon, bounds, model)
         return PatternAttack(
             self._target.private.name,
             float(self._target.attacked.pattern.epsilon),
@@ -213,7 +213,7 @@ class _AttackedWindows:
             len(np.unique(self.subjects)),
             len(bounds) - 1,
             repeats,
-            len(chain.occurred),
+            len(states.occurred),
         )
 
     def _bounds(self, period: int) -> Whole:
@@ -298,8 +298,7 @@ class _Guesses:
     subjects: Whole
     epsilon: Floats
     bounds: Whole
-    chain: Chain
-    groups: Whole
+    model: Model
 
     def judge(self, rounds: Sequence[Floats]) -> list[Guess]:
         """Judge the guesses of several rounds of noise."""
@@ -307,15 +306,15 @@ class _Guesses:
         days = self.bounds[:-1]
         sums = np.minimum(np.add.reduceat(self.epsilon, days), _LARGEST)
         ever = np.add.reduceat(self.truth, days) > 0
-        prior = self.chain.prior(self.groups)
-        occurred = self.chain.occurred
+        prior = self.model.prior()
+        occurred = self.model.occurred
         alone = prior[:, occurred].sum(axis=1)
-        public = infer(self.chain, self.groups, None, self.bounds)
+        public = self.model.infer(None)
         single, smoothed, over = [], [], []
         for likely in rounds:
             joint = prior * likely
             single.append(joint[:, occurred].sum(axis=1) / joint.sum(axis=1))
-            beliefs = infer(self.chain, self.groups, likely, self.bounds)
+            beliefs = self.model.infer(likely)
             smoothed.append(beliefs.windows)
             over.append(beliefs.ever)
         subjects, own = self.subjects, np.tile(self.truth, repeats)

@@ -229,11 +229,15 @@ class _AttackedComponent:
             loss += _log(value_ratio(channel, variables, self.changed, place))
         return symbols, loss
 
+    @cached_property
+    def _readings(self) -> SymbolReadings:
+        book, prior = self.mechanism.books[self.number], self.mechanism.priors[self.number]
+        return SymbolReadings(self.component, prior, [block.variables for block in book.blocks])
+
     def _book(self, signals: Bits) -> list[tuple[Channel, tuple[int, ...]]]:
         book, prior = self.mechanism.books[self.number], self.mechanism.priors[self.number]
-        readings = SymbolReadings(self.component, prior, [block.variables for block in book.blocks])
         words = pack_rows(signals[np.newaxis]) if len(signals) else np.zeros((1, 1), np.uint64)
-        needed = readings.find_needed(words)[0]
+        needed = self._readings.find_needed(words)[0]
         group = int(prior.group(signals[np.newaxis])[0])
         return [
             (book.channels[number][int(book.chosen[group, number])], block.variables)

@@ -25,10 +25,12 @@ MOST_STATES: Final = 64
 """The most states; rarer values share one, for each of occurred and not."""
 RARE: Final = 30
 """Situations with fewer windows than this are one, so that the prior does not memorise them."""
-MOST_GROUPS: Final = 200
+MOST_GROUPS: Final = 64
 """The most groups of situations, the rare one among them."""
-_STRENGTH: Final = 5.0
-"""How many windows the usual transitions count as, in each group and state."""
+FOLDS: Final = 5
+"""Subjects are attacked in this many parts, each with a model counted from the others."""
+STRENGTHS: Final = (3.0, 30.0, 300.0, 3000.0)
+"""How many windows what is usual may count as; what predicts the other parts best is used."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,36 +76,133 @@ class Chain:
     occurred: Bits
     """`[state]`"""
 
-    def prior(self, groups: Whole) -> Floats:
-        """Return `[window][state]`: the probability of each state, given the public events."""
-        return np.asarray(self.start[groups])
+    def score(self, sequences: Sequences) -> tuple[float, float, float]:
+        """Return how likely true states, public events and transitions are, as logarithms."""
+        states, groups = sequences.states, sequences.groups
+        earlier = sequences.transitions
+        last, now = states[earlier], states[earlier + 1]
+        before, after = groups[earlier], groups[earlier + 1]
+        return (
+            float(np.log(self.start[groups, states]).sum()),
+            float(np.log(self.public[before, last, after]).sum()),
+            float(np.log(self.moves[after, last, now]).sum()),
+        )
 
 
-def count_chain(states: Whole, groups: Whole, bounds: Whole, occurred: Bits) -> Chain:
-    """Count a chain from windows in sequences, which begin and end at `bounds`.
+@dataclass(frozen=True, slots=True, eq=False)
+class Sequences:
+    """Windows in sequences, one for each day of a subject."""
+
+    states: Whole
+    groups: Whole
+    bounds: Whole
+    """Where each sequence begins, and the end of the last."""
+
+    @property
+    def transitions(self) -> Whole:
+        """The windows that another one of the same sequence follows."""
+        inner = np.ones(len(self.states), np.bool_)
+        inner[self.bounds[1:] - 1] = False
+        return np.flatnonzero(inner)
+
+    def choose(self, chosen: Bits) -> tuple[Sequences, Whole]:
+        """Return some of the sequences, and the numbers of their windows."""
+        lengths = np.diff(self.bounds)
+        own = np.flatnonzero(chosen.repeat(lengths))
+        bounds = np.append(0, np.cumsum(lengths[chosen]))
+        return Sequences(self.states[own], self.groups[own], bounds), own
+
+
+class Strengths(NamedTuple):
+    """How many windows what is usual counts as: for states, public events and transitions."""
+
+    start: float
+    public: float
+    moves: float
+
+
+class Model:
+    """Chains for parts of the subjects, each counted from the other parts.
+
+    A model that was counted from the windows that it guesses would remember them. The strengths of
+    smoothing are those with which chains predict the windows that they were not counted from.
+    """
+
+    def __init__(self, sequences: Sequences, subjects: Whole, occurred: Bits) -> None:
+        """Count the chains; `subjects[sequence]` are numbers."""
+        _, places = np.unique(subjects, return_inverse=True)
+        number = min(FOLDS, int(places.max(initial=0)) + 1)
+        groups = int(sequences.groups.max(initial=0)) + 1
+        self.occurred = occurred
+        self._windows, self._sequences = len(sequences.groups), len(sequences.bounds) - 1
+        folds = [_Fold.of(sequences, places % number == fold, number > 1) for fold in range(number)]
+        scores = np.zeros((len(STRENGTHS), 3))
+        for place, strength in enumerate(STRENGTHS):
+            alike = Strengths(strength, strength, strength)
+            for fold in folds:
+                chain = count_chain(fold.training, groups, occurred, alike)
+                scores[place] += chain.score(fold.own)
+        best = Strengths(*(STRENGTHS[place] for place in scores.argmax(axis=0).tolist()))
+        self._parts = [(count_chain(fold.training, groups, occurred, best), fold) for fold in folds]
+
+    def prior(self) -> Floats:
+        """Return `[window][state]`: how likely each state is, given the window's public events."""
+        prior = np.empty((self._windows, len(self.occurred)))
+        for chain, fold in self._parts:
+            prior[fold.windows] = chain.start[fold.own.groups]
+        return prior
+
+    def infer(self, likely: Floats | None) -> Beliefs:
+        """Compute beliefs from public events and the likelihoods `[window][state]` of symbols."""
+        found = Beliefs(np.empty(self._windows), np.empty(self._sequences))
+        for chain, fold in self._parts:
+            seen = None if likely is None else likely[fold.windows]
+            beliefs = infer(chain, fold.own.groups, seen, fold.own.bounds)
+            found.windows[fold.windows], found.ever[fold.chosen] = beliefs
+        return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Fold:
+    """The sequences of some subjects, and those that their model is counted from."""
+
+    training: Sequences
+    own: Sequences
+    windows: Whole
+    """The numbers of its windows."""
+    chosen: Bits
+    """`[sequence]`"""
+
+    @classmethod
+    def of(cls, sequences: Sequences, chosen: Bits, several: bool) -> _Fold:
+        training, _ = sequences.choose(~chosen if several else chosen)
+        return cls(training, *sequences.choose(chosen), chosen)
+
+
+def count_chain(sequences: Sequences, number: int, occurred: Bits, strengths: Strengths) -> Chain:
+    """Count a chain from sequences with this number of groups.
 
     Where a state has few windows in a group, the usual transitions count too: for public events
     those of the group, whatever the state; for states those of all groups, tilted towards the
     states that are common in the group.
     """
-    size, number = len(occurred), int(groups.max(initial=0)) + 1
-    usual = np.bincount(states, minlength=size) / len(states)
+    states, groups, earlier = sequences.states, sequences.groups, sequences.transitions
+    size = len(occurred)
+    usual = (np.bincount(states, minlength=size) + 0.5) / (len(states) + 0.5 * size)
     start = np.zeros((number, size))
     np.add.at(start, (groups, states), 1.0)
+    start += strengths.start * usual
     start = start / start.sum(axis=1, keepdims=True)
-    # A transition leads from each window of a sequence but its last to the next one.
-    inner = np.ones(len(states), np.bool_)
-    inner[bounds[1:] - 1] = False
-    earlier = np.flatnonzero(inner)
     moves = np.zeros((number, size, size))
     np.add.at(moves, (groups[earlier + 1], states[earlier], states[earlier + 1]), 1.0)
     overall = moves.sum(axis=0) + usual
     tilted = overall * (start / usual)[:, np.newaxis]
-    moves += _STRENGTH * tilted / tilted.sum(axis=2, keepdims=True)
+    moves += strengths.moves * tilted / tilted.sum(axis=2, keepdims=True)
     public = np.zeros((number, size, number))
     np.add.at(public, (groups[earlier], states[earlier], groups[earlier + 1]), 1.0)
-    following = public.sum(axis=1) + np.bincount(groups, minlength=number) / len(groups)
-    public += _STRENGTH * (following / following.sum(axis=1, keepdims=True))[:, np.newaxis]
+    common = (np.bincount(groups, minlength=number) + 0.5) / (len(groups) + 0.5 * number)
+    following = public.sum(axis=1) + common
+    public += strengths.public * (following / following.sum(axis=1, keepdims=True))[:, np.newaxis]
     return Chain(
         start,
         public / public.sum(axis=2, keepdims=True),

@@ -22,6 +22,7 @@ from tacit.insight.leak_search import LeakSearch
 from tacit.insight.shared_attributes import find_shared_attributes
 from tacit.insight.window_columns import read_columns
 from tacit.options import option
+from tacit.patterns.tree import elements
 from tacit.pipeline.reader import Input
 from tacit.pipeline.refusals import Refusals
 from tacit.progress import ProgressCallback, ignore_progress, scale_progress
@@ -117,9 +118,11 @@ def find_leaks(
 def _with_suggestions(report: LeakReport) -> LeakReport:
     """Suggest which event types to protect: all of a signal, or one of a pair.
 
-    Of a pair, one that another finding protects anyway, if there is one.
+    Of a pair, one that another finding protects anyway, or the one that fewer queries use.
     """
     needed: dict[int, set[str]] = {}
+    asked = [set(elements(pattern)) for pattern in report.spec.query_patterns.values()]
+    uses = {name: sum(name in used for used in asked) for name in report.spec.events}
     for leak in report.leaks:
         if leak.kind != "pair":
             needed.setdefault(leak.place, set()).update(leak.types)
@@ -128,7 +131,8 @@ def _with_suggestions(report: LeakReport) -> LeakReport:
         protect = leak.types
         if leak.kind == "pair":
             own = needed.setdefault(leak.place, set())
-            protect = tuple(name for name in leak.types if name in own)[:1] or leak.types[:1]
+            known = tuple(name for name in leak.types if name in own)
+            protect = known[:1] or tuple(sorted(leak.types, key=uses.__getitem__))[:1]
             own.update(protect)
         found.append(replace(leak, protect=protect))
     return replace(report, leaks=tuple(found))
