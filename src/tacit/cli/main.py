@@ -16,10 +16,12 @@ from tacit.masking import exposed
 
 COMMANDS: Final = (
     "audit",
+    "completion",
     "demo",
     "detect",
     "doctor",
     "explain",
+    "init",
     "ledger",
     "plan",
     "reproduce",
