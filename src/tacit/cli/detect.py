@@ -52,7 +52,7 @@ def detect(given: RunOptions, allowed: float | None, as_json: bool) -> None:
     checked = given.register(given.load())
     inputs = given.open_inputs(checked)
     given.check_places()
-    compile_kernels(list_run_features("detect", checked, inputs))
+    compile_kernels(list_run_features("detect", checked, inputs, target=given.target))
     with (
         show_progress("Reading ...") as progress,
         DeadLetters(given.letters) as letters,

@@ -95,7 +95,13 @@ def run(
     inputs = given.prepare(version.spec)
     mechanism = version.plan.mechanism
     charged = place is not None
-    compile_kernels(list_run_features("run", version.spec, inputs, mechanism, ledger=charged))
+    if charged:
+        import tacit.ledger.alchemy  # noqa: F401 - it raises before the work if it is missing
+    compile_kernels(
+        list_run_features(
+            "run", version.spec, inputs, mechanism, ledger=charged, target=given.target
+        )
+    )
     if place is None:
         report, refusals = run_without_ledger(given, version, inputs)
     else:
