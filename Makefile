@@ -1,14 +1,15 @@
-# make demo | test | soak | fuzz | check | bench | kernels | lock
+# make demo | test | docs | links | soak | fuzz | check | bench | kernels | dist | lock
 # Everything is set up in .venv from requirements.lock; uv is put into .uv if the machine has none.
+# The demo needs less, and gets by with requirements-demo.lock as long as nothing else is set up.
 # PyFlink wants older packages than the rest, so what runs on Flink has its own: .flink.
 
 PYTHON ?= python3
 UV := $(shell command -v uv 2>/dev/null || echo .uv/bin/uv)
 RUN := .venv/bin
 
-.PHONY: demo test test-local test-flink soak fuzz check bench kernels lock clean
+.PHONY: demo test test-local test-flink docs links soak fuzz check bench kernels dist lock clean
 
-demo: .venv/.ready
+demo: $(if $(wildcard .venv/.ready),.venv/.ready,.venv/.demo)
 	$(RUN)/tacit demo
 
 test: .venv/.ready .flink/.ready
@@ -43,12 +44,27 @@ check: .venv/.ready
 bench: .venv/.ready
 	$(RUN)/python -m benchmarks
 
+docs: .venv/.ready
+	$(RUN)/python -m sphinx --fail-on-warning --keep-going --quiet --jobs auto docs build/docs
+	@echo "Open build/docs/index.html"
+
+links: .venv/.ready
+	$(RUN)/python -m sphinx --builder linkcheck --quiet docs build/links
+
+dist: .venv/.ready
+	rm -rf dist
+	$(RUN)/python -m hatchling build -d dist
+	$(RUN)/python -m twine check --strict dist/*
+
 kernels: .venv/.ready
 	$(RUN)/python -m tests.kernels.scenarios
 
 lock: | $(UV)
-	$(UV) pip compile pyproject.toml --group dev --group bench --universal --python-version 3.11 \
+	$(UV) pip compile pyproject.toml --group dev --group docs --group bench --universal --python-version 3.11 \
 	  --generate-hashes --no-header --no-annotate --quiet --output-file requirements.lock
+	$(UV) pip compile pyproject.toml --extra plot --extra ledger --group demo --universal \
+	  --python-version 3.11 --constraint requirements.lock \
+	  --generate-hashes --no-header --no-annotate --quiet --output-file requirements-demo.lock
 	$(UV) pip compile pyproject.toml --extra flink --group flink --universal --python-version 3.11 \
 	  --generate-hashes --no-header --no-annotate --quiet --output-file requirements-flink.lock
 	$(UV) pip compile pyproject.toml --extra mqtt --extra kafka --group fuzz --universal --python-version 3.11 \
@@ -58,8 +74,16 @@ clean:
 	rm -rf .venv .uv .flink .fuzz
 
 .uv/bin/uv:
-	$(PYTHON) -m venv .uv
-	.uv/bin/python -m pip install --quiet uv
+	@echo "Installing uv, which installs everything else, in .uv ..."
+	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --target .uv uv 2>/dev/null \
+	  || { $(PYTHON) -m venv .uv && .uv/bin/python -m pip install --quiet uv; }
+
+.venv/.demo: requirements-demo.lock pyproject.toml | $(UV)
+	@echo "Installing what the demo needs, in .venv ..."
+	@$(UV) venv --quiet --clear --no-project --python "$$($(PYTHON) -c 'import sys; print(sys.executable)')" .venv
+	@$(UV) pip sync --python .venv --require-hashes requirements-demo.lock
+	@$(UV) pip install --quiet --python .venv --no-deps --no-build-isolation --editable .
+	@touch $@
 
 .venv/.ready: requirements.lock pyproject.toml | $(UV)
 	$(UV) venv --quiet --clear --no-project --python "$$($(PYTHON) -c 'import sys; print(sys.executable)')" .venv

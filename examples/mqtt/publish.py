@@ -1,4 +1,4 @@
-"""Publish the positions of ten taxis: python publish.py [--seconds 120]."""
+"""Publish the positions of ten taxis: python publish.py [--seconds 120 | --text TEXT]."""
 
 from __future__ import annotations
 
@@ -35,8 +35,12 @@ def main() -> None:
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--seconds", type=float, default=120)
     arguments.add_argument("--port", type=int, default=1883)
+    arguments.add_argument("--text", help="publish this once instead, as if it were a position")
     given = arguments.parse_args()
     client = connect("taxis", given.port)
+    if given.text is not None:
+        client.publish("taxis/taxi-01/position", given.text, qos=1).wait_for_publish(30)
+        given.seconds = 0
     speeds = {f"taxi-{number:02}": 40.0 for number in range(1, 11)}
     end = time.time() + given.seconds
     while time.time() < end:

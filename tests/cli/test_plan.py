@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from fractions import Fraction
 from pathlib import Path
@@ -297,3 +298,48 @@ def test_what_happens_past_a_limit_is_told(spec: Path, history: Path) -> None:
     _, _, past = shown.partition("After limits are reached")
     line = next(line for line in past.splitlines() if line.startswith("  both"))
     assert line.split()[3] == f"{told['past']['queries'][0]['quality']:.3f}"
+
+
+def test_a_useless_plan_says_why(tmp_path: Path) -> None:
+    """An event that never occurs, and a handful of windows, do not pass without a warning."""
+    spec, source = tmp_path / "spec.yaml", tmp_path / "in.csv"
+    spec.write_text(
+        """
+streams: {s: {subject: who, time: at}}
+windows: {size: 1 min}
+events:
+  a: {stream: s, where: "kind = 'a'"}
+  b: {stream: s, where: "kind = 'B'"}
+private: [{pattern: b, epsilon: 1}]
+queries: [{name: q, consumer: x, pattern: "OR(a, b)"}]
+"""
+    )
+    rows = "".join(f"x,2026-01-01T00:{n:02}:00,{'ab'[n % 2]}\n" for n in range(12))
+    source.write_text(f"who,at,kind\n{rows}")
+    shown = tacit("plan", spec, "--history", source).stdout.replace("\n", " ")
+    assert "Warning: history has only 12 windows" in shown
+    assert "Warning: the event b never occurs in history" in shown
+    assert "the event a" not in shown
+    report = json.loads(tacit("plan", spec, "--history", source, "--json").stdout)
+    assert [one["about"] for one in report["history_warnings"]] == ["history", "b"]
+    counted = tacit("detect", spec, source, "--to", tmp_path / "true.csv").stderr
+    assert re.search(r"^  a +6  50\.00%$", counted, re.MULTILINE)
+    assert re.search(r"^  b +0   0\.00%$", counted, re.MULTILINE)
+    assert re.search(r"^  q +6  50\.00%$", counted, re.MULTILINE)
+
+
+def test_numbers_that_are_no_times_give_a_warning(tmp_path: Path) -> None:
+    spec, source = tmp_path / "spec.yaml", tmp_path / "in.csv"
+    text = """
+streams: {s: {subject: who, time: at}}
+windows: {size: 1 min}
+events: {a: {stream: s, where: "kind = 'a'"}}
+queries: [{name: q, consumer: x, pattern: a}]
+"""
+    spec.write_text(text)
+    source.write_text("who,at,kind\nx,20260131,a\n")
+    arguments = ("detect", spec, source, "--to", tmp_path / "out.csv")
+    assert "the first window is in 1970" in tacit(*arguments).stderr
+    spec.write_text(text.replace("time: at", "time: at, format: '%Y%m%d'"))
+    assert "1970" not in tacit(*arguments).stderr
+    assert "2026-01-31T00:00:00" in (tmp_path / "out.csv").read_text()

@@ -113,3 +113,19 @@ def test_dead_letters_of_before_are_kept(spec: Path, source: Path, tmp_path: Pat
                   tmp_path / "answers.csv", "--dead-letters", letters)  # fmt: skip
     assert shown.exit_code == 0, shown.output
     assert letters.read_text().startswith('{"reason": "of before"}\n')
+
+
+def test_the_summary_of_a_resumed_run_counts_what_this_process_did(tmp_path: Path) -> None:
+    """What an earlier process read and spent is not counted again; what was delivered now is."""
+    spec, source = specified(tmp_path), tuples(tmp_path / "in.csv", seed=1)
+    command = ("run", spec, source, "--mechanism", "uniform", "--ledger", tmp_path / "spent.db")
+    first = json.loads(tacit(*command, "--to", tmp_path / "one.jsonl", "--json").stderr)
+    assert first["tuples"] > 0
+    assert first["outcome"]["delivered"] == first["answers"] == 1800
+    again = tacit(*command, "--to", tmp_path / "two.jsonl")
+    assert "Nothing was spent: no window was released." in again.stderr
+    assert "Delivered 1,800 answers of earlier releases" in again.stderr
+    assert "0 tuples in" in again.stderr
+    assert "no new answer" in again.stderr
+    third = json.loads(tacit(*command, "--to", tmp_path / "two.jsonl", "--json").stderr)
+    assert third["tuples"] == third["outcome"]["delivered"] == 0

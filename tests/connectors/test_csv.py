@@ -179,3 +179,27 @@ def test_every_line_is_read_as_it_would_be_alone(
     assert [(line.reason, line.raw) for line in rejected(whole)] == [
         (line.reason, line.raw) for one in alone for line in rejected(one)
     ]
+
+
+@pytest.mark.parametrize("delimiter", [";", "\t", "|"])
+@given(
+    rows=st.lists(st.lists(st.text("ab,;|\t\"' é", max_size=6), min_size=2, max_size=2), max_size=8)
+)
+@settings(max_examples=30, deadline=None)
+def test_other_delimiters_are_read_as_the_standard_library_writes_them(
+    delimiter: str, rows: list[list[str]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("csv") / "in.csv"
+    text = io.StringIO()
+    csv.writer(text, delimiter=delimiter).writerows([["x", "y"], *rows])
+    path.write_text(text.getvalue(), newline="")
+    source = CsvSource(path)
+    source.separate_by(delimiter)
+    assert values(list(source.batches())) == [tuple(row) for row in rows]
+
+
+@pytest.mark.parametrize(("delimiter", "words"), [(";", "semicolons"), ("\t", "tabs")])
+def test_a_header_without_commas_gives_a_hint(tmp_path: Path, delimiter: str, words: str) -> None:
+    (tmp_path / "in.csv").write_text(f"who{delimiter}at\n1{delimiter}2\n")
+    with pytest.raises(SourceError, match=f"separated by {words}, add delimiter: "):
+        CsvSource(tmp_path / "in.csv").schema()

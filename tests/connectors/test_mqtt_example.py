@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import signal
@@ -39,7 +38,7 @@ def test_the_commands_of_the_readme_give_a_consumer_its_answers(folder: Path) ->
     conf.write_text(conf.read_text().replace("listener 1883", f"listener {port}"))
     tacit = str(Path(sys.executable).with_name("tacit"))
     mosquitto = program("mosquitto", "/usr/sbin/mosquitto")
-    passwords, broker, publish, run, listen, *ledger = (
+    passwords, broker, publish, run, listen, bad, *ledger = (
         command.replace("@localhost", f"@localhost:{port}")
         .replace("mosquitto -c", f"exec {mosquitto} -c")
         .replace("python ", f"exec {sys.executable} ")
@@ -49,8 +48,6 @@ def test_the_commands_of_the_readme_give_a_consumer_its_answers(folder: Path) ->
         for command in commands()
     )
     subprocess.run(["bash", "-ec", passwords], cwd=folder, check=True, capture_output=True)
-    if os.geteuid() == 0:
-        conf.write_text(f"{conf.read_text()}\nuser root\n")  # else it could not read its files
     running: list[subprocess.Popen[str]] = []
 
     def start(command: str) -> subprocess.Popen[str]:
@@ -72,6 +69,11 @@ def test_the_commands_of_the_readme_give_a_consumer_its_answers(folder: Path) ->
         engine = start(run)
         start(listen)
         until(lambda: "standing: " in said(3), "answered", 120)  # kernels may have to be compiled
+        subprocess.run(
+            ["bash", "-ec", bad.partition("cat refused")[0]], cwd=folder, check=True, timeout=30
+        )
+        refused = folder / "refused.jsonl"
+        until(lambda: refused.exists() and "no JSON" in refused.read_text(), "refused")
         engine.send_signal(signal.SIGTERM)
         assert engine.wait(30) == 0, said(2)
     finally:

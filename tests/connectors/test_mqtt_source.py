@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -599,3 +600,21 @@ def test_a_client_may_show_a_certificate(tmp_path: Path) -> None:
             flow.silence()
             assert flow.source._session is not None
             assert flow.source._session.resumed is None
+
+
+def test_plain_values_come_with_their_topic_and_time_of_arrival(
+    broker: Mosquitto, topic: str
+) -> None:
+    source = opened(broker, f"{topic}/{{home}}/+/state?payload=value&received=at")
+    before = time.time()
+    with (
+        Peer(broker.port) as publisher,
+        reading(source, ["home", "topic", "value", "at"]) as flow,
+    ):
+        publisher.publish([(f"{topic}/h1/door/state", b"ON"), (f"{topic}/h2/t/state", b"21.5")])
+        flow.until(2)
+    rows = flow.rows
+    assert [(row["home"], row["value"]) for row in rows] == [("h1", "ON"), ("h2", "21.5")]
+    assert rows[0]["topic"] == f"{topic}/h1/door/state"
+    arrived = [datetime.fromisoformat(row["at"]).timestamp() for row in rows]
+    assert before - 1 <= arrived[0] <= arrived[1] <= time.time() + 1

@@ -209,3 +209,14 @@ def test_a_sample_shows_the_types_of_columns(tmp_path: Path, name: str) -> None:
 def test_mistakes_in_columns_are_told(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         parse_types(text)
+
+
+def test_plain_values_are_one_column() -> None:
+    """As Home Assistant, ESPHome and Tasmota send them: a number or a word, nothing around it."""
+    parsed = PayloadParser(["value", "other"], "value").parse(
+        [b"21.5", b" ON\n", b"", b"\xff", b"caf\xc3\xa9", b'{"a": 1}']
+    )
+    assert parsed.frame["value"].to_list() == ["21.5", "ON", "café", '{"a": 1}']
+    assert parsed.frame["other"].to_list() == [None] * 4
+    assert parsed.origin.tolist() == [0, 1, 4, 5]
+    assert parsed.rejected == [(2, "an empty payload"), (3, "not UTF-8 text")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, date, datetime, timedelta, timezone
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -214,3 +215,53 @@ def test_an_unknown_zone_is_refused() -> None:
     for zone in ("Europe/Berlim", "", "../etc"):
         with pytest.raises(ValidationError, match="time zone"):
             Stream(subject="who", time="when", zone=zone)
+
+
+@pytest.mark.parametrize(
+    ("text", "written", "expected"),
+    [
+        ("%d.%m.%Y %H:%M", "31.01.2026 09:15", datetime(2026, 1, 31, 9, 15)),
+        ("%m/%d/%y %I:%M:%S %p", "01/31/26 09:15:30 PM", datetime(2026, 1, 31, 21, 15, 30)),
+        ("%d %b %Y %T%.f", "31 Jan 2026 09:15:30.25", datetime(2026, 1, 31, 9, 15, 30, 250_000)),
+        ("%Y%m%d%H%M%S", "20260131091530", datetime(2026, 1, 31, 9, 15, 30)),
+        ("%d.%m.%Y", "31.01.2026", datetime(2026, 1, 31)),
+        ("%a %F %R", "Sat 2026-01-31 09:15", datetime(2026, 1, 31, 9, 15)),
+    ],
+)
+def test_times_in_a_format(text: str, written: str, expected: datetime) -> None:
+    stream = Stream(subject="who", time="when", format=text)
+    utc = micros(expected.replace(tzinfo=UTC))
+    assert times([f" {written}"], stream) == [utc]
+    berlin = stream.model_copy(update={"zone": "Europe/Berlin"})
+    assert times([written], berlin) == [utc - 3_600_000_000]
+
+
+def test_a_format_reads_each_value_by_itself() -> None:
+    """What does not have the format is no time, and does not change how others are read."""
+    stream = Stream(subject="who", time="when", format="%Y%m%d")
+    day = micros(datetime(2026, 1, 31, tzinfo=UTC))
+    assert times(["20260131", "2026-01-31", "", None, "99999999", "20260131 "], stream) == [
+        day, NO_TIME, NO_TIME, NO_TIME, NO_TIME, day,
+    ]  # fmt: skip
+    assert times([20260131, None], stream) == [day, NO_TIME]
+    assert times([None], stream, pa.string()) == [NO_TIME]
+    offset = Stream(subject="who", time="when", format="%F %R%z", zone="Asia/Tokyo")
+    assert times(["2026-01-31 01:00+0100"], offset) == [day]
+    stamps = pa.array([day], pa.timestamp("us", "UTC"))  # a timestamp needs no format
+    assert to_microseconds(stamps, stream).tolist() == [day]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("%H:%M", "does not determine a day"),
+        ("%Y-%m-%d %H:%M:%S.%f", "fractions of a second"),
+        ("%Y-%m-%d %Q", "'%Q' is not a directive"),
+        ("%Y-%m-%d %I:%M", "need %p"),
+        ("%", "is not a directive"),
+        ("dd.mm.yyyy", "does not determine a day"),
+    ],
+)
+def test_a_format_must_determine_a_time(text: str, why: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(why)):
+        Stream(subject="who", time="when", format=text)

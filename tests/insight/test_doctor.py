@@ -20,7 +20,7 @@ import pytest
 from tacit.cli.sources import split_streams
 from tacit.engines.setup import RunOptions
 from tacit.insight import surroundings
-from tacit.insight.doctor import examine
+from tacit.insight.doctor import doctor, examine
 from tacit.insight.findings import Findings
 from tacit.insight.surroundings import is_remote
 from tacit.ledger import overview as glancing
@@ -585,3 +585,19 @@ def test_what_is_not_installed_is_told_once(
         for extra in ("ledger", "postgres", "mqtt", "kafka")
     ]
     assert told(found, "source") == told(found, "ledger") == told(found, "sink") == []
+
+
+def test_readable_files_are_no_matter_where_nothing_is_private(tmp_path: Path) -> None:
+    source, spec = tmp_path / "in.csv", tmp_path / "spec.yaml"
+    source.write_text("who,at,kind\nx,2026-01-01T00:00:00,a\n")
+    source.chmod(0o644)
+    text = """
+streams: {s: {subject: who, time: at}}
+windows: {size: 1 min}
+events: {a: {stream: s, where: "kind = 'a'"}}
+queries: [{name: q, consumer: x, pattern: a}]
+"""
+    spec.write_text(text)
+    assert "private events" not in str(doctor(spec, source))
+    spec.write_text(f"{text}private: [{{pattern: a, epsilon: 1}}]\nmechanism: uniform\n")
+    assert "private events" in str(doctor(spec, source))

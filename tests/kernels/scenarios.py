@@ -10,12 +10,15 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
 import polars as pl
+import pyarrow.parquet as pq
 
+from tacit.evaluation.trips import Trips
 from tacit.kernels import needs
 from tacit.kernels.ahead import KernelSignature
 from tacit.kernels.needs import RecordedRun
@@ -83,11 +86,19 @@ class Scenario:
     sliding: bool = False
     numbered: bool = False
     """Whether subjects are integers in the file."""
+    learned: bool = False
+    """Whether the registry is learned."""
+    demo: bool = False
+    """Whether the specification and the tuples are those of `tacit demo`."""
+    sink: str = "csv"
 
     @property
     def spec(self) -> str:
         """The specification's text."""
-        return HEAD.format(
+        if self.demo:
+            return files("tacit.evaluation").joinpath("taxi.yaml").read_text("utf-8")
+        head = HEAD.replace("subjects: [{subjects}]\n", "") if self.learned else HEAD
+        return head.format(
             windows=", slide: 5 min" if self.sliding else "",
             area=AREA if self.area else "",
             private="near" if self.area else "parked",
@@ -99,13 +110,14 @@ class Scenario:
 
     def arguments(self, folder: Path) -> list[str]:
         """The command line, for files in a folder."""
-        name = "numbered" if self.numbered else "tuples"
+        name = "demo" if self.demo else "numbered" if self.numbered else "tuples"
         spec, source = folder / "spec.yaml", folder / f"{name}.{self.source}"
         spec.write_text(self.spec)
         options = [one.format(folder=folder) for one in self.options]
         if self.command == "plan":
             return ["plan", str(spec), "--history", str(source), *options]
-        return [self.command, str(spec), str(source), "--to", str(folder / "out.csv"), *options]
+        sink = folder / f"out.{self.sink}"
+        return [self.command, str(spec), str(source), "--to", str(sink), *options]
 
 
 def scenarios() -> Iterator[Scenario]:
@@ -127,6 +139,17 @@ def scenarios() -> Iterator[Scenario]:
     yield Scenario("detect", "parked", area=True)
     yield Scenario("run", "parked", options=(*uniform, "--ledger", "{folder}/ledger.db"))
     yield Scenario("run", "parked", options=uniform, sliding=True)
+    for source in ("csv", "parquet"):
+        yield Scenario("detect", "parked", source, learned=True)
+    yield Scenario("detect", "parked", "parquet", numbered=True, learned=True)
+    yield Scenario("detect", "parked", sink="parquet")
+    yield Scenario("detect", "", "parquet", demo=True, sink="parquet")
+    for mechanism in ("optimal", "adaptive", "uniform"):
+        plan = ("-o", "{folder}/plan.json", "--mechanism", mechanism)
+        drawn = (*plan, "--plot", "{folder}/plot.svg")
+        yield Scenario("plan", "", "parquet", drawn, demo=True)
+        planned = ("--plan", "{folder}/plan.json")
+        yield Scenario("run", "", "parquet", planned, demo=True, sink="parquet")
 
 
 def write_tuples(folder: Path) -> None:
@@ -149,12 +172,13 @@ def write_tuples(folder: Path) -> None:
     numbered = timed.with_columns(pl.Series("taxi", np.arange(rows) % 10))
     numbered.write_parquet(folder / "numbered.parquet")
     numbered.write_ipc(folder / "numbered.arrow")
+    pq.write_table(Trips(taxis=20, days=0.5, seed=1).table(), folder / "demo.parquet")
 
 
 def record(scenario: Scenario, folder: Path) -> RecordedRun:
     """What a run needs, which shows where nothing is left to be compiled."""
     while True:
-        for name in ("ledger.db", "out.csv"):
+        for name in ("ledger.db", "out.csv", "out.parquet"):
             (folder / name).unlink(missing_ok=True)
         ran = subprocess.run(
             [sys.executable, "-c", RECORD, *scenario.arguments(folder)],

@@ -315,3 +315,20 @@ def test_python_and_text_make_the_same_tree() -> None:
 )
 def test_a_word_is_found_in_the_text(text: str, word: str, place: tuple[int, int] | None) -> None:
     assert find_word(text, word) == place
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("a -> b", "Order is written SEQ(a, b)."),
+        ("a THEN b", "Order is written SEQ(a, b)."),
+        ("SEQ(a{3} => b)", "Order is written SEQ(a, b)."),
+        ("a followed by b", "Order is written SEQ(a, b)."),
+        ("COUNT(a) > 3", "Repetition is written a{4,}"),
+        ("SEQ(a, MAX(b))", "There is no operator 'MAX'"),
+    ],
+)
+def test_words_of_other_languages_give_a_hint(text: str, hint: str) -> None:
+    with pytest.raises(PatternError) as caught:
+        parse_pattern(text)
+    assert hint in str(caught.value)

@@ -360,7 +360,15 @@ queries: [{name: q, consumer: x, pattern: near}]
 
 @pytest.mark.parametrize(
     "changed",
-    ["subject: kind", "time: value", "unit: ms", "zone: Asia/Tokyo", "lon: east", "lat: north"],
+    [
+        "subject: kind",
+        "time: value",
+        "unit: ms",
+        "zone: Asia/Tokyo",
+        "lon: east",
+        "lat: north",
+        "delimiter: ';'",
+    ],
 )
 def test_a_stream_may_not_change_what_its_columns_mean(changed: str) -> None:
     """Neither may definitions stay the same by that."""

@@ -10,6 +10,7 @@ import pytest
 
 from tacit.errors import SpecificationError
 from tacit.patterns.language import parse_pattern
+from tacit.patterns.tree import Seq
 from tacit.spec.yaml_reader import LARGEST, load, loads
 from tacit.spec.yaml_writer import to_yaml
 from tests.spec.test_mistakes import HEAD, mistakes
@@ -268,3 +269,25 @@ def test_subjects_are_text_as_they_are_written() -> None:
     for wrong in ("1.5", "1e3", "true", "~", ".inf", "1."):
         with pytest.raises(SpecificationError, match="a name or a whole number"):
             loads(HEAD + f"subjects: [{wrong}]\n")
+
+
+def test_a_dictionary_is_read_like_text() -> None:
+    plain = {
+        "streams": {"s": {"subject": "who", "time": "at"}},
+        "windows": {"size": "1 min"},
+        "events": {"a": {"stream": "s", "where": "kind = 'a'"}},
+        "private": [{"pattern": "a", "epsilon": 0.5}],
+        "queries": ({"name": "q", "consumer": "x", "pattern": Seq("a", "a")},),
+    }
+    text = """
+streams: {s: {subject: who, time: at}}
+windows: {size: 1 min}
+events: {a: {stream: s, where: "kind = 'a'"}}
+private: [{pattern: a, epsilon: 0.5}]
+queries: [{name: q, consumer: x, pattern: "SEQ(a, a)"}]
+"""
+    assert loads(plain).fingerprint == loads(text).fingerprint
+    with pytest.raises(SpecificationError, match=r"^there is no field 'window' here"):
+        loads(plain | {"window": {}})
+    with pytest.raises(TypeError, match="expected YAML text or a dictionary; got int"):
+        loads(7)  # type: ignore[arg-type]

@@ -11,6 +11,7 @@ import polars as pl
 import pyarrow as pa
 
 from tacit.answers.answers import Answers
+from tacit.quantities import count
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -78,16 +79,25 @@ class CollectedAnswers:
 
     def __repr__(self) -> str:
         kind = self._kind
-        found = ", ".join(f"{name} {count:,}" for name, count in list(self.counts().items())[:8])
-        return f"<{len(self):,} {kind} answers; detected: {found or 'no queries'}>"
+        found = ", ".join(f"{name} {times:,}" for name, times in list(self.counts().items())[:8])
+        refused = "".join(f"; {text}" for text in self._list_refused())
+        return f"<{len(self):,} {kind} answers; detected: {found or 'no queries'}{refused}>"
 
     def _repr_html_(self) -> str:
         rows = "".join(
-            f"<tr><td>{escape(name)}</td><td style='text-align:right'>{count:,}</td></tr>"
-            for name, count in self.counts().items()
+            f"<tr><td>{escape(name)}</td><td style='text-align:right'>{times:,}</td></tr>"
+            for name, times in self.counts().items()
         )
         kind = self._kind
         return (
             f"<table><caption>{kind[0].upper()}{kind[1:]} answers: {len(self):,}</caption>"
             f"<thead><tr><th>query</th><th>detected</th></tr></thead><tbody>{rows}</tbody></table>"
+            + "".join(f"<p>{escape(text)}</p>" for text in self._list_refused())
         )
+
+    def _list_refused(self) -> list[str]:
+        """Say how many tuples were refused, and why; nothing if none were."""
+        return [
+            f"refused, for the operator only: {count(times, 'tuple')}, {reason}"
+            for reason, times in self.refused.items()
+        ]

@@ -77,6 +77,7 @@ def run_demo(out: Path, taxis: int, days: float, seed: int) -> None:
     console.print(
         f"{past:,} reports of {taxis:,} taxis are history; {today:,} are from another day."
     )
+    _compile(spec, out / "trips.parquet")
     _print_title(console, 2, "Passengers and drivers declare what is private")
     _print_private(console, spec)
     _print_title(console, 3, "The planner computes the best channels from history")
@@ -108,6 +109,27 @@ def run_demo(out: Path, taxis: int, days: float, seed: int) -> None:
         console.print(f"  {name:<16} {what}", highlight=False)
     (out / "demo.svg").write_text(_export_svg(console), "utf-8")
     console.print(f"\nNext: tacit explain {out / 'taxi.yaml'}", highlight=False)
+
+
+def _compile(spec: Specification, trips: Path) -> None:
+    """Compile the kernels that are missing, in several processes."""
+    from tacit.cli.warm import show_compilation
+    from tacit.engines.warmup import list_run_features
+    from tacit.kernels.ahead import compile_ahead
+    from tacit.kernels.needs import find_kernels
+    from tacit.spec.mechanisms import MECHANISMS
+
+    inputs = _open_trips(spec, trips)
+    needed = {
+        kernel: None
+        for command in ("plan", "detect", "run")
+        for mechanism in MECHANISMS
+        for kernel in find_kernels(
+            list_run_features(command, spec, inputs, mechanism, target="answers.parquet")
+        )
+    }
+    with show_compilation(always=True) as progress:
+        compile_ahead(list(needed), progress=progress)
 
 
 def _open_console() -> Console:

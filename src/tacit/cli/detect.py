@@ -9,7 +9,7 @@ import click
 
 from tacit.cli import options
 from tacit.cli.progress import show_progress
-from tacit.cli.report import check_refusals
+from tacit.cli.report import check_refusals, check_times, format_occurrences
 from tacit.cli.warm import compile_kernels
 
 if TYPE_CHECKING:
@@ -46,21 +46,27 @@ def detect(given: RunOptions, allowed: float | None, as_json: bool) -> None:
     from tacit.cli.sources import write_answers
     from tacit.engines.warmup import list_run_features
     from tacit.pipeline.deadletters import DeadLetters
+    from tacit.pipeline.evaluators import CountingDetector
     from tacit.pipeline.run import Run
 
     checked = given.register(given.load())
     inputs = given.open_inputs(checked)
     given.check_places()
-    compile_kernels(list_run_features("detect", checked, inputs))
+    compile_kernels(list_run_features("detect", checked, inputs, target=given.target))
     with (
         show_progress("Reading ...") as progress,
         DeadLetters(given.letters) as letters,
     ):
-        run = Run(checked, inputs, dead_letters=letters, progress=progress)
+        evaluator = CountingDetector(checked)
+        run = Run(checked, inputs, evaluator=evaluator, dead_letters=letters, progress=progress)
         summary = write_answers(run, given.target or "-")
     click.echo(UNPROTECTED, err=True)
     if as_json:
-        click.echo(json.dumps(summary.to_dict(), indent=2), err=given.target == "-")
+        fields = summary.to_dict() | {"events": evaluator.occurrences}
+        click.echo(json.dumps(fields, indent=2), err=given.target == "-")
     else:
         click.echo(summary, err=True)
+        for line in format_occurrences(summary, evaluator.occurrences):
+            click.echo(line, err=True)
     check_refusals(run.refusals, allowed)
+    check_times(summary)

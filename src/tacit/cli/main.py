@@ -17,10 +17,12 @@ from tacit.masking import exposed
 COMMANDS: Final = (
     "attack",
     "audit",
+    "completion",
     "demo",
     "detect",
     "doctor",
     "explain",
+    "init",
     "leaks",
     "ledger",
     "plan",

@@ -17,7 +17,7 @@ import click
 from tacit.cli.log import log_to_stderr
 from tacit.cli.signals import SignalRelay, handle_signals
 from tacit.cli.status_line import show_status
-from tacit.engines.metrics import Metrics, MetricsAddress
+from tacit.engines.metrics import Metrics, MetricsAddress, require_metrics
 from tacit.errors import SinkError, TacitError
 from tacit.pipeline.status import RunStatus
 
@@ -51,6 +51,8 @@ class MonitoringOptions:
             address = None if metrics is None else MetricsAddress.parse(metrics)
         except ValueError as error:
             raise click.BadParameter(str(error), param_hint="--metrics") from error
+        if address is not None:
+            require_metrics()
         return cls(address, log, level, pid_file)
 
     @contextmanager

@@ -73,6 +73,9 @@ class PlanReport:
             "queries": [] if expected is None else self._list_queries(expected),
             "all": None if expected is None else _average(expected),
             "warnings": [warning._asdict() for warning in (plan.warnings if plan else ())],
+            "history_warnings": [
+                warning._asdict() for warning in (plan.history_warnings if plan else ())
+            ],
             "limits": [
                 {"private": name, "limit": limit, "windows": allowed, "of": windows}
                 for name, limit, allowed, windows in self._list_limits()
@@ -200,7 +203,7 @@ class PlanReport:
         return [*align(rows), "", *self._format_warnings()]
 
     def _format_warnings(self) -> list[str]:
-        warnings = self.plan.warnings if self.plan else ()
+        warnings = (*self.plan.history_warnings, *self.plan.warnings) if self.plan else ()
         lines = [fill(f"Warning: {warning}.", 100) for warning in warnings]
         return [*lines, ""] if lines else []
 

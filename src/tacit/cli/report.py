@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -64,12 +65,11 @@ class RunSummary:
 
         from tacit.windows.clock import NEVER
 
-        counts = run.engine.counts
         refused: dict[str, int] = {}
         for (_, reason), times in run.dead_letters.counts.items():
             refused[reason] = refused.get(reason, 0) + times
         seconds = max(time.monotonic() - counted.began, 1e-9)
-        taken = int(counts[0])
+        taken = run.refusals.taken
         letters = run.dead_letters.path
         return cls(
             protected=protected,
@@ -92,12 +92,18 @@ class RunSummary:
         """Return the fields for JSON."""
         return asdict(self)
 
+    def _format_answers(self) -> str:
+        if not self.windows:
+            return "no window closed, so there is no new answer"
+        return (
+            f"{count(self.answers, 'answer')}: {count(self.windows, 'window')} x"
+            f" {count(self.subjects, 'subject')} x {count(self.queries, 'query', 'queries')}"
+        )
+
     def __str__(self) -> str:
         lines = [
             f"{count(self.tuples, 'tuple')} in {self.seconds:.1f} s"
-            f" ({self.tuples_per_second:,.0f} per second); {count(self.answers, 'answer')}:"
-            f" {count(self.windows, 'window')} x {count(self.subjects, 'subject')} x"
-            f" {count(self.queries, 'query', 'queries')}."
+            f" ({self.tuples_per_second:,.0f} per second); {self._format_answers()}."
         ]
         lines += [f"  {times:>12,}  {reason}" for reason, times in sorted(self.refused.items())]
         if self.refused:
@@ -115,6 +121,37 @@ def check_refusals(refusals: Refusals, allowed: float | None) -> None:
         refusals.check(allowed)
     for message in list_refusal_warnings(refusals):
         click.echo(f"tacit: warning: {message}", err=True)
+
+
+def list_time_warnings(summary: RunSummary) -> list[str]:
+    """Return a warning if the first window is in 1970: other numbers were read as times."""
+    if summary.first_window is None or not summary.first_window.startswith("1970-"):
+        return []
+    return [
+        "the first window is in 1970. Numbers are read as seconds or milliseconds since 1970; if"
+        " they are something else, set 'unit' of the stream, or a 'format' such as '%Y%m%d' for"
+        " numbers that are written dates"
+    ]
+
+
+def check_times(summary: RunSummary) -> None:
+    """Warn if numbers of another kind were read as times."""
+    for message in list_time_warnings(summary):
+        click.echo(f"tacit: warning: {message}.", err=True)
+
+
+def format_occurrences(summary: RunSummary, events: Mapping[str, int]) -> list[str]:
+    """Say in how many windows of subjects each event type and query occurred."""
+    from tacit.insight.tabular import align
+
+    whole = max(1, summary.answers // max(1, summary.queries))
+    rows = [("event", "windows", "share"), *_occurrence_rows(events, whole)]
+    rows += [("query", "windows", "share"), *_occurrence_rows(summary.detected, whole)]
+    return ["How often it occurred, counted by subject and window:", *align(rows)]
+
+
+def _occurrence_rows(counts: Mapping[str, int], whole: int) -> list[tuple[str, str, str]]:
+    return [(name, f"{times:,}", f"{times / whole:.2%}") for name, times in counts.items()]
 
 
 def list_refusal_warnings(refusals: Refusals) -> list[str]:

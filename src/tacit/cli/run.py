@@ -12,7 +12,14 @@ import click
 
 from tacit.cli import options
 from tacit.cli.progress import show_progress
-from tacit.cli.report import AnswerCounts, RunSummary, check_refusals, list_refusal_warnings
+from tacit.cli.report import (
+    AnswerCounts,
+    RunSummary,
+    check_refusals,
+    check_times,
+    list_refusal_warnings,
+    list_time_warnings,
+)
 from tacit.cli.warm import compile_kernels
 from tacit.progress import ignore_progress
 
@@ -88,7 +95,13 @@ def run(
     inputs = given.prepare(version.spec)
     mechanism = version.plan.mechanism
     charged = place is not None
-    compile_kernels(list_run_features("run", version.spec, inputs, mechanism, ledger=charged))
+    if charged:
+        import tacit.ledger.alchemy  # noqa: F401 - it raises before the work if it is missing
+    compile_kernels(
+        list_run_features(
+            "run", version.spec, inputs, mechanism, ledger=charged, target=given.target
+        )
+    )
     if place is None:
         report, refusals = run_without_ledger(given, version, inputs)
     else:
@@ -168,9 +181,10 @@ def _print_report(
     if not as_json:
         click.echo(report, err=True)
         check_refusals(refusals, allowed)
+        check_times(report.summary)
         return
     fields = report.to_dict()
-    fields["warnings"] += list_refusal_warnings(refusals)
+    fields["warnings"] += list_refusal_warnings(refusals) + list_time_warnings(report.summary)
     click.echo(json.dumps(fields, indent=2), err=True)
     if allowed is not None:
         refusals.check(allowed)

@@ -54,7 +54,10 @@ class RunReport:
             f"{one['epsilon']} for {one['private']}{_format_subjects(one['subjects'])}"
             for one in list_spent(self.plan)
         ]
-        if amounts:
+        if amounts and not self.summary.windows:
+            nothing = "Nothing was spent: no window was released."
+            lines += [nothing, self._format_consequences()]
+        elif amounts:
             spent = f"Spent {describe_unit(self.plan.spec)}: epsilon {', '.join(amounts)}."
             lines += [spent, self._format_consequences()]
         else:
@@ -66,7 +69,7 @@ class RunReport:
 
     def _format_consequences(self) -> str:
         """Say what another run over the same windows does."""
-        return AGAIN
+        return AGAIN if self.summary.windows else "Another run over this input draws new noise."
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,12 @@ class LedgerRunReport(RunReport):
         ]
         if outcome.finished and outcome.resumed and not outcome.windows:
             lines.append("All windows of this input were already released.")
+        earlier = outcome.delivered - self.summary.answers
+        if earlier > 0:
+            lines.append(
+                f"Delivered {count(earlier, 'answer')} of earlier releases that the output did not"
+                " have yet."
+            )
         if outcome.exhausted:
             lines.append(
                 f"Limits were reached {count(outcome.exhausted, 'time')}, counted by subject and"

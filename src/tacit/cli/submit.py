@@ -142,6 +142,9 @@ def submit(
           --parallelism 8 --folder /mnt/shared/taxi.job --ledger postgresql://ledger/tacit
     """
     from tacit.cli.monitoring import MonitoringOptions
+    from tacit.engines.flink.java import require_flink
+
+    require_flink()  # before anything else that needs an extra
     from tacit.cli.sources import check_targets, split_streams
     from tacit.engines.flink.submission import open_submission
     from tacit.engines.setup import choose_plan, replace_registry

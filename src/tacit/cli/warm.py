@@ -65,8 +65,11 @@ def compile_kernels(features: Iterable[str]) -> None:
 
 
 @contextmanager
-def show_compilation() -> Iterator[Callable[[int, int], None]]:
-    """Show the progress of a compilation as one line, on a terminal only."""
+def show_compilation(*, always: bool = False) -> Iterator[Callable[[int, int], None]]:
+    """Show the progress of a compilation as one line, on a terminal only.
+
+    With `always` it is announced elsewhere too, without progress.
+    """
     terminal = sys.stderr.isatty()
 
     def write(text: str) -> None:
@@ -79,6 +82,8 @@ def show_compilation() -> Iterator[Callable[[int, int], None]]:
     def progress(done: int, total: int) -> None:
         nonlocal lines
         lines += 1
+        if always and not terminal and lines == 1:
+            click.echo(f"Compiling {count(total, 'kernel')} for this machine, once ...", err=True)
         write(f"Compiling kernels for this machine, once: {done} of {total}")
 
     try:

@@ -34,13 +34,14 @@ from tacit.pipeline.sources import (
     encode_keys,
 )
 
-_COMMA, _QUOTE, _LF, _CR = 44, 34, 10, 13
+_QUOTE, _LF, _CR = 34, 10, 13
+_OTHER_DELIMITERS: Final = {";": "semicolons", "\t": "tabs", "|": "bars"}
 _UNCLOSED: Final = -1
 """The number of fields of a line with an unclosed quote."""
 
 
 class CsvSource(Source):
-    """Reads a CSV file: UTF-8, commas, a header, quoted fields."""
+    """Reads a CSV file: UTF-8, a header, quoted fields."""
 
     unit = "bytes"
     textual = True
@@ -51,14 +52,20 @@ class CsvSource(Source):
         self.total = self._pieces.size()
         self._names: list[str] | None = None
         self._begin: dict[str, int] | None = None
+        self._delimiter = ","
+
+    def separate_by(self, delimiter: str) -> None:
+        """Set the character between fields."""
+        self._delimiter = delimiter
 
     def schema(self) -> pa.Schema:
         """Return the names of the header."""
         if self._names is None:
-            first = next((b for b in _blocks(self._pieces, self.name) if len(b.starts)), None)
+            blocks = _blocks(self._pieces, self.name, self._delimiter)
+            first = next((block for block in blocks if len(block.starts)), None)
             if first is None:
                 raise EmptySourceError(f"{self.name} is empty: a CSV file starts with a header")
-            self._names = parse_header(self.name, first)
+            self._names = parse_header(self.name, first, self._delimiter)
         return pa.schema([(name, pa.string()) for name in self._names])
 
     def resume(self, token: Any) -> None:
@@ -67,12 +74,13 @@ class CsvSource(Source):
 
     def read(self, columns: Sequence[str], keys: Sequence[str]) -> Iterator[Batch]:
         """Parse block by block."""
-        parser = CsvParser(self.schema().names, columns, keys)
+        parser = CsvParser(self.schema().names, columns, keys, self._delimiter)
         begin, self._begin = self._begin, None
         if begin is None:
-            blocks = _without_header(_blocks(self._pieces, self.name))
+            blocks = _without_header(_blocks(self._pieces, self.name, self._delimiter))
         else:
-            blocks = _blocks(self._pieces.read_from(begin["offset"]), self.name, begin["line"])
+            pieces = self._pieces.read_from(begin["offset"])
+            blocks = _blocks(pieces, self.name, self._delimiter, begin["line"])
         for number, block in enumerate(blocks):
             if number and self._pieces.seekable:
                 begin = {"offset": block.offset, "line": block.line}
@@ -111,10 +119,17 @@ class CsvBlock(NamedTuple):
 class CsvParser:
     """Turns blocks of lines into tables of these columns, all of them text."""
 
-    def __init__(self, names: Sequence[str], columns: Sequence[str], keys: Sequence[str]) -> None:
+    def __init__(
+        self,
+        names: Sequence[str],
+        columns: Sequence[str],
+        keys: Sequence[str],
+        delimiter: str = ",",
+    ) -> None:
         self._names = list(names)
         self._columns = list(columns)
         self._keys = keys
+        self._parsing = pacsv.ParseOptions(delimiter=delimiter)
 
     def parse(self, block: CsvBlock) -> Batch:
         """Parse the rows of a block; the caller sets the file's name."""
@@ -142,9 +157,8 @@ class CsvParser:
         if not data:
             return schema.empty_table()
         options = pacsv.ConvertOptions(column_types=schema, include_columns=self._columns)
-        return pacsv.read_csv(
-            pa.BufferReader(data), pacsv.ReadOptions(column_names=self._names), None, options
-        )
+        named = pacsv.ReadOptions(column_names=self._names)
+        return pacsv.read_csv(pa.BufferReader(data), named, self._parsing, options)
 
     def _salvage(self, block: CsvBlock, keep: NDArray[np.bool_]) -> pa.Table:
         """Parse the readable lines; clear `keep` for the others."""
@@ -174,7 +188,7 @@ class CsvParser:
         return Rejected(int(block.lines[number]), reason, raw)
 
 
-def parse_header(source: str, block: CsvBlock) -> list[str]:
+def parse_header(source: str, block: CsvBlock, delimiter: str = ",") -> list[str]:
     """Parse the names on a file's first line."""
     record = block.record(0)
     if not _is_utf8(record) or b"\0" in record:
@@ -183,9 +197,22 @@ def parse_header(source: str, block: CsvBlock) -> list[str]:
         )
     if block.fields[0] == _UNCLOSED:
         raise SourceError(f"{source}: a quote in its header is not closed; correct its first line")
-    names = next(csv.reader(io.StringIO(record.decode(), newline="")))
+    names = next(csv.reader(io.StringIO(record.decode(), newline=""), delimiter=delimiter))
     check_names(source, names)
+    if len(names) == 1:
+        _suggest_delimiter(source, names[0])
     return names
+
+
+def _suggest_delimiter(source: str, header: str) -> None:
+    """Refuse a header of one field that another delimiter would divide."""
+    for delimiter, words in _OTHER_DELIMITERS.items():
+        if delimiter in header:
+            written = "\\t" if delimiter == "\t" else delimiter
+            raise SourceError(
+                f"{source}: its first line has no comma. If its fields are separated by {words},"
+                f' add delimiter: "{written}" to its stream in the specification'
+            )
 
 
 def drop_header(block: CsvBlock) -> CsvBlock:
@@ -194,12 +221,12 @@ def drop_header(block: CsvBlock) -> CsvBlock:
 
 
 def split_block(
-    data: bytes, line: int, position: int, *, last: bool
+    data: bytes, line: int, position: int, *, last: bool, delimiter: str = ","
 ) -> tuple[CsvBlock | None, bytes, int]:
     """Split whole lines off `data`, which ends at `position`; return the rest and its line."""
     octets = np.frombuffer(data, np.uint8)
     places = np.empty((3, _count_ends(octets) + 1), np.int64)
-    found, used, after = scan(octets, line, last, places)
+    found, used, after = scan(octets, line, last, ord(delimiter), places)
     if not used:
         return None, data, line
     starts, fields, lines = places[:, :found]
@@ -224,17 +251,21 @@ def _without_header(blocks: Iterator[CsvBlock]) -> Iterator[CsvBlock]:
     yield from blocks
 
 
-def _blocks(pieces: Iterable[FilePiece], name: str, line: int = 1) -> Iterator[CsvBlock]:
+def _blocks(
+    pieces: Iterable[FilePiece], name: str, delimiter: str, line: int = 1
+) -> Iterator[CsvBlock]:
     """Split pieces at the ends of lines."""
     rest = b""
     position = 0
     for data, position in pieces:
-        block, rest, line = split_block(rest + data, line, position, last=False)
+        block, rest, line = split_block(
+            rest + data, line, position, last=False, delimiter=delimiter
+        )
         if block is not None:
             yield block
         if len(rest) > LONGEST_LINE:
             raise SourceError(f"{name} has a line of more than {LONGEST_LINE >> 20} MiB")
-    block, _, _ = split_block(rest, line, position, last=True)
+    block, _, _ = split_block(rest, line, position, last=True, delimiter=delimiter)
     if block is not None:
         yield block
 
@@ -250,7 +281,7 @@ def _count_ends(data: NDArray[np.uint8]) -> int:
 
 @compiled
 def scan(
-    data: NDArray[np.uint8], line: int, last: bool, records: NDArray[np.int64]
+    data: NDArray[np.uint8], line: int, last: bool, delimiter: int, records: NDArray[np.int64]
 ) -> tuple[int, int, int]:
     """Find the whole lines in `data`.
 
@@ -258,6 +289,7 @@ def scan(
     Returns how many there are, where the first unfinished line starts, and its number. With `last`
     the end of `data` ends the last line.
     """
+    special = max(delimiter, _QUOTE)
     found = 0
     start = 0
     at = 0
@@ -267,7 +299,7 @@ def scan(
         fresh = True
         ended = False
         while at < len(data) and not ended:
-            while data[at] > _COMMA:  # bytes above a comma have no special meaning
+            while data[at] > special:  # the other bytes are looked at one by one
                 at += 1
                 fresh = False
                 if at == len(data):
@@ -290,7 +322,7 @@ def scan(
                         at += 1
                     else:
                         quoted = False
-            elif byte == _COMMA:
+            elif byte == delimiter:
                 fields += 1
                 fresh = True
                 continue

@@ -84,6 +84,11 @@ class ManySource(Source):
                 raise EmptySourceError(f"{self.name}: all of its files are empty")
         return self._schema
 
+    def separate_by(self, delimiter: str) -> None:
+        """Set the character between the fields of all files."""
+        for source in self._sources:
+            source.separate_by(delimiter)
+
     def resume(self, token: Any) -> None:
         """Start in the middle of one of the files when it is read next."""
         if token is not None and token["file"] not in [source.name for source in self._sources]:

@@ -48,6 +48,7 @@ class FollowSource(Source):
         self.keyed = isinstance(self._parser, _JsonLines)
         self._schema = pa.schema([]) if self.keyed else None
         self._token: dict[str, Any] | None = None
+        self._delimiter = ","
 
     def schema(self) -> pa.Schema:
         """Return the header's names; wait until there is a header."""
@@ -56,14 +57,20 @@ class FollowSource(Source):
                 head = _read_head(self._path)
             if head.startswith(UTF_16_BOMS):
                 raise SourceError(f"{self.name} is UTF-16 text; convert it to UTF-8")
-            first = _first_block(head)
+            first = _first_block(head, self._delimiter)
             if first is None:
                 log.debug("waiting for the first line of %s", self.name)
                 time.sleep(_POLL_SECONDS)
             else:
-                names = csv.parse_header(self.name, first)
+                names = csv.parse_header(self.name, first, self._delimiter)
                 self._schema = pa.schema([(name, pa.string()) for name in names])
         return self._schema
+
+    def separate_by(self, delimiter: str) -> None:
+        """Set the character between the fields of CSV."""
+        self._delimiter = delimiter
+        if isinstance(self._parser, _Csv):
+            self._parser = _Csv(self.name, delimiter)
 
     def resume(self, token: Any) -> None:
         """Start at a line of a file when it is read next."""
@@ -242,8 +249,9 @@ class _JsonLines:
 class _Csv:
     """Parses CSV, with a header in each file."""
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, delimiter: str = ",") -> None:
         self._source = source
+        self._delimiter = delimiter
         self._columns: Sequence[str] = ()
         self._keys: Sequence[str] = ()
         self._parser: csv.CsvParser | None = None
@@ -252,7 +260,7 @@ class _Csv:
         """Expect a header, or read it from the file's first bytes."""
         self._columns, self._keys = columns, keys
         self._parser = None
-        if head is not None and (first := _first_block(head)) is not None:
+        if head is not None and (first := _first_block(head, self._delimiter)) is not None:
             self._take_header(first)
 
     def rewind(self) -> None:
@@ -263,7 +271,9 @@ class _Csv:
         self, data: bytes, line: int, position: int, *, last: bool
     ) -> tuple[list[Batch], bytes, int]:
         """Parse all whole lines into one batch."""
-        block, rest, after = csv.split_block(data, line, position, last=last)
+        block, rest, after = csv.split_block(
+            data, line, position, last=last, delimiter=self._delimiter
+        )
         if block is None or (self._parser is None and not len(block.starts)):
             return [], rest, after
         token = {"offset": block.offset, "line": block.line}
@@ -274,14 +284,15 @@ class _Csv:
         return [replace(batch, token=token)], rest, after
 
     def _take_header(self, block: csv.CsvBlock) -> csv.CsvParser:
-        names = csv.parse_header(self._source, block)
+        names = csv.parse_header(self._source, block, self._delimiter)
         check_columns(self._source, self._columns, names)
-        self._parser = csv.CsvParser(names, self._columns, self._keys)
+        self._parser = csv.CsvParser(names, self._columns, self._keys, self._delimiter)
         return self._parser
 
 
-def _first_block(head: bytes) -> csv.CsvBlock | None:
-    block, _, _ = csv.split_block(head.removeprefix(BOM), 1, len(head), last=False)
+def _first_block(head: bytes, delimiter: str) -> csv.CsvBlock | None:
+    first = head.removeprefix(BOM)
+    block, _, _ = csv.split_block(first, 1, len(head), last=False, delimiter=delimiter)
     return block if block is not None and len(block.starts) else None
 
 

@@ -45,6 +45,11 @@ class GrowingSource(Source):
         self._kind: str | None = None
         self._schema: pa.Schema | None = None
         self._begin: dict[str, Any] | None = None
+        self._delimiter = ","
+
+    def separate_by(self, delimiter: str) -> None:
+        """Set the character between the fields of CSV files."""
+        self._delimiter = delimiter
 
     def schema(self) -> pa.Schema:
         """Return the columns of the first file that is not empty; wait until there is one."""
@@ -119,7 +124,9 @@ class GrowingSource(Source):
                 f"{path} is of another kind than the files before it, which are .{self._kind}; "
                 "follow a folder for each kind"
             )
-        return open_file(path)
+        source = open_file(path)
+        source.separate_by(self._delimiter)
+        return source
 
 
 class _Folder:

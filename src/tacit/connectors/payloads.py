@@ -1,4 +1,5 @@
-"""Parse payloads of messages into rows: JSON or CBOR, an object or an array of objects.
+"""Parse payloads of messages into rows: JSON or CBOR, an object or an array of objects; or plain
+values such as `21.5` and `ON`.
 
 All payloads of a batch are parsed together, every value as text. Unreadable payloads are rejected,
 each with its reason, and never change how others are read.
@@ -23,6 +24,11 @@ from tacit.events.columntypes import infer_type, to_column_type
 from tacit.events.streams import COLUMN_TYPES, ColumnType, Stream
 
 Coding: TypeAlias = Literal["json", "cbor"]
+PayloadFormat: TypeAlias = Literal["json", "cbor", "value"]
+"""How the payloads of a source are read: with `value` each is one plain value."""
+VALUE = "value"
+"""The column of plain values."""
+_NOT_TEXT = "not UTF-8 text"
 _NO_OBJECT = "not a {} object, nor an array of objects"
 
 
@@ -84,7 +90,7 @@ def infer_sample_types(path: str) -> dict[str, ColumnType]:
 class PayloadParser:
     """Turns payloads into frames of these columns, all of them text."""
 
-    def __init__(self, columns: Sequence[str], coding: Coding) -> None:
+    def __init__(self, columns: Sequence[str], coding: PayloadFormat) -> None:
         self._columns = list(columns)
         self._coding = coding
 
@@ -92,11 +98,27 @@ class PayloadParser:
         """Parse the rows of all payloads, in their order."""
         if not payloads or not self._columns:
             return ParsedItems(self.make_nulls(len(payloads)), np.arange(len(payloads)), [])
+        if self._coding == "value":
+            return self._parse_values(payloads)
         return self._parse_json(payloads) if self._coding == "json" else self._parse_cbor(payloads)
 
     def make_nulls(self, count: int) -> pl.DataFrame:
         """Return `count` rows of nulls."""
         return pl.DataFrame(schema=dict.fromkeys(self._columns, pl.String())).clear(count)
+
+    def _parse_values(self, payloads: Sequence[bytes]) -> ParsedItems:
+        """Take each payload as the text of one value; other columns are null."""
+        text = pl.Series(VALUE, [_decode(payload) for payload in payloads], pl.String)
+        text = text.str.strip_chars()
+        good = (text.str.len_bytes() > 0).fill_null(value=False)
+        rejected = [
+            (number, _NOT_TEXT if text[number] is None else "an empty payload")
+            for number in np.flatnonzero(~good.to_numpy()).tolist()
+        ]
+        rows = pl.DataFrame({VALUE: text.filter(good)})
+        others = [pl.lit(None, pl.String).alias(name) for name in self._columns if name != VALUE]
+        origin = np.flatnonzero(good.to_numpy())
+        return ParsedItems(rows.with_columns(others).select(self._columns), origin, rejected)
 
     def _parse_json(self, payloads: Sequence[bytes]) -> ParsedItems:
         """Parse objects together and arrays together, one payload per line."""
@@ -148,6 +170,14 @@ class PayloadParser:
         }
         origin = np.repeat(np.arange(len(good)), [len(part) for part in good])
         return ParsedItems(pl.DataFrame(columns), origin, bad)
+
+
+def _decode(payload: bytes) -> str | None:
+    """Return the text of a payload; None if it is not UTF-8."""
+    try:
+        return payload.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def _to_text(value: Any) -> str | None:

@@ -137,16 +137,23 @@ def _seconds(microseconds: int | None) -> float | None:
     return None if microseconds is None else microseconds / 1_000_000
 
 
+def require_metrics() -> None:
+    """Raise TacitError if the extra for metrics is not installed."""
+    try:
+        import prometheus_client  # noqa: F401
+    except ImportError as error:
+        raise TacitError(
+            f"{option('metrics')} needs the extra tacit[metrics]: pip install 'tacit[metrics]'"
+        ) from error
+
+
 class Metrics:
     """Serves a run's metrics until it is closed."""
 
     def __init__(self, address: MetricsAddress, public: PublicStatus, started: float) -> None:
-        try:
-            from prometheus_client import CollectorRegistry, start_http_server
-        except ImportError as error:
-            raise TacitError(
-                f"{option('metrics')} needs the extra tacit[metrics]: pip install 'tacit[metrics]'"
-            ) from error
+        require_metrics()
+        from prometheus_client import CollectorRegistry, start_http_server
+
         registry = CollectorRegistry()  # not the default one: it includes the memory of the process
         registry.register(Figures(public, started))
         try:

@@ -80,6 +80,11 @@ class RunOptions:
         """Read the specification."""
         if isinstance(self.spec, Specification):
             return self.spec
+        if not isinstance(self.spec, str | PathLike) or "\n" in os.fspath(self.spec):
+            raise OptionError(
+                "expected a specification or the path of its file; tacit.loads reads one from YAML"
+                " text or a dictionary"
+            )
         return yaml_reader.load(self.spec, self.allow_paths)
 
     def register(self, declared: Specification) -> Specification:
@@ -185,6 +190,7 @@ def assign(spec: Specification, sources: Sequence[tuple[str | None, Source]]) ->
         name = next(iter(spec.streams)) if stream is None else stream
         if name not in spec.streams:
             raise SourceError(f"no stream is called '{name}'.{nearest(name, list(spec.streams))}")
+        source.separate_by(spec.streams[name].delimiter)
         inputs.append(Input(name, source))
     return inputs
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from tacit.errors import TacitError
 from tacit.events.predicates import parse_predicate
@@ -11,6 +12,7 @@ from tacit.kernels.needs import find_kernels
 from tacit.patterns.tree import Name, walk
 from tacit.pipeline.reader import Input
 from tacit.spec.specification import Specification
+from tacit.spec.subjects import SubjectFile
 
 _ANY = (
     "command:*",
@@ -20,6 +22,7 @@ _ANY = (
     "column:*",
     "mechanism:*",
     "ledger:*",
+    "sink:*",
 )
 """Features that a specification does not determine."""
 
@@ -44,6 +47,7 @@ def list_run_features(
     mechanism: str | None = None,
     *,
     ledger: bool = False,
+    target: str | None = None,
 ) -> set[str]:
     """Return the features that determine which kernels a run needs."""
     features = list_spec_features(spec) | {f"command:{command}"}
@@ -53,6 +57,8 @@ def list_run_features(
         features.add(f"mechanism:{mechanism}")
     if ledger:
         features.add("ledger:yes")
+    if target is not None:
+        features.add(f"sink:{Path(target).suffix}")
     return features
 
 
@@ -83,6 +89,8 @@ def list_spec_features(spec: Specification) -> set[str]:
     features = {f"operator:{type(part).__name__}" for part in parts if not isinstance(part, Name)}
     if any(event.areas for event in spec.events.values()):
         features.add("areas:yes")
+    if not isinstance(spec.subjects, tuple | SubjectFile):
+        features.add("registry:learned")
     if spec.windows.slide not in (None, spec.windows.size):
         features.add("windows:sliding")
     return features

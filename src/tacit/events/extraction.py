@@ -54,6 +54,11 @@ _BLOCK = 1 << 16
 """The number of tuples filtered together, so that they stay in the processor's cache."""
 
 
+def suggest_quotes(column: str) -> str:
+    """Return a hint for a column that is probably a text without its quotes."""
+    return f" If it is a text, write it in single quotes: '{column}'."
+
+
 class Extractor:
     """Finds the event types of a stream's tuples.
 
@@ -133,8 +138,10 @@ class Extractor:
             position = (self.stream.lon, self.stream.lat) if event.areas else ()
             purposes += [(column, f"event type '{name}'") for column in (*used, *position)]
         source = f"the source of stream '{self.stream_name}'"
+        compared = {c for p in self._predicates.values() for c in p.compared_columns()}
         return [
-            f"{source} has no column '{column}', which {purpose} needs.{nearest(column, names)}"
+            f"{source} has no column '{column}', which {purpose} needs."
+            f"{suggest_quotes(column) if column in compared else nearest(column, names)}"
             if column not in names
             else f"{source} has several columns named '{column}', which {purpose} needs; keep one"
             for column, purpose in dict.fromkeys(purposes)

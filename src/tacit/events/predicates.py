@@ -44,6 +44,16 @@ class Predicate:
     tree: Tree
     columns: tuple[str, ...]
 
+    def compared_columns(self) -> tuple[str, ...]:
+        """Return the columns that stand on the right of a comparison with another column.
+
+        Such a column is often a text without its quotes.
+
+        >>> parse_predicate("sensor = contact AND state > 3").compared_columns()
+        ('contact',)
+        """
+        return tuple(dict.fromkeys(_find_compared(self.tree)))
+
     def bind(self, schema: pl.Schema) -> BoundPredicate:
         """Bind the condition to columns of these types; raise ValueError if they do not fit."""
         value = build_value(self.tree, lambda name: _column(name, schema))
@@ -101,6 +111,17 @@ def _columns(tree: Tree) -> Iterator[str]:
         case FunctionCall(_, arguments):
             for argument in arguments:
                 yield from _columns(argument)
+
+
+def _find_compared(tree: Tree) -> Iterator[str]:
+    match tree:
+        case FunctionCall("=" | "<>", (Column(), Column(name))):
+            yield name
+        case FunctionCall("IN", (Column(), *others)):
+            yield from (other.name for other in others if isinstance(other, Column))
+        case FunctionCall(_, arguments):
+            for argument in arguments:
+                yield from _find_compared(argument)
 
 
 def _column(name: str, schema: pl.Schema) -> Value:

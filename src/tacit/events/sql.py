@@ -227,6 +227,9 @@ class _Parser:
             )
         if token.word in _BEYOND_ONE_TUPLE:
             return _beyond_one_tuple(token.word)
+        before = self._tokens[self._at - 1] if self._at else None
+        if token.text == "=" and before is not None and before.text == "=":
+            expected = "write a comparison with one '=',"
         got = "the end" if token.kind == "end" else f"{token.text[:30]!r}"
         return ValueError(
             f"not an SQL expression: {expected} at character {token.place + 1}; got {got}"
@@ -473,8 +476,10 @@ def _tokens(text: str) -> list[_Token]:
     while place < len(text):
         found = _TOKEN.match(text, place)
         if found is None:
+            hint = {"&": "; write AND", "|": "; write OR", "!": "; write NOT"}.get(text[place], "")
             raise ValueError(
                 f"not an SQL expression: {text[place]!r} at character {place + 1} cannot be read"
+                f"{hint}"
             )
         if found.lastgroup != "blank":
             tokens.append(_Token(str(found.lastgroup), found[0], place))

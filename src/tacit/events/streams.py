@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Final, Literal, TypeAlias, get_args
 from zoneinfo import ZoneInfo
 
@@ -29,6 +30,41 @@ Zone = Annotated[str, AfterValidator(check_zone)]
 """The name of a time zone."""
 
 
+_DIRECTIVE: Final = re.compile(r"%(\.f|.?)", re.DOTALL)
+_DATES: Final = ("F", "D", "Ymd", "Yme", "Ybd", "Ybe", "YBd", "YBe", "Yj", "ymd", "yme", "ybd")
+"""Directives of a format that together determine a day."""
+_DIRECTIVES: Final = frozenset({*"YymdebBjHIMSpzFTRDaA%", ".f"})
+
+
+def check_time_format(text: str) -> str:
+    """Return the format of written times; raise ValueError if it does not determine a time.
+
+    >>> check_time_format("%d.%m.%Y %H:%M")
+    '%d.%m.%Y %H:%M'
+    """
+    found = _DIRECTIVE.findall(text)
+    for directive in found:
+        if directive == "f":
+            raise ValueError("fractions of a second are written %.f, with their dot: %H:%M:%S%.f")
+        if directive not in _DIRECTIVES:
+            raise ValueError(
+                f"'%{directive}' is not a directive of a time format; expected a format such as"
+                " '%d.%m.%Y %H:%M:%S'"
+            )
+    if not any(set(date) <= set(found) for date in _DATES):
+        raise ValueError(
+            f"expected the format of a day and a time, such as '%d.%m.%Y %H:%M:%S'; '{text}'"
+            " does not determine a day"
+        )
+    if "I" in found and "p" not in found:
+        raise ValueError("hours of %I need %p for AM and PM; hours from 0 to 23 are %H")
+    return text
+
+
+TimeFormat = Annotated[str, AfterValidator(check_time_format)]
+"""A format of written times, as in `strftime`."""
+
+
 class Stream(Config):
     """The columns of a stream's tuples that the engine needs."""
 
@@ -40,6 +76,10 @@ class Stream(Config):
     """The time zone of times without a zone."""
     unit: Literal["s", "ms", "us", "ns"] | None = None
     """The unit of numeric times; by default seconds or milliseconds, depending on their size."""
+    format: TimeFormat | None = None
+    """The format of times that are not ISO 8601, such as `%d.%m.%Y %H:%M:%S`."""
+    delimiter: Literal[",", ";", "\t", "|"] = ","
+    """The character between the fields of CSV files."""
     lon: str = "lon"
     """The column with the longitude, for areas."""
     lat: str = "lat"
@@ -48,8 +88,23 @@ class Stream(Config):
     """The types of columns, such as `{speed: number, kind: text}`; a value that does not fit its
     column's type is null. Needed for text formats if conditions do not determine the type."""
 
+    @property
+    def later_fields(self) -> set[str]:
+        """Fields that were added to streams later and have their defaults.
+
+        Fingerprints and definitions leave them out, so that they are those of earlier versions.
+        """
+        return {name for name in ("format", "delimiter") if name not in self._changed}
+
+    @property
+    def _changed(self) -> set[str]:
+        fields = type(self).model_fields
+        return {name for name, field in fields.items() if getattr(self, name) != field.default}
+
     @model_validator(mode="after")
     def _check_columns(self) -> Stream:
+        if self.format is not None and self.unit is not None:
+            raise ValueError("unit is for numbers and format for written times; keep one of them")
         if self.columns.get(self.subject, "text") != "text":
             raise ValueError(
                 f"columns: subjects are text, exactly as written; '{self.subject}' cannot be"

@@ -85,9 +85,23 @@ def _convert(array: pa.Array, stream: Stream) -> NDArray[np.int64]:
         days = array.view(pa.int32()) if pa.types.is_date32(kind) else array.view(pa.int64())
         per = _DAY if pa.types.is_date32(kind) else _PER["ms"]
         return _to_utc(_scale(days, per, per), stream.zone)
+    if stream.format is not None:
+        return _parse_format(array, stream.format, stream.zone)
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
         return _convert_numbers(array, stream.unit)
     return _parse_texts(array, stream)
+
+
+def _parse_format(array: pa.Array, format_: str, zone: str) -> NDArray[np.int64]:
+    """Parse texts and numbers that are written in a format; anything else is NO_TIME."""
+    text = pl.Series(array).cast(pl.String).str.strip_chars()
+    if not text.count():
+        return np.full(len(text), NO_TIME)
+    if "%H" not in format_ and "%I" not in format_ and "%T" not in format_ and "%R" not in format_:
+        text, format_ = text + " 00:00", format_ + " %H:%M"  # a day begins at midnight
+    times = text.str.to_datetime(format_, time_unit="us", strict=False, ambiguous="earliest")
+    found = times.to_physical().fill_null(NO_TIME).to_numpy()
+    return found if "%z" in format_ else _to_utc(found, zone)
 
 
 def _convert_numbers(array: pa.Array, unit: str | None) -> NDArray[np.int64]:

@@ -44,6 +44,8 @@ class ColumnUses:
     _weak: dict[Place, str] = field(default_factory=dict)
     _same: dict[Place, Place] = field(default_factory=dict)
     _seen: dict[Place, None] = field(default_factory=dict)
+    _compared: set[Place] = field(default_factory=set)
+    """Columns that are compared with a column, as a text without its quotes would be."""
 
     def add(self, place: Place, kind: ColumnType, reason: str) -> None:
         """Record that a column has a type."""
@@ -81,10 +83,13 @@ class ColumnUses:
             )
         if place in self._weak:
             return InferredType("text", self._weak[place])
-        return InferredType(None, "its uses do not show its type")
+        hint = f"; if it is a text, write it in single quotes: '{place[1]}'"
+        known = "its uses do not show its type"
+        return InferredType(None, known + (hint if place in self._compared else ""))
 
     def add_predicate(self, stream: str, predicate: Predicate, where: str) -> None:
         """Add the facts of a condition on a stream's tuples; `where` names the condition."""
+        self._compared |= {(stream, column) for column in predicate.compared_columns()}
         walk = _ConditionTypes(self, stream, where)
         walk.unify([walk.visit(predicate.tree)], "boolean", "a truth value")
 

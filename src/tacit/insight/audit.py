@@ -125,6 +125,9 @@ class Report:
             lines += ["", *_policy_lines(self, policy, number if len(self.policies) > 1 else None)]
         return "\n".join(lines)
 
+    def __repr__(self) -> str:
+        return str(self)
+
     def _repr_html_(self) -> str:
         head = "".join(f"<th>{escape(name)}</th>" for name in _HEAD)
         body = "".join(

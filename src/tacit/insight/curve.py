@@ -101,6 +101,9 @@ class Curve:
     def __str__(self) -> str:
         return "\n".join([f"Expected Q against {self.unit}:", *align(self.rows())])
 
+    def __repr__(self) -> str:
+        return str(self)
+
     def _repr_html_(self) -> str:
         head, *body = ["".join(f"<td>{escape(cell)}</td>" for cell in row) for row in self.rows()]
         rows = "".join(f"<tr>{row}</tr>" for row in body)

@@ -78,7 +78,8 @@ def examine(options: RunOptions) -> Findings:
     committed, ahead = (None, None) if found is None else (found.committed, found.ahead)
     check_clock(findings, spec, live=live, committed=committed, ahead=ahead)
     plans = _paths([options.plan])
-    private = _paths([*sources, ledger, letters, *plans])
+    secret = spec is None or bool(spec.private)
+    private = _paths([*sources, ledger, letters, *plans]) if secret else []
     files = [Path(place) for place in private if place != "-" and "://" not in place]
     check_permissions(findings, files, [Path(place) for place in (*_paths([options.spec]), *plans)])
     return findings
@@ -165,7 +166,7 @@ def _sources(
             source = options.open_source(stream, given)
             if compiled is not None:
                 opened += assign(compiled.spec, [(stream, source)])
-                readable += _readable(findings, options, opened[-1], given)
+                readable += _readable(findings, options, compiled, opened[-1], given)
     if compiled is None or not options.sources:
         return opened, None
     if len(opened) == len(options.sources):
@@ -184,7 +185,9 @@ def _sources(
     return opened, [input_ for input_ in opened if input_ not in empty]
 
 
-def _readable(findings: Findings, options: RunOptions, input_: Input, given: Any) -> list[Input]:
+def _readable(
+    findings: Findings, options: RunOptions, compiled: CompiledSpec, input_: Input, given: Any
+) -> list[Input]:
     """Return the input, or a growing file as it is now, if a check can read it.
 
     A run waits for the first line of a growing file, and reads standard input as it comes.
@@ -196,6 +199,7 @@ def _readable(findings: Findings, options: RunOptions, input_: Input, given: Any
         return [input_]
     try:
         source = open_input(given)
+        source.separate_by(compiled.spec.streams[input_.stream].delimiter)
         source.schema()
     except SourceError as error:
         if not isinstance(error, EmptySourceError) and not Path(given).is_dir():

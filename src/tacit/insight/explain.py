@@ -229,6 +229,9 @@ class Explanation:
                     lines += _filled(text, f"    {label:<12}")
         return "\n".join(lines)
 
+    def __repr__(self) -> str:
+        return str(self)
+
     def _repr_html_(self) -> str:
         cell = "style='text-align:left'"
         parts: list[str] = []

@@ -98,6 +98,9 @@ class Findings:
             "findings": [asdict(finding) for finding in self.all],
         }
 
+    def __repr__(self) -> str:
+        return str(self)
+
     def __str__(self) -> str:
         lines = [line for finding in self.all for line in finding.lines()]
         wrong, warnings = len(self.of("wrong")), len(self.of("warning"))

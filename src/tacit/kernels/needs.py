@@ -17,9 +17,10 @@ from tacit.kernels.ahead import KernelSignature
 
 FILE: Final = "needs.json"
 _DETERMINED_BY: Final = {
+    "tacit.connectors.parquet_pages.": ("sink",),
     "tacit.connectors.": ("source", "column"),
     "tacit.events.grid.": ("areas",),
-    "tacit.events.interners.": ("source", "subject"),
+    "tacit.events.interners.": ("source", "subject", "registry"),
     "tacit.events.sieves.": ("column",),
     "tacit.events.subjects.": ("source", "subject"),
     "tacit.events.times.": ("source", "time"),

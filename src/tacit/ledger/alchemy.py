@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from tacit.errors import LedgerError
 
-MISSING = "a ledger needs the extra tacit[ledger]: pip install 'tacit[ledger]'"
+MISSING = (
+    "a ledger needs the extra tacit[ledger]: pip install 'tacit[ledger]', or 'tacit[postgres]' for"
+    " a ledger in PostgreSQL"
+)
 
 try:
     import sqlalchemy as sa

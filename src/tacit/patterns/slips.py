@@ -56,7 +56,8 @@ def explain(error: UnexpectedInput, text: str, start: str) -> PatternError:
     """Return what was expected where, and a hint for common mistakes."""
     place = len(text.rstrip()) if error.pos_in_stream is None else error.pos_in_stream
     if isinstance(error, UnexpectedCharacters):
-        hint = _FOREIGN.get(text[place], _NO_NAME)
+        before = _code(text[:place]).rstrip()
+        hint = _foreign_hint(text[place:], before) or _FOREIGN.get(text[place], _NO_NAME)
         return PatternError(f"{text[place]} has no meaning here.{hint}", *position(text, place))
     assert isinstance(error, UnexpectedToken)
     token, expected = error.token, frozenset(error.accepts or error.expected or {"$END"})
@@ -65,9 +66,30 @@ def explain(error: UnexpectedInput, text: str, start: str) -> PatternError:
         place = len(text.rstrip())
     came = f", but the {start} ends here" if at_end else f"; got '{_short(token)}'"
     before = _code(text[:place]).rstrip()
-    hint = _hint(token.type, expected, before)
+    hint = _foreign_hint(text[place:], before) or _hint(token.type, expected, before)
     message = f"expected {_listed(expected, before)}{came}.{hint}"
     return PatternError(message, *position(text, place))
+
+
+_ORDER_WORDS = frozenset({"THEN", "FOLLOWED", "FOLLOWEDBY", "BEFORE", "NEXT"})
+_FUNCTION = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)$")
+
+
+def _foreign_hint(after: str, before: str) -> str:
+    """Return a hint for words and signs of other pattern languages; `after` begins where it fails.
+
+    >>> _foreign_hint("-> b", "a")
+    ' Order is written SEQ(a, b).'
+    """
+    word = _FUNCTION.search(before)
+    last = "" if word is None else word[1].upper()
+    if after.startswith(("->", "→", "=>")) or last in _ORDER_WORDS:
+        return " Order is written SEQ(a, b)."
+    if after.startswith("(") and last == "COUNT":
+        return " Repetition is written a{4,} for four times or more, a{2,3} for two or three."
+    if after.startswith("(") and last:
+        return f" There is no operator '{word[1] if word else last}': SEQ, AND, OR and NOT exist."
+    return ""
 
 
 def _hint(came: str, expected: AbstractSet[str], before: str) -> str:

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from tacit.ledger.accounts import Accounts
 from tacit.ledger.charges import Account, Charge
-from tacit.ledger.declarations import DeclaredAccount
 from tacit.patterns.tree import elements
 from tacit.pipeline.engine import Engine
 from tacit.pipeline.versions import SpecVersion
@@ -23,7 +22,8 @@ from tacit.privacy.prices import Claim
 from tacit.spec.specification import Private
 from tacit.windows.clock import NEVER
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a run without a ledger needs no database
+    from tacit.ledger.declarations import DeclaredAccount
     from tacit.ledger.lease import Lease
 
 

@@ -31,7 +31,7 @@ def format_definition(columns: SpecColumns, name: str) -> str:
     types = {column: columns.resolve(event.stream, column).type for column in read}
     parts = [
         event.stream,
-        stream.model_dump(mode="json"),
+        stream.model_dump(mode="json", exclude=stream.later_fields),
         None if where is None else where.tree,
         types,
         sorted({_geometry(spec.areas[area]) for area in event.areas}),

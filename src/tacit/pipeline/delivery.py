@@ -72,6 +72,11 @@ class Delivery:
         return sum(delivery.retries for delivery in self._deliveries)
 
     @property
+    def answers(self) -> int:
+        """How many answers the sink with the most of them received since the start."""
+        return max((delivery.answers for delivery in self._deliveries), default=0)
+
+    @property
     def waiting(self) -> int:
         """How many releases of this run wait for the slowest sink."""
         return max((delivery.left for delivery in self._deliveries), default=0)
@@ -109,6 +114,7 @@ class DirectDelivery:
 
     def __init__(self, sinks: Sequence[Sink]) -> None:
         self._sinks = list(sinks)
+        self.answers = 0
 
     def add(self, sink: Sink) -> None:
         """Add a sink."""
@@ -124,6 +130,7 @@ class DirectDelivery:
         consumers = dict(zip(answers.queries, answers.consumers, strict=False))
         for batch in answers.batches():
             table = pa.Table.from_batches([batch])
+            self.answers += table.num_rows
             for sink in self._sinks:
                 sink.deliver(ReleaseBatch(number, table, consumers))
 
@@ -156,6 +163,7 @@ class _SinkDelivery(threading.Thread):
         """The releases of this run that wait."""
         self._idle = False
         self.retries = 0
+        self.answers = 0
         self.error: BaseException | None = None
 
     @property
@@ -236,6 +244,7 @@ class _SinkDelivery(threading.Thread):
         position = self._retry(self._sink.deliver, ReleaseBatch(number, table, consumers))
         # Retried separately: what the sink has must not be delivered again.
         self._retry(self._lease.record_delivery, self._sink.name, number, position)
+        self.answers += table.num_rows
         with self._changed:
             while self._left and self._left[0] <= number:
                 self._left.popleft()

@@ -13,8 +13,11 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tacit.patterns.bits import ChainBits
+from tacit.patterns.booleans import to_columns
 from tacit.privacy.certainty import Certainty
 from tacit.privacy.prices import Claim
+from tacit.spec.queries import compile_queries
+from tacit.spec.specification import Specification
 from tacit.windows.panes import ClosedPanes
 from tacit.windows.queries import Queries
 
@@ -84,6 +87,12 @@ class Evaluator(ABC):
         return np.asarray(np.bitwise_or.reduce([part.compared_types for part in self.queries]))
 
 
+def count_occurrences(closed: ClosedPanes, types: int) -> NDArray[np.int64]:
+    """Return for each event type the number of windows of subjects in which it occurs."""
+    present = np.bitwise_count(to_columns(closed.words, types))
+    return np.asarray(present.sum(axis=(0, 2), dtype=np.int64))
+
+
 class Detector(Evaluator):
     """Computes the true answers."""
 
@@ -100,3 +109,26 @@ class Detector(Evaluator):
     ) -> tuple[NDArray[np.uint64], None]:
         """Return what was detected."""
         return self.queries[0].answer(closed, rows), None
+
+
+class CountingDetector(Detector):
+    """Computes the true answers, and counts the windows in which each event type occurs."""
+
+    def __init__(self, spec: Specification) -> None:
+        queries = compile_queries(spec, list(spec.query_patterns.values()))
+        consumers = [query.consumer for query in spec.queries]
+        super().__init__(list(spec.query_patterns), queries, consumers)
+        self._types = list(spec.types)
+        self._occurrences = np.zeros(len(self._types), np.int64)
+
+    @property
+    def occurrences(self) -> dict[str, int]:
+        """In how many windows of subjects each event type occurred so far."""
+        return dict(zip(self._types, self._occurrences.tolist(), strict=True))
+
+    def answer(
+        self, closed: ClosedPanes, rows: Mapping[str, pl.DataFrame], policies: NDArray[np.int32]
+    ) -> tuple[NDArray[np.uint64], None]:
+        """Return what was detected."""
+        self._occurrences += count_occurrences(closed, len(self._types))
+        return super().answer(closed, rows, policies)

@@ -23,7 +23,8 @@ MOST: Final = 0.5
 """The share of refused tuples above which a run warns."""
 _REMEDIES: Final = {
     NO_SUBJECT: "check that 'subject' of the stream names the right column",
-    NO_TIME: "check that 'time', 'unit' and 'zone' of the stream match the data",
+    NO_TIME: "check that 'time', 'unit' and 'zone' of the stream match the data; for times that are"
+    " not written as in ISO 8601, add a 'format', such as '%d.%m.%Y %H:%M:%S'",
     UNREGISTERED: "check that the registry spells the subjects exactly as the data does",
     LATE: "the input is out of order by more than windows.lateness: sort it by time, or raise"
     " windows.lateness",

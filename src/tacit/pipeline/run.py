@@ -131,6 +131,8 @@ class Run:
         learns = checkpoint is None and spec.subjects is None
         progress(0.0, "reading the names of subjects" if learns else "starting")
         self.engine = open_engine(compiled, version, noise, self.inputs, checkpoint)
+        self._counts_before = self.engine.counts.copy()
+        """The counts in the checkpoint: what earlier processes of this run have read."""
         if durable:
             # One release per window: which windows close together also depends on private events.
             self.engine.most_windows = 1
@@ -310,8 +312,8 @@ class Run:
 
     @property
     def refusals(self) -> Refusals:
-        """How many tuples were refused, and why."""
-        counts = self.engine.counts.tolist()
+        """How many tuples were accepted and refused since this process started, and why."""
+        counts = (self.engine.counts - self._counts_before).tolist()
         reasons = {reason: counts[code] for code, reason in REASONS.items() if counts[code]}
         for (_, reason), times in self.dead_letters.counts.items():
             if reason not in REASONS.values():  # unreadable lines
@@ -376,6 +378,12 @@ class Run:
 
     def _deliver_rest(self) -> None:
         """Deliver all releases; after a request to stop, only for `GRACE` seconds."""
+        try:
+            self._await_delivery()
+        finally:
+            self.outcome.delivered = self._delivery.answers
+
+    def _await_delivery(self) -> None:
         deadline: float | None = None
         while not self._delivery.is_done(_SOON):
             self._delivery.check()

@@ -60,6 +60,8 @@ class RunOutcome:
     """By private pattern, in nano-epsilon, summed over subjects and windows."""
     exhausted: int = 0
     """Pairs of a window and a subject whose limit was reached."""
+    delivered: int = 0
+    """Answers that a sink received: also those of earlier releases that it did not have."""
     undelivered: bool = False
     """Whether some sink lacks answers: they are delivered at the next start."""
 

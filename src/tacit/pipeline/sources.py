@@ -139,6 +139,9 @@ class Source(ABC):
         """
         return True
 
+    def separate_by(self, delimiter: str) -> None:  # noqa: B027 - most formats have no delimiter
+        """Set the character between the fields of a line, before anything is read."""
+
     def resume(self, token: Any) -> None:
         """Start at this token when it is read next."""
         if token is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from tacit.answers.answers import Answers
 from tacit.patterns.booleans import to_columns
 from tacit.patterns.tree import Name
-from tacit.pipeline.evaluators import Evaluator
+from tacit.pipeline.evaluators import Evaluator, count_occurrences
 from tacit.planning.survey import Survey
 from tacit.planning.tallies import CombinationCounts, Stretches
 from tacit.privacy.affected_queries import AffectedQuery
@@ -47,6 +48,8 @@ class HistorySurvey(Evaluator):
         index = PatternIndex()
         self.policies = Policies(spec)
         self.surveys = [Survey(policy, queries, index.column) for policy in self.policies.policies]
+        self._types = list(spec.types)
+        self._occurrences = np.zeros(len(self._types), np.int64)
         self._stretches = Stretches()
         self._noise = Noise(SeededSource(1))
         first = len(index.patterns)
@@ -73,6 +76,7 @@ class HistorySurvey(Evaluator):
         policies: NDArray[np.int32],  # noqa: ARG002 - `count` separates them
     ) -> tuple[NDArray[np.uint64], None]:
         """Return the bits of the index, then those of the trials of each policy."""
+        self._occurrences += count_occurrences(closed, len(self._types))
         bits = [self._matched.answer(closed, rows)]
         for trial in self._trials:
             bits += trial.answer(closed, rows, self._noise)
@@ -104,8 +108,14 @@ class HistorySurvey(Evaluator):
             }
             counts = self._pane_counts[number].to_pane_counts() if self._pane_counts else None
             readings = [read.get(part.query) for part in survey.affected]
-            found.append(survey.statistics(readings, counts, self._stretches.folds()))
+            statistics = survey.statistics(readings, counts, self._stretches.folds())
+            found.append(replace(statistics, occurrences=self.occurrences))
         return found
+
+    @property
+    def occurrences(self) -> dict[str, int]:
+        """In how many windows of subjects each event type occurs."""
+        return dict(zip(self._types, self._occurrences.tolist(), strict=True))
 
 
 class _NoisyTrial:

@@ -51,6 +51,17 @@ class QueryWarning(NamedTuple):
         return f"{self.query} is answered {answer} in every window: {self.reason}"
 
 
+class HistoryWarning(NamedTuple):
+    """Something in history that makes a plan useless, and what to do."""
+
+    about: str
+    """The event type, or `history`."""
+    reason: str
+
+    def __str__(self) -> str:
+        return self.reason
+
+
 @dataclass(frozen=True, slots=True)
 class Expected:
     """The expected confusion counts of each query, in windows of history."""
@@ -134,6 +145,8 @@ class Plan:
     """What was maximised: the micro or the macro average of quality."""
     warnings: tuple[QueryWarning, ...] = ()
     """Queries that are answered always the same way, and why."""
+    history_warnings: tuple[HistoryWarning, ...] = ()
+    """Event types that never occur in history, and too little of it."""
 
     def share_of(self, private: str) -> Fraction:
         """Return the share of a private pattern's epsilon that is spent."""
@@ -188,6 +201,8 @@ class Plan:
             more["objective"] = self.objective
         if self.warnings:
             more["warnings"] = [warning._asdict() for warning in self.warnings]
+        if self.history_warnings:
+            more["history_warnings"] = [warning._asdict() for warning in self.history_warnings]
         return more | {
             "format": FORMAT,
             "fingerprint": self.fingerprint,
@@ -333,6 +348,10 @@ def _read(plain: Mapping[str, Any], spec: Specification, written: Mapping[str, A
         tuple(
             QueryWarning(str(one["query"]), bool(one["answer"]), str(one["reason"]))
             for one in plain.get("warnings", ())
+        ),
+        tuple(
+            HistoryWarning(str(one["about"]), str(one["reason"]))
+            for one in plain.get("history_warnings", ())
         ),
     )
 

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from tacit.errors import PlanError
 from tacit.options import command, option
-from tacit.planning.plan import Expected, Plan, QueryWarning
+from tacit.patterns.tree import elements
+from tacit.planning.plan import Expected, HistoryWarning, Plan, QueryWarning
 from tacit.planning.survey import assume_statistics
 from tacit.privacy.affected_queries import find_affected
 from tacit.privacy.mechanisms import load
@@ -24,6 +25,7 @@ from tacit.privacy.quality import Confusion, QualityObjective
 from tacit.privacy.statistics import Statistics
 from tacit.privacy.thresholds import add_confusions
 from tacit.progress import ProgressCallback, ignore_progress, split_progress
+from tacit.quantities import count
 from tacit.spec.mechanisms import AUTO, MECHANISMS
 from tacit.spec.specification import Specification
 
@@ -156,6 +158,7 @@ def _make(
         columns=statistics[0].columns if statistics else {},
         shares=goal.shares,
         warnings=_warn(expected, statistics) if windows else (),
+        history_warnings=_check_history(spec, statistics) if windows else (),
     )
 
 
@@ -196,6 +199,32 @@ def _warn(expected: Expected, statistics: Sequence[Statistics]) -> tuple[QueryWa
     return tuple(warnings)
 
 
+def _check_history(
+    spec: Specification, statistics: Sequence[Statistics]
+) -> tuple[HistoryWarning, ...]:
+    """List the event types in use that never occur, and say if history is short."""
+    windows = int(sum(part.windows for part in statistics))
+    found = []
+    if windows < _FEW_WINDOWS:
+        reason = (
+            f"history has only {count(windows, 'window')}, so the expected values are rough"
+            f" guesses; give at least {_FEW_WINDOWS}, counted by subject and window"
+        )
+        found.append(HistoryWarning("history", reason))
+    patterns = [*spec.private_patterns, *spec.query_patterns.values()]
+    used = dict.fromkeys(name for pattern in patterns for name in elements(pattern))
+    for name in used:
+        if statistics[0].occurrences.get(name, 1) == 0:
+            reason = (
+                f"the event {name} never occurs in history: check its condition, and whether"
+                " history is like the data to come"
+            )
+            found.append(HistoryWarning(name, reason))
+    return tuple(found)
+
+
+_FEW_WINDOWS: Final = 100
+"""The number of windows below which a plan warns."""
 _NEVER: Final = 1e-9
 """A share of windows that is none but for rounding errors."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
@@ -44,6 +45,9 @@ class Statistics:
     """The column types in history."""
     contexts: tuple[ContextCounts, ...] = ()
     """For each component, its windows by context and values; empty without history."""
+    occurrences: Mapping[str, int] = field(default_factory=dict)
+    """For each event type, the number of windows in which it occurs, of the subjects of all
+    policies; empty if they were not counted."""
     folds: tuple[Fold, ...] = ()
     """History in parts, each held out once; empty if it cannot be divided."""
 

@@ -34,7 +34,9 @@ def canonical(spec: Specification) -> dict[str, Any]:
         del plain["zone"]  # as before limits had a time zone
     if isinstance(spec.subjects, SubjectFile) and spec.subjects.zone is None:
         del plain["subjects"]["zone"]
-    for stream in plain["streams"].values():
+    for name, stream in plain["streams"].items():
+        for unset in spec.streams[name].later_fields:
+            del stream[unset]
         if not stream["columns"]:
             del stream["columns"]  # as before types could be declared
     for private, written in zip(spec.private, plain["private"], strict=True):

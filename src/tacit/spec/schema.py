@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from tacit.patterns.conditions import NAME
 from tacit.spec.specification import Specification
+
+SCHEMA_ID: Final = "urn:tacit:specification:1"
+"""The name of the schema; its number is the `version` of the format."""
 
 
 def json_schema() -> dict[str, Any]:
@@ -20,6 +23,7 @@ def json_schema() -> dict[str, Any]:
         schema["properties"][section]["minProperties"] = 1
     return {
         "$schema": GenerateJsonSchema.schema_dialect,
+        "$id": SCHEMA_ID,
         **schema,
         "title": "Tacit specification",
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -75,15 +75,19 @@ def load(
 
 
 def loads(
-    text: str,
+    text: str | Mapping[str, Any],
     name: str = "<text>",
     folder: str | os.PathLike[str] | None = None,
     allow_paths: Iterable[str | os.PathLike[str]] = (),
 ) -> Specification:
-    """Read a specification from YAML text; relative paths begin at `folder`.
+    """Read a specification from YAML text or a dictionary; relative paths begin at `folder`.
 
     Files that it names must be below that folder, or below one of `allow_paths`.
     """
+    if isinstance(text, Mapping):
+        return _load_mapping(text, folder, allow_paths)
+    if not isinstance(text, str):
+        raise TypeError(f"expected YAML text or a dictionary; got {type(text).__name__}")
     reader = _SpecReader(text, name, Path(folder or ""), tuple(map(Path, allow_paths)))
     draft, settings = reader.read()
     for finding in find_mistakes(draft):
@@ -105,6 +109,35 @@ def loads(
             "allow_paths": draft.allow_paths,
         }
     )
+
+
+def _to_plain(value: Any) -> Any:
+    """Return mappings and sequences as dictionaries and lists."""
+    if isinstance(value, Mapping):
+        return {key: _to_plain(inner) for key, inner in value.items()}
+    return [_to_plain(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def _load_mapping(
+    mapping: Mapping[str, Any],
+    folder: str | os.PathLike[str] | None,
+    allow_paths: Iterable[str | os.PathLike[str]],
+) -> Specification:
+    """Read a specification from a dictionary; its mistakes have no line."""
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        """Writes numbers, patterns and other values of the package as text."""
+
+        def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002
+            return True
+
+    Dumper.add_multi_representer(object, lambda to, value: to.represent_str(str(value)))
+    text = yaml.dump(_to_plain(mapping), Dumper=Dumper, sort_keys=False, allow_unicode=True)
+    try:
+        return loads(text, "<dictionary>", folder, allow_paths)
+    except SpecificationError as error:
+        raise SpecificationError([Mistake(one.message) for one in error.mistakes]) from None
 
 
 def _decode(content: bytes, name: str) -> str:

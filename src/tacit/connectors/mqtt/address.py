@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
 
-from tacit.connectors.payloads import Coding
+from tacit.connectors.payloads import Coding, PayloadFormat
 from tacit.connectors.placeholders import find_placeholders
 from tacit.connectors.urls import UrlOptions
 from tacit.durations import parse_duration
@@ -34,7 +34,17 @@ _URL = re.compile(r"(mqtts?)://([^/?]*)(?:/([^?]*))?(?:\?(.*))?", re.DOTALL)
 _AUTHORITY = re.compile(r"(?:([^@]*)@)?(\[[0-9A-Fa-f:.]+\]|[^\[\]:@]+)(?::(\d{1,5}))?")
 _NAMED = re.compile(r"\{(\w+)\}")
 _COMMON: Final = ("payload", "client", "keepalive", "ca", "cert", "key", "password_file")
-_INWARD: Final = (*_COMMON, "subject", "columns", "sample", "qos", "receive", "session", "largest")
+_INWARD: Final = (
+    *_COMMON,
+    "subject",
+    "received",
+    "columns",
+    "sample",
+    "qos",
+    "receive",
+    "session",
+    "largest",
+)
 _OUTWARD: Final = (*_COMMON, "per", "retain")
 
 
@@ -75,11 +85,13 @@ class MqttSourceOptions:
 
     topics: str
     """A topic filter; it may be a shared subscription."""
-    payload: Coding = "json"
+    payload: PayloadFormat = "json"
     levels: Mapping[str, int] = field(default_factory=dict)
     """Columns from levels of the topic, counted from 1."""
     subject: str | None = None
     """The field of payloads that becomes the column `subject`, if it has another name."""
+    received: str | None = None
+    """The column for the time at which a message arrives, if there is one."""
     columns: Mapping[str, ColumnType] | None = None
     sample: str | None = None
     """A file with the same columns as the payloads."""
@@ -107,9 +119,10 @@ def parse_source_url(url: str) -> tuple[MqttAddress, MqttSourceOptions]:
     topics, levels = _named_levels(parts)
     options = MqttSourceOptions(
         topics=topics,
-        payload=parts.parse_payload(),
+        payload="value" if parts.options.get("payload") == "value" else parts.parse_payload(),
         levels=levels | _subject_level(parts, topics),
         subject=_subject_field(parts),
+        received=parts.options.get("received"),
         columns=parts.parse_columns(),
         sample=parts.options.get("sample"),
         qos=parts.parse_number("qos", 1, range(2)),
@@ -117,6 +130,8 @@ def parse_source_url(url: str) -> tuple[MqttAddress, MqttSourceOptions]:
         session=parts.parse_seconds("session", 7 * 86_400),
         largest=parts.parse_number("largest", 1 << 24, range(1 << 10, 1 << 28)),
     )
+    if options.received is not None and options.received in {"", "topic", *options.levels}:
+        raise SourceError(f"{parts.place}: received= needs a column name of its own")
     if options.columns is not None and options.sample is not None:
         raise SourceError(f"{parts.place}: give columns= or sample=, not both")
     # The same in every run, so that the broker resumes the session after a restart.

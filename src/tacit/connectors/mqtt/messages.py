@@ -33,6 +33,8 @@ class Message(NamedTuple):
     """Whether the broker may have sent it before."""
     topic: str
     payload: bytes
+    received: float = 0.0
+    """When it arrived, in seconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,8 @@ class MessageRows:
         self._columns = list(columns)
         self._keys = keys
         self._alias = {} if options.subject is None else {SUBJECT: options.subject}
-        own = (TOPIC, *options.levels)
+        self._received = options.received if options.received in columns else None
+        own = (TOPIC, options.received, *options.levels)
         wanted = [self._alias.get(name, name) for name in columns if name not in own]
         self._parser = PayloadParser(list(dict.fromkeys(wanted)), options.payload)
         self._hidden = options.payload == "cbor"
@@ -87,6 +90,7 @@ class MessageRows:
         """Return the rows, the message of each row, and the unreadable messages."""
         parsed = self._parser.parse([message.payload for message in messages])
         frame = parsed.frame.with_columns(self._topic_columns(messages, parsed.origin))
+        frame = frame.with_columns(self._arrival_times(messages, parsed.origin))
         frame = frame.with_columns(
             frame[name].rename(column) for column, name in self._alias.items() if name in frame
         )
@@ -113,6 +117,16 @@ class MessageRows:
             for name, level in self._levels.items()
         }
         return [part.gather(codes).rename(name) for name, part in {TOPIC: topics, **parts}.items()]
+
+    def _arrival_times(
+        self, messages: Sequence[Message], origin: NDArray[np.int64]
+    ) -> list[pl.Series]:
+        """Return the time of arrival of every row, as text like all other columns."""
+        if self._received is None:
+            return []
+        seconds = np.array([message.received for message in messages], np.float64)[origin]
+        moments = pl.Series(self._received, (seconds * 1e6).astype(np.int64))
+        return [moments.cast(pl.Datetime("us")).dt.strftime("%Y-%m-%dT%H:%M:%S%.6fZ")]
 
     def _show(self, payload: bytes) -> str:
         return payload.hex() if self._hidden else payload.decode(errors="replace")

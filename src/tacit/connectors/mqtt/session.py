@@ -111,7 +111,8 @@ class Session(Receiver):
         count = self._held.add(number, mark, again=message.dup)
         if count:
             identity = number << 32 | mark if number else 0
-            self._inbox.append(Message(count, identity, message.dup, topic, payload))
+            now = time.time()
+            self._inbox.append(Message(count, identity, message.dup, topic, payload, now))
             self._received += len(payload) + _OVERHEAD
 
     def on_idle(self) -> None:

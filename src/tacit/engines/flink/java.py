@@ -48,8 +48,8 @@ def require_flink() -> str:
     version = find_flink_version()
     if minor_version(version) != FLINK:
         raise EngineError(
-            f"the installed package apache-flink is {version}, but Tacit needs {FLINK}: install"
-            " tacit[flink] in a separate environment"
+            f"the installed package apache-flink is {version}, but Tacit needs {FLINK}: in a"
+            " separate environment, pip install 'tacit[flink]'"
         )
     return version
 
@@ -61,7 +61,8 @@ def find_flink_version() -> str:
     except importlib.metadata.PackageNotFoundError as error:
         raise EngineError(
             "the engine flink needs the package apache-flink, which is not installed: install"
-            " tacit[flink] in a separate environment, since it needs older packages"
+            " it in a separate environment, since it needs older packages:"
+            " pip install 'tacit[flink]'"
         ) from error
 
 

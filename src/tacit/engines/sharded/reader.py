@@ -57,7 +57,9 @@ class PartitionReader:
         self.spec = job.version.spec
         self._job = job
         self._number = number
-        self._input = Input(partition.stream, open_input(partition.source, follow=partition.follow))
+        source = open_input(partition.source, follow=partition.follow)
+        source.separate_by(self.spec.streams[partition.stream].delimiter)
+        self._input = Input(partition.stream, source)
         windows = self.spec.windows
         self._clock = Clock.initial(
             windows.pane, windows.lateness, windows.jumps[1], windows.start_time, job.capacity

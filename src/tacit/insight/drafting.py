@@ -1,0 +1,413 @@
+"""Draft a specification from the columns and values of a file, for people to change.
+
+A draft names values of columns. So that it says nothing about a single subject, it names only
+values that several subjects share, and rounds numbers.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from tacit.connectors.files import open_file
+from tacit.connectors.jsonlines import JsonLinesSource
+from tacit.errors import SourceError
+from tacit.events.columntypes import convert_text, infer_type, to_column_type
+from tacit.events.streams import ColumnType, Stream
+from tacit.events.times import to_microseconds
+from tacit.patterns.conditions import KEYWORDS
+
+SHARED_BY: Final = 3
+"""The number of subjects that must have a value before a draft names it."""
+_ROWS: Final = 50_000
+"""The number of rows that a draft looks at."""
+_MOST_VALUES: Final = 4
+"""The number of events from one column of text."""
+_MOST_EVENTS: Final = 8
+_DELIMITERS: Final = (",", ";", "\t", "|")
+_FORMATS: Final = (
+    "%d.%m.%Y %H:%M:%S", "%d.%m.%Y %H:%M", "%d/%m/%Y %H:%M:%S", "%d/%m/%Y %H:%M",
+    "%m/%d/%Y %H:%M:%S", "%m/%d/%Y %H:%M", "%m/%d/%Y %I:%M:%S %p", "%Y/%m/%d %H:%M:%S",
+    "%Y/%m/%d %H:%M", "%Y%m%d%H%M%S", "%Y%m%d %H:%M:%S", "%d-%m-%Y %H:%M:%S", "%d-%m-%Y %H:%M",
+    "%d %b %Y %H:%M:%S", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y%m%d",
+)  # fmt: skip
+"""Formats of times to try, if they are not ISO 8601."""
+_TIME_NAMES: Final = re.compile(r"(^|_)(ts|time|timestamp|date|datetime|at|when|last_seen)($|_)")
+_SUBJECT_NAMES: Final = re.compile(
+    r"(^|_)(subject|id|user|person|patient|customer|taxi|vehicle|car|driver|home|house|household"
+    r"|who)($|_)"
+)
+_LON, _LAT = ("lon", "lng", "long", "longitude", "x_lon"), ("lat", "latitude", "y_lat")
+_SIZES: Final = (
+    ("10 s", 10), ("1 min", 60), ("5 min", 300), ("10 min", 600), ("30 min", 1800), ("1 h", 3600),
+    ("6 h", 21_600), ("1 d", 86_400),
+)  # fmt: skip
+_IN_A_WINDOW: Final = 8
+"""The number of tuples of a subject that a drafted window should hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class DraftEvent:
+    """An event type of a draft: its condition, and the share of tuples that meet it."""
+
+    name: str
+    definition: str
+    share: float | None = None
+
+    def to_yaml(self, width: int) -> str:
+        """Return it as a line of YAML."""
+        comment = "" if self.share is None else f"   # {self.share:.1%} of the tuples"
+        return f"  {self.name + ':':<{width}} {self.definition}{comment}"
+
+
+@dataclass
+class SpecificationDraft:
+    """A drafted specification, as YAML text with comments."""
+
+    file: Path
+    stream: str
+    subject: str
+    time: str
+    options: dict[str, str]
+    """Other fields of the stream, as they are written."""
+    columns: dict[str, ColumnType]
+    """Columns whose types must be declared."""
+    window: str
+    area: tuple[float, float] | None
+    events: list[DraftEvent] = field(default_factory=list)
+    guesses: list[str] = field(default_factory=list)
+    """What was guessed, for the person who reads the draft."""
+
+    def to_yaml(self, schema: str) -> str:
+        """Return the draft as YAML; `schema` is the path of the schema for editors."""
+        options = "".join(f", {name}: {value}" for name, value in self.options.items())
+        types = ", ".join(f"{_plain(name)}: {kind}" for name, kind in self.columns.items())
+        private = self.events[0].name
+        public = self.events[1].name if len(self.events) > 1 else private
+        asked = f'"AND({private}, {public})"'
+        width = max(len(event.name) for event in self.events) + 1
+        return _DRAFT.format(
+            schema=schema,
+            file=self.file.name,
+            stream=self.stream,
+            subject=_plain(self.subject),
+            time=_plain(self.time),
+            options=options + (f",\n    columns: {{{types}}}" if types else ""),
+            areas="" if self.area is None else _AREAS.format(*self.area),
+            window=self.window,
+            events="\n".join(event.to_yaml(width) for event in self.events),
+            private=private,
+            public=public,
+            both="" if public == private else _BOTH.format(asked),
+        )
+
+
+_DRAFT: Final = """\
+# yaml-language-server: $schema={schema}
+# Drafted by tacit init from {file}. Everything here is a guess: read it and
+# change it. In particular decide what is private, and how much may be revealed about it.
+version: 1
+
+streams:
+  {stream}: {{subject: {subject}, time: {time}{options}}}
+{areas}
+# Every subject gets an answer to every query in every window. Tuples may come late by lateness.
+windows: {{size: {window}, lateness: 1 min}}
+
+# An event type is a condition on one tuple, in SQL. Text takes single quotes.
+events:
+{events}
+
+# Patterns: SEQ (in this order), AND, OR, NOT, repetition such as a{{2,}}, WITHIN 5 min.
+patterns:
+  secret: {private}
+
+# What subjects keep private, and how much all answers together may reveal about it. With epsilon
+# 1 a guess of 50:50 about one window becomes at most 74:26. A limit such as `limit: 20 per day`
+# bounds the sum over windows; it needs a run with --ledger.
+private:
+  - {{pattern: secret, epsilon: 1.0}}
+
+# What consumers ask about every subject.
+queries:
+  - {{name: {public}_seen, consumer: someone, pattern: {public}}}
+{both}"""
+_AREAS: Final = """
+areas:                          # longitude, latitude, radius
+  somewhere: {{circle: [{}, {}, 500 m]}}
+"""
+_BOTH: Final = "  - {{name: both_seen, consumer: someone, pattern: {}}}\n"
+
+
+def draft_specification(path: Path) -> SpecificationDraft:
+    """Draft a specification from the columns and the first rows of a file."""
+    delimiter = _sniff_delimiter(path)
+    frame, textual = _read(path, delimiter)
+    if not frame.height:
+        raise SourceError(f"{path} has no rows, so there is nothing to draft from")
+    time, options = _find_time(frame, path)
+    stream = Stream(subject="", time=time, **_stream_options(options))
+    subject = _find_subject(frame, time, path)
+    typed = _convert(frame, textual, stream, {subject, time})
+    moments = to_microseconds(frame[time], stream)
+    if delimiter not in (None, ","):
+        options["delimiter"] = '"\\t"' if delimiter == "\t" else f'"{delimiter}"'
+    longitude, latitude = _find(frame, _LON), _find(frame, _LAT)
+    area = None
+    if longitude and latitude and {typed[longitude].dtype, typed[latitude].dtype} <= _NUMBERS:
+        area = _middle(typed, longitude, latitude)
+        options |= {"lon": _plain(longitude)} if longitude != "lon" else {}
+        options |= {"lat": _plain(latitude)} if latitude != "lat" else {}
+    name = _name(path.name.split(".")[0]) or "tuples"
+    found = SpecificationDraft(
+        path,
+        name,
+        subject,
+        time,
+        options,
+        _undetermined(typed, textual),
+        _choose_window(frame[subject], moments),
+        area,
+    )
+    found.guesses = [
+        f"subjects are in the column {subject}: {frame[subject].n_unique():,} of them here",
+        f"times are in the column {time}"
+        + (f", as {options['format']}" if "format" in options else ""),
+    ]
+    rest = [column for column in typed.columns if column not in (longitude, latitude)]
+    found.events = list(_draft_events(found, typed.select(rest), frame[subject], area))
+    if not found.events:
+        raise SourceError(
+            f"{path} has no column that conditions could be drafted from, besides its subject"
+            f" '{subject}' and its time '{time}'; start from a template: tacit init --template"
+        )
+    return found
+
+
+_NUMBERS: Final = {pl.Float64(), pl.Float32(), pl.Int64(), pl.Int32()}
+
+
+def _sniff_delimiter(path: Path) -> str | None:
+    """Return the delimiter of a CSV file's header; None for other files."""
+    if path.suffix.lower() != ".csv":
+        return None
+    try:
+        with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+            header = file.readline(1 << 20)
+    except OSError as error:
+        raise SourceError(f"{path} cannot be read: {error.strerror}; check the path") from error
+
+    def fields(delimiter: str) -> int:
+        return len(next(csv.reader(io.StringIO(header), delimiter=delimiter), []))
+
+    return max(_DELIMITERS, key=fields)
+
+
+def _read(path: Path, delimiter: str | None) -> tuple[pl.DataFrame, bool]:
+    """Return the first rows, and whether all columns are text."""
+    source = open_file(path)
+    if delimiter is not None:
+        source.separate_by(delimiter)
+    names = source.first_keys() if isinstance(source, JsonLinesSource) else source.schema().names
+    parts = []
+    rows = 0
+    for batch in islice(source.batches(names), 100):
+        parts.append(pl.DataFrame(batch.table))
+        rows += len(parts[-1])
+        if rows >= _ROWS:
+            break
+    frame = pl.concat(parts) if parts else pl.DataFrame(schema=dict.fromkeys(names, pl.String()))
+    return frame.head(_ROWS), source.textual
+
+
+def _stream_options(options: dict[str, str]) -> dict[str, str]:
+    return {"format": options["format"].strip('"')} if "format" in options else {}
+
+
+def _find_time(frame: pl.DataFrame, path: Path) -> tuple[str, dict[str, str]]:
+    """Return the column of times, and its format if it is not ISO 8601 or a number."""
+    found: list[tuple[int, str, dict[str, str]]] = []
+    for place, column in enumerate(frame.columns):
+        options = _time_options(frame[column])
+        if options is not None:
+            named = bool(_TIME_NAMES.search(column.lower()))
+            plain = frame[column].dtype.is_temporal() or "format" in options
+            found.append((-10 * named - 5 * plain + place, column, options))
+    if not found:
+        raise SourceError(
+            f"{path} has no column that looks like times (timestamps, ISO 8601, seconds since 1970,"
+            " or a common format); start from a template: tacit init --template"
+        )
+    _, column, options = min(found)
+    return column, options
+
+
+def _time_options(values: pl.Series) -> dict[str, str] | None:
+    """Return the options with which all values are times from 1990 to 2100; None without any."""
+    if values.dtype.is_temporal() and values.dtype != pl.Time():
+        return {}
+    if not (values.dtype.is_integer() or values.dtype.is_float() or values.dtype == pl.String()):
+        return None
+    filled = values.drop_nulls().head(1000)
+    candidates: list[dict[str, str]] = [{}]
+    candidates += [{"format": text} for text in _FORMATS]
+    for options in candidates if len(filled) else []:
+        stream = Stream.model_validate({"subject": "", "time": "", **options})
+        times = to_microseconds(filled, stream)
+        if ((times > 631_152_000_000_000) & (times < 4_102_444_800_000_000)).all():
+            return {name: f'"{value}"' for name, value in options.items()}
+    return None
+
+
+def _find_subject(frame: pl.DataFrame, time: str, path: Path) -> str:
+    """Return the column whose values most likely name subjects: by its name, or the text with
+    most different values that occur repeatedly."""
+    found: list[tuple[int, int, str]] = []
+    for column in frame.columns:
+        values = frame[column]
+        if column == time or not values.count():
+            continue
+        named = bool(_SUBJECT_NAMES.search(column.lower()))
+        whole = values.dtype.is_integer()
+        if values.dtype == pl.String():
+            kind = infer_type(values, Stream(subject="", time=""))
+            whole = kind == "number" and not values.str.contains(".", literal=True).any()
+            text = kind == "text"
+        else:
+            text = values.dtype == pl.Categorical()
+        if text or (whole and named):
+            repeated = values.n_unique() <= max(2, len(values) // 2)
+            found.append((-2 * named - repeated, -values.n_unique(), column))
+    if not found:
+        raise SourceError(f"{path} has no column of text or whole numbers that could name subjects")
+    return min(found)[2]
+
+
+def _convert(frame: pl.DataFrame, textual: bool, stream: Stream, without: set[str]) -> pl.DataFrame:
+    """Return the other columns with the types that their values have."""
+    columns = [frame[name] for name in frame.columns if name not in without]
+    if not textual:
+        return pl.DataFrame(columns)
+    return pl.DataFrame([convert_text(c, infer_type(c, stream), stream) for c in columns])
+
+
+def _undetermined(typed: pl.DataFrame, textual: bool) -> dict[str, ColumnType]:
+    """Return the types to declare: in a text format, those of all columns."""
+    return {n: to_column_type(kind) for n, kind in typed.schema.items()} if textual else {}
+
+
+def _find(frame: pl.DataFrame, names: Sequence[str]) -> str | None:
+    return next((column for column in frame.columns if column.lower() in names), None)
+
+
+def _middle(typed: pl.DataFrame, longitude: str, latitude: str) -> tuple[float, float]:
+    """Return the median position, rounded to about a kilometre."""
+    middle = [typed[column].cast(pl.Float64).median() for column in (longitude, latitude)]
+    return round(float(str(middle[0] or 0)), 2), round(float(str(middle[1] or 0)), 2)
+
+
+def _choose_window(subjects: pl.Series, moments: NDArray[np.int64]) -> str:
+    """Return a size with several tuples of a subject in a window."""
+    times = pl.DataFrame({"subject": subjects, "time": pl.Series("time", moments)})
+    gaps = times.sort("subject", "time").select(pl.col("time").diff().over("subject").alias("gap"))[
+        "gap"
+    ]
+    typical = gaps.filter(gaps > 0).median()
+    wanted = _IN_A_WINDOW * float(str(typical or 60_000_000)) / 1e6
+    return next((text for text, seconds in _SIZES if seconds >= wanted), _SIZES[-1][0])
+
+
+def _draft_events(
+    draft: SpecificationDraft,
+    typed: pl.DataFrame,
+    subjects: pl.Series,
+    area: tuple[float, float] | None,
+) -> Iterator[DraftEvent]:
+    """Yield event types for the columns, the most interesting first."""
+    found: list[DraftEvent] = []
+    for column in typed.columns:
+        found += _column_events(draft.stream, column, typed[column], subjects)
+    names: set[str] = set()
+    for event in found:
+        if event.name not in names and len(names) < _MOST_EVENTS:
+            names.add(event.name)
+            yield event
+    if area is not None:
+        yield DraftEvent("there", f"{{stream: {draft.stream}, inside: somewhere}}")
+
+
+def _column_events(
+    stream: str, column: str, values: pl.Series, subjects: pl.Series
+) -> Iterator[DraftEvent]:
+    written = column if column.isidentifier() and column.isascii() else f'"{column}"'
+    base = _name(column) or "column"
+
+    def make(name: str, condition: str, holds: pl.Series) -> DraftEvent:
+        quoted = condition.replace("\\", "\\\\").replace('"', '\\"')
+        definition = f'{{stream: {stream}, where: "{quoted}"}}'
+        return DraftEvent(name, definition, float(str(holds.fill_null(value=False).mean() or 0)))
+
+    if values.dtype == pl.Boolean():
+        yield make(base, written, values)
+    elif values.dtype.is_numeric():
+        high = values.cast(pl.Float64).quantile(0.9)
+        if high is not None and values.n_unique() > 1:
+            bound = _round(high)
+            yield make(
+                f"high_{base}", f"{written} >= {bound}", values.cast(pl.Float64) >= float(bound)
+            )
+    elif values.dtype == pl.String():
+        for value in _shared_values(values, subjects):
+            name = _name(f"{base}_{value}")
+            if name:
+                text = value.replace("'", "''")
+                yield make(name, f"{written} = '{text}'", values == value)
+
+
+def _shared_values(values: pl.Series, subjects: pl.Series) -> list[str]:
+    """Return the most common values that several subjects have; none of a column of free text."""
+    counted = (
+        pl.DataFrame({"value": values, "subject": subjects})
+        .drop_nulls()
+        .group_by("value")
+        .agg(pl.len().alias("rows"), pl.col("subject").n_unique().alias("subjects"))
+        .filter(pl.col("subjects") >= min(SHARED_BY, subjects.n_unique()))
+        .sort(["rows", "value"], descending=[True, False])
+    )
+    if values.n_unique() > max(20, len(values) // 20):
+        return []
+    return [str(value) for value in counted["value"].head(_MOST_VALUES) if len(str(value)) <= 40]
+
+
+def _round(number: float) -> str:
+    """Return a number with two significant digits."""
+    return f"{float(f'{number:.1e}'):g}"
+
+
+def _name(text: str) -> str:
+    """Return a name for the specification; empty if nothing of the text can be in one."""
+    found = re.sub(r"[^A-Za-z0-9]+", "_", text).strip("_").lower()
+    if not found:
+        return ""
+    named = f"n{found}" if found[0].isdigit() else found
+    return f"{named}_" if named.upper() in KEYWORDS else named
+
+
+def _plain(column: str) -> str:
+    """Return a column's name as a scalar in a flow mapping of YAML."""
+    if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", column) and column.lower() not in _WORDS:
+        return column
+    return "'" + column.replace("'", "''") + "'"
+
+
+_WORDS: Final = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})

@@ -1,0 +1,169 @@
+"""`tacit init` and `tacit completion`: what they draft works at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import jsonschema
+import numpy as np
+import polars as pl
+import pytest
+import yaml
+
+from tacit.spec.yaml_reader import load
+from tests.cli.small_runs import tacit
+
+BEGIN = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+def readings(rows: int = 1200) -> pl.DataFrame:
+    """Sensors of nine homes; one home alone has a sensor that nobody else has."""
+    chance = np.random.default_rng(1)
+    homes = [f"home-{number}" for number in chance.integers(9, size=rows)]
+    kinds = [str(kind) for kind in chance.choice(["contact", "motion", "it's"], size=rows)]
+    return pl.DataFrame(
+        {
+            "ts": [BEGIN + timedelta(seconds=30 * number) for number in range(rows)],
+            "home": homes,
+            "sensor": ["panic" if h == "home-3" and n < 90 else k
+                       for n, (h, k) in enumerate(zip(homes, kinds, strict=True))],
+            "watts": chance.gamma(2, 200, rows).round(1),
+            "lon": 8.5 + chance.normal(0, 0.01, rows),
+            "lat": 47.3 + chance.normal(0, 0.01, rows),
+            "open": chance.random(rows) < 0.3,
+        }
+    )  # fmt: skip
+
+
+def write(frame: pl.DataFrame, path: Path) -> Path:
+    """Write readings in the format of the file's name; as German spreadsheets do, if it says so."""
+    if "german" in path.name:
+        german = frame.with_columns(pl.col("ts").dt.strftime("%d.%m.%Y %H:%M:%S"))
+        german.write_csv(path, separator=";")
+    elif path.suffix == ".csv":
+        frame.write_csv(path)
+    elif path.suffix == ".parquet":
+        frame.write_parquet(path)
+    else:
+        frame.with_columns(pl.col("ts").dt.epoch("s")).write_ndjson(path)
+    return path
+
+
+@pytest.mark.parametrize(
+    "name", ["sensors.csv", "german.csv", "sensors.parquet", "sensors.jsonl", "2nd try.csv"]
+)
+def test_a_draft_validates_plans_and_runs(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    source = write(readings(), tmp_path / name)
+    drafted = tacit("init", source, "-o", "draft.yaml")
+    assert drafted.exit_code == 0, drafted.output
+    spec = load("draft.yaml")
+    (stream,) = spec.streams.values()
+    assert (stream.subject, stream.time) == ("home", "ts")
+    assert stream.delimiter == (";" if name == "german.csv" else ",")
+    assert {"sensor_contact", "sensor_it_s", "high_watts", "open", "there"} <= set(spec.events)
+    plan = tacit("plan", "draft.yaml", "--history", source, "-o", "plan.json", "--json")
+    assert plan.exit_code == 0, plan.output
+    assert json.loads(plan.stdout)["history_warnings"] == []
+    run = tacit(
+        "run", "draft.yaml", source, "--plan", "plan.json", "--no-ledger", "--to", "out.csv"
+    )
+    assert run.exit_code == 0, run.output
+    assert pl.read_csv("out.csv")["subject"].n_unique() == 9
+
+
+def test_a_draft_names_no_value_that_only_few_subjects_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the rare value of one home, nor a home, nor an exact reading."""
+    monkeypatch.chdir(tmp_path)
+    assert tacit("init", write(readings(), tmp_path / "sensors.csv")).exit_code == 0
+    text = (tmp_path / "sensors.yaml").read_text()
+    assert "panic" not in text
+    assert "home-" not in text
+    bound = re.search(r"watts >= ([0-9.]+)", text)
+    assert bound is not None
+    assert float(bound[1]) % 10 == 0  # two digits of a number of three
+
+
+def test_the_schema_beside_it_is_that_of_the_comment_and_nothing_is_overwritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert tacit("init", "--template", "home").exit_code == 0
+    text = (tmp_path / "home.yaml").read_text()
+    assert text.startswith("# yaml-language-server: $schema=tacit.schema.json\n")
+    schema = json.loads((tmp_path / "tacit.schema.json").read_text())
+    assert schema["$id"] == "urn:tacit:specification:1"
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.validate(yaml.safe_load(text), schema)
+    again = tacit("init", "--template", "home")
+    assert again.exit_code == 5
+    assert "exists already" in again.stderr
+    assert (tmp_path / "home.yaml").read_text() == text
+
+
+@pytest.mark.parametrize("template", ["taxi", "home", "mqtt"])
+def test_templates_are_valid(
+    template: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert tacit("init", "--template", template).exit_code == 0
+    spec = load(tmp_path / f"{template}.yaml")
+    assert spec.private
+    assert spec.queries
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("a,b\n1,2\n", "no column that looks like times"),
+        ("ts,home\n", "no rows"),
+        ("ts,home\n2026-01-01,a\n2026-01-02,a\n", "no column that conditions could be"),
+    ],
+)
+def test_a_file_without_a_draft_gives_the_reason(text: str, why: str, tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text(text)
+    done = tacit("init", tmp_path / "in.csv", "-o", tmp_path / "draft.yaml")
+    assert done.exit_code == 4
+    assert why in done.stderr
+    assert not (tmp_path / "draft.yaml").exists()
+
+
+def test_a_file_or_a_template_is_needed() -> None:
+    assert "give a file to draft from, or --template" in tacit("init").stderr
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts_ask_this_program(shell: str) -> None:
+    script = tacit("completion", shell)
+    assert script.exit_code == 0
+    assert f"_TACIT_COMPLETE={shell}_complete" in script.stdout
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_the_bash_script_completes_commands(tmp_path: Path) -> None:
+    script = tmp_path / "tacit.bash"
+    script.write_text(tacit("completion", "bash").stdout)
+    folder = Path(sys.executable).parent
+    typed = (
+        f"source {script}; COMP_WORDS=(tacit va); COMP_CWORD=1; _tacit_completion tacit;"
+        ' echo "${COMPREPLY[@]}"'
+    )
+    done = subprocess.run(
+        ["bash", "-c", typed],
+        env={**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout.split() == ["validate"]
