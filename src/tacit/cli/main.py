@@ -25,7 +25,9 @@ COMMANDS: Final = (
     "reproduce",
     "run",
     "schema",
+    "serve",
     "submit",
+    "token",
     "validate",
     "warm",
 )

@@ -1,0 +1,123 @@
+"""`tacit serve`: a protected run with HTTP in front."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tacit.cli import options
+from tacit.cli.report import AnswerCounts, RunSummary
+from tacit.cli.warm import compile_kernels
+
+if TYPE_CHECKING:
+    from tacit.cli.run_report import LedgerRunReport
+    from tacit.engines.setup import RunOptions
+    from tacit.pipeline.run import Run
+    from tacit.service.serving import Service
+
+MISSING = "tacit serve needs the extra tacit[service]: pip install 'tacit[service]'"
+
+
+@click.command()
+@options.spec
+@options.allow_path
+@options.sources
+@click.option("--host", metavar="HOST", default="127.0.0.1", show_default=True,
+              help="The address to listen at; 0.0.0.0 means all.")  # fmt: skip
+@click.option("--port", type=click.IntRange(0, 65535), metavar="PORT", default=8080,
+              show_default=True, help="The port to listen at; 0 takes a free one.")  # fmt: skip
+@options.file("--tls-certificate", help="Serve HTTPS with this certificate, in PEM format.")
+@options.file("--tls-key", help="The key of the certificate.")
+@options.plan
+@click.option("--to", "sink", metavar="SINK", help="Also write answers here, as tacit run does.")
+@options.mechanism
+@options.dead_letters
+@options.subjects
+@options.learn
+@options.seed
+@options.ledger(
+    "Charge epsilon to this ledger and serve answers from it: a file, or postgresql://..."
+)
+@options.name("Name of the run in the ledger; by default the name of the specification's file.")
+@options.follow("Keep reading files as they grow, and folders as files are added, until stopped.")
+@options.retain
+@options.log
+@options.log_level("info")
+@options.file("--pid-file", help="Write the process id to this file while the service runs.")
+@options.as_json("Print the summary as JSON.")
+@options.as_run
+def serve(
+    given: RunOptions,
+    host: str,
+    port: int,
+    tls_certificate: Path | None,
+    tls_key: Path | None,
+    log: str,
+    log_level: str | None,
+    pid_file: Path | None,
+    as_json: bool,
+) -> None:
+    """Run, and serve answers over HTTP until stopped.
+
+    The run is that of tacit run with a ledger. Consumers, subjects and operators read what they may
+    see under /v1, with tokens that tacit token creates. SIGTERM stops the service cleanly, and
+    SIGHUP reloads the specification and the plan. If the input ends, answers are still served.
+
+    \b
+    Examples:
+      tacit token create taxi.ledger --role operator --name ann
+      tacit serve taxi.yaml trips.parquet --plan plan.json --ledger taxi.ledger
+      tacit serve taxi.yaml mqtt://broker/taxis/+ --ledger postgresql://tacit@db/tacit --port 80
+    """
+    from tacit.cli.monitoring import MonitoringOptions
+    from tacit.engines.warmup import list_run_features
+
+    if given.ledger_place is None:
+        raise click.UsageError("tacit serve needs --ledger")
+    if (tls_certificate is None) != (tls_key is None):
+        raise click.UsageError("--tls-certificate and --tls-key need each other")
+    try:
+        from tacit.service.server import ServerOptions
+        from tacit.service.serving import open_service
+    except ModuleNotFoundError as error:
+        raise click.ClickException(MISSING) from error
+    monitoring = MonitoringOptions.parse(None, log, log_level or "info", pid_file, "ledger")
+    version = given.read()
+    inputs = given.prepare(version.spec)
+    where = ServerOptions(host, port, tls_certificate, tls_key)
+    counts = AnswerCounts()
+    mechanism = version.plan.mechanism
+    compile_kernels(list_run_features("run", version.spec, inputs, mechanism, ledger=True))
+    with (
+        monitoring.logging(live=True),
+        monitoring.handle_signals() as signals,
+        open_service(given, version, inputs, where) as service,
+    ):
+        signals.connect(service.stop, service.reload)
+        click.echo(f"Listening at {service.url}", err=True)
+        with service.open_run() as run, monitoring.show_status(run.status, live=True):
+            service.answer(run, counts.add)
+    _print_summary(service, run, counts, as_json)
+
+
+def _print_summary(service: Service, run: Run, counts: AnswerCounts, as_json: bool) -> None:
+    report = _make_report(service, run, counts)
+    click.echo(json.dumps(report.to_dict(), indent=2) if as_json else report, err=True)
+
+
+def _make_report(service: Service, run: Run, counts: AnswerCounts) -> LedgerRunReport:
+    from tacit.cli.run_report import LedgerRunReport
+
+    current, given = run.engine.windows.version, service.options
+    return LedgerRunReport(
+        service.version.plan if current is None else current.plan,
+        given.plan,
+        RunSummary.of(run, counts, protected=given.seed is None),
+        run.engine.warnings,
+        run.outcome,
+        run.ledger_name,
+        given.run_name,
+    )
