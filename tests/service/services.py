@@ -15,7 +15,7 @@ import httpx
 from tacit.engines.setup import RunOptions
 from tacit.service.roles import Role
 from tacit.service.server import ServerOptions
-from tacit.service.serving import Service, open_service
+from tacit.service.serving import Service, open_inputs, open_service
 
 SPEC = """
 version: 1
@@ -111,9 +111,11 @@ def running(
         **options,
     )
     version = given.read()
-    inputs = given.prepare(version.spec)
     failures: list[BaseException] = []
-    with open_service(given, version, inputs, ServerOptions(port=0)) as service:
+    with (
+        open_inputs(given, version.spec) as opened,
+        open_service(given, version, opened, ServerOptions(port=0)) as service,
+    ):
 
         def answer() -> None:
             try:

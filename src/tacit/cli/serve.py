@@ -24,7 +24,7 @@ MISSING = "tacit serve needs the extra tacit[service]: pip install 'tacit[servic
 @click.command()
 @options.spec
 @options.allow_path
-@options.sources
+@options.optional_sources
 @click.option("--host", metavar="HOST", default="127.0.0.1", show_default=True,
               help="The address to listen at; 0.0.0.0 means all.")  # fmt: skip
 @click.option("--port", type=click.IntRange(0, 65535), metavar="PORT", default=8080,
@@ -62,13 +62,15 @@ def serve(
 ) -> None:
     """Run, and serve answers over HTTP until stopped.
 
-    The run is that of tacit run with a ledger. Consumers, subjects and operators read what they may
-    see under /v1, with tokens that tacit token creates. SIGTERM stops the service cleanly, and
-    SIGHUP reloads the specification and the plan. If the input ends, answers are still served.
+    The run is that of tacit run with a ledger. Sources send tuples, and consumers, subjects and
+    operators read what they may see, under /v1 and with tokens that tacit token creates. A stream
+    without a SOURCE is read from HTTP; stream=http adds HTTP to other sources. SIGTERM stops the
+    service cleanly, and SIGHUP reloads the specification and the plan.
 
     \b
     Examples:
       tacit token create taxi.ledger --role operator --name ann
+      tacit serve taxi.yaml --plan plan.json --ledger taxi.ledger
       tacit serve taxi.yaml trips.parquet --plan plan.json --ledger taxi.ledger
       tacit serve taxi.yaml mqtt://broker/taxis/+ --ledger postgresql://tacit@db/tacit --port 80
     """
@@ -81,23 +83,23 @@ def serve(
         raise click.UsageError("--tls-certificate and --tls-key need each other")
     try:
         from tacit.service.server import ServerOptions
-        from tacit.service.serving import open_service
+        from tacit.service.serving import open_inputs, open_service
     except ModuleNotFoundError as error:
         raise click.ClickException(MISSING) from error
     monitoring = MonitoringOptions.parse(None, log, log_level or "info", pid_file, "ledger")
     version = given.read()
-    inputs = given.prepare(version.spec)
     where = ServerOptions(host, port, tls_certificate, tls_key)
     counts = AnswerCounts()
-    mechanism = version.plan.mechanism
-    compile_kernels(list_run_features("run", version.spec, inputs, mechanism, ledger=True))
+    spec, mechanism = version.spec, version.plan.mechanism
     with (
         monitoring.logging(live=True),
         monitoring.handle_signals() as signals,
-        open_service(given, version, inputs, where) as service,
+        open_inputs(given, spec) as opened,
+        open_service(given, version, opened, where) as service,
     ):
         signals.connect(service.stop, service.reload)
         click.echo(f"Listening at {service.url}", err=True)
+        compile_kernels(list_run_features("run", spec, opened.inputs, mechanism, ledger=True))
         with service.open_run() as run, monitoring.show_status(run.status, live=True):
             service.answer(run, counts.add)
     _print_summary(service, run, counts, as_json)

@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tacit.service.problems import ProblemDetails, add_handlers
-from tacit.service.routes import answers, facts, health, tokens
+from tacit.service.routes import answers, facts, health, ingest, tokens
 from tacit.service.state import ServiceState
 
 _ABOUT: Final = """Answers to pattern queries over event streams, differentially private with
@@ -49,7 +49,7 @@ def create_app(state: ServiceState) -> FastAPI:
     )
     app.state.service = state
     add_handlers(app)
-    for router in (health.router, answers.router, facts.router, tokens.router):
+    for router in (health.router, ingest.router, answers.router, facts.router, tokens.router):
         app.include_router(router, prefix="/v1")
     app.openapi = _describe_problems(app, app.openapi)  # type: ignore[method-assign]
     app.add_middleware(SecurityHeaders)

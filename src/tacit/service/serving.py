@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field, replace
 
 from tacit.answers.answers import Answers
 from tacit.connectors.openers import open_resumable_sink
@@ -17,8 +17,11 @@ from tacit.pipeline.run import Run
 from tacit.pipeline.versions import SpecVersion
 from tacit.progress import ProgressCallback, ignore_progress
 from tacit.service.app import create_app
+from tacit.service.inbox import Inbox
 from tacit.service.server import Server, ServerOptions
+from tacit.service.source import HttpSource
 from tacit.service.state import ServiceState
+from tacit.spec.specification import Specification
 
 
 @dataclass
@@ -69,12 +72,41 @@ class Service:
             self.state.run.reload()
 
 
+@dataclass(frozen=True)
+class ServiceInputs:
+    """The sources of a service's run, and the inbox if some of them are read from it."""
+
+    inputs: Sequence[Input]
+    inbox: Inbox | None
+    streams: frozenset[str]
+    """The streams that are read from the inbox."""
+
+
+@contextmanager
+def open_inputs(options: RunOptions, spec: Specification) -> Iterator[ServiceInputs]:
+    """Open the sources; streams without one, and those of a source `http`, are read from HTTP."""
+    given = [(stream, source) for stream, source in options.sources if source != HttpSource.name]
+    named = {stream for stream, _ in given}
+    asked = {stream for stream, source in options.sources if source == HttpSource.name}
+    if None in asked:
+        asked = {*spec.streams}
+    missing = set() if None in named else {*spec.streams} - named
+    chosen = frozenset(str(stream) for stream in asked | missing)
+    with ExitStack() as stack:
+        inbox = None
+        if chosen:
+            inbox = stack.enter_context(closing(Inbox(options.ledger_place or "")))
+            given += [(stream, HttpSource(inbox, stream)) for stream in sorted(chosen)]
+        inputs = replace(options, sources=given).prepare(spec)
+        yield ServiceInputs(inputs, inbox, chosen)
+
+
 @contextmanager
 def open_service(
-    options: RunOptions, version: SpecVersion, inputs: Sequence[Input], server: ServerOptions
+    options: RunOptions, version: SpecVersion, opened: ServiceInputs, server: ServerOptions
 ) -> Iterator[Service]:
     """Open the ledger and listen; it is ready once `Service.answer` has begun."""
     with Ledger.open(options.ledger_place or "") as ledger:
-        state = ServiceState(ledger, options.run_name, version.spec)
+        state = ServiceState(ledger, options.run_name, version.spec, opened.inbox, opened.streams)
         with Server(create_app(state), state.signal, server) as listening:
-            yield Service(options, version, inputs, state, listening.url)
+            yield Service(options, version, opened.inputs, state, listening.url)

@@ -10,6 +10,7 @@ from tacit.ledger.ledger import Ledger
 from tacit.pipeline.run import Run
 from tacit.service.access import Access
 from tacit.service.feed import AnswerFeed
+from tacit.service.inbox import Inbox
 from tacit.service.tokens import Tokens
 from tacit.spec.specification import Specification
 
@@ -55,6 +56,9 @@ class ServiceState:
     name: str
     """The name of the run in the ledger."""
     initial_spec: Specification
+    inbox: Inbox | None = None
+    http_streams: frozenset[str] = frozenset()
+    """The streams that are read from the inbox."""
     feed: AnswerFeed = field(init=False)
     tokens: Tokens = field(init=False)
     access: Access = field(init=False)
