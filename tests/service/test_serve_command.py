@@ -45,7 +45,7 @@ def test_serve_refuses_what_does_not_fit(tmp_path: Path) -> None:
     spec = tmp_path / "spec.yaml"
     spec.write_text(SPEC)
     source = write_tuples(tmp_path / "tuples.csv", 1)
-    assert "needs --ledger" in tacit("serve", spec, source).output
+    assert "needs SPEC and --ledger" in tacit("serve", spec, source).output
     given = ("serve", spec, source, "--ledger", tmp_path / "ledger.db")
     assert "need each other" in tacit(*given, "--tls-key", tmp_path / "key.pem").output
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,16 +16,18 @@ from tacit.cli.report import AnswerCounts, RunSummary
 from tacit.cli.warm import compile_kernels
 
 if TYPE_CHECKING:
+    from tacit.cli.monitoring import MonitoringOptions
     from tacit.cli.run_report import LedgerRunReport
     from tacit.engines.setup import RunOptions
     from tacit.pipeline.run import Run
+    from tacit.service.server import ServerOptions
     from tacit.service.serving import Service
 
 MISSING = "tacit serve needs the extra tacit[service]: pip install 'tacit[service]'"
 
 
 @click.command()
-@options.spec
+@click.argument("spec", type=click.Path(path_type=Path), required=False)
 @options.allow_path
 @options.optional_sources
 @click.option("--host", metavar="HOST", default="127.0.0.1", show_default=True,
@@ -47,10 +52,13 @@ MISSING = "tacit serve needs the extra tacit[service]: pip install 'tacit[servic
 @options.log
 @options.log_level("info")
 @options.file("--pid-file", help="Write the process id to this file while the service runs.")
+@click.option("--demo", is_flag=True,
+              help="Serve generated taxis, live; prints links to log in.")  # fmt: skip
 @options.as_json("Print the summary as JSON.")
 @options.as_run
 def serve(
     given: RunOptions,
+    demo: bool,
     host: str,
     port: int,
     tls_certificate: Path | None,
@@ -69,40 +77,82 @@ def serve(
 
     \b
     Examples:
+      tacit serve --demo
       tacit token create taxi.ledger --role operator --name ann
       tacit serve taxi.yaml --plan plan.json --ledger taxi.ledger
       tacit serve taxi.yaml trips.parquet --plan plan.json --ledger taxi.ledger
       tacit serve taxi.yaml mqtt://broker/taxis/+ --ledger postgresql://tacit@db/tacit --port 80
     """
     from tacit.cli.monitoring import MonitoringOptions
-    from tacit.engines.warmup import list_run_features
 
-    if given.ledger_place is None:
-        raise click.UsageError("tacit serve needs --ledger")
     if (tls_certificate is None) != (tls_key is None):
         raise click.UsageError("--tls-certificate and --tls-key need each other")
     try:
         from tacit.service.server import ServerOptions
-        from tacit.service.serving import open_inputs, open_service
     except ModuleNotFoundError as error:
         raise click.ClickException(MISSING) from error
     monitoring = MonitoringOptions.parse(None, log, log_level or "info", pid_file, "ledger")
-    version = given.read()
     where = ServerOptions(host, port, tls_certificate, tls_key)
-    counts = AnswerCounts()
-    spec, mechanism = version.spec, version.plan.mechanism
+    if demo:
+        if given.spec is not None or given.sources or given.ledger_place is not None:
+            raise click.UsageError("--demo has its own specification, sources and ledger")
+        _serve_demo(where, monitoring, as_json)
+        return
+    if given.spec is None or given.ledger_place is None:
+        raise click.UsageError("tacit serve needs SPEC and --ledger, or --demo")
+    with _open(given, where, monitoring) as service:
+        click.echo(f"Listening at {service.url}", err=True)
+        run, counts = _answer(service, monitoring)
+    _print_summary(service, run, counts, as_json)
+
+
+def _serve_demo(where: ServerOptions, monitoring: MonitoringOptions, as_json: bool) -> None:
+    """Prepare the demo in a temporary folder, print links, and serve."""
+    from tacit.service.demo import DemoOptions, create_links, prepare_demo, send_trips
+
+    options = DemoOptions()
+    with tempfile.TemporaryDirectory(prefix="tacit-demo-") as folder:
+        click.echo(f"Planning for {options.taxis} generated taxis ...", err=True)
+        given = prepare_demo(Path(folder), options)
+        with _open(given, where, monitoring) as service:
+            click.echo(f"Listening at {service.url}. Log in as", err=True)
+            for who, link in create_links(service.state.tokens, service.url).items():
+                click.echo(f"  {who:<18} {link}", err=True)
+            assert service.state.inbox is not None
+            with send_trips(service.state.inbox, options):
+                run, counts = _answer(service, monitoring)
+        _print_summary(service, run, counts, as_json)
+
+
+@contextmanager
+def _open(
+    given: RunOptions, where: ServerOptions, monitoring: MonitoringOptions
+) -> Iterator[Service]:
+    """Read the specification, open the sources, and listen."""
+    from tacit.service.serving import open_inputs, open_service
+
+    version = given.read()
     with (
         monitoring.logging(live=True),
         monitoring.handle_signals() as signals,
-        open_inputs(given, spec) as opened,
+        open_inputs(given, version.spec) as opened,
         open_service(given, version, opened, where) as service,
     ):
         signals.connect(service.stop, service.reload)
-        click.echo(f"Listening at {service.url}", err=True)
-        compile_kernels(list_run_features("run", spec, opened.inputs, mechanism, ledger=True))
-        with service.open_run() as run, monitoring.show_status(run.status, live=True):
-            service.answer(run, counts.add)
-    _print_summary(service, run, counts, as_json)
+        yield service
+
+
+def _answer(service: Service, monitoring: MonitoringOptions) -> tuple[Run, AnswerCounts]:
+    """Run until a signal stops it."""
+    from tacit.engines.warmup import list_run_features
+
+    spec, mechanism = service.version.spec, service.version.plan.mechanism
+    features = list_run_features("run", spec, service.inputs, mechanism, ledger=True)
+    compile_kernels(features)
+    counts = AnswerCounts()
+    with service.open_run() as run, monitoring.show_status(run.status, live=True):
+        service.answer(run, counts.add)
+    return run, counts
 
 
 def _print_summary(service: Service, run: Run, counts: AnswerCounts, as_json: bool) -> None:

@@ -13,6 +13,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from tacit.service.problems import Problem
 from tacit.service.roles import Principal, Role
+from tacit.service.sessions import read_cookie
 from tacit.service.tokens import Tokens, public_id
 
 _MOST_FAILURES: Final = 10
@@ -95,11 +96,19 @@ def authenticate(
     request: Request,
     given: Annotated[HTTPAuthorizationCredentials | None, Depends(_BEARER)],
 ) -> Principal:
-    """Return who makes a request."""
-    if given is None:
-        raise unauthorised("send a token: Authorization: Bearer tacit_...")
-    access: Access = request.app.state.service.access
-    return access.check(given.credentials, address_of(request))
+    """Return who makes a request: by its token, or for reading by the console's session.
+
+    A session changes nothing here: that needs a form of the console.
+    """
+    if given is not None:
+        access: Access = request.app.state.service.access
+        return access.check(given.credentials, address_of(request))
+    cookie = read_cookie(request)
+    if cookie and request.method == "GET":
+        principal: Principal | None = request.app.state.service.sessions.find(cookie)
+        if principal is not None:
+            return principal
+    raise unauthorised("send a token: Authorization: Bearer tacit_...")
 
 
 def address_of(request: Request) -> str:

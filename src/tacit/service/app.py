@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from typing import Any, Final
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Response
+from fastapi.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tacit.service.console import pages
+from tacit.service.console.rendering import STATIC
 from tacit.service.problems import ProblemDetails, add_handlers
 from tacit.service.routes import answers, facts, health, ingest, tokens
-from tacit.service.state import ServiceState
+from tacit.service.state import SAMPLE_SECONDS, ServiceState
 
 _ABOUT: Final = """Answers to pattern queries over event streams, differentially private with
 respect to declared private patterns. Errors are problem details (RFC 9457)."""
@@ -23,7 +27,7 @@ _HEADERS: Final = {
     b"cross-origin-opener-policy": b"same-origin",
     b"cross-origin-resource-policy": b"same-origin",
     b"permissions-policy": b"camera=(), geolocation=(), microphone=()",
-    b"referrer-policy": b"no-referrer",
+    b"referrer-policy": b"same-origin",
     b"x-content-type-options": b"nosniff",
     b"x-frame-options": b"DENY",
 }
@@ -36,7 +40,9 @@ def create_app(state: ServiceState) -> FastAPI:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         state.signal.connect()
+        sampling = asyncio.create_task(_sample(state))
         yield
+        sampling.cancel()
 
     app = FastAPI(
         title="Tacit",
@@ -51,9 +57,28 @@ def create_app(state: ServiceState) -> FastAPI:
     add_handlers(app)
     for router in (health.router, ingest.router, answers.router, facts.router, tokens.router):
         app.include_router(router, prefix="/v1")
+    app.include_router(pages.router)
+    app.add_exception_handler(pages.LoginRequired, pages.handle_login_required)
+    app.mount("/static", StampedFiles(directory=STATIC))
     app.openapi = _describe_problems(app, app.openapi)  # type: ignore[method-assign]
     app.add_middleware(SecurityHeaders)
     return app
+
+
+async def _sample(state: ServiceState) -> None:
+    while True:
+        state.sample()
+        await asyncio.sleep(SAMPLE_SECONDS)
+
+
+class StampedFiles(StaticFiles):
+    """Files of the console; their addresses change with their contents, so they can be kept."""
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        """Return a file."""
+        response = await super().get_response(path, scope)
+        response.headers["Cache-Control"] = "public, max-age=86400"
+        return response
 
 
 def _describe_problems(

@@ -31,6 +31,8 @@ from tacit.pipeline.sinks import ReleaseBatch, Sink
 
 _MOST_BYTES: Final = 128 << 20
 """How much of unpacked releases stays in memory."""
+_MOST_SHOWN: Final = 2_000_000
+"""The most answers that are read for a page of the console."""
 _CODED: Final = ("consumer", "query", "subject")
 
 
@@ -148,6 +150,18 @@ class AnswerFeed(Sink):
             if selection.since is None or release.end > selection.since:
                 yield release.last_id, release.select(selection, after)
             number = release.number + 1
+
+    def read_last(self, selection: FeedSelection, windows: int) -> list[pa.Table]:
+        """Return the selected answers of the last releases, the oldest first."""
+        query = sa.select(RELEASES.c.number, RELEASES.c.answers)
+        query = query.join(BODIES, BODIES.c.release == RELEASES.c.number)
+        query = query.where(RELEASES.c.run == self._run).order_by(RELEASES.c.number.desc())
+        with self._ledger.database.reading() as connection:
+            rows = connection.execute(query.limit(windows)).all()
+        fits = np.cumsum([row.answers for row in rows]) <= _MOST_SHOWN
+        numbers = [row.number for row, fit in zip(rows, fits, strict=True) if fit or row is rows[0]]
+        found = [self._read_release(number) for number in reversed(numbers)]
+        return [release.select(selection, -1) for release in found if release is not None]
 
     def _read_release(self, number: int) -> UnpackedRelease | None:
         """Return the first stored release from this number on."""

@@ -13,13 +13,14 @@ from typing import Any, Final
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ConfigDict
 from starlette.exceptions import HTTPException
 
 from tacit.errors import LedgerLostError, OptionError, TacitError
 
 MEDIA_TYPE: Final = "application/problem+json"
+_FAILED: Final = "the request failed; the operator's log has the reason"
 log = logging.getLogger(__name__)
 
 
@@ -94,39 +95,53 @@ def add_handlers(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _handle_unexpected)
 
 
-async def _handle_problem(_request: Request, error: Exception) -> JSONResponse:
+def respond(request: Request, problem: Problem) -> Response:
+    """Return problem details, or a page where a person is reading."""
+    if request.url.path.startswith("/v1/") or request.url.path == "/v1":
+        return problem.response()
+    from tacit.service.console.rendering import render
+
+    title = HTTPStatus(problem.status).phrase
+    page = render(request, "problem.html", code=problem.status, title=title, detail=problem.detail)
+    page.headers.update(problem.headers)
+    return page
+
+
+async def _handle_problem(request: Request, error: Exception) -> Response:
     assert isinstance(error, Problem)
-    return error.response()
+    return respond(request, error)
 
 
-async def _handle_invalid(_request: Request, error: Exception) -> JSONResponse:
+async def _handle_invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     mistakes = [
         {"where": ".".join(str(part) for part in one["loc"]), "what": one["msg"]}
         for one in error.errors()
     ]
-    return Problem(422, "the request does not fit its description", mistakes=mistakes).response()
+    problem = Problem(422, "the request does not fit its description", mistakes=mistakes)
+    return respond(request, problem)
 
 
-async def _handle_http(_request: Request, error: Exception) -> JSONResponse:
+async def _handle_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     detail = {
-        404: "there is nothing at this address; /v1/openapi.json lists all addresses",
+        404: "there is nothing at this address",
         405: "this address does not support the method",
     }.get(error.status_code, str(error.detail))
-    return Problem(error.status_code, detail, headers=error.headers).response()
+    return respond(request, Problem(error.status_code, detail, headers=error.headers))
 
 
-async def _handle_tacit(_request: Request, error: Exception) -> JSONResponse:
+async def _handle_tacit(request: Request, error: Exception) -> Response:
     if isinstance(error, OptionError):
-        return Problem(422, str(error)).response()
+        return respond(request, Problem(422, str(error)))
     if isinstance(error, LedgerLostError):
         again = {"Retry-After": "2"}
-        return Problem(503, "the ledger does not answer now; try again", headers=again).response()
+        lost = Problem(503, "the ledger does not answer now; try again", headers=again)
+        return respond(request, lost)
     log.error("a request failed", exc_info=error)
-    return Problem(500, "the request failed; the operator's log has the reason").response()
+    return respond(request, Problem(500, _FAILED))
 
 
-async def _handle_unexpected(_request: Request, error: Exception) -> JSONResponse:
+async def _handle_unexpected(request: Request, error: Exception) -> Response:
     log.error("unexpected error; please report this bug", exc_info=error)
-    return Problem(500, "the request failed; the operator's log has the reason").response()
+    return respond(request, Problem(500, _FAILED))

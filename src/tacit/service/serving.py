@@ -107,6 +107,13 @@ def open_service(
 ) -> Iterator[Service]:
     """Open the ledger and listen; it is ready once `Service.answer` has begun."""
     with Ledger.open(options.ledger_place or "") as ledger:
-        state = ServiceState(ledger, options.run_name, version.spec, opened.inbox, opened.streams)
+        state = ServiceState(
+            ledger,
+            options.run_name,
+            version.spec,
+            opened.inbox,
+            opened.streams,
+            options.ledger_place or "",
+        )
         with Server(create_app(state), state.signal, server) as listening:
             yield Service(options, version, opened.inputs, state, listening.url)

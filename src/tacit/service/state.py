@@ -4,15 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
 from tacit.ledger.ledger import Ledger
 from tacit.pipeline.run import Run
 from tacit.service.access import Access
 from tacit.service.feed import AnswerFeed
 from tacit.service.inbox import Inbox
+from tacit.service.sessions import Sessions
 from tacit.service.tokens import Tokens
 from tacit.spec.specification import Specification
+
+SAMPLES: Final = 90
+SAMPLE_SECONDS: Final = 2.0
+
+
+class StatusSample(NamedTuple):
+    """Some counts of the run at one moment."""
+
+    moment: float
+    tuples: int
+    windows: int
 
 
 class ReleaseSignal:
@@ -59,9 +73,13 @@ class ServiceState:
     inbox: Inbox | None = None
     http_streams: frozenset[str] = frozenset()
     """The streams that are read from the inbox."""
+    ledger_place: str = ""
     feed: AnswerFeed = field(init=False)
     tokens: Tokens = field(init=False)
     access: Access = field(init=False)
+    sessions: Sessions = field(init=False)
+    samples: deque[StatusSample] = field(default_factory=lambda: deque(maxlen=SAMPLES))
+    """The status in the last minutes, for operators alone."""
     signal: ReleaseSignal = field(default_factory=ReleaseSignal)
     run: Run | None = None
     """None until the run is set up."""
@@ -74,6 +92,13 @@ class ServiceState:
         self.feed.listen(self.signal.ring)
         self.tokens = Tokens(self.ledger.database)
         self.access = Access(self.tokens)
+        self.sessions = Sessions(self.ledger.database, self.tokens)
+
+    def sample(self) -> None:
+        """Remember the status of this moment."""
+        if self.run is not None:
+            status = self.run.status
+            self.samples.append(StatusSample(time.time(), status.tuples, status.public.windows))
 
     @property
     def spec(self) -> Specification:

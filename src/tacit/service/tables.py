@@ -11,7 +11,7 @@ from tacit.errors import LedgerError
 from tacit.ledger.alchemy import sa
 from tacit.ledger.database import Database
 
-VERSION: Final = 1
+VERSION: Final = 2
 METADATA = sa.MetaData()
 
 SERVICE = sa.Table(
@@ -37,6 +37,15 @@ TOKENS = sa.Table(
 )
 """Tokens: the hash of each secret, what it allows, and who created it."""
 
+SESSIONS = sa.Table(
+    "tacit_sessions",
+    METADATA,
+    sa.Column("digest", sa.LargeBinary, primary_key=True),
+    sa.Column("token", sa.Text, nullable=False),
+    sa.Column("expires", sa.BigInteger, nullable=False),
+)
+"""Sessions of the console: the hash of each cookie, and the token that was used to log in."""
+
 
 def create_tables(database: Database) -> None:
     """Create the service's tables if they are missing; refuse those of a newer version."""
@@ -52,5 +61,5 @@ def create_tables(database: Database) -> None:
         return
     with database.writing() as connection:
         METADATA.create_all(connection, checkfirst=True)
-        if connection.execute(sa.select(SERVICE.c.version)).scalar() is None:
-            connection.execute(SERVICE.insert().values(version=VERSION))
+        connection.execute(SERVICE.delete())
+        connection.execute(SERVICE.insert().values(version=VERSION))
