@@ -29,7 +29,9 @@ COMMANDS: Final = (
     "reproduce",
     "run",
     "schema",
+    "serve",
     "submit",
+    "token",
     "validate",
     "warm",
 )

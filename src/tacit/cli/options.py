@@ -130,6 +130,7 @@ def _read_time(_context: click.Context, _param: click.Parameter, given: str | No
 
 spec: Final = click.argument("spec", type=click.Path(path_type=Path))
 sources: Final = click.argument("sources", metavar="SOURCE...", nargs=-1, required=True)
+optional_sources: Final = click.argument("sources", metavar="[SOURCE...]", nargs=-1)
 ledger_place: Final = click.argument("place", metavar="LEDGER")
 sink: Final = click.option(
     "--to",

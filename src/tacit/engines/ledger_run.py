@@ -25,6 +25,7 @@ from tacit.pipeline.deadletters import DeadLetters
 from tacit.pipeline.reader import Input
 from tacit.pipeline.run import Run
 from tacit.pipeline.settlement import RunOutcome
+from tacit.pipeline.sinks import Sink
 from tacit.pipeline.versions import SpecVersion
 from tacit.planning.plan import Plan
 from tacit.progress import ProgressCallback, ignore_progress
@@ -155,13 +156,13 @@ def open_prepared(
     options: RunOptions,
     version: SpecVersion,
     inputs: Sequence[Input],
-    to: Target,
+    to: Target | Sink,
     progress: ProgressCallback = ignore_progress,
 ) -> Iterator[Run]:
     """The run whose specification and sources were read and checked."""
     with (
         Ledger.open(options.ledger_place or "") as ledger,
-        CallableSink(to) if callable(to) else open_resumable_sink(to) as sink,
+        _open_sink(to) as sink,
         DeadLetters(options.letters, keep=True) as letters,
     ):
         yield Run(
@@ -177,6 +178,12 @@ def open_prepared(
             retain=options.retain_seconds(),
             reread=None if isinstance(options.spec, Specification) else options.read,
         )
+
+
+def _open_sink(to: Target | Sink) -> Sink:
+    if isinstance(to, Sink):
+        return to
+    return CallableSink(to) if callable(to) else open_resumable_sink(to)
 
 
 def _address(metrics: str | None) -> MetricsAddress | None:

@@ -1,0 +1,119 @@
+"""The application: all routes under /v1, errors as problem details, headers on every response."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from typing import Any, Final
+
+from fastapi import FastAPI, Response
+from fastapi.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tacit.service.console import pages
+from tacit.service.console.rendering import STATIC
+from tacit.service.problems import ProblemDetails, add_handlers
+from tacit.service.routes import answers, facts, health, ingest, tokens
+from tacit.service.state import SAMPLE_SECONDS, ServiceState
+
+_ABOUT: Final = """Answers to pattern queries over event streams, differentially private with
+respect to declared private patterns. Errors are problem details (RFC 9457)."""
+_HEADERS: Final = {
+    b"cache-control": b"no-store",
+    b"content-security-policy": b"default-src 'self'; object-src 'none'; base-uri 'none';"
+    b" form-action 'self'; frame-ancestors 'none'",
+    b"cross-origin-opener-policy": b"same-origin",
+    b"cross-origin-resource-policy": b"same-origin",
+    b"permissions-policy": b"camera=(), geolocation=(), microphone=()",
+    b"referrer-policy": b"same-origin",
+    b"x-content-type-options": b"nosniff",
+    b"x-frame-options": b"DENY",
+}
+_HSTS: Final = (b"strict-transport-security", b"max-age=31536000")
+
+
+def create_app(state: ServiceState) -> FastAPI:
+    """Create the application for a run."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        state.signal.connect()
+        sampling = asyncio.create_task(_sample(state))
+        yield
+        sampling.cancel()
+
+    app = FastAPI(
+        title="Tacit",
+        version=version("tacit"),
+        description=_ABOUT,
+        openapi_url="/v1/openapi.json",
+        docs_url=None,  # these pages load scripts from other hosts
+        redoc_url=None,
+        lifespan=lifespan,
+    )
+    app.state.service = state
+    add_handlers(app)
+    for router in (health.router, ingest.router, answers.router, facts.router, tokens.router):
+        app.include_router(router, prefix="/v1")
+    app.include_router(pages.router)
+    app.add_exception_handler(pages.LoginRequired, pages.handle_login_required)
+    app.mount("/static", StampedFiles(directory=STATIC))
+    app.openapi = _describe_problems(app, app.openapi)  # type: ignore[method-assign]
+    app.add_middleware(SecurityHeaders)
+    return app
+
+
+async def _sample(state: ServiceState) -> None:
+    while True:
+        state.sample()
+        await asyncio.sleep(SAMPLE_SECONDS)
+
+
+class StampedFiles(StaticFiles):
+    """Files of the console; their addresses change with their contents, so they can be kept."""
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        """Return a file."""
+        response = await super().get_response(path, scope)
+        response.headers["Cache-Control"] = "public, max-age=86400"
+        return response
+
+
+def _describe_problems(
+    app: FastAPI, describe: Callable[[], dict[str, Any]]
+) -> Callable[[], dict[str, Any]]:
+    """Add the schema of problem details to the OpenAPI document."""
+
+    def describe_all() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            document = describe()
+            schemas = document.setdefault("components", {}).setdefault("schemas", {})
+            schemas["ProblemDetails"] = ProblemDetails.model_json_schema()
+            for unused in ("HTTPValidationError", "ValidationError"):
+                schemas.pop(unused, None)
+            app.openapi_schema = document
+        return app.openapi_schema
+
+    return describe_all
+
+
+class SecurityHeaders:
+    """Adds headers to every response: nothing is cached, framed or loaded from elsewhere."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request."""
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                given = {name.lower() for name, _ in message["headers"]}
+                more = [(name, value) for name, value in _HEADERS.items() if name not in given]
+                more += [_HSTS] if scope.get("scheme") == "https" else []
+                message["headers"] = [*message["headers"], *more]
+            await send(message)
+
+        await self._app(scope, receive, send_with_headers)

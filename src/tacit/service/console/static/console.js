@@ -1,0 +1,68 @@
+// The console's own script: live updates, times in the reader's zone, copying, login links.
+"use strict";
+
+const SHORT = { hour: "2-digit", minute: "2-digit" };
+const LONG = { day: "numeric", month: "short", ...SHORT };
+
+function showTimes(root) {
+  for (const element of root.querySelectorAll("time[datetime]")) {
+    const moment = new Date(element.dateTime);
+    element.textContent = moment.toLocaleString(undefined, LONG);
+    element.title = element.dateTime;
+  }
+  for (const element of root.querySelectorAll("text[data-time]")) {
+    element.textContent = new Date(element.dataset.time).toLocaleTimeString(undefined, SHORT);
+  }
+}
+
+function scrollToNewest(root) {
+  for (const element of root.querySelectorAll(".scroll.newest")) element.scrollLeft = element.scrollWidth;
+}
+
+function copy(button) {
+  const text = button.parentElement.querySelector("pre").textContent;
+  navigator.clipboard.writeText(text).then(() => {
+    button.textContent = "Copied";
+    setTimeout(() => { button.textContent = "Copy"; }, 1500);
+  });
+}
+
+// A login link carries its token behind "#": browsers do not send that part to the server.
+function useLoginLink() {
+  const form = document.getElementById("login");
+  const token = location.hash.slice(1);
+  if (!form || !token.startsWith("tacit_")) return;
+  history.replaceState(null, "", location.pathname);
+  form.elements.token.value = token;
+  form.submit();
+}
+
+function listen() {
+  const place = document.body.dataset.events;
+  if (!place) return;
+  const refresh = () => { if (!document.hidden) htmx.trigger(document.body, "released"); };
+  new EventSource(place).addEventListener("released", refresh);
+  document.addEventListener("visibilitychange", refresh);
+}
+
+document.addEventListener("DOMContentLoaded", () => {
+  showTimes(document);
+  scrollToNewest(document);
+  useLoginLink();
+  listen();
+});
+window.addEventListener("hashchange", useLoginLink);
+document.addEventListener("htmx:beforeSwap", (event) => {
+  const places = [...event.detail.target.querySelectorAll(".scroll")].map((one) => one.scrollLeft);
+  event.detail.target.dataset.scrolled = JSON.stringify(places);
+});
+document.addEventListener("htmx:afterSwap", (event) => {
+  showTimes(event.detail.target);
+  const places = JSON.parse(event.detail.target.dataset.scrolled || "[]");
+  event.detail.target.querySelectorAll(".scroll").forEach((one, number) => {
+    one.scrollLeft = places[number] ?? 0;
+  });
+});
+document.addEventListener("click", (event) => {
+  if (event.target.matches("button.copy")) copy(event.target);
+});

@@ -1,0 +1,244 @@
+"""What each page shows, read from the ledger and, for operators, from the run."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any, Final
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tacit.durations import format_duration
+from tacit.insight.explain import at_most
+from tacit.ledger.database import now
+from tacit.ledger.overview import read_overview
+from tacit.privacy.prices import NANO
+from tacit.service.console.charts import draw_bars, draw_grid, draw_line, draw_meter, draw_odds
+from tacit.service.console.timelines import WINDOWS, AnswerGrid, make_grid, to_time
+from tacit.service.feed import FeedSelection
+from tacit.service.meanings import describe_private
+from tacit.service.roles import Principal
+from tacit.service.routes.facts import HorizonBalance, make_statement, make_status
+from tacit.service.state import ServiceState
+
+_MOST_LATEST: Final = 8
+_MOST_ROWS: Final = 24
+"""Subjects in a grid."""
+
+
+def show_consumer(state: ServiceState, consumer: str) -> dict[str, Any]:
+    """Collect a consumer's queries and their last answers."""
+    tables = state.feed.read_last(FeedSelection(consumer), WINDOWS)
+    cards = []
+    for query in state.spec.queries:
+        if query.consumer == consumer:
+            grid = _select_query(tables, query.name)
+            cards.append(
+                {"name": query.name, "pattern": repr(query.pattern)} | _summarise(grid, query.name)
+            )
+    last = next((table for table in reversed(tables) if table.num_rows), None)
+    return {
+        "cards": cards,
+        "latest": [] if last is None else _list_surest(last),
+        "until": None if last is None else last["window_end"][0].as_py(),
+        "window": format_duration(state.spec.windows.size),
+        "ready": state.ready,
+    }
+
+
+def show_query(state: ServiceState, consumer: str | None, name: str) -> dict[str, Any] | None:
+    """Collect the answers to one query; None if there is no such query."""
+    query = next(
+        (
+            one
+            for one in state.spec.queries
+            if one.name == name and consumer in (None, one.consumer)
+        ),
+        None,
+    )
+    if query is None:
+        return None
+    tables = state.feed.read_last(FeedSelection(query.consumer, (name,)), WINDOWS)
+    grid = make_grid(tables, "subject")
+    shown = grid.top(_MOST_ROWS)
+    return {
+        "name": name,
+        "pattern": repr(query.pattern),
+        "consumer": query.consumer,
+        "window": format_duration(state.spec.windows.size),
+        "subjects": len(grid.rows),
+        "shown": len(shown.rows),
+        "until": grid.ends[-1] if grid.ends else None,
+        "grid": draw_grid(shown, f"Answers to {name}") if grid.rows else None,
+        **_summarise(grid, name),
+    }
+
+
+def show_subject(state: ServiceState, subject: str) -> dict[str, Any]:
+    """Collect what is private about a subject, what was spent, and what others were told."""
+    statement = make_statement(state, subject)
+    private = []
+    for one in describe_private(state.spec, subject):
+        spent = [horizon for horizon in statement.horizons if horizon.private == one.name]
+        private.append(_describe_spending(one.model_dump(), spent))
+    tables = state.feed.read_last(FeedSelection(subjects=(subject,)), WINDOWS)
+    grid = make_grid(tables, "query")
+    consumers = {query.name: query.consumer for query in state.spec.queries}
+    told = [
+        {"query": name, "consumer": consumers.get(name, "-"), "yes": int(yes), "of": int(there)}
+        for name, yes, there in zip(
+            grid.rows,
+            (grid.detected & grid.there).sum(axis=1),
+            grid.there.sum(axis=1),
+            strict=True,
+        )
+    ]
+    return {
+        "private": private,
+        "told": told,
+        "grid": draw_grid(grid, "What was told about you") if grid.rows else None,
+        "until": grid.ends[-1] if grid.ends else None,
+        "windows": len(grid.starts),
+        "window": format_duration(state.spec.windows.size),
+        "known": state.feed.knows(subject),
+        "ready": state.ready,
+    }
+
+
+def show_source(state: ServiceState, user: Principal) -> dict[str, Any]:
+    """Collect the streams that a source may send to."""
+    streams = [
+        {
+            "name": name,
+            "subject": stream.subject,
+            "time": stream.time,
+            "open": name in state.http_streams,
+        }
+        for name, stream in state.spec.streams.items()
+        if not user.streams or name in user.streams
+    ]
+    return {"streams": streams, "ready": state.ready}
+
+
+def show_operator(state: ServiceState) -> dict[str, Any]:
+    """Collect the state of the run, the ledger and the plan."""
+    status = make_status(state)
+    rates = [
+        max(0.0, (after.tuples - before.tuples) / max(1e-9, after.moment - before.moment))
+        for before, after in pairwise(state.samples)
+    ]
+    run = state.run
+    current = None if run is None else run.engine.windows.version
+    expected = None if current is None or current.plan.expected is None else current.plan.expected
+    overview = read_overview(state.ledger_place, state.name) if state.ledger_place else None
+    return {
+        "status": status,
+        "rate": rates[-1] if rates else 0.0,
+        "rates": draw_line(rates, "Tuples per second in the last three minutes"),
+        "reasons": {} if run is None else run.refusals.reasons,
+        "private": [
+            _describe_spending(
+                one.model_dump(),
+                [h for h in make_statement(state, None).horizons if h.private == one.name],
+            )
+            for one in describe_private(state.spec)
+        ],
+        "queries": _list_expected(state, [] if expected is None else expected.rows()),
+        "mechanism": None if current is None else current.plan.mechanism,
+        "history": 0 if current is None else current.plan.windows,
+        "overview": overview,
+        "committed": None
+        if overview is None or overview.committed is None
+        else to_time(overview.committed),
+        "window": format_duration(state.spec.windows.size),
+        "inbox": None if state.inbox is None else state.inbox.waiting,
+        "streams": list(state.spec.streams),
+        "http_streams": state.http_streams,
+    }
+
+
+def show_tokens(state: ServiceState) -> dict[str, Any]:
+    """Collect all tokens."""
+    moment = now()
+    tokens = [
+        {
+            "id": record.id,
+            "role": record.role,
+            "name": record.name,
+            "note": record.note,
+            "state": record.state(moment),
+            "created": record.created,
+            "creator": record.creator,
+            "expires": record.expires,
+        }
+        for record in state.tokens.list_all()
+    ]
+    consumers = sorted({query.consumer for query in state.spec.queries})
+    return {"tokens": tokens, "consumers": consumers}
+
+
+def _select_query(tables: list[Any], query: str) -> AnswerGrid:
+    own = [table.filter(pc.equal(table["query"].cast("string"), query)) for table in tables]
+    return make_grid(own, "subject")
+
+
+def _list_surest(table: pa.Table) -> list[dict[str, Any]]:
+    """Return the surest answers yes of a window."""
+    frame = pl.DataFrame(table).filter("detected").sort("confidence", descending=True)
+    return [
+        row
+        | {"meter": draw_meter(row["confidence"], 1.0, f"{row['confidence']:.0%} sure", warn=False)}
+        for row in frame.head(_MOST_LATEST).select("subject", "query", "confidence").to_dicts()
+    ]
+
+
+def _summarise(grid: AnswerGrid, name: str) -> dict[str, Any]:
+    yes = grid.yes
+    sure = grid.mean_confidence
+    return {
+        "answered": len(grid.rows),
+        "yes": yes[-1] if yes else None,
+        "sure": None if sure is None else round(100 * sure),
+        "bars": draw_bars(yes, f"Subjects answered yes to {name}, by window") if yes else None,
+    }
+
+
+def _describe_spending(private: dict[str, Any], spent: list[HorizonBalance]) -> dict[str, Any]:
+    """Add what was spent in the current horizon, and what it means."""
+    epsilon = Fraction(private["epsilon"])
+    last = spent[-1] if spent else None
+    now_spent = 0.0 if last is None else last.spent
+    limit = None if last is None else last.limit
+    total = Fraction(round(now_spent * NANO), NANO)
+    stay = at_most(Fraction(1, 2), 3 * epsilon)
+    so_far = at_most(Fraction(1, 2), total)
+    return private | {
+        "horizon": None if last is None else last,
+        "spent": now_spent,
+        "limit_amount": limit,
+        "meter": draw_meter(now_spent, limit, f"Spent {now_spent:g} of {limit or 'no limit'}"),
+        "odds": draw_odds(
+            float(private["even_odds"]), f"50:50 becomes at most {private['even_odds']}"
+        ),
+        "stay": str(stay),
+        "so_far": str(so_far),
+        "so_far_odds": draw_odds(float(so_far), f"50:50 becomes at most {so_far}"),
+        "days": draw_bars([one.spent for one in spent[-14:]], "Spent in each horizon"),
+        "horizons": len(spent),
+    }
+
+
+def _list_expected(state: ServiceState, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    known = {row["query"]: row for row in rows}
+    return [
+        {
+            "name": query.name,
+            "consumer": query.consumer,
+            "pattern": repr(query.pattern),
+            "required": query.quality,
+            "expected": known.get(query.name),
+        }
+        for query in state.spec.queries
+    ]

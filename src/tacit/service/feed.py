@@ -1,0 +1,252 @@
+"""Released answers of one run, for pages, streams and downloads.
+
+The feed is a sink of the run, so it hears of every release as soon as it is committed. What it
+hands out comes from the ledger, by id, with the same rows whenever they are asked for. Readers keep
+their own place: a slow one delays nobody, and no queue grows. The last releases stay unpacked in
+memory, since most readers want those.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from tacit.answers.codec import unpack
+from tacit.errors import LedgerError
+from tacit.ledger.alchemy import sa
+from tacit.ledger.chain import digest
+from tacit.ledger.directory import Directory
+from tacit.ledger.ledger import Ledger
+from tacit.ledger.registry import Registry
+from tacit.ledger.tables import BODIES, RELEASES
+from tacit.pipeline.sinks import ReleaseBatch, Sink
+
+_MOST_BYTES: Final = 128 << 20
+"""How much of unpacked releases stays in memory."""
+_MOST_SHOWN: Final = 2_000_000
+"""The most answers that are read for a page of the console."""
+_CODED: Final = ("consumer", "query", "subject")
+
+
+@dataclass(frozen=True, slots=True)
+class FeedSelection:
+    """Which answers a reader gets; None selects all."""
+
+    consumer: str | None = None
+    queries: tuple[str, ...] | None = None
+    subjects: tuple[str, ...] | None = None
+    since: int | None = None
+    """Select windows that start at this time or later, in microseconds since 1970."""
+    until: int | None = None
+    """Select windows that start before this time."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnpackedRelease:
+    """The answers of a release, ready to be selected from."""
+
+    number: int
+    last_id: int
+    first: int
+    end: int
+    """Its windows start from `first` on and before `end`."""
+    table: pa.Table
+    codes: dict[str, tuple[NDArray[np.int32], pa.Array]]
+    """For each column of names, the number of each row's name, and the names."""
+
+    def select(self, selection: FeedSelection, after: int) -> pa.Table:
+        """Return the selected answers with ids larger than `after`."""
+        wanted = {
+            "consumer": None if selection.consumer is None else (selection.consumer,),
+            "query": selection.queries,
+            "subject": selection.subjects,
+        }
+        mask = np.asarray(self.table["id"]) > after
+        for column, names in wanted.items():
+            if names is not None:
+                numbers, known = self.codes[column]
+                chosen = pc.is_in(known, value_set=pa.array(names, known.type))
+                mask &= np.asarray(chosen)[numbers]
+        if selection.since is not None or selection.until is not None:
+            starts = np.asarray(self.table["window_start"].cast(pa.int64()))
+            mask &= starts >= (self.first if selection.since is None else selection.since)
+            mask &= starts < (self.end if selection.until is None else selection.until)
+        return self.table if mask.all() else self.table.take(pa.array(np.flatnonzero(mask)))
+
+
+class AnswerFeed(Sink):
+    """Reads the released answers of a run, and tells listeners of new ones."""
+
+    name = "http"
+    once = True
+
+    def __init__(self, ledger: Ledger, run: str) -> None:
+        self._ledger = ledger
+        self._run = run
+        self._names = Directory(ledger)
+        self._registry = Registry()
+        self._lock = threading.Lock()
+        self._recent: OrderedDict[int, UnpackedRelease] = OrderedDict()
+        self._listeners: list[Callable[[], None]] = []
+        self.consumers: dict[str, str] = {}
+        """The consumer of each query in the releases that were read so far."""
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Call this after every release, in the thread that delivers it."""
+        self._listeners.append(listener)
+
+    def deliver(self, batch: ReleaseBatch) -> None:
+        """Keep the last release in memory, and tell that it is there."""
+        self.consumers |= batch.consumers
+        row = self._next_row(batch.release, body=False)
+        if row is not None and row["number"] == batch.release:
+            self._keep(_unpack_release(row, batch.table))
+        for listener in self._listeners:
+            listener()
+
+    def close(self) -> None:
+        """Do nothing: everything is in the ledger."""
+
+    def knows(self, subject: str) -> bool:
+        """Return whether the ledger has a subject of this name."""
+        with self._ledger.database.reading() as connection:
+            self._registry.refresh(connection)
+        names = pa.array([subject], pa.large_string())
+        return bool(self._registry.find_ids(names)[0] >= 0)
+
+    def last_id(self) -> int:
+        """Return the id of the run's last answer; -1 if there is none."""
+        query = sa.select(RELEASES.c.first_id + RELEASES.c.answers - 1)
+        query = query.where(RELEASES.c.run == self._run)
+        with self._ledger.database.reading() as connection:
+            last = query.order_by(RELEASES.c.number.desc()).limit(1)
+            found: int | None = connection.execute(last).scalar()
+        return -1 if found is None else found
+
+    def first_id(self) -> int | None:
+        """Return the id of the run's first answer that is still stored; None if there is none."""
+        row = self._next_row(0, body=False)
+        return None if row is None else int(row["first_id"])
+
+    def read(self, selection: FeedSelection, after: int = -1) -> Iterator[tuple[int, pa.Table]]:
+        """Yield the selected answers with ids larger than `after`, one table per release.
+
+        Ids begin at 0. Each table comes with the last id of its release, after which a reader
+        continues. Tables may be empty.
+        """
+        number = self._find_release(after)
+        while (release := self._read_release(number)) is not None:
+            later = selection.until is not None and release.first >= selection.until
+            if later:
+                return
+            if selection.since is None or release.end > selection.since:
+                yield release.last_id, release.select(selection, after)
+            number = release.number + 1
+
+    def read_last(self, selection: FeedSelection, windows: int) -> list[pa.Table]:
+        """Return the selected answers of the last releases, the oldest first."""
+        query = sa.select(RELEASES.c.number, RELEASES.c.answers)
+        query = query.join(BODIES, BODIES.c.release == RELEASES.c.number)
+        query = query.where(RELEASES.c.run == self._run).order_by(RELEASES.c.number.desc())
+        with self._ledger.database.reading() as connection:
+            rows = connection.execute(query.limit(windows)).all()
+        fits = np.cumsum([row.answers for row in rows]) <= _MOST_SHOWN
+        numbers = [row.number for row, fit in zip(rows, fits, strict=True) if fit or row is rows[0]]
+        found = [self._read_release(number) for number in reversed(numbers)]
+        return [release.select(selection, -1) for release in found if release is not None]
+
+    def _read_release(self, number: int) -> UnpackedRelease | None:
+        """Return the first stored release from this number on."""
+        with self._lock:
+            found = self._recent.get(number)
+            if found is not None:
+                self._recent.move_to_end(number)
+                return found
+        row = self._next_row(number, body=False)
+        if row is None:
+            return None
+        with self._lock:
+            found = self._recent.get(row["number"])
+        if found is not None:
+            return found
+        row = self._next_row(number, body=True)
+        if row is None:
+            return None  # deleted since
+        if digest(row["body"]) != row["digest"]:
+            raise LedgerError(
+                f"the answers of release {row['number']} were changed since they were released;"
+                " run tacit ledger verify, and restore a backup"
+            )
+        table, consumers = unpack(row["body"], row["first_id"], self._names)
+        self.consumers |= consumers
+        return self._keep(_unpack_release(row, table))
+
+    def _keep(self, release: UnpackedRelease) -> UnpackedRelease:
+        with self._lock:
+            self._recent[release.number] = release
+            size = sum(one.table.nbytes for one in self._recent.values())
+            while size > _MOST_BYTES and len(self._recent) > 1:
+                _, oldest = self._recent.popitem(last=False)
+                size -= oldest.table.nbytes
+        return release
+
+    def _next_row(self, number: int, *, body: bool) -> Any:
+        """Return the first release from this number on whose answers are stored."""
+        stored = RELEASES.join(BODIES, BODIES.c.release == RELEASES.c.number)
+        columns = [
+            *RELEASES.c["number", "first", "windows", "slide", "first_id", "answers", "digest"],
+            *([BODIES.c.body] if body else []),
+        ]
+        query = sa.select(*columns).select_from(stored).where(RELEASES.c.run == self._run)
+        query = query.where(RELEASES.c.number >= number).order_by(RELEASES.c.number).limit(1)
+        with self._ledger.database.reading() as connection:
+            return connection.execute(query).mappings().one_or_none()
+
+    def _find_release(self, after: int) -> int:
+        """Return the number of the run's first release that ends behind an id, by bisection."""
+        mine = RELEASES.c.run == self._run
+        ends = sa.select(sa.func.min(RELEASES.c.number), sa.func.max(RELEASES.c.number))
+        columns = RELEASES.c["number", "first_id", "answers"]
+        step = sa.select(*columns).where(mine).order_by(RELEASES.c.number).limit(1)
+        with self._ledger.database.reading() as connection:
+            low, high = connection.execute(ends.where(mine)).one()
+            if low is None:
+                return 0
+            high += 1
+            while low < high:
+                middle = (low + high) // 2
+                row = connection.execute(step.where(RELEASES.c.number >= middle)).one_or_none()
+                if row is None or row.first_id + row.answers - 1 > after:
+                    high = middle
+                else:
+                    low = row.number + 1
+        return int(low)
+
+
+def _unpack_release(row: Any, table: pa.Table) -> UnpackedRelease:
+    if "exhausted" not in table.column_names:  # without limits nobody is exhausted
+        place = table.column_names.index("confidence") + 1
+        none = pa.array(np.zeros(table.num_rows, np.bool_))
+        table = table.add_column(place, "exhausted", none)
+    table = table.unify_dictionaries().combine_chunks()
+    codes = {}
+    for name in _CODED:
+        column = table[name]
+        chunk = column.chunk(0) if column.num_chunks else pa.array([], column.type)
+        codes[name] = (np.asarray(chunk.indices), chunk.dictionary)
+    return UnpackedRelease(
+        int(row["number"]),
+        int(row["first_id"] + row["answers"] - 1),
+        int(row["first"]),
+        int(row["first"] + row["windows"] * row["slide"]),
+        table,
+        codes,
+    )

@@ -1,0 +1,55 @@
+"""What is private, in plain words, for the API and the console."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+from tacit.insight.explain import explain
+from tacit.privacy.exponentials import format_epsilon
+from tacit.spec.specification import Specification
+
+
+class PrivatePattern(BaseModel):
+    """A private pattern, and what its epsilon means."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {
+                "name": "hospital_visit",
+                "pattern": "SEQ(at_hospital, parked)",
+                "elements": ["at_hospital", "parked"],
+                "epsilon": "1",
+                "unit": "one subject, one private pattern, one window",
+                "limit": "20 per day",
+                "even_odds": "74",
+            }
+        }
+    )
+
+    name: str
+    pattern: str
+    elements: list[str]
+    epsilon: str
+    unit: str
+    limit: str | None
+    even_odds: str
+    """What a 50:50 guess about one window becomes at most, in 100, for someone who knows
+    everything else."""
+
+
+def describe_private(spec: Specification, subject: str | None = None) -> list[PrivatePattern]:
+    """Describe all private patterns, or those that apply to a subject."""
+    meaning = explain(spec)
+    return [
+        PrivatePattern(
+            name=one.name,
+            pattern=one.pattern,
+            elements=list(one.elements),
+            epsilon=format_epsilon(one.epsilon),
+            unit=meaning.unit,
+            limit=one.limit,
+            even_odds=str(one.odds.even),
+        )
+        for one in meaning.private
+        if subject is None or one.subjects is None or subject in map(str, one.subjects)
+    ]

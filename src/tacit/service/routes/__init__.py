@@ -1,0 +1,1 @@
+"""The routes of the HTTP API, a module for each subject matter."""

@@ -1,0 +1,282 @@
+"""Answers: pages by id, server-sent events, and downloads.
+
+A row appears here when its release is committed, exactly as it was released. Which rows there are
+follows the public schedule: every subject, query and window has one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from datetime import datetime
+from typing import IO, Annotated, Any, Final, Literal
+
+import pyarrow as pa
+from anyio import CapacityLimiter, to_thread
+from fastapi import APIRouter, Header, Path, Query, Request, Response
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel, ConfigDict, JsonValue
+from starlette.types import Receive, Scope, Send
+
+from tacit.answers.rows import answer_schema
+from tacit.connectors.writers import SUFFIXES, format_json_lines
+from tacit.service.access import ReadingRole
+from tacit.service.dependencies import LARGEST_ID, Selection, State
+from tacit.service.feed import AnswerFeed, FeedSelection
+from tacit.service.problems import problem_responses
+from tacit.service.roles import Principal
+from tacit.service.state import ServiceState
+
+MOST_ROWS: Final = 10_000
+"""The most answers on a page."""
+_MOST_RELEASES: Final = 256
+"""The most releases that are searched for a page."""
+_EVENT_ROWS: Final = 1_000
+"""The most answers in an event."""
+_HEARTBEAT: Final = 15.0
+"""Seconds after which a stream without events sends a comment, so that it stays open."""
+_CHUNK: Final = 1 << 20
+_MEDIA_TYPES: Final = {
+    "parquet": "application/vnd.apache.parquet",
+    "csv": "text/csv",
+    "arrow": "application/vnd.apache.arrow.file",
+    "jsonl": "application/x-ndjson",
+}
+_ROW: Final[dict[str, JsonValue]] = {
+    "id": 1042,
+    "window_start": "2026-03-01T08:00:00Z",
+    "window_end": "2026-03-01T08:10:00Z",
+    "subject": "4711",
+    "consumer": "city",
+    "query": "jam",
+    "detected": True,
+    "confidence": 0.93,
+    "exhausted": False,
+}
+_DENIED: Final = problem_responses(401, 403, 404, 422, 429)
+
+router = APIRouter(prefix="/answers", tags=["answers"])
+_stream_threads = CapacityLimiter(4)
+_download_threads = CapacityLimiter(2)
+
+After = Annotated[
+    int,
+    Query(
+        ge=-1,
+        le=LARGEST_ID,
+        description="Only answers with larger ids than this one; ids begin at 0.",
+    ),
+]
+
+
+class ReleasedAnswer(BaseModel):
+    """An answer about one subject in one window."""
+
+    model_config = ConfigDict(json_schema_extra={"example": _ROW})
+
+    id: int
+    window_start: datetime
+    window_end: datetime
+    subject: str
+    consumer: str
+    query: str
+    detected: bool
+    confidence: float
+    """How likely the answer is right, from the plan's prior; 1 where nothing private matters."""
+    exhausted: bool
+    """Whether the subject had reached its limit: the answer then uses public events alone."""
+
+
+class AnswerPage(BaseModel):
+    """Some answers, in the order of their ids."""
+
+    answers: list[ReleasedAnswer]
+    next: int
+    """Ask for answers after this id next."""
+    more: bool
+    """Whether there are more answers now."""
+    kept_from: int | None
+    """The first id that is still stored; earlier answers were deleted. Null if there is none."""
+
+
+@router.get(
+    "",
+    summary="A page of answers",
+    response_class=Response,
+    responses={200: {"model": AnswerPage}, **_DENIED},
+)
+def get_answers(
+    state: State,
+    selection: Selection,
+    after: After = -1,
+    limit: Annotated[int, Query(ge=1, le=MOST_ROWS, description="The most answers.")] = 1000,
+) -> Response:
+    """Return answers in the order of their ids.
+
+    Consumers get the answers to their own queries, subjects those about themselves, operators all.
+    To get the next page, pass `next` as `after`.
+    """
+    tables, rows, reached, more = [], 0, after, False
+    for last, table in state.feed.read(selection, after):
+        part = table.slice(0, limit - rows)
+        tables.append(part)
+        rows += part.num_rows
+        more = part.num_rows < table.num_rows or len(tables) == _MOST_RELEASES
+        reached = last
+        if more:
+            if part.num_rows < table.num_rows:
+                reached = part["id"][-1].as_py() if part.num_rows else tables[-2]["id"][-1].as_py()
+            break
+    text = b",".join(_format_rows(table) for table in tables if table.num_rows)
+    kept = state.feed.first_id()
+    rest = json.dumps({"next": reached, "more": more, "kept_from": kept})[1:]
+    body = b'{"answers":[' + text + b"]," + rest.encode()
+    return Response(body, media_type="application/json")
+
+
+@router.get(
+    "/stream",
+    summary="Answers as they are released",
+    response_class=StreamingResponse,
+    responses={
+        200: {
+            "description": "Server-sent events. The data of an event `answers` is a JSON array of"
+            " answers; its id continues the stream.",
+            "content": {"text/event-stream": {"schema": {"type": "string"}}},
+        },
+        **_DENIED,
+    },
+)
+async def stream_answers(
+    request: Request,
+    state: State,
+    principal: ReadingRole,
+    selection: Selection,
+    after: After | None = None,
+    last_event_id: Annotated[
+        str | None, Header(description="The id of the last event that you got.")
+    ] = None,
+) -> StreamingResponse:
+    """Send answers as server-sent events, from now on.
+
+    To continue after a pause, send the id of the last event as `Last-Event-ID`, as browsers do, or
+    as `after`. With `after=-1` the stream begins with the first answer that is still stored.
+    """
+    start = after
+    if last_event_id is not None and last_event_id.isascii() and last_event_id.isdigit():
+        start = min(int(last_event_id), LARGEST_ID)
+    if start is None:
+        start = await to_thread.run_sync(state.feed.last_id)
+    events = _iterate_events(request, state, principal, selection, start)
+    return StreamingResponse(events, media_type="text/event-stream")
+
+
+async def _iterate_events(
+    request: Request,
+    state: ServiceState,
+    principal: Principal,
+    selection: FeedSelection,
+    after: int,
+) -> AsyncIterator[bytes]:
+    yield b"retry: 2000\n\n"
+    while not state.signal.closing:
+        released = state.signal.next  # before reading, so that none is missed
+        reader = state.feed.read(selection, after)
+        while (step := await _run_in_thread(_next_events, reader)) is not None:
+            after, events = step
+            for event in events:
+                yield event
+        try:
+            await asyncio.wait_for(released.wait(), _HEARTBEAT)
+        except TimeoutError:
+            yield b":\n\n"
+        if await request.is_disconnected():
+            return
+        if not await _run_in_thread(state.access.is_valid, principal):
+            return  # the token was revoked, or has expired
+
+
+async def _run_in_thread(function: Any, *given: Any) -> Any:
+    return await to_thread.run_sync(function, *given, limiter=_stream_threads)
+
+
+def _next_events(reader: Iterator[tuple[int, pa.Table]]) -> tuple[int, list[bytes]] | None:
+    """Read one release; return its last id and its events."""
+    found = next(reader, None)
+    if found is None:
+        return None
+    last, table = found
+    events = []
+    for start in range(0, table.num_rows, _EVENT_ROWS):
+        part = table.slice(start, _EVENT_ROWS)
+        rest = start + _EVENT_ROWS < table.num_rows
+        number = part["id"][-1].as_py() if rest else last
+        events.append(b"id: %d\nevent: answers\ndata: [%b]\n\n" % (number, _format_rows(part)))
+    return last, events
+
+
+def _format_rows(table: pa.Table) -> bytes:
+    """Format rows as JSON objects, separated by commas."""
+    return format_json_lines(table).rstrip(b"\n").replace(b"\n", b",")
+
+
+@router.get(
+    ".{suffix}",
+    summary="Download answers",
+    response_class=StreamingResponse,
+    responses={200: {"content": {kind: {} for kind in _MEDIA_TYPES.values()}}, **_DENIED},
+)
+async def download_answers(
+    state: State,
+    selection: Selection,
+    suffix: Annotated[
+        Literal["parquet", "csv", "arrow", "jsonl"], Path(description="The kind of file.")
+    ],
+    after: After = -1,
+) -> StreamingResponse:
+    """Return all selected answers that are stored, as one file."""
+    file = await to_thread.run_sync(
+        _write_file, state.feed, selection, after, suffix, limiter=_download_threads
+    )
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    headers = {
+        "Content-Disposition": f'attachment; filename="answers.{suffix}"',
+        "Content-Length": str(size),
+    }
+    return FileDownload(file, headers=headers, media_type=_MEDIA_TYPES[suffix])
+
+
+def _write_file(feed: AnswerFeed, selection: FeedSelection, after: int, suffix: str) -> IO[bytes]:
+    """Write answers to a temporary file that only this process can open."""
+    file = tempfile.TemporaryFile()  # noqa: SIM115 - the response closes it
+    try:
+        writer = None
+        for _, table in feed.read(selection, after):
+            writer = writer or SUFFIXES[f".{suffix}"](file, table.schema)
+            if table.num_rows:
+                writer.write(table)
+        if writer is None:
+            columns = answer_schema(protected=True, limited=True)
+            writer = SUFFIXES[f".{suffix}"](file, columns.insert(0, pa.field("id", pa.int64())))
+        writer.close()
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+class FileDownload(StreamingResponse):
+    """Sends an open file, and closes it also if the client goes away."""
+
+    def __init__(self, file: IO[bytes], **more: Any) -> None:
+        super().__init__(iter(lambda: file.read(_CHUNK), b""), **more)
+        self._file = file
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the file."""
+        with self._file:
+            await super().__call__(scope, receive, send)

@@ -1,0 +1,163 @@
+"""What is asked, what is private, what was spent, and how the run is doing."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict
+
+from tacit.ledger.statement import read_statement
+from tacit.privacy.prices import NANO
+from tacit.service.access import OperatorRole, ReadingRole
+from tacit.service.dependencies import State
+from tacit.service.meanings import PrivatePattern, describe_private
+from tacit.service.problems import Problem, problem_responses
+from tacit.service.roles import Principal, Role
+from tacit.service.state import ServiceState
+
+router = APIRouter(tags=["facts"])
+_DENIED = problem_responses(401, 403, 429)
+
+
+class AskedQuery(BaseModel):
+    """A query and its consumer."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {"name": "jam", "consumer": "city", "pattern": "SEQ(slow{3,})"}
+        }
+    )
+
+    name: str
+    consumer: str
+    pattern: str
+
+
+class HorizonBalance(BaseModel):
+    """The spending for a private pattern in one horizon."""
+
+    private: str
+    start: str
+    """In the subject's local time."""
+    hours: float
+    spent: float
+    limit: float | None
+    windows_charged: int
+    """Windows that cost something, summed over subjects."""
+    windows_free: int
+
+
+class LedgerStatement(BaseModel):
+    """What was spent: by you, or for operators the largest of all subjects."""
+
+    subject: str | None
+    unit: str = "epsilon for one subject and one private pattern, summed over windows"
+    horizons: list[HorizonBalance]
+
+
+class ServiceStatus(BaseModel):
+    """How the run is doing. For operators alone: most of it depends on the tuples."""
+
+    run: str
+    ready: bool
+    subjects: int
+    windows: int
+    """Windows released since the service was started."""
+    released_until: datetime | None
+    newest: datetime | None
+    """The largest event time that was accepted."""
+    tuples: int
+    late: int
+    refused: int
+    open_windows: int
+    undelivered: int
+    commit_seconds: float
+
+
+@router.get("/queries", summary="Queries", responses=_DENIED)
+def get_queries(state: State, principal: ReadingRole) -> list[AskedQuery]:
+    """Return your queries; subjects and operators get those of all consumers."""
+    return list_queries(state, principal)
+
+
+def list_queries(state: ServiceState, principal: Principal) -> list[AskedQuery]:
+    """Return the queries that someone may know."""
+    own = principal.role is Role.CONSUMER
+    return [
+        AskedQuery(name=query.name, consumer=query.consumer, pattern=repr(query.pattern))
+        for query in state.spec.queries
+        if not own or query.consumer == principal.name
+    ]
+
+
+@router.get("/private", summary="Private patterns", responses=_DENIED)
+def get_private(state: State, principal: ReadingRole) -> list[PrivatePattern]:
+    """Return what is private, with epsilon and limit; subjects get what applies to them.
+
+    Who protects what counts as known: see the guarantee.
+    """
+    subject = principal.name if principal.role is Role.SUBJECT else None
+    return describe_private(state.spec, subject)
+
+
+@router.get("/statement", summary="What was spent", responses={**_DENIED, **problem_responses(404)})
+def get_statement(state: State, principal: ReadingRole) -> LedgerStatement:
+    """Return what you have spent as a subject; operators get the largest of all subjects."""
+    if principal.role is Role.CONSUMER:
+        raise Problem(403, "statements are for subjects and operators")
+    return make_statement(state, principal.name if principal.role is Role.SUBJECT else None)
+
+
+def make_statement(state: ServiceState, subject: str | None) -> LedgerStatement:
+    """Read what a subject has spent, or the largest of all subjects."""
+    if subject is not None and not state.feed.knows(subject):
+        return LedgerStatement(subject=subject, horizons=[])
+    statement = read_statement(state.ledger, subject=subject)
+    horizons = [
+        HorizonBalance(
+            private=one.private,
+            start=_to_time(one.start).isoformat().removesuffix("+00:00"),
+            hours=one.length / 3_600_000_000,
+            spent=one.spent / NANO,
+            limit=None if one.limit is None else one.limit / NANO,
+            windows_charged=one.asked,
+            windows_free=one.free,
+        )
+        for one in statement.horizons
+    ]
+    return LedgerStatement(subject=subject, horizons=horizons)
+
+
+@router.get("/status", summary="How the run is doing", responses=_DENIED)
+def get_status(state: State, _: OperatorRole) -> ServiceStatus:
+    """Return the rates and positions of the run, for operators alone."""
+    return make_status(state)
+
+
+def make_status(state: ServiceState) -> ServiceStatus:
+    """Collect the status of the run."""
+    fields: dict[str, Any] = {"run": state.name, "ready": state.ready}
+    if state.run is None:
+        numbers = ("subjects", "windows", "tuples", "late", "refused", "open_windows")
+        fields |= dict.fromkeys((*numbers, "undelivered", "commit_seconds"), 0)
+        return ServiceStatus(**fields, released_until=None, newest=None)
+    status, public = state.run.status, state.run.status.public
+    return ServiceStatus(
+        **fields,
+        subjects=public.subjects,
+        windows=public.windows,
+        released_until=None if public.until is None else _to_time(public.until),
+        newest=None if status.newest is None else _to_time(status.newest),
+        tuples=status.tuples,
+        late=status.late,
+        refused=status.refused,
+        open_windows=status.open_windows,
+        undelivered=public.undelivered,
+        commit_seconds=status.commit_seconds,
+    )
+
+
+def _to_time(microseconds: int) -> datetime:
+    return datetime.fromtimestamp(microseconds / 1_000_000, UTC)

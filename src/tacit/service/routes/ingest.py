@@ -1,0 +1,161 @@
+"""Tuples in: acknowledged when they are on disk, once for each sequence number."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Final
+
+import pyarrow as pa
+from anyio import to_thread
+from fastapi import APIRouter, Depends, Header, Path, Request
+from pydantic import BaseModel, ConfigDict
+
+from tacit.service.access import require
+from tacit.service.arrow_streams import ArrowStreamError, check_arrow_stream
+from tacit.service.dependencies import LARGEST_ID, State
+from tacit.service.inbox import BodyFormat, InboxFullError, IngestRequest, SequenceError
+from tacit.service.problems import Problem, problem_responses
+from tacit.service.roles import Principal, Role
+from tacit.service.state import ServiceState
+
+LARGEST_BODY: Final = 32 << 20
+"""The largest body in bytes."""
+BODY_SECONDS: Final = 30.0
+"""Seconds in which a body must arrive."""
+_LONGEST_NAME: Final = 200
+_CODINGS: Final[dict[str, BodyFormat]] = {
+    "application/x-ndjson": "jsonl",
+    "application/jsonl": "jsonl",
+    "application/json": "json",
+    "application/cbor": "cbor",
+    "application/vnd.apache.arrow.stream": "arrow",
+}
+_EXAMPLE: Final = '{"taxi_id": "4711", "ts": "2026-03-01T08:00:00Z", "speed": 4.5}\n'
+
+router = APIRouter(prefix="/streams", tags=["ingest"])
+SourceRole = Annotated[Principal, Depends(require(Role.SOURCE))]
+
+
+class Acknowledgement(BaseModel):
+    """The tuples are on disk: a crash does not lose them."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"example": {"stream": "gps", "sequence": 17, "duplicate": False}}
+    )
+
+    stream: str
+    sequence: int | None
+    duplicate: bool
+    """Whether this sequence number had been acknowledged before; nothing was stored again."""
+
+
+@router.post(
+    "/{stream}/tuples",
+    summary="Send tuples",
+    responses=problem_responses(401, 403, 404, 408, 409, 413, 415, 422, 429, 503),
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "description": "JSON lines, a JSON or CBOR object or array of objects, or an Arrow"
+            " stream without compression.",
+            "content": {
+                kind: {
+                    "schema": {"type": "string", "format": "binary"},
+                    **({"example": _EXAMPLE} if coding == "jsonl" else {}),
+                }
+                for kind, coding in _CODINGS.items()
+            },
+        }
+    },
+)
+async def send_tuples(
+    request: Request,
+    state: State,
+    principal: SourceRole,
+    stream: Annotated[str, Path(max_length=_LONGEST_NAME, description="The stream.")],
+    tacit_sequence: Annotated[
+        int | None,
+        Header(
+            ge=0,
+            le=LARGEST_ID,
+            description="The number of this request, one more than that of the last one. A number"
+            " that was acknowledged before is acknowledged again, and nothing is stored.",
+        ),
+    ] = None,
+    tacit_producer: Annotated[
+        str,
+        Header(
+            max_length=_LONGEST_NAME,
+            description="Who counts, if several senders share a token.",
+        ),
+    ] = "",
+) -> Acknowledgement:
+    """Send tuples to a stream. The response comes when they are on disk.
+
+    Lines that cannot be read go to the dead letters. Under pressure the response is 429 with
+    `Retry-After`; send the same request again then.
+    """
+    _check_stream(state, principal, stream)
+    coding = _find_coding(request)
+    payload = await _read_body(request)
+    if not payload.strip():
+        raise Problem(422, "the body has no tuples")
+    if coding == "arrow":
+        await to_thread.run_sync(_check_arrow, payload)
+    producer = f"{principal.name}/{tacit_producer}"
+    sent = IngestRequest(stream, producer, coding, payload, tacit_sequence)
+    assert state.inbox is not None, "a stream is open"
+    try:
+        new = await asyncio.wrap_future(state.inbox.put(sent))
+    except InboxFullError as error:
+        raise Problem(429, str(error), headers={"Retry-After": "1"}) from error
+    except SequenceError as error:
+        raise Problem(409, str(error), expected=error.expected) from error
+    return Acknowledgement(stream=stream, sequence=tacit_sequence, duplicate=not new)
+
+
+def _check_stream(state: ServiceState, principal: Principal, stream: str) -> None:
+    if principal.streams and stream not in principal.streams:
+        allowed = ", ".join(principal.streams)
+        raise Problem(403, f"your token may send to {allowed} only")
+    if state.inbox is None or stream not in state.http_streams:
+        raise Problem(404, "there is no such stream, or it is not read from HTTP")
+
+
+def _find_coding(request: Request) -> BodyFormat:
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind not in _CODINGS:
+        known = ", ".join(_CODINGS)
+        raise Problem(415, f"send one of {known} as Content-Type", headers={"Accept-Post": known})
+    if request.headers.get("content-encoding", "identity") != "identity":
+        raise Problem(415, "compressed bodies are not supported; send it as it is")
+    return _CODINGS[kind]
+
+
+async def _read_body(request: Request) -> bytes:
+    """Read the body, if it is small enough and arrives in time."""
+    length = request.headers.get("content-length", "0")
+    too_large = Problem(413, f"send at most {LARGEST_BODY >> 20} MiB in one request")
+    if length.isdigit() and int(length) > LARGEST_BODY:
+        raise too_large
+    parts, size = [], 0
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            async for part in request.stream():
+                parts.append(part)
+                size += len(part)
+                if size > LARGEST_BODY:
+                    raise too_large
+    except TimeoutError as error:
+        raise Problem(408, f"the body must arrive within {BODY_SECONDS:.0f} seconds") from error
+    return b"".join(parts)
+
+
+def _check_arrow(payload: bytes) -> None:
+    try:
+        check_arrow_stream(payload, LARGEST_BODY)
+    except (ArrowStreamError, pa.ArrowException, OSError, ValueError) as error:
+        detail = (
+            str(error) if isinstance(error, ArrowStreamError) else "the Arrow stream is damaged"
+        )
+        raise Problem(422, detail) from error

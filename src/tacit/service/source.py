@@ -1,0 +1,189 @@
+"""Read the inbox as a source: tuples that were received by HTTP.
+
+A batch's token is the number of the last request before it, so a run that resumes there reads the
+same rows again. Requests are deleted when the position after them is in a checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tacit.connectors.jsonlines import parse_block
+from tacit.connectors.payloads import PayloadParser
+from tacit.errors import SourceError
+from tacit.pipeline.sources import Batch, Rejected, Source, encode_keys
+from tacit.service.inbox import BodyFormat, Inbox, StoredRequest, drop_quietly, iterate_codings
+
+_IDLE_SECONDS: Final = 0.1
+_MOST_BYTES: Final = 4 << 20
+"""About how many bytes of payloads a batch has."""
+
+
+class HttpSource(Source):
+    """Reads what was sent to one stream by HTTP."""
+
+    textual = True
+    keyed = True
+    live = True
+    once = True
+    name = "http"
+
+    def __init__(self, inbox: Inbox, stream: str) -> None:
+        self._inbox = inbox
+        self._stream = stream
+        self._after = 0
+
+    def schema(self) -> pa.Schema:
+        """Return an empty schema: tuples name their own columns."""
+        return pa.schema([])
+
+    def resume(self, token: Any) -> None:
+        """Start after the request of this token."""
+        if token is not None and not isinstance(token, int):
+            raise SourceError("the position in the checkpoint is not one of HTTP")
+        self._after = token or 0
+
+    def acknowledge(self, receipt: Any) -> None:
+        """Delete the requests up to this one: a checkpoint covers them."""
+        drop_quietly(self._inbox, self._stream, int(receipt))
+
+    def read(self, columns: Sequence[str], keys: Sequence[str]) -> Iterator[Batch]:
+        """Yield what was received, and empty batches while nothing arrives."""
+        parser = RequestParser(columns, keys)
+        while True:
+            found = self._inbox.read(self._stream, self._after, _MOST_BYTES)
+            if not found:
+                yield self._make_batch(parser.parse("jsonl", []))
+                self._inbox.wait(_IDLE_SECONDS)
+            for coding, group in iterate_codings(found):
+                batch = self._make_batch(parser.parse(coding, group))
+                self._after = group[-1].number
+                yield batch
+
+    def _make_batch(
+        self, parsed: tuple[pa.RecordBatch, NDArray[np.int64], list[Rejected]]
+    ) -> Batch:
+        table, places, rejected = parsed
+        token = self._after
+        return Batch(table, 0, token, self.name, tuple(rejected), places, token, token)
+
+
+class RequestParser:
+    """Turns requests into rows of these columns."""
+
+    def __init__(self, columns: Sequence[str], keys: Sequence[str]) -> None:
+        self._columns = list(columns)
+        self._keys = keys
+
+    def parse(
+        self, coding: BodyFormat, requests: Sequence[StoredRequest]
+    ) -> tuple[pa.RecordBatch, NDArray[np.int64], list[Rejected]]:
+        """Return the rows, the number of each row's request, and what cannot be read."""
+        if coding == "arrow":
+            return self._parse_arrow(requests)
+        if coding == "jsonl":
+            frame, numbers, rejected = self._parse_lines(requests)
+        else:
+            frame, numbers, rejected = self._parse_payloads(coding, requests)
+        return self._to_batch(frame), numbers, rejected
+
+    def _parse_lines(
+        self, requests: Sequence[StoredRequest]
+    ) -> tuple[pl.DataFrame, NDArray[np.int64], list[Rejected]]:
+        blocks = [request.payload.rstrip(b"\n") for request in requests]
+        own = np.array([request.number for request in requests], np.int64)
+        if not own.size:
+            return _no_rows(self._columns), own, []
+        ends = np.cumsum([block.count(b"\n") + 1 for block in blocks])
+        frame, lines, rejected = parse_block(b"\n".join(blocks), 0, self._columns)
+        lines = np.arange(frame.height) if lines is None else lines
+        moved = [
+            Rejected(int(own[np.searchsorted(ends, bad.place, "right")]), bad.reason, bad.raw)
+            for bad in rejected
+        ]
+        return frame.select(self._columns), own[np.searchsorted(ends, lines, "right")], moved
+
+    def _parse_payloads(
+        self, coding: BodyFormat, requests: Sequence[StoredRequest]
+    ) -> tuple[pl.DataFrame, NDArray[np.int64], list[Rejected]]:
+        parser = PayloadParser(self._columns, "cbor" if coding == "cbor" else "json")
+        parsed = parser.parse([request.payload for request in requests])
+        own = np.array([request.number for request in requests], np.int64)
+        rejected = [
+            Rejected(int(own[number]), reason, _show(coding, requests[number].payload))
+            for number, reason in parsed.rejected
+        ]
+        return parsed.frame.select(self._columns), own[parsed.origin], rejected
+
+    def _parse_arrow(
+        self, requests: Sequence[StoredRequest]
+    ) -> tuple[pa.RecordBatch, NDArray[np.int64], list[Rejected]]:
+        """Select columns; types are converted later, as those of every source."""
+        tables, numbers = [], []
+        for request in requests:
+            table = pa.ipc.open_stream(request.payload).read_all()
+            tables.append(_select(table, self._columns))
+            numbers.append(np.full(table.num_rows, request.number, np.int64))
+        whole = pa.concat_tables(_align(tables)).unify_dictionaries().combine_chunks()
+        batch, *_ = whole.to_batches() or [pa.RecordBatch.from_pylist([], whole.schema)]
+        return encode_keys(batch, self._keys), np.concatenate(numbers), []
+
+    def _to_batch(self, frame: pl.DataFrame) -> pa.RecordBatch:
+        table = frame.rechunk().to_arrow()
+        batch, *_ = table.to_batches() or [pa.RecordBatch.from_pylist([], table.schema)]
+        return encode_keys(batch, self._keys)
+
+
+def _no_rows(columns: Sequence[str]) -> pl.DataFrame:
+    return pl.DataFrame(schema=dict.fromkeys(columns, pl.String()))
+
+
+def _select(table: pa.Table, columns: Sequence[str]) -> pa.Table:
+    """Return these columns; nulls for those that the table lacks, or that hold no plain values."""
+    chosen = {
+        name: table[name]
+        if name in table.column_names and is_plain(table.schema.field(name).type)
+        else pa.nulls(table.num_rows, pa.string())
+        for name in columns
+    }
+    return pa.table(chosen)
+
+
+def _align(tables: Sequence[pa.Table]) -> list[pa.Table]:
+    """Convert columns whose types differ between requests to text."""
+    first = tables[0].schema
+    if all(table.schema.equals(first) for table in tables):
+        return list(tables)
+    return [
+        pa.table({name: pl.Series(table[name]).cast(pl.String).to_arrow() for name in first.names})
+        for table in tables
+    ]
+
+
+def is_plain(kind: pa.DataType) -> bool:
+    """Return whether values of an Arrow type are single texts, numbers, truth values or times."""
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    checks = (
+        pa.types.is_string,
+        pa.types.is_large_string,
+        pa.types.is_string_view,
+        pa.types.is_integer,
+        pa.types.is_floating,
+        pa.types.is_decimal,
+        pa.types.is_boolean,
+        pa.types.is_timestamp,
+        pa.types.is_date,
+        pa.types.is_null,
+    )
+    return any(check(kind) for check in checks)
+
+
+def _show(coding: BodyFormat, payload: bytes) -> str:
+    return payload.hex() if coding == "cbor" else payload.decode(errors="replace")

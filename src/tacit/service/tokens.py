@@ -1,0 +1,178 @@
+"""Tokens: created, listed and revoked in the ledger's database, where only their hashes are.
+
+A token is `tacit_ID_SECRET`. The id is public and finds the row. The secret has 256 random bits, so
+a single SHA-256 is enough: there is nothing to guess from a dictionary.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import re
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, Final
+
+from tacit.errors import LedgerError, OptionError
+from tacit.ledger.alchemy import sa
+from tacit.ledger.database import Database, now
+from tacit.service.roles import Principal, Role
+from tacit.service.tables import TOKENS, create_tables
+
+_FORM: Final = re.compile(r"tacit_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
+_NOTHING: Final = bytes(32)
+"""No secret has this hash; unknown ids are compared with it."""
+LONGEST_NAME: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRecord:
+    """What is stored about a token, except the hash of its secret."""
+
+    id: str
+    role: Role
+    name: str
+    streams: tuple[str, ...]
+    note: str
+    created: int
+    creator: str
+    expires: int | None
+    revoked: int | None
+
+    def is_valid(self, moment: int) -> bool:
+        """Return whether the token may be used at this time."""
+        return self.revoked is None and (self.expires is None or moment < self.expires)
+
+    def state(self, moment: int) -> str:
+        """Describe the token in one word: valid, expired or revoked."""
+        if self.revoked is not None:
+            return "revoked"
+        return "valid" if self.is_valid(moment) else "expired"
+
+
+class Tokens:
+    """The tokens in a database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        create_tables(database)
+
+    def create(
+        self,
+        role: Role,
+        name: str,
+        *,
+        creator: str,
+        streams: Sequence[str] = (),
+        note: str = "",
+        expires: int | None = None,
+    ) -> tuple[str, TokenRecord]:
+        """Create a token; its text is returned once and stored nowhere."""
+        _check_name(name)
+        if streams and role is not Role.SOURCE:
+            raise OptionError(f"streams are for the role source, not for {role}")
+        moment = now()
+        if expires is not None and expires <= moment:
+            raise OptionError("a token must expire in the future")
+        identity, secret = secrets.token_hex(6), secrets.token_urlsafe(32)
+        row = {
+            "id": identity,
+            "digest": _hash(secret),
+            "role": str(role),
+            "name": name,
+            "streams": json.dumps(list(streams)),
+            "note": note,
+            "created": moment,
+            "creator": creator,
+            "expires": expires,
+            "revoked": None,
+        }
+        with self._database.writing() as connection:
+            connection.execute(TOKENS.insert().values(row))
+        return f"tacit_{identity}_{secret}", _to_record(row)
+
+    def list_all(self) -> list[TokenRecord]:
+        """Return all tokens, the newest first."""
+        query = sa.select(TOKENS).order_by(TOKENS.c.created.desc(), TOKENS.c.id)
+        with self._database.reading() as connection:
+            return [_to_record(row) for row in connection.execute(query).mappings()]
+
+    def revoke(self, identity: str) -> TokenRecord:
+        """Revoke a token from now on; revoking it again changes nothing."""
+        mine = TOKENS.c.id == identity
+        with self._database.writing() as connection:
+            change = TOKENS.update().where(mine, TOKENS.c.revoked.is_(None))
+            connection.execute(change.values(revoked=now()))
+            row = connection.execute(sa.select(TOKENS).where(mine)).mappings().one_or_none()
+        if row is None:
+            raise UnknownTokenError(f"there is no token with the id '{identity}'")
+        return _to_record(row)
+
+    def check(self, text: str) -> Principal | None:
+        """Return who holds this token; None if it is unknown, wrong, expired or revoked."""
+        found = _FORM.fullmatch(text)
+        if found is None:
+            return None
+        row = self._read(found[1])
+        digest = _NOTHING if row is None else bytes(row["digest"])
+        if not hmac.compare_digest(digest, _hash(found[2])) or row is None:
+            return None
+        return _to_principal(_to_record(row))
+
+    def find(self, identity: str) -> Principal | None:
+        """Return the holder of a token by its public id, if the token is still valid."""
+        row = self._read(identity)
+        return None if row is None else _to_principal(_to_record(row))
+
+    def _read(self, identity: str) -> Any:
+        with self._database.reading() as connection:
+            query = sa.select(TOKENS).where(TOKENS.c.id == identity)
+            return connection.execute(query).mappings().one_or_none()
+
+
+class UnknownTokenError(LedgerError):
+    """No token has this id."""
+
+
+def public_id(text: str) -> str:
+    """Return the public part of a token, or nothing if it has another form.
+
+    >>> public_id("tacit_00112233aabb_" + 43 * "x")
+    '00112233aabb'
+    """
+    found = _FORM.fullmatch(text)
+    return "" if found is None else found[1]
+
+
+def _hash(secret: str) -> bytes:
+    return sha256(secret.encode()).digest()
+
+
+def _check_name(name: str) -> None:
+    if not name.strip() or len(name) > LONGEST_NAME or not name.isprintable():
+        raise OptionError(
+            f"a token needs a name of 1 to {LONGEST_NAME} printable characters: the consumer, the"
+            " subject, the producer or the operator"
+        )
+
+
+def _to_record(row: Any) -> TokenRecord:
+    return TokenRecord(
+        row["id"],
+        Role(row["role"]),
+        row["name"],
+        tuple(json.loads(row["streams"])),
+        row["note"],
+        row["created"],
+        row["creator"],
+        row["expires"],
+        row["revoked"],
+    )
+
+
+def _to_principal(record: TokenRecord) -> Principal | None:
+    if not record.is_valid(now()):
+        return None
+    return Principal(record.role, record.name, record.id, record.streams)

@@ -1,0 +1,21 @@
+"""A service over a file, which the tests of reading share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.service.services import QUERIES, SUBJECTS, Running, running, write_tuples
+
+WINDOWS = 8
+
+
+@pytest.fixture(scope="session")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A service whose run has read a file of 8 windows to its end."""
+    folder = tmp_path_factory.mktemp("service")
+    source = write_tuples(folder / "tuples.csv", WINDOWS)
+    with running(folder, [source]) as service:
+        service.wait(WINDOWS * SUBJECTS * QUERIES)
+        yield service

@@ -1,0 +1,136 @@
+"""A real service on loopback: uvicorn, a ledger, and a run over generated tuples."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tacit.engines.setup import RunOptions
+from tacit.service.roles import Role
+from tacit.service.server import ServerOptions
+from tacit.service.serving import Service, open_inputs, open_service
+
+SPEC = """
+version: 1
+streams: {s: {subject: who, time: at, columns: {who: text, at: integer, kind: text}}}
+subjects: [t0, t1, t2, t3, t4]
+windows: {size: 1 min}
+events:
+  a: {stream: s, where: "kind = 'a'"}
+  b: {stream: s, where: "kind = 'b'"}
+  c: {stream: s, where: "kind = 'c'"}
+patterns: {visit: "SEQ(a, b)"}
+private:
+  - {pattern: visit, epsilon: 2, limit: 20 per day}
+queries:
+  - {name: both, consumer: city, pattern: "AND(a, c)"}
+  - {name: either, consumer: city, pattern: "OR(a, b)"}
+  - {name: open, consumer: clinic, pattern: "AND(c, NOT b)"}
+mechanism: uniform
+"""
+SUBJECTS = 5
+QUERIES = 3
+
+
+@dataclass
+class Running:
+    """A running service and tokens for it."""
+
+    service: Service
+    failures: list[BaseException]
+    tokens: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def url(self) -> str:
+        """Its address."""
+        return self.service.url
+
+    def token(self, role: str, name: str, **more: Any) -> str:
+        """A token for this role and name."""
+        key = f"{role} {name} {more}"
+        if key not in self.tokens:
+            tokens = self.service.state.tokens
+            self.tokens[key] = tokens.create(Role(role), name, creator="test", **more)[0]
+        return self.tokens[key]
+
+    def client(self, role: str | None = None, name: str = "", **more: Any) -> httpx.Client:
+        """A client with a token, or without one."""
+        headers = {} if role is None else bearer(self.token(role, name, **more))
+        return httpx.Client(base_url=self.url, headers=headers, timeout=20)
+
+    def wait(self, answers: int) -> None:
+        """Wait until so many answers are released."""
+        deadline = time.monotonic() + 20
+        while self.service.state.feed.last_id() + 1 < answers:
+            if self.failures:
+                raise self.failures[0]
+            assert time.monotonic() < deadline, "the run released too little"
+            time.sleep(0.02)
+
+
+def bearer(token: str) -> dict[str, str]:
+    """The header with a token."""
+    return {"Authorization": f"Bearer {token}"}
+
+
+def write_tuples(path: Path, windows: int, first: int = 0) -> Path:
+    """Tuples of all subjects in so many windows, and one in the window after them."""
+    lines = [] if path.exists() else ["who,at,kind"]
+    for window in range(first, first + windows):
+        for subject in range(SUBJECTS):
+            kind = "abc"[(window + subject) % 3]
+            lines.append(f"t{subject},{60 * window + subject},{kind}")
+    with path.open("a") as file:
+        file.write("\n".join(lines) + "\n")
+    return path
+
+
+@contextlib.contextmanager
+def running(
+    folder: Path,
+    sources: Sequence[Any] = (),
+    *,
+    ledger: str | None = None,
+    spec: str = SPEC,
+    **options: Any,
+) -> Iterator[Running]:
+    """Run a service until the block ends; errors of the run are raised there."""
+    path = folder / "spec.yaml"
+    path.write_text(spec)
+    given = RunOptions(
+        path,
+        [(None, str(source)) for source in sources],
+        ledger=ledger or str(folder / "ledger.db"),
+        **options,
+    )
+    version = given.read()
+    failures: list[BaseException] = []
+    with (
+        open_inputs(given, version.spec) as opened,
+        open_service(given, version, opened, ServerOptions(port=0)) as service,
+    ):
+
+        def answer() -> None:
+            try:
+                with service.open_run() as run:
+                    service.answer(run)
+            except BaseException as error:
+                failures.append(error)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        try:
+            yield Running(service, failures)
+        finally:
+            service.stop()
+            thread.join(30)
+    assert not thread.is_alive()
+    if failures:
+        raise failures[0]

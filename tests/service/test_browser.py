@@ -1,0 +1,162 @@
+"""The console in Chromium: the story of all roles, without errors, for everyone's senses."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from tests.service.services import SPEC, Running, running
+
+LINES = {"Content-Type": "application/x-ndjson"}
+AXE = "axe.run(document, {resultTypes: ['violations']})"
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    """A browser of the machine."""
+    found = shutil.which("chromium") or shutil.which("chromium-browser")
+    if found is None:
+        pytest.skip("chromium is not installed; make test installs it where it may")
+    with sync_playwright() as player:
+        browser = player.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A service that reads tuples from HTTP."""
+    with running(tmp_path_factory.mktemp("browser"), spec=SPEC) as service:
+        yield service
+
+
+def open_page(browser: Browser, errors: list[str], **options: Any) -> Page:
+    """A page of its own; what its console reports as an error goes to the list."""
+    page = browser.new_context(**options).new_page()
+    page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    return page
+
+
+def log_in(page: Page, service: Running, role: str, name: str) -> None:
+    """Follow a login link, whose token stays in the browser."""
+    seen: list[str] = []
+    page.on("request", lambda request: seen.append(request.url))
+    page.goto(f"{service.url}/login#{service.token(role, name)}")
+    page.wait_for_url("**/console")
+    assert not [url for url in seen if "tacit_" in url]
+
+
+def send(service: Running, first: int, windows: int) -> None:
+    """Send tuples of all subjects in some windows."""
+    rows = [
+        {"who": f"t{subject}", "at": 60 * window + subject, "kind": "abc"[(window + subject) % 3]}
+        for window in range(first, first + windows)
+        for subject in range(5)
+    ]
+    body = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    with service.client("source", "sensor") as client:
+        sent = client.post("/v1/streams/s/tuples", content=body, headers=LINES)
+        assert sent.status_code == 200
+
+
+def find_violations(page: Page) -> list[str]:
+    """What axe-core finds on the page, and where."""
+    library = files("axe_playwright_python").joinpath("axe.min.js").read_text("utf-8")
+    page.evaluate(library)
+    found: dict[str, Any] = page.evaluate(AXE)
+    return [
+        f"{one['id']}: {one['nodes'][0]['html'][:100]}"
+        for one in found["violations"]
+        if one["impact"] in ("moderate", "serious", "critical")
+    ]
+
+
+def test_the_story_of_all_roles(service: Running, chromium: Browser, tmp_path: Path) -> None:
+    errors: list[str] = []
+    operator = open_page(chromium, errors)
+    log_in(operator, service, "operator", "ann")
+    assert "Overview" in operator.inner_text("h1")
+    operator.click("nav >> text=Tokens")
+    operator.select_option("#role", "consumer")
+    operator.fill("#name", "city")
+    operator.click("button:has-text('Create')")
+    token = operator.inner_text(".notice pre")
+
+    consumer = open_page(chromium, errors)
+    consumer.goto(f"{service.url}/login")
+    consumer.fill("#token", token)
+    consumer.press("#token", "Enter")
+    consumer.wait_for_url("**/console")
+    assert "No answers yet" in consumer.inner_text("main")
+    send(service, 0, 3)
+    consumer.wait_for_selector("text=subjects answered yes")  # without a reload
+    consumer.click(".card.query:has-text('both')")
+    consumer.wait_for_selector("svg.grid")
+    cells = consumer.locator("svg.grid rect:not(.exhausted)")
+    assert cells.count() == 2 * 5
+    send(service, 3, 2)
+    expect(cells).to_have_count(4 * 5, timeout=20_000)
+    with consumer.expect_download() as download:
+        consumer.click("text=CSV")
+    assert len(download.value.path().read_text().splitlines()) == 4 * 5 + 1
+
+    subject = open_page(chromium, errors, viewport={"width": 390, "height": 800})
+    log_in(subject, service, "subject", "t2")
+    assert "of 20 epsilon (20 per day)" in subject.inner_text("main")
+    before = subject.inner_text(".private .big")
+    send(service, 5, 1)
+    expect(subject.locator(".private .big")).not_to_have_text(before, timeout=20_000)
+    wide = subject.evaluate("document.documentElement.scrollWidth")
+    assert wide <= 390
+
+    operator.click("nav >> text=Tokens")
+    operator.click("tr:has-text('city') >> text=Revoke")
+    consumer.goto(f"{service.url}/console")
+    assert consumer.url.endswith("/login")
+    assert errors == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing(service: Running, chromium: Browser, scheme: str) -> None:
+    send(service, 6, 2)
+    page = open_page(chromium, [], color_scheme=scheme, bypass_csp=True)
+    page.goto(f"{service.url}/login")
+    found = {"login": find_violations(page)}
+    people = {"operator": "ann", "consumer": "clinic", "subject": "t1", "source": "sensor"}
+    for role, name in people.items():
+        log_in(page, service, role, name)
+        found[role] = find_violations(page)
+        more = {"operator": ["/console/tokens"], "consumer": ["/console/queries/open"]}
+        for path in more.get(role, []):
+            page.goto(service.url + path)
+            found[path] = find_violations(page)
+    assert {where: what for where, what in found.items() if what} == {}
+
+
+def test_everything_can_be_reached_with_the_keyboard(service: Running, chromium: Browser) -> None:
+    page = open_page(chromium, [])
+    log_in(page, service, "consumer", "clinic")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    page.keyboard.press("Enter")
+    reached = []
+    for _ in range(12):
+        page.keyboard.press("Tab")
+        reached.append(page.evaluate("document.activeElement.textContent.trim()"))
+    assert {"Parquet", "CSV", "Arrow"} <= set(reached)
+    assert any("open" in text for text in reached)
+
+
+def test_times_are_shown_in_the_readers_zone(service: Running, chromium: Browser) -> None:
+    send(service, 8, 2)
+    page = open_page(chromium, [], timezone_id="Asia/Tokyo", locale="en-GB")
+    log_in(page, service, "consumer", "clinic")
+    assert "09:0" in page.inner_text(".stand")  # minutes after midnight UTC

@@ -1,0 +1,270 @@
+"""The console without a browser: sessions, forms, who sees which page, and text as text."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tacit.service.console.charts import draw_grid
+from tacit.service.console.timelines import make_grid
+from tacit.service.feed import FeedSelection
+from tests.service.services import Running, running, write_tuples
+
+ROLES = {"source": "sensor", "consumer": "city", "subject": "t1", "operator": "ann"}
+EVIL = "<script>alert(1)</script>"
+EVIL_SPEC = """
+version: 1
+streams: {s: {subject: who, time: at, columns: {who: text, at: integer, kind: text}}}
+subjects: ["<script>alert(1)</script>", "a\\"b'&c"]
+windows: {size: 1 min}
+events:
+  a: {stream: s, where: "kind = 'a'"}
+private:
+  - {pattern: a, epsilon: 1}
+queries:
+  - {name: asked, consumer: "<script>alert(1)</script>", pattern: a}
+mechanism: uniform
+"""
+
+
+@contextlib.contextmanager
+def browser(service: Running, role: str, name: str) -> Iterator[httpx.Client]:
+    """A client that has logged in with the form."""
+    with service.client() as client:
+        response = client.post("/login", data={"token": service.token(role, name)})
+        assert response.status_code == 303, response.text
+        assert response.headers["location"] == "/console"
+        yield client
+
+
+def csrf(page: httpx.Response) -> str:
+    """The value that the forms of a page carry."""
+    found = re.search(r'name="csrf" value="([0-9a-f]{64})"', page.text)
+    assert found is not None
+    return found[1]
+
+
+@pytest.fixture(scope="module")
+def evil(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A service in which everything is called like a script."""
+    folder = tmp_path_factory.mktemp("evil")
+    source = folder / "tuples.csv"
+    source.write_text(f"who,at,kind\n{EVIL},1,a\n{EVIL},61,a\n{EVIL},121,b\n")
+    with running(folder, [source], spec=EVIL_SPEC) as service:
+        service.wait(3 * 2)
+        yield service
+
+
+def test_without_a_session_every_page_leads_to_the_login(served: Running) -> None:
+    with served.client() as client:
+        for path in ("/console", "/console/live", "/console/tokens", "/console/queries/both"):
+            response = client.get(path)
+            assert (response.status_code, response.headers["location"]) == (303, "/login")
+        part = client.get("/console/live", headers={"HX-Request": "true"})
+        assert (part.status_code, part.headers["hx-redirect"]) == (401, "/login")
+        assert client.get("/").headers["location"] == "/console"
+        assert client.get("/login").status_code == 200
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_everyone_has_a_page_and_only_operators_have_tokens(served: Running, role: str) -> None:
+    with browser(served, role, ROLES[role]) as client:
+        for path in ("/console", "/console/live"):
+            page = client.get(path)
+            assert page.status_code == 200
+            assert "text/html" in page.headers["content-type"]
+        allowed = role == "operator"
+        page = client.get("/console/tokens")
+        assert page.status_code == (200 if allowed else 403)
+        token = csrf(client.get("/console"))
+        form = {"csrf": token, "role": "consumer", "name": "x"}
+        assert client.post("/console/tokens", data=form).status_code == (200 if allowed else 403)
+        gone = client.post("/console/tokens/nope/revoke", data={"csrf": token})
+        assert gone.status_code == (404 if allowed else 403)
+        query = client.get("/console/queries/both")
+        assert query.status_code == (200 if role in ("consumer", "operator") else 403)
+        with client.stream("GET", "/console/events") as events:
+            assert "event: released" in next(events.iter_text())
+
+
+def test_a_consumer_sees_its_own_queries_alone(served: Running) -> None:
+    with browser(served, "consumer", "clinic") as client:
+        page = client.get("/console").text
+        assert "open" in page
+        assert "both" not in page
+        other = client.get("/console/queries/both")
+        none = client.get("/console/queries/nothing")
+        assert other.status_code == none.status_code == 404
+        assert other.content == none.content
+        assert client.get("/v1/answers?limit=1").status_code == 200  # reading with the session
+        assert client.post("/v1/tokens", json={}).status_code == 401  # but not writing
+
+
+def test_a_form_from_elsewhere_or_from_another_session_is_refused(served: Running) -> None:
+    with (
+        browser(served, "operator", "ann") as client,
+        browser(served, "operator", "ben") as other,
+    ):
+        form = {"role": "consumer", "name": "x"}
+        assert client.post("/console/tokens", data=form).status_code == 403
+        theirs = csrf(other.get("/console/tokens"))
+        assert client.post("/console/tokens", data={**form, "csrf": theirs}).status_code == 403
+        own = {**form, "csrf": csrf(client.get("/console/tokens"))}
+        for headers in ({"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
+            assert client.post("/console/tokens", data=own, headers=headers).status_code == 403
+        assert client.post("/console/tokens", data=own).status_code == 200
+        large = {**own, "note": "x" * 20_000}
+        assert client.post("/console/tokens", data=large).status_code == 413
+
+
+def test_a_token_is_created_shown_once_and_revoked(served: Running) -> None:
+    with browser(served, "operator", "ann") as client:
+        token = csrf(client.get("/console/tokens"))
+        form = {"csrf": token, "role": "subject", "name": "t4", "expires": "1 d", "note": EVIL}
+        created = client.post("/console/tokens", data=form)
+        found = re.search(r"tacit_([0-9a-f]{12})_[A-Za-z0-9_-]{43}", created.text)
+        assert found is not None
+        assert found[0] not in client.get("/console/tokens").text
+        assert EVIL not in created.text
+        mistake = client.post("/console/tokens", data={**form, "expires": "soon"})
+        assert mistake.status_code == 422
+        assert 'role="alert"' in mistake.text
+        revoked = client.post(f"/console/tokens/{found[1]}/revoke", data={"csrf": token})
+        assert revoked.status_code == 303
+        assert served.service.state.tokens.check(found[0]) is None
+
+
+def test_a_session_ends_with_logout_and_with_its_token(served: Running) -> None:
+    with browser(served, "consumer", "leaving") as client:
+        cookie = dict(client.cookies)
+        token = csrf(client.get("/console"))
+        assert client.post("/logout", data={"csrf": token}).status_code == 303
+        again = httpx.get(f"{served.url}/console", cookies=cookie)
+        assert again.status_code == 303
+    with browser(served, "consumer", "revoked") as client:
+        served.service.state.tokens.revoke(served.token("consumer", "revoked").split("_")[1])
+        assert client.get("/console").status_code == 303
+
+
+def test_the_cookie_is_out_of_reach_for_scripts_and_other_sites(served: Running) -> None:
+    with served.client() as client:
+        response = client.post("/login", data={"token": served.token("consumer", "city")})
+    cookie = response.headers["set-cookie"].lower()
+    assert "httponly" in cookie
+    assert "samesite=strict" in cookie
+    place = Path(served.service.options.ledger_place or "")
+    stored = b"".join(path.read_bytes() for path in place.parent.glob("ledger.db*"))
+    value = cookie_value(response)
+    assert len(value) == 43
+    assert value.encode() not in stored
+
+
+def cookie_value(response: httpx.Response) -> str:
+    """The value of the session's cookie."""
+    found = re.search("tacit_session=([^;]+)", response.headers["set-cookie"])
+    assert found is not None
+    return found[1]
+
+
+def test_wrong_tokens_are_throttled_at_the_login_too(served: Running) -> None:
+    guess = served.token("consumer", "login guess")[:-3] + "AAA"
+    with served.client() as client:
+        codes = [client.post("/login", data={"token": guess}).status_code for _ in range(11)]
+    assert codes == [401] * 10 + [429]
+
+
+@pytest.mark.parametrize("role", ["consumer", "subject", "operator"])
+def test_names_with_markup_are_text(evil: Running, role: str) -> None:
+    with browser(evil, role, EVIL) as client:
+        paths = ["/console", "/console/live"]
+        if role != "subject":
+            paths += ["/console/queries/asked", "/console/queries/asked/live"]
+        for path in paths:
+            page = client.get(path)
+            assert page.status_code == 200, path
+            assert EVIL not in page.text
+            # Parts name only subjects that were answered yes, which is up to the noise.
+            assert "&lt;script&gt;" in page.text or path.endswith("/live")
+
+
+def test_pages_have_no_inline_script_or_style_and_load_nothing_from_elsewhere(
+    served: Running,
+) -> None:
+    with browser(served, "operator", "ann") as client:
+        pages = [client.get(path).text for path in ("/console", "/console/tokens", "/login")]
+    for page in pages:
+        assert not re.search(r"<script(?![^>]*\bsrc=)", page)
+        assert not re.search(r"<style|\sstyle=|\son\w+=", page)
+        places = re.findall(r'(?:src|href)="([^"]+)"', page)
+        assert all(place.startswith(("/", "#")) for place in places)
+
+
+def test_static_files_are_served_with_their_licence(served: Running) -> None:
+    with served.client() as client:
+        for name in ("console.css", "console.js", "htmx.min.js", "htmx.LICENSE.txt", "icon.svg"):
+            response = client.get(f"/static/{name}")
+            assert response.status_code == 200
+            assert "max-age" in response.headers["cache-control"]
+        assert client.get("/static/../pages.py").status_code == 404
+
+
+def test_before_the_first_window_pages_say_so(tmp_path: Path) -> None:
+    with running(tmp_path) as service:
+        for role, name, text in (
+            ("consumer", "city", "No answers yet"),
+            ("consumer", "nobody", "You have no queries yet"),
+            ("subject", "t1", "Nobody was told anything about you yet"),
+            ("operator", "ann", "No tuple was refused"),
+            ("source", "sensor", "open"),
+        ):
+            with browser(service, role, name) as client:
+                page = client.get("/console")
+                assert page.status_code == 200, page.text
+                if text not in page.text and role == "subject":
+                    text = "does not know a subject"
+                assert text in page.text
+
+
+def test_the_grid_shows_what_was_released(served: Running) -> None:
+    feed = served.service.state.feed
+    tables = feed.read_last(FeedSelection("city", ("both",)), 5)
+    grid = make_grid(tables, "subject")
+    assert grid.rows == [f"t{n}" for n in range(5)]
+    assert len(grid.starts) == 5
+    rows = [row for table in tables for row in table.to_pylist()]
+    for row in rows:
+        place = grid.rows.index(row["subject"]), grid.starts.index(row["window_start"])
+        assert grid.detected[place] == row["detected"]
+        assert grid.confidence[place] == pytest.approx(row["confidence"])
+    drawn = str(draw_grid(grid, "answers"))
+    assert drawn.count('class="yes"') == sum(row["detected"] for row in rows)
+    assert drawn.count('class="no"') == sum(not row["detected"] for row in rows)
+    most = grid.top(2)
+    assert len(most.rows) == 2
+    assert (most.detected.sum(axis=1) >= 0).all()
+
+
+def test_a_subject_sees_its_spending_and_odds(served: Running) -> None:
+    with browser(served, "subject", "t1") as client:
+        page = client.get("/console").text
+    assert "of 20 epsilon (20 per day)" in page
+    assert "89 : 11" in page
+    assert "near certainty" not in page or "99" in page
+
+
+def test_more_windows_appear_when_they_are_released(tmp_path: Path) -> None:
+    source = write_tuples(tmp_path / "tuples.csv", 3)
+    with running(tmp_path, [source], follow=True) as service:
+        service.wait(2 * 15)
+        with browser(service, "consumer", "city") as client:
+            before = client.get("/console/queries/both/live").text
+            write_tuples(tmp_path / "tuples.csv", 3, first=3)
+            service.wait(5 * 15)
+            after = client.get("/console/queries/both/live").text
+    assert before.count("<title>") == 2 * 5
+    assert after.count("<title>") == 5 * 5

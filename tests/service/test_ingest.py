@@ -1,0 +1,354 @@
+"""Tuples by HTTP: every one is taken once, whatever happens in between."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import cbor2
+import httpx
+import pyarrow as pa
+import pytest
+
+import tacit
+from tacit.service.arrow_streams import ArrowStreamError, check_arrow_stream
+from tacit.service.inbox import Inbox, InboxFullError, IngestRequest
+from tests.service.services import Running, bearer, running
+from tests.services import Postgres
+
+LINES = "application/x-ndjson"
+ARROW = "application/vnd.apache.arrow.stream"
+WHERE = "/v1/streams/s/tuples"
+SUBJECTS = 5
+SPEC = """
+version: 1
+streams: {s: {subject: who, time: at, columns: {who: text, at: integer, kind: text}}}
+subjects: [t0, t1, t2, t3, t4]
+windows: {size: 1 min}
+events:
+  c: {stream: s, where: "kind = 'c'"}
+queries:
+  - {name: once, consumer: city, pattern: c}
+  - {name: twice, consumer: city, pattern: "SEQ(c, c)"}
+"""
+
+
+def rows(window: int, chance: random.Random) -> list[dict[str, Any]]:
+    """At most one tuple for each subject in a window."""
+    return [
+        {"who": f"t{subject}", "at": 60 * window + subject, "kind": "c"}
+        for subject in range(SUBJECTS)
+        if chance.random() < 0.6
+    ]
+
+
+def lines(found: Sequence[dict[str, Any]]) -> bytes:
+    """Tuples as JSON lines."""
+    return b"".join(json.dumps(row).encode() + b"\n" for row in found)
+
+
+def arrow(found: Sequence[dict[str, Any]], **options: Any) -> bytes:
+    """Tuples as an Arrow stream."""
+    table = pa.Table.from_pylist(list(found))
+    text = io.BytesIO()
+    with pa.ipc.new_stream(text, table.schema, **options) as writer:
+        writer.write_table(table)
+    return text.getvalue()
+
+
+FORMATS: dict[str, Callable[[Sequence[dict[str, Any]]], bytes]] = {
+    LINES: lines,
+    "application/json": lambda found: json.dumps(list(found)).encode(),
+    "application/cbor": lambda found: cbor2.dumps(list(found)),
+    ARROW: arrow,
+}
+
+
+def post(client: httpx.Client, content: bytes, kind: str = LINES, **headers: str) -> httpx.Response:
+    """Send tuples."""
+    return client.post(WHERE, content=content, headers={"Content-Type": kind, **headers})
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Running]:
+    """A service whose stream is read from HTTP."""
+    with running(tmp_path, spec=SPEC) as service:
+        yield service
+
+
+def detected(ledger: str) -> dict[str, set[tuple[int, str]]]:
+    """In which windows each query was detected, for whom."""
+    with tacit.released(ledger) as found:
+        frame = found.polars()
+    starts = frame["window_start"].dt.epoch("s") // 60
+    result: dict[str, set[tuple[int, str]]] = {"once": set(), "twice": set()}
+    for start, subject, query, there in zip(
+        starts, frame["subject"], frame["query"], frame["detected"], strict=True
+    ):
+        if there:
+            result[query].add((start, subject))
+    return result
+
+
+def test_every_format_gives_the_same_answers(service: Running) -> None:
+    chance = random.Random(1)
+    sent = [rows(window, chance) for window in range(24)]
+    with service.client("source", "sensor") as client:
+        for window, part in enumerate(sent):
+            kind = list(FORMATS)[window % 4]
+            response = post(client, FORMATS[kind](part), kind)
+            assert response.status_code == 200, response.text
+            assert response.json() == {"stream": "s", "sequence": None, "duplicate": False}
+        post(client, lines([{"who": "t0", "at": 60 * 24 + 1, "kind": "b"}]))
+    service.wait(24 * SUBJECTS * 2)
+    found = detected(service.service.options.ledger_place or "")
+    assert found["once"] == {(row["at"] // 60, row["who"]) for part in sent for row in part}
+    assert found["twice"] == set()
+
+
+def test_a_request_that_is_repeated_is_stored_once(service: Running) -> None:
+    one = [{"who": "t1", "at": 1, "kind": "c"}]
+    with service.client("source", "sensor") as client:
+        for number, content in enumerate([one, [{**one[0], "who": "t2"}]]):
+            for again in range(3):
+                response = post(client, lines(content), **{"Tacit-Sequence": str(number)})
+                assert response.json()["duplicate"] == (again > 0)
+        gap = post(client, lines(one), **{"Tacit-Sequence": "5"})
+        assert (gap.status_code, gap.json()["expected"]) == (409, 2)
+        other = post(client, lines(one), **{"Tacit-Sequence": "1"})
+        assert other.status_code == 409
+        both = {"Tacit-Sequence": "7", "Tacit-Producer": "another"}
+        assert not post(client, lines([{"who": "t3", "at": 3, "kind": "c"}]), **both).json()[
+            "duplicate"
+        ]
+        post(client, lines([{"who": "t0", "at": 61, "kind": "b"}]))
+    service.wait(SUBJECTS * 2)
+    found = detected(service.service.options.ledger_place or "")
+    assert found == {"once": {(0, "t1"), (0, "t2"), (0, "t3")}, "twice": set()}
+
+
+def test_what_is_unreadable_becomes_a_dead_letter_and_the_rest_is_taken(tmp_path: Path) -> None:
+    letters = tmp_path / "letters.jsonl"
+    with running(tmp_path, spec=SPEC, dead_letters=letters) as service:
+        with service.client("source", "sensor") as client:
+            good = lines([{"who": "t1", "at": 1, "kind": "c"}])
+            assert post(client, b"nonsense\n" + good + b"17\n").status_code == 200
+            assert post(client, b"\xff\xff", "application/cbor").status_code == 200
+            post(client, lines([{"who": "t0", "at": 61, "kind": "b"}]))
+        service.wait(SUBJECTS * 2)
+        assert detected(service.service.options.ledger_place or "")["once"] == {(0, "t1")}
+    assert len(letters.read_text().splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "status"),
+    [
+        (b"", LINES, 422),
+        (b"  \n", LINES, 422),
+        (b"{}", "text/plain", 415),
+        (b"{}", "", 415),
+        (b"no arrow", ARROW, 422),
+        (arrow([{"who": "t1", "at": 1, "kind": "c"}])[:-30], ARROW, 422),
+        (
+            arrow(
+                [{"who": "t1", "at": 1, "kind": "c"}] * 100,
+                options=pa.ipc.IpcWriteOptions(compression="zstd"),
+            ),
+            ARROW,
+            422,
+        ),
+    ],
+)
+def test_what_cannot_be_taken_is_refused(
+    service: Running, content: bytes, kind: str, status: int
+) -> None:
+    with service.client("source", "sensor") as client:
+        response = post(client, content, kind)
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/problem+json"
+
+
+def test_streams_and_sizes_are_limited(service: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tacit.service.routes.ingest.LARGEST_BODY", 1000)
+    with service.client("source", "sensor") as client:
+        assert client.post("/v1/streams/nope/tuples").status_code == 404
+        assert post(client, b"x" * 1001).status_code == 413
+        chunks = client.post(WHERE, content=iter([b"x" * 600] * 2), headers={"Content-Type": LINES})
+        assert chunks.status_code == 413
+        packed = post(client, b"{}", LINES, **{"Content-Encoding": "gzip"})
+        assert packed.status_code == 415
+    with service.client("source", "other", streams=("elsewhere",)) as client:
+        assert post(client, b"{}").status_code == 403
+
+
+def test_a_body_that_does_not_come_is_given_up(
+    service: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tacit.service.routes.ingest.BODY_SECONDS", 0.2)
+
+    def drip() -> Iterator[bytes]:
+        for _ in range(20):
+            yield b"{"
+            time.sleep(0.1)
+
+    with service.client("source", "sensor") as client:
+        response = client.post(WHERE, content=drip(), headers={"Content-Type": LINES})
+    assert response.status_code == 408
+
+
+def test_a_full_inbox_refuses_and_takes_again_when_there_is_room(tmp_path: Path) -> None:
+    inbox = Inbox(str(tmp_path / "ledger.db"), most_waiting=100)
+    try:
+        body = IngestRequest("s", "p", "jsonl", b"x" * 60)
+        assert inbox.put(body).result(10) is True
+        with pytest.raises(InboxFullError):
+            inbox.put(body)
+        (stored,) = inbox.read("s", 0, 1000)
+        inbox.drop("s", stored.number)
+        assert inbox.waiting == 0
+        assert inbox.put(body).result(10) is True
+        again = inbox.put(IngestRequest("s", "p", "jsonl", b"x", 3))
+        assert again.result(10) is True
+        repeated = inbox.put(IngestRequest("s", "p", "jsonl", b"x", 3))
+        assert repeated.result(10) is False
+        assert inbox.waiting == 61
+    finally:
+        inbox.close()
+    reopened = Inbox(str(tmp_path / "ledger.db"))
+    assert reopened.waiting == 61
+    reopened.close()
+
+
+def test_under_pressure_the_sender_is_told_when_to_come_back(service: Running) -> None:
+    inbox = service.service.state.inbox
+    assert inbox is not None
+    inbox._most_waiting = 10
+    with service.client("source", "sensor") as client:
+        response = post(client, lines([{"who": "t1", "at": 1, "kind": "c"}]))
+    assert response.status_code == 429
+    assert response.headers["retry-after"] == "1"
+
+
+def test_many_senders_at_once_lose_nothing(tmp_path: Path, postgres: Postgres) -> None:
+    ledger = postgres.database("service_ingest")
+    with running(tmp_path, spec=SPEC, ledger=ledger) as service:
+
+        def send(subject: int) -> None:
+            with service.client("source", f"sensor {subject}") as client:
+                for window in range(15):
+                    found = [{"who": f"t{subject}", "at": 60 * window + subject, "kind": "c"}]
+                    headers = {"Tacit-Sequence": str(window)}
+                    assert post(client, lines(found), **headers).status_code == 200
+
+        for subject in range(SUBJECTS):
+            service.token("source", f"sensor {subject}")
+        # The first tuples of all: one sender must not close windows that others still fill.
+        inbox = service.service.state.inbox
+        assert inbox is not None
+        threads = [threading.Thread(target=send, args=(subject,)) for subject in range(SUBJECTS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        status = service.service.state.run
+        assert status is not None
+        deadline = time.monotonic() + 20
+        while status.status.tuples < 15 * SUBJECTS:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        assert status.status.tuples == 15 * SUBJECTS
+
+
+@pytest.mark.parametrize("damage", range(0, 400, 23))
+def test_a_damaged_arrow_stream_is_refused_or_sound(damage: int) -> None:
+    """Whatever a byte is changed to, checking ends with an error of ours, or the data is sound."""
+    content = bytearray(arrow([{"who": f"t{n}", "at": n, "kind": "c"} for n in range(20)]))
+    content[damage % len(content)] ^= 0xFF
+    try:
+        check_arrow_stream(bytes(content), 1 << 20)
+    except (ArrowStreamError, pa.ArrowException, OSError, ValueError):
+        return
+    table = pa.ipc.open_stream(bytes(content)).read_all()
+    table.validate(full=True)
+
+
+def test_killed_at_any_moment_nothing_is_lost_or_taken_twice(tmp_path: Path) -> None:
+    """The sender repeats what was not acknowledged; the process is killed again and again."""
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(SPEC)
+    ledger = tmp_path / "ledger.db"
+    from tacit.ledger.ledger import Ledger
+    from tacit.service.roles import Role
+    from tacit.service.tokens import Tokens
+
+    with Ledger.open(str(ledger)) as opened:
+        token, _ = Tokens(opened.database).create(Role.SOURCE, "sensor", creator="test")
+    chance = random.Random(7)
+    sent = [
+        rows(window, chance) or [{"who": "t0", "at": 60 * window, "kind": "c"}]
+        for window in range(60)
+    ]
+    number, kills = 0, 2
+    while number <= len(sent):
+        with spawn(tmp_path) as (process, url), httpx.Client(headers=bearer(token)) as client:
+            until = None if kills == 0 else time.monotonic() + 0.2 + chance.random() * 0.5
+            while number <= len(sent):
+                if until is not None and time.monotonic() > until:
+                    kills -= 1
+                    process.send_signal(signal.SIGKILL)
+                    break
+                content = (
+                    sent[number] if number < len(sent) else [{"who": "t0", "at": 3601, "kind": "b"}]
+                )
+                headers = {"Content-Type": LINES, "Tacit-Sequence": str(number)}
+                response = client.post(url + WHERE, content=lines(content), headers=headers)
+                assert response.status_code == 200, response.text
+                number += 1
+                time.sleep(0.01)
+            else:
+                deadline = time.monotonic() + 20
+                while len(detected(str(ledger))["once"]) < sum(map(len, sent)):
+                    assert time.monotonic() < deadline
+                    time.sleep(0.1)
+    found = detected(str(ledger))
+    assert found["once"] == {(row["at"] // 60, row["who"]) for part in sent for row in part}
+    assert found["twice"] == set()
+    with tacit.released(str(ledger)) as answers:
+        frame = answers.polars()
+    assert frame.select("window_start", "subject", "query").is_unique().all()
+
+
+class spawn:  # noqa: N801 - used like a function
+    """`tacit serve` as a process of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __enter__(self) -> tuple[subprocess.Popen[str], str]:
+        program = "from tacit.cli.main import main; main()"
+        arguments = ["serve", "spec.yaml", "--ledger", "ledger.db", "--port", "0"]
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", program, *arguments],
+            cwd=self._folder,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stderr is not None
+        line = ""
+        while not line.startswith("Listening at "):
+            line = self._process.stderr.readline()
+            assert line, "the service ended"
+        return self._process, line.removeprefix("Listening at ").strip()
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        self._process.communicate(timeout=30)
