@@ -1,0 +1,253 @@
+"""Beliefs of a run: for each subject, how likely each value of a component's variables is.
+
+A belief depends on public events and released symbols alone. So it may choose channels, decode
+answers and decide which windows are paid for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.privacy.mechanisms.optimal.memory import kernels
+from tacit.privacy.mechanisms.optimal.memory.channel_tables import ChannelTables
+from tacit.privacy.mechanisms.optimal.memory.kernels import Numbers, Singles, Whole, Words
+from tacit.privacy.mechanisms.optimal.memory.transitions import (
+    DECAY,
+    SWITCH,
+    CellLayout,
+    StepFeatures,
+    Transitions,
+    divide_week,
+)
+from tacit.privacy.mechanisms.optimal.part_tables import PartTables
+
+Bits = NDArray[np.bool_]
+Arrays = Mapping[str, NDArray[Any]]
+
+_NO_GROUP: Final = -1
+"""The group before a subject's first window."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BeliefState:
+    """What is remembered about each subject of a component after a window.
+
+    At most 64 probabilities of two bytes, and four bytes more.
+    """
+
+    beliefs: NDArray[np.float16]
+    """`[subject][chain][value]`"""
+    openness: NDArray[np.float16]
+    """`[subject]`: the running average of whether something was open."""
+    groups: NDArray[np.int16]
+    """`[subject]`: the group of the last context; -1 before a subject's first window."""
+
+    @classmethod
+    def start(cls, subjects: int, chains: int, values: int) -> BeliefState:
+        """Return the state before the first window."""
+        return cls(
+            np.zeros((subjects, chains, values), np.float16),
+            np.full(subjects, 0.5, np.float16),
+            np.full(subjects, _NO_GROUP, np.int16),
+        )
+
+    def widen(self, subjects: int) -> BeliefState:
+        """Add subjects that are new."""
+        new = subjects - len(self.groups)
+        if not new:
+            return self
+        more = BeliefState.start(new, *self.beliefs.shape[1:])
+        return BeliefState(
+            np.concatenate([self.beliefs, more.beliefs]),
+            np.concatenate([self.openness, more.openness]),
+            np.concatenate([self.groups, more.groups]),
+        )
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return plain arrays for a snapshot."""
+        return {"beliefs": self.beliefs, "openness": self.openness, "groups": self.groups}
+
+    @classmethod
+    def from_arrays(cls, arrays: Arrays) -> BeliefState:
+        """Read what `to_arrays` returned."""
+        return cls(arrays["beliefs"], arrays["openness"], arrays["groups"])
+
+
+class Prediction(NamedTuple):
+    """The beliefs of a window before its symbols, and the channels chosen by them."""
+
+    signals: Words
+    contexts: Numbers
+    opened: Bits
+    groups: Whole
+    new: Bits
+    cells: Whole
+    before: Singles
+    """The beliefs after the window before."""
+    beliefs: Singles
+    chosen: Numbers
+    """`[row][block]`: the number of the candidate."""
+    gains: Singles
+
+
+class Update(NamedTuple):
+    """The beliefs of a window with its symbols."""
+
+    beliefs: Singles
+    state: BeliefState
+
+
+class BeliefFilter:
+    """Follows the beliefs of one component's subjects from window to window.
+
+    It has no state of its own: states go in and come out.
+    """
+
+    def __init__(self, transitions: Transitions, tables: ChannelTables) -> None:
+        self.transitions = transitions
+        self.tables = tables
+        self.joint = transitions.joint
+        component = tables.component
+        every = range(len(component.variables))
+        blocks = [tuple(every)] if self.joint else [(variable,) for variable in every]
+        self.parts = PartTables(component, blocks)
+        self._weights = transitions.weights.astype(np.float32)
+
+    @property
+    def layout(self) -> CellLayout:
+        """How cells are numbered."""
+        return self.transitions.layout
+
+    def start(self, subjects: int) -> BeliefState:
+        """Return the state before the first window."""
+        return BeliefState.start(subjects, self.transitions.chains, self.transitions.values)
+
+    def predict(
+        self, state: BeliefState, signals: Words, hour: int, tables: Singles | None = None
+    ) -> Prediction:
+        """Predict the beliefs of a window from its public events, and choose channels.
+
+        `tables` are transitions that were learned since.
+        """
+        contexts, opened = self.tables.find_contexts(signals)
+        groups = self.tables.find_groups(signals)
+        new = state.groups == _NO_GROUP
+        level = np.digitize(state.openness.astype(np.float64), self.layout.edges)
+        hours = np.full(len(groups), hour, np.int64)
+        steps = StepFeatures(np.maximum(state.groups, 0).astype(np.int64), groups, level, hours)
+        cells = self.layout.number(steps)
+        before = _as_singles(state.beliefs, joint=self.joint)
+        beliefs = np.empty_like(before)
+        kernels.predict(
+            before,
+            new,
+            cells,
+            self.layout.groups[groups],
+            self.transitions.tables if tables is None else tables,
+            self.transitions.start,
+            self._weights,
+            SWITCH,
+            self.joint,
+            beliefs,
+        )
+        chosen = np.full((len(groups), self.tables.most_blocks), -1, np.int32)
+        gains = np.empty(len(groups), np.float32)
+        flat = self.tables
+        kernels.choose_channels(
+            contexts,
+            beliefs,
+            self.joint,
+            flat.first_block,
+            flat.blocks,
+            flat.candidates,
+            flat.class_of,
+            flat.variables,
+            flat.places,
+            flat.likely,
+            flat.answers,
+            flat.weights,
+            chosen,
+            gains,
+        )
+        return Prediction(
+            signals, contexts, opened, groups, new, cells, before, beliefs, chosen, gains
+        )
+
+    def draw(self, predicted: Prediction, values: Words, silent: Bits) -> Numbers:
+        """Draw a symbol for each open block of the rows that are not silent, `[row][block]`."""
+        chosen, flat = predicted.chosen, self.tables
+        symbols = np.full(chosen.shape, -1, np.int32)
+        rows, places = np.empty((2, chosen.size), np.int64)
+        drawn = kernels.find_rows(
+            predicted.contexts,
+            silent,
+            values,
+            self.joint,
+            flat.first_block,
+            flat.blocks,
+            flat.candidates,
+            flat.class_of,
+            flat.variables,
+            flat.places,
+            chosen,
+            rows,
+            places,
+        )
+        if drawn:
+            symbols.reshape(-1)[places[:drawn]] = flat.sampler.sample(rows[:drawn])
+        return symbols
+
+    def update(self, state: BeliefState, predicted: Prediction, symbols: Numbers) -> Update:
+        """Use the symbols of a window."""
+        beliefs, flat = predicted.beliefs.copy(), self.tables
+        kernels.use_symbols(
+            predicted.contexts,
+            beliefs,
+            self.joint,
+            flat.first_block,
+            flat.blocks,
+            flat.candidates,
+            flat.class_of,
+            flat.variables,
+            flat.places,
+            flat.likely,
+            predicted.chosen,
+            symbols,
+        )
+        openness = state.openness * np.float16(DECAY) + predicted.opened * np.float16(1 - DECAY)
+        after = BeliefState(
+            beliefs.astype(np.float16),
+            openness.astype(np.float16),
+            predicted.groups.astype(np.int16),
+        )
+        return Update(beliefs, after)
+
+    def read(self, beliefs: Singles, signals: Words) -> Singles:
+        """Return `[row][part]`: how likely each part is; exactly 0 or 1 where it is decided."""
+        rows, chains, _ = beliefs.shape
+        number = rows if self.joint else rows * chains
+        chances = np.empty((number, self.parts.width if self.joint else 2))
+        sums = self.parts.sums[0] if self.joint else np.empty((0, 0))
+        kernels.read_beliefs(beliefs, self.joint, sums, chances)
+        # Codes of readings are stored from -2 downwards.
+        codes = (-2 - np.arange(number, dtype=np.int32)).reshape(rows, -1)
+        found = np.empty((rows, len(self.parts.component.parts)), np.float32)
+        kernels.weigh_parts(signals, codes, chances, *self.parts.arrays, found)
+        return found
+
+
+def _as_singles(beliefs: NDArray[np.float16], *, joint: bool) -> Singles:
+    """Return beliefs that sum to 1 again after rounding."""
+    wide = beliefs.astype(np.float32)
+    total = wide.sum(axis=(1, 2) if joint else 2, keepdims=True)
+    return np.asarray(wide / np.maximum(total, np.float32(1e-20)))
+
+
+def find_slot(hour: int, layout: CellLayout) -> int:
+    """Return the division of the week that an hour belongs to."""
+    return int(divide_week(np.array([hour]), layout.slots)[0])

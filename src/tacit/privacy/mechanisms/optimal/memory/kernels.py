@@ -1,0 +1,345 @@
+"""The compiled loops of memory: predict beliefs, choose channels, use symbols, read answers.
+
+A belief is `[chain][value]`. If it is joint, chains are profiles, and all numbers sum to 1; else
+chains are variables, and the two numbers of each sum to 1.
+
+Channels come in flat arrays. A row of `blocks` describes an open block of a context:
+
+    first class map, number of classes, first candidate, number of candidates, first answer,
+    number of queries, first variable, number of variables, first place
+
+and a row of `candidates` a channel that a block may use:
+
+    first row in the sampler, number of symbols, first likelihood, first row of likelihoods' classes
+
+`class_of` has the class of each value of a joint belief. For a factored belief, `places` has the
+class of each choice of the block's variables. `likely` has `[class][symbol]` of each candidate,
+`answers` has `[class][query]` of each block, and `weights` the weight of each query, at the same
+place as its first answer.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.kernels import compiled
+from tacit.privacy.mechanisms.optimal.part_tables import part_probability
+
+Singles = NDArray[np.float32]
+Whole = NDArray[np.int64]
+Numbers = NDArray[np.int32]
+Bits = NDArray[np.bool_]
+Words = NDArray[np.uint64]
+
+CLASS_MAP, CLASSES, CANDIDATE, CANDIDATES, ANSWER, QUERIES, VARIABLE, VARIABLES, PLACE = range(9)
+ROW, SYMBOLS, LIKELY = range(3)
+
+
+@compiled
+def predict(
+    beliefs: Singles,
+    new: Bits,
+    cells: Whole,
+    kinds: Whole,
+    tables: Singles,
+    start: Singles,
+    weights: Singles,
+    switch: float,
+    joint: bool,
+    out: Singles,
+) -> None:
+    """Write the beliefs of the next window, `[row][chain][value]`, before any symbol."""
+    chains, size = beliefs.shape[1], beliefs.shape[2]
+    for i in range(len(beliefs)):
+        if new[i]:
+            out[i] = start[kinds[i]]
+            continue
+        cell = cells[i]
+        for chain in range(chains):
+            for value in range(size):
+                out[i, chain, value] = 0.0
+            for before in range(size):
+                share = beliefs[i, chain, before]
+                for value in range(size):
+                    out[i, chain, value] += share * tables[cell, chain, before, value]
+        if joint and chains > 1:
+            for value in range(size):
+                total = np.float32(0.0)
+                for chain in range(chains):
+                    total += out[i, chain, value]
+                for chain in range(chains):
+                    kept = out[i, chain, value] * np.float32(1 - switch)
+                    out[i, chain, value] = kept + np.float32(switch) * weights[chain] * total
+
+
+@compiled
+def _weigh_classes(
+    belief: Singles,
+    joint: bool,
+    block: Whole,
+    class_of: Whole,
+    variables: Whole,
+    places: Whole,
+    prior: Singles,
+) -> None:
+    """Write the probability of each class of a block."""
+    for number in range(block[CLASSES]):
+        prior[number] = 0.0
+    if joint:
+        for value in range(belief.shape[1]):
+            share = np.float32(0.0)
+            for chain in range(belief.shape[0]):
+                share += belief[chain, value]
+            prior[class_of[block[CLASS_MAP] + value]] += share
+        return
+    for choice in range(1 << block[VARIABLES]):
+        share = np.float32(1.0)
+        for place in range(block[VARIABLES]):
+            share *= belief[variables[block[VARIABLE] + place], (choice >> place) & 1]
+        prior[places[block[PLACE] + choice]] += share
+
+
+@compiled
+def choose_channels(
+    contexts: Numbers,
+    beliefs: Singles,
+    joint: bool,
+    first_block: Whole,
+    blocks: Whole,
+    candidates: Whole,
+    class_of: Whole,
+    variables: Whole,
+    places: Whole,
+    likely: Singles,
+    answers: Singles,
+    weights: Singles,
+    chosen: Numbers,
+    gains: Singles,
+) -> None:
+    """Choose the best candidate for each block of each row, and write what it gains.
+
+    The gain is by how much the squared error of the queries' probabilities is expected to fall.
+    """
+    prior = np.empty(max(1, blocks[:, CLASSES].max() if len(blocks) else 1), np.float32)
+    for i in range(len(contexts)):
+        gains[i] = 0.0
+        begin = first_block[contexts[i]]
+        for number in range(begin, first_block[contexts[i] + 1]):
+            block = blocks[number]
+            _weigh_classes(beliefs[i], joint, block, class_of, variables, places, prior)
+            classes, queries = block[CLASSES], block[QUERIES]
+            base = np.float32(0.0)
+            for query in range(queries):
+                share = np.float32(0.0)
+                for k in range(classes):
+                    share += prior[k] * answers[block[ANSWER] + k * queries + query]
+                base += weights[block[ANSWER] + query] * share * share
+            best, most = 0, np.float32(-1.0)
+            for option in range(block[CANDIDATES]):
+                candidate = candidates[block[CANDIDATE] + option]
+                symbols = candidate[SYMBOLS]
+                found = np.float32(0.0)
+                for symbol in range(symbols):
+                    total = np.float32(1e-30)
+                    for k in range(classes):
+                        total += prior[k] * likely[candidate[LIKELY] + k * symbols + symbol]
+                    for query in range(queries):
+                        share = np.float32(0.0)
+                        for k in range(classes):
+                            share += (
+                                prior[k]
+                                * likely[candidate[LIKELY] + k * symbols + symbol]
+                                * answers[block[ANSWER] + k * queries + query]
+                            )
+                        found += weights[block[ANSWER] + query] * share * share / total
+                if found > most * np.float32(1.0001):
+                    best, most = option, found
+            chosen[i, number - begin] = block[CANDIDATE] + best
+            gains[i] += max(np.float32(0.0), most - base)
+
+
+@compiled
+def find_rows(
+    contexts: Numbers,
+    silent: Bits,
+    values: Words,
+    joint: bool,
+    first_block: Whole,
+    blocks: Whole,
+    candidates: Whole,
+    class_of: Whole,
+    variables: Whole,
+    places: Whole,
+    chosen: Numbers,
+    rows: Whole,
+    drawn_for: Whole,
+) -> int:
+    """Write the sampler's row for each block to draw from, and its place in `chosen`.
+
+    Silent rows draw nothing. Return the number of draws.
+    """
+    one, low = np.uint64(1), np.uint64(63)
+    drawn = 0
+    for i in range(len(contexts)):
+        if silent[i]:
+            continue
+        begin = first_block[contexts[i]]
+        for number in range(begin, first_block[contexts[i] + 1]):
+            block = blocks[number]
+            if joint:
+                row = class_of[block[CLASS_MAP] + np.int64(values[i, 0])]
+            else:
+                choice = np.int64(0)
+                for place in range(block[VARIABLES]):
+                    variable = np.uint64(variables[block[VARIABLE] + place])
+                    bit = (values[i, variable >> np.uint64(6)] >> (variable & low)) & one
+                    choice |= np.int64(bit) << place
+                row = places[block[PLACE] + choice]
+            rows[drawn] = candidates[chosen[i, number - begin], ROW] + row
+            drawn_for[drawn] = i * chosen.shape[1] + number - begin
+            drawn += 1
+    return drawn
+
+
+@compiled
+def use_symbols(
+    contexts: Numbers,
+    beliefs: Singles,
+    joint: bool,
+    first_block: Whole,
+    blocks: Whole,
+    candidates: Whole,
+    class_of: Whole,
+    variables: Whole,
+    places: Whole,
+    likely: Singles,
+    chosen: Numbers,
+    symbols: Numbers,
+) -> None:
+    """Update the beliefs in place; a symbol of -1 says nothing."""
+    scratch = np.empty((max(1, blocks[:, VARIABLES].max() if len(blocks) else 1), 2), np.float32)
+    for i in range(len(contexts)):
+        begin = first_block[contexts[i]]
+        for number in range(begin, first_block[contexts[i] + 1]):
+            symbol = symbols[i, number - begin]
+            if symbol < 0:
+                continue
+            block = blocks[number]
+            candidate = candidates[chosen[i, number - begin]]
+            first, width = candidate[LIKELY] + symbol, candidate[SYMBOLS]
+            if joint:
+                for value in range(beliefs.shape[2]):
+                    factor = likely[first + class_of[block[CLASS_MAP] + value] * width]
+                    for chain in range(beliefs.shape[1]):
+                        beliefs[i, chain, value] *= factor
+            else:
+                scratch[:] = 0.0
+                for choice in range(1 << block[VARIABLES]):
+                    share = likely[first + places[block[PLACE] + choice] * width]
+                    for place in range(block[VARIABLES]):
+                        share *= beliefs[i, variables[block[VARIABLE] + place], (choice >> place) & 1]
+                    for place in range(block[VARIABLES]):
+                        scratch[place, (choice >> place) & 1] += share
+                for place in range(block[VARIABLES]):
+                    variable = variables[block[VARIABLE] + place]
+                    beliefs[i, variable, 0] = scratch[place, 0]
+                    beliefs[i, variable, 1] = scratch[place, 1]
+        _normalise(beliefs[i], joint)
+
+
+@compiled
+def _normalise(belief: Singles, joint: bool) -> None:
+    whole = np.float32(0.0)
+    for chain in range(belief.shape[0]):
+        total = np.float32(0.0)
+        for value in range(belief.shape[1]):
+            # No value is ever ruled out for good: models err.
+            belief[chain, value] = max(belief[chain, value], np.float32(1e-7))
+            total += belief[chain, value]
+        whole += total
+        if not joint:
+            for value in range(belief.shape[1]):
+                belief[chain, value] /= total
+    if joint:
+        for chain in range(belief.shape[0]):
+            for value in range(belief.shape[1]):
+                belief[chain, value] /= whole
+
+
+@compiled
+def read_beliefs(beliefs: Singles, joint: bool, sums: NDArray[np.float64], chances: NDArray[np.float64]) -> None:
+    """Write the readings of beliefs: `[row]` if they are joint, else `[row and variable]`."""
+    rows, chains, size = beliefs.shape
+    for i in range(rows):
+        if joint:
+            for reading in range(chances.shape[1]):
+                chances[i, reading] = 0.0
+            for value in range(size):
+                share = 0.0
+                for chain in range(chains):
+                    share += beliefs[i, chain, value]
+                for reading in range(chances.shape[1]):
+                    chances[i, reading] += share * sums[value, reading]
+        else:
+            for chain in range(chains):
+                for reading in range(chances.shape[1]):
+                    chances[i * chains + chain, reading] = beliefs[i, chain, reading]
+
+
+@compiled
+def weigh_parts(
+    signals: Words,
+    codes: Numbers,
+    chances: NDArray[np.float64],
+    cofactors: Whole,
+    first_cofactor: Whole,
+    views: Whole,
+    first_view: Whole,
+    choices: Whole,
+    found: Singles,
+) -> None:
+    """Write `[row][part]`: the probability that each part is true; exactly 0 or 1 if decided."""
+    for i in range(len(signals)):
+        for part in range(found.shape[1]):
+            found[i, part] = part_probability(
+                part,
+                signals[i],
+                codes[i],
+                chances,
+                cofactors,
+                first_cofactor,
+                views,
+                first_view,
+                choices,
+            )
+
+
+@compiled
+def count_steps(
+    beliefs: Singles,
+    after: Singles,
+    predicted: Singles,
+    new: Bits,
+    cells: Whole,
+    tables: Singles,
+    first: int,
+    step: int,
+    counts: NDArray[np.float64],
+) -> None:
+    """Add the expected steps from one window to the next, of every `step`-th subject.
+
+    `predicted` is the belief before this window's symbols, and `after` with them.
+    """
+    chains, size = beliefs.shape[1], beliefs.shape[2]
+    for i in range(first, len(beliefs), step):
+        if new[i]:
+            continue
+        for chain in range(chains):
+            for value in range(size):
+                if predicted[i, chain, value] <= 0:
+                    continue
+                ratio = after[i, chain, value] / predicted[i, chain, value]
+                for before in range(size):
+                    share = beliefs[i, chain, before] * tables[cells[i], chain, before, value]
+                    counts[cells[i], chain, before, value] += share * ratio

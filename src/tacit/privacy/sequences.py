@@ -1,0 +1,159 @@
+"""Windows of history in order of time: what memory is planned from.
+
+Counts say how often something occurs, and not what follows what. So the windows of some subjects
+are kept as they came, as signals and variables of each component.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Final, TypeVar
+from zoneinfo import ZoneInfo
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.patterns.booleans import to_columns
+
+Words = NDArray[np.uint64]
+Bits = NDArray[np.bool_]
+Whole = NDArray[np.int64]
+Kind = TypeVar("Kind", bound=np.generic)
+
+HOURS: Final = 168
+"""The hours of a week; hour 0 is the first hour of Monday."""
+_MOST_WORDS: Final = 1 << 22
+"""The largest number of words that are kept; more subjects are left out if they would exceed it."""
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ComponentSequence:
+    """The windows of one component, `[window][subject][word]`."""
+
+    signals: Words
+    values: Words
+    """The values of the variables."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sequences:
+    """The windows of some subjects, in order of time."""
+
+    hours: Whole
+    """`[window]`: the hour of the week in which it starts, in the specification's time zone."""
+    known: Bits
+    """`[window][subject]`: whether the subject was registered."""
+    components: tuple[ComponentSequence, ...]
+
+    @property
+    def windows(self) -> int:
+        """The number of windows."""
+        return len(self.hours)
+
+    def cut(self, begin: int, end: int) -> Sequences:
+        """Return some of the windows."""
+        return replace(
+            self,
+            hours=self.hours[begin:end],
+            known=self.known[begin:end],
+            components=tuple(
+                ComponentSequence(part.signals[begin:end], part.values[begin:end])
+                for part in self.components
+            ),
+        )
+
+
+class SequenceSample:
+    """Collects the windows of subjects, and leaves out every second subject if they are too many.
+
+    `columns` has for each component the bit columns of its signals, and those of its variables.
+    """
+
+    def __init__(self, columns: Sequence[tuple[list[int], list[int]]], zone: str) -> None:
+        self._columns = columns
+        self._zone = zone
+        self._step = 1
+        self._hours: list[Whole] = []
+        self._known: list[Bits] = []
+        self._words: list[list[Words]] = []
+        """For each batch of windows, the signals and variables of all components in turn."""
+        self._size = 0
+
+    def add(self, starts: Whole, bits: Words, chosen: Bits) -> None:
+        """Add windows that start at these times, of the chosen subjects `[window][subject]`."""
+        slots = chosen.shape[1]
+        own = slice(None, None, self._step)
+        words = [
+            to_columns(np.ascontiguousarray(bits[:, part]), slots)[:, own]
+            if part
+            else np.zeros((len(bits), len(range(slots)[own]), 1), np.uint64)
+            for pair in self._columns
+            for part in pair
+        ]
+        self._hours.append(find_hours(starts, self._zone))
+        self._known.append(chosen[:, own])
+        self._words.append(words)
+        self._size += sum(part.size for part in words)
+        while self._size > _MOST_WORDS and self._known[-1].shape[1] > 1:
+            self._halve()
+
+    def _halve(self) -> None:
+        """Leave out every second subject."""
+        self._step *= 2
+        self._known = [known[:, ::2] for known in self._known]
+        self._words = [[part[:, ::2].copy() for part in words] for words in self._words]
+        self._size = sum(part.size for words in self._words for part in words)
+
+    def collect(self) -> Sequences | None:
+        """Return all windows; None if there are none."""
+        if not self._known:
+            return None
+        subjects = self._known[-1].shape[1]
+        known = np.concatenate([_widen(part, subjects) for part in self._known])
+        words = [
+            np.concatenate([_widen(part, subjects) for part in parts])
+            for parts in zip(*self._words, strict=True)
+        ]
+        own = known.any(axis=0)
+        pairs = zip(words[::2], words[1::2], strict=True)
+        return Sequences(
+            np.concatenate(self._hours),
+            known[:, own],
+            tuple(
+                ComponentSequence(
+                    np.ascontiguousarray(signals[:, own]), np.ascontiguousarray(values[:, own])
+                )
+                for signals, values in pairs
+            ),
+        )
+
+
+def _widen(part: NDArray[Kind], subjects: int) -> NDArray[Kind]:
+    """Add subjects without events: the registry may have grown."""
+    missing = subjects - part.shape[1]
+    return np.pad(part, ((0, 0), (0, missing), *((0, 0),) * (part.ndim - 2)))
+
+
+def find_hours(starts: Whole, zone: str) -> Whole:
+    """Return the hour of the week at which each window starts, in a time zone.
+
+    >>> find_hours(np.array([0, 3_600_000_000]), "UTC").tolist()  # a Thursday
+    [72, 73]
+    """
+    local = starts
+    if zone != "UTC":
+        place = ZoneInfo(zone)
+        # The offset changes at most a few times a year: look it up once an hour.
+        hours, where = np.unique(starts // 3_600_000_000, return_inverse=True)
+        offsets = [_find_offset(hour, place) for hour in hours.tolist()]
+        local = starts + np.array(offsets, np.int64)[where.ravel()]
+    return (local // 3_600_000_000 + 72) % HOURS
+
+
+def _find_offset(hour: int, place: ZoneInfo) -> int:
+    offset = (_EPOCH + timedelta(hours=hour)).astimezone(place).utcoffset()
+    assert offset is not None
+    return int(offset.total_seconds()) * 1_000_000
