@@ -170,6 +170,7 @@ class Settlement:
         closed = self._closed
         version = self._engine.windows.find_version(closed[0])
         accountant = self._accountants.get(version)
+        memory = self._engine.windows.memory
         while True:
             bills: list[WindowCharges] = []
             answers: list[Answers] = []
@@ -190,6 +191,8 @@ class Settlement:
             except StaleError:
                 assert accountant is not None
                 accountant.forget()
+                # The draws are thrown away, and what was remembered of them too.
+                self._engine.windows.restore_memory(memory)
                 continue
             self._closed, self._volume = [], 0
             for place, (part, bill) in enumerate(zip(answers, bills, strict=True)):

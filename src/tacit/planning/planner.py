@@ -71,6 +71,7 @@ def make_plan(
         share,
         shares or {},
         spec.windows.panes,
+        spec.memory and decode == "posterior",
     )
     falling_back = chosen == "optimal" and fall_back and any(map(_has_groups, statistics))
     names = [chosen, "adaptive"] if falling_back else [chosen]

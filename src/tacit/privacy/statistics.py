@@ -16,6 +16,7 @@ from tacit.privacy.pane_counts import PaneCounts
 from tacit.privacy.policies import Policy
 from tacit.privacy.prior import Prior
 from tacit.privacy.sampled_evidence import SampledEvidence
+from tacit.privacy.sequences import Sequences
 from tacit.spec.columntypes import RecordedTypes
 
 AnyEvidence: TypeAlias = Evidence | SampledEvidence
@@ -46,6 +47,8 @@ class Statistics:
     """For each component, its windows by context and values; empty without history."""
     folds: tuple[Fold, ...] = ()
     """History in parts, each held out once; empty if it cannot be divided."""
+    sequences: Sequences | None = None
+    """Windows of some subjects in order of time; None without history."""
 
     @property
     def exact(self) -> NDArray[np.float64]:

@@ -24,6 +24,8 @@ def canonical(spec: Specification) -> dict[str, Any]:
     plain["events"] = list(plain["events"].items())
     if spec.objective == "micro":
         del plain["objective"]  # as before there was a choice
+    if spec.memory:
+        del plain["memory"]  # as before there was a choice
     if spec.windows.close == "events":
         del plain["windows"]["close"]  # as before there was a choice
     if spec.windows.jump is None:

@@ -159,6 +159,8 @@ class Settings(Config):
     """How noisy events become answers: `posterior` or `literal` decoding."""
     objective: Literal["micro", "macro"] = "micro"
     """What plans maximise: quality over all answers, or the mean of the queries' qualities."""
+    memory: bool = True
+    """Whether answers also use what was released before, where history supports it."""
     subjects: Registry | None = None
     """The registry: a list of subjects, a file of them, or learned; by default set by the run."""
     zone: Zone = "UTC"

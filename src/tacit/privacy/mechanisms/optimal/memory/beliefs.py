@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tacit.errors import StateError
 from tacit.privacy.mechanisms.optimal.memory import kernels
 from tacit.privacy.mechanisms.optimal.memory.channel_tables import ChannelTables
 from tacit.privacy.mechanisms.optimal.memory.kernels import Numbers, Singles, Whole, Words
@@ -22,7 +23,6 @@ from tacit.privacy.mechanisms.optimal.memory.transitions import (
     CellLayout,
     StepFeatures,
     Transitions,
-    divide_week,
 )
 from tacit.privacy.mechanisms.optimal.part_tables import PartTables
 
@@ -126,6 +126,29 @@ class BeliefFilter:
     def start(self, subjects: int) -> BeliefState:
         """Return the state before the first window."""
         return BeliefState.start(subjects, self.transitions.chains, self.transitions.values)
+
+    def read_state(self, arrays: Arrays) -> BeliefState:
+        """Read a state that `to_arrays` returned; raise StateError if it does not fit."""
+        try:
+            state = BeliefState.from_arrays(arrays)
+        except KeyError as error:
+            raise StateError("the saved memory is incomplete") from error
+        subjects = len(state.groups)
+        shape = (subjects, self.transitions.chains, self.transitions.values)
+        groups = len(self.layout.groups)
+        fitting = (
+            state.beliefs.dtype == np.float16
+            and state.beliefs.shape == shape
+            and state.openness.dtype == np.float16
+            and state.openness.shape == (subjects,)
+            and state.groups.dtype == np.int16
+            and state.groups.ndim == 1
+            and int(state.groups.max(initial=0)) < groups
+            and int(state.groups.min(initial=0)) >= _NO_GROUP
+        )
+        if not fitting:
+            raise StateError("the saved memory does not fit the plan")
+        return state
 
     def predict(
         self, state: BeliefState, signals: Words, hour: int, tables: Singles | None = None
@@ -246,8 +269,3 @@ def _as_singles(beliefs: NDArray[np.float16], *, joint: bool) -> Singles:
     wide = beliefs.astype(np.float32)
     total = wide.sum(axis=(1, 2) if joint else 2, keepdims=True)
     return np.asarray(wide / np.maximum(total, np.float32(1e-20)))
-
-
-def find_slot(hour: int, layout: CellLayout) -> int:
-    """Return the division of the week that an hour belongs to."""
-    return int(divide_week(np.array([hour]), layout.slots)[0])

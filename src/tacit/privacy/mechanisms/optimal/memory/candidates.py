@@ -8,7 +8,7 @@ probabilities, whatever they are: that is the gain of answering right at every t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -26,6 +26,8 @@ Floats = NDArray[np.float64]
 
 _THRESHOLDS: Final = (0.02, 0.08, 0.2, 0.35, 0.5, 0.65, 0.8, 0.92)
 """The thresholds at which answers are judged."""
+_MOST_PRIORS: Final = 3
+"""The largest number of priors besides the default that a block has channels for."""
 MOST_QUERIES: Final = 12
 """The largest number of queries of a block that channels are judged by: those that count most."""
 
@@ -141,9 +143,6 @@ def choose_priors(default: Floats, beliefs: Floats) -> list[Floats]:
     return found
 
 
-_MOST_PRIORS: Final = 3
-
-
 def design_candidates(block: ChannelBlock, beliefs: Floats) -> tuple[Channel, ...]:
     """Design the channels of a block for representative priors; equal ones are left out."""
     made: dict[bytes, Channel] = {}
@@ -151,8 +150,3 @@ def design_candidates(block: ChannelBlock, beliefs: Floats) -> tuple[Channel, ..
         channel = design_candidate(block.choice, prior)
         made.setdefault(repr(channel.table.shape).encode() + channel.table.tobytes(), channel)
     return tuple(made.values())
-
-
-def list_contexts(planned: Mapping[bytes, Context]) -> Sequence[tuple[bytes, Context]]:
-    """Return the contexts of a plan that have open blocks."""
-    return [(key, context) for key, context in planned.items() if context.blocks]

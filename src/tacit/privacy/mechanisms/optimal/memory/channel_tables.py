@@ -8,7 +8,7 @@ Which context a window has depends on public events only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -20,6 +20,7 @@ from tacit.privacy.channels import Channel
 from tacit.privacy.keys import KeyTable
 from tacit.privacy.mechanisms.optimal.blocks import ComponentChannels, Context, value_ratio
 from tacit.privacy.mechanisms.optimal.books import ChannelBook
+from tacit.privacy.mechanisms.optimal.memory import kernels
 from tacit.privacy.mechanisms.optimal.memory.candidates import BlockQueries, CandidateBook
 from tacit.privacy.mechanisms.optimal.memory.kernels import Numbers, Singles, Whole, Words
 from tacit.privacy.mechanisms.optimal.new_contexts import DesignedContexts, NewContexts
@@ -67,6 +68,7 @@ class ChannelTables:
         """The number of each context that has channels of its own."""
         self._served: dict[tuple[int, ...], int] = {}
         """The numbers of what the book serves, by group and open blocks."""
+        self._planned: dict[bytes, int] = {}
         self._readings = SymbolReadings(
             self.component, channels.prior, [block.variables for block in book.blocks]
         )
@@ -89,6 +91,7 @@ class ChannelTables:
             signals = np.unpackbits(packed, axis=1, count=self._signals).astype(np.bool_)
             keys = pack_rows(signals) if self._signals else np.zeros((1, 1), np.uint64)
             self._append_own(keys, list(planned.values()))
+            self._planned = dict(zip(planned, self._own.tolist(), strict=True))
 
     def find_groups(self, signals: Words) -> Whole:
         """Return the group of contexts of each row."""
@@ -127,6 +130,21 @@ class ChannelTables:
                 self._served[key] = self._append_served(row[0], row[1:])
             numbers[place] = self._served[key]
         return numbers[places.ravel()]
+
+    def list_open(self, contexts: Numbers, beliefs: Singles) -> Iterator[tuple[bytes, int, Floats]]:
+        """Yield the beliefs about each block's classes, by context of the plan and block."""
+        for key, number in self._planned.items():
+            rows = beliefs[contexts == number]
+            if not len(rows):
+                continue
+            for place, block in enumerate(
+                self.blocks[self.first_block[number] : self.first_block[number + 1]]
+            ):
+                found = np.empty((len(rows), int(block[kernels.CLASSES])), np.float32)
+                kernels.list_classes(
+                    rows, self.joint, block, self.class_of, self.variables, self.places, found
+                )
+                yield key, place, found.astype(np.float64)
 
     def price(self, claims: tuple[Claim, ...]) -> NDArray[np.int64]:
         """Return `[claim][candidate]`: what a draw costs, in nano-epsilon."""
@@ -287,5 +305,3 @@ def _pack_key(words: Words, width: int) -> bytes:
     octets = words.astype("<u8").view(np.uint8)
     bits = np.unpackbits(octets, bitorder="little", count=width)
     return np.packbits(bits).tobytes()
-
-

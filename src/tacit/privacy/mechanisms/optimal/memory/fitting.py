@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.privacy.mechanisms.optimal.blocks import ComponentChannels, Context
+from tacit.privacy.mechanisms.optimal.blocks import ComponentChannels
 from tacit.privacy.mechanisms.optimal.memory.transitions import (
     DECAY,
     LEVELS,
@@ -152,9 +152,9 @@ def fit_without(
 
 
 def _join(parts: list[Steps]) -> Steps:
-    features = StepFeatures(*(np.concatenate(x) for x in zip(*(p.features for p in parts), strict=True)))
-    rest = (np.concatenate(x) for x in zip(*(part[1:] for part in parts), strict=True))
-    return Steps(features, *rest)
+    features = zip(*(part.features for part in parts), strict=True)
+    rest = zip(*(part[1:] for part in parts), strict=True)
+    return Steps(StepFeatures(*map(np.concatenate, features)), *map(np.concatenate, rest))
 
 
 def _fit(
@@ -216,8 +216,9 @@ def _trials(
     bounds = np.linspace(0, history.windows, 2 * _PARTS + 1).astype(int)
     for part in range(_PARTS):
         end, stop = int(bounds[part + _PARTS]), int(bounds[part + _PARTS + 1])
-        yield _fit(history, 0, end, groups, variables, parameters, edges), history.steps(
-            end, stop, edges
+        yield (
+            _fit(history, 0, end, groups, variables, parameters, edges),
+            history.steps(end, stop, edges),
         )
 
 
@@ -235,8 +236,3 @@ def _sample_subjects(history: ComponentHistory) -> ComponentHistory:
         history.known[:, own],
         history.hours,
     )
-
-
-def list_open(planned: dict[bytes, Context]) -> list[bytes]:
-    """Return the contexts that have something open."""
-    return [key for key, context in planned.items() if context.blocks]

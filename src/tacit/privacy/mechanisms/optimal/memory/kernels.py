@@ -10,7 +10,7 @@ Channels come in flat arrays. A row of `blocks` describes an open block of a con
 
 and a row of `candidates` a channel that a block may use:
 
-    first row in the sampler, number of symbols, first likelihood, first row of likelihoods' classes
+    first row in the sampler, number of symbols, first likelihood
 
 `class_of` has the class of each value of a joint belief. For a factored belief, `places` has the
 class of each choice of the block's variables. `likely` has `[class][symbol]` of each candidate,
@@ -74,7 +74,7 @@ def predict(
 
 
 @compiled
-def _weigh_classes(
+def weigh_classes(
     belief: Singles,
     joint: bool,
     block: Whole,
@@ -98,6 +98,21 @@ def _weigh_classes(
         for place in range(block[VARIABLES]):
             share *= belief[variables[block[VARIABLE] + place], (choice >> place) & 1]
         prior[places[block[PLACE] + choice]] += share
+
+
+@compiled
+def list_classes(
+    beliefs: Singles,
+    joint: bool,
+    block: Whole,
+    class_of: Whole,
+    variables: Whole,
+    places: Whole,
+    found: Singles,
+) -> None:
+    """Write `[row][class]`: the probabilities of one block's classes."""
+    for i in range(len(beliefs)):
+        weigh_classes(beliefs[i], joint, block, class_of, variables, places, found[i])
 
 
 @compiled
@@ -127,7 +142,7 @@ def choose_channels(
         begin = first_block[contexts[i]]
         for number in range(begin, first_block[contexts[i] + 1]):
             block = blocks[number]
-            _weigh_classes(beliefs[i], joint, block, class_of, variables, places, prior)
+            weigh_classes(beliefs[i], joint, block, class_of, variables, places, prior)
             classes, queries = block[CLASSES], block[QUERIES]
             base = np.float32(0.0)
             for query in range(queries):
@@ -238,7 +253,9 @@ def use_symbols(
                 for choice in range(1 << block[VARIABLES]):
                     share = likely[first + places[block[PLACE] + choice] * width]
                     for place in range(block[VARIABLES]):
-                        share *= beliefs[i, variables[block[VARIABLE] + place], (choice >> place) & 1]
+                        share *= beliefs[
+                            i, variables[block[VARIABLE] + place], (choice >> place) & 1
+                        ]
                     for place in range(block[VARIABLES]):
                         scratch[place, (choice >> place) & 1] += share
                 for place in range(block[VARIABLES]):
@@ -268,7 +285,9 @@ def _normalise(belief: Singles, joint: bool) -> None:
 
 
 @compiled
-def read_beliefs(beliefs: Singles, joint: bool, sums: NDArray[np.float64], chances: NDArray[np.float64]) -> None:
+def read_beliefs(
+    beliefs: Singles, joint: bool, sums: NDArray[np.float64], chances: NDArray[np.float64]
+) -> None:
     """Write the readings of beliefs: `[row]` if they are joint, else `[row and variable]`."""
     rows, chains, size = beliefs.shape
     for i in range(rows):
@@ -313,6 +332,39 @@ def weigh_parts(
                 first_view,
                 choices,
             )
+
+
+@compiled
+def answer_queries(
+    likely: Singles,
+    columns: Whole,
+    queries: Whole,
+    thresholds: NDArray[np.float64],
+    slots: Whole,
+    levels: NDArray[np.uint8],
+    answers: Words,
+    codes: NDArray[np.uint8],
+) -> None:
+    """Answer yes from each query's threshold on, and write the level of its probability.
+
+    `likely[row][column]` has the probabilities. `answers[query][word]` has a bit for each slot,
+    and `codes[query][row]` a level for each row.
+    """
+    one = np.uint64(1)
+    last = len(levels) - 1
+    for i in range(len(likely)):
+        word, bit = slots[i] >> 6, np.uint64(slots[i] & 63)
+        for n in range(len(columns)):
+            share = likely[i, columns[n]]
+            if share >= thresholds[n]:
+                answers[queries[n], word] |= one << bit
+            place = int(share * np.float32(last))
+            place = min(last - 1, max(1, place))
+            if share <= 0:
+                place = 0
+            elif share >= 1:
+                place = last
+            codes[queries[n], i] = levels[place]
 
 
 @compiled

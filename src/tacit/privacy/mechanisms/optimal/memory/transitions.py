@@ -48,6 +48,8 @@ _MOST_GROUPS: Final = 12
 """The largest number of groups of contexts that are told apart; others count as one."""
 _SLOTS: Final = (48, 12, 1)
 """Divisions of the week: hours of working days and weekends, four-hour spans, none."""
+_ROUNDS: Final = 12
+"""Rounds of expectation-maximisation."""
 
 
 class StepFeatures(NamedTuple):
@@ -110,7 +112,9 @@ def choose_layout(
     while kinds > 1 and kinds * kinds * LEVELS * numbers > _TABLE_NUMBERS // 4:
         kinds -= 1
     cells = kinds * kinds * LEVELS
-    slots = next(s for s in _SLOTS if s == 1 or (s <= slots and cells * s * numbers <= _TABLE_NUMBERS))
+    slots = next(
+        s for s in _SLOTS if s == 1 or (s <= slots and cells * s * numbers <= _TABLE_NUMBERS)
+    )
     groups = np.full(len(group_counts), kinds - 1, np.int64)
     common = np.argsort(-group_counts, kind="stable")[:kinds]
     groups[common] = np.arange(kinds)
@@ -228,7 +232,9 @@ class Transitions:
             if not fitting:
                 raise ValueError("shape")
         except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise PlanError("the plan's memory does not fit or is damaged; make a new plan") from error
+            raise PlanError(
+                "the plan's memory does not fit or is damaged; make a new plan"
+            ) from error
         return read
 
 
@@ -248,7 +254,7 @@ def _read_sparse(plain: Mapping[str, Any], shape: tuple[int, ...]) -> Floats:
     flat = np.zeros(int(np.prod(shape)))
     places = np.cumsum(np.array(plain["places"], np.int64))
     counts = np.array(plain["counts"], np.float64)
-    if len(places) and not (0 <= places.min() and places.max() < len(flat)):
+    if len(places) and not (places.min() >= 0 and places.max() < len(flat)):
         raise ValueError("places")
     if not (np.isfinite(counts) & (counts >= 0)).all():
         raise ValueError("counts")
@@ -294,7 +300,9 @@ def fit_transitions(
     cells = layout.number(steps.features)
     subjects = int(max(steps.subject.max(initial=0), firsts[2].max(initial=0))) + 1
     shares = _guess_profiles(steps, subjects, profiles, size)
-    keys, places = np.unique((cells * size + steps.before) * size + steps.value, return_inverse=True)
+    keys, places = np.unique(
+        (cells * size + steps.before) * size + steps.value, return_inverse=True
+    )
     places = places.ravel()
     fitted = _gather(steps, layout, keys, places, shares, firsts, strengths, size)
     for _ in range(_ROUNDS if profiles > 1 else 0):
@@ -309,9 +317,6 @@ def fit_transitions(
         shares /= shares.sum(axis=1, keepdims=True)
         fitted = _gather(steps, layout, keys, places, shares, firsts, strengths, size)
     return fitted
-
-
-_ROUNDS: Final = 12
 
 
 def _guess_profiles(steps: Steps, subjects: int, profiles: int, size: int) -> Floats:
@@ -390,4 +395,3 @@ def predict_log_likelihood(fitted: Transitions, steps: Steps) -> float:
         each[:, chain] += np.bincount(steps.subject, np.log(likely[:, chain]), subjects)
     top = each.max(axis=1, keepdims=True)
     return float((np.log(np.exp(each - top).sum(axis=1)) + top[:, 0]).sum())
-
