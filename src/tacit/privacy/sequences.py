@@ -7,9 +7,9 @@ are kept as they came, as signals and variables of each component.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -47,6 +47,8 @@ class Sequences:
     known: Bits
     """`[window][subject]`: whether the subject was registered."""
     components: tuple[ComponentSequence, ...]
+    fits: dict[str, Any] = field(default_factory=dict)
+    """What was fitted to these windows, by name: the same for every epsilon."""
 
     @property
     def windows(self) -> int:
@@ -63,6 +65,7 @@ class Sequences:
                 ComponentSequence(part.signals[begin:end], part.values[begin:end])
                 for part in self.components
             ),
+            fits={},
         )
 
 

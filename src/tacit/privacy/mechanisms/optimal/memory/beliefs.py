@@ -29,6 +29,8 @@ from tacit.privacy.mechanisms.optimal.part_tables import PartTables
 Bits = NDArray[np.bool_]
 Arrays = Mapping[str, NDArray[Any]]
 
+WHOLE: Final = 65535
+"""The number of parts of a whole, in stored probabilities and averages."""
 _NO_GROUP: Final = -1
 """The group before a subject's first window."""
 
@@ -40,10 +42,10 @@ class BeliefState:
     At most 64 probabilities of two bytes, and four bytes more.
     """
 
-    beliefs: NDArray[np.float16]
-    """`[subject][chain][value]`"""
-    openness: NDArray[np.float16]
-    """`[subject]`: the running average of whether something was open."""
+    beliefs: NDArray[np.uint16]
+    """`[subject][chain][value]`, in parts of 65535."""
+    openness: NDArray[np.uint16]
+    """`[subject]`: the running average of whether something was open, in parts of 65535."""
     groups: NDArray[np.int16]
     """`[subject]`: the group of the last context; -1 before a subject's first window."""
 
@@ -51,8 +53,8 @@ class BeliefState:
     def start(cls, subjects: int, chains: int, values: int) -> BeliefState:
         """Return the state before the first window."""
         return cls(
-            np.zeros((subjects, chains, values), np.float16),
-            np.full(subjects, 0.5, np.float16),
+            np.zeros((subjects, chains, values), np.uint16),
+            np.full(subjects, WHOLE // 2, np.uint16),
             np.full(subjects, _NO_GROUP, np.int16),
         )
 
@@ -137,9 +139,9 @@ class BeliefFilter:
         shape = (subjects, self.transitions.chains, self.transitions.values)
         groups = len(self.layout.groups)
         fitting = (
-            state.beliefs.dtype == np.float16
+            state.beliefs.dtype == np.uint16
             and state.beliefs.shape == shape
-            and state.openness.dtype == np.float16
+            and state.openness.dtype == np.uint16
             and state.openness.shape == (subjects,)
             and state.groups.dtype == np.int16
             and state.groups.ndim == 1
@@ -160,14 +162,13 @@ class BeliefFilter:
         contexts, opened = self.tables.find_contexts(signals)
         groups = self.tables.find_groups(signals)
         new = state.groups == _NO_GROUP
-        level = np.digitize(state.openness.astype(np.float64), self.layout.edges)
+        level = np.digitize(state.openness / WHOLE, self.layout.edges)
         hours = np.full(len(groups), hour, np.int64)
         steps = StepFeatures(np.maximum(state.groups, 0).astype(np.int64), groups, level, hours)
         cells = self.layout.number(steps)
-        before = _as_singles(state.beliefs, joint=self.joint)
-        beliefs = np.empty_like(before)
+        before, beliefs = np.empty((2, *state.beliefs.shape), np.float32)
         kernels.predict(
-            before,
+            state.beliefs,
             new,
             cells,
             self.layout.groups[groups],
@@ -176,6 +177,7 @@ class BeliefFilter:
             self._weights,
             SWITCH,
             self.joint,
+            before,
             beliefs,
         )
         chosen = np.full((len(groups), self.tables.most_blocks), -1, np.int32)
@@ -194,6 +196,7 @@ class BeliefFilter:
             flat.likely,
             flat.answers,
             flat.weights,
+            np.empty(flat.most_classes, np.float32),
             chosen,
             gains,
         )
@@ -228,6 +231,7 @@ class BeliefFilter:
     def update(self, state: BeliefState, predicted: Prediction, symbols: Numbers) -> Update:
         """Use the symbols of a window."""
         beliefs, flat = predicted.beliefs.copy(), self.tables
+        stored = np.empty(beliefs.shape, np.uint16)
         kernels.use_symbols(
             predicted.contexts,
             beliefs,
@@ -241,14 +245,11 @@ class BeliefFilter:
             flat.likely,
             predicted.chosen,
             symbols,
+            np.empty((len(flat.component.variables), 2), np.float32),
+            stored,
         )
-        openness = state.openness * np.float16(DECAY) + predicted.opened * np.float16(1 - DECAY)
-        after = BeliefState(
-            beliefs.astype(np.float16),
-            openness.astype(np.float16),
-            predicted.groups.astype(np.int16),
-        )
-        return Update(beliefs, after)
+        openness = average_openness(state.openness, predicted.opened)
+        return Update(beliefs, BeliefState(stored, openness, predicted.groups.astype(np.int16)))
 
     def read(self, beliefs: Singles, signals: Words) -> Singles:
         """Return `[row][part]`: how likely each part is; exactly 0 or 1 where it is decided."""
@@ -264,8 +265,6 @@ class BeliefFilter:
         return found
 
 
-def _as_singles(beliefs: NDArray[np.float16], *, joint: bool) -> Singles:
-    """Return beliefs that sum to 1 again after rounding."""
-    wide = beliefs.astype(np.float32)
-    total = wide.sum(axis=(1, 2) if joint else 2, keepdims=True)
-    return np.asarray(wide / np.maximum(total, np.float32(1e-20)))
+def average_openness(before: NDArray[np.uint16], opened: Bits) -> NDArray[np.uint16]:
+    """Return the running average after a window."""
+    return (before * DECAY + opened * ((1 - DECAY) * WHOLE)).astype(np.uint16)

@@ -74,6 +74,7 @@ class ChannelTables:
         )
         self._new = NewContexts(channels)
         self.most_blocks = 1
+        self.most_classes = 1
         self.first_block: Whole = np.zeros(1, np.int64)
         self.blocks: Whole = np.empty((0, 9), np.int64)
         self.candidates: Whole = np.empty((0, 3), np.int64)
@@ -203,6 +204,8 @@ class ChannelTables:
                 grown.add(block, new, self._first_row, self._class_map(block))
                 self._priced += [(c, block.variables, block.place) for c in block.channels]
             self.most_blocks = max(self.most_blocks, len(blocks))
+            classes = (len(block.queries.answers) for block in blocks)
+            self.most_classes = max(self.most_classes, *classes, 1)
             new.ends.append(len(self.blocks) + len(new.blocks))
         first = len(self.first_block) - 1
         self.first_block = np.append(self.first_block, np.array(new.ends, np.int64))

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.privacy.mechanisms.optimal.blocks import ComponentChannels
+from tacit.privacy.mechanisms.optimal.memory.beliefs import WHOLE, average_openness
 from tacit.privacy.mechanisms.optimal.memory.transitions import (
-    DECAY,
     LEVELS,
     MOST_JOINT,
     MOST_VARIABLES,
@@ -40,9 +40,9 @@ _STRENGTHS: Final = ((256.0, 4096.0), (64.0, 1024.0), (16.0, 1024.0), (16.0, 128
 """Candidates for smoothing, strongest first."""
 _FIRST: Final = (16.0, 1024.0)
 """The smoothing with which numbers of profiles are compared."""
-_STEPS: Final = 200_000
+_STEPS: Final = 100_000
 """The number of steps that parameters are chosen by."""
-_PARTS: Final = 3
+_PARTS: Final = 2
 """The number of stretches that are held out in turn when parameters are chosen."""
 _TIE: Final = 2.0
 """Log-likelihoods that differ by less than this are considered equal."""
@@ -103,11 +103,11 @@ def describe_history(
     groups = readings.find_groups(flat).reshape(windows, subjects)
     opened = readings.find_needed(flat).any(axis=1).reshape(windows, subjects)
     openness = np.empty((windows, subjects))
-    average = np.full(subjects, 0.5, np.float16)
+    average = np.full(subjects, WHOLE // 2, np.uint16)
     for window in range(windows):
-        openness[window] = average
-        moved = average * np.float16(DECAY) + opened[window] * np.float16(1 - DECAY)
-        average = np.where(sequences.known[window], moved, average).astype(np.float16)
+        openness[window] = average / WHOLE
+        moved = average_openness(average, opened[window])
+        average = np.where(sequences.known[window], moved, average)
     return ComponentHistory(
         groups,
         opened,

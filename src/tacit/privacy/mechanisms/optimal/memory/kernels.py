@@ -37,8 +37,25 @@ ROW, SYMBOLS, LIKELY = range(3)
 
 
 @compiled
+def _normalise(belief: Singles, joint: bool) -> None:
+    whole = np.float32(0.0)
+    for chain in range(belief.shape[0]):
+        total = np.float32(1e-30)
+        for value in range(belief.shape[1]):
+            total += belief[chain, value]
+        whole += total
+        if not joint:
+            for value in range(belief.shape[1]):
+                belief[chain, value] /= total
+    if joint:
+        for chain in range(belief.shape[0]):
+            for value in range(belief.shape[1]):
+                belief[chain, value] /= whole
+
+
+@compiled
 def predict(
-    beliefs: Singles,
+    stored: NDArray[np.uint16],
     new: Bits,
     cells: Whole,
     kinds: Whole,
@@ -47,15 +64,26 @@ def predict(
     weights: Singles,
     switch: float,
     joint: bool,
+    beliefs: Singles,
     out: Singles,
 ) -> None:
-    """Write the beliefs of the next window, `[row][chain][value]`, before any symbol."""
+    """Write the beliefs of the next window, `[row][chain][value]`, before any symbol.
+
+    `stored` are those after the window before; as probabilities they are written to `beliefs`.
+    """
     chains, size = beliefs.shape[1], beliefs.shape[2]
     for i in range(len(beliefs)):
         if new[i]:
-            out[i] = start[kinds[i]]
+            for chain in range(chains):
+                for value in range(size):
+                    beliefs[i, chain, value] = 0.0
+                    out[i, chain, value] = start[kinds[i], chain, value]
             continue
         cell = cells[i]
+        for chain in range(chains):
+            for value in range(size):
+                beliefs[i, chain, value] = np.float32(stored[i, chain, value])
+        _normalise(beliefs[i], joint)
         for chain in range(chains):
             for value in range(size):
                 out[i, chain, value] = 0.0
@@ -129,14 +157,15 @@ def choose_channels(
     likely: Singles,
     answers: Singles,
     weights: Singles,
+    prior: Singles,
     chosen: Numbers,
     gains: Singles,
 ) -> None:
     """Choose the best candidate for each block of each row, and write what it gains.
 
     The gain is by how much the squared error of the queries' probabilities is expected to fall.
+    `prior` has room for the classes of any block.
     """
-    prior = np.empty(max(1, blocks[:, CLASSES].max() if len(blocks) else 1), np.float32)
     for i in range(len(contexts)):
         gains[i] = 0.0
         begin = first_block[contexts[i]]
@@ -231,9 +260,14 @@ def use_symbols(
     likely: Singles,
     chosen: Numbers,
     symbols: Numbers,
+    scratch: Singles,
+    stored: NDArray[np.uint16],
 ) -> None:
-    """Update the beliefs in place; a symbol of -1 says nothing."""
-    scratch = np.empty((max(1, blocks[:, VARIABLES].max() if len(blocks) else 1), 2), np.float32)
+    """Update the beliefs in place; a symbol of -1 says nothing. Also write them as whole numbers.
+
+    Probabilities are stored in parts of 65535, at least one part each: no value is ever ruled out
+    for good, since models err. `scratch` has room for the variables of any block.
+    """
     for i in range(len(contexts)):
         begin = first_block[contexts[i]]
         for number in range(begin, first_block[contexts[i] + 1]):
@@ -249,7 +283,8 @@ def use_symbols(
                     for chain in range(beliefs.shape[1]):
                         beliefs[i, chain, value] *= factor
             else:
-                scratch[:] = 0.0
+                for place in range(block[VARIABLES]):
+                    scratch[place, 0] = scratch[place, 1] = 0.0
                 for choice in range(1 << block[VARIABLES]):
                     share = likely[first + places[block[PLACE] + choice] * width]
                     for place in range(block[VARIABLES]):
@@ -263,25 +298,10 @@ def use_symbols(
                     beliefs[i, variable, 0] = scratch[place, 0]
                     beliefs[i, variable, 1] = scratch[place, 1]
         _normalise(beliefs[i], joint)
-
-
-@compiled
-def _normalise(belief: Singles, joint: bool) -> None:
-    whole = np.float32(0.0)
-    for chain in range(belief.shape[0]):
-        total = np.float32(0.0)
-        for value in range(belief.shape[1]):
-            # No value is ever ruled out for good: models err.
-            belief[chain, value] = max(belief[chain, value], np.float32(1e-7))
-            total += belief[chain, value]
-        whole += total
-        if not joint:
-            for value in range(belief.shape[1]):
-                belief[chain, value] /= total
-    if joint:
-        for chain in range(belief.shape[0]):
-            for value in range(belief.shape[1]):
-                belief[chain, value] /= whole
+        for chain in range(beliefs.shape[1]):
+            for value in range(beliefs.shape[2]):
+                parts = beliefs[i, chain, value] * np.float32(65534.0) + np.float32(1.0)
+                stored[i, chain, value] = np.uint16(parts)
 
 
 @compiled

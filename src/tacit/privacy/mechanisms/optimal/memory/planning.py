@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -16,7 +17,6 @@ from tacit.privacy.mechanisms.optimal.memory.beliefs import BeliefFilter
 from tacit.privacy.mechanisms.optimal.memory.candidates import CandidateBook, design_candidates
 from tacit.privacy.mechanisms.optimal.memory.channel_tables import ChannelTables
 from tacit.privacy.mechanisms.optimal.memory.fitting import (
-    ComponentHistory,
     can_remember,
     describe_history,
     fit_component,
@@ -42,7 +42,7 @@ from tacit.privacy.thresholds import PosteriorCounts, judge
 Floats = NDArray[np.float64]
 
 _FOLDS: Final = 5
-_ROWS: Final = 400_000
+_ROWS: Final = 100_000
 """The number of windows of subjects that are simulated for each fold."""
 _LEAST: Final = 50
 """The least number of windows of a fold that are simulated, however many subjects there are."""
@@ -78,6 +78,27 @@ def plan_memory(
     sequences = statistics.sequences
     if sequences is None or not all(can_remember(one, sequences) for one in parts.channels):
         return None
+    fits = sequences.fits.get("memory")
+    if fits is None:
+        fits = sequences.fits["memory"] = _fit_all(parts, sequences)
+    books = _design_books(parts, fits.whole, sequences)
+    counts = count_held_out(parts, fits, books, statistics)
+    thresholds, expected = judge(counts, objective)
+    components = tuple(map(ComponentMemory, fits.whole, books))
+    return MemoryPlan(components, thresholds, expected)
+
+
+class Fits(NamedTuple):
+    """The transitions of all components, which are the same for every epsilon."""
+
+    whole: tuple[Transitions, ...]
+    without: tuple[tuple[Transitions, ...], ...]
+    """`[fold][component]`: from all other folds."""
+    bounds: tuple[int, ...]
+    """The first window of each fold, and the end of the last."""
+
+
+def _fit_all(parts: PlannedParts, sequences: Sequences) -> Fits:
     histories = [
         describe_history(
             SymbolReadings(one.component, one.prior, [b.variables for b in book.blocks]),
@@ -88,15 +109,20 @@ def plan_memory(
             parts.channels, parts.books, sequences.components, strict=True
         )
     ]
-    fitted = [
-        fit_component(history, one.prior.groups, len(one.component.variables))
-        for history, one in zip(histories, parts.channels, strict=True)
-    ]
-    books = _design_books(parts, fitted, sequences)
-    counts = count_held_out(parts, histories, fitted, books, statistics)
-    thresholds, expected = judge(counts, objective)
-    components = tuple(map(ComponentMemory, fitted, books))
-    return MemoryPlan(components, thresholds, expected)
+    sizes = [len(one.component.variables) for one in parts.channels]
+    whole = tuple(
+        fit_component(history, one.prior.groups, size)
+        for history, one, size in zip(histories, parts.channels, sizes, strict=True)
+    )
+    bounds = tuple(sequences.windows * fold // _FOLDS for fold in range(_FOLDS + 1))
+    without = tuple(
+        tuple(
+            fit_without(history, own, size, begin, end)
+            for history, own, size in zip(histories, whole, sizes, strict=True)
+        )
+        for begin, end in pairwise(bounds)
+    )
+    return Fits(whole, without, bounds)
 
 
 def make_filters(
@@ -184,8 +210,7 @@ def _find_length(sequences: Sequences) -> int:
 
 def count_held_out(
     parts: PlannedParts,
-    histories: Sequence[ComponentHistory],
-    fitted: Sequence[Transitions],
+    fits: Fits,
     books: Sequence[CandidateBook],
     statistics: Statistics,
     decide: Decision | None = None,
@@ -193,20 +218,14 @@ def count_held_out(
     """Count held-out windows by posterior: each stretch is predicted from the others."""
     sequences = statistics.sequences
     assert sequences is not None
-    bounds = [sequences.windows * fold // _FOLDS for fold in range(_FOLDS + 1)]
     truth = TrueAnswers(parts.exposure)
     found, rows = [], 0
-    for fold in range(_FOLDS):
-        begin, end = bounds[fold], bounds[fold + 1]
-        end = min(end, begin + _find_length(sequences))
-        without = [
-            fit_without(history, own, len(one.component.variables), begin, bounds[fold + 1])
-            for history, own, one in zip(histories, fitted, parts.channels, strict=True)
-        ]
+    for fold, (begin, stop) in enumerate(pairwise(fits.bounds)):
+        end = min(stop, begin + _find_length(sequences))
         counts = PosteriorCounts.zeros(len(parts.exposure.questions))
         warm = max(0, begin - (end - begin))  # by then, beliefs are what they are in a run
         for window in simulate(
-            make_filters(parts, without, books, fold), sequences, warm, end, decide
+            make_filters(parts, fits.without[fold], books, fold), sequences, warm, end, decide
         ):
             if window.number >= begin:
                 known = sequences.known[window.number]
