@@ -31,7 +31,7 @@ from tacit.privacy.mechanisms.optimal.memory.channel_tables import ChannelTables
 from tacit.privacy.mechanisms.optimal.memory.kernels import Singles, Words
 from tacit.privacy.mechanisms.optimal.memory.simulation import combine_parts
 from tacit.privacy.prices import Claim
-from tacit.privacy.sequences import find_hours
+from tacit.privacy.sequences import find_hours, to_local
 
 if TYPE_CHECKING:
     from tacit.privacy.mechanisms.optimal.mechanism import Optimal
@@ -202,7 +202,7 @@ class MemoryProtector(Protector):
         windows: WindowBits,
     ) -> tuple[Prediction, ...]:
         start = np.array([(windows.closed.first + window) * self._pane])
-        hour = int(find_hours(start, self._zone)[0])
+        hour = int(find_hours(to_local(start, self._zone))[0])
         return tuple(
             one.predict(state, own[window], hour)
             for one, state, own in zip(self._filters, states, signals, strict=True)
