@@ -324,7 +324,7 @@ class OpenWindows:
 
     def gains(self, closed: ClosedWindows) -> NDArray[np.float64]:
         """Return what the draws of the window that was priced last gain."""
-        return self._own_state(closed).gains(closed)
+        return self._own_state(closed).gains()
 
     def policy_numbers(self, closed: ClosedWindows) -> NDArray[np.int32]:
         """Return by slot the number of each subject's policy, in the version of these windows."""

@@ -91,7 +91,7 @@ class Release(Evaluator):
                 prices[:, :, own] = found[:, :, own]
         return prices
 
-    def gains(self, closed: ClosedPanes, policies: NDArray[np.int32]) -> NDArray[np.float64]:
+    def gains(self, policies: NDArray[np.int32]) -> NDArray[np.float64]:
         """Return by subject what the draws of the window that was priced last gain."""
         windows = self._priced
         assert windows is not None, "windows are priced first"

@@ -231,7 +231,7 @@ class Shard:
             start = (closed.panes.first - self._panes + 1) * self._size
             exhausted = self._accounts.find_exhausted(start, prices)
             if self._pacer.active:
-                gains, policies = self._windows.gains(closed), self._windows.policy_numbers()
+                gains, policies = self._windows.gains(), self._windows.policy_numbers()
                 exhausted |= self._pacer.find_declined(
                     self._accounts, start, prices, gains, policies
                 )

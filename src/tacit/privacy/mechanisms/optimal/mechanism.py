@@ -163,7 +163,8 @@ class Optimal(Mechanism):
         if found is None:
             return self, expected
         value = goal.objective.value
-        if value(found.expected) <= value(expected) + _REMEMBERED_FROM:
+        # With limits most windows are answered from memory.
+        if found.limited is None and value(found.expected) <= value(expected) + _REMEMBERED_FROM:
             return self, expected
         made = replace(
             self,
