@@ -28,6 +28,7 @@ from tacit.pipeline.openwindows import NextVersion, OpenWindows, make_window_sta
 from tacit.pipeline.snapshots import WindowSnapshot
 from tacit.pipeline.versions import SpecVersion
 from tacit.pipeline.window_state import ClosedWindows, WindowState
+from tacit.privacy.mechanisms.optimal.memory.learning import measure_drift
 from tacit.privacy.noise import Noise
 from tacit.privacy.prices import Claim
 from tacit.privacy.randomness import RandomSource
@@ -210,6 +211,11 @@ class Engine:
     def policy_numbers(self, closed: ClosedWindows) -> NDArray[np.int32]:
         """Return by slot the number of each subject's policy, in the version of these windows."""
         return self.windows.policy_numbers(closed)
+
+    @property
+    def drift(self) -> float | None:
+        """The share of recent changes that history does not predict; None without memory."""
+        return measure_drift(self.window_state.memory)
 
     @property
     def random_source(self) -> RandomSource:
