@@ -65,6 +65,13 @@ class Evaluator(ABC):
         """Return `[window][claim][subject]`: what the answers cost; 0 if they are not protected."""
         return np.zeros((len(closed.words), len(claims), len(policies)), np.int64)
 
+    def gains(self, policies: NDArray[np.int32]) -> NDArray[np.float64]:
+        """Return by subject what the draws of the window that was priced last gain; inf if unknown.
+
+        It depends on public events, and on what was released before, alone.
+        """
+        return np.full(len(policies), np.inf)
+
     @property
     def ordered_types(self) -> NDArray[np.uint64]:
         """The event types whose events are kept in order, as mask words."""

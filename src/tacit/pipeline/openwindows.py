@@ -322,6 +322,14 @@ class OpenWindows:
         window_state = self._own_state(closed)
         return window_state.price(closed, claims, public_only=self.is_public_only(closed))
 
+    def gains(self, closed: ClosedWindows) -> NDArray[np.float64]:
+        """Return what the draws of the window that was priced last gain."""
+        return self._own_state(closed).gains()
+
+    def policy_numbers(self, closed: ClosedWindows) -> NDArray[np.int32]:
+        """Return by slot the number of each subject's policy, in the version of these windows."""
+        return self._own_state(closed).policy_numbers()
+
     def _own_state(self, closed: ClosedWindows) -> WindowState:
         """Return the state that answers these windows; a new version goes on with old memory."""
         following = self._following(closed)

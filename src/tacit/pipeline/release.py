@@ -24,6 +24,7 @@ from tacit.privacy.mechanisms.mechanism import (
     WindowBits,
     pack_slots,
 )
+from tacit.privacy.mechanisms.optimal.memory.protector import MemoryProtector
 from tacit.privacy.noise import Noise
 from tacit.privacy.prices import Claim
 from tacit.spec.queries import compile_queries
@@ -89,6 +90,18 @@ class Release(Evaluator):
                 found = protector.price(replace(windows, own=own), claims)
                 prices[:, :, own] = found[:, :, own]
         return prices
+
+    def gains(self, policies: NDArray[np.int32]) -> NDArray[np.float64]:
+        """Return by subject what the draws of the window that was priced last gain."""
+        windows = self._priced
+        assert windows is not None, "windows are priced first"
+        found = np.full(len(policies), np.inf)
+        for number, protector in enumerate(self.protectors):
+            own = policies == number
+            if isinstance(protector, MemoryProtector) and own.any():
+                told = windows if len(self.protectors) == 1 else replace(windows, own=own)
+                found[own] = protector.gains(told)[own]
+        return found
 
     def _match(self, closed: ClosedPanes, rows: Mapping[str, pl.DataFrame]) -> WindowBits:
         """Match all patterns, unless it was done for the price of these windows."""

@@ -250,5 +250,6 @@ class Settlement:
             subjects=int(answers.registered[-1].sum()),
             exhausted=0 if answers.exhausted is None else int(answers.exhausted.sum()),
             charged=charged,
+            drift=self._engine.drift,
         )
         log.info("released %s up to %s", count(answers.windows, "window"), format_time(until))

@@ -225,6 +225,10 @@ class WindowState:
         self._priced = closed, panes, rows
         return self.evaluator.price(panes, rows, numbers, claims, RunMemory(self.memory))
 
+    def gains(self) -> NDArray[np.float64]:
+        """Return by slot what the draws of the window that was priced last gain; inf if unknown."""
+        return self.evaluator.gains(self.policy_numbers())
+
     def _assemble(self, closed: ClosedWindows) -> tuple[ClosedPanes, Mapping[str, pl.DataFrame]]:
         """Return the windows that end with closed panes, and their rows."""
         if self._priced is not None and self._priced[0] is closed:

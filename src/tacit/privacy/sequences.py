@@ -26,6 +26,7 @@ HOURS: Final = 168
 """The hours of a week; hour 0 is the first hour of Monday."""
 _MOST_WORDS: Final = 1 << 22
 """The largest number of words that are kept; more subjects are left out if they would exceed it."""
+_HOUR: Final = 3_600_000_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -42,8 +43,8 @@ class ComponentSequence:
 class Sequences:
     """The windows of some subjects, in order of time."""
 
-    hours: Whole
-    """`[window]`: the hour of the week in which it starts, in the specification's time zone."""
+    local: Whole
+    """`[window]`: its start in the specification's time zone, in microseconds."""
     known: Bits
     """`[window][subject]`: whether the subject was registered."""
     components: tuple[ComponentSequence, ...]
@@ -53,16 +54,35 @@ class Sequences:
     @property
     def windows(self) -> int:
         """The number of windows."""
-        return len(self.hours)
+        return len(self.local)
+
+    @property
+    def hours(self) -> Whole:
+        """`[window]`: the hour of the week in which it starts."""
+        return find_hours(self.local)
 
     def cut(self, begin: int, end: int) -> Sequences:
         """Return some of the windows."""
         return replace(
             self,
-            hours=self.hours[begin:end],
+            local=self.local[begin:end],
             known=self.known[begin:end],
             components=tuple(
                 ComponentSequence(part.signals[begin:end], part.values[begin:end])
+                for part in self.components
+            ),
+            fits={},
+        )
+
+    def thin(self, rows: int) -> Sequences:
+        """Leave out subjects, evenly, so that at most about so many windows are left."""
+        step = max(1, self.known.size // max(1, rows))
+        own = slice(None, None, min(step, max(1, self.known.shape[1])))
+        return replace(
+            self,
+            known=self.known[:, own],
+            components=tuple(
+                ComponentSequence(part.signals[:, own], part.values[:, own])
                 for part in self.components
             ),
             fits={},
@@ -79,7 +99,7 @@ class SequenceSample:
         self._columns = columns
         self._zone = zone
         self._step = 1
-        self._hours: list[Whole] = []
+        self._local: list[Whole] = []
         self._known: list[Bits] = []
         self._words: list[list[Words]] = []
         """For each batch of windows, the signals and variables of all components in turn."""
@@ -96,7 +116,7 @@ class SequenceSample:
             for pair in self._columns
             for part in pair
         ]
-        self._hours.append(find_hours(starts, self._zone))
+        self._local.append(to_local(starts, self._zone))
         self._known.append(chosen[:, own])
         self._words.append(words)
         self._size += sum(part.size for part in words)
@@ -123,7 +143,7 @@ class SequenceSample:
         own = known.any(axis=0)
         pairs = zip(words[::2], words[1::2], strict=True)
         return Sequences(
-            np.concatenate(self._hours),
+            np.concatenate(self._local),
             known[:, own],
             tuple(
                 ComponentSequence(
@@ -140,20 +160,28 @@ def _widen(part: NDArray[Kind], subjects: int) -> NDArray[Kind]:
     return np.pad(part, ((0, 0), (0, missing), *((0, 0),) * (part.ndim - 2)))
 
 
-def find_hours(starts: Whole, zone: str) -> Whole:
-    """Return the hour of the week at which each window starts, in a time zone.
+def find_hours(local: Whole) -> Whole:
+    """Return the hour of the week of each local time, in microseconds since 1970.
 
-    >>> find_hours(np.array([0, 3_600_000_000]), "UTC").tolist()  # a Thursday
+    >>> find_hours(np.array([0, 3_600_000_000])).tolist()  # a Thursday
     [72, 73]
     """
-    local = starts
-    if zone != "UTC":
-        place = ZoneInfo(zone)
-        # The offset changes at most a few times a year: look it up once an hour.
-        hours, where = np.unique(starts // 3_600_000_000, return_inverse=True)
-        offsets = [_find_offset(hour, place) for hour in hours.tolist()]
-        local = starts + np.array(offsets, np.int64)[where.ravel()]
-    return (local // 3_600_000_000 + 72) % HOURS
+    return (local // _HOUR + 72) % HOURS
+
+
+def to_local(starts: Whole, zone: str) -> Whole:
+    """Return times in a time zone, in microseconds.
+
+    >>> int(to_local(np.array([0]), "Asia/Tokyo")[0]) // 3_600_000_000
+    9
+    """
+    if zone == "UTC":
+        return starts
+    place = ZoneInfo(zone)
+    # The offset changes at most a few times a year: look it up once an hour.
+    hours, where = np.unique(starts // _HOUR, return_inverse=True)
+    offsets = [_find_offset(hour, place) for hour in hours.tolist()]
+    return np.asarray(starts + np.array(offsets, np.int64)[where.ravel()])
 
 
 def _find_offset(hour: int, place: ZoneInfo) -> int:

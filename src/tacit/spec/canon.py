@@ -41,6 +41,8 @@ def canonical(spec: Specification) -> dict[str, Any]:
             del stream["columns"]  # as before types could be declared
     for private, written in zip(spec.private, plain["private"], strict=True):
         written["epsilon"] = _shortest(private.epsilon)
+        if private.limit is None or private.spend == "paced":
+            del written["spend"]  # as before there was a choice
         if private.limit is not None:
             written["limit"] = [_shortest(private.limit.amount), private.limit.horizon]
     for name, area in spec.areas.items():

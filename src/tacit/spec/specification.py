@@ -109,6 +109,9 @@ class Private(Config):
     """The subjects that it applies to; by default all."""
     limit: LimitText | None = None
     """The epsilon that may be spent in a period, such as `20 per day`; by default no limit."""
+    spend: Literal["paced", "every"] = "paced"
+    """How a limit is spent: `paced` over the period, where answers gain most from it, or on `every`
+    open window until it is reached. Pacing needs memory."""
 
     @property
     def name(self) -> str:

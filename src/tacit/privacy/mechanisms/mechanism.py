@@ -21,6 +21,7 @@ from tacit.privacy.certainty import Certainty
 from tacit.privacy.channel_audit import Ratio
 from tacit.privacy.channels import Channel
 from tacit.privacy.noise import Noise
+from tacit.privacy.pacing import Pacing, SpendingLimit
 from tacit.privacy.policies import Policy
 from tacit.privacy.prices import Claim
 from tacit.privacy.quality import Confusion, QualityObjective
@@ -113,6 +114,8 @@ class PlanGoal:
     """The number of panes of a window; more than 1 if windows slide."""
     memory: bool = False
     """Whether what was released before may be used."""
+    limits: Mapping[str, SpendingLimit] = field(default_factory=dict)
+    """Private patterns with a limit, by name."""
     progress: ProgressCallback = ignore_progress
     """Called with the finished share of the work."""
 
@@ -189,6 +192,11 @@ class Mechanism(ABC):
     With sliding windows, an occurrence changes each element in one pane, but in several windows.
     So a mechanism that draws per window gets a part of epsilon for each: `Policy.per_window`.
     """
+
+    pacing: Pacing | None = None
+    """How limits are paced, if that was planned."""
+    limited: Confusion[Floats] | None = None
+    """What to expect with limits, if the plan was made for them."""
 
     @classmethod
     @abstractmethod

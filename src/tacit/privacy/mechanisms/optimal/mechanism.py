@@ -42,6 +42,7 @@ from tacit.privacy.mechanisms.optimal.memory.protector import MemoryProtector
 from tacit.privacy.mechanisms.optimal.stakes import PartModel
 from tacit.privacy.mechanisms.public_only import PublicContexts
 from tacit.privacy.mechanisms.uniform import flip_uniformly
+from tacit.privacy.pacing import Pacing
 from tacit.privacy.policies import Policy
 from tacit.privacy.prior import Bits, Prior
 from tacit.privacy.quality import Confusion
@@ -125,6 +126,9 @@ class Optimal(Mechanism):
     """For each component, the channels of all other contexts."""
     memory: tuple[ComponentMemory, ...] | None = None
     """For each component, what windows before tell about the next; None without memory."""
+    pacing: Pacing | None = None
+    limited: Confusion[Floats] | None = None
+    """What to expect with limits; it is not written to plan files."""
 
     @classmethod
     def plan(cls, statistics: Statistics, goal: PlanGoal) -> tuple[Optimal, Confusion[Floats]]:
@@ -154,13 +158,21 @@ class Optimal(Mechanism):
         self, statistics: Statistics, goal: PlanGoal, expected: Confusion[Floats]
     ) -> tuple[Optimal, Confusion[Floats]]:
         """Add memory if held-out windows are answered better with it."""
-        found = plan_memory(self._parts, statistics, goal.objective)
+        policy = statistics.policy.scale(goal.share, goal.shares).per_window(goal.panes)
+        found = plan_memory(self._parts, statistics, goal.objective, policy, goal.limits)
         if found is None:
             return self, expected
         value = goal.objective.value
-        if value(found.expected) <= value(expected) + _REMEMBERED_FROM:
+        # With limits most windows are answered from memory.
+        if found.limited is None and value(found.expected) <= value(expected) + _REMEMBERED_FROM:
             return self, expected
-        made = replace(self, memory=found.components, thresholds=found.thresholds)
+        made = replace(
+            self,
+            memory=found.components,
+            thresholds=found.thresholds,
+            pacing=found.pacing,
+            limited=found.limited,
+        )
         return made, found.expected
 
     @property
@@ -269,6 +281,7 @@ class Optimal(Mechanism):
                 )
             ],
             **({} if self.memory is None else {"memory": [one.to_dict() for one in self.memory]}),
+            **({} if self.pacing is None else {"pacing": self.pacing.to_dict()}),
         }
 
     @classmethod
@@ -316,7 +329,8 @@ class Optimal(Mechanism):
             ComponentMemory.from_dict(part, channels)
             for part, channels in zip(plain["memory"], made.component_channels, strict=True)
         )
-        return replace(made, memory=memory)
+        pacing = Pacing.from_dict(plain["pacing"]) if "pacing" in plain else None
+        return replace(made, memory=memory, pacing=pacing)
 
     def fits(self, policy: Policy, queries: Sequence[Pattern], panes: int) -> bool:
         """Return whether it refines the policy of a window and covers all queries."""

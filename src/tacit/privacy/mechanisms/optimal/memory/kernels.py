@@ -394,24 +394,42 @@ def count_steps(
     predicted: Singles,
     new: Bits,
     cells: Whole,
+    slots: int,
+    history: Singles,
     tables: Singles,
     first: int,
     step: int,
-    counts: NDArray[np.float64],
+    steps: Singles,
 ) -> None:
-    """Add the expected steps from one window to the next, of every `step`-th subject.
+    """Add the steps from one window to the next of every `step`-th subject.
 
-    `predicted` is the belief before this window's symbols, and `after` with them.
+    `predicted` is the belief before this window's symbols, and `after` with them. `history` are
+    the transitions of the plan, and `tables` those in use. `steps[0]` receives what history
+    predicts, and `steps[1]` what the symbols make of it; cells of all hours are one there.
     """
     chains, size = beliefs.shape[1], beliefs.shape[2]
     for i in range(first, len(beliefs), step):
         if new[i]:
             continue
+        cell = cells[i]
+        whole = cell // slots
         for chain in range(chains):
-            for value in range(size):
-                if predicted[i, chain, value] <= 0:
-                    continue
-                ratio = after[i, chain, value] / predicted[i, chain, value]
-                for before in range(size):
-                    share = beliefs[i, chain, before] * tables[cells[i], chain, before, value]
-                    counts[cells[i], chain, before, value] += share * ratio
+            for before in range(size):
+                share = beliefs[i, chain, before]
+                for value in range(size):
+                    steps[0, whole, chain, before, value] += (
+                        share * history[cell, chain, before, value]
+                    )
+                    if predicted[i, chain, value] > 0:
+                        ratio = after[i, chain, value] / predicted[i, chain, value]
+                        steps[1, whole, chain, before, value] += (
+                            share * tables[cell, chain, before, value] * ratio
+                        )
+
+
+@compiled
+def count_levels(codes: NDArray[np.uint8], levels: Singles) -> None:
+    """Add the levels of answers `[query][subject]` to `levels[query][level]`."""
+    for query in range(len(codes)):
+        for i in range(codes.shape[1]):
+            levels[query, codes[query, i]] += np.float32(1.0)

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tacit.durations import MICROSECONDS
 from tacit.privacy.components import Exposure
 from tacit.privacy.mechanisms.optimal.blocks import ComponentChannels, Context
 from tacit.privacy.mechanisms.optimal.books import ChannelBook
@@ -30,9 +31,12 @@ from tacit.privacy.mechanisms.optimal.memory.simulation import (
     count_window,
     simulate,
 )
+from tacit.privacy.mechanisms.optimal.memory.spending import SimulatedPayments, fit_pacing
 from tacit.privacy.mechanisms.optimal.memory.transitions import Transitions
 from tacit.privacy.mechanisms.optimal.readings import SymbolReadings
 from tacit.privacy.noise import Noise
+from tacit.privacy.pacing import Pacing, SpendingLimit
+from tacit.privacy.policies import Policy
 from tacit.privacy.quality import Confusion, QualityObjective
 from tacit.privacy.randomness import SeededSource
 from tacit.privacy.sequences import Sequences
@@ -69,12 +73,24 @@ class MemoryPlan:
     components: tuple[ComponentMemory, ...]
     thresholds: Floats
     expected: Confusion[Floats]
+    """If every window is paid for."""
+    limited: Confusion[Floats] | None = None
+    """With limits; None if there are none."""
+    pacing: Pacing | None = None
 
 
 def plan_memory(
-    parts: PlannedParts, statistics: Statistics, objective: QualityObjective
+    parts: PlannedParts,
+    statistics: Statistics,
+    objective: QualityObjective,
+    policy: Policy,
+    limits: Mapping[str, SpendingLimit],
 ) -> MemoryPlan | None:
-    """Fit memory to history and judge it; None if history does not support it."""
+    """Fit memory to history and judge it; None if history does not support it.
+
+    `policy` has the epsilons of a window. With limits, thresholds are chosen for windows of which
+    only some are paid for.
+    """
     sequences = statistics.sequences
     if sequences is None or not all(can_remember(one, sequences) for one in parts.channels):
         return None
@@ -85,7 +101,21 @@ def plan_memory(
     counts = count_held_out(parts, fits, books, statistics)
     thresholds, expected = judge(counts, objective)
     components = tuple(map(ComponentMemory, fits.whole, books))
-    return MemoryPlan(components, thresholds, expected)
+    own = {one.name: limits[one.name] for one in policy.patterns if one.name in limits}
+    if not own:
+        return MemoryPlan(components, thresholds, expected)
+    pacing = fit_pacing(make_filters(parts, fits.whole, books), sequences, policy, own)
+    counts = count_held_out(parts, fits, books, statistics, _Spending(policy, own, pacing))
+    thresholds, limited = judge(counts, objective)
+    return MemoryPlan(components, thresholds, expected, limited, pacing)
+
+
+class _Spending(NamedTuple):
+    """How limits are spent."""
+
+    policy: Policy
+    limits: Mapping[str, SpendingLimit]
+    pacing: Pacing | None
 
 
 class Fits(NamedTuple):
@@ -213,20 +243,29 @@ def count_held_out(
     fits: Fits,
     books: Sequence[CandidateBook],
     statistics: Statistics,
-    decide: Decision | None = None,
+    spending: _Spending | None = None,
 ) -> list[PosteriorCounts]:
-    """Count held-out windows by posterior: each stretch is predicted from the others."""
+    """Count held-out windows by posterior: each stretch is predicted from the others.
+
+    With `spending`, windows are paid for as limits allow.
+    """
     sequences = statistics.sequences
     assert sequences is not None
+    sequences = sequences.thin(_FOLDS * _ROWS)
     truth = TrueAnswers(parts.exposure)
     found, rows = [], 0
     for fold, (begin, stop) in enumerate(pairwise(fits.bounds)):
         end = min(stop, begin + _find_length(sequences))
         counts = PosteriorCounts.zeros(len(parts.exposure.questions))
         warm = max(0, begin - (end - begin))  # by then, beliefs are what they are in a run
-        for window in simulate(
-            make_filters(parts, fits.without[fold], books, fold), sequences, warm, end, decide
-        ):
+        filters = make_filters(parts, fits.without[fold], books, fold)
+        decide: Decision | None = None
+        if spending is not None:
+            decide = SimulatedPayments(filters, sequences, *spending, fold)
+            # Limits are whole at the beginning of a day.
+            days = sequences.local // MICROSECONDS["d"]
+            warm = int(np.searchsorted(days, days[warm]))
+        for window in simulate(filters, sequences, warm, end, decide):
             if window.number >= begin:
                 known = sequences.known[window.number]
                 likely = combine_parts(parts.exposure, window.parts)

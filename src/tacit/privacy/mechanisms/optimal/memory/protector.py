@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,9 +29,17 @@ from tacit.privacy.mechanisms.optimal.memory import kernels
 from tacit.privacy.mechanisms.optimal.memory.beliefs import BeliefFilter, BeliefState, Prediction
 from tacit.privacy.mechanisms.optimal.memory.channel_tables import ChannelTables
 from tacit.privacy.mechanisms.optimal.memory.kernels import Singles, Words
+from tacit.privacy.mechanisms.optimal.memory.learning import (
+    HALF_LIFE,
+    LearnedSteps,
+    LearnedThresholds,
+    StepLearner,
+    ThresholdLearner,
+)
 from tacit.privacy.mechanisms.optimal.memory.simulation import combine_parts
 from tacit.privacy.prices import Claim
-from tacit.privacy.sequences import find_hours
+from tacit.privacy.quality import QualityObjective
+from tacit.privacy.sequences import find_hours, to_local
 
 if TYPE_CHECKING:
     from tacit.privacy.mechanisms.optimal.mechanism import Optimal
@@ -108,6 +116,17 @@ class MemoryProtector(Protector):
             run.index.columns([variable.atom for variable in one.variables]) for one in components
         ]
         self._pending: _Pending | None = None
+        forget = 0.5 ** (run.spec.windows.pane / HALF_LIFE)
+        self._learners = [StepLearner(one.transitions, forget) for one in planned.memory]
+        self._threshold_learner = ThresholdLearner(
+            planned.thresholds,
+            CONFIDENCES,
+            QualityObjective(
+                tuple(query.alpha for query in run.spec.queries), run.spec.objective == "macro"
+            ),
+            [query for query, found in enumerate(questions) if found.parts],
+            forget,
+        )
 
     # What a window costs and gains
 
@@ -142,7 +161,8 @@ class MemoryProtector(Protector):
         if pending is None or not _same(pending, windows, own):
             slots = _list_slots(windows, own)
             signals = self._gather(windows, self._signals, slots, own)
-            predicted = self._predict(self._load(memory, len(slots)), signals, 0, windows)
+            states, learned = self._load(memory, len(slots))
+            predicted = self._predict(states, learned, signals, 0, windows)
             pending = self._pending = _Pending(windows.bits, memory.before, own, predicted)
         return pending.predicted
 
@@ -152,7 +172,8 @@ class MemoryProtector(Protector):
         """Draw for every component, window by window, and answer from the beliefs."""
         slots = _list_slots(windows, own)
         memory = _memory(windows)
-        states = self._load(memory, len(slots))
+        states, learned = self._load(memory, len(slots))
+        thresholds = self._load_thresholds(memory)
         silent = np.zeros(len(slots), np.bool_)
         if windows.silent is not None:
             silent = windows.silent[slots]
@@ -167,45 +188,67 @@ class MemoryProtector(Protector):
             if pending is not None and number == 1 and _same(pending, windows, own):
                 predicted = pending.predicted
             else:
-                predicted = self._predict(states, signals, window, windows)
-            parts = []
+                predicted = self._predict(states, learned, signals, window, windows)
+            parts, number_in_schedule = [], windows.closed.first + window
             for place, (one, found) in enumerate(zip(self._filters, predicted, strict=True)):
                 symbols = one.draw(found, values[place][window], silent)
                 updated = one.update(states[place], found, symbols)
                 states[place] = updated.state
+                learned[place] = self._learners[place].learn(
+                    learned[place], found, updated, number_in_schedule
+                )
                 parts.append(one.read(updated.beliefs, found.signals))
-            self._answer(parts, slots, result[window], codes[window])
-        for place, state in enumerate(states):
-            for name, array in state.to_arrays().items():
+            self._answer(parts, thresholds.thresholds, slots, result[window], codes[window])
+            thresholds = self._threshold_learner.learn(
+                thresholds, codes[window], number_in_schedule
+            )
+        for place, (state, steps) in enumerate(zip(states, learned, strict=True)):
+            for name, array in (state.to_arrays() | steps.to_arrays()).items():
                 memory.after[f"{self._name}.{place}.{name}"] = array
+        for name, array in thresholds.to_arrays().items():
+            memory.after[f"{self._name}.{name}"] = array
         return result, BeliefCertainty(codes, slots, frozenset(self._exact))
 
-    def _load(self, memory: RunMemory, subjects: int) -> list[BeliefState]:
-        """Return the states of all components; subjects that are new start from the prior."""
-        states = []
+    def _load(
+        self, memory: RunMemory, subjects: int
+    ) -> tuple[list[BeliefState], list[LearnedSteps]]:
+        """Return the states of all components, and what was learned about them.
+
+        Subjects that are new start from the prior.
+        """
+        states, learned = [], []
         for place, one in enumerate(self._filters):
-            prefix = f"{self._name}.{place}."
-            known = {
-                name.removeprefix(prefix): array
-                for name, array in memory.before.items()
-                if name.startswith(prefix)
-            }
+            known = _select(memory, f"{self._name}.{place}.")
             state = one.read_state(known) if known else one.start(0)
             states.append(state.widen(subjects))
-        return states
+            learned.append(
+                LearnedSteps.from_arrays(known, one.transitions)
+                if known
+                else LearnedSteps.start(one.transitions)
+            )
+        return states, learned
+
+    def _load_thresholds(self, memory: RunMemory) -> LearnedThresholds:
+        known = _select(memory, f"{self._name}.")
+        if "levels" not in known:
+            return LearnedThresholds.start(self._thresholds)
+        return LearnedThresholds.from_arrays(known, len(self._thresholds))
 
     def _predict(
         self,
         states: Sequence[BeliefState],
+        learned: Sequence[LearnedSteps],
         signals: Sequence[Words],
         window: int,
         windows: WindowBits,
     ) -> tuple[Prediction, ...]:
         start = np.array([(windows.closed.first + window) * self._pane])
-        hour = int(find_hours(start, self._zone)[0])
+        hour = int(find_hours(to_local(start, self._zone))[0])
         return tuple(
-            one.predict(state, own[window], hour)
-            for one, state, own in zip(self._filters, states, signals, strict=True)
+            one.predict(state, own[window], hour, learner.tables(steps))
+            for one, state, own, learner, steps in zip(
+                self._filters, states, signals, self._learners, learned, strict=True
+            )
         )
 
     def _gather(
@@ -225,15 +268,18 @@ class MemoryProtector(Protector):
         return found
 
     def _answer(
-        self, parts: Sequence[Singles], slots: NDArray[np.int64], result: Columns, codes: Codes
+        self,
+        parts: Sequence[Singles],
+        thresholds: NDArray[np.float64],
+        slots: NDArray[np.int64],
+        result: Columns,
+        codes: Codes,
     ) -> None:
         """Answer all queries about private events from the probabilities of their parts."""
         for found, (queries, columns) in zip(parts, self._single, strict=True):
             if len(queries):
-                thresholds = self._thresholds[queries]
-                kernels.answer_queries(
-                    found, columns, queries, thresholds, slots, _LEVELS, result, codes
-                )
+                own = thresholds[queries]
+                kernels.answer_queries(found, columns, queries, own, slots, _LEVELS, result, codes)
         if self._several:
             whole = combine_parts(self._exposure, parts)
             for query in self._several:
@@ -243,7 +289,7 @@ class MemoryProtector(Protector):
                     likely[:, np.newaxis],
                     np.zeros(1, np.int64),
                     np.array([query]),
-                    self._thresholds[[query]],
+                    thresholds[[query]],
                     slots,
                     _LEVELS,
                     result,
@@ -257,6 +303,15 @@ def _same(pending: _Pending, windows: WindowBits, own: Bits | None) -> bool:
     if pending.own is None or own is None:
         return same and pending.own is own
     return same and np.array_equal(pending.own, own)
+
+
+def _select(memory: RunMemory, prefix: str) -> dict[str, NDArray[Any]]:
+    """Return the arrays whose names begin with a prefix, without it."""
+    return {
+        name.removeprefix(prefix): array
+        for name, array in memory.before.items()
+        if name.startswith(prefix)
+    }
 
 
 def _memory(windows: WindowBits) -> RunMemory:

@@ -42,8 +42,9 @@ def simulate(
     """Follow the beliefs of all components from window `begin` up to `end`."""
     subjects = sequences.known.shape[1]
     states = [one.start(subjects) for one in filters]
+    hours = sequences.hours
     for window in range(begin, end):
-        hour = int(sequences.hours[window])
+        hour = int(hours[window])
         predicted = tuple(
             one.predict(state, np.ascontiguousarray(part.signals[window]), hour)
             for one, state, part in zip(filters, states, sequences.components, strict=True)
