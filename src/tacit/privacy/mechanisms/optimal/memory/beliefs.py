@@ -21,8 +21,8 @@ from tacit.privacy.mechanisms.optimal.memory.transitions import (
     DECAY,
     SWITCH,
     CellLayout,
-    StepFeatures,
     Transitions,
+    divide_week,
 )
 from tacit.privacy.mechanisms.optimal.part_tables import PartTables
 
@@ -85,9 +85,8 @@ class Prediction(NamedTuple):
 
     signals: Words
     contexts: Numbers
-    opened: Bits
-    groups: Whole
-    new: Bits
+    groups_before: NDArray[np.int16]
+    groups: NDArray[np.int16]
     cells: Whole
     before: Singles
     """The beliefs after the window before."""
@@ -119,6 +118,10 @@ class BeliefFilter:
         blocks = [tuple(every)] if self.joint else [(variable,) for variable in every]
         self.parts = PartTables(component, blocks)
         self._weights = transitions.weights.astype(np.float32)
+        edges = np.ceil(np.array(transitions.layout.edges) * WHOLE)
+        self._edges = np.clip(edges, 0, WHOLE).astype(np.uint16)
+        self.wants_gains = True
+        """Whether gains are computed where there is nothing to choose from."""
 
     @property
     def layout(self) -> CellLayout:
@@ -159,19 +162,30 @@ class BeliefFilter:
 
         `tables` are transitions that were learned since.
         """
-        contexts, opened = self.tables.find_contexts(signals)
-        groups = self.tables.find_groups(signals)
-        new = state.groups == _NO_GROUP
-        level = np.digitize(state.openness / WHOLE, self.layout.edges)
-        hours = np.full(len(groups), hour, np.int64)
-        steps = StepFeatures(np.maximum(state.groups, 0).astype(np.int64), groups, level, hours)
-        cells = self.layout.number(steps)
+        layout = self.layout
+        contexts = self.tables.find_contexts(signals)
+        groups = np.empty(len(contexts), np.int16)
+        cells = np.empty(len(contexts), np.int64)
+        kernels.find_cells(
+            state.groups,
+            contexts,
+            self.tables.group_of,
+            layout.groups,
+            state.openness,
+            self._edges,
+            layout.kinds,
+            layout.slots,
+            int(divide_week(np.array([hour]), layout.slots)[0]),
+            groups,
+            cells,
+        )
         before, beliefs = np.empty((2, *state.beliefs.shape), np.float32)
         kernels.predict(
             state.beliefs,
-            new,
+            state.groups,
+            groups,
+            layout.groups,
             cells,
-            self.layout.groups[groups],
             self.transitions.tables if tables is None else tables,
             self.transitions.start,
             self._weights,
@@ -197,11 +211,12 @@ class BeliefFilter:
             flat.answers,
             flat.weights,
             np.empty(flat.most_classes, np.float32),
+            self.wants_gains,
             chosen,
             gains,
         )
         return Prediction(
-            signals, contexts, opened, groups, new, cells, before, beliefs, chosen, gains
+            signals, contexts, state.groups, groups, cells, before, beliefs, chosen, gains
         )
 
     def draw(self, predicted: Prediction, values: Words, silent: Bits) -> Numbers:
@@ -248,8 +263,8 @@ class BeliefFilter:
             np.empty((len(flat.component.variables), 2), np.float32),
             stored,
         )
-        openness = average_openness(state.openness, predicted.opened)
-        return Update(beliefs, BeliefState(stored, openness, predicted.groups.astype(np.int16)))
+        openness = average_openness(state.openness, flat.is_open[predicted.contexts])
+        return Update(beliefs, BeliefState(stored, openness, predicted.groups))
 
     def read(self, beliefs: Singles, signals: Words) -> Singles:
         """Return `[row][part]`: how likely each part is; exactly 0 or 1 where it is decided."""

@@ -64,8 +64,12 @@ class ChannelTables:
         self._rows: dict[int, int] = {}
         self._kept: list[Channel] = []
         self._keys = KeyTable(max(1, -(-self._signals // 64)))
-        self._own = np.empty(0, np.int32)
-        """The number of each context that has channels of its own."""
+        self._own = np.full(1, -1, np.int32)
+        """The number of each context that has channels of its own; -1 at the end for others."""
+        self.group_of = np.empty(0, np.int16)
+        """`[context]`: its group of contexts."""
+        self.is_open = np.empty(0, np.bool_)
+        """`[context]`: whether anything is open in it."""
         self._served: dict[tuple[int, ...], int] = {}
         """The numbers of what the book serves, by group and open blocks."""
         self._planned: dict[bytes, int] = {}
@@ -92,14 +96,10 @@ class ChannelTables:
             signals = np.unpackbits(packed, axis=1, count=self._signals).astype(np.bool_)
             keys = pack_rows(signals) if self._signals else np.zeros((1, 1), np.uint64)
             self._append_own(keys, list(planned.values()))
-            self._planned = dict(zip(planned, self._own.tolist(), strict=True))
+            self._planned = dict(zip(planned, self._own[:-1].tolist(), strict=True))
 
-    def find_groups(self, signals: Words) -> Whole:
-        """Return the group of contexts of each row."""
-        return self._readings.find_groups(signals)
-
-    def find_contexts(self, signals: Words) -> tuple[Numbers, NDArray[np.bool_]]:
-        """Return the number of each row's context, and whether anything is open in it.
+    def find_contexts(self, signals: Words) -> Numbers:
+        """Return the number of each row's context.
 
         The rows are the subjects of one window, whatever they draw.
         """
@@ -112,11 +112,11 @@ class ChannelTables:
                 self._append_designed(self._new.design(signals[unknown], len(signals)))
                 found = self._keys.look_up(signals)
         self._new.pass_windows(len(signals))
-        numbers = np.append(self._own, np.int32(-1))[found]
-        other = np.flatnonzero(found < 0)
-        if len(other):
+        numbers = self._own[found]
+        if found.min(initial=0) < 0:
+            other = np.flatnonzero(found < 0)
             numbers[other] = self._serve(signals[other])
-        return numbers, np.asarray(np.diff(self.first_block)[numbers] > 0)
+        return numbers
 
     def _serve(self, signals: Words) -> Numbers:
         """Return the numbers of contexts that the book serves."""
@@ -180,7 +180,9 @@ class ChannelTables:
                     for (block, _), channels in zip(context.blocks, chosen, strict=True)
                 ]
             )
-        self._own = np.append(self._own, np.array(self._append(found), np.int32))
+        groups = self._readings.find_groups(keys)
+        numbers = np.array(self._append(found, groups), np.int32)
+        self._own = np.concatenate([self._own[:-1], numbers, self._own[-1:]])
         self._keys.add(keys)
 
     def _append_served(self, group: int, needed: Sequence[bool]) -> int:
@@ -193,10 +195,10 @@ class ChannelTables:
                 queries = BlockQueries(bits, np.full(size, 1 / size))
                 channel = self._book.channels[number][int(self._book.chosen[group, number])]
                 blocks.append(_Block(block.variables, values, queries, (channel,)))
-        return self._append([blocks])[0]
+        return self._append([blocks], np.array([group]))[0]
 
-    def _append(self, contexts: Sequence[Sequence[_Block]]) -> range:
-        """Append contexts with these blocks; return their numbers."""
+    def _append(self, contexts: Sequence[Sequence[_Block]], groups: Whole) -> range:
+        """Append contexts with these blocks and groups; return their numbers."""
         grown = _Lengths(self)
         new = _NewRows()
         for blocks in contexts:
@@ -208,6 +210,8 @@ class ChannelTables:
             self.most_classes = max(self.most_classes, *classes, 1)
             new.ends.append(len(self.blocks) + len(new.blocks))
         first = len(self.first_block) - 1
+        self.group_of = np.append(self.group_of, groups.astype(np.int16))
+        self.is_open = np.append(self.is_open, [len(blocks) > 0 for blocks in contexts])
         self.first_block = np.append(self.first_block, np.array(new.ends, np.int64))
         if new.blocks:
             self.blocks = np.concatenate([self.blocks, np.array(new.blocks, np.int64)])

@@ -54,11 +54,41 @@ def _normalise(belief: Singles, joint: bool) -> None:
 
 
 @compiled
+def find_cells(
+    before: NDArray[np.int16],
+    contexts: Numbers,
+    group_of: NDArray[np.int16],
+    kind_of: Whole,
+    openness: NDArray[np.uint16],
+    edges: NDArray[np.uint16],
+    kinds: int,
+    slots: int,
+    slot: int,
+    groups: NDArray[np.int16],
+    cells: Whole,
+) -> None:
+    """Write the group of each row's context, and the cell of the step to it.
+
+    A row without a window before has the group -1 before, and its cell is not used.
+    """
+    levels = len(edges) + 1
+    for i in range(len(contexts)):
+        groups[i] = group_of[contexts[i]]
+        level = 0
+        for edge in range(len(edges)):
+            level += openness[i] >= edges[edge]
+        last = kind_of[max(0, before[i])]
+        here = kind_of[groups[i]]
+        cells[i] = ((last * kinds + here) * levels + level) * slots + slot
+
+
+@compiled
 def predict(
     stored: NDArray[np.uint16],
-    new: Bits,
+    groups_before: NDArray[np.int16],
+    groups: NDArray[np.int16],
+    kind_of: Whole,
     cells: Whole,
-    kinds: Whole,
     tables: Singles,
     start: Singles,
     weights: Singles,
@@ -73,11 +103,11 @@ def predict(
     """
     chains, size = beliefs.shape[1], beliefs.shape[2]
     for i in range(len(beliefs)):
-        if new[i]:
+        if groups_before[i] < 0:
             for chain in range(chains):
                 for value in range(size):
                     beliefs[i, chain, value] = 0.0
-                    out[i, chain, value] = start[kinds[i], chain, value]
+                    out[i, chain, value] = start[kind_of[groups[i]], chain, value]
             continue
         cell = cells[i]
         for chain in range(chains):
@@ -158,19 +188,24 @@ def choose_channels(
     answers: Singles,
     weights: Singles,
     prior: Singles,
+    wanted: bool,
     chosen: Numbers,
     gains: Singles,
 ) -> None:
     """Choose the best candidate for each block of each row, and write what it gains.
 
     The gain is by how much the squared error of the queries' probabilities is expected to fall.
-    `prior` has room for the classes of any block.
+    Unless gains are `wanted`, those of blocks with one candidate are left out. `prior` has room for
+    the classes of any block.
     """
     for i in range(len(contexts)):
         gains[i] = 0.0
         begin = first_block[contexts[i]]
         for number in range(begin, first_block[contexts[i] + 1]):
             block = blocks[number]
+            if block[CANDIDATES] == 1 and not wanted:
+                chosen[i, number - begin] = block[CANDIDATE]
+                continue
             weigh_classes(beliefs[i], joint, block, class_of, variables, places, prior)
             classes, queries = block[CLASSES], block[QUERIES]
             base = np.float32(0.0)
@@ -392,7 +427,7 @@ def count_steps(
     beliefs: Singles,
     after: Singles,
     predicted: Singles,
-    new: Bits,
+    groups_before: NDArray[np.int16],
     cells: Whole,
     slots: int,
     history: Singles,
@@ -409,7 +444,7 @@ def count_steps(
     """
     chains, size = beliefs.shape[1], beliefs.shape[2]
     for i in range(first, len(beliefs), step):
-        if new[i]:
+        if groups_before[i] < 0:
             continue
         cell = cells[i]
         whole = cell // slots

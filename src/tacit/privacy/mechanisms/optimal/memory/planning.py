@@ -46,9 +46,9 @@ from tacit.privacy.thresholds import PosteriorCounts, judge
 Floats = NDArray[np.float64]
 
 _FOLDS: Final = 5
-_ROWS: Final = 100_000
+_ROWS: Final = 25_000
 """The number of windows of subjects that are simulated for each fold."""
-_LEAST: Final = 50
+_LEAST: Final = 48
 """The least number of windows of a fold that are simulated, however many subjects there are."""
 _CONTEXTS: Final = 64
 """The number of contexts of all components that have channels to choose from."""

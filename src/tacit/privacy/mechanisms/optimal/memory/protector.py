@@ -116,6 +116,8 @@ class MemoryProtector(Protector):
             run.index.columns([variable.atom for variable in one.variables]) for one in components
         ]
         self._pending: _Pending | None = None
+        for one in self._filters:
+            one.wants_gains = planned.pacing is not None
         forget = 0.5 ** (run.spec.windows.pane / HALF_LIFE)
         self._learners = [StepLearner(one.transitions, forget) for one in planned.memory]
         self._threshold_learner = ThresholdLearner(

@@ -20,7 +20,7 @@ Floats = NDArray[np.float64]
 Bits = NDArray[np.bool_]
 Prices = NDArray[np.int64]
 
-_ROWS: Final = 60_000
+_ROWS: Final = 30_000
 """The number of windows of subjects that demand is measured on, for each ratio."""
 _SHARES: Final = (0.1, 0.25, 0.4, 0.55, 0.7, 0.8, 0.88, 0.94, 0.98)
 """The shares of open windows that are not paid for, with each ratio but the first."""
