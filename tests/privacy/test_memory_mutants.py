@@ -93,7 +93,7 @@ def test_a_channel_is_chosen_by_a_true_value(monkeypatch: Patch) -> None:
 
     def peeking(self: BeliefFilter, predicted: Prediction, values: Words, silent: Any) -> Numbers:
         first = self.tables.blocks[self.tables.first_block[predicted.contexts], 2]
-        there = (values[:, 0] > 0) & predicted.opened
+        there = (values[:, 0] > 0) & self.tables.is_open[predicted.contexts]
         predicted.chosen[there, 0] = first[there]
         return draw(self, predicted, values, silent)
 
