@@ -41,7 +41,7 @@ from tacit.privacy.quality import Confusion, QualityObjective
 from tacit.privacy.randomness import SeededSource
 from tacit.privacy.sequences import Sequences
 from tacit.privacy.statistics import Statistics
-from tacit.privacy.thresholds import PosteriorCounts, judge
+from tacit.privacy.thresholds import PosteriorCounts, add_confusions, judge
 
 Floats = NDArray[np.float64]
 
@@ -99,14 +99,15 @@ def plan_memory(
         fits = sequences.fits["memory"] = _fit_all(parts, sequences)
     books = _design_books(parts, fits.whole, sequences)
     counts = count_held_out(parts, fits, books, statistics)
-    thresholds, expected = judge(counts, objective)
+    thresholds, expected = judge(counts, objective, uncertain=True)
     components = tuple(map(ComponentMemory, fits.whole, books))
     own = {one.name: limits[one.name] for one in policy.patterns if one.name in limits}
     if not own:
         return MemoryPlan(components, thresholds, expected)
     pacing = fit_pacing(make_filters(parts, fits.whole, books), sequences, policy, own)
-    counts = count_held_out(parts, fits, books, statistics, _Spending(policy, own, pacing))
-    thresholds, limited = judge(counts, objective)
+    paid = count_held_out(parts, fits, books, statistics, _Spending(policy, own, pacing))
+    thresholds, limited = judge(paid, objective, uncertain=True)
+    expected = add_confusions([one.confusion(thresholds) for one in counts])
     return MemoryPlan(components, thresholds, expected, limited, pacing)
 
 
