@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from tacit.engines.ledger_run import open_run as open_run
     from tacit.engines.local import detect as detect
     from tacit.engines.local import least_epsilon as least_epsilon
+    from tacit.engines.local import least_limit as least_limit
+    from tacit.engines.local import limit_curve as limit_curve
     from tacit.engines.local import plan as plan
     from tacit.engines.local import run as run
     from tacit.engines.warmup import warm as warm
@@ -98,6 +100,8 @@ _HOMES = {
     "json_schema": "tacit.spec.schema",
     "leaks": "tacit.insight.leaks",
     "least_epsilon": "tacit.engines.local",
+    "least_limit": "tacit.engines.local",
+    "limit_curve": "tacit.engines.local",
     "load": "tacit.spec.yaml_reader",
     "loads": "tacit.spec.yaml_reader",
     "open_run": "tacit.engines.ledger_run",

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 import click
 
@@ -21,7 +21,7 @@ from tacit.spec.mechanisms import MECHANISMS
 
 if TYPE_CHECKING:
     from tacit.cli.plan_report import PlanReport
-    from tacit.planning.least_epsilon import Least
+    from tacit.planning.limits import LimitPoint
     from tacit.planning.plan import Expected
     from tacit.privacy.statistics import Statistics
     from tacit.spec.specification import Specification
@@ -58,11 +58,17 @@ _PLANNING: Final = 0.1
 )
 @click.option(
     "--least",
-    type=click.Choice(["total", "largest"]),
+    type=click.Choice(["total", "largest", "limit"]),
     default="total",
     show_default=True,
-    help="With --quality: whether the sum of the private patterns' epsilons is to be least, or the"
-    " largest of them.",
+    help="With --quality: whether the sum of the private patterns' epsilons is to be least, the"
+    " largest of them, or the limits, all in proportion.",
+)
+@click.option(
+    "--curve",
+    "show_curve",
+    is_flag=True,
+    help="Show quality against epsilon; if there are limits, also against epsilon per day.",
 )
 @click.option(
     "--objective",
@@ -92,7 +98,8 @@ def plan(
     decode: str | None,
     prior: Path | None,
     quality: str | None,
-    least: Least,
+    least: Literal["total", "largest", "limit"],
+    show_curve: bool,
     objective: str | None,
     plot: Path | None,
     watch: bool,
@@ -110,11 +117,23 @@ def plan(
     Examples:
       tacit plan taxi.yaml --history january.parquet -o plan.json
       tacit plan taxi.yaml --history january.parquet --quality 0.9
+      tacit plan taxi.yaml --history january.parquet --quality 0.9 --least limit
+      tacit plan taxi.yaml --history january.parquet --curve
       tacit plan home.yaml --history doors=doors.csv --history power=power.csv --plot curve.svg
       tacit plan taxi.yaml --history january.parquet -o plan.json --watch --signal taxi.pid
     """
     wanted = PlanOptions(
-        history, prior, mechanism, decode, quality, out, plot, allowed, least, objective
+        history,
+        prior,
+        mechanism,
+        decode,
+        quality,
+        out,
+        plot,
+        allowed,
+        least,
+        objective,
+        show_curve,
     )
     if watch:
         watch_and_plan(spec, wanted, as_json, target)
@@ -137,9 +156,11 @@ class PlanOptions:
     plot: Path | None
     allowed: float | None = None
     """The share of history that may be refused; None if any share may."""
-    least: Least = "total"
+    least: Literal["total", "largest", "limit"] = "total"
     """What `quality` makes least."""
     objective: str | None = None
+    curve: bool = False
+    """Whether quality against epsilon is shown."""
 
 
 def make_plan(spec_file: Path, wanted: PlanOptions, as_json: bool) -> None:
@@ -157,6 +178,13 @@ def make_plan(spec_file: Path, wanted: PlanOptions, as_json: bool) -> None:
         check_picture(wanted.plot)
     if wanted.quality is not None:
         parse_required_quality(spec, wanted.quality)
+    if wanted.least == "limit":
+        if wanted.quality is None:
+            raise OptionError("--least limit needs --quality")
+        if wanted.out is not None:
+            raise OptionError(
+                "--least limit makes no plan: change the specification's limits, and plan again"
+            )
     if wanted.history:
         report = _plan_from_history(spec, _survey_history(spec, wanted), wanted)
     else:
@@ -214,15 +242,24 @@ def _plan_from_history(
     from tacit.insight.curve import compute_curve
     from tacit.planning import planner
     from tacit.planning.least_epsilon import find_least_epsilon
+    from tacit.planning.limits import find_least_limit, predict_curve
+    from tacit.planning.planner import list_limits
     from tacit.planning.requirements import parse_required_quality
 
     statistics = list(statistics)
     mechanism, decode = wanted.mechanism, wanted.decode
     compared: dict[str, Expected] = {}
-    least = drawn = None
+    least = drawn = least_limit = None
+    limits: list[LimitPoint] = []
     with show_progress("Planning ...") as progress:
-        planning = scale_progress(progress, 0, 1 if wanted.plot is None else _PLANNING)
-        if wanted.quality is not None:
+        curves = wanted.curve or wanted.plot is not None
+        planning = scale_progress(progress, 0, _PLANNING if curves else 1)
+        if wanted.quality is not None and wanted.least == "limit":
+            required = parse_required_quality(spec, wanted.quality)
+            least_limit = find_least_limit(spec, statistics, required, planning)
+            plan = None
+        elif wanted.quality is not None:
+            assert wanted.least != "limit"
             least = find_least_epsilon(
                 spec,
                 statistics,
@@ -244,12 +281,18 @@ def _plan_from_history(
             plan = planner.make_plan(
                 spec, statistics, mechanism, decode, objective=wanted.objective, progress=planning
             )
-        if wanted.plot is not None:
-            drawing = scale_progress(progress, _PLANNING, 1)
+        if curves:
+            drawing = scale_progress(progress, _PLANNING, 0.9)
             drawn = compute_curve(spec, statistics, decode, progress=drawing)
+        if wanted.curve and list_limits(spec):
+            limits = predict_curve(spec, statistics, progress=scale_progress(progress, 0.9, 1))
     expected = least.expected if least is not None else plan.expected if plan else None
+    if least_limit is not None:
+        expected = least_limit.point.expected
     windows = int(sum(part.windows for part in statistics))
-    return PlanReport(spec, wanted, plan, expected, windows, compared, least, drawn)
+    return PlanReport(
+        spec, wanted, plan, expected, windows, compared, least, drawn, least_limit, tuple(limits)
+    )
 
 
 def _plan_from_prior(spec: Specification, wanted: PlanOptions) -> PlanReport:

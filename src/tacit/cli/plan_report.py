@@ -14,6 +14,7 @@ from tacit.insight.explain import count_allowed_windows, describe_limit
 from tacit.insight.tabular import align
 from tacit.patterns.tree import elements
 from tacit.planning.least_epsilon import LeastEpsilon
+from tacit.planning.limits import LeastLimit, LimitPoint
 from tacit.planning.plan import Expected, Plan, describe_overlap, describe_unit, element_shares
 from tacit.planning.requirements import DECLARED, parse_required_quality
 from tacit.privacy.exponentials import format_epsilon
@@ -45,10 +46,15 @@ class PlanReport:
     """The expected quality of each mechanism, if `auto` chose one."""
     least: LeastEpsilon | None
     curve: Curve | None
+    least_limit: LeastLimit | None = None
+    limits: tuple[LimitPoint, ...] = ()
+    """The expected quality with several limits."""
 
     @property
     def succeeded(self) -> bool:
         """Whether the requested quality is feasible, and the requested plan was made."""
+        if self.least_limit is not None:
+            return self.least_limit.enough
         feasible = self.least is None or self.least.epsilons is not None
         return feasible and (self.plan is not None or self.options.out is None)
 
@@ -81,6 +87,19 @@ class PlanReport:
                 for name, limit, allowed, windows in self._list_limits()
             ],
             "past": None if plan is None or plan.past is None else self._past_to_dict(plan.past),
+            "limited": None
+            if plan is None or plan.limited is None
+            else self._past_to_dict(plan.limited),
+            "least_limit": None
+            if self.least_limit is None
+            else {
+                "feasible": self.least_limit.enough,
+                "limits": self.least_limit.point.limits,
+                "obstacle": self.least_limit.obstacle,
+            },
+            "limit_curve": [
+                {"limits": point.limits, "all": _average(point.expected)} for point in self.limits
+            ],
             "conventions": CONVENTIONS,
             "elements": [
                 {name: format_epsilon(share) for name, share in shares.items()}
@@ -169,13 +188,34 @@ class PlanReport:
             parts.append("Without history, the expected quality is unknown.")
         parts += ["", *self._format_epsilons(), *self._format_limits()]
         if self.curve is not None:
-            parts += ["", str(self.curve), f"Plotted to {self.options.plot}."]
+            parts += ["", str(self.curve)]
+            parts += [] if self.options.plot is None else [f"Plotted to {self.options.plot}."]
+        parts += self._format_limit_curve()
         return "\n".join([*parts, "", *self._format_next_steps()])
+
+    def _format_limit_curve(self) -> list[str]:
+        if not self.limits:
+            return []
+        names = list(self.limits[0].limits)
+        rows = [(*names, "Q")]
+        rows += [
+            (*point.limits.values(), format_share(point.expected.quality)) for point in self.limits
+        ]
+        return [
+            "",
+            "Expected Q against limits, with the epsilons of the specification:",
+            *align(rows),
+        ]
 
     def _format_headline(self) -> str:
         past = f"{count(self.windows, 'window')} of history" if self.windows else "no history"
         if self.least is not None and self.least.epsilons is None:
             return f"No epsilon is enough, from {past}. The best possible, without any noise:\n"
+        if self.least_limit is not None:
+            enough = "Enough" if self.least_limit.enough else "No limit is enough. Tried"
+            limits = self.least_limit.point.limits.items()
+            shown = ", ".join(f"{name} {limit}" for name, limit in limits)
+            return f"{enough}, from {past}: {shown}.\n"
         asked = self.options.mechanism or self.spec.mechanism
         mechanism = self.plan.mechanism if self.plan else asked
         decode = self.options.decode or self.spec.decode
@@ -233,6 +273,10 @@ class PlanReport:
             lines += fill(
                 f"Limit of {name}, {limit}: {describe_limit(allowed, windows)}", 100
             ).split("\n")
+        if self.plan is not None and self.plan.limited is not None:
+            lines += ["With limits and memory, over whole days:", ""]
+            lines += self._format_table(self.plan.limited)[:-1]
+            return ["", *lines]
         reached = any(allowed < windows for _, _, allowed, windows in self._list_limits())
         if self.plan is not None and self.plan.past is not None and reached:
             lines += ["After limits are reached, until the next horizon:", ""]
@@ -242,6 +286,11 @@ class PlanReport:
     def _format_next_steps(self) -> list[str]:
         """Say what was written, or why nothing was, and what to do."""
         least, out = self.least, self.options.out
+        if self.least_limit is not None:
+            if self.least_limit.enough:
+                return ["Set these limits in the specification if subjects agree, and plan again."]
+            obstacle = self.least_limit.obstacle
+            return [f"Infeasible: {obstacle} misses its quality whatever the limit. Raise epsilon."]
         if least is not None and least.epsilons is None:
             text = (
                 f"Infeasible: {least.obstacle} is the obstacle: {least.reason}. Ask for less"

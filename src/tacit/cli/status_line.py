@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _RATE_SECONDS: Final = 10.0
 """Seconds over which the rate is averaged."""
+_DRIFTED: Final = 0.05
+"""From this share on, drift is shown."""
 _SLOW_COMMIT: Final = 0.5
 """Commits that take at least this many seconds are shown."""
 _REFRESHES: Final = 2
@@ -52,7 +54,9 @@ class StatusLine:
         if public.undelivered:
             parts.append(f"{count(public.undelivered, 'release')} undelivered")
         if public.exhausted:
-            parts.append(f"{count(public.exhausted, 'subject')} exhausted")
+            parts.append(f"{count(public.exhausted, 'subject')} not paying")
+        if public.drift is not None and public.drift >= _DRIFTED:
+            parts.append(f"drift {public.drift:.0%}")
         if status.commit_seconds >= _SLOW_COMMIT:
             parts.append(f"commits take {_format_span(status.commit_seconds)}")
         if public.next_close is not None:

@@ -29,6 +29,7 @@ from tacit.pipeline.sinks import Sink
 from tacit.pipeline.sources import EmptySourceError
 from tacit.pipeline.survey import HistorySurvey
 from tacit.planning.least_epsilon import Least, LeastEpsilon, find_least_epsilon
+from tacit.planning.limits import LeastLimit, LimitPoint, find_least_limit, predict_curve
 from tacit.planning.plan import Plan
 from tacit.planning.planner import make_plan, plan_without_history
 from tacit.planning.requirements import DECLARED, parse_required_quality, read_prior
@@ -190,6 +191,40 @@ def least_epsilon(
     found = find_least_epsilon(
         spec, statistics, required, mechanism, decode, least=least, progress=searching
     )
+    progress(1.0, "done")
+    return found
+
+
+def least_limit(
+    spec: SpecSource,
+    *history: Any,
+    quality: float | str = DECLARED,
+    progress: ProgressCallback | None = None,
+    **streams: Any,
+) -> LeastLimit:
+    """Find the least limits with which every query reaches a quality, from history.
+
+    All limits of the specification are changed in proportion. `quality` and `progress` are as for
+    `least_epsilon`. The result's `point.limits` are the limits, if it is `enough`.
+    """
+    spec, progress = load_spec(spec), progress or ignore_progress
+    required = parse_required_quality(spec, quality)
+    statistics = survey_history(spec, history, streams, None, scale_progress(progress, 0, 0.5))
+    found = find_least_limit(spec, statistics, required, scale_progress(progress, 0.5, 0.99))
+    progress(1.0, "done")
+    return found
+
+
+def limit_curve(
+    spec: SpecSource,
+    *history: Any,
+    progress: ProgressCallback | None = None,
+    **streams: Any,
+) -> list[LimitPoint]:
+    """Predict quality against limits from history; all limits are changed in proportion."""
+    spec, progress = load_spec(spec), progress or ignore_progress
+    statistics = survey_history(spec, history, streams, None, scale_progress(progress, 0, 0.5))
+    found = predict_curve(spec, statistics, progress=scale_progress(progress, 0.5, 0.99))
     progress(1.0, "done")
     return found
 

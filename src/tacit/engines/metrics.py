@@ -90,8 +90,13 @@ class Figures:
         yield _charged(public)
         yield _gauge(
             "subjects_exhausted",
-            "Subjects that had reached a limit in the last window that was released.",
+            "Subjects that did not pay in the last released window: limit reached, or saved.",
             public.exhausted,
+        )
+        yield _gauge(
+            "drift_ratio",
+            "The share of recent changes that history does not predict, from 0 to 1.",
+            public.drift,
         )
         yield _gauge(
             "releases_undelivered",

@@ -67,6 +67,18 @@ class Accounts:
             result |= beyond & account.mask & self._in_force(account, window_start) & (price > 0)
         return result
 
+    def find_left(
+        self, account: Account, window_start: int
+    ) -> Iterator[tuple[int, NDArray[np.bool_] | None, Amounts]]:
+        """Yield what is left of an account's limit, by local time of the window's start.
+
+        Yields the local time, its subjects (None is all), and what is left for each of them.
+        """
+        assert account.limit is not None
+        left = account.limit - self.spent(account, window_start)
+        for _, offset, own in self._split(account, window_start):
+            yield window_start + offset, own, left if own is None else left[own]
+
     def charge(
         self,
         window_start: int,

@@ -16,6 +16,7 @@ from tacit.ledger.accounts import Accounts
 from tacit.ledger.charges import Account, Charge
 from tacit.patterns.tree import elements
 from tacit.pipeline.engine import Engine
+from tacit.pipeline.pacing import Pacer
 from tacit.pipeline.versions import SpecVersion
 from tacit.pipeline.window_state import ClosedWindows
 from tacit.privacy.prices import Claim
@@ -32,7 +33,7 @@ class WindowCharges:
     """The exhausted subjects of some windows, by slot, and the charges of the others."""
 
     exhausted: NDArray[np.bool_] | None
-    """None if no subject has a limit."""
+    """Who does not pay: a limit is reached, or pacing saves it for later. None without limits."""
     charges: Sequence[Charge]
 
 
@@ -48,6 +49,11 @@ class Accountant:
         self._version = version
         self._lease = lease
         self.limited = any(private.limit is not None for private in version.spec.private)
+        self._pacer = Pacer(
+            version.spec,
+            [mechanism.pacing for mechanism in version.plan.mechanisms],
+            engine.random_source,
+        )
         self._slots: NDArray[np.int64] = np.empty(0, np.int64)
         """The slots of registered subjects, in the order of the accounts."""
         self._ids: NDArray[np.int64] = np.empty(0, np.int64)
@@ -81,6 +87,10 @@ class Accountant:
                 own = window[:, self._slots]
                 if self.limited:
                     exhausted = accounts.find_exhausted(start, own)
+                if self.limited and self._pacer.active:
+                    gains = self._engine.gains(closed)[self._slots]
+                    policies = self._engine.policy_numbers(closed)[self._slots]
+                    exhausted |= self._pacer.find_declined(accounts, start, own, gains, policies)
                 charges += accounts.charge(start, exhausted, since <= start // starts.step, own)
         if not self.limited:
             return WindowCharges(None, charges)

@@ -28,8 +28,10 @@ from tacit.pipeline.openwindows import NextVersion, OpenWindows, make_window_sta
 from tacit.pipeline.snapshots import WindowSnapshot
 from tacit.pipeline.versions import SpecVersion
 from tacit.pipeline.window_state import ClosedWindows, WindowState
+from tacit.privacy.mechanisms.optimal.memory.learning import measure_drift
 from tacit.privacy.noise import Noise
 from tacit.privacy.prices import Claim
+from tacit.privacy.randomness import RandomSource
 from tacit.spec.subjects import list_subjects
 from tacit.windows.clock import REASONS, TAKEN, Clock, Verdicts
 from tacit.windows.jumps import Jumps
@@ -201,6 +203,24 @@ class Engine:
     def price(self, closed: ClosedWindows, claims: Sequence[Claim]) -> NDArray[np.int64]:
         """Return what answering closed windows costs, as `WindowState.price` does."""
         return self.windows.price(closed, claims)
+
+    def gains(self, closed: ClosedWindows) -> NDArray[np.float64]:
+        """Return by slot what the draws of the window that was priced last gain; inf if unknown."""
+        return self.windows.gains(closed)
+
+    def policy_numbers(self, closed: ClosedWindows) -> NDArray[np.int32]:
+        """Return by slot the number of each subject's policy, in the version of these windows."""
+        return self.windows.policy_numbers(closed)
+
+    @property
+    def drift(self) -> float | None:
+        """The share of recent changes that history does not predict; None without memory."""
+        return measure_drift(self.window_state.memory)
+
+    @property
+    def random_source(self) -> RandomSource:
+        """The source of randomness of this run."""
+        return self._noise.source
 
     def _judge(self, batch: MergedBatch, begin: int, verdicts: Verdicts) -> int:
         slots, times, window_state = batch.slots, batch.times, self.window_state

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from tacit.patterns.bits import ChainBits
 from tacit.patterns.booleans import to_columns
 from tacit.privacy.certainty import Certainty
+from tacit.privacy.mechanisms.mechanism import RunMemory
 from tacit.privacy.prices import Claim
 from tacit.spec.queries import compile_queries
 from tacit.spec.specification import Specification
@@ -43,12 +44,17 @@ class Evaluator(ABC):
 
     @abstractmethod
     def answer(
-        self, closed: ClosedPanes, rows: Mapping[str, pl.DataFrame], policies: NDArray[np.int32]
+        self,
+        closed: ClosedPanes,
+        rows: Mapping[str, pl.DataFrame],
+        policies: NDArray[np.int32],
+        memory: RunMemory | None = None,
     ) -> tuple[NDArray[np.uint64], Certainty | None]:
         """Return `bits[window][name][word]`, and their certainty if they are protected.
 
-        `policies` holds the number of each subject's policy. Where a subject's limit is reached,
-        the number of policies is added to it.
+        `policies` holds the number of each subject's policy. Where a subject does not pay, as
+        when its limit is reached, the number of policies is added to it. `memory` is what is
+        remembered from the windows before, and receives what is remembered of these.
         """
 
     def price(
@@ -57,9 +63,17 @@ class Evaluator(ABC):
         rows: Mapping[str, pl.DataFrame],  # noqa: ARG002
         policies: NDArray[np.int32],
         claims: Sequence[Claim],
+        memory: RunMemory | None = None,  # noqa: ARG002
     ) -> NDArray[np.int64]:
         """Return `[window][claim][subject]`: what the answers cost; 0 if they are not protected."""
         return np.zeros((len(closed.words), len(claims), len(policies)), np.int64)
+
+    def gains(self, policies: NDArray[np.int32]) -> NDArray[np.float64]:
+        """Return by subject what the draws of the window that was priced last gain; inf if unknown.
+
+        It depends on public events, and on what was released before, alone.
+        """
+        return np.full(len(policies), np.inf)
 
     @property
     def ordered_types(self) -> NDArray[np.uint64]:
@@ -106,6 +120,7 @@ class Detector(Evaluator):
         closed: ClosedPanes,
         rows: Mapping[str, pl.DataFrame],
         policies: NDArray[np.int32],  # noqa: ARG002 - true answers ignore policies
+        memory: RunMemory | None = None,  # noqa: ARG002
     ) -> tuple[NDArray[np.uint64], None]:
         """Return what was detected."""
         return self.queries[0].answer(closed, rows), None

@@ -18,9 +18,9 @@ an old window contains in part, never affects a new window, whatever its types a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -162,6 +162,18 @@ class OpenWindows:
             done.window_state,
         )
         self.protected_from = done.protected_from
+
+    @property
+    def memory(self) -> tuple[Mapping[str, NDArray[Any]], ...]:
+        """What is remembered under each version in use. The arrays never change."""
+        states = [self.window_state, *([] if self.next is None else [self.next.window_state])]
+        return tuple(state.memory for state in states)
+
+    def restore_memory(self, memory: tuple[Mapping[str, NDArray[Any]], ...]) -> None:
+        """Forget the windows that were answered since `memory` was read."""
+        self.window_state.memory = memory[0]
+        if self.next is not None:
+            self.next.window_state.memory = memory[1]
 
     def find_version(self, closed: ClosedWindows) -> SpecVersion | None:
         """Return the version under which these windows are answered."""
@@ -307,14 +319,36 @@ class OpenWindows:
 
     def price(self, closed: ClosedWindows, claims: Sequence[Claim]) -> NDArray[np.int64]:
         """Return what answering closed windows costs, as `WindowState.price` does."""
-        following = self._following(closed)
-        window_state = self.window_state if following is None else following.window_state
+        window_state = self._own_state(closed)
         return window_state.price(closed, claims, public_only=self.is_public_only(closed))
+
+    def gains(self, closed: ClosedWindows) -> NDArray[np.float64]:
+        """Return what the draws of the window that was priced last gain."""
+        return self._own_state(closed).gains()
+
+    def policy_numbers(self, closed: ClosedWindows) -> NDArray[np.int32]:
+        """Return by slot the number of each subject's policy, in the version of these windows."""
+        return self._own_state(closed).policy_numbers()
+
+    def _own_state(self, closed: ClosedWindows) -> WindowState:
+        """Return the state that answers these windows; a new version goes on with old memory."""
+        following = self._following(closed)
+        if following is None:
+            return self.window_state
+        state = following.window_state
+        if not state.memory and self.window_state.memory:
+            assert self.version is not None
+            kept = self.version.find_remembered(following.version)
+            state.memory = {
+                name: array
+                for name, array in self.window_state.memory.items()
+                if name.partition(".")[0] in kept
+            }
+        return state
 
     def answer(self, closed: ClosedWindows, exhausted: NDArray[np.bool_] | None = None) -> Answers:
         """Answer closed windows under the version that they belong to."""
-        following = self._following(closed)
-        window_state = self.window_state if following is None else following.window_state
+        window_state = self._own_state(closed)
         return window_state.answer(closed, exhausted, public_only=self.is_public_only(closed))
 
 

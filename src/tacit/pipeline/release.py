@@ -6,6 +6,7 @@ Nothing that depends on private events leaves a mechanism except through `Noise`
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -18,15 +19,22 @@ from tacit.privacy.mechanisms.mechanism import (
     Columns,
     Mechanism,
     PatternIndex,
+    RunMemory,
     RunSetup,
     WindowBits,
     pack_slots,
 )
+from tacit.privacy.mechanisms.optimal.memory.protector import MemoryProtector
 from tacit.privacy.noise import Noise
 from tacit.privacy.prices import Claim
 from tacit.spec.queries import compile_queries
 from tacit.spec.specification import Specification
 from tacit.windows.panes import ClosedPanes
+
+
+def name_policy(number: int) -> str:
+    """Return the name under which the draws and the memory of a policy are saved."""
+    return f"policy{number}"
 
 
 class Release(Evaluator):
@@ -39,7 +47,7 @@ class Release(Evaluator):
         index = PatternIndex()
         self.private = noise.private
         self.protectors = [
-            mechanism.start(RunSetup(spec, queries, index, noise, f"policy{number}"))
+            mechanism.start(RunSetup(spec, queries, index, noise, name_policy(number)))
             for number, mechanism in enumerate(mechanisms)
         ]
         limited = any(private.limit is not None for private in spec.private)
@@ -66,20 +74,34 @@ class Release(Evaluator):
         rows: Mapping[str, pl.DataFrame],
         policies: NDArray[np.int32],
         claims: Sequence[Claim],
+        memory: RunMemory | None = None,
     ) -> NDArray[np.int64]:
-        """Compute what the answers cost each claim, from public events alone.
+        """Compute what the answers cost each claim, from public events and released answers alone.
 
         A subject that is answered by `public_only` pays nothing.
         """
-        windows = self._priced = self._match(closed, rows)
+        windows = self._priced = replace(self._match(closed, rows), memory=memory or RunMemory({}))
         if len(self.protectors) == 1 and int(policies.max(initial=0)) == 0:
             return self.protectors[0].price(windows, claims)
         prices = np.zeros((len(windows.bits), len(claims), windows.slots), np.int64)
         for number, protector in enumerate(self.protectors):
             own = policies == number
             if own.any():
-                prices[:, :, own] = protector.price(windows, claims)[:, :, own]
+                found = protector.price(replace(windows, own=own), claims)
+                prices[:, :, own] = found[:, :, own]
         return prices
+
+    def gains(self, policies: NDArray[np.int32]) -> NDArray[np.float64]:
+        """Return by subject what the draws of the window that was priced last gain."""
+        windows = self._priced
+        assert windows is not None, "windows are priced first"
+        found = np.full(len(policies), np.inf)
+        for number, protector in enumerate(self.protectors):
+            own = policies == number
+            if isinstance(protector, MemoryProtector) and own.any():
+                told = windows if len(self.protectors) == 1 else replace(windows, own=own)
+                found[own] = protector.gains(told)[own]
+        return found
 
     def _match(self, closed: ClosedPanes, rows: Mapping[str, pl.DataFrame]) -> WindowBits:
         """Match all patterns, unless it was done for the price of these windows."""
@@ -88,18 +110,36 @@ class Release(Evaluator):
         return WindowBits(self._matched.answer(closed, rows), closed, rows)
 
     def answer(
-        self, closed: ClosedPanes, rows: Mapping[str, pl.DataFrame], policies: NDArray[np.int32]
+        self,
+        closed: ClosedPanes,
+        rows: Mapping[str, pl.DataFrame],
+        policies: NDArray[np.int32],
+        memory: RunMemory | None = None,
     ) -> tuple[Columns, Certainty]:
         """Compute the protected answers, with each subject's own policy."""
-        windows = self._match(closed, rows)
-        exhausted = int(policies.max(initial=0)) >= len(self.protectors)
-        if exhausted and not self.public_only:
-            raise PrivacyError("no private pattern has a limit, so no limit can be reached")
-        used = [*self.protectors, *self.public_only] if exhausted else self.protectors
-        if len(used) == 1:
-            return used[0].protect(windows, None)
-        parts = [one.protect(windows, policies == number) for number, one in enumerate(used)]
-        result = np.zeros_like(parts[0][0])
-        for number, (bits, _) in enumerate(parts):
-            result |= bits & pack_slots(policies == number)
-        return result, CertaintyByPolicy(policies, [certainty for _, certainty in parts])
+        windows = replace(self._match(closed, rows), memory=memory or RunMemory({}))
+        number = len(self.protectors)
+        exhausted = int(policies.max(initial=0)) >= number
+        if len(self.protectors) == 1 and not exhausted:
+            return self.protectors[0].protect(windows, None)
+        silent = policies >= number
+        parts: list[tuple[NDArray[np.bool_], tuple[Columns, Certainty]]] = []
+        for place, protector in enumerate(self.protectors):
+            own = policies % number == place
+            if protector.remembers:
+                whole = own if number > 1 else None
+                told = replace(windows, own=whole, silent=silent if exhausted else None)
+                parts.append((own, protector.protect(told, whole)))
+                continue
+            paying = own & ~silent
+            parts.append((paying, protector.protect(windows, paying)))
+            if (own & silent).any():
+                if not self.public_only:
+                    raise PrivacyError("no private pattern has a limit, so no limit can be reached")
+                parts.append((own & silent, self.public_only[place].protect(windows, own & silent)))
+        result = np.zeros_like(parts[0][1][0])
+        numbers = np.zeros(len(policies), np.int32)
+        for place, (own, (bits, _)) in enumerate(parts):
+            result |= bits & pack_slots(own)
+            numbers[own] = place
+        return result, CertaintyByPolicy(numbers, [certainty for _, (_, certainty) in parts])

@@ -172,6 +172,7 @@ class Settlement:
         closed = self._closed
         version = self._engine.windows.find_version(closed[0])
         accountant = self._accountants.get(version)
+        memory = self._engine.windows.memory
         while True:
             bills: list[WindowCharges] = []
             answers: list[Answers] = []
@@ -192,6 +193,8 @@ class Settlement:
             except StaleError:
                 assert accountant is not None
                 accountant.forget()
+                # The draws are thrown away, and what was remembered of them too.
+                self._engine.windows.restore_memory(memory)
                 continue
             self._closed, self._volume = [], 0
             for place, (part, bill) in enumerate(zip(answers, bills, strict=True)):
@@ -249,5 +252,6 @@ class Settlement:
             subjects=int(answers.registered[-1].sum()),
             exhausted=0 if answers.exhausted is None else int(answers.exhausted.sum()),
             charged=charged,
+            drift=self._engine.drift,
         )
         log.info("released %s up to %s", count(answers.windows, "window"), format_time(until))

@@ -30,10 +30,11 @@ class EngineCounters(Protocol):
 
 @dataclass(slots=True)
 class PublicStatus:
-    """The status that depends on the public schedule only.
+    """The status that depends on the public schedule and on what was released only.
 
     Each field is a function of the released windows, the specification, the registry, and the
-    actions of operators and receivers. None depends on the contents of tuples.
+    actions of operators and receivers. None depends on private events, except through what was
+    drawn from channels.
     """
 
     subjects: int = 0
@@ -50,7 +51,11 @@ class PublicStatus:
     charged: dict[str, int] = field(default_factory=dict)
     """The charges of all subjects together, by private pattern, in nano-epsilon."""
     exhausted: int = 0
-    """Subjects that had reached a limit in the last window that was released."""
+    """Subjects that did not pay in the last window that was released: they had reached a limit, or
+    saved it for later windows."""
+    drift: float | None = None
+    """The share of recent changes that history does not predict, from 0 to 1; None without memory.
+    """
     undelivered: int = 0
     """Releases that not every sink has yet."""
     retries: int = 0
@@ -70,6 +75,7 @@ class PublicStatus:
         subjects: int,
         exhausted: int = 0,
         charged: Mapping[str, int] | None = None,
+        drift: float | None = None,
     ) -> None:
         """Count released windows; the last one ends at `until`, and one starts every `slide`.
 
@@ -77,7 +83,7 @@ class PublicStatus:
         """
         self.windows += windows
         self.until, self.next_close = until, next_close
-        self.subjects, self.exhausted = subjects, exhausted
+        self.subjects, self.exhausted, self.drift = subjects, exhausted, drift
         now = int(time.time() * 1_000_000)
         self.released_at = (now - now % slide) / 1_000_000
         for private, amount in (charged or {}).items():

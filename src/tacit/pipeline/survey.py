@@ -18,7 +18,7 @@ from tacit.pipeline.evaluators import Evaluator, count_occurrences
 from tacit.planning.survey import Survey
 from tacit.planning.tallies import CombinationCounts, Stretches
 from tacit.privacy.affected_queries import AffectedQuery
-from tacit.privacy.mechanisms.mechanism import PatternIndex
+from tacit.privacy.mechanisms.mechanism import PatternIndex, RunMemory
 from tacit.privacy.mechanisms.noisy_windows import NoisyWindows
 from tacit.privacy.mechanisms.pane_noise import draw_pane_times
 from tacit.privacy.noise import Noise
@@ -47,7 +47,9 @@ class HistorySurvey(Evaluator):
         queries = tuple(spec.query_patterns.values())
         index = PatternIndex()
         self.policies = Policies(spec)
-        self.surveys = [Survey(policy, queries, index.column) for policy in self.policies.policies]
+        self.surveys = [
+            Survey(policy, queries, index.column, spec.zone) for policy in self.policies.policies
+        ]
         self._types = list(spec.types)
         self._occurrences = np.zeros(len(self._types), np.int64)
         self._stretches = Stretches()
@@ -74,6 +76,7 @@ class HistorySurvey(Evaluator):
         closed: ClosedPanes,
         rows: Mapping[str, pl.DataFrame],
         policies: NDArray[np.int32],  # noqa: ARG002 - `count` separates them
+        memory: RunMemory | None = None,  # noqa: ARG002
     ) -> tuple[NDArray[np.uint64], None]:
         """Return the bits of the index, then those of the trials of each policy."""
         self._occurrences += count_occurrences(closed, len(self._types))
@@ -87,9 +90,10 @@ class HistorySurvey(Evaluator):
         """Count answered windows, each subject's for its policy."""
         known = answers.registered
         division = self._stretches.divide(*known.shape)
+        starts = (answers.first + np.arange(answers.windows)) * answers.step
         for number, survey in enumerate(self.surveys):
             chosen = known & (policies == number)
-            survey.add(answers.bits, chosen, division)
+            survey.add(answers.bits, chosen, division, starts)
             for trial in self._trials:
                 if trial.policy == number:
                     trial.count(answers.bits, chosen)

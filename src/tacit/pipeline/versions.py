@@ -15,7 +15,7 @@ from tacit.errors import StateError, TacitError
 from tacit.events.areas import Area
 from tacit.pipeline.compiled_spec import CompiledSpec
 from tacit.pipeline.definitions import format_definition
-from tacit.pipeline.release import Release
+from tacit.pipeline.release import Release, name_policy
 from tacit.planning.plan import Plan
 from tacit.privacy.noise import Noise
 from tacit.spec.columntypes import SpecColumns
@@ -72,6 +72,22 @@ class SpecVersion:
         return {
             name: hashlib.sha256(format_definition(self.columns, name).encode()).hexdigest()
             for name in self.spec.events
+        }
+
+    def find_remembered(self, following: SpecVersion) -> set[str]:
+        """Return the policies, by name, whose memory the next version can go on with.
+
+        Their subjects, events and mechanisms are the same. All others start from the prior.
+        """
+        kept = [one.model_copy(update={"limit": None}) for one in self.spec.private]
+        others = [one.model_copy(update={"limit": None}) for one in following.spec.private]
+        if kept != others or self.definitions != following.definitions:
+            return set()
+        pairs = zip(self.plan.mechanisms, following.plan.mechanisms, strict=True)
+        return {
+            name_policy(number)
+            for number, (one, other) in enumerate(pairs)
+            if one is other or one.to_dict() == other.to_dict()
         }
 
     @property

@@ -21,6 +21,7 @@ from tacit.events.subjects import Subjects
 from tacit.patterns.lists import EventLists
 from tacit.pipeline.batches import MergedBatch
 from tacit.pipeline.evaluators import Evaluator
+from tacit.privacy.mechanisms.mechanism import RunMemory
 from tacit.privacy.policies import Policies
 from tacit.privacy.prices import Claim
 from tacit.windows.clock import NEVER, NONE, TAKEN, Verdicts
@@ -122,6 +123,8 @@ class WindowState:
         """The slots of subjects in the order of answers; None for the order of the slots."""
         self._priced: tuple[ClosedWindows, ClosedPanes, Mapping[str, pl.DataFrame]] | None = None
         """The windows that were priced last, assembled: they are answered next."""
+        self.memory: Mapping[str, NDArray[Any]] = {}
+        """What is remembered from the windows that were answered. Its arrays never change."""
 
     @property
     def registered(self) -> pa.Array:
@@ -220,7 +223,11 @@ class WindowState:
             return np.zeros((len(closed.panes.words), len(claims), len(numbers)), np.int64)
         panes, rows = self._assemble(closed)
         self._priced = closed, panes, rows
-        return self.evaluator.price(panes, rows, numbers, claims)
+        return self.evaluator.price(panes, rows, numbers, claims, RunMemory(self.memory))
+
+    def gains(self) -> NDArray[np.float64]:
+        """Return by slot what the draws of the window that was priced last gain; inf if unknown."""
+        return self.evaluator.gains(self.policy_numbers())
 
     def _assemble(self, closed: ClosedWindows) -> tuple[ClosedPanes, Mapping[str, pl.DataFrame]]:
         """Return the windows that end with closed panes, and their rows."""
@@ -250,7 +257,9 @@ class WindowState:
             numbers = np.where(exhausted, numbers + np.int32(len(self.policies)), numbers)
         per_window = 1 if self.sliding is None else self.sliding.panes
         panes, rows = self._assemble(closed)
-        bits, certainty = self.evaluator.answer(panes, rows, numbers)
+        memory = RunMemory(self.memory)
+        bits, certainty = self.evaluator.answer(panes, rows, numbers, memory)
+        self.memory = memory.after
         answers = Answers(
             self.evaluator.names,
             per_window * self.size,
@@ -273,6 +282,7 @@ class WindowState:
             arrays["order"] = self.order
         arrays |= {f"subjects.{name}": part for name, part in self.subjects.state().items()}
         arrays |= {f"panes.{name}": part for name, part in self.panes.state().items()}
+        arrays |= {f"memory.{name}": part for name, part in self.memory.items()}
         frames = self.tuples.state()
         if self.sliding is not None:
             kept, rows = self.sliding.state()
@@ -289,6 +299,7 @@ class WindowState:
         self.order = np.array(arrays["order"], np.int64) if "order" in arrays else None
         self.subjects = Subjects.from_state(select_prefix("subjects.", arrays))
         self._numbers = np.empty(0, np.int32)
+        self.memory = select_prefix("memory.", arrays)
         self.panes.restore(select_prefix("panes.", arrays))
         self.tuples.restore(frames)
         if self.sliding is not None:

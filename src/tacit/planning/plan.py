@@ -135,6 +135,8 @@ class Plan:
     """The share of every private pattern's epsilon that is spent, unless `shares` has another."""
     past: Expected | None = None
     """The expectation for subjects whose limit is reached; None without limits."""
+    limited: Expected | None = None
+    """The expectation with limits, over whole days; None without limits or without memory."""
     written: Mapping[str, Any] | None = None
     """The canonical specification from the plan file, if it was read from there."""
     columns: RecordedTypes = field(default_factory=dict)
@@ -213,6 +215,7 @@ class Plan:
             "windows": self.windows,
             "expected": None if self.expected is None else self.expected.to_dict(),
             "past": None if self.past is None else self.past.to_dict(),
+            **({} if self.limited is None else {"limited": self.limited.to_dict()}),
             "schemes": [write_mechanism(mechanism) for mechanism in self.mechanisms],
         }
 
@@ -341,6 +344,7 @@ def _read(plain: Mapping[str, Any], spec: Specification, written: Mapping[str, A
         None if expected is None else Expected.from_dict(expected),
         share,
         None if past is None else Expected.from_dict(past),
+        Expected.from_dict(plain["limited"]) if "limited" in plain else None,
         written,
         _recorded(plain.get("columns", {}), spec),
         shares,

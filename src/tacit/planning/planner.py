@@ -20,6 +20,7 @@ from tacit.privacy.affected_queries import find_affected
 from tacit.privacy.mechanisms import load
 from tacit.privacy.mechanisms.mechanism import Mechanism, PlanGoal
 from tacit.privacy.mechanisms.unprotected import Unprotected
+from tacit.privacy.pacing import SpendingLimit
 from tacit.privacy.policies import Policies
 from tacit.privacy.quality import Confusion, QualityObjective
 from tacit.privacy.statistics import Statistics
@@ -73,6 +74,8 @@ def make_plan(
         share,
         shares or {},
         spec.windows.panes,
+        spec.memory and decode == "posterior",
+        list_limits(spec),
     )
     falling_back = chosen == "optimal" and fall_back and any(map(_has_groups, statistics))
     names = [chosen, "adaptive"] if falling_back else [chosen]
@@ -87,6 +90,17 @@ def make_plan(
         better = _value(plans[1], goal.objective) - _value(best, goal.objective)
         best = plans[1] if better > _BETTER else best
     return replace(best, objective=objective)
+
+
+def list_limits(spec: Specification) -> dict[str, SpendingLimit]:
+    """Return the limits of private patterns, by name."""
+    return {
+        private.name: SpendingLimit(
+            Fraction(private.limit.amount), private.limit.horizon, private.spend == "paced"
+        )
+        for private in spec.private
+        if private.limit is not None
+    }
 
 
 def compare_mechanisms(
@@ -146,6 +160,8 @@ def _make(
     limited = {private.name for private in spec.private if private.limit is not None}
     past = [_past(limited, *both) for both in zip(statistics, made, strict=True)]
     expected = _expected(spec, [confusion for _, confusion in made])
+    with_limits = [mechanism.limited or confusion for mechanism, confusion in made]
+    has_limits = any(mechanism.limited is not None for mechanism, _ in made)
     return Plan(
         spec,
         name,
@@ -155,6 +171,7 @@ def _make(
         expected if windows else None,
         goal.share,
         _expected(spec, past) if windows and limited else None,
+        limited=_expected(spec, with_limits) if windows and has_limits else None,
         columns=statistics[0].columns if statistics else {},
         shares=goal.shares,
         warnings=_warn(expected, statistics) if windows else (),

@@ -22,6 +22,7 @@ from tacit.privacy.prior import Bits, Prior
 from tacit.privacy.prior_tree import fit_prior
 from tacit.privacy.refinement import refine
 from tacit.privacy.sampled_evidence import SampledEvidence, WideEvidence
+from tacit.privacy.sequences import Sequences, SequenceSample
 from tacit.privacy.statistics import AnyEvidence, Fold, Statistics
 
 Column: TypeAlias = Callable[[Pattern], int]
@@ -99,7 +100,9 @@ def _by_hand(part: AffectedQuery, rates: Sequence[float]) -> AnyEvidence:
 class Survey:
     """Counts the windows of one policy's subjects, as far as a plan needs them."""
 
-    def __init__(self, policy: Policy, queries: Sequence[Pattern], column: Column) -> None:
+    def __init__(
+        self, policy: Policy, queries: Sequence[Pattern], column: Column, zone: str = "UTC"
+    ) -> None:
         self.policy = policy
         self.fine = refine(policy, queries)
         self.exposure = find_exposure(self.fine, queries)
@@ -113,6 +116,16 @@ class Survey:
             )
             for component in self.exposure.components
         ]
+        self._sequences = SequenceSample(
+            [
+                (
+                    [column(signal) for signal in component.signals],
+                    [column(variable.atom) for variable in component.variables],
+                )
+                for component in self.exposure.components
+            ],
+            zone,
+        )
         self._public = [_public_atoms(part) if part.wide else () for part in self.affected]
         self._parts = [
             CombinationCounts(
@@ -132,10 +145,16 @@ class Survey:
         bits: NDArray[np.uint64],
         chosen: NDArray[np.bool_],
         division: Division = UNDIVIDED,
+        starts: NDArray[np.int64] | None = None,
     ) -> None:
-        """Count the windows and subjects where `chosen[window][subject]` is true."""
+        """Count the windows and subjects where `chosen[window][subject]` is true.
+
+        `starts` are the start times of windows that follow those of the call before.
+        """
         for tally in (*self._components, *self._parts, *self._queries):
             tally.add(bits, chosen, division)
+        if starts is not None and self.exposure.components:
+            self._sequences.add(starts, bits, chosen)
 
     def statistics(
         self,
@@ -163,6 +182,11 @@ class Survey:
             [tally.rows(folds) for tally in self._parts],
         )
         return history.statistics()
+
+    @property
+    def sequences(self) -> Sequences | None:
+        """Windows of some subjects in order of time."""
+        return self._sequences.collect()
 
     def build_evidence(
         self, number: int, rows: Bits, counts: Floats, read: Floats | None
@@ -205,7 +229,7 @@ class _History:
             if len(seen) > 1
         ]
         whole = self._choose(numbers >= 0, tuple(found.whole for found in fitted))
-        return replace(whole, folds=tuple(folds))
+        return replace(whole, folds=tuple(folds), sequences=self.survey.sequences)
 
     def _choose(self, folds: Bits, priors: tuple[Prior, ...]) -> Statistics:
         """Return the statistics of some folds."""

@@ -17,6 +17,7 @@ from tacit.privacy.pane_counts import PaneCounts
 from tacit.privacy.policies import Policy
 from tacit.privacy.prior import Prior
 from tacit.privacy.sampled_evidence import SampledEvidence
+from tacit.privacy.sequences import Sequences
 from tacit.spec.columntypes import RecordedTypes
 
 AnyEvidence: TypeAlias = Evidence | SampledEvidence
@@ -50,6 +51,8 @@ class Statistics:
     policies; empty if they were not counted."""
     folds: tuple[Fold, ...] = ()
     """History in parts, each held out once; empty if it cannot be divided."""
+    sequences: Sequences | None = None
+    """Windows of some subjects in order of time; None without history."""
 
     @property
     def exact(self) -> NDArray[np.float64]:

@@ -24,6 +24,8 @@ def canonical(spec: Specification) -> dict[str, Any]:
     plain["events"] = list(plain["events"].items())
     if spec.objective == "micro":
         del plain["objective"]  # as before there was a choice
+    if spec.memory:
+        del plain["memory"]  # as before there was a choice
     if spec.windows.close == "events":
         del plain["windows"]["close"]  # as before there was a choice
     if spec.windows.jump is None:
@@ -41,6 +43,8 @@ def canonical(spec: Specification) -> dict[str, Any]:
             del stream["columns"]  # as before types could be declared
     for private, written in zip(spec.private, plain["private"], strict=True):
         written["epsilon"] = _shortest(private.epsilon)
+        if private.limit is None or private.spend == "paced":
+            del written["spend"]  # as before there was a choice
         if private.limit is not None:
             written["limit"] = [_shortest(private.limit.amount), private.limit.horizon]
     for name, area in spec.areas.items():

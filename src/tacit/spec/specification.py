@@ -109,6 +109,9 @@ class Private(Config):
     """The subjects that it applies to; by default all."""
     limit: LimitText | None = None
     """The epsilon that may be spent in a period, such as `20 per day`; by default no limit."""
+    spend: Literal["paced", "every"] = "paced"
+    """How a limit is spent: `paced` over the period, where answers gain most from it, or on `every`
+    open window until it is reached. Pacing needs memory."""
 
     @property
     def name(self) -> str:
@@ -159,6 +162,8 @@ class Settings(Config):
     """How noisy events become answers: `posterior` or `literal` decoding."""
     objective: Literal["micro", "macro"] = "micro"
     """What plans maximise: quality over all answers, or the mean of the queries' qualities."""
+    memory: bool = True
+    """Whether answers also use what was released before, where history supports it."""
     subjects: Registry | None = None
     """The registry: a list of subjects, a file of them, or learned; by default set by the run."""
     zone: Zone = "UTC"

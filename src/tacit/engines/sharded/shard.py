@@ -25,7 +25,9 @@ from tacit.engines.sharded.saved_state import SavedState, check_array, check_pla
 from tacit.events.subjects import Subjects
 from tacit.ledger.accounts import Accounts, Amounts, Key
 from tacit.pipeline.batches import MergedBatch, Rows
+from tacit.pipeline.pacing import Pacer
 from tacit.pipeline.window_state import ClosedWindows, WindowState
+from tacit.privacy.randomness import SecureSource
 from tacit.windows.clock import LATE, NONE, REASONS, TAKEN, Verdicts
 
 _TRUE: Final = "true"
@@ -90,6 +92,11 @@ class Shard:
             self._panes,
         )
         self._accounts = _open_accounts(job, members) if job.limited else None
+        self._pacer = Pacer(
+            job.version.spec,
+            [mechanism.pacing for mechanism in job.version.plan.mechanisms],
+            SecureSource(),
+        )
         self._first = self._next = NONE
         self._progress: dict[int, ShardBatch] = {}
         """The last inserted batch of each partition, without its tuples."""
@@ -223,6 +230,11 @@ class Shard:
         if self._accounts is not None:
             start = (closed.panes.first - self._panes + 1) * self._size
             exhausted = self._accounts.find_exhausted(start, prices)
+            if self._pacer.active:
+                gains, policies = self._windows.gains(), self._windows.policy_numbers()
+                exhausted |= self._pacer.find_declined(
+                    self._accounts, start, prices, gains, policies
+                )
             self._accounts.charge(start, exhausted, None, prices)
         answers = self._windows.answer(closed, exhausted)
         body = pack([answers], [self._ids], self._job.version.consumers)

@@ -21,6 +21,7 @@ from tacit.privacy.certainty import Certainty
 from tacit.privacy.channel_audit import Ratio
 from tacit.privacy.channels import Channel
 from tacit.privacy.noise import Noise
+from tacit.privacy.pacing import Pacing, SpendingLimit
 from tacit.privacy.policies import Policy
 from tacit.privacy.prices import Claim
 from tacit.privacy.quality import Confusion, QualityObjective
@@ -67,12 +68,29 @@ class PatternIndex:
 
 
 @dataclass(frozen=True, slots=True)
+class RunMemory:
+    """What protectors remember from window to window, as plain arrays by name.
+
+    A protector reads `before` and writes `after`; it changes no array in place. The two are stored
+    with the release, so a draw that is thrown away takes what was remembered of it with it.
+    """
+
+    before: Mapping[str, NDArray[Any]]
+    after: dict[str, NDArray[Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class WindowBits:
     """Closed windows, and the true bits of the patterns matched on them."""
 
     bits: Columns
     closed: ClosedPanes
     rows: Mapping[str, pl.DataFrame]
+    memory: RunMemory | None = None
+    own: NDArray[np.bool_] | None = None
+    """For protectors that remember: the subjects of the policy; None is all."""
+    silent: NDArray[np.bool_] | None = None
+    """For protectors that remember: the subjects for which nothing may be drawn; None is none."""
 
     @property
     def slots(self) -> int:
@@ -94,6 +112,10 @@ class PlanGoal:
     """Private patterns with another share, by name."""
     panes: int = 1
     """The number of panes of a window; more than 1 if windows slide."""
+    memory: bool = False
+    """Whether what was released before may be used."""
+    limits: Mapping[str, SpendingLimit] = field(default_factory=dict)
+    """Private patterns with a limit, by name."""
     progress: ProgressCallback = ignore_progress
     """Called with the finished share of the work."""
 
@@ -123,6 +145,9 @@ class NamedChannel(NamedTuple):
 class Protector(ABC):
     """Protects the answers for the subjects of one policy, in a run."""
 
+    remembers: ClassVar[bool] = False
+    """Whether it uses `WindowBits.memory`. Then it also answers for subjects that do not pay."""
+
     @abstractmethod
     def protect(
         self, windows: WindowBits, own: NDArray[np.bool_] | None
@@ -135,7 +160,8 @@ class Protector(ABC):
     def price(self, windows: WindowBits, claims: Sequence[Claim]) -> Prices:
         """Return `[window][claim][subject]`: what `protect` costs each claim, in nano-epsilon.
 
-        It must depend on public events alone. By default every window costs the most that it can.
+        It must depend on public events, and on what was released before, alone. By default every
+        window costs the most that it can.
         """
         most = np.array([claim.most for claim in claims], np.int64)
         shape = (len(windows.bits), len(claims), windows.slots)
@@ -166,6 +192,11 @@ class Mechanism(ABC):
     With sliding windows, an occurrence changes each element in one pane, but in several windows.
     So a mechanism that draws per window gets a part of epsilon for each: `Policy.per_window`.
     """
+
+    pacing: Pacing | None = None
+    """How limits are paced, if that was planned."""
+    limited: Confusion[Floats] | None = None
+    """What to expect with limits, if the plan was made for them."""
 
     @classmethod
     @abstractmethod

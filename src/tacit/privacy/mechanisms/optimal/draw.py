@@ -98,7 +98,7 @@ class ChannelProtector(Protector):
         shape = (len(claims), len(windows.bits), windows.slots)
         prices = np.zeros((len(claims), len(windows.bits) * windows.slots), np.int64)
         for contexts, columns in zip(self._contexts, self._signals, strict=True):
-            signals = _by_subject(windows, columns, slots, None)
+            signals = gather_words(windows, columns, slots, None)
             prices += contexts.price(signals, tuple(claims))
         most = np.array([claim.most for claim in claims], np.int64)
         # If a pattern is refined, its elements are rounded up one by one.
@@ -112,11 +112,11 @@ class ChannelProtector(Protector):
         columns = [*self._signals, *self._variables]
         if sum(map(len, columns)) > 64:
             for pair in zip(self._signals, self._variables, strict=True):
-                signals, variables = (_by_subject(windows, one, slots, own) for one in pair)
+                signals, variables = (gather_words(windows, one, slots, own) for one in pair)
                 yield signals, variables
             return
         # Transpose the bits once for all components, then split them.
-        whole = _by_subject(windows, [n for one in columns for n in one], slots, own)
+        whole = gather_words(windows, [n for one in columns for n in one], slots, own)
         found = np.empty((len(columns), len(whole), 1), np.uint64)
         if columns:
             _split(whole.reshape(-1), np.array([len(one) for one in columns]), found)
@@ -259,7 +259,7 @@ def _by_window(
     return to_columns(words, width)
 
 
-def _by_subject(
+def gather_words(
     windows: WindowBits,
     columns: list[int],
     slots: NDArray[np.int64],

@@ -23,6 +23,7 @@ from tacit.privacy.mechanisms.mechanism import (
     Mechanism,
     NamedChannel,
     PlanGoal,
+    Protector,
     RunSetup,
 )
 from tacit.privacy.mechanisms.objective import ElementObjective
@@ -35,9 +36,13 @@ from tacit.privacy.mechanisms.optimal.books import (
 )
 from tacit.privacy.mechanisms.optimal.draw import ChannelProtector
 from tacit.privacy.mechanisms.optimal.expectation import PlannedComponent, count_queries
+from tacit.privacy.mechanisms.optimal.memory.model import ComponentMemory
+from tacit.privacy.mechanisms.optimal.memory.planning import PlannedParts, plan_memory
+from tacit.privacy.mechanisms.optimal.memory.protector import MemoryProtector
 from tacit.privacy.mechanisms.optimal.stakes import PartModel
 from tacit.privacy.mechanisms.public_only import PublicContexts
 from tacit.privacy.mechanisms.uniform import flip_uniformly
+from tacit.privacy.pacing import Pacing
 from tacit.privacy.policies import Policy
 from tacit.privacy.prior import Bits, Prior
 from tacit.privacy.quality import Confusion
@@ -60,6 +65,8 @@ _PARTS: Final = 50_000
 """The largest number of parts in all contexts of a component that have channels of their own."""
 
 
+_REMEMBERED_FROM: Final = 0.001
+"""By how much memory must be better on held-out windows to be used, besides chance."""
 _EVALUATED: Final = 4_000_000
 """The number of draws and parts that an expectation is made from, for windows that books serve."""
 
@@ -117,6 +124,11 @@ class Optimal(Mechanism):
     """For each component, the contexts that have channels of their own, by packed signals."""
     books: tuple[ChannelBook, ...]
     """For each component, the channels of all other contexts."""
+    memory: tuple[ComponentMemory, ...] | None = None
+    """For each component, what windows before tell about the next; None without memory."""
+    pacing: Pacing | None = None
+    limited: Confusion[Floats] | None = None
+    """What to expect with limits; it is not written to plan files."""
 
     @classmethod
     def plan(cls, statistics: Statistics, goal: PlanGoal) -> tuple[Optimal, Confusion[Floats]]:
@@ -139,8 +151,34 @@ class Optimal(Mechanism):
             made = cls._design(fold.training, fine, weights, goal.literal)
             counts.append(made.count_posteriors(fold.held_out))
         thresholds, expected = judge(counts, goal.objective)
-        made = cls._design(statistics, fine, weights, goal.literal)
-        return replace(made, thresholds=thresholds), expected
+        made = replace(cls._design(statistics, fine, weights, goal.literal), thresholds=thresholds)
+        return made._remember(statistics, goal, expected) if goal.memory else (made, expected)
+
+    def _remember(
+        self, statistics: Statistics, goal: PlanGoal, expected: Confusion[Floats]
+    ) -> tuple[Optimal, Confusion[Floats]]:
+        """Add memory if held-out windows are answered better with it."""
+        policy = statistics.policy.scale(goal.share, goal.shares).per_window(goal.panes)
+        found = plan_memory(self._parts, statistics, goal.objective, policy, goal.limits)
+        if found is None:
+            return self, expected
+        value = goal.objective.value
+        # With limits most windows are answered from memory.
+        better = value(found.expected) - value(expected)
+        if found.limited is None and better <= _REMEMBERED_FROM + _find_error(found.expected):
+            return self, expected
+        made = replace(
+            self,
+            memory=found.components,
+            thresholds=found.thresholds,
+            pacing=found.pacing,
+            limited=found.limited,
+        )
+        return made, found.expected
+
+    @property
+    def _parts(self) -> PlannedParts:
+        return PlannedParts(self.exposure, self.component_channels, self.planned, self.books)
 
     @classmethod
     def _design(
@@ -214,8 +252,10 @@ class Optimal(Mechanism):
             )
         )
 
-    def start(self, run: RunSetup) -> ChannelProtector:
+    def start(self, run: RunSetup) -> Protector:
         """Return a protector that draws symbols for the open answers of each window."""
+        if self.memory is not None:
+            return MemoryProtector(self, run)
         return ChannelProtector(self, run)
 
     @property
@@ -241,6 +281,8 @@ class Optimal(Mechanism):
                     self.priors, self.stakes, self.planned, self.books, strict=True
                 )
             ],
+            **({} if self.memory is None else {"memory": [one.to_dict() for one in self.memory]}),
+            **({} if self.pacing is None else {"pacing": self.pacing.to_dict()}),
         }
 
     @classmethod
@@ -272,7 +314,7 @@ class Optimal(Mechanism):
             stakes.append(own)
             planned.append(_read_contexts(ComponentChannels(component, prior, own), part))
             books.append(_read_book(component, prior, own, part))
-        return cls(
+        made = cls(
             fine,
             found,
             tuple(priors),
@@ -282,6 +324,14 @@ class Optimal(Mechanism):
             tuple(planned),
             tuple(books),
         )
+        if "memory" not in plain:
+            return made
+        memory = tuple(
+            ComponentMemory.from_dict(part, channels)
+            for part, channels in zip(plain["memory"], made.component_channels, strict=True)
+        )
+        pacing = Pacing.from_dict(plain["pacing"]) if "pacing" in plain else None
+        return replace(made, memory=memory, pacing=pacing)
 
     def fits(self, policy: Policy, queries: Sequence[Pattern], panes: int) -> bool:
         """Return whether it refines the policy of a window and covers all queries."""
@@ -296,29 +346,59 @@ class Optimal(Mechanism):
                 [
                     book.widest_ratio(changed),
                     *(context.find_ratio(changed) for context in planned.values()),
+                    *(one.find_ratio(channels, changed) for one in remembered),
                 ]
             )
-            for component, planned, book in zip(
-                self.exposure.components, self.planned, self.books, strict=True
+            for channels, planned, book, remembered in zip(
+                self.component_channels,
+                self.planned,
+                self.books,
+                self._remembered,
+                strict=True,
             )
-            if (changed := component.find_changed(changing))
+            if (changed := channels.component.find_changed(changing))
         )
+
+    @property
+    def _remembered(self) -> list[tuple[ComponentMemory, ...]]:
+        """The memory of each component: one or none."""
+        if self.memory is None:
+            return [()] * len(self.books)
+        return [(one,) for one in self.memory]
 
     def channels(self) -> Iterator[NamedChannel]:
         """Yield the channels of all contexts in the plan, and those for other contexts."""
-        for component, planned, book in zip(
-            self.exposure.components, self.planned, self.books, strict=True
+        for channels, planned, book, remembered in zip(
+            self.component_channels, self.planned, self.books, self._remembered, strict=True
         ):
+            component = channels.component
             where = " with ".join(pattern.name for pattern in component.patterns)
             for own in book.channels:
                 yield from (NamedChannel(where, None, channel) for channel in own)
             for key, context in planned.items():
                 signals = np.unpackbits(np.frombuffer(key, np.uint8), count=len(component.signals))
-                found = [
-                    repr(s) for s, there in zip(component.signals, signals, strict=True) if there
-                ]
+                shown = _name_context(component, signals.astype(np.bool_))
                 for _, design in context.blocks:
-                    yield NamedChannel(where, ", ".join(found), design.channel)
+                    yield NamedChannel(where, shown, design.channel)
+            for one in remembered:
+                for there, _, blocks in one.list_contexts(channels):
+                    shown = _name_context(component, there)
+                    for own in blocks:
+                        yield from (NamedChannel(where, shown, channel) for channel in own)
+
+
+def _find_error(expected: Confusion[Floats]) -> float:
+    """Return about how far two simulated qualities are apart by chance."""
+    total = expected.total()
+    wrong = total.fp + total.fn
+    return float(1.5 * np.sqrt(2 * wrong) / max(1.0, total.tp + total.fn))
+
+
+def _name_context(component: Component, signals: Bits) -> str:
+    """Return the public patterns that are detected in a context."""
+    return ", ".join(
+        repr(signal) for signal, there in zip(component.signals, signals, strict=True) if there
+    )
 
 
 def _share_out(statistics: Statistics, goal: PlanGoal) -> Policy:

@@ -83,7 +83,7 @@ class PartTables:
         return self.cofactors, self.first_cofactor, self.views, self.first_view, self.choices
 
     @cached_property
-    def _sums(self) -> list[Floats]:
+    def sums(self) -> list[Floats]:
         """For each block, the matrix that turns the probabilities of its values into readings."""
         sums = []
         for block, readings in zip(self.blocks, self._readings, strict=True):
@@ -97,7 +97,7 @@ class PartTables:
 
     def chances(self, block: int, probabilities: Floats) -> Floats:
         """Return the readings of a block, given the probabilities of its values `[...][value]`."""
-        return np.asarray(probabilities @ self._sums[block])
+        return np.asarray(probabilities @ self.sums[block])
 
     def weigh_functions(
         self, signals: Words, windows: Floats, stakes: Floats, block: int, others: Floats

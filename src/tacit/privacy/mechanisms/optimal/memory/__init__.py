@@ -1,0 +1,1 @@
+"""Memory: what was released before, and public events, predict the private events of a window."""

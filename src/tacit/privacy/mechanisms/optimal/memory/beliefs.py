@@ -1,0 +1,297 @@
+"""Beliefs of a run: for each subject, how likely each value of a component's variables is.
+
+A belief depends on public events and released symbols alone. So it may choose channels, decode
+answers and decide which windows are paid for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.errors import StateError
+from tacit.privacy.mechanisms.optimal.memory import kernels
+from tacit.privacy.mechanisms.optimal.memory.channel_tables import ChannelTables
+from tacit.privacy.mechanisms.optimal.memory.kernels import Numbers, Singles, Whole, Words
+from tacit.privacy.mechanisms.optimal.memory.transitions import (
+    DECAY,
+    SWITCH,
+    CellLayout,
+    Transitions,
+    divide_week,
+)
+from tacit.privacy.mechanisms.optimal.part_tables import PartTables
+
+Bits = NDArray[np.bool_]
+Arrays = Mapping[str, NDArray[Any]]
+
+WHOLE: Final = 65535
+"""The number of parts of a whole, in stored probabilities and averages."""
+_NO_GROUP: Final = -1
+"""The group before a subject's first window."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BeliefState:
+    """What is remembered about each subject of a component after a window.
+
+    At most 64 probabilities of two bytes, and four bytes more.
+    """
+
+    beliefs: NDArray[np.uint16]
+    """`[subject][chain][value]`, in parts of 65535."""
+    openness: NDArray[np.uint16]
+    """`[subject]`: the running average of whether something was open, in parts of 65535."""
+    groups: NDArray[np.int16]
+    """`[subject]`: the group of the last context; -1 before a subject's first window."""
+
+    @classmethod
+    def start(cls, subjects: int, chains: int, values: int) -> BeliefState:
+        """Return the state before the first window."""
+        return cls(
+            np.zeros((subjects, chains, values), np.uint16),
+            np.full(subjects, WHOLE // 2, np.uint16),
+            np.full(subjects, _NO_GROUP, np.int16),
+        )
+
+    def widen(self, subjects: int) -> BeliefState:
+        """Add subjects that are new."""
+        new = subjects - len(self.groups)
+        if not new:
+            return self
+        more = BeliefState.start(new, *self.beliefs.shape[1:])
+        return BeliefState(
+            np.concatenate([self.beliefs, more.beliefs]),
+            np.concatenate([self.openness, more.openness]),
+            np.concatenate([self.groups, more.groups]),
+        )
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return plain arrays for a snapshot."""
+        return {"beliefs": self.beliefs, "openness": self.openness, "groups": self.groups}
+
+    @classmethod
+    def from_arrays(cls, arrays: Arrays) -> BeliefState:
+        """Read what `to_arrays` returned."""
+        return cls(arrays["beliefs"], arrays["openness"], arrays["groups"])
+
+
+class Prediction(NamedTuple):
+    """The beliefs of a window before its symbols, and the channels chosen by them."""
+
+    signals: Words
+    contexts: Numbers
+    groups_before: NDArray[np.int16]
+    groups: NDArray[np.int16]
+    cells: Whole
+    before: Singles
+    """The beliefs after the window before."""
+    beliefs: Singles
+    chosen: Numbers
+    """`[row][block]`: the number of the candidate."""
+    gains: Singles
+
+
+class Update(NamedTuple):
+    """The beliefs of a window with its symbols."""
+
+    beliefs: Singles
+    state: BeliefState
+
+
+class BeliefFilter:
+    """Follows the beliefs of one component's subjects from window to window.
+
+    It has no state of its own: states go in and come out.
+    """
+
+    def __init__(self, transitions: Transitions, tables: ChannelTables) -> None:
+        self.transitions = transitions
+        self.tables = tables
+        self.joint = transitions.joint
+        component = tables.component
+        every = range(len(component.variables))
+        blocks = [tuple(every)] if self.joint else [(variable,) for variable in every]
+        self.parts = PartTables(component, blocks)
+        self._weights = transitions.weights.astype(np.float32)
+        edges = np.ceil(np.array(transitions.layout.edges) * WHOLE)
+        self._edges = np.clip(edges, 0, WHOLE).astype(np.uint16)
+        self.wants_gains = True
+        """Whether gains are computed where there is nothing to choose from."""
+
+    @property
+    def layout(self) -> CellLayout:
+        """How cells are numbered."""
+        return self.transitions.layout
+
+    def start(self, subjects: int) -> BeliefState:
+        """Return the state before the first window."""
+        return BeliefState.start(subjects, self.transitions.chains, self.transitions.values)
+
+    def read_state(self, arrays: Arrays) -> BeliefState:
+        """Read a state that `to_arrays` returned; raise StateError if it does not fit."""
+        try:
+            state = BeliefState.from_arrays(arrays)
+        except KeyError as error:
+            raise StateError("the saved memory is incomplete") from error
+        subjects = len(state.groups)
+        shape = (subjects, self.transitions.chains, self.transitions.values)
+        groups = len(self.layout.groups)
+        fitting = (
+            state.beliefs.dtype == np.uint16
+            and state.beliefs.shape == shape
+            and state.openness.dtype == np.uint16
+            and state.openness.shape == (subjects,)
+            and state.groups.dtype == np.int16
+            and state.groups.ndim == 1
+            and int(state.groups.max(initial=0)) < groups
+            and int(state.groups.min(initial=0)) >= _NO_GROUP
+        )
+        if not fitting:
+            raise StateError("the saved memory does not fit the plan")
+        return state
+
+    def predict(
+        self, state: BeliefState, signals: Words, hour: int, tables: Singles | None = None
+    ) -> Prediction:
+        """Predict the beliefs of a window from its public events, and choose channels.
+
+        `tables` are transitions that were learned since.
+        """
+        layout = self.layout
+        contexts = self.tables.find_contexts(signals)
+        groups = np.empty(len(contexts), np.int16)
+        cells = np.empty(len(contexts), np.int64)
+        kernels.find_cells(
+            state.groups,
+            contexts,
+            self.tables.group_of,
+            layout.groups,
+            state.openness,
+            self._edges,
+            layout.kinds,
+            layout.slots,
+            int(divide_week(np.array([hour]), layout.slots)[0]),
+            groups,
+            cells,
+        )
+        before, beliefs = np.empty((2, *state.beliefs.shape), np.float32)
+        kernels.predict(
+            state.beliefs,
+            state.groups,
+            groups,
+            layout.groups,
+            cells,
+            self.transitions.tables if tables is None else tables,
+            self.transitions.start,
+            self._weights,
+            SWITCH,
+            self.joint,
+            before,
+            beliefs,
+        )
+        chosen = np.full((len(groups), self.tables.most_blocks), -1, np.int32)
+        gains = np.empty(len(groups), np.float32)
+        flat = self.tables
+        kernels.choose_channels(
+            contexts,
+            beliefs,
+            self.joint,
+            flat.first_block,
+            flat.blocks,
+            flat.candidates,
+            flat.class_of,
+            flat.variables,
+            flat.places,
+            flat.mixed,
+            flat.answers,
+            flat.weights,
+            np.empty(flat.most_classes, np.float32),
+            np.empty(flat.widest, np.float32),
+            self.wants_gains,
+            chosen,
+            gains,
+        )
+        return Prediction(
+            signals, contexts, state.groups, groups, cells, before, beliefs, chosen, gains
+        )
+
+    def draw(self, predicted: Prediction, values: Words, silent: Bits) -> Numbers:
+        """Draw a symbol for each open block of the rows that are not silent, `[row][block]`."""
+        chosen, flat = predicted.chosen, self.tables
+        symbols = np.full(chosen.shape, -1, np.int32)
+        rows, places = np.empty((2, chosen.size), np.int64)
+        drawn = kernels.find_rows(
+            predicted.contexts,
+            silent,
+            values,
+            self.joint,
+            flat.first_block,
+            flat.blocks,
+            flat.candidates,
+            flat.class_of,
+            flat.variables,
+            flat.places,
+            chosen,
+            rows,
+            places,
+        )
+        if drawn:
+            symbols.reshape(-1)[places[:drawn]] = flat.sampler.sample(rows[:drawn])
+        return symbols
+
+    def update(self, state: BeliefState, predicted: Prediction, symbols: Numbers) -> Update:
+        """Use the symbols of a window."""
+        beliefs, flat = predicted.beliefs.copy(), self.tables
+        stored = np.empty(beliefs.shape, np.uint16)
+        kernels.use_symbols(
+            predicted.contexts,
+            beliefs,
+            self.joint,
+            flat.first_block,
+            flat.blocks,
+            flat.candidates,
+            flat.class_of,
+            flat.variables,
+            flat.places,
+            flat.likely,
+            predicted.chosen,
+            symbols,
+            np.empty((len(flat.component.variables), 2), np.float32),
+            stored,
+        )
+        openness = average_openness(state.openness, flat.is_open[predicted.contexts])
+        return Update(beliefs, BeliefState(stored, openness, predicted.groups))
+
+    def read(self, predicted: Prediction, beliefs: Singles) -> Singles:
+        """Return `[row][part]`: how likely each part is; exactly 0 or 1 where it is decided."""
+        contexts, signals = predicted.contexts, predicted.signals
+        found = np.empty((len(beliefs), len(self.parts.component.parts)), np.float32)
+        if not self.joint:
+            self._read_all(beliefs, signals, found)
+        elif kernels.weigh_known_parts(contexts, beliefs, self.tables.truths, found):
+            other = np.flatnonzero(self.tables.truths[contexts, 0, 0] < 0)
+            rest = np.empty((len(other), found.shape[1]), np.float32)
+            self._read_all(beliefs[other], signals[other], rest)
+            found[other] = rest
+        return found
+
+    def _read_all(self, beliefs: Singles, signals: Words, found: Singles) -> None:
+        """Do the same for contexts whose parts are not tabulated."""
+        rows, chains, _ = beliefs.shape
+        number = rows if self.joint else rows * chains
+        chances = np.empty((number, self.parts.width if self.joint else 2))
+        sums = self.parts.sums[0] if self.joint else np.empty((0, 0))
+        kernels.read_beliefs(beliefs, self.joint, sums, chances)
+        # Codes of readings are stored from -2 downwards.
+        codes = (-2 - np.arange(number, dtype=np.int32)).reshape(rows, -1)
+        kernels.weigh_parts(signals, codes, chances, *self.parts.arrays, found)
+
+
+def average_openness(before: NDArray[np.uint16], opened: Bits) -> NDArray[np.uint16]:
+    """Return the running average after a window."""
+    return (before * DECAY + opened * ((1 - DECAY) * WHOLE)).astype(np.uint16)

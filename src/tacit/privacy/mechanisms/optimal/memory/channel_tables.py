@@ -1,0 +1,355 @@
+"""The contexts of a component in a run, with the channels that memory chooses from.
+
+A context of the plan, or one that was designed in the run, has blocks of its own. Any other
+context is served by the book of the plan: the blocks that open parts depend on, with the channel
+of the context's group. All of them are rows in flat arrays, for the compiled loops (`kernels`).
+Which context a window has depends on public events only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.patterns.booleans import pack_rows
+from tacit.privacy.channels import Channel
+from tacit.privacy.keys import KeyTable
+from tacit.privacy.mechanisms.optimal.blocks import ComponentChannels, Context, value_ratio
+from tacit.privacy.mechanisms.optimal.books import ChannelBook
+from tacit.privacy.mechanisms.optimal.memory import kernels
+from tacit.privacy.mechanisms.optimal.memory.candidates import BlockQueries, CandidateBook
+from tacit.privacy.mechanisms.optimal.memory.kernels import Numbers, Singles, Whole, Words
+from tacit.privacy.mechanisms.optimal.new_contexts import DesignedContexts, NewContexts
+from tacit.privacy.mechanisms.optimal.readings import SymbolReadings
+from tacit.privacy.noise import Noise
+from tacit.privacy.prices import Claim, price_ratio
+from tacit.privacy.sampling import Sampler
+
+Floats = NDArray[np.float64]
+
+_MOST_TRUTHS: Final = 1 << 22
+"""The largest number of values and parts, of all contexts, that are tabulated."""
+
+
+class _Block(NamedTuple):
+    """A block of open parts, before it is in the flat arrays."""
+
+    variables: tuple[int, ...]
+    place: Whole
+    """The class of each choice of the variables' values."""
+    queries: BlockQueries
+    channels: tuple[Channel, ...]
+
+
+class ChannelTables:
+    """Finds the contexts of windows, and holds their channels in flat arrays."""
+
+    def __init__(
+        self,
+        channels: ComponentChannels,
+        book: ChannelBook,
+        candidates: CandidateBook,
+        planned: Mapping[bytes, Context],
+        noise: Noise,
+        *,
+        joint: bool,
+    ) -> None:
+        self.component = channels.component
+        self.joint = joint
+        self._signals = len(self.component.signals)
+        self._book = book
+        self._candidates = candidates
+        self.sampler: Sampler = noise.new_sampler()
+        self._rows: dict[int, int] = {}
+        self._kept: list[Channel] = []
+        self._keys = KeyTable(max(1, -(-self._signals // 64)))
+        self._own = np.full(1, -1, np.int32)
+        """The number of each context that has channels of its own; -1 at the end for others."""
+        self.group_of = np.empty(0, np.int16)
+        """`[context]`: its group of contexts."""
+        self.is_open = np.empty(0, np.bool_)
+        """`[context]`: whether anything is open in it."""
+        self._served: dict[tuple[int, ...], int] = {}
+        """The numbers of what the book serves, by group and open blocks."""
+        self._planned: dict[bytes, int] = {}
+        self._readings = SymbolReadings(
+            self.component, channels.prior, [block.variables for block in book.blocks]
+        )
+        self._new = NewContexts(channels)
+        self.most_blocks = 1
+        self.most_classes = 1
+        self.widest = 1
+        """The largest number of mixed likelihoods of a class."""
+        self.first_block: Whole = np.zeros(1, np.int64)
+        self.blocks: Whole = np.empty((0, 9), np.int64)
+        self.candidates: Whole = np.empty((0, 4), np.int64)
+        self.class_of: Whole = np.empty(0, np.int64)
+        self.variables: Whole = np.empty(0, np.int64)
+        self.places: Whole = np.empty(0, np.int64)
+        self.likely: Singles = np.empty(0, np.float32)
+        self.mixed: Singles = np.empty(0, np.float32)
+        parts = len(self.component.parts)
+        values = 1 << len(self.component.variables) if joint else 0
+        self.truths: Singles = np.empty((0, values, parts), np.float32)
+        """`[context][value][part]`: whether a part is true; -1 if that is not tabulated."""
+        self.answers: Singles = np.empty(0, np.float32)
+        self.weights: Singles = np.empty(0, np.float32)
+        self._priced: list[tuple[Channel, tuple[int, ...], Whole]] = []
+        """For each candidate its channel, and the variables and classes of its block."""
+        self._prices: dict[tuple[Claim, ...], NDArray[np.int64]] = {}
+        if planned:
+            packed = np.frombuffer(b"".join(planned), np.uint8).reshape(len(planned), -1)
+            signals = np.unpackbits(packed, axis=1, count=self._signals).astype(np.bool_)
+            keys = pack_rows(signals) if self._signals else np.zeros((1, 1), np.uint64)
+            self._append_own(keys, list(planned.values()))
+            self._planned = dict(zip(planned, self._own[:-1].tolist(), strict=True))
+
+    def find_contexts(self, signals: Words) -> Numbers:
+        """Return the number of each row's context.
+
+        The rows are the subjects of one window, whatever they draw.
+        """
+        found = self._keys.look_up(signals)
+        if found.min(initial=0) < 0:
+            self._append_designed(self._new.collect())
+            found = self._keys.look_up(signals)
+            unknown = found < 0
+            if unknown.any():
+                self._append_designed(self._new.design(signals[unknown], len(signals)))
+                found = self._keys.look_up(signals)
+        self._new.pass_windows(len(signals))
+        numbers = self._own[found]
+        if found.min(initial=0) < 0:
+            other = np.flatnonzero(found < 0)
+            numbers[other] = self._serve(signals[other])
+        return numbers
+
+    def _serve(self, signals: Words) -> Numbers:
+        """Return the numbers of contexts that the book serves."""
+        needed = self._readings.find_needed(np.ascontiguousarray(signals))
+        groups = self._readings.find_groups(signals)
+        table = np.column_stack([groups, needed])
+        distinct, places = np.unique(table, axis=0, return_inverse=True)
+        numbers = np.empty(len(distinct), np.int32)
+        for place, row in enumerate(distinct.tolist()):
+            key = tuple(row)
+            if key not in self._served:
+                self._served[key] = self._append_served(row[0], row[1:])
+            numbers[place] = self._served[key]
+        return numbers[places.ravel()]
+
+    def list_open(self, contexts: Numbers, beliefs: Singles) -> Iterator[tuple[bytes, int, Floats]]:
+        """Yield the beliefs about each block's classes, by context of the plan and block."""
+        for key, number in self._planned.items():
+            rows = beliefs[contexts == number]
+            if not len(rows):
+                continue
+            for place, block in enumerate(
+                self.blocks[self.first_block[number] : self.first_block[number + 1]]
+            ):
+                found = np.empty((len(rows), int(block[kernels.CLASSES])), np.float32)
+                kernels.list_classes(
+                    rows, self.joint, block, self.class_of, self.variables, self.places, found
+                )
+                yield key, place, found.astype(np.float64)
+
+    def price(self, claims: tuple[Claim, ...]) -> NDArray[np.int64]:
+        """Return `[claim][candidate]`: what a draw costs, in nano-epsilon."""
+        table = self._prices.get(claims, np.empty((len(claims), 0), np.int64))
+        later = self._priced[table.shape[1] :]
+        if later:
+            changed = [self.component.find_changed(claim.elements) for claim in claims]
+            new = [
+                [
+                    price_ratio(value_ratio(channel, variables, own, place), claim.most)
+                    for channel, variables, place in later
+                ]
+                for claim, own in zip(claims, changed, strict=True)
+            ]
+            columns = np.array(new, np.int64).reshape(len(claims), len(later))
+            table = np.concatenate([table, columns], axis=1)
+            self._prices = {claims: table}
+        return table
+
+    def _append_designed(self, designed: DesignedContexts | None) -> None:
+        if designed is not None:
+            self._append_own(*designed)
+
+    def _append_own(self, keys: Words, contexts: list[Context]) -> None:
+        """Append contexts with channels of their own."""
+        found = []
+        for key, context in zip(keys, contexts, strict=True):
+            chosen = self._candidates.find(_pack_key(key, self._signals), context)
+            found.append(
+                [
+                    _Block(block.variables, block.place, BlockQueries.of(block.choice), channels)
+                    for (block, _), channels in zip(context.blocks, chosen, strict=True)
+                ]
+            )
+        groups = self._readings.find_groups(keys)
+        self._tabulate_truths(keys)
+        numbers = np.array(self._append(found, groups), np.int32)
+        self._own = np.concatenate([self._own[:-1], numbers, self._own[-1:]])
+        self._keys.add(keys)
+
+    def _append_served(self, group: int, needed: Sequence[bool]) -> int:
+        blocks = []
+        for number, block in enumerate(self._book.blocks):
+            if needed[number]:
+                size = len(block.variables)
+                values = np.arange(1 << size)
+                bits = ((values[:, np.newaxis] >> np.arange(size)) & 1).astype(np.bool_)
+                queries = BlockQueries(bits, np.full(size, 1 / size))
+                channel = self._book.channels[number][int(self._book.chosen[group, number])]
+                blocks.append(_Block(block.variables, values, queries, (channel,)))
+        shape = (1, *self.truths.shape[1:])
+        self.truths = np.concatenate([self.truths, np.full(shape, -1, np.float32)])
+        return self._append([blocks], np.array([group]))[0]
+
+    def _tabulate_truths(self, keys: Words) -> None:
+        """Append which parts are true for each value, in contexts with these signals."""
+        shape = (len(keys), *self.truths.shape[1:])
+        truths = np.full(shape, -1, np.float32)
+        if self.joint and self.truths.size + truths.size <= _MOST_TRUTHS:
+            values = np.arange(shape[1])
+            octets = np.ascontiguousarray(keys).astype("<u8").view(np.uint8)
+            signals = np.unpackbits(octets, axis=1, bitorder="little", count=self._signals)
+            known = np.concatenate([np.tile([0, 1], (len(keys), 1)), signals], axis=1)
+            for number, part in enumerate(self.component.parts):
+                choice = np.zeros_like(values)
+                for place, variable in enumerate(part.variables):
+                    choice |= ((values >> variable) & 1) << place
+                cofactors = np.array(part.cofactors)[choice]
+                truths[:, :, number] = known[:, cofactors]
+        self.truths = np.concatenate([self.truths, truths])
+
+    def _append(self, contexts: Sequence[Sequence[_Block]], groups: Whole) -> range:
+        """Append contexts with these blocks and groups; return their numbers."""
+        grown = _Lengths(self)
+        new = _NewRows()
+        for blocks in contexts:
+            for block in blocks:
+                grown.add(block, new, self._first_row, self._class_map(block))
+                self._priced += [(c, block.variables, block.place) for c in block.channels]
+            self.most_blocks = max(self.most_blocks, len(blocks))
+            classes = (len(block.queries.answers) for block in blocks)
+            self.most_classes = max(self.most_classes, *classes, 1)
+            new.ends.append(len(self.blocks) + len(new.blocks))
+        first = len(self.first_block) - 1
+        self.group_of = np.append(self.group_of, groups.astype(np.int16))
+        self.is_open = np.append(self.is_open, [len(blocks) > 0 for blocks in contexts])
+        self.first_block = np.append(self.first_block, np.array(new.ends, np.int64))
+        if new.blocks:
+            self.blocks = np.concatenate([self.blocks, np.array(new.blocks, np.int64)])
+            self.candidates = np.concatenate([self.candidates, np.array(new.candidates, np.int64)])
+            self.class_of = np.concatenate([self.class_of, *new.class_of])
+            self.variables = np.append(self.variables, np.array(new.variables, np.int64))
+            self.places = np.concatenate([self.places, *new.places])
+            self.likely = np.concatenate([self.likely, *new.likely])
+            self.mixed = np.concatenate([self.mixed, *new.mixed])
+            self.widest = max(self.widest, new.widest)
+            self.answers = np.concatenate([self.answers, *new.answers])
+            self.weights = np.concatenate([self.weights, *new.weights])
+        return range(first, first + len(contexts))
+
+    def _class_map(self, block: _Block) -> Whole:
+        """Return the class of each value of a joint belief."""
+        if not self.joint:
+            return np.empty(0, np.int64)
+        values = np.arange(1 << len(self.component.variables))
+        choice = np.zeros_like(values)
+        for place, variable in enumerate(block.variables):
+            choice |= ((values >> variable) & 1) << place
+        return np.asarray(block.place[choice], np.int64)
+
+    def _first_row(self, channel: Channel) -> int:
+        """Return where a channel's rows begin in the sampler; each channel is added once."""
+        if id(channel) not in self._rows:
+            self._rows[id(channel)] = self.sampler.rows
+            self._kept.append(channel)
+            self.sampler.extend([channel])
+        return self._rows[id(channel)]
+
+
+@dataclass(slots=True)
+class _NewRows:
+    """What is appended to the flat arrays."""
+
+    ends: list[int] = field(default_factory=list)
+    blocks: list[list[int]] = field(default_factory=list)
+    candidates: list[list[int]] = field(default_factory=list)
+    variables: list[int] = field(default_factory=list)
+    class_of: list[Whole] = field(default_factory=list)
+    places: list[Whole] = field(default_factory=list)
+    likely: list[Singles] = field(default_factory=list)
+    mixed: list[Singles] = field(default_factory=list)
+    widest: int = 1
+    answers: list[Singles] = field(default_factory=list)
+    weights: list[Singles] = field(default_factory=list)
+
+
+class _Lengths:
+    """Where the flat arrays end, while blocks are appended."""
+
+    def __init__(self, tables: ChannelTables) -> None:
+        self._class_of = len(tables.class_of)
+        self._candidates = len(tables.candidates)
+        self._answers = len(tables.answers)
+        self._variables = len(tables.variables)
+        self._places = len(tables.places)
+        self._likely = len(tables.likely)
+        self._mixed = len(tables.mixed)
+
+    def add(
+        self, block: _Block, new: _NewRows, first_row: Callable[[Channel], int], class_of: Whole
+    ) -> None:
+        """Append a block and its candidates."""
+        classes, queries = block.queries.answers.shape
+        new.blocks.append(
+            [
+                self._class_of,
+                classes,
+                self._candidates,
+                len(block.channels),
+                self._answers,
+                queries,
+                self._variables,
+                len(block.variables),
+                self._places,
+            ]
+        )
+        answers = block.queries.answers.astype(np.float32).ravel()
+        weights = np.zeros(len(answers), np.float32)
+        weights[:queries] = block.queries.weights
+        new.class_of.append(class_of)
+        new.variables += block.variables
+        new.places.append(np.asarray(block.place, np.int64))
+        new.answers.append(answers)
+        new.weights.append(weights)
+        for channel in block.channels:
+            table = (channel.table / 2.0**channel.bits).astype(np.float32)
+            symbols = table.shape[1]
+            new.candidates.append([first_row(channel), symbols, self._likely, self._mixed])
+            new.likely.append(table.ravel())
+            factors = np.column_stack([np.ones(classes, np.float32), block.queries.answers])
+            mixed = (factors[:, :, np.newaxis] * table[:, np.newaxis]).astype(np.float32)
+            new.widest = max(new.widest, mixed[0].size)
+            new.mixed.append(mixed.ravel())
+            self._likely += table.size
+            self._mixed += mixed.size
+        self._class_of += len(class_of)
+        self._candidates += len(block.channels)
+        self._answers += len(answers)
+        self._variables += len(block.variables)
+        self._places += len(block.place)
+
+
+def _pack_key(words: Words, width: int) -> bytes:
+    """Turn the words of a context's signals into the key of a plan."""
+    octets = words.astype("<u8").view(np.uint8)
+    bits = np.unpackbits(octets, bitorder="little", count=width)
+    return np.packbits(bits).tobytes()

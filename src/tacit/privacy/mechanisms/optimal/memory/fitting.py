@@ -1,0 +1,238 @@
+"""Fit the memory of a component to history: transitions, and channels to choose from.
+
+How many profiles there are, and how strongly small cells are smoothed, is chosen by the likelihood
+of windows that were held out: stretches of time, predicted from the others. Ties go to fewer
+profiles and more smoothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.privacy.mechanisms.optimal.blocks import ComponentChannels
+from tacit.privacy.mechanisms.optimal.memory.beliefs import WHOLE, average_openness
+from tacit.privacy.mechanisms.optimal.memory.transitions import (
+    LEVELS,
+    MOST_JOINT,
+    MOST_VARIABLES,
+    StepFeatures,
+    Steps,
+    Transitions,
+    choose_layout,
+    choose_profiles,
+    fit_transitions,
+    predict_log_likelihood,
+)
+from tacit.privacy.mechanisms.optimal.readings import SymbolReadings
+from tacit.privacy.sequences import ComponentSequence, Sequences
+
+Floats = NDArray[np.float64]
+Whole = NDArray[np.int64]
+
+LEAST_WINDOWS: Final = 24
+"""With fewer windows of history there is no memory."""
+_STRENGTHS: Final = ((256.0, 4096.0), (64.0, 1024.0), (16.0, 1024.0), (16.0, 128.0))
+"""Candidates for smoothing, strongest first."""
+_FIRST: Final = (16.0, 1024.0)
+"""The smoothing with which numbers of profiles are compared."""
+_STEPS: Final = 100_000
+"""The number of steps that parameters are chosen by."""
+_PARTS: Final = 2
+"""The number of stretches that are held out in turn when parameters are chosen."""
+_TIE: Final = 2.0
+"""Log-likelihoods that differ by less than this are considered equal."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ComponentHistory:
+    """History of one component, with what is public about each window, `[window][subject]`."""
+
+    groups: Whole
+    opened: NDArray[np.bool_]
+    openness: Floats
+    """The running average before each window."""
+    values: Whole
+    """All variables as bits."""
+    known: NDArray[np.bool_]
+    hours: Whole
+
+    @property
+    def windows(self) -> int:
+        """The number of windows."""
+        return len(self.groups)
+
+    @property
+    def edges(self) -> tuple[float, ...]:
+        """The running averages that divide windows into levels of about one size."""
+        shares = np.arange(1, LEVELS) / LEVELS
+        return tuple(float(edge) for edge in np.quantile(self.openness[self.known], shares))
+
+    def steps(self, begin: int, end: int, edges: tuple[float, ...]) -> Steps:
+        """Return the steps between windows from `begin` up to `end`."""
+        last, here = slice(begin, end - 1), slice(begin + 1, end)
+        both = self.known[last] & self.known[here]
+        subjects = np.broadcast_to(np.arange(both.shape[1]), both.shape)
+        hours = np.broadcast_to(self.hours[here, np.newaxis], both.shape)
+        level = np.digitize(self.openness[here], edges)
+        return Steps(
+            StepFeatures(
+                self.groups[last][both], self.groups[here][both], level[both], hours[both]
+            ),
+            subjects[both],
+            self.values[last][both],
+            self.values[here][both],
+        )
+
+    def firsts(self) -> tuple[Whole, Whole, Whole]:
+        """Return groups, values and subjects of all windows."""
+        subjects = np.broadcast_to(np.arange(self.known.shape[1]), self.known.shape)
+        return self.groups[self.known], self.values[self.known], subjects[self.known]
+
+
+def describe_history(
+    readings: SymbolReadings, sequence: ComponentSequence, sequences: Sequences
+) -> ComponentHistory:
+    """Compute what is public about each window of history."""
+    windows, subjects, words = sequence.signals.shape
+    flat = np.ascontiguousarray(sequence.signals).reshape(-1, words)
+    groups = readings.find_groups(flat).reshape(windows, subjects)
+    opened = readings.find_needed(flat).any(axis=1).reshape(windows, subjects)
+    openness = np.empty((windows, subjects))
+    average = np.full(subjects, WHOLE // 2, np.uint16)
+    for window in range(windows):
+        openness[window] = average / WHOLE
+        moved = average_openness(average, opened[window])
+        average = np.where(sequences.known[window], moved, average)
+    return ComponentHistory(
+        groups,
+        opened,
+        openness,
+        sequence.values[:, :, 0].astype(np.int64),
+        sequences.known,
+        sequences.hours,
+    )
+
+
+def can_remember(channels: ComponentChannels, sequences: Sequences | None) -> bool:
+    """Return whether history is long enough, and the component small enough."""
+    variables = len(channels.component.variables)
+    if sequences is None or sequences.windows < LEAST_WINDOWS:
+        return False
+    return 0 < variables <= MOST_VARIABLES
+
+
+class _Parameters(NamedTuple):
+    profiles: int
+    strengths: tuple[float, float]
+
+
+def fit_component(history: ComponentHistory, groups: int, variables: int) -> Transitions:
+    """Choose the parameters on held-out stretches, and fit transitions to all of history."""
+    edges = history.edges
+    parameters = _choose(history, groups, variables, edges)
+    return _fit(history, 0, history.windows, groups, variables, parameters, edges)
+
+
+def fit_without(
+    history: ComponentHistory, fitted: Transitions, variables: int, begin: int, end: int
+) -> Transitions:
+    """Fit the same model to history without a stretch."""
+    rest = [history.steps(0, begin, fitted.layout.edges)] if begin > 1 else []
+    if history.windows - end > 1:
+        rest.append(history.steps(end, history.windows, fitted.layout.edges))
+    profiles = len(fitted.weights) if fitted.joint else 1
+    return fit_transitions(
+        _join(rest), fitted.layout, variables, profiles, fitted.strengths, history.firsts()
+    )
+
+
+def _join(parts: list[Steps]) -> Steps:
+    features = zip(*(part.features for part in parts), strict=True)
+    rest = zip(*(part[1:] for part in parts), strict=True)
+    return Steps(StepFeatures(*map(np.concatenate, features)), *map(np.concatenate, rest))
+
+
+def _fit(
+    history: ComponentHistory,
+    begin: int,
+    end: int,
+    groups: int,
+    variables: int,
+    parameters: _Parameters,
+    edges: tuple[float, ...],
+) -> Transitions:
+    size = 1 << variables if variables <= MOST_JOINT else 2
+    chains = parameters.profiles if variables <= MOST_JOINT else variables
+    common = np.bincount(history.groups[history.known], minlength=groups).astype(np.float64)
+    # Hours say nothing if history has less than a day, and weekends if it has no whole week.
+    slots = 48 if len(np.unique(history.hours % 24)) > 1 else 1
+    layout = choose_layout(common, chains * size * size, edges, slots)
+    steps = history.steps(begin, end, edges)
+    return fit_transitions(
+        steps, layout, variables, parameters.profiles, parameters.strengths, history.firsts()
+    )
+
+
+def _choose(
+    history: ComponentHistory, groups: int, variables: int, edges: tuple[float, ...]
+) -> _Parameters:
+    """Return the parameters that predict held-out stretches best."""
+    best = _Parameters(1, _STRENGTHS[0])
+    if history.windows < 2 * LEAST_WINDOWS:
+        return best
+    sample = _sample_subjects(history)
+
+    def judge(parameters: _Parameters) -> float:
+        return sum(
+            predict_log_likelihood(fitted, held_out)
+            for fitted, held_out in _trials(sample, groups, variables, parameters, edges)
+        )
+
+    most = judge(best := _Parameters(1, _FIRST))
+    for profiles in choose_profiles(variables)[1:]:
+        trial = _Parameters(profiles, _FIRST)
+        found = judge(trial)
+        if found > most + _TIE:
+            best, most = trial, found
+    tried = {strengths: judge(best._replace(strengths=strengths)) for strengths in _STRENGTHS}
+    top = max(tried.values())
+    strengths = next(one for one in _STRENGTHS if tried[one] >= top - _TIE)
+    return best._replace(strengths=strengths)
+
+
+def _trials(
+    history: ComponentHistory,
+    groups: int,
+    variables: int,
+    parameters: _Parameters,
+    edges: tuple[float, ...],
+) -> Iterator[tuple[Transitions, Steps]]:
+    """Yield a model and the stretch that follows it; the first stretch is always known."""
+    bounds = np.linspace(0, history.windows, 2 * _PARTS + 1).astype(int)
+    for part in range(_PARTS):
+        end, stop = int(bounds[part + _PARTS]), int(bounds[part + _PARTS + 1])
+        yield (
+            _fit(history, 0, end, groups, variables, parameters, edges),
+            history.steps(end, stop, edges),
+        )
+
+
+def _sample_subjects(history: ComponentHistory) -> ComponentHistory:
+    """Return the history of some subjects."""
+    step = -(-history.known.size // _STEPS)
+    if step == 1:
+        return history
+    own = slice(None, None, step)
+    return ComponentHistory(
+        history.groups[:, own],
+        history.opened[:, own],
+        history.openness[:, own],
+        history.values[:, own],
+        history.known[:, own],
+        history.hours,
+    )

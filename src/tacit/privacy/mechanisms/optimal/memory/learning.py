@@ -1,0 +1,240 @@
+"""Learning: memory follows the present, from released symbols and public events alone.
+
+Each window's beliefs predict steps from value to value; its symbols correct them. Where symbols
+keep correcting in the same direction, the world has moved away from history. For each cell (the
+hours of a week together) both are added up: the steps that history predicts, and the steps as the
+symbols have them. Their quotient corrects the transitions. This is expectation-maximisation, one
+step at a time; old windows are forgotten. Thresholds follow the posteriors of recent answers.
+
+All of it is computed from what was released, so it costs no privacy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.errors import StateError
+from tacit.privacy.mechanisms.optimal.memory import kernels
+from tacit.privacy.mechanisms.optimal.memory.beliefs import Prediction, Update
+from tacit.privacy.mechanisms.optimal.memory.kernels import Singles
+from tacit.privacy.mechanisms.optimal.memory.transitions import Transitions
+from tacit.privacy.quality import Confusion, QualityObjective, micro_alpha
+
+Floats = NDArray[np.float64]
+Arrays = Mapping[str, NDArray[Any]]
+
+LEVELS: Final = 256
+"""The number of levels of a stated probability."""
+HALF_LIFE: Final = 3 * 86_400_000_000
+"""The time after which a window counts half, in microseconds."""
+_SAMPLED: Final = 8
+"""Steps are counted for every so many subjects, in turn."""
+_REFRESHED: Final = 16
+"""The number of windows between two corrections."""
+_STRENGTH: Final = 100.0
+"""The number of steps that no correction counts for."""
+_LEAST: Final = 5000.0
+"""The number of answers after which thresholds may follow."""
+_BETTER: Final = 0.002
+"""How much better a threshold must be expected to be."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LearnedSteps:
+    """What was learned about one component."""
+
+    steps: Singles
+    """`[predicted or corrected][cell][chain][before][value]`: recent steps."""
+    factors: Singles
+    """`[cell][chain][before][value]`: the correction in use."""
+
+    @classmethod
+    def start(cls, transitions: Transitions) -> LearnedSteps:
+        """Return the state before anything was learned."""
+        shape = find_shape(transitions)
+        return cls(np.zeros((2, *shape), np.float32), np.ones(shape, np.float32))
+
+    @classmethod
+    def from_arrays(cls, arrays: Arrays, transitions: Transitions) -> LearnedSteps:
+        """Read what `to_arrays` returned; raise StateError if it does not fit."""
+        shape = find_shape(transitions)
+        steps, factors = arrays.get("steps"), arrays.get("factors")
+        if (
+            steps is None
+            or factors is None
+            or steps.dtype != np.float32
+            or factors.dtype != np.float32
+            or steps.shape != (2, *shape)
+            or factors.shape != shape
+        ):
+            raise StateError("what the saved memory has learned does not fit the plan")
+        return cls(steps, factors)
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return plain arrays for a snapshot."""
+        return {"steps": self.steps, "factors": self.factors}
+
+
+def find_shape(transitions: Transitions) -> tuple[int, int, int, int]:
+    """Return the shape of what is learned: the hours of a week are one cell."""
+    layout = transitions.layout
+    return layout.cells // layout.slots, *transitions.counts.shape[1:]
+
+
+class StepLearner:
+    """Learns the transitions of one component."""
+
+    def __init__(self, transitions: Transitions, forget: float) -> None:
+        self._transitions = transitions
+        self._slots = transitions.layout.slots
+        self._forget = np.float32(forget)
+        self._corrected: tuple[Singles | None, Singles] = (None, transitions.tables)
+        """The factors in use, and the tables that follow from them."""
+
+    def tables(self, learned: LearnedSteps) -> Singles:
+        """Return the corrected transitions."""
+        if self._corrected[0] is not learned.factors:
+            factors = learned.factors.repeat(self._slots, axis=0)
+            tables = self._transitions.tables * factors
+            tables /= tables.sum(axis=-1, keepdims=True)
+            self._corrected = learned.factors, tables
+        return self._corrected[1]
+
+    def learn(
+        self,
+        learned: LearnedSteps,
+        predicted: Prediction,
+        updated: Update,
+        window: int,
+    ) -> LearnedSteps:
+        """Add the steps of a window."""
+        steps = learned.steps * self._forget
+        kernels.count_steps(
+            predicted.before,
+            updated.beliefs,
+            predicted.beliefs,
+            predicted.groups_before,
+            predicted.cells,
+            self._slots,
+            self._transitions.tables,
+            self.tables(learned),
+            window % _SAMPLED,
+            _SAMPLED,
+            steps,
+        )
+        factors = learned.factors
+        if window % _REFRESHED == 0:
+            factors = (steps[1] + _STRENGTH) / (steps[0] + _STRENGTH)
+        return LearnedSteps(steps, factors.astype(np.float32, copy=False))
+
+
+def measure_drift(arrays: Arrays) -> float | None:
+    """Return the share of recent steps that history does not predict; None if none were counted.
+
+    0 is no drift, and 1 the most there can be. `arrays` is what a run remembers.
+    """
+    found = []
+    for name, part in arrays.items():
+        if name.endswith(".steps"):
+            predicted, corrected = part.astype(np.float64)
+            total = predicted.sum()
+            if total > 0:
+                found.append(float(np.abs(corrected - predicted).sum() / (2 * total)))
+    return max(found) if found else None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LearnedThresholds:
+    """Recent answers by their stated probability, and the thresholds in use."""
+
+    levels: Singles
+    """`[query][level]`"""
+    thresholds: Floats
+
+    @classmethod
+    def start(cls, thresholds: Floats) -> LearnedThresholds:
+        """Return the state before anything was learned."""
+        return cls(np.zeros((len(thresholds), LEVELS), np.float32), thresholds)
+
+    @classmethod
+    def from_arrays(cls, arrays: Arrays, queries: int) -> LearnedThresholds:
+        """Read what `to_arrays` returned; raise StateError if it does not fit."""
+        levels, thresholds = arrays.get("levels"), arrays.get("thresholds")
+        if (
+            levels is None
+            or thresholds is None
+            or levels.dtype != np.float32
+            or levels.shape != (queries, LEVELS)
+            or thresholds.dtype != np.float64
+            or thresholds.shape != (queries,)
+        ):
+            raise StateError("the thresholds of the saved memory do not fit the plan")
+        return cls(levels, thresholds)
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return plain arrays for a snapshot."""
+        return {"levels": self.levels, "thresholds": self.thresholds}
+
+
+class ThresholdLearner:
+    """Moves thresholds where recent posteriors promise clearly better answers."""
+
+    def __init__(
+        self,
+        planned: Floats,
+        confidences: Floats,
+        objective: QualityObjective,
+        private: Sequence[int],
+        forget: float,
+    ) -> None:
+        self._planned = planned
+        self._confidences = confidences
+        self._objective = objective
+        self._private = list(private)
+        """The queries that private events may change."""
+        self._forget = np.float32(forget)
+
+    def learn(
+        self, learned: LearnedThresholds, codes: NDArray[np.uint8], window: int
+    ) -> LearnedThresholds:
+        """Add the answers of a window, `[query][subject]`."""
+        levels = learned.levels * self._forget
+        kernels.count_levels(codes, levels)
+        thresholds = learned.thresholds
+        if window % _REFRESHED == 0 and self._private:
+            thresholds = self._choose(levels.astype(np.float64))
+        return LearnedThresholds(levels, thresholds)
+
+    def _choose(self, levels: Floats) -> Floats:
+        """Return the best thresholds for recent answers, or the plan's if they are as good."""
+        if levels[self._private].sum() < _LEAST * len(self._private):
+            return self._planned
+        own = levels[self._private]
+        planned = self._planned[self._private]
+        thresholds = self._planned.copy()
+        alphas = np.array(self._objective.alphas)[self._private]
+        if self._objective.separate:
+            for place, query in enumerate(self._private):
+                thresholds[query] = self._best(own[[place]], float(alphas[place]), planned[[place]])
+            return thresholds
+        if len(np.unique(planned)) == 1:
+            alpha = micro_alpha(tuple(alphas.tolist()))
+            thresholds[self._private] = self._best(own, alpha, planned)
+        return thresholds
+
+    def _best(self, levels: Floats, alpha: float, planned: Floats) -> float:
+        """Return the threshold with the best expected quality for some queries together."""
+        true = (levels * self._confidences).sum(axis=0)
+        false = (levels * (1 - self._confidences)).sum(axis=0)
+        tp, fp = (np.cumsum(part[::-1])[::-1] for part in (true, false))
+        quality = Confusion(tp, fp, true.sum() - tp).quality(alpha)
+        quality[0] = -1.0  # what is certainly false is never answered yes
+        now = int(np.searchsorted(self._confidences, planned[0]))
+        best = int(np.argmax(quality))
+        better = quality[best] > quality[min(now, LEVELS - 1)] + _BETTER
+        return float(self._confidences[best]) if better else float(planned[0])

@@ -1,0 +1,282 @@
+"""Plan memory from history, and judge it on stretches that were held out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.durations import MICROSECONDS
+from tacit.privacy.components import Exposure
+from tacit.privacy.mechanisms.optimal.blocks import ComponentChannels, Context
+from tacit.privacy.mechanisms.optimal.books import ChannelBook
+from tacit.privacy.mechanisms.optimal.memory.beliefs import BeliefFilter
+from tacit.privacy.mechanisms.optimal.memory.candidates import CandidateBook, design_candidates
+from tacit.privacy.mechanisms.optimal.memory.channel_tables import ChannelTables
+from tacit.privacy.mechanisms.optimal.memory.fitting import (
+    can_remember,
+    describe_history,
+    fit_component,
+    fit_without,
+)
+from tacit.privacy.mechanisms.optimal.memory.model import ComponentMemory
+from tacit.privacy.mechanisms.optimal.memory.simulation import (
+    Decision,
+    TrueAnswers,
+    combine_parts,
+    count_window,
+    simulate,
+)
+from tacit.privacy.mechanisms.optimal.memory.spending import SimulatedPayments, fit_pacing
+from tacit.privacy.mechanisms.optimal.memory.transitions import Transitions
+from tacit.privacy.mechanisms.optimal.readings import SymbolReadings
+from tacit.privacy.noise import Noise
+from tacit.privacy.pacing import Pacing, SpendingLimit
+from tacit.privacy.policies import Policy
+from tacit.privacy.quality import Confusion, QualityObjective
+from tacit.privacy.randomness import SeededSource
+from tacit.privacy.sequences import Sequences
+from tacit.privacy.statistics import Statistics
+from tacit.privacy.thresholds import PosteriorCounts, add_confusions, judge
+
+Floats = NDArray[np.float64]
+
+_FOLDS: Final = 5
+_ROWS: Final = 25_000
+"""The number of windows of subjects that are simulated for each fold."""
+_LEAST: Final = 48
+"""The least number of windows of a fold that are simulated, however many subjects there are."""
+_CONTEXTS: Final = 64
+"""The number of contexts of all components that have channels to choose from."""
+_SAMPLED: Final = 4000
+"""The number of beliefs of a block that represent it."""
+_NO_BELIEFS: Final = np.empty((0, 0))
+
+
+class PlannedParts(NamedTuple):
+    """The parts of a plan without memory that memory builds on."""
+
+    exposure: Exposure
+    channels: tuple[ComponentChannels, ...]
+    planned: tuple[Mapping[bytes, Context], ...]
+    books: tuple[ChannelBook, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MemoryPlan:
+    """Memory, and what to expect of it."""
+
+    components: tuple[ComponentMemory, ...]
+    thresholds: Floats
+    expected: Confusion[Floats]
+    """If every window is paid for."""
+    limited: Confusion[Floats] | None = None
+    """With limits; None if there are none."""
+    pacing: Pacing | None = None
+
+
+def plan_memory(
+    parts: PlannedParts,
+    statistics: Statistics,
+    objective: QualityObjective,
+    policy: Policy,
+    limits: Mapping[str, SpendingLimit],
+) -> MemoryPlan | None:
+    """Fit memory to history and judge it; None if history does not support it.
+
+    `policy` has the epsilons of a window. With limits, thresholds are chosen for windows of which
+    only some are paid for.
+    """
+    sequences = statistics.sequences
+    if sequences is None or not all(can_remember(one, sequences) for one in parts.channels):
+        return None
+    fits = sequences.fits.get("memory")
+    if fits is None:
+        fits = sequences.fits["memory"] = _fit_all(parts, sequences)
+    books = _design_books(parts, fits.whole, sequences)
+    counts = count_held_out(parts, fits, books, statistics)
+    thresholds, expected = judge(counts, objective, uncertain=True)
+    components = tuple(map(ComponentMemory, fits.whole, books))
+    own = {one.name: limits[one.name] for one in policy.patterns if one.name in limits}
+    if not own:
+        return MemoryPlan(components, thresholds, expected)
+    pacing = fit_pacing(make_filters(parts, fits.whole, books), sequences, policy, own)
+    paid = count_held_out(parts, fits, books, statistics, _Spending(policy, own, pacing))
+    thresholds, limited = judge(paid, objective, uncertain=True)
+    expected = add_confusions([one.confusion(thresholds) for one in counts])
+    return MemoryPlan(components, thresholds, expected, limited, pacing)
+
+
+class _Spending(NamedTuple):
+    """How limits are spent."""
+
+    policy: Policy
+    limits: Mapping[str, SpendingLimit]
+    pacing: Pacing | None
+
+
+class Fits(NamedTuple):
+    """The transitions of all components, which are the same for every epsilon."""
+
+    whole: tuple[Transitions, ...]
+    without: tuple[tuple[Transitions, ...], ...]
+    """`[fold][component]`: from all other folds."""
+    bounds: tuple[int, ...]
+    """The first window of each fold, and the end of the last."""
+
+
+def _fit_all(parts: PlannedParts, sequences: Sequences) -> Fits:
+    histories = [
+        describe_history(
+            SymbolReadings(one.component, one.prior, [b.variables for b in book.blocks]),
+            sequence,
+            sequences,
+        )
+        for one, book, sequence in zip(
+            parts.channels, parts.books, sequences.components, strict=True
+        )
+    ]
+    sizes = [len(one.component.variables) for one in parts.channels]
+    whole = tuple(
+        fit_component(history, one.prior.groups, size)
+        for history, one, size in zip(histories, parts.channels, sizes, strict=True)
+    )
+    bounds = tuple(sequences.windows * fold // _FOLDS for fold in range(_FOLDS + 1))
+    without = tuple(
+        tuple(
+            fit_without(history, own, size, begin, end)
+            for history, own, size in zip(histories, whole, sizes, strict=True)
+        )
+        for begin, end in pairwise(bounds)
+    )
+    return Fits(whole, without, bounds)
+
+
+def make_filters(
+    parts: PlannedParts,
+    fitted: Sequence[Transitions],
+    books: Sequence[CandidateBook],
+    seed: int = 0,
+) -> list[BeliefFilter]:
+    """Make the filters of all components, with seeded draws."""
+    noise = Noise(SeededSource(seed))
+    return [
+        BeliefFilter(
+            own, ChannelTables(channels, book, candidates, planned, noise, joint=own.joint)
+        )
+        for own, channels, book, candidates, planned in zip(
+            fitted, parts.channels, parts.books, books, parts.planned, strict=True
+        )
+    ]
+
+
+def _design_books(
+    parts: PlannedParts, fitted: Sequence[Transitions], sequences: Sequences
+) -> list[CandidateBook]:
+    """Design the candidates of common contexts, for the beliefs that occur in history."""
+    share = max(1, _CONTEXTS // max(1, len(fitted)))
+    common = [
+        [key for key, context in planned.items() if context.blocks][:share]
+        for planned in parts.planned
+    ]
+    books = [
+        CandidateBook(
+            {
+                key: tuple(
+                    design_candidates(block, _NO_BELIEFS) for block, _ in planned[key].blocks
+                )
+                for key in keys
+            }
+        )
+        for planned, keys in zip(parts.planned, common, strict=True)
+    ]
+    varied = [
+        any(len(block.choice.answers) > 2 for key in keys for block, _ in planned[key].blocks)
+        for planned, keys in zip(parts.planned, common, strict=True)
+    ]
+    if not any(varied):
+        return books  # the best channel for two classes is the same for all priors
+    beliefs = _collect_beliefs(make_filters(parts, fitted, books), sequences)
+    return [
+        CandidateBook(
+            {
+                key: tuple(
+                    design_candidates(block, _join(found.get((key, number))))
+                    for number, (block, _) in enumerate(planned[key].blocks)
+                )
+                for key in keys
+            }
+        )
+        for planned, keys, found in zip(parts.planned, common, beliefs, strict=True)
+    ]
+
+
+def _join(found: list[Floats] | None) -> Floats:
+    return np.concatenate(found)[:_SAMPLED] if found else _NO_BELIEFS
+
+
+def _collect_beliefs(
+    filters: Sequence[BeliefFilter], sequences: Sequences
+) -> list[dict[tuple[bytes, int], list[Floats]]]:
+    """Return for each component the beliefs about the classes of each context's blocks."""
+    found: list[dict[tuple[bytes, int], list[Floats]]] = [{} for _ in filters]
+    end = min(sequences.windows, _find_length(sequences))
+    for window in simulate(filters, sequences, 0, end):
+        for own, one, predicted in zip(found, filters, window.predicted, strict=True):
+            for key, number, beliefs in one.tables.list_open(predicted.contexts, predicted.beliefs):
+                kept = own.setdefault((key, number), [])
+                if sum(map(len, kept)) < _SAMPLED:
+                    kept.append(beliefs)
+    return found
+
+
+def _find_length(sequences: Sequences) -> int:
+    subjects: int = sequences.known.shape[1]
+    return max(_LEAST, _ROWS // max(1, subjects))
+
+
+def count_held_out(
+    parts: PlannedParts,
+    fits: Fits,
+    books: Sequence[CandidateBook],
+    statistics: Statistics,
+    spending: _Spending | None = None,
+) -> list[PosteriorCounts]:
+    """Count held-out windows by posterior: each stretch is predicted from the others.
+
+    With `spending`, windows are paid for as limits allow.
+    """
+    sequences = statistics.sequences
+    assert sequences is not None
+    sequences = sequences.thin(_FOLDS * _ROWS)
+    truth = TrueAnswers(parts.exposure)
+    found, rows = [], 0
+    for fold, (begin, stop) in enumerate(pairwise(fits.bounds)):
+        end = min(stop, begin + _find_length(sequences))
+        counts = PosteriorCounts.zeros(len(parts.exposure.questions))
+        warm = max(0, begin - (end - begin))  # by then, beliefs are what they are in a run
+        filters = make_filters(parts, fits.without[fold], books, fold)
+        decide: Decision | None = None
+        if spending is not None:
+            decide = SimulatedPayments(filters, sequences, *spending, fold)
+            # Limits are whole at the beginning of a day.
+            days = sequences.local // MICROSECONDS["d"]
+            warm = int(np.searchsorted(days, days[warm]))
+        for window in simulate(filters, sequences, warm, end, decide):
+            if window.number >= begin:
+                known = sequences.known[window.number]
+                likely = combine_parts(parts.exposure, window.parts)
+                count_window(counts, likely, truth.find(sequences, window.number), known)
+                rows += int(known.sum())
+        found.append(counts)
+    scale = statistics.windows / max(1, rows)
+    scaled = [PosteriorCounts(one.true * scale, one.false * scale) for one in found]
+    for query, question in enumerate(parts.exposure.questions):
+        if not question.parts:
+            for one in scaled:
+                one.add_exact(query, float(statistics.positives[query]) / len(scaled))
+    return scaled
