@@ -19,6 +19,7 @@ from tacit.pipeline.run import Run
 from tacit.pipeline.survey import HistorySurvey
 from tacit.planning.plan import Expected
 from tacit.planning.planner import make_plan
+from tacit.privacy.mechanisms.mechanism import RunMemory
 from tacit.privacy.statistics import Statistics
 from tacit.progress import ProgressCallback, ignore_progress, scale_progress, split_progress
 from tacit.spec.specification import Specification
@@ -116,6 +117,7 @@ class _SurveyOfVariants(Evaluator):
         closed: ClosedPanes,
         rows: Mapping[str, pl.DataFrame],
         policies: NDArray[np.int32],
+        memory: RunMemory | None = None,  # noqa: ARG002
     ) -> tuple[NDArray[np.uint64], None]:
         """Return the bits of all surveys, one after the other."""
         found = [survey.answer(closed, rows, policies)[0] for survey in self.surveys]

@@ -24,7 +24,7 @@ from tacit.pipeline.evaluators import Evaluator
 from tacit.pipeline.reader import Input
 from tacit.pipeline.refusals import Refusals
 from tacit.pipeline.run import Run
-from tacit.privacy.mechanisms.mechanism import PatternIndex
+from tacit.privacy.mechanisms.mechanism import PatternIndex, RunMemory
 from tacit.privacy.policies import Policies
 from tacit.progress import ProgressCallback, ignore_progress
 from tacit.spec.queries import compile_queries
@@ -92,6 +92,7 @@ class PatternEvaluator(Evaluator):
         closed: ClosedPanes,
         rows: Mapping[str, pl.DataFrame],
         policies: NDArray[np.int32],  # noqa: ARG002 - true values do not depend on them
+        memory: RunMemory | None = None,  # noqa: ARG002
     ) -> tuple[Words, None]:
         """Return what was detected."""
         return self._matched.answer(closed, rows), None

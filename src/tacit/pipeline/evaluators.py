@@ -142,8 +142,12 @@ class CountingDetector(Detector):
         return dict(zip(self._types, self._occurrences.tolist(), strict=True))
 
     def answer(
-        self, closed: ClosedPanes, rows: Mapping[str, pl.DataFrame], policies: NDArray[np.int32]
+        self,
+        closed: ClosedPanes,
+        rows: Mapping[str, pl.DataFrame],
+        policies: NDArray[np.int32],
+        memory: RunMemory | None = None,
     ) -> tuple[NDArray[np.uint64], None]:
         """Return what was detected."""
         self._occurrences += count_occurrences(closed, len(self._types))
-        return super().answer(closed, rows, policies)
+        return super().answer(closed, rows, policies, memory)

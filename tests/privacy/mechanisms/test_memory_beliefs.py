@@ -259,7 +259,7 @@ def follow(
         predicted = one.predict(state, pack(signals), hour)
         symbols = one.draw(predicted, pack(values), silent)
         updated = one.update(state, predicted, symbols)
-        parts = one.read(updated.beliefs, predicted.signals)
+        parts = one.read(predicted, updated.beliefs)
         for row, mirror in enumerate(mirrors):
             belief = mirror.predict(signals[row], hour)
             np.testing.assert_allclose(predicted.beliefs[row], belief, atol=2e-6)
