@@ -33,6 +33,8 @@ class Evaluator(ABC):
     """Whether the noise, if any, comes from a cryptographic source and not from a seed."""
     protects = False
     """Whether answers are protected. Then every subject in a private pattern must be registered."""
+    remembers = False
+    """Whether it uses what is remembered from the windows before."""
 
     def __init__(
         self, names: Sequence[str], queries: Sequence[Queries], consumers: Sequence[str] = ()

@@ -50,6 +50,7 @@ class Release(Evaluator):
             mechanism.start(RunSetup(spec, queries, index, noise, name_policy(number)))
             for number, mechanism in enumerate(mechanisms)
         ]
+        self.remembers = any(protector.remembers for protector in self.protectors)
         limited = any(private.limit is not None for private in spec.private)
         replaced = limited or spec.windows.panes > 1
         self.public_only = [

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
+from zlib import crc32
 
 import numpy as np
 import polars as pl
@@ -125,6 +126,7 @@ class WindowState:
         """The windows that were priced last, assembled: they are answered next."""
         self.memory: Mapping[str, NDArray[Any]] = {}
         """What is remembered from the windows that were answered. Its arrays never change."""
+        self._keys = np.empty(0, np.uint8)
 
     @property
     def registered(self) -> pa.Array:
@@ -223,7 +225,16 @@ class WindowState:
             return np.zeros((len(closed.panes.words), len(claims), len(numbers)), np.int64)
         panes, rows = self._assemble(closed)
         self._priced = closed, panes, rows
-        return self.evaluator.price(panes, rows, numbers, claims, RunMemory(self.memory))
+        return self.evaluator.price(panes, rows, numbers, claims, self._remember(closed))
+
+    def _remember(self, closed: ClosedWindows) -> RunMemory:
+        """Return what protectors remember, and what is public about subjects."""
+        if not self.evaluator.remembers:
+            return RunMemory(self.memory)
+        if len(self._keys) != len(self.subjects):
+            names = self.subjects.names.to_pylist()
+            self._keys = np.array([crc32(str(name).encode()) & 255 for name in names], np.uint8)
+        return RunMemory(self.memory, since=closed.since, keys=self._keys)
 
     def gains(self) -> NDArray[np.float64]:
         """Return by slot what the draws of the window that was priced last gain; inf if unknown."""
@@ -257,7 +268,7 @@ class WindowState:
             numbers = np.where(exhausted, numbers + np.int32(len(self.policies)), numbers)
         per_window = 1 if self.sliding is None else self.sliding.panes
         panes, rows = self._assemble(closed)
-        memory = RunMemory(self.memory)
+        memory = self._remember(closed)
         bits, certainty = self.evaluator.answer(panes, rows, numbers, memory)
         self.memory = memory.after
         answers = Answers(

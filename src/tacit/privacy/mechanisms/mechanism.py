@@ -77,6 +77,21 @@ class RunMemory:
 
     before: Mapping[str, NDArray[Any]]
     after: dict[str, NDArray[Any]] = field(default_factory=dict)
+    since: NDArray[np.int64] | None = None
+    """By slot, the first window for which the subject is registered; None if all always are."""
+    keys: NDArray[np.uint8] | None = None
+    """By slot, a number that follows from the subject's name alone, to take samples."""
+
+    def is_registered(self, slots: NDArray[np.int64], window: int) -> NDArray[np.bool_]:
+        """Return which of these subjects are registered for a window."""
+        if self.since is None:
+            return np.ones(len(slots), np.bool_)
+        return np.asarray(self.since[slots] <= window)
+
+    def is_sampled(self, slots: NDArray[np.int64], window: int, step: int) -> NDArray[np.bool_]:
+        """Return one in `step` of these subjects, others for each window."""
+        keys = slots.astype(np.uint8) if self.keys is None else self.keys[slots]
+        return np.asarray(keys % step == window % step)
 
 
 @dataclass(frozen=True, slots=True)

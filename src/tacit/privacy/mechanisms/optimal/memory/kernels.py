@@ -36,6 +36,8 @@ Words = NDArray[np.uint64]
 
 CLASS_MAP, CLASSES, CANDIDATE, CANDIDATES, ANSWER, QUERIES, VARIABLE, VARIABLES, PLACE = range(9)
 ROW, SYMBOLS, LIKELY, MIXED = range(4)
+STEP_PARTS = 1 << 20
+"""Learned steps are added up in so many parts of a step."""
 
 
 @compiled
@@ -471,39 +473,41 @@ def count_steps(
     slots: int,
     history: Singles,
     tables: Singles,
-    first: int,
-    step: int,
-    steps: Singles,
+    counted: Bits,
+    steps: Whole,
 ) -> None:
-    """Add the steps from one window to the next of every `step`-th subject.
+    """Add the steps from one window to the next of the subjects that are counted.
 
     `predicted` is the belief before this window's symbols, and `after` with them. `history` are
     the transitions of the plan, and `tables` those in use. `steps[0]` receives what history
-    predicts, and `steps[1]` what the symbols make of it; cells of all hours are one there.
+    predicts, and `steps[1]` what the symbols make of it; cells of all hours are one there. Steps
+    are added up in whole parts of `STEP_PARTS`, so that the order of subjects does not matter.
     """
     chains, size = beliefs.shape[1], beliefs.shape[2]
-    for i in range(first, len(beliefs), step):
-        if groups_before[i] < 0:
+    parts = np.float32(STEP_PARTS)
+    for i in range(len(beliefs)):
+        if groups_before[i] < 0 or not counted[i]:
             continue
         cell = cells[i]
         whole = cell // slots
         for chain in range(chains):
             for before in range(size):
-                share = beliefs[i, chain, before]
+                share = beliefs[i, chain, before] * parts
                 for value in range(size):
-                    steps[0, whole, chain, before, value] += (
+                    steps[0, whole, chain, before, value] += np.int64(
                         share * history[cell, chain, before, value]
                     )
                     if predicted[i, chain, value] > 0:
                         ratio = after[i, chain, value] / predicted[i, chain, value]
-                        steps[1, whole, chain, before, value] += (
+                        steps[1, whole, chain, before, value] += np.int64(
                             share * tables[cell, chain, before, value] * ratio
                         )
 
 
 @compiled
-def count_levels(codes: NDArray[np.uint8], levels: Singles) -> None:
+def count_levels(codes: NDArray[np.uint8], counted: Bits, levels: Whole) -> None:
     """Add the levels of answers `[query][subject]` to `levels[query][level]`."""
     for query in range(len(codes)):
         for i in range(codes.shape[1]):
-            levels[query, codes[query, i]] += np.float32(1.0)
+            if counted[i]:
+                levels[query, codes[query, i]] += 1

@@ -6,7 +6,9 @@ hours of a week together) both are added up: the steps that history predicts, an
 symbols have them. Their quotient corrects the transitions. This is expectation-maximisation, one
 step at a time; old windows are forgotten. Thresholds follow the posteriors of recent answers.
 
-All of it is computed from what was released, so it costs no privacy.
+All of it is computed from what was released, so it costs no privacy. Only registered subjects
+count. Where subjects are learned, the order in which they are stored depends on when they first
+occurred, which is private: sums are therefore made in whole numbers, and samples taken by name.
 """
 
 from __future__ import annotations
@@ -26,14 +28,15 @@ from tacit.privacy.mechanisms.optimal.memory.transitions import Transitions
 from tacit.privacy.quality import Confusion, QualityObjective, micro_alpha
 
 Floats = NDArray[np.float64]
+Bits = NDArray[np.bool_]
 Arrays = Mapping[str, NDArray[Any]]
 
 LEVELS: Final = 256
 """The number of levels of a stated probability."""
 HALF_LIFE: Final = 3 * 86_400_000_000
 """The time after which a window counts half, in microseconds."""
-_SAMPLED: Final = 8
-"""Steps are counted for every so many subjects, in turn."""
+SAMPLED: Final = 8
+"""Steps are counted for one in so many subjects, in turn, chosen by their names."""
 _REFRESHED: Final = 16
 """The number of windows between two corrections."""
 _STRENGTH: Final = 100.0
@@ -110,10 +113,11 @@ class StepLearner:
         learned: LearnedSteps,
         predicted: Prediction,
         updated: Update,
+        counted: Bits,
         window: int,
     ) -> LearnedSteps:
-        """Add the steps of a window."""
-        steps = learned.steps * self._forget
+        """Add the steps of a window, of the subjects that are counted."""
+        new = np.zeros(learned.steps.shape, np.int64)
         kernels.count_steps(
             predicted.before,
             updated.beliefs,
@@ -123,10 +127,11 @@ class StepLearner:
             self._slots,
             self._transitions.tables,
             self.tables(learned),
-            window % _SAMPLED,
-            _SAMPLED,
-            steps,
+            counted,
+            new,
         )
+        added = (new / kernels.STEP_PARTS).astype(np.float32)
+        steps = learned.steps * self._forget + added
         factors = learned.factors
         if window % _REFRESHED == 0:
             factors = (steps[1] + _STRENGTH) / (steps[0] + _STRENGTH)
@@ -200,11 +205,12 @@ class ThresholdLearner:
         self._forget = np.float32(forget)
 
     def learn(
-        self, learned: LearnedThresholds, codes: NDArray[np.uint8], window: int
+        self, learned: LearnedThresholds, codes: NDArray[np.uint8], counted: Bits, window: int
     ) -> LearnedThresholds:
-        """Add the answers of a window, `[query][subject]`."""
-        levels = learned.levels * self._forget
-        kernels.count_levels(codes, levels)
+        """Add the answers of a window, `[query][subject]`, to the subjects that are counted."""
+        new = np.zeros(learned.levels.shape, np.int64)
+        kernels.count_levels(codes, counted, new)
+        levels = learned.levels * self._forget + new.astype(np.float32)
         thresholds = learned.thresholds
         if window % _REFRESHED == 0 and self._private:
             thresholds = self._choose(levels.astype(np.float64))

@@ -33,6 +33,7 @@ from tacit.privacy.mechanisms.optimal.memory.channel_tables import ChannelTables
 from tacit.privacy.mechanisms.optimal.memory.kernels import Singles, Words
 from tacit.privacy.mechanisms.optimal.memory.learning import (
     HALF_LIFE,
+    SAMPLED,
     LearnedSteps,
     LearnedThresholds,
     StepLearner,
@@ -196,6 +197,8 @@ class MemoryProtector(Protector):
             else:
                 predicted = self._predict(states, learned, signals, window, windows)
             number_in_schedule = windows.closed.first + window
+            registered = memory.is_registered(slots, number_in_schedule)
+            sampled = registered & memory.is_sampled(slots, number_in_schedule, SAMPLED)
             calls = [
                 partial(
                     self._advance,
@@ -205,6 +208,7 @@ class MemoryProtector(Protector):
                     learned[place],
                     values[place][window],
                     silent,
+                    sampled,
                     number_in_schedule,
                 )
                 for place in range(len(self._filters))
@@ -215,7 +219,7 @@ class MemoryProtector(Protector):
             parts = [part for _, _, part in done]
             self._answer(parts, thresholds.thresholds, slots, result[window], codes[window])
             thresholds = self._threshold_learner.learn(
-                thresholds, codes[window], number_in_schedule
+                thresholds, codes[window], registered, number_in_schedule
             )
         for place, (state, steps) in enumerate(zip(states, learned, strict=True)):
             for name, array in (state.to_arrays() | steps.to_arrays()).items():
@@ -232,12 +236,13 @@ class MemoryProtector(Protector):
         learned: LearnedSteps,
         values: Words,
         silent: Bits,
+        sampled: Bits,
         window: int,
     ) -> tuple[BeliefState, LearnedSteps, Singles]:
         """Draw for one component, and return its state, what was learned, and its parts."""
         one = self._filters[place]
         updated = one.update(state, predicted, one.draw(predicted, values, silent))
-        learned = self._learners[place].learn(learned, predicted, updated, window)
+        learned = self._learners[place].learn(learned, predicted, updated, sampled, window)
         return updated.state, learned, one.read(predicted, updated.beliefs)
 
     def _load(
