@@ -132,13 +132,13 @@ class BeliefFilter:
         """Return the state before the first window."""
         return BeliefState.start(subjects, self.transitions.chains, self.transitions.values)
 
-    def read_state(self, arrays: Arrays) -> BeliefState:
-        """Read a state that `to_arrays` returned; raise StateError if it does not fit."""
+    def read_state(self, arrays: Arrays, most: int) -> BeliefState:
+        """Read a state of at most so many subjects; raise StateError if it does not fit."""
         try:
             state = BeliefState.from_arrays(arrays)
         except KeyError as error:
             raise StateError("the saved memory is incomplete") from error
-        subjects = len(state.groups)
+        subjects = state.groups.size
         shape = (subjects, self.transitions.chains, self.transitions.values)
         groups = len(self.layout.groups)
         fitting = (
@@ -147,7 +147,8 @@ class BeliefFilter:
             and state.openness.dtype == np.uint16
             and state.openness.shape == (subjects,)
             and state.groups.dtype == np.int16
-            and state.groups.ndim == 1
+            and state.groups.shape == (subjects,)
+            and subjects <= most
             and int(state.groups.max(initial=0)) < groups
             and int(state.groups.min(initial=0)) >= _NO_GROUP
         )

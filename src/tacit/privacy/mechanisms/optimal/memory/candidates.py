@@ -110,7 +110,13 @@ class CandidateBook:
             key = bytes.fromhex(context["signals"])
             signals = np.unpackbits(np.frombuffer(key, np.uint8), count=width).astype(np.bool_)
             outline = channels.outline(signals)
-            if outline is None or len(outline.blocks) != len(context["blocks"]):
+            fitting = (
+                outline is not None
+                and len(outline.blocks) == len(context["blocks"])
+                and len(key) == -(-width // 8)
+                and all(context["blocks"])  # a block without channels would use those of another
+            )
+            if outline is None or not fitting:
                 raise PlanError("the plan's memory does not fit the specification; make a new plan")
             blocks = []
             for block, numbers in zip(outline.blocks, context["blocks"], strict=True):

@@ -255,7 +255,7 @@ class MemoryProtector(Protector):
         states, learned = [], []
         for place, one in enumerate(self._filters):
             known = _select(memory, f"{self._name}.{place}.")
-            state = one.read_state(known) if known else one.start(0)
+            state = one.read_state(known, subjects) if known else one.start(0)
             states.append(state.widen(subjects))
             learned.append(
                 LearnedSteps.from_arrays(known, one.transitions)

@@ -48,6 +48,8 @@ _MOST_GROUPS: Final = 12
 """The largest number of groups of contexts that are told apart; others count as one."""
 _SLOTS: Final = (48, 12, 1)
 """Divisions of the week: hours of working days and weekends, four-hour spans, none."""
+_MOST_STEPS: Final = 1e15
+"""Counts in a plan file are smaller than this."""
 _ROUNDS: Final = 12
 """Rounds of expectation-maximisation."""
 
@@ -207,30 +209,34 @@ class Transitions:
                 tuple(map(float, plain["edges"])),
             )
             weights = np.array(plain["weights"], np.float64)
+            context, hour = map(float, plain["strengths"])
             joint = bool(plain["joint"])
             values = 1 << variables if joint else 2
             chains = len(weights)
+            fitting = (
+                layout.groups.shape == (groups,)
+                and 0 < layout.kinds <= _MOST_GROUPS
+                and ((layout.groups >= 0) & (layout.groups < layout.kinds)).all()
+                and layout.slots in _SLOTS
+                and len(layout.edges) == LEVELS - 1
+                and all(0 <= edge <= 1 for edge in layout.edges)
+                and list(layout.edges) == sorted(layout.edges)
+                and joint == (variables <= MOST_JOINT)
+                and (0 < chains * values <= MOST_NUMBERS if joint else chains == variables)
+                and ((weights > 0) & (weights <= 1)).all()
+                and (not joint or abs(weights.sum() - 1) < 1e-6)
+                and all(0 < strength < _MOST_STEPS for strength in (context, hour))
+            )
+            if not fitting:
+                raise ValueError("shape")
             read = cls(
                 layout,
                 joint,
                 weights,
                 _read_sparse(plain["counts"], (layout.cells, chains, values, values)),
                 _read_sparse(plain["starts"], (layout.kinds, chains, values)),
-                (float(plain["strengths"][0]), float(plain["strengths"][1])),
+                (context, hour),
             )
-            fitting = (
-                layout.groups.shape == (groups,)
-                and ((layout.groups >= 0) & (layout.groups < layout.kinds)).all()
-                and layout.slots in _SLOTS
-                and len(layout.edges) == LEVELS - 1
-                and joint == (variables <= MOST_JOINT)
-                and (chains * values <= MOST_NUMBERS if joint else chains == variables)
-                and np.isfinite(weights).all()
-                and (weights > 0).all()
-                and min(read.strengths) > 0
-            )
-            if not fitting:
-                raise ValueError("shape")
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise PlanError(
                 "the plan's memory does not fit or is damaged; make a new plan"
@@ -252,11 +258,12 @@ def _write_sparse(counts: Floats) -> dict[str, Any]:
 
 def _read_sparse(plain: Mapping[str, Any], shape: tuple[int, ...]) -> Floats:
     flat = np.zeros(int(np.prod(shape)))
-    places = np.cumsum(np.array(plain["places"], np.int64))
+    steps = np.array(plain["places"], np.int64)
+    places = np.cumsum(steps)
     counts = np.array(plain["counts"], np.float64)
-    if len(places) and not (places.min() >= 0 and places.max() < len(flat)):
+    if len(places) and not (places[0] >= 0 and (steps[1:] > 0).all() and places[-1] < len(flat)):
         raise ValueError("places")
-    if not (np.isfinite(counts) & (counts >= 0)).all():
+    if counts.shape != places.shape or not ((counts >= 0) & (counts < _MOST_STEPS)).all():
         raise ValueError("counts")
     flat[places] = counts
     return flat.reshape(shape)
