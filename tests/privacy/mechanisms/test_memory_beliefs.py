@@ -235,7 +235,7 @@ def test_beliefs_channels_gains_and_answers_are_those_of_the_reference(
         transitions = [one.transitions for one in mechanism.memory]
         books = [one.candidates for one in mechanism.memory]
         assert transitions[0].joint == (name != "factored")
-        filters = make_filters(mechanism._parts, transitions, books)
+        filters = make_filters(mechanism.parts, transitions, books)
         for place, one in enumerate(filters):
             follow(one, Reference(mechanism, place, book=book), rng, name, book=book)
 
@@ -310,7 +310,7 @@ def test_a_draw_is_priced_by_the_largest_ratio_of_its_channel(name: str) -> None
     assert mechanism.memory is not None
     transitions = [one.transitions for one in mechanism.memory]
     filters = make_filters(
-        mechanism._parts, transitions, [one.candidates for one in mechanism.memory]
+        mechanism.parts, transitions, [one.candidates for one in mechanism.memory]
     )
     claims = tuple(
         Claim(pattern.elements, int(pattern.epsilon * NANO)) for pattern in mechanism.fine.patterns

@@ -37,7 +37,11 @@ from tacit.privacy.mechanisms.optimal.books import (
 from tacit.privacy.mechanisms.optimal.draw import ChannelProtector
 from tacit.privacy.mechanisms.optimal.expectation import PlannedComponent, count_queries
 from tacit.privacy.mechanisms.optimal.memory.model import ComponentMemory
-from tacit.privacy.mechanisms.optimal.memory.planning import PlannedParts, plan_memory
+from tacit.privacy.mechanisms.optimal.memory.planning import (
+    MemoryPlan,
+    PlannedParts,
+    plan_memory,
+)
 from tacit.privacy.mechanisms.optimal.memory.protector import MemoryProtector
 from tacit.privacy.mechanisms.optimal.stakes import PartModel
 from tacit.privacy.mechanisms.public_only import PublicContexts
@@ -159,7 +163,7 @@ class Optimal(Mechanism):
     ) -> tuple[Optimal, Confusion[Floats]]:
         """Add memory if held-out windows are answered better with it."""
         policy = statistics.policy.scale(goal.share, goal.shares).per_window(goal.panes)
-        found = plan_memory(self._parts, statistics, goal.objective, policy, goal.limits)
+        found = plan_memory(self.parts, statistics, goal.objective, policy, goal.limits)
         if found is None:
             return self, expected
         value = goal.objective.value
@@ -167,17 +171,21 @@ class Optimal(Mechanism):
         better = value(found.expected) - value(expected)
         if found.limited is None and better <= _REMEMBERED_FROM + _find_error(found.expected):
             return self, expected
-        made = replace(
+        return self.add_memory(found), found.expected
+
+    def add_memory(self, found: MemoryPlan) -> Optimal:
+        """Return the same with memory."""
+        return replace(
             self,
             memory=found.components,
             thresholds=found.thresholds,
             pacing=found.pacing,
             limited=found.limited,
         )
-        return made, found.expected
 
     @property
-    def _parts(self) -> PlannedParts:
+    def parts(self) -> PlannedParts:
+        """What memory is planned for."""
         return PlannedParts(self.exposure, self.component_channels, self.planned, self.books)
 
     @classmethod
