@@ -16,10 +16,10 @@ VARIABLE: Final = "_TACIT_COMPLETE"
 @click.argument("shell", type=click.Choice(SHELLS))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
-    """Print the script that completes commands, options and files in your shell.
+    """Print the script for completion in your shell.
 
     \b
-    To install it:
+    Examples, which install it:
       tacit completion bash > ~/.local/share/bash-completion/completions/tacit
       tacit completion zsh > ~/.zfunc/_tacit        # with fpath+=~/.zfunc before compinit
       tacit completion fish > ~/.config/fish/completions/tacit.fish

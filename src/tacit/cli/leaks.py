@@ -66,7 +66,9 @@ def leaks(
     allowed: float | None,
     as_json: bool,
 ) -> None:
-    """Find what public events and exact answers tell about private patterns.
+    """Find what public events tell about private patterns.
+
+    Exact answers to queries count too.
 
     Public events are used as they are. An event type, a pair of them, or the exact answer of a
     query may move the odds of a private pattern, in the same window or the one before or after.
