@@ -68,8 +68,6 @@ def leaks(
 ) -> None:
     """Find what public events tell about private patterns.
 
-    Exact answers to queries count too.
-
     Public events are used as they are. An event type, a pair of them, or the exact answer of a
     query may move the odds of a private pattern, in the same window or the one before or after.
     Reports by how much, with confidence bounds, and what protecting it would cost in quality. For
