@@ -86,6 +86,12 @@ PRINTING = [
     ["audit", "plan.json", "--json"],
     ["doctor", "spec.yaml"],
     ["doctor", "spec.yaml", "--json"],
+    ["leaks", "spec.yaml"],
+    ["leaks", "spec.yaml", "--json"],
+    ["attack", "spec.yaml", "--plan", "plan.json", "--history", "in.csv", "--json"],
+    ["init", "--template", "taxi"],
+    ["completion", "bash"],
+    ["token", "list", "spent.db"],
     ["demo", "--taxis", "3", "--days", "0.1"],
     ["warm", "spec.yaml"],
     ["ledger", "show", "spent.db"],
@@ -136,7 +142,7 @@ def test_no_command_shows_a_traceback_where_its_output_fails(folder: Path) -> No
 def test_every_command_that_prints_is_tried() -> None:
     """A new command must be added above."""
     tried = {" ".join(arguments[:2]) for arguments in PRINTING} | {one[0] for one in PRINTING}
-    silent = {"submit", "reproduce", "ledger", "ledger answers", "ledger archive"}
+    silent = {"submit", "serve", "reproduce", "ledger", "ledger answers", "ledger archive"}
     names = set(COMMANDS) | {f"ledger {name}" for name in ledger.commands}
     assert names - tried - silent == set()
 

@@ -286,7 +286,7 @@ def test_what_happens_past_a_limit_is_told(spec: Path, history: Path) -> None:
     limited = SPEC.replace("epsilon: 2", "epsilon: 2, limit: 20 per day")
     assert limited != SPEC
     assert "limit" not in tacit("plan", spec, "--history", history).stdout
-    spec.write_text(limited)
+    spec.write_text(f"{limited}\nmemory: false\n")
     told = json.loads(tacit("plan", spec, "--history", history, "--json").stdout)
     (limit,) = told["limits"]
     windows = 86400 * 10**6 // load(spec).windows.size
@@ -298,6 +298,31 @@ def test_what_happens_past_a_limit_is_told(spec: Path, history: Path) -> None:
     _, _, past = shown.partition("After limits are reached")
     line = next(line for line in past.splitlines() if line.startswith("  both"))
     assert line.split()[3] == f"{told['past']['queries'][0]['quality']:.3f}"
+
+
+def test_what_a_limit_gives_with_memory_is_told(spec: Path, history: Path) -> None:
+    """Over whole days, as windows are paid for; and against other limits."""
+    spec.write_text(SPEC.replace("epsilon: 2", "epsilon: 2, limit: 20 per day"))
+    told = json.loads(tacit("plan", spec, "--history", history, "--json", "--curve").stdout)
+    shown = tacit("plan", spec, "--history", history).stdout
+    _, _, limited = shown.partition("With limits and memory, over whole days:")
+    line = next(line for line in limited.splitlines() if line.startswith("  both"))
+    assert line.split()[3] == f"{told['limited']['queries'][0]['quality']:.3f}"
+    few, many = (told["limit_curve"][place]["all"]["quality"] for place in (0, -1))
+    assert few <= many + 0.02
+    assert [one["limits"] for one in told["limit_curve"]][-1] != {"both": "20 per day"}
+
+
+def test_the_least_limit_makes_no_plan(spec: Path, history: Path, tmp_path: Path) -> None:
+    spec.write_text(SPEC.replace("epsilon: 2", "epsilon: 2, limit: 20 per day"))
+    least = "--least", "limit"
+    command = "plan", spec, "--history", history, *least
+    assert "needs --quality" in tacit(*command).stderr
+    quality = "--quality", "0.5"
+    assert "makes no plan" in tacit(*command, *quality, "-o", tmp_path / "plan.json").stderr
+    told = json.loads(tacit(*command, *quality, "--json").stdout)
+    assert told["least_limit"]["feasible"]
+    assert told["plan"] is None
 
 
 def test_a_useless_plan_says_why(tmp_path: Path) -> None:
