@@ -1,25 +1,28 @@
 """Expected quality against quality on fresh windows, over random specifications.
 
-`python -m benchmarks.held_out [SPECIFICATIONS]` draws specifications of every kind and size: few
-and many queries, private patterns with and without common elements, rare and common events, short
-and long history. For each it plans with every mechanism, and computes in closed form what the
-plan gets on windows of the same process that it was not made from.
+`python -m benchmarks.held_out [SPECIFICATIONS [MOST_QUERIES]]` draws specifications of every kind
+and size: few and many queries, private patterns with and without common elements, rare and common
+events, short and long history. For each it plans with every mechanism, and computes in closed form
+what the plan gets on windows of the same process that it was not made from.
 """
 
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.evaluation.measurement import compute_statistics
+from tacit.evaluation.measurement import answer, compute_statistics, compute_true_bits
 from tacit.events.streams import Stream
 from tacit.events.types import EventType
 from tacit.patterns.tree import And, Name, Not, Or, Pattern
 from tacit.planning.plan import Plan
-from tacit.planning.planner import make_plan
+from tacit.planning.planner import choose_optimal, compare_mechanisms
+from tacit.privacy.noise import Noise
+from tacit.privacy.quality import QualityObjective
+from tacit.privacy.randomness import SeededSource
 from tacit.privacy.statistics import Statistics
 from tacit.spec.mechanisms import AUTO, MECHANISMS
 from tacit.spec.specification import Private, Query, Specification
@@ -120,40 +123,51 @@ class Comparison:
 def compare(world: World, seed: int, fresh: int = 20_000) -> list[Comparison]:
     """Plan with every mechanism and with auto, and judge the plans on fresh windows."""
     history = compute_statistics(world.spec, world.draw(world.history, 2 * seed))
-    test = compute_statistics(world.spec, world.draw(fresh, 2 * seed + 1))
-    return [
-        judge_plan(make_plan(world.spec, history, name), name, test[0], world.history)
-        for name in (*MECHANISMS, AUTO)
-    ]
+    windows = world.draw(fresh, 2 * seed + 1)
+    test = compute_statistics(world.spec, windows)[0]
+    ranked = compare_mechanisms(world.spec, history)
+    plans = {plan.mechanism: plan for plan in ranked} | {AUTO: ranked[0]}
+    alphas = tuple(query.alpha for query in world.spec.queries)
+    plans["optimal"] = choose_optimal(plans["optimal"], plans["adaptive"], QualityObjective(alphas))
+    judged = {id(plan): judge_plan(plan, test, windows, world.history) for plan in plans.values()}
+    return [replace(judged[id(plans[name])], mechanism=name) for name in (*MECHANISMS, AUTO)]
 
 
-def judge_plan(plan: Plan, name: str, test: Statistics, history: int) -> Comparison:
-    """Compute the quality of a plan on fresh windows."""
+def judge_plan(plan: Plan, test: Statistics, windows: Presence, history: int) -> Comparison:
+    """Compute the quality of a plan on fresh windows, and the error of the expected one."""
     (mechanism,) = plan.mechanisms
     alpha = float(np.mean(plan.expected.alphas)) if plan.expected else 0.5
-    parts = [mechanism.expect(fold.held_out).total().quality(alpha) for fold in test.folds]
-    size = test.windows / len(parts)
-    both = 1 / history + 1 / test.windows
-    error = float(np.std(parts, ddof=1)) * (size * both) ** 0.5
     total = mechanism.expect(test).total()
-    found = total.quality(alpha)
-    # Few parts may happen to be alike: not less than if all answers were independent.
-    counts = total.tp + total.fn, total.tp + total.fp
-    shares = total.recall, total.precision
-    variances = [
-        share * (1 - share) * test.windows / max(1.0, count) * both
-        for share, count in zip(shares, counts, strict=True)
-    ]
-    alone = (1 - alpha) ** 2 * variances[0] + alpha**2 * variances[1]
-    error = max(error, float(alone) ** 0.5)
-    return Comparison(name, plan.expected.quality if plan.expected else 0.0, found, error)
+    spread = estimate_spread(plan, windows, alpha)
+    error = spread * (1 / history + 1 / len(windows)) ** 0.5
+    # Ratios of small counts are skewed: a term that falls with the counts themselves.
+    fewest = min(total.tp + total.fn, total.tp + total.fp) * history / test.windows
+    error += 0.25 / max(fewest, 0.25)
+    expected = plan.expected.quality if plan.expected else 0.0
+    return Comparison(plan.mechanism, expected, total.quality(alpha), float(error))
 
 
-def main(specifications: int = 300) -> None:
+def estimate_spread(plan: Plan, windows: Presence, alpha: float, draws: int = 4) -> float:
+    """Return the standard deviation of what one window adds to the quality, times their number.
+
+    The answers of a window are averaged over some draws, since an expectation has no noise.
+    """
+    given = answer(plan, np.tile(windows, (draws, 1)), Noise(SeededSource(1)))
+    given = given.reshape(len(given), draws, len(windows)).mean(axis=1)
+    words = np.ascontiguousarray(compute_true_bits(plan.spec, windows), "<u8").view(np.uint8)
+    true = np.unpackbits(words, axis=1, count=len(windows), bitorder="little")
+    found, claimed, there = (x.sum(axis=0) for x in (given * true, given, true))
+    precision, recall = (found.sum() / max(whole.sum(), 1e-9) for whole in (claimed, there))
+    added = alpha * (found - precision * claimed) / max(claimed.mean(), 1e-9)
+    added = added + (1 - alpha) * (found - recall * there) / max(there.mean(), 1e-9)
+    return float(added.std())
+
+
+def main(specifications: int = 300, most_queries: int = 60) -> None:
     """Print a line for each specification that stands out, and a summary."""
     found: list[list[Comparison]] = []
     for seed in range(specifications):
-        world = draw_world(seed)
+        world = draw_world(seed, most_queries)
         row = compare(world, seed)
         found.append(row)
         best = max(one.found for one in row[:-1])

@@ -51,7 +51,8 @@ def memory(setting: Setting) -> Iterator[Finding]:
         )
 
 
-def _resident() -> float:
+def resident() -> float:
+    """Return the resident memory of this process in MiB."""
     return float(psutil.Process().memory_info().rss) / _MIB
 
 
@@ -62,7 +63,7 @@ def _watch(spec: Specification, batches: Iterator[pa.RecordBatch]) -> dict[str, 
     def noted() -> Iterator[pa.RecordBatch]:
         for batch in batches:
             yield batch
-            seen.append(_resident())
+            seen.append(resident())
 
     for _ in ours.push(spec, noted()):
         pass
@@ -73,24 +74,24 @@ def _read(spec: Specification, path: Path, scale: Scale) -> dict[str, float]:
     """Run over a file, after a few events that load the kernels."""
     for _ in ours.detect_each(spec, data.events(Scale(1_000, scale.subjects))):
         pass
-    early = _resident()
-    with _sampled() as seen:
+    early = resident()
+    with sampled() as seen:
         for _ in ours.detect_each(spec, path):
             pass
-    return {"early": early, "most": max(seen), "last": _resident()}
+    return {"early": early, "most": max(seen), "last": resident()}
 
 
 @contextmanager
-def _sampled() -> Iterator[list[float]]:
-    """Sample resident memory continuously.
+def sampled(often: float = _OFTEN) -> Iterator[list[float]]:
+    """Sample resident memory continuously, every so many seconds.
 
     The system's own maximum is not usable: on Linux it includes that of the parent process.
     """
-    seen, done = [_resident()], threading.Event()
+    seen, done = [resident()], threading.Event()
 
     def sample() -> None:
-        while not done.wait(_OFTEN):
-            seen.append(_resident())
+        while not done.wait(often):
+            seen.append(resident())
 
     thread = threading.Thread(target=sample, daemon=True)
     thread.start()
@@ -99,7 +100,7 @@ def _sampled() -> Iterator[list[float]]:
     finally:
         done.set()
         thread.join()
-        seen.append(_resident())
+        seen.append(resident())
 
 
 def main(kind: str, events: int, path: Path) -> None:

@@ -15,7 +15,13 @@ from tacit.engines.local import survey
 from tacit.patterns.reference import Tuple, detect
 from tacit.patterns.tree import Name, Pattern
 from tacit.pipeline.reader import Input
-from tacit.planning.tallies import FOLDS, MOST_STRETCHES, CombinationCounts, Stretches
+from tacit.planning.tallies import (
+    FOLDS,
+    MOST_STRETCHES,
+    ChosenRows,
+    CombinationCounts,
+    Stretches,
+)
 from tacit.privacy.evidence import Evidence
 from tacit.privacy.sampled_evidence import SampledEvidence, WideEvidence
 from tacit.privacy.statistics import Statistics
@@ -251,7 +257,7 @@ def test_literal_trials_come_near_what_every_draw_of_times_gives() -> None:
     assert len(expected) == 3
 
 
-@pytest.mark.parametrize("width", [0, 1, 16, 17, 64, 65, 130])
+@pytest.mark.parametrize("width", [0, 1, 16, 17, 48, 49, 64, 65, 130])
 def test_tallies_count_rows_as_a_counter_does(width: int) -> None:
     rng = np.random.default_rng(width)
     tally = CombinationCounts([2 * n for n in range(width)])
@@ -263,7 +269,7 @@ def test_tallies_count_rows_as_a_counter_does(width: int) -> None:
         padded[:, :, :100] = plain
         bits = np.packbits(padded, axis=-1, bitorder="little").view("<u8").astype(np.uint64)
         chosen = rng.random((windows, 100)) < 0.7
-        tally.add(bits, chosen)
+        tally.add(bits, ChosenRows.choose(chosen))
         for window, who in np.argwhere(chosen):
             slow[tuple(plain[window, 0 : 2 * width : 2, who].tolist())] += 1
     rows, counts = tally.rows()
@@ -275,7 +281,7 @@ def test_tallies_put_rows_together_when_there_are_many(monkeypatch: pytest.Monke
     tally = CombinationCounts([0, 1])
     bits = np.arange(2, dtype=np.uint64).reshape(1, 2, 1)
     for _ in range(10):
-        tally.add(bits, np.ones((1, 64), np.bool_))
+        tally.add(bits, ChosenRows.choose(np.ones((1, 64), np.bool_)))
     rows, counts = tally.rows()
     assert rows.tolist() == [[False, False], [False, True]]
     assert counts.tolist() == [630.0, 10.0]
@@ -295,7 +301,7 @@ def test_stretches_are_of_equal_length_and_counts_are_those_of_each(
     for windows in batches:
         part = bits[begin : begin + windows]
         chosen = np.ones((windows, slots), np.bool_)
-        tally.add(part, chosen, stretches.divide(windows, slots))
+        tally.add(part, ChosenRows.choose(chosen, stretches.divide(windows, slots)))
         begin += windows
     folds = stretches.folds()
     assert len(folds) <= MOST_STRETCHES

@@ -1,16 +1,15 @@
 """Plans on windows that they were not made from: over random specifications, and many contexts.
 
-`python -m benchmarks.held_out` does the same for some hundred specifications.
+`python -m benchmarks.held_out` does the same for larger specifications and more windows.
 """
 
 from __future__ import annotations
 
 import json
-from functools import cache
 
 import numpy as np
 import pytest
-from benchmarks.held_out import Comparison, compare, draw_world, judge_plan
+from benchmarks.held_out import compare, draw_world, judge_plan
 
 from tacit.evaluation.measurement import compute_statistics, measure
 from tacit.planning.planner import make_plan
@@ -20,31 +19,27 @@ from tacit.spec.mechanisms import MECHANISMS
 from tacit.spec.specification import Specification
 from tacit.spec.yaml_reader import loads
 
-SPECIFICATIONS = 16
+GROUPS = 10
+GROUP = 26
 
 
-@cache
-def compared(seed: int) -> list[Comparison]:
-    return compare(draw_world(seed, most_queries=12), seed, fresh=8000)
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_plans_of_random_specifications_get_what_they_expect_on_fresh_windows(group: int) -> None:
+    """And auto is hardly worse than the best mechanism, nor optimal than adaptive.
 
-
-@pytest.mark.parametrize("seed", range(SPECIFICATIONS))
-def test_expected_quality_is_that_of_fresh_windows_within_sampling_error(seed: int) -> None:
-    """Four standard errors, and a hundredth because a plan from less history may differ."""
-    for one in compared(seed):
-        assert abs(one.expected - one.found) < 4 * one.error + 0.01, one
-
-
-def test_expected_quality_is_neither_too_high_nor_too_low_on_average() -> None:
-    gaps = [one.expected - one.found for seed in range(SPECIFICATIONS) for one in compared(seed)]
-    assert abs(np.mean(gaps)) < 0.005
-
-
-@pytest.mark.parametrize("seed", range(SPECIFICATIONS))
-def test_auto_is_hardly_worse_than_the_best_mechanism_and_optimal_than_adaptive(seed: int) -> None:
-    uniform, adaptive, optimal, auto = compared(seed)
-    assert auto.found > max(uniform.found, adaptive.found, optimal.found) - 0.01
-    assert optimal.found > adaptive.found - 0.01
+    Expected quality may be off by four standard errors, and a little more because the plan that is
+    used has more history than those that were judged.
+    """
+    gaps = []
+    for seed in range(group * GROUP, (group + 1) * GROUP):
+        found = compare(draw_world(seed, most_queries=8), seed, fresh=4000)
+        for one in found:
+            assert abs(one.expected - one.found) < 4 * one.error + 0.003, (seed, one)
+            gaps.append(one.expected - one.found)
+        uniform, adaptive, optimal, auto = (one.found for one in found)
+        assert auto > max(uniform, adaptive, optimal) - 0.01, seed
+        assert optimal > adaptive - 0.01, seed
+    assert abs(np.mean(gaps)) < 0.01
 
 
 @pytest.mark.parametrize("seed", [3, 5])
@@ -100,12 +95,13 @@ def test_contexts_that_occur_once_are_not_memorised() -> None:
     history = compute_statistics(spec, windows(2000, 1))
     contexts = [len(counts.contexts) for counts in history[0].contexts]
     assert contexts[0] > 1900
-    (test,) = compute_statistics(spec, windows(8000, 2))
+    fresh = windows(8000, 2)
+    (test,) = compute_statistics(spec, fresh)
     found = {
-        name: judge_plan(make_plan(spec, history, name), name, test, 2000)
+        name: judge_plan(make_plan(spec, history, name), test, fresh, 2000)
         for name in ("adaptive", "optimal")
     }
     for one in found.values():
-        assert abs(one.expected - one.found) < 4 * one.error + 0.01, one
+        assert abs(one.expected - one.found) < 4 * one.error + 0.003, one
     assert found["optimal"].found > found["adaptive"].found - 0.01
     assert history[0].priors[0].groups < 60

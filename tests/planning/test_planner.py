@@ -146,6 +146,28 @@ def test_each_private_pattern_gets_what_it_needs(least: Literal["total", "larges
         assert max(lacking) > 0
 
 
+@pytest.mark.parametrize("mechanism", ["adaptive", "optimal"])
+def test_epsilons_are_traded_and_a_grid_over_two_of_them_finds_no_smaller_total(
+    mechanism: str,
+) -> None:
+    """A query depends on both private patterns: more for one saves more of the other."""
+    spec = loads(TWO.replace('"OR(b, c)"', '"AND(a, b)"'))
+    statistics = compute_statistics(spec, history())
+    required = [None, 0.9, None]
+    least = find_least_epsilon(spec, statistics, required, mechanism)
+    assert least.total is not None
+    for scale in (0.99, 0.97, 0.9):
+        for share in np.linspace(0.1, 0.9, 17):
+            one = Fraction(str(round(float(least.total) * scale * share, 4)))
+            other = Fraction(str(round(float(least.total) * scale * (1 - share), 4)))
+            if one > 3 or other > 5:
+                continue
+            shares = {"a": one / 3, "b": other / 5}
+            plan = make_plan(spec, statistics, mechanism, shares=shares, required=required)
+            assert plan.expected is not None
+            assert plan.expected.rows()[1]["quality"] < 0.9, (one, other)
+
+
 def test_auto_takes_the_mechanism_that_needs_least() -> None:
     spec = loads(SPEC)
     statistics = compute_statistics(spec, history())

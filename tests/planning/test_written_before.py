@@ -131,3 +131,34 @@ def test_a_table_of_an_old_plan_that_was_tampered_with_is_refused() -> None:
         row[:] = [str(total) if n == number else "0" for n in range(len(table))]
     with pytest.raises((PlanError, PrivacyError)):
         Plan.from_dict(plain, SPEC)
+
+
+def test_an_old_plan_for_queries_over_several_components_is_refused_and_says_what_to_do() -> None:
+    """Which of their parts are open is now decided across components."""
+    path = WRITTEN.with_name("several_components.plan.json")
+    spec = loads("""
+version: 1
+streams: {s: {subject: who, time: at}}
+windows: {size: 1 min}
+events:
+  a: {stream: s, where: "a"}
+  b: {stream: s, where: "b"}
+  u: {stream: s, where: "u"}
+  v: {stream: s, where: "v"}
+  w: {stream: s, where: "w"}
+  x: {stream: s, where: "x"}
+  y: {stream: s, where: "y"}
+  z: {stream: s, where: "z"}
+private:
+  - {pattern: "AND(u, v, w)", epsilon: 2}
+  - {pattern: "AND(x, y, z)", epsilon: 1.5}
+queries:
+  - {name: q0, consumer: c, pattern: "AND(a, u, x)"}
+  - {name: q1, consumer: c, pattern: "OR(AND(a, v), AND(b, y))"}
+  - {name: q2, consumer: c, pattern: "OR(AND(a, w), z)"}
+  - {name: q3, consumer: c, pattern: "AND(u, v, OR(b, w))"}
+  - {name: q4, consumer: c, pattern: "AND(OR(a, x), OR(b, u))"}
+""")
+    for read in (spec, None):
+        with pytest.raises(PlanError, match="make a new"):
+            Plan.load(path, read)

@@ -68,6 +68,9 @@ class Name(_Node):
     name: str
     alias: str | None = None
 
+    def __hash__(self) -> int:
+        return hash((Name, self.name, self.alias))
+
     def __post_init__(self) -> None:
         _check_name(self.name)
         if self.alias is not None:
@@ -220,7 +223,7 @@ def _pattern(part: Pattern | str) -> Pattern:
 
 
 def _known(node: _Node) -> Pattern:
-    assert isinstance(node, Name | Seq | And | Or | Not | Repeat | Within | Where)
+    assert isinstance(node, Pattern)
     return node
 
 

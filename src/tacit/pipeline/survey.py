@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -16,7 +16,7 @@ from tacit.patterns.booleans import to_columns
 from tacit.patterns.tree import Name
 from tacit.pipeline.evaluators import Evaluator, count_occurrences
 from tacit.planning.survey import Survey
-from tacit.planning.tallies import CombinationCounts, Stretches
+from tacit.planning.tallies import ChosenRows, CombinationCounts, Stretches
 from tacit.privacy.affected_queries import AffectedQuery
 from tacit.privacy.mechanisms.mechanism import PatternIndex, RunMemory
 from tacit.privacy.mechanisms.noisy_windows import NoisyWindows
@@ -33,6 +33,20 @@ from tacit.windows.sliding import combine_panes
 
 _ROUNDS: Final = 4
 """How often ordered queries are evaluated on windows with random private elements."""
+_TOGETHER: Final = 1 << 16
+"""The number of windows and subjects that are counted together."""
+_HELD: Final = 1 << 26
+"""The largest number of bytes of windows that wait to be counted."""
+
+
+class _Waiting(NamedTuple):
+    """Windows that wait to be counted."""
+
+    bits: NDArray[np.uint64]
+    registered: NDArray[np.bool_]
+    starts: NDArray[np.int64]
+    """`[window]`: when it starts."""
+    policies: NDArray[np.int32]
 
 
 class HistorySurvey(Evaluator):
@@ -53,6 +67,7 @@ class HistorySurvey(Evaluator):
         self._types = list(spec.types)
         self._occurrences = np.zeros(len(self._types), np.int64)
         self._stretches = Stretches()
+        self._waiting: list[_Waiting] = []
         self._noise = Noise(SeededSource(1))
         first = len(index.patterns)
         self._trials: list[_NoisyTrial] = []
@@ -87,21 +102,39 @@ class HistorySurvey(Evaluator):
         return np.concatenate(bits, axis=1), None
 
     def count(self, answers: Answers, policies: NDArray[np.int32]) -> None:
-        """Count answered windows, each subject's for its policy."""
-        known = answers.registered
-        division = self._stretches.divide(*known.shape)
+        """Count answered windows, each subject's for its policy; small batches wait for more."""
         starts = (answers.first + np.arange(answers.windows)) * answers.step
+        batch = _Waiting(answers.bits, answers.registered, starts, policies)
+        if self._waiting and not np.array_equal(self._waiting[0].policies, policies):
+            self._count_waiting()
+        self._waiting.append(batch)
+        if (
+            sum(waiting.registered.size for waiting in self._waiting) >= _TOGETHER
+            or sum(waiting.bits.nbytes for waiting in self._waiting) >= _HELD
+        ):
+            self._count_waiting()
+
+    def _count_waiting(self) -> None:
+        if not self._waiting:
+            return
+        bits, known, starts = (
+            np.concatenate([batch[place] for batch in self._waiting]) for place in range(3)
+        )
+        policies = self._waiting[0].policies
+        self._waiting = []
+        division = self._stretches.divide(*known.shape)
         for number, survey in enumerate(self.surveys):
             chosen = known & (policies == number)
-            survey.add(answers.bits, chosen, division, starts)
+            survey.add(bits, chosen, division, starts)
             for trial in self._trials:
                 if trial.policy == number:
-                    trial.count(answers.bits, chosen)
+                    trial.count(bits, chosen)
             if self._pane_counts:
-                self._pane_counts[number].count(answers.bits, chosen)
+                self._pane_counts[number].count(bits, chosen)
 
     def statistics(self) -> list[Statistics]:
         """Return the statistics of each policy."""
+        self._count_waiting()
         found = []
         for number, survey in enumerate(self.surveys):
             read = {
@@ -198,9 +231,10 @@ class _NoisyTrial:
 
     def count(self, bits: NDArray[np.uint64], chosen: NDArray[np.bool_]) -> None:
         """Count the answers."""
+        rows = ChosenRows.choose(chosen)
         for rounds in self._tallies:
             for tally in rounds:
-                tally.add(bits, chosen)
+                tally.add(bits, rows)
 
     def tables(self) -> list[tuple[AffectedQuery, NDArray[np.float64]]]:
         """Return the share of positive answers of each query, `[context][truth][x][y]`."""
@@ -241,8 +275,9 @@ class _PaneCounts:
 
     def count(self, bits: NDArray[np.uint64], chosen: NDArray[np.bool_]) -> None:
         """Count windows."""
+        rows = ChosenRows.choose(chosen)
         for tally in self._tallies.values():
-            tally.add(bits, chosen)
+            tally.add(bits, rows)
 
     def to_pane_counts(self) -> PaneCounts:
         """Return the counts."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import permutations
 from typing import Final, Literal, TypeAlias
 
 from tacit.errors import PlanError
@@ -41,6 +42,12 @@ _STEPS: Final = 40
 """The usual number of steps for each private pattern."""
 _ROUNDS: Final = 3
 """How often each private pattern's epsilon is lowered in turn."""
+_PARTS: Final = (0.5, 0.25, 0.1, 0.04, 0.015)
+"""The parts of an epsilon that are traded for a little less of another one."""
+_LESS: Final = Fraction(99, 100)
+"""The share of the epsilons of optimal that must be enough for adaptive to be searched too."""
+_TRADES: Final = 300
+"""The largest number of trades that are tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +91,8 @@ def find_least_epsilon(
     """Find the least epsilons with which every query reaches its quality.
 
     Each private pattern's epsilon is found by itself. If epsilons within those of the
-    specification are enough, only such are searched. `auto` takes the mechanism that needs least.
+    specification are enough, only such are searched. `auto` takes the mechanism that needs least,
+    and `optimal` takes `adaptive` if that needs less.
     """
     if all(quality is None for quality in required):
         raise PlanError(
@@ -94,10 +102,14 @@ def find_least_epsilon(
     chosen = mechanism or spec.mechanism
     names = list(MECHANISMS) if chosen == AUTO else [chosen]
     parts = split_progress(progress, len(names))
-    found = [
-        _Search(spec, statistics, required, name, decode, least, part).run()
+    searches = [
+        _Search(spec, statistics, required, name, decode, least, part)
         for name, part in zip(names, parts, strict=True)
     ]
+    found = [search.run() for search in searches]
+    if chosen == "optimal":
+        other = _Search(spec, statistics, required, "adaptive", decode, least, ignore_progress)
+        found += [other.run()] if other.needs_less(found[0]) else []
     possible = [one for one in found if one.epsilons is not None]
     if not possible:
         return max(found, key=lambda one: _lack(one.expected, required)[0] * -1)
@@ -152,11 +164,17 @@ class _Search:
             return self._explain(unlimited)
         bounds = self._declared if granted else unlimited
         found = self._lower_together(self._direction(bounds), bounds)
-        found = self._lower_each(found)
+        found = self._trade(self._lower_each(found), bounds)
         plan = self._attempt(found)[0]
         assert plan.expected is not None
         fits = all(found[name] <= own for name, own in self._declared.items())
         return LeastEpsilon(found, plan if fits else None, plan.expected, plan.mechanism)
+
+    def needs_less(self, found: LeastEpsilon) -> bool:
+        """Return whether less is enough than what another mechanism needs."""
+        if found.epsilons is None:
+            return True
+        return self._enough({name: own * _LESS for name, own in found.epsilons.items()})
 
     def _unlimited(self, pattern: PrivatePattern) -> Fraction:
         """Return an epsilon with which there is practically no noise."""
@@ -174,6 +192,7 @@ class _Search:
                 self._decode,
                 shares={name: own / self._declared[name] for name, own in epsilons.items()},
                 required=self._required,
+                fall_back=False,
             )
             assert plan.expected is not None
             self._tried[key] = plan, _lack(plan.expected, self._required)[0] <= 0
@@ -254,6 +273,61 @@ class _Search:
             return epsilons
         factor = self._least_factor(scaled, _SMALLEST / epsilons[name], Fraction(1))
         return scaled(factor)
+
+    def _trade(self, epsilons: Epsilons, bounds: Epsilons) -> Epsilons:
+        """Raise one epsilon and lower another by more, as long as that is enough."""
+        pairs = self._list_pairs()
+        improved = bool(pairs)
+        tries = _TRADES
+        while improved and tries > 0:
+            improved = False
+            for raised, lowered in pairs:
+                for part in _PARTS:
+                    traded = self._exchange(epsilons, bounds, raised, lowered, part)
+                    if traded is None:
+                        continue
+                    tries -= 1
+                    if self._enough(traded):
+                        epsilons = self._lower(traded, lowered)
+                        improved = True
+                        break
+        return epsilons
+
+    def _list_pairs(self) -> list[tuple[str, str]]:
+        """Return the private patterns that some query with a required quality depends on, by two.
+
+        Others cannot be traded: each has to be enough for its own queries.
+        """
+        asked = [
+            set(elements(pattern))
+            for pattern, quality in zip(
+                self._spec.query_patterns.values(), self._required, strict=True
+            )
+            if quality is not None
+        ]
+        own = {name: set(pattern.elements) for name, pattern in self._patterns.items()}
+        return [
+            (one, other)
+            for one, other in permutations(own, 2)
+            if own[one] & own[other] or any(own[one] & q and own[other] & q for q in asked)
+        ]
+
+    def _exchange(
+        self, epsilons: Epsilons, bounds: Epsilons, raised: str, lowered: str, part: float
+    ) -> Epsilons | None:
+        """Raise one epsilon by a part of another, and lower that one by a little more."""
+        most = bounds[raised]
+        if self._least == "largest":
+            most = min(most, max(epsilons.values()))
+        amount = epsilons[lowered] * Fraction(part)
+        more = _round(epsilons[raised] + amount)
+        gained = Fraction(_PRECISION - 1) * sum(epsilons.values())
+        # Rounding up makes it a little more than the amount.
+        less = epsilons[lowered] - (more - epsilons[raised]) - gained
+        less = _round(less) if less > 0 else Fraction(0)
+        if more > most or less < _SMALLEST:
+            return None
+        return {**epsilons, raised: more, lowered: less}
 
     def _explain(self, unlimited: Epsilons) -> LeastEpsilon:
         """Say which query misses its quality even without noise, and why."""

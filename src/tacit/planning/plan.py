@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.errors import PlanError, SinkError
+from tacit.errors import AuditError, PlanError, PrivacyError, SinkError
 from tacit.events.streams import COLUMN_TYPES
 from tacit.patterns.tree import Pattern
 from tacit.privacy.exponentials import format_epsilon
@@ -380,6 +380,14 @@ def read_mechanism(
         return known[plain["kind"]].from_dict(plain, policy, queries, panes)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise PlanError(f"the plan is damaged ({type(error).__name__}); {_AGAIN}") from error
+    except AuditError:
+        raise
+    except PrivacyError as error:
+        # Plans of earlier versions divide queries over several components differently.
+        raise PlanError(
+            "the plan's channels are not those that the specification needs: an earlier version"
+            f" made it, or the file was changed; {_AGAIN}"
+        ) from error
 
 
 def _recorded(plain: Mapping[str, Any], spec: Specification) -> RecordedTypes:

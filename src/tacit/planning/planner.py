@@ -34,8 +34,6 @@ Floats = NDArray[np.float64]
 
 _TIE: Final = 4
 """The decimals of a quality that count when mechanisms are compared."""
-_SIMPLE: Final = 4
-"""A component of at most this many variables has one channel in every context."""
 _BETTER: Final = 0.002
 """By how much adaptive must be better than optimal to replace it."""
 
@@ -77,7 +75,7 @@ def make_plan(
         spec.memory and decode == "posterior",
         list_limits(spec),
     )
-    falling_back = chosen == "optimal" and fall_back and any(map(_has_groups, statistics))
+    falling_back = chosen == "optimal" and fall_back and any(part.windows for part in statistics)
     names = [chosen, "adaptive"] if falling_back else [chosen]
     if chosen == AUTO:
         names = list(MECHANISMS)
@@ -87,8 +85,7 @@ def make_plan(
     ]
     best = _rank(plans, goal.objective)[0] if chosen == AUTO else plans[0]
     if falling_back:
-        better = _value(plans[1], goal.objective) - _value(best, goal.objective)
-        best = plans[1] if better > _BETTER else best
+        best = choose_optimal(plans[0], plans[1], goal.objective)
     return replace(best, objective=objective)
 
 
@@ -101,6 +98,12 @@ def list_limits(spec: Specification) -> dict[str, SpendingLimit]:
         for private in spec.private
         if private.limit is not None
     }
+
+
+def choose_optimal(optimal: Plan, adaptive: Plan, objective: QualityObjective) -> Plan:
+    """Return the plan of optimal, or that of adaptive if it is clearly better."""
+    better = _value(adaptive, objective) - _value(optimal, objective)
+    return adaptive if better > _BETTER else optimal
 
 
 def compare_mechanisms(
@@ -133,13 +136,6 @@ def _rank(plans: Sequence[Plan], objective: QualityObjective) -> list[Plan]:
 
 def _value(plan: Plan, objective: QualityObjective) -> float:
     return 0.0 if plan.expected is None else objective.value(plan.expected.confusion)
-
-
-def _has_groups(statistics: Statistics) -> bool:
-    """Return whether the queries of some component may be divided into groups."""
-    if not statistics.windows:
-        return False
-    return any(len(part.variables) > _SIMPLE for part in statistics.exposure.components)
 
 
 def _make(

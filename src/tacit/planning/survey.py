@@ -11,16 +11,15 @@ from numpy.typing import NDArray
 
 from tacit.patterns.residuals import boolean_form
 from tacit.patterns.tree import And, Name, Not, Or, Pattern, elements
-from tacit.planning.tallies import UNDIVIDED, CombinationCounts, Division
+from tacit.planning.tallies import UNDIVIDED, ChosenRows, CombinationCounts, Division
 from tacit.privacy.affected_queries import AffectedQuery, find_affected
-from tacit.privacy.components import find_exposure
 from tacit.privacy.context_counts import ContextCounts
 from tacit.privacy.evidence import Evidence
 from tacit.privacy.pane_counts import PaneCounts
 from tacit.privacy.policies import Policy
 from tacit.privacy.prior import Bits, Prior
 from tacit.privacy.prior_tree import fit_prior
-from tacit.privacy.refinement import refine
+from tacit.privacy.refinement import refine_exposure
 from tacit.privacy.sampled_evidence import SampledEvidence, WideEvidence
 from tacit.privacy.sequences import Sequences, SequenceSample
 from tacit.privacy.statistics import AnyEvidence, Fold, Statistics
@@ -40,8 +39,7 @@ def assume_statistics(
     They say nothing about public events, so they cannot predict quality. With sliding windows,
     all `panes` of a window are assumed to be alike.
     """
-    fine = refine(policy, queries)
-    found = find_exposure(fine, queries)
+    fine, found = refine_exposure(policy, queries)
     parts = find_affected(policy, queries)
 
     def rate(atom: Pattern) -> float:
@@ -104,8 +102,7 @@ class Survey:
         self, policy: Policy, queries: Sequence[Pattern], column: Column, zone: str = "UTC"
     ) -> None:
         self.policy = policy
-        self.fine = refine(policy, queries)
-        self.exposure = find_exposure(self.fine, queries)
+        self.fine, self.exposure = refine_exposure(policy, queries)
         self.affected = find_affected(policy, queries)
         self._components = [
             CombinationCounts(
@@ -151,8 +148,9 @@ class Survey:
 
         `starts` are the start times of windows that follow those of the call before.
         """
+        rows = ChosenRows.choose(chosen, division)
         for tally in (*self._components, *self._parts, *self._queries):
-            tally.add(bits, chosen, division)
+            tally.add(bits, rows)
         if starts is not None and self.exposure.components:
             self._sequences.add(starts, bits, chosen)
 

@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 from tacit.patterns.booleans import to_columns
 
 _FEW = 16
-"""Up to this many bits, counts are kept in an array with all combinations."""
+"""Up to this many bits, counts are made in an array with all combinations."""
+_SHORT = 48
+"""Up to this many bits, a combination and its stretch are one number."""
 _PENDING = 1 << 20
 """The number of pending rows at which equal rows are merged."""
 MOST_STRETCHES: Final = 20
@@ -47,6 +49,24 @@ class Division(NamedTuple):
 
 UNDIVIDED: Final = Division(0, (Piece(0, slice(None), slice(None)),))
 """All windows in one stretch."""
+
+
+class ChosenRows(NamedTuple):
+    """The windows and subjects of a batch that are counted, and the stretch of each."""
+
+    chosen: NDArray[np.bool_]
+    """`[window][subject]`"""
+    level: int
+    stretches: Keys
+    """`[row]`: in the order of windows, then subjects."""
+
+    @classmethod
+    def choose(cls, chosen: NDArray[np.bool_], division: Division = UNDIVIDED) -> ChosenRows:
+        """Return the rows where `chosen[window][subject]` is true."""
+        stretches = np.zeros(chosen.shape, np.uint64)
+        for stretch, windows, slots in division.pieces:
+            stretches[windows, slots] = stretch
+        return cls(chosen, division.level, stretches[chosen])
 
 
 class Stretches:
@@ -86,42 +106,79 @@ class Stretches:
 
 
 class CombinationCounts:
-    """How often each combination of some bit columns occurs, in each stretch."""
+    """How often each combination of some bit columns occurs, in each stretch.
+
+    A row is a combination and its stretch: in one number if it fits, otherwise the stretch is in
+    the last word.
+    """
 
     def __init__(self, columns: Sequence[int]) -> None:
         self.columns = list(columns)
-        self._words = max(1, -(-len(self.columns) // 64))
+        self._width = len(self.columns)
         self._level = 0
-        self._stretches: dict[int, _StretchCounts] = {}
+        self._keys: list[Keys] = []
+        self._counts: list[Counts] = []
+        self._pending = 0
 
-    def add(
-        self,
-        bits: NDArray[np.uint64],
-        chosen: NDArray[np.bool_],
-        division: Division = UNDIVIDED,
-    ) -> None:
+    def add(self, bits: NDArray[np.uint64], rows: ChosenRows) -> None:
         """Count `bits[window][column][word]` for the chosen windows and subjects."""
-        slots = chosen.shape[1]
-        self._lengthen(division.level)
-        keys: Keys = np.zeros((len(chosen), slots, 1), np.uint64)
+        self._lengthen(rows.level)
+        windows, slots = rows.chosen.shape
+        keys: Keys = np.zeros((windows, slots, 1), np.uint64)
         if self.columns:
             keys = to_columns(np.ascontiguousarray(bits[:, self.columns]), slots)
-        for stretch, windows, own in division.pieces:
-            found = keys[windows, own][chosen[windows, own]]
-            counts = self._stretches.setdefault(stretch, _StretchCounts(len(self.columns)))
-            counts.add(found, np.ones(len(found), np.int64))
+        self._append(*self._distinct(self._join(keys[rows.chosen], rows.stretches)))
+        if self._pending > _PENDING:
+            self._gather()
+
+    def _append(self, keys: Keys, counts: Counts) -> None:
+        self._keys.append(keys)
+        self._counts.append(counts)
+        self._pending += len(keys)
+
+    def _join(self, keys: Keys, stretches: Keys) -> Keys:
+        """Return rows of combinations and stretches."""
+        if self._width > _SHORT:
+            return np.column_stack([keys, stretches])
+        return (keys[:, 0] | (stretches << np.uint64(self._width)))[:, np.newaxis]
+
+    def _split(self, keys: Keys) -> tuple[Keys, Keys]:
+        """Return the combinations and stretches of rows."""
+        if self._width > _SHORT:
+            return keys[:, :-1], keys[:, -1]
+        width = np.uint64(self._width)
+        return keys & ((np.uint64(1) << width) - np.uint64(1)), keys[:, 0] >> width
+
+    def _distinct(self, keys: Keys, counts: Counts | None = None) -> tuple[Keys, Counts]:
+        """Return the distinct rows, sorted, and their counts; each row counts 1 by default."""
+        if len(keys) and self._width <= _FEW:
+            flat = keys[:, 0].astype(np.int64)
+            most = int(flat.max()) + 1
+            if most <= len(flat) << 4:
+                sums = np.bincount(flat, counts, most)
+                found = np.flatnonzero(sums)
+                return found.astype(np.uint64)[:, np.newaxis], sums[found].astype(np.int64)
+        distinct, places = _number(keys)
+        return distinct, np.bincount(places, counts, len(distinct)).astype(np.int64)
+
+    def _gather(self) -> tuple[Keys, Counts]:
+        """Merge equal rows; return the distinct ones and their counts."""
+        words = 1 if self._width <= _SHORT else -(-self._width // 64) + 1
+        keys = np.concatenate([np.empty((0, words), np.uint64), *self._keys])
+        found = self._distinct(keys, np.concatenate([np.empty(0, np.int64), *self._counts]))
+        self._keys, self._counts, self._pending = [], [], 0
+        self._append(*found)
+        self._pending = 0
+        return found
 
     def _lengthen(self, level: int) -> None:
         """Merge the counts of stretches that have become one."""
         if level == self._level:
             return
-        before, self._stretches = self._stretches, {}
-        for stretch, counts in before.items():
-            number = stretch >> (level - self._level)
-            if number in self._stretches:
-                self._stretches[number].add(*counts.gather())
-            else:
-                self._stretches[number] = counts
+        keys, counts = self._gather()
+        combinations, stretches = self._split(keys)
+        keys = self._join(combinations, stretches >> np.uint64(level - self._level))
+        self._keys, self._counts = [keys], [counts]
         self._level = level
 
     def rows(
@@ -131,62 +188,23 @@ class CombinationCounts:
 
         Counts are `[row][fold]`, given the fold of each stretch; without folds, `[row]`.
         """
-        parts = sorted(self._stretches.items())
-        known = [(stretch, *counts.gather()) for stretch, counts in parts]
-        empty = np.empty((0, self._words), np.uint64)
-        keys = np.concatenate([empty, *(found for _, found, _ in known)])
-        distinct, places = _number(keys, len(self.columns))
+        keys, counts = self._gather()
+        combinations, stretches = self._split(keys)
+        distinct, places = _number(combinations)
         number = 1 if folds is None else int(folds.max(initial=0)) + 1
-        sums = np.zeros((len(distinct), number))
-        begin = 0
-        for stretch, found, counts in known:
-            own = places[begin : begin + len(found)]
-            sums[own, 0 if folds is None else folds[stretch]] += counts
-            begin += len(found)
+        fold = np.zeros(len(keys), np.int64)
+        if folds is not None and len(keys):
+            fold = folds[stretches.astype(np.int64)]
+        sums = np.bincount(places * number + fold, counts, len(distinct) * number)
         octets = distinct.astype("<u8").view(np.uint8)
-        bits = np.unpackbits(octets, axis=1, bitorder="little", count=len(self.columns))
-        return bits.astype(np.bool_), sums[:, 0] if folds is None else sums
+        bits = np.unpackbits(octets, axis=1, bitorder="little", count=self._width)
+        table = sums.astype(np.float64).reshape(len(distinct), number)
+        return bits.astype(np.bool_), table[:, 0] if folds is None else table
 
 
-class _StretchCounts:
-    """The counts of one stretch: distinct keys, and keys that are still to be merged."""
-
-    def __init__(self, width: int) -> None:
-        self._width = width
-        self._keys: list[Keys] = []
-        self._counts: list[Counts] = []
-        self._pending = 0
-
-    def add(self, keys: Keys, counts: Counts) -> None:
-        found, sums = _distinct(keys, counts, self._width)
-        self._keys.append(found)
-        self._counts.append(sums)
-        self._pending += len(found)
-        if self._pending > _PENDING:
-            self.gather()
-            self._pending = 0
-
-    def gather(self) -> tuple[Keys, Counts]:
-        """Return the distinct keys, sorted, and their counts."""
-        if len(self._keys) > 1:
-            keys, counts = np.concatenate(self._keys), np.concatenate(self._counts)
-            found, sums = _distinct(keys, counts, self._width)
-            self._keys, self._counts = [found], [sums]
-        return self._keys[0], self._counts[0]
-
-
-def _distinct(keys: Keys, counts: Counts, width: int) -> tuple[Keys, Counts]:
-    if width <= _FEW and len(keys) << 4 >= 1 << width:
-        sums = np.bincount(keys[:, 0].astype(np.int64), counts, 1 << width).astype(np.int64)
-        found = np.flatnonzero(sums)
-        return found.astype(np.uint64)[:, np.newaxis], sums[found]
-    distinct, places = _number(keys, width)
-    return distinct, np.bincount(places, counts, len(distinct)).astype(np.int64)
-
-
-def _number(keys: Keys, width: int) -> tuple[Keys, NDArray[np.intp]]:
+def _number(keys: Keys) -> tuple[Keys, NDArray[np.intp]]:
     """Return the distinct keys, sorted, and the number of each key among them."""
-    if width <= 64:
+    if keys.shape[1] == 1:
         flat, places = np.unique(keys[:, 0], return_inverse=True)
         return flat[:, np.newaxis], places.ravel()
     distinct, places = np.unique(keys, axis=0, return_inverse=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import lru_cache
 from math import prod
 from operator import index
 from typing import TypeAlias
@@ -19,6 +20,7 @@ CEILING = Fraction(45)
 """Entries of a table are below 2**64 < exp(45), so a larger epsilon forbids nothing more."""
 
 
+@lru_cache(1 << 12)
 def largest_ratio(epsilon: Fraction) -> Fraction:
     """Return the largest allowed ratio of two entries: a lower bound of exp(epsilon)."""
     return exp_below(min(epsilon, CEILING))

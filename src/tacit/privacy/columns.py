@@ -28,6 +28,10 @@ _EFFORT = 100_000_000
 """A bound on the work, in multiplications: about a second."""
 _CLOSE = 1e-4
 """The mixture is good enough if no column can add more than this share."""
+_APART = 1e-6
+"""While columns are generated, the sums of classes differ by about this."""
+_SLIP = 1e-5
+"""A final weight below minus this is an error."""
 _LEAST = 1e-9
 """A column must be worth more than its price by at least this."""
 
@@ -52,8 +56,7 @@ def find_best_mixture(near: Floats, gains: Floats) -> tuple[Floats, Floats, Indi
     contrasts = np.empty_like(columns)
     _evaluate(columns, gains, worth, 0, number)
     _contrast(columns, nearest, scales, contrasts, 0, number)
-    right, centre = np.zeros(classes), _full_knowledge(gains)
-    right[0] = 1.0
+    right, centre = _right_sides(nearest, scales, 0.0 if listed else _APART), _full_knowledge(gains)
     inverse, values = np.empty((classes, classes)), np.empty(classes)
     constraints, factors = np.empty((0, 2), np.int64), np.empty(0)
     limit = 200 + 20 * classes
@@ -106,7 +109,28 @@ def find_best_mixture(near: Floats, gains: Floats) -> tuple[Floats, Floats, Indi
             values,
             limit,
         )
+    if solved and not listed:
+        right = _right_sides(nearest, scales, 0.0)
+        solved = refactorise(contrasts, constraints, factors, right, basis, inverse, values)
+        solved = solved and values.min() > -_SLIP
     return columns[:number], worth[:number], basis, values, solved
+
+
+@compiled
+def _right_sides(nearest: Indices, scales: Floats, apart: float) -> Floats:
+    """Return the contrasts of the classes' sums: 1 each, or slightly more and all different.
+
+    If all are 1, few columns have a weight, and most pivots change nothing: the search for columns
+    would follow prices that mean little.
+    """
+    sums = np.empty(len(nearest))
+    for row in range(len(sums)):
+        sums[row] = 1.0 + apart * (1.0 + (row * 0.6180339887498949) % 1.0)
+    right = sums.copy()
+    for row in range(len(sums)):
+        if nearest[row] >= 0:
+            right[row] = (sums[row] - sums[nearest[row]]) * scales[row]
+    return right
 
 
 @compiled

@@ -13,10 +13,10 @@ component has nothing to draw for it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,9 @@ from tacit.privacy.policies import Policy, PrivatePattern
 
 MOST_JOINED: Final = 4
 """Components that a query spans are merged if together they have at most this many variables."""
+
+PatternKey: TypeAlias = tuple[str, frozenset[str]]
+"""The name and the elements of a private pattern."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +72,10 @@ class Component:
 
     def with_epsilons(self, policy: Policy) -> Component:
         """Return the component with the epsilons of `policy`, matched by name and elements."""
-        # Of two equal patterns the smaller epsilon counts.
-        strict = sorted(policy.patterns, key=lambda pattern: -pattern.epsilon)
-        known = {(pattern.name, pattern.elements): pattern for pattern in strict}
+        return self.with_patterns(_key_patterns(policy))
+
+    def with_patterns(self, known: Mapping[PatternKey, PrivatePattern]) -> Component:
+        """Return the component with other epsilons for its patterns."""
         return replace(
             self, patterns=tuple(known[pattern.name, pattern.elements] for pattern in self.patterns)
         )
@@ -98,11 +102,28 @@ class Exposure:
     components: tuple[Component, ...]
     questions: tuple[Question, ...]
 
+    def replace_patterns(self, others: Mapping[PrivatePattern, PrivatePattern]) -> Exposure:
+        """Return the exposure with other private patterns of the same elements."""
+        return replace(
+            self,
+            components=tuple(
+                replace(part, patterns=tuple(others[pattern] for pattern in part.patterns))
+                for part in self.components
+            ),
+        )
+
     def with_epsilons(self, policy: Policy) -> Exposure:
         """Return the exposure with the epsilons of `policy`."""
+        known = _key_patterns(policy)
         return replace(
-            self, components=tuple(part.with_epsilons(policy) for part in self.components)
+            self, components=tuple(part.with_patterns(known) for part in self.components)
         )
+
+
+def _key_patterns(policy: Policy) -> dict[PatternKey, PrivatePattern]:
+    """Return the patterns by name and elements; of two equal ones the smaller epsilon counts."""
+    strict = sorted(policy.patterns, key=lambda pattern: -pattern.epsilon)
+    return {(pattern.name, pattern.elements): pattern for pattern in strict}
 
 
 def find_exposure(policy: Policy, queries: Sequence[Pattern]) -> Exposure:
@@ -117,12 +138,13 @@ def find_exposure(policy: Policy, queries: Sequence[Pattern]) -> Exposure:
         pass
     _join_small(plain, groups, private)
     split = [_decide_together(*_split(query, groups), private) for query in plain]
-    names = dict.fromkeys(group for parts, _ in split for group in parts)
+    found = dict.fromkeys(group for parts, _ in split for group in parts)
+    names = {group: number for number, group in enumerate(found)}
     builders = {group: _ComponentBuilder(groups.members(group)) for group in names}
     questions = []
     for number, (parts, every) in enumerate(split):
         places = [
-            (list(names).index(group), builders[group].add(number, pattern, private))
+            (names[group], builders[group].add(number, pattern, private))
             for group, pattern in parts.items()
         ]
         questions.append(Question(tuple(places), every))

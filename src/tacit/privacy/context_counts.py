@@ -75,8 +75,14 @@ class ContextCounts:
 
     @cached_property
     def contexts(self) -> list[tuple[Bits, float]]:
-        """The contexts that were seen, each with its number of windows; most common first."""
+        """All contexts that were seen, each with its number of windows; most common first."""
+        return self.most_common()
+
+    def most_common(self, number: int | None = None) -> list[tuple[Bits, float]]:
+        """Return contexts that were seen, each with its number of windows; most common first."""
         return [
-            (self.signals[self.begins[number]], windows)
-            for number, windows in zip(*(part.tolist() for part in self._ranked), strict=True)
+            (self.signals[self.begins[context]], windows)
+            for context, windows in zip(
+                *(part[:number].tolist() for part in self._ranked), strict=True
+            )
         ]

@@ -34,7 +34,7 @@ def parse_epsilon(epsilon: Exact) -> Fraction:
         raise PrivacyError(f"epsilon must be a finite number; got {epsilon}")
     if not 0 <= epsilon <= LARGEST:
         raise PrivacyError(f"epsilon must be between 0 and {LARGEST}; got {float(epsilon):g}")
-    return Fraction(epsilon)
+    return epsilon if type(epsilon) is Fraction else Fraction(epsilon)
 
 
 def format_epsilon(epsilon: Fraction) -> str:

@@ -14,7 +14,7 @@ from typing import Final
 
 from tacit.errors import AuditError
 from tacit.patterns.tree import Pattern
-from tacit.privacy.components import find_exposure
+from tacit.privacy.components import Exposure, find_exposure
 from tacit.privacy.elements import uniform_shares
 from tacit.privacy.policies import Policy, PrivatePattern
 
@@ -29,18 +29,25 @@ def refine(policy: Policy, queries: Sequence[Pattern]) -> Policy:
     Why: a change inside a private pattern changes only the elements that replace it, so their
     ratios multiply; their epsilons add up to at most the pattern's, as in uniform.
     """
+    return refine_exposure(policy, queries)[0]
+
+
+def refine_exposure(policy: Policy, queries: Sequence[Pattern]) -> tuple[Policy, Exposure]:
+    """Do the same as `refine`, and also return the components of the refined policy."""
+    found = find_exposure(policy, queries)
     large = {
         pattern
-        for component in find_exposure(policy, queries).components
+        for component in found.components
         if len(component.variables) > MOST_VARIABLES
         for pattern in component.patterns
     }
     if not large:
-        return policy
+        return policy, found
     shares = uniform_shares(policy)
     names = sorted({name for pattern in large for name in pattern.elements})
     kept = tuple(pattern for pattern in policy.patterns if pattern not in large)
-    return Policy((*kept, *(_single(name, shares[name]) for name in names)))
+    fine = Policy((*kept, *(_single(name, shares[name]) for name in names)))
+    return fine, find_exposure(fine, queries)
 
 
 def with_epsilons(fine: Policy, policy: Policy, now: Policy) -> Policy:

@@ -152,15 +152,20 @@ def merge(choice: ChannelProblem, most: int = LARGEST) -> tuple[ChannelProblem, 
     than `most` classes remain, all classes with the same answers are merged. This is still valid,
     but may cost utility, since a class that is far from one of them may be near another.
     """
-    same = np.unique(choice.answers, axis=0, return_inverse=True)[1].ravel()
-    place = _group_twins(same, choice.neighbours)
+    place = find_equivalent(choice.answers, choice.neighbours, most)
+    return narrow(choice, place), place
+
+
+def find_equivalent(
+    answers: NDArray[np.bool_], neighbours: Sequence[Neighbours], most: int = LARGEST
+) -> Indices:
+    """Return the new class of each class if equivalent classes are merged."""
+    same = np.unique(answers, axis=0, return_inverse=True)[1].ravel()
+    place = _group_twins(same, neighbours)
     if place.max() < _TRACED:
-        narrowed = _narrowed(choice, place)
-        distances = compute_distances(narrowed.neighbours, len(narrowed.prior))
+        distances = compute_distances(map_groups(neighbours, place), int(place.max()) + 1)
         place = _split_modules(same[find_firsts(place)], distances)[place]
-    if place.max() >= most:
-        place = same
-    return _narrowed(choice, place), place
+    return same if place.max() >= most else place
 
 
 def _mix_columns(choice: ChannelProblem) -> tuple[Floats, Indices]:
@@ -238,7 +243,8 @@ def _summed(gains: Floats, place: Indices, number: int) -> Floats:
     return total
 
 
-def _narrowed(choice: ChannelProblem, place: Indices) -> ChannelProblem:
+def narrow(choice: ChannelProblem, place: Indices) -> ChannelProblem:
+    """Return the problem with merged classes, given the new class of each."""
     firsts = find_firsts(place)
     return ChannelProblem(
         choice.answers[firsts],

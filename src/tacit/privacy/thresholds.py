@@ -22,6 +22,8 @@ LEVELS: Final = np.concatenate([[0.0], 1 / (1 + np.exp(-np.linspace(-12.0, 12.0,
 _BLURRED: Final = 8
 """The levels that an uncertain posterior may be off by, as a standard deviation."""
 _TIE: Final = 1e-12
+_NEAR: Final = 50
+"""Two thresholds are near each other if at most so many levels are between them: odds by e."""
 _CONCEDED: Final = 0.001
 """The micro Q that may be given up so that rare queries are answered at all."""
 
@@ -79,6 +81,11 @@ def judge(
 ) -> Judged:
     """Choose the thresholds on all folds, and judge each fold by those of the others.
 
+    Thresholds of folds are near those of all folds. Where two quite different thresholds are about
+    equally good, folds would differ in which they take, and their sum would be worse than both.
+    Where the only true windows are in the fold that is judged, the others say nothing about its
+    thresholds, and those of all folds are used.
+
     If posteriors are `uncertain`, as those of a fitted model, thresholds are chosen as if each
     could also be a little smaller or larger.
     """
@@ -86,13 +93,25 @@ def judge(
     for fold in folds[1:]:
         total = total.plus(fold)
 
-    def choose(counts: PosteriorCounts) -> Floats:
-        return choose_thresholds(_blur(counts) if uncertain else counts, objective)
+    def spread(counts: PosteriorCounts) -> PosteriorCounts:
+        return _blur(counts) if uncertain else counts
 
-    thresholds = choose(total)
+    thresholds = choose_thresholds(spread(total), objective)
     if len(folds) == 1:
         return Judged(thresholds, total.confusion(thresholds))
-    found = [fold.confusion(choose(total.plus(fold, -1))) for fold in folds]
+    alphas = np.array(objective.alphas)
+    common = np.zeros(len(thresholds), np.bool_)
+    if not objective.separate:
+        common = thresholds == _best_common(spread(total), objective)
+    found = []
+    for fold in folds:
+        others = spread(total.plus(fold, -1))
+        own = _best_levels(others, alphas, thresholds)
+        informed = others.true.sum(axis=1) > _TIE
+        if common.any():
+            own[common] = _best_common(others, objective, thresholds[common][:1])
+            informed[common] = informed.any()
+        found.append(fold.confusion(np.where(informed, own, thresholds)))
     return Judged(thresholds, add_confusions(found))
 
 
@@ -126,12 +145,19 @@ def choose_thresholds(counts: PosteriorCounts, objective: QualityObjective) -> F
     own = _best_levels(counts, np.array(objective.alphas))
     if objective.separate:
         return own
+    thresholds = np.full(len(own), _best_common(counts, objective))
+    return _answer_rare(counts, objective, thresholds, own)
+
+
+def _best_common(
+    counts: PosteriorCounts, objective: QualityObjective, near: Floats | None = None
+) -> float:
+    """Return the threshold that is best for all queries together."""
     together = PosteriorCounts(
         counts.true.sum(axis=0, keepdims=True), counts.false.sum(axis=0, keepdims=True)
     )
-    one = _best_levels(together, np.array([micro_alpha(objective.alphas)]))
-    thresholds = np.repeat(one, len(own))
-    return _answer_rare(counts, objective, thresholds, own)
+    alphas = np.array([micro_alpha(objective.alphas)])
+    return float(_best_levels(together, alphas, near)[0])
 
 
 def _answer_rare(
@@ -150,13 +176,20 @@ def _answer_rare(
     return thresholds
 
 
-def _best_levels(counts: PosteriorCounts, alphas: Floats) -> Floats:
-    """Return for each query the threshold with its best Q, in the middle of equally good ones."""
+def _best_levels(counts: PosteriorCounts, alphas: Floats, near: Floats | None = None) -> Floats:
+    """Return for each query the threshold with its best Q, in the middle of equally good ones.
+
+    With `near`, only levels near the given thresholds are considered.
+    """
     tp, fp = (
         np.cumsum(part[:, ::-1], axis=1)[:, ::-1][:, 1:] for part in (counts.true, counts.false)
     )
     fn = np.maximum(0.0, counts.true.sum(axis=1, keepdims=True) - tp)
     quality = Confusion(tp, fp, fn).quality(alphas[:, np.newaxis])
+    if near is not None:
+        places = np.searchsorted(LEVELS, near, side="right") - 2
+        apart = np.abs(np.arange(quality.shape[1]) - places[:, np.newaxis])
+        quality = np.where(apart <= _NEAR, quality, -1.0)
     good = quality >= quality.max(axis=1, keepdims=True) - _TIE
     # Of several ranges of equally good thresholds the highest: it claims least.
     last = good.shape[1] - 1 - np.argmax(good[:, ::-1], axis=1)

@@ -21,7 +21,7 @@ from tacit.privacy.channel_audit import (
 from tacit.privacy.channels import Channel
 from tacit.privacy.components import Component
 from tacit.privacy.prior import Bits, Prior
-from tacit.privacy.staircase import ChannelProblem, Design, design, merge
+from tacit.privacy.staircase import ChannelProblem, Design, design, find_equivalent, narrow
 
 MOST_CLASSES = 16
 """A context with more classes than this has no channels of its own."""
@@ -106,6 +106,9 @@ class ComponentChannels:
     stakes: NDArray[np.float64]
     """`[part]`: the reward of a true yes, and the penalty of a false one."""
     _choices: dict[Hashable, tuple[ChannelProblem, NDArray[np.int64]]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    _merged: dict[Hashable, tuple[tuple[Neighbours, ...], NDArray[np.int64]]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
     _designs: dict[int, tuple[ChannelProblem, Design]] = field(
@@ -210,25 +213,37 @@ class ComponentChannels:
             answers[:, theirs] = tables[variables][numbers][:, index].T
         # Parts with the same answers everywhere become one query, with the sum of their stakes.
         different, columns = _distinct_columns(answers)
-        if len(_distinct_columns(different.T)[0].T) > MOST_CLASSES:
+        if len(different) > MOST_CLASSES < len(_distinct_columns(different.T)[0].T):
             return None
         reward, penalty = combine_stakes(self.stakes[parts], columns)
         prior = self.prior.choice_probabilities(signals, used)
         key = (*used, different.tobytes(), reward.tobytes(), penalty.tobytes(), prior.tobytes())
         if key not in self._choices:
-            neighbours = _cliques(self.component, used, choices)
+            neighbours, place = self._classes(used, different)
             whole = ChannelProblem(different, prior, neighbours, reward, penalty)
-            self._choices[key] = merge(whole, MOST_CLASSES)
+            self._choices[key] = narrow(whole, place), place
         choice, place = self._choices[key]
         return ChannelBlock(tuple(parts), tuple(columns.tolist()), tuple(used), place, choice)
+
+    def _classes(
+        self, used: list[int], answers: Bits
+    ) -> tuple[tuple[Neighbours, ...], NDArray[np.int64]]:
+        """Return the neighbours among the choices of some variables, and the class of each."""
+        key = (*used, answers.tobytes())
+        if key not in self._merged:
+            neighbours = _cliques(self.component, used, np.arange(len(answers)))
+            self._merged[key] = neighbours, find_equivalent(answers, neighbours, MOST_CLASSES)
+        return self._merged[key]
 
 
 def _distinct_columns(bits: Bits) -> tuple[Bits, NDArray[np.int64]]:
     """Return the distinct columns of a matrix, and the number of each column among them."""
-    packed = np.ascontiguousarray(np.packbits(bits, axis=0).T)
-    keys = packed.view(f"V{packed.shape[1]}").ravel()
-    _, firsts, numbers = np.unique(keys, return_index=True, return_inverse=True)
-    return bits[:, firsts], numbers.ravel()
+    keys = [column.tobytes() for column in np.packbits(bits, axis=0).T]
+    numbers = {key: number for number, key in enumerate(sorted(set(keys)))}
+    columns = np.array([numbers[key] for key in keys], np.int64)
+    firsts = np.empty(len(numbers), np.int64)
+    firsts[columns[::-1]] = np.arange(len(keys))[::-1]
+    return bits[:, firsts], columns
 
 
 def combine_stakes(

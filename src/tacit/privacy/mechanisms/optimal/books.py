@@ -10,7 +10,7 @@ symbols with its own prior.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Final
 
@@ -72,6 +72,24 @@ class ChannelBook:
             largest_of(value_ratio(channel, block.variables, changed) for channel in own)
             for block, own in zip(self.blocks, self.channels, strict=True)
         )
+
+    def regroup(
+        self,
+        before: NDArray[np.int64],
+        after: NDArray[np.int64],
+        windows: Floats,
+        groups: int,
+    ) -> ChannelBook:
+        """Return the book for other groups, given both groups of contexts and their windows.
+
+        A group uses the channel that most of its windows had before.
+        """
+        chosen = np.zeros((groups, len(self.blocks)), np.int64)
+        for block, own in enumerate(self.channels):
+            votes = np.zeros((groups, len(own)))
+            np.add.at(votes, (after, self.chosen[before, block]), windows)
+            chosen[:, block] = votes.argmax(axis=1)
+        return replace(self, chosen=chosen)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON."""

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tacit.patterns.booleans import pack_rows
 from tacit.privacy.components import Component, Exposure, Question
 from tacit.privacy.context_counts import ContextCounts
+from tacit.privacy.keys import KeyTable
 from tacit.privacy.mechanisms.optimal.blocks import (
     ChannelBlock,
     ComponentChannels,
@@ -57,21 +59,30 @@ class PlannedComponent:
         counts = PosteriorCounts.zeros(len(self.channels.component.parts))
         if not len(history.signals):
             return counts
-        packed = np.packbits(history.signals[history.begins], axis=1)
-        found = [self.contexts.get(row.tobytes()) for row in packed]
-        ends = np.append(history.begins[1:], len(history.signals))
-        other = np.zeros(len(history.signals), np.bool_)
+        found = self._find_contexts(history.signals[history.begins])
+        lengths = np.diff(np.append(history.begins, len(history.signals)))
+        other = np.repeat(found < 0, lengths)
+        contexts = list(self.contexts.values())
         adding = _Adding(counts)
-        for context, begin, end in zip(found, history.begins.tolist(), ends.tolist(), strict=True):
-            if context is None:
-                other[begin:end] = True
-            else:
-                rows = history.values[begin:end], history.windows[begin:end]
-                adding.add_context(context, *rows, literal=literal)
+        for place in np.flatnonzero(found >= 0).tolist():
+            begin = int(history.begins[place])
+            rows = slice(begin, begin + int(lengths[place]))
+            context = contexts[found[place]]
+            adding.add_context(context, history.values[rows], history.windows[rows], literal)
         adding.finish()
         if other.any():
             self._draw(history, np.flatnonzero(other), counts, work, literal=literal)
         return counts
+
+    def _find_contexts(self, signals: Bits) -> NDArray[np.int32]:
+        """Return the number of each context among those with channels of their own, or -1."""
+        width = signals.shape[1]
+        keys = [np.frombuffer(key, np.uint8) for key in self.contexts]
+        table = KeyTable(max(1, -(-width // 64)))
+        if keys:
+            known = np.unpackbits(np.array(keys).reshape(len(keys), -1), axis=1, count=width)
+            table.add(pack_signals(known.astype(np.bool_)))
+        return table.look_up(pack_signals(signals))
 
     def _draw(
         self,
@@ -124,9 +135,7 @@ class _Adding:
         self._counts = counts
         self._found: list[tuple[Whole, Floats, Floats, Floats]] = []
 
-    def add_context(
-        self, context: Context, values: Bits, windows: Floats, *, literal: bool
-    ) -> None:
+    def add_context(self, context: Context, values: Bits, windows: Floats, literal: bool) -> None:
         """Add the windows of one context, with these values of the variables."""
         false = ~context.decided
         for block, design in context.blocks:

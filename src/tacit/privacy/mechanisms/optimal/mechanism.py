@@ -50,7 +50,12 @@ from tacit.privacy.pacing import Pacing
 from tacit.privacy.policies import Policy
 from tacit.privacy.prior import Bits, Prior
 from tacit.privacy.quality import Confusion
-from tacit.privacy.refinement import check_refinement, refine, with_epsilons, with_shares
+from tacit.privacy.refinement import (
+    check_refinement,
+    refine_exposure,
+    with_epsilons,
+    with_shares,
+)
 from tacit.privacy.staircase import evaluate_channel as read_design
 from tacit.privacy.statistics import Fold, Statistics
 from tacit.privacy.thresholds import (
@@ -73,6 +78,8 @@ _REMEMBERED_FROM: Final = 0.001
 """By how much memory must be better on held-out windows to be used, besides chance."""
 _EVALUATED: Final = 4_000_000
 """The number of draws and parts that an expectation is made from, for windows that books serve."""
+_COMPARED: Final = 1_000_000
+"""The same where only stakes are compared, by the same draws."""
 
 
 class Effort(NamedTuple):
@@ -143,19 +150,17 @@ class Optimal(Mechanism):
             made = cls._design(statistics, fine, weights, goal.literal)
             return made, made.expect(statistics)
         weights = _choose_weights(statistics, fine, goal)
+        made = cls._design(statistics, fine, weights, goal.literal)
         if goal.literal:
-            # Nothing but the channels comes from history, so it is hardly memorised; and channels
-            # of single folds may be read quite differently.
-            made = cls._design(statistics, fine, weights, goal.literal)
+            # Nothing but the channels comes from history, so it is hardly memorised.
             return made, made.expect(statistics)
         folds = statistics.folds or (Fold(statistics, statistics),)
         counts = []
         for number, fold in enumerate(folds):
-            goal.progress(0.5 + 0.5 * number / (len(folds) + 1), "judging optimal")
-            made = cls._design(fold.training, fine, weights, goal.literal)
-            counts.append(made.count_posteriors(fold.held_out))
+            goal.progress(0.6 + 0.4 * number / len(folds), "judging optimal")
+            counts.append(made._decode_by(fold.training).count_posteriors(fold.held_out))
         thresholds, expected = judge(counts, goal.objective)
-        made = replace(cls._design(statistics, fine, weights, goal.literal), thresholds=thresholds)
+        made = replace(made, thresholds=thresholds)
         return made._remember(statistics, goal, expected) if goal.memory else (made, expected)
 
     def _remember(
@@ -188,6 +193,30 @@ class Optimal(Mechanism):
         """What memory is planned for."""
         return PlannedParts(self.exposure, self.component_channels, self.planned, self.books)
 
+    def _decode_by(self, statistics: Statistics) -> Optimal:
+        """Return the same channels, with symbols that are decoded by the priors of other windows.
+
+        A group of contexts uses the channel that most of its windows have here.
+        """
+        planned, books = [], []
+        for component, before, prior, stakes, contexts, book, history in zip(
+            self.exposure.components,
+            self.priors,
+            statistics.priors,
+            self.stakes,
+            self.planned,
+            self.books,
+            statistics.contexts,
+            strict=True,
+        ):
+            channels = ComponentChannels(component, prior, stakes)
+            planned.append({key: _decode_context(channels, key, contexts[key]) for key in contexts})
+            signals = history.signals[history.begins]
+            windows = np.add.reduceat(history.windows, history.begins) if len(signals) else ()
+            groups = before.group(signals), prior.group(signals)
+            books.append(book.regroup(*groups, np.asarray(windows), prior.groups))
+        return replace(self, priors=statistics.priors, planned=tuple(planned), books=tuple(books))
+
     @classmethod
     def _design(
         cls,
@@ -196,10 +225,11 @@ class Optimal(Mechanism):
         weights: Floats,
         literal: bool,
         effort: Effort = FULL,
+        model: PartModel | None = None,
     ) -> Optimal:
         """Design the channels for the stakes of queries, with thresholds of 1/2."""
-        exposure = statistics.exposure.with_epsilons(fine)
-        stakes = PartModel(exposure, statistics.priors, statistics.contexts).stakes(weights)
+        model = model or _model_parts(statistics, fine)
+        exposure, stakes = model.exposure, model.stakes(weights)
         planned, books = [], []
         contexts, groups = (-(-number // max(1, len(stakes))) for number in effort)
         for component, prior, own, history in zip(
@@ -225,9 +255,9 @@ class Optimal(Mechanism):
         """What is planned for each component."""
         return tuple(map(PlannedComponent, self.component_channels, self.planned, self.books))
 
-    def count_posteriors(self, statistics: Statistics) -> PosteriorCounts:
+    def count_posteriors(self, statistics: Statistics, draws: int = _EVALUATED) -> PosteriorCounts:
         """Count the windows of each query by posterior."""
-        work = _EVALUATED // max(1, len(self.books))
+        work = draws // max(1, len(self.books))
         parts = [
             component.count_posteriors(history, work, literal=self.literal)
             for component, history in zip(self.components, statistics.contexts, strict=True)
@@ -299,7 +329,7 @@ class Optimal(Mechanism):
     ) -> Optimal:
         """Read what `to_dict` wrote, and audit each table for the epsilon of a window."""
         policy = policy.per_window(panes)
-        coarse = refine(policy, queries)
+        coarse, found = refine_exposure(policy, queries)
         epsilons = [Fraction(text) for text in plain["epsilons"]]
         if any(epsilon < 0 for epsilon in epsilons):
             raise PlanError("the plan gives an element a negative epsilon; make a new plan")
@@ -308,7 +338,7 @@ class Optimal(Mechanism):
             for pattern, epsilon in zip(coarse.patterns, epsilons, strict=True)
         }
         fine = with_shares(policy, coarse, shares)
-        found = find_exposure(fine, queries)
+        found = found.replace_patterns(dict(zip(coarse.patterns, fine.patterns, strict=True)))
         if len(found.components) != len(plain["components"]):
             raise PlanError("the plan's components are not the specification's; make a new plan")
         priors, stakes, planned, books = [], [], [], []
@@ -424,6 +454,11 @@ def _share_out(statistics: Statistics, goal: PlanGoal) -> Policy:
     return with_shares(policy, fine, move_shares(policy, objective).epsilons)
 
 
+def _model_parts(statistics: Statistics, fine: Policy) -> PartModel:
+    exposure = statistics.exposure.with_epsilons(fine)
+    return PartModel(exposure, statistics.priors, statistics.contexts)
+
+
 def _choose_weights(statistics: Statistics, fine: Policy, goal: PlanGoal) -> Floats:
     """Return the gain of a true yes and the loss of a false one for each query.
 
@@ -437,14 +472,15 @@ def _choose_weights(statistics: Statistics, fine: Policy, goal: PlanGoal) -> Flo
         scale = objective.shares / np.maximum(1.0, statistics.positives)
     scale = scale / max(scale.max(initial=0.0), 1e-300)
     tried: dict[bytes, tuple[float, Floats, Confusion[Floats]]] = {}
+    model = _model_parts(statistics, fine)
 
     def attempt(weights: Floats) -> bool:
         key = weights.round(4).tobytes()
         if key in tried:
             return False
-        goal.progress(0.5 * len(tried) / (len(_CAUTIONS) + _FOLLOWED), "planning optimal")
-        made = Optimal._design(statistics, fine, weights, goal.literal, QUICK)
-        counts = made.count_posteriors(statistics)
+        goal.progress(0.6 * len(tried) / (len(_CAUTIONS) + _FOLLOWED), "planning optimal")
+        made = Optimal._design(statistics, fine, weights, goal.literal, QUICK, model)
+        counts = made.count_posteriors(statistics, _COMPARED)
         thresholds = np.full(len(weights), 0.5)
         if not goal.literal:
             thresholds = choose_thresholds(counts, objective)
@@ -472,13 +508,26 @@ def _design_contexts(
     """Design the most common contexts that occurred more than once, within limits of size."""
     most = max(_LEAST_CONTEXTS, min(most, _PARTS // max(1, len(channels.component.parts))))
     designed = {}
-    for signals, windows in history.contexts[:most]:
+    for signals, windows in history.most_common(most):
         if windows < 2 and len(history.begins) > most:
             break
         context = channels.context(signals)
         if context is not None:
             designed[np.packbits(signals).tobytes()] = context
     return designed
+
+
+def _decode_context(channels: ComponentChannels, key: bytes, context: Context) -> Context:
+    """Return a context with the same channels, decoded by another prior."""
+    width = len(channels.component.signals)
+    signals = np.unpackbits(np.frombuffer(key, np.uint8), count=width).astype(np.bool_)
+    outline = channels.outline(signals)
+    assert outline is not None  # classes do not depend on the prior
+    blocks = tuple(
+        (block, read_design(block.choice, design.channel))
+        for block, (_, design) in zip(outline.blocks, context.blocks, strict=True)
+    )
+    return Context(outline.decided, blocks)
 
 
 def _refines(fine: Policy, policy: Policy) -> bool:

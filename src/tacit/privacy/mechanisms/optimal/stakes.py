@@ -92,7 +92,7 @@ def _levels(component: Component, prior: Prior, history: ContextCounts, number: 
         if not changed.isdisjoint(own)
     )
     sure = is_open = closed = true = 0.0
-    for signals, windows in history.contexts[:_CONTEXTS]:
+    for signals, windows in history.most_common(_CONTEXTS):
         values = np.concatenate([[False, True], signals])[list(part.cofactors)]
         if values.all():
             sure += windows
