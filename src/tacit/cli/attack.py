@@ -52,7 +52,7 @@ def attack(
     allowed: float | None,
     as_json: bool,
 ) -> None:
-    """Simulate an attack on a plan: how well can private patterns be guessed?
+    """Simulate the strongest attacker against a plan.
 
     The attacker knows the plan, the prior, all public events, all other private patterns and
     every released answer, and guesses whether a private pattern occurred: in one window, and at

@@ -66,7 +66,7 @@ def leaks(
     allowed: float | None,
     as_json: bool,
 ) -> None:
-    """Find what public events and exact answers tell about private patterns.
+    """Find public events that tell about private patterns.
 
     Public events are used as they are. An event type, a pair of them, or the exact answer of a
     query may move the odds of a private pattern, in the same window or the one before or after.
