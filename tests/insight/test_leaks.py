@@ -145,14 +145,14 @@ def test_a_frame_has_a_row_for_each_finding(found: LeakReport) -> None:
     assert "<table>" in found._repr_html_()
 
 
-@pytest.mark.parametrize("suffix", ["svg", "png", "pdf"])
-def test_a_picture_is_drawn(found: LeakReport, tmp_path: Path, suffix: str) -> None:
-    found.save(tmp_path / f"leaks.{suffix}")
-    assert (tmp_path / f"leaks.{suffix}").stat().st_size > 1000
+def test_a_picture_is_drawn(found: LeakReport, tmp_path: Path) -> None:
+    found.save(tmp_path / "leaks.svg")
+    assert "odds of visit" in (tmp_path / "leaks.svg").read_text()
     labels = [label.get_text() for label in found.plot().axes[0].get_yticklabels()]
     assert labels[0] == "slow"
     assert len(labels) == len(found.leaks)
-    tacit.leaks(tacit.loads(SPEC)).save(tmp_path / f"none.{suffix}")
+    (note,) = tacit.leaks(tacit.loads(SPEC)).plot().axes[0].texts
+    assert note.get_text() == "no finding"
 
 
 @pytest.mark.parametrize(("by", "when"), [(1, "before"), (-1, "after"), (0, "same")])
