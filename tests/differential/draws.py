@@ -109,9 +109,9 @@ def fixed_draws() -> Iterator[None]:
     """Replace all draws of the command line."""
     answer = Release.answer
 
-    def placed(self: Release, closed: Any, rows: Any, policies: Any) -> Any:
+    def placed(self: Release, closed: Any, *given: Any) -> Any:
         _HERE.at(closed.first)
-        return answer(self, closed, rows, policies)
+        return answer(self, closed, *given)
 
     with (
         patch("tacit.engines.setup.Noise", FixedNoise),

@@ -29,7 +29,7 @@ from tacit.ledger.overview import read_overview
 from tests.cli.small_runs import SPEC, tacit, tuples
 from tests.services import Mosquitto, Postgres, free_port
 
-LIMITED = SPEC.replace("epsilon: 2", "epsilon: 2, limit: 200 per day")
+LIMITED = SPEC.replace("epsilon: 2", "epsilon: 2, limit: 200 per day, spend: every")
 REGISTERED = "subjects: [u0, u1, u2]\n"
 COLUMNS = "columns=at:time,kind:text"
 

@@ -71,10 +71,10 @@ def priced(asked: Sequence[Claim]) -> Iterator[dict[int, Prices]]:
     found: dict[int, Prices] = {}
     answer = Release.answer
 
-    def spy(self: Release, closed: Any, rows: Any, policies: Any) -> Any:
-        prices = self.price(closed, rows, policies, asked)
+    def spy(self: Release, closed: Any, rows: Any, policies: Any, memory: Any = None) -> Any:
+        prices = self.price(closed, rows, policies, asked, memory)
         found.update({closed.first + n: window.copy() for n, window in enumerate(prices)})
-        return answer(self, closed, rows, policies)
+        return answer(self, closed, rows, policies, memory)
 
     with patch.object(Release, "answer", spy):
         yield found

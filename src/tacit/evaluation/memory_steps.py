@@ -62,5 +62,5 @@ def _decide_without(
     return replace(
         planned,
         memory=tuple(replace(one, candidates=CandidateBook()) for one in memory),
-        thresholds=judge(counts, objective).thresholds,
+        thresholds=judge(counts, objective, uncertain=True).thresholds,
     )

@@ -19,6 +19,8 @@ Floats = NDArray[np.float64]
 
 LEVELS: Final = np.concatenate([[0.0], 1 / (1 + np.exp(-np.linspace(-12.0, 12.0, 1201)))])
 """The lower end of each level. A posterior of 0 is in the first, and is never answered yes."""
+_BLURRED: Final = 8
+"""The levels that an uncertain posterior may be off by, as a standard deviation."""
 _TIE: Final = 1e-12
 _CONCEDED: Final = 0.001
 """The micro Q that may be given up so that rare queries are answered at all."""
@@ -72,16 +74,39 @@ class Judged(NamedTuple):
     confusion: Confusion[Floats]
 
 
-def judge(folds: Sequence[PosteriorCounts], objective: QualityObjective) -> Judged:
-    """Choose the thresholds on all folds, and judge each fold by those of the others."""
+def judge(
+    folds: Sequence[PosteriorCounts], objective: QualityObjective, *, uncertain: bool = False
+) -> Judged:
+    """Choose the thresholds on all folds, and judge each fold by those of the others.
+
+    If posteriors are `uncertain`, as those of a fitted model, thresholds are chosen as if each
+    could also be a little smaller or larger.
+    """
     total = folds[0]
     for fold in folds[1:]:
         total = total.plus(fold)
-    thresholds = choose_thresholds(total, objective)
+
+    def choose(counts: PosteriorCounts) -> Floats:
+        return choose_thresholds(_blur(counts) if uncertain else counts, objective)
+
+    thresholds = choose(total)
     if len(folds) == 1:
         return Judged(thresholds, total.confusion(thresholds))
-    found = [fold.confusion(choose_thresholds(total.plus(fold, -1), objective)) for fold in folds]
+    found = [fold.confusion(choose(total.plus(fold, -1))) for fold in folds]
     return Judged(thresholds, add_confusions(found))
+
+
+def _blur(counts: PosteriorCounts) -> PosteriorCounts:
+    """Spread windows over neighbouring levels; what is decided stays where it is."""
+    steps = np.arange(-3 * _BLURRED, 3 * _BLURRED + 1)
+    kernel = np.exp(-0.5 * (steps / _BLURRED) ** 2)
+    kernel /= kernel.sum()
+    parts = []
+    for part in (counts.true, counts.false):
+        inner = part[:, 1:-1]
+        spread = np.array([np.convolve(row, kernel, "same") for row in inner]).reshape(inner.shape)
+        parts.append(np.column_stack([part[:, 0], spread, part[:, -1]]))
+    return PosteriorCounts(*parts)
 
 
 def add_confusions(found: Sequence[Confusion[Floats]]) -> Confusion[Floats]:

@@ -17,6 +17,7 @@ from tacit.patterns.reference import Tuple, detect
 from tacit.pipeline.evaluators import Evaluator
 from tacit.pipeline.reader import Input
 from tacit.pipeline.run import Run
+from tacit.privacy.mechanisms.mechanism import RunMemory
 from tacit.privacy.mechanisms.noisy_windows import NoisyWindows
 from tacit.privacy.noise import Noise
 from tacit.privacy.randomness import SeededSource
@@ -58,7 +59,11 @@ class Capture(Evaluator):
         self.seen: list[tuple[ClosedPanes, Mapping[str, pl.DataFrame]]] = []
 
     def answer(
-        self, closed: ClosedPanes, rows: Mapping[str, pl.DataFrame], policies: NDArray[np.int32]
+        self,
+        closed: ClosedPanes,
+        rows: Mapping[str, pl.DataFrame],
+        policies: NDArray[np.int32],
+        memory: RunMemory | None = None,
     ) -> tuple[NDArray[np.uint64], None]:
         """The first query's, to be thrown away."""
         self.seen.append((closed, rows))

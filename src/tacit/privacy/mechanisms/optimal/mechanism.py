@@ -65,8 +65,8 @@ _PARTS: Final = 50_000
 """The largest number of parts in all contexts of a component that have channels of their own."""
 
 
-_REMEMBERED_FROM: Final = 0.0005
-"""By how much memory must be better on held-out windows to be used."""
+_REMEMBERED_FROM: Final = 0.001
+"""By how much memory must be better on held-out windows to be used, besides chance."""
 _EVALUATED: Final = 4_000_000
 """The number of draws and parts that an expectation is made from, for windows that books serve."""
 
@@ -164,7 +164,8 @@ class Optimal(Mechanism):
             return self, expected
         value = goal.objective.value
         # With limits most windows are answered from memory.
-        if found.limited is None and value(found.expected) <= value(expected) + _REMEMBERED_FROM:
+        better = value(found.expected) - value(expected)
+        if found.limited is None and better <= _REMEMBERED_FROM + _find_error(found.expected):
             return self, expected
         made = replace(
             self,
@@ -384,6 +385,13 @@ class Optimal(Mechanism):
                     shown = _name_context(component, there)
                     for own in blocks:
                         yield from (NamedChannel(where, shown, channel) for channel in own)
+
+
+def _find_error(expected: Confusion[Floats]) -> float:
+    """Return about how far two simulated qualities are apart by chance."""
+    total = expected.total()
+    wrong = total.fp + total.fn
+    return float(1.5 * np.sqrt(2 * wrong) / max(1.0, total.tp + total.fn))
 
 
 def _name_context(component: Component, signals: Bits) -> str:

@@ -21,8 +21,8 @@ from tacit.privacy.mechanisms.optimal.memory.transitions import (
     DECAY,
     SWITCH,
     CellLayout,
-    StepFeatures,
     Transitions,
+    divide_week,
 )
 from tacit.privacy.mechanisms.optimal.part_tables import PartTables
 
@@ -85,9 +85,8 @@ class Prediction(NamedTuple):
 
     signals: Words
     contexts: Numbers
-    opened: Bits
-    groups: Whole
-    new: Bits
+    groups_before: NDArray[np.int16]
+    groups: NDArray[np.int16]
     cells: Whole
     before: Singles
     """The beliefs after the window before."""
@@ -119,6 +118,10 @@ class BeliefFilter:
         blocks = [tuple(every)] if self.joint else [(variable,) for variable in every]
         self.parts = PartTables(component, blocks)
         self._weights = transitions.weights.astype(np.float32)
+        edges = np.ceil(np.array(transitions.layout.edges) * WHOLE)
+        self._edges = np.clip(edges, 0, WHOLE).astype(np.uint16)
+        self.wants_gains = True
+        """Whether gains are computed where there is nothing to choose from."""
 
     @property
     def layout(self) -> CellLayout:
@@ -159,19 +162,30 @@ class BeliefFilter:
 
         `tables` are transitions that were learned since.
         """
-        contexts, opened = self.tables.find_contexts(signals)
-        groups = self.tables.find_groups(signals)
-        new = state.groups == _NO_GROUP
-        level = np.digitize(state.openness / WHOLE, self.layout.edges)
-        hours = np.full(len(groups), hour, np.int64)
-        steps = StepFeatures(np.maximum(state.groups, 0).astype(np.int64), groups, level, hours)
-        cells = self.layout.number(steps)
+        layout = self.layout
+        contexts = self.tables.find_contexts(signals)
+        groups = np.empty(len(contexts), np.int16)
+        cells = np.empty(len(contexts), np.int64)
+        kernels.find_cells(
+            state.groups,
+            contexts,
+            self.tables.group_of,
+            layout.groups,
+            state.openness,
+            self._edges,
+            layout.kinds,
+            layout.slots,
+            int(divide_week(np.array([hour]), layout.slots)[0]),
+            groups,
+            cells,
+        )
         before, beliefs = np.empty((2, *state.beliefs.shape), np.float32)
         kernels.predict(
             state.beliefs,
-            new,
+            state.groups,
+            groups,
+            layout.groups,
             cells,
-            self.layout.groups[groups],
             self.transitions.tables if tables is None else tables,
             self.transitions.start,
             self._weights,
@@ -193,15 +207,17 @@ class BeliefFilter:
             flat.class_of,
             flat.variables,
             flat.places,
-            flat.likely,
+            flat.mixed,
             flat.answers,
             flat.weights,
             np.empty(flat.most_classes, np.float32),
+            np.empty(flat.widest, np.float32),
+            self.wants_gains,
             chosen,
             gains,
         )
         return Prediction(
-            signals, contexts, opened, groups, new, cells, before, beliefs, chosen, gains
+            signals, contexts, state.groups, groups, cells, before, beliefs, chosen, gains
         )
 
     def draw(self, predicted: Prediction, values: Words, silent: Bits) -> Numbers:
@@ -248,11 +264,24 @@ class BeliefFilter:
             np.empty((len(flat.component.variables), 2), np.float32),
             stored,
         )
-        openness = average_openness(state.openness, predicted.opened)
-        return Update(beliefs, BeliefState(stored, openness, predicted.groups.astype(np.int16)))
+        openness = average_openness(state.openness, flat.is_open[predicted.contexts])
+        return Update(beliefs, BeliefState(stored, openness, predicted.groups))
 
-    def read(self, beliefs: Singles, signals: Words) -> Singles:
+    def read(self, predicted: Prediction, beliefs: Singles) -> Singles:
         """Return `[row][part]`: how likely each part is; exactly 0 or 1 where it is decided."""
+        contexts, signals = predicted.contexts, predicted.signals
+        found = np.empty((len(beliefs), len(self.parts.component.parts)), np.float32)
+        if not self.joint:
+            self._read_all(beliefs, signals, found)
+        elif kernels.weigh_known_parts(contexts, beliefs, self.tables.truths, found):
+            other = np.flatnonzero(self.tables.truths[contexts, 0, 0] < 0)
+            rest = np.empty((len(other), found.shape[1]), np.float32)
+            self._read_all(beliefs[other], signals[other], rest)
+            found[other] = rest
+        return found
+
+    def _read_all(self, beliefs: Singles, signals: Words, found: Singles) -> None:
+        """Do the same for contexts whose parts are not tabulated."""
         rows, chains, _ = beliefs.shape
         number = rows if self.joint else rows * chains
         chances = np.empty((number, self.parts.width if self.joint else 2))
@@ -260,9 +289,7 @@ class BeliefFilter:
         kernels.read_beliefs(beliefs, self.joint, sums, chances)
         # Codes of readings are stored from -2 downwards.
         codes = (-2 - np.arange(number, dtype=np.int32)).reshape(rows, -1)
-        found = np.empty((rows, len(self.parts.component.parts)), np.float32)
         kernels.weigh_parts(signals, codes, chances, *self.parts.arrays, found)
-        return found
 
 
 def average_openness(before: NDArray[np.uint16], opened: Bits) -> NDArray[np.uint16]:

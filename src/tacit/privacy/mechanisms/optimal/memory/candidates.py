@@ -82,17 +82,20 @@ class CandidateBook:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON; each table is written once."""
-        numbers: dict[int, int] = {}
+        numbers: dict[bytes, int] = {}
         tables: list[list[list[str]]] = []
         contexts = []
         for key, blocks in self.contexts.items():
             listed = []
             for channels in blocks:
+                own = []
                 for channel in channels:
-                    if id(channel) not in numbers:
-                        numbers[id(channel)] = len(tables)
+                    content = _describe(channel)
+                    if content not in numbers:
+                        numbers[content] = len(tables)
                         tables.append(write_table(channel))
-                listed.append([numbers[id(channel)] for channel in channels])
+                    own.append(numbers[content])
+                listed.append(own)
             contexts.append({"signals": key.hex(), "blocks": listed})
         return {"tables": tables, "contexts": contexts}
 
@@ -126,6 +129,11 @@ class CandidateBook:
         return cls(found)
 
 
+def _describe(channel: Channel) -> bytes:
+    """Return a table as bytes, to compare it."""
+    return repr(channel.table.shape).encode() + channel.table.tobytes()
+
+
 def choose_priors(default: Floats, beliefs: Floats) -> list[Floats]:
     """Return representative priors: the default, and the means of beliefs by likeliest class.
 
@@ -148,5 +156,5 @@ def design_candidates(block: ChannelBlock, beliefs: Floats) -> tuple[Channel, ..
     made: dict[bytes, Channel] = {}
     for prior in choose_priors(block.choice.prior, beliefs):
         channel = design_candidate(block.choice, prior)
-        made.setdefault(repr(channel.table.shape).encode() + channel.table.tobytes(), channel)
+        made.setdefault(_describe(channel), channel)
     return tuple(made.values())

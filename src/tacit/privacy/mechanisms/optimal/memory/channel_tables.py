@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,9 @@ from tacit.privacy.prices import Claim, price_ratio
 from tacit.privacy.sampling import Sampler
 
 Floats = NDArray[np.float64]
+
+_MOST_TRUTHS: Final = 1 << 22
+"""The largest number of values and parts, of all contexts, that are tabulated."""
 
 
 class _Block(NamedTuple):
@@ -64,8 +67,12 @@ class ChannelTables:
         self._rows: dict[int, int] = {}
         self._kept: list[Channel] = []
         self._keys = KeyTable(max(1, -(-self._signals // 64)))
-        self._own = np.empty(0, np.int32)
-        """The number of each context that has channels of its own."""
+        self._own = np.full(1, -1, np.int32)
+        """The number of each context that has channels of its own; -1 at the end for others."""
+        self.group_of = np.empty(0, np.int16)
+        """`[context]`: its group of contexts."""
+        self.is_open = np.empty(0, np.bool_)
+        """`[context]`: whether anything is open in it."""
         self._served: dict[tuple[int, ...], int] = {}
         """The numbers of what the book serves, by group and open blocks."""
         self._planned: dict[bytes, int] = {}
@@ -75,13 +82,20 @@ class ChannelTables:
         self._new = NewContexts(channels)
         self.most_blocks = 1
         self.most_classes = 1
+        self.widest = 1
+        """The largest number of mixed likelihoods of a class."""
         self.first_block: Whole = np.zeros(1, np.int64)
         self.blocks: Whole = np.empty((0, 9), np.int64)
-        self.candidates: Whole = np.empty((0, 3), np.int64)
+        self.candidates: Whole = np.empty((0, 4), np.int64)
         self.class_of: Whole = np.empty(0, np.int64)
         self.variables: Whole = np.empty(0, np.int64)
         self.places: Whole = np.empty(0, np.int64)
         self.likely: Singles = np.empty(0, np.float32)
+        self.mixed: Singles = np.empty(0, np.float32)
+        parts = len(self.component.parts)
+        values = 1 << len(self.component.variables) if joint else 0
+        self.truths: Singles = np.empty((0, values, parts), np.float32)
+        """`[context][value][part]`: whether a part is true; -1 if that is not tabulated."""
         self.answers: Singles = np.empty(0, np.float32)
         self.weights: Singles = np.empty(0, np.float32)
         self._priced: list[tuple[Channel, tuple[int, ...], Whole]] = []
@@ -92,14 +106,10 @@ class ChannelTables:
             signals = np.unpackbits(packed, axis=1, count=self._signals).astype(np.bool_)
             keys = pack_rows(signals) if self._signals else np.zeros((1, 1), np.uint64)
             self._append_own(keys, list(planned.values()))
-            self._planned = dict(zip(planned, self._own.tolist(), strict=True))
+            self._planned = dict(zip(planned, self._own[:-1].tolist(), strict=True))
 
-    def find_groups(self, signals: Words) -> Whole:
-        """Return the group of contexts of each row."""
-        return self._readings.find_groups(signals)
-
-    def find_contexts(self, signals: Words) -> tuple[Numbers, NDArray[np.bool_]]:
-        """Return the number of each row's context, and whether anything is open in it.
+    def find_contexts(self, signals: Words) -> Numbers:
+        """Return the number of each row's context.
 
         The rows are the subjects of one window, whatever they draw.
         """
@@ -112,11 +122,11 @@ class ChannelTables:
                 self._append_designed(self._new.design(signals[unknown], len(signals)))
                 found = self._keys.look_up(signals)
         self._new.pass_windows(len(signals))
-        numbers = np.append(self._own, np.int32(-1))[found]
-        other = np.flatnonzero(found < 0)
-        if len(other):
+        numbers = self._own[found]
+        if found.min(initial=0) < 0:
+            other = np.flatnonzero(found < 0)
             numbers[other] = self._serve(signals[other])
-        return numbers, np.asarray(np.diff(self.first_block)[numbers] > 0)
+        return numbers
 
     def _serve(self, signals: Words) -> Numbers:
         """Return the numbers of contexts that the book serves."""
@@ -180,7 +190,10 @@ class ChannelTables:
                     for (block, _), channels in zip(context.blocks, chosen, strict=True)
                 ]
             )
-        self._own = np.append(self._own, np.array(self._append(found), np.int32))
+        groups = self._readings.find_groups(keys)
+        self._tabulate_truths(keys)
+        numbers = np.array(self._append(found, groups), np.int32)
+        self._own = np.concatenate([self._own[:-1], numbers, self._own[-1:]])
         self._keys.add(keys)
 
     def _append_served(self, group: int, needed: Sequence[bool]) -> int:
@@ -193,10 +206,29 @@ class ChannelTables:
                 queries = BlockQueries(bits, np.full(size, 1 / size))
                 channel = self._book.channels[number][int(self._book.chosen[group, number])]
                 blocks.append(_Block(block.variables, values, queries, (channel,)))
-        return self._append([blocks])[0]
+        shape = (1, *self.truths.shape[1:])
+        self.truths = np.concatenate([self.truths, np.full(shape, -1, np.float32)])
+        return self._append([blocks], np.array([group]))[0]
 
-    def _append(self, contexts: Sequence[Sequence[_Block]]) -> range:
-        """Append contexts with these blocks; return their numbers."""
+    def _tabulate_truths(self, keys: Words) -> None:
+        """Append which parts are true for each value, in contexts with these signals."""
+        shape = (len(keys), *self.truths.shape[1:])
+        truths = np.full(shape, -1, np.float32)
+        if self.joint and self.truths.size + truths.size <= _MOST_TRUTHS:
+            values = np.arange(shape[1])
+            octets = np.ascontiguousarray(keys).astype("<u8").view(np.uint8)
+            signals = np.unpackbits(octets, axis=1, bitorder="little", count=self._signals)
+            known = np.concatenate([np.tile([0, 1], (len(keys), 1)), signals], axis=1)
+            for number, part in enumerate(self.component.parts):
+                choice = np.zeros_like(values)
+                for place, variable in enumerate(part.variables):
+                    choice |= ((values >> variable) & 1) << place
+                cofactors = np.array(part.cofactors)[choice]
+                truths[:, :, number] = known[:, cofactors]
+        self.truths = np.concatenate([self.truths, truths])
+
+    def _append(self, contexts: Sequence[Sequence[_Block]], groups: Whole) -> range:
+        """Append contexts with these blocks and groups; return their numbers."""
         grown = _Lengths(self)
         new = _NewRows()
         for blocks in contexts:
@@ -208,6 +240,8 @@ class ChannelTables:
             self.most_classes = max(self.most_classes, *classes, 1)
             new.ends.append(len(self.blocks) + len(new.blocks))
         first = len(self.first_block) - 1
+        self.group_of = np.append(self.group_of, groups.astype(np.int16))
+        self.is_open = np.append(self.is_open, [len(blocks) > 0 for blocks in contexts])
         self.first_block = np.append(self.first_block, np.array(new.ends, np.int64))
         if new.blocks:
             self.blocks = np.concatenate([self.blocks, np.array(new.blocks, np.int64)])
@@ -216,6 +250,8 @@ class ChannelTables:
             self.variables = np.append(self.variables, np.array(new.variables, np.int64))
             self.places = np.concatenate([self.places, *new.places])
             self.likely = np.concatenate([self.likely, *new.likely])
+            self.mixed = np.concatenate([self.mixed, *new.mixed])
+            self.widest = max(self.widest, new.widest)
             self.answers = np.concatenate([self.answers, *new.answers])
             self.weights = np.concatenate([self.weights, *new.weights])
         return range(first, first + len(contexts))
@@ -250,6 +286,8 @@ class _NewRows:
     class_of: list[Whole] = field(default_factory=list)
     places: list[Whole] = field(default_factory=list)
     likely: list[Singles] = field(default_factory=list)
+    mixed: list[Singles] = field(default_factory=list)
+    widest: int = 1
     answers: list[Singles] = field(default_factory=list)
     weights: list[Singles] = field(default_factory=list)
 
@@ -264,6 +302,7 @@ class _Lengths:
         self._variables = len(tables.variables)
         self._places = len(tables.places)
         self._likely = len(tables.likely)
+        self._mixed = len(tables.mixed)
 
     def add(
         self, block: _Block, new: _NewRows, first_row: Callable[[Channel], int], class_of: Whole
@@ -292,10 +331,16 @@ class _Lengths:
         new.answers.append(answers)
         new.weights.append(weights)
         for channel in block.channels:
-            likely = (channel.table / 2.0**channel.bits).astype(np.float32).ravel()
-            new.candidates.append([first_row(channel), channel.table.shape[1], self._likely])
-            new.likely.append(likely)
-            self._likely += len(likely)
+            table = (channel.table / 2.0**channel.bits).astype(np.float32)
+            symbols = table.shape[1]
+            new.candidates.append([first_row(channel), symbols, self._likely, self._mixed])
+            new.likely.append(table.ravel())
+            factors = np.column_stack([np.ones(classes, np.float32), block.queries.answers])
+            mixed = (factors[:, :, np.newaxis] * table[:, np.newaxis]).astype(np.float32)
+            new.widest = max(new.widest, mixed[0].size)
+            new.mixed.append(mixed.ravel())
+            self._likely += table.size
+            self._mixed += mixed.size
         self._class_of += len(class_of)
         self._candidates += len(block.channels)
         self._answers += len(answers)

@@ -118,7 +118,7 @@ class StepLearner:
             predicted.before,
             updated.beliefs,
             predicted.beliefs,
-            predicted.new,
+            predicted.groups_before,
             predicted.cells,
             self._slots,
             self._transitions.tables,

@@ -42,7 +42,7 @@ from tacit.privacy.quality import Confusion, QualityObjective
 from tacit.privacy.randomness import SeededSource
 from tacit.privacy.sequences import Sequences
 from tacit.privacy.statistics import Statistics
-from tacit.privacy.thresholds import PosteriorCounts, judge
+from tacit.privacy.thresholds import PosteriorCounts, add_confusions, judge
 
 Floats = NDArray[np.float64]
 
@@ -112,12 +112,13 @@ def plan_memory(
         pacing = fit_pacing(filters, sequences, policy, own) if own else None
         sequences.fits[key] = books, counts, pacing
     books, counts, pacing = sequences.fits[key]
-    thresholds, expected = judge(counts, objective)
+    thresholds, expected = judge(counts, objective, uncertain=True)
     components = tuple(map(ComponentMemory, fits.whole, books))
     if not own:
         return MemoryPlan(components, thresholds, expected)
-    counts = count_held_out(parts, fits, books, statistics, _Spending(policy, own, pacing))
-    thresholds, limited = judge(counts, objective)
+    paid = count_held_out(parts, fits, books, statistics, _Spending(policy, own, pacing))
+    thresholds, limited = judge(paid, objective, uncertain=True)
+    expected = add_confusions([one.confusion(thresholds) for one in counts])
     return MemoryPlan(components, thresholds, expected, limited, pacing)
 
 

@@ -244,10 +244,10 @@ def _mix(counts: Floats, base: Floats, strength: float) -> Floats:
 
 
 def _write_sparse(counts: Floats) -> dict[str, Any]:
-    flat = counts.ravel()
+    flat = counts.ravel().round(3)
     places = np.flatnonzero(flat)
     steps = np.diff(places, prepend=0)
-    return {"places": steps.tolist(), "counts": [round(float(n), 3) for n in flat[places]]}
+    return {"places": steps.tolist(), "counts": flat[places].tolist()}
 
 
 def _read_sparse(plain: Mapping[str, Any], shape: tuple[int, ...]) -> Floats:
