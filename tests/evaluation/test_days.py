@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -10,12 +11,14 @@ import pytest
 
 from tacit.evaluation.days import COMPARISON, OverADay
 from tacit.evaluation.household_runs import make_home_days, to_presence
-from tacit.evaluation.spending import POLICIES, Day, SpendingPolicy
+from tacit.evaluation.measurement import Streams
+from tacit.evaluation.spending import POLICIES, Day, SpendingPolicy, spend_per_day
 from tacit.evaluation.tdrive import select_taxis
 from tacit.patterns.language import parse_pattern
 
-LIMIT, EPSILON = Fraction(20), Fraction(3)
-each = pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.name)
+LIMIT = Fraction(20)
+LIMITED = [policy for policy in POLICIES if policy.spend != "even"]
+each = pytest.mark.parametrize("policy", LIMITED, ids=lambda policy: policy.name)
 
 
 @pytest.fixture(scope="module")
@@ -24,43 +27,36 @@ def day() -> Day:
 
 
 @each
-@pytest.mark.parametrize("part", ["history", "test"])
-def test_no_day_costs_more_than_the_limit(policy: SpendingPolicy, part: str, day: Day) -> None:
-    for epsilon in policy.candidates(day, LIMIT):
-        paid = policy.pays(day, LIMIT, epsilon, "history" if part == "history" else "test")
-        if part == "history":
-            paid = paid[:, paid.shape[1] % day.windows :]
-        days = paid[:, : paid.shape[1] // day.windows * day.windows]
-        spent = days.reshape(len(days), -1, day.windows).sum(axis=2).max() * epsilon
-        assert 0 < spent <= LIMIT
+def test_no_day_costs_more_than_the_limit(policy: SpendingPolicy, day: Day) -> None:
+    spent = spend_per_day(day.run(policy, LIMIT), day.windows)
+    assert spent.shape == (1, 8, 2)
+    assert 0 < spent.max() <= LIMIT
+    assert spent.min() > 0
 
 
 @each
-def test_public_events_alone_decide_which_windows_are_paid_for(
+def test_before_the_first_symbol_private_events_change_nothing(
     policy: SpendingPolicy, day: Day
 ) -> None:
-    changed = day.test.copy()
+    changed = day.test.presence.copy()
     changed[..., day.setting.private_columns] ^= True
-    other = Day(day.spec, day.history, changed, day.windows, day.seed)
-    one, two = (policy.pays(this, LIMIT, EPSILON, "test") for this in (day, other))
-    np.testing.assert_array_equal(one, two)
-    unpaid = ~one
-    answers = [policy.answer(this, LIMIT, EPSILON, "test")[:, unpaid] for this in (day, other)]
-    np.testing.assert_array_equal(answers[0], answers[1])
+    other = replace(day, test=Streams(changed, day.test.first))
+    one, two = (this.run(policy, LIMIT) for this in (day, other))
+    first = int(np.flatnonzero(one.spent.any(axis=(0, 1)))[0])
+    np.testing.assert_array_equal(one.spent[..., : first + 1], two.spent[..., : first + 1])
+    np.testing.assert_array_equal(one.answers[..., :first], two.answers[..., :first])
+    assert (one.answers != two.answers).any()
 
 
-def test_windows_are_counted_from_midnight(day: Day) -> None:
-    """History ends at midnight and may begin at any time; the test begins at midnight."""
-    later = Day(day.spec, day.history[:, 50:], day.test, day.windows, 1)
-    ones = np.ones(later.history.shape[:2], np.bool_)
-    before = later.count_before(ones, "history")[0]
-    rest = day.windows - 50
-    assert before[:rest].tolist() == list(range(rest))
-    assert before[rest : rest + 3].tolist() == [0, 1, 2]
-    assert later.count_before(np.ones(day.test.shape[:2], np.bool_), "test")[0, :2].tolist() == [
-        0,
-        1,
-    ]
+def test_days_begin_at_midnight_in_the_zone_of_the_specification(day: Day) -> None:
+    """Who has spent the limit of one day pays again in the first open windows of the next."""
+    spent = day.run(SpendingPolicy("every", "every"), Fraction(6)).spent[0]
+    midnight = day.windows
+    evening, morning = spent[:, midnight - 12 : midnight], spent[:, midnight : midnight + 60]
+    assert day.spec.zone == "Asia/Shanghai"
+    assert (day.test.first + midnight) * 10 % 1440 == 1440 - 8 * 60
+    assert not evening.any()
+    assert morning.any(axis=1).sum() > 4
 
 
 def test_every_method_is_measured_and_much_epsilon_leaves_no_error() -> None:
@@ -68,20 +64,21 @@ def test_every_method_is_measured_and_much_epsilon_leaves_no_error() -> None:
     errors = experiment.errors(1)
     assert errors.shape == (1, 2, len(COMPARISON.methods), 2)
     found = dict(zip(map(str, COMPARISON.methods), errors[0, :, :, 0].T, strict=True))
-    even = found["optimal, even epsilon per window, posterior"]
+    even = found["optimal, even epsilon per window, memory"]
     assert even[1] < 0.01 < even[0]
     assert found["prior alone, posterior"][0] == found["prior alone, posterior"][1]
 
 
 def test_homes_without_order_have_the_presence_of_their_events() -> None:
     spec, history, test, windows = make_home_days(6, 2, 3)
-    assert history.shape == test.shape == (6, 24, len(spec.events))
+    assert history.presence.shape == test.presence.shape == (6, 24, len(spec.events))
+    assert test.first == history.first + 24
     assert windows == 24
     names = list(spec.events)
     hours = np.arange(24)
-    daytime = test[:, :, names.index("daytime")].all(axis=0)
+    daytime = test.presence[:, :, names.index("daytime")].all(axis=0)
     assert (daytime == ((hours >= 9) & (hours <= 20))).all()
-    assert not test[:, 10, names.index("bathroom_at_night")].any()
+    assert not test.presence[:, 10, names.index("bathroom_at_night")].any()
 
 
 def test_a_pattern_without_order_keeps_its_elements_and_negations() -> None:

@@ -137,7 +137,8 @@ def test_every_method_is_measured_as_it_would_be_alone() -> None:
     assert errors.shape == (2, len(METHODS), 2 + 5)
     statistics = compute_statistics(drawn.spec, drawn.history)
     for method in PPMS:
-        plan = make_plan(drawn.spec, statistics, method.name, method.decode, Fraction(3, 10))
+        decode = "literal" if method.decode == "literal" else "posterior"
+        plan = make_plan(drawn.spec, statistics, method.name, decode, Fraction(3, 10))
         alone = compute_mre(measure(plan, drawn.test, Noise(SeededSource(3))), [0.5] * 5)
         assert errors[1, METHODS.index(method), 0] == alone
     np.testing.assert_allclose(errors[..., 1], errors[..., 2:].mean(axis=-1))
@@ -151,7 +152,8 @@ def test_all_ppms_and_baselines_are_there_in_both_decodings() -> None:
     names = {method.name for method in METHODS}
     assert {"uniform", "adaptive", "optimal", "event-level", "user-level"} < names
     assert {"w-event BD", "w-event BA", "landmark uniform", "landmark adaptive"} < names
-    assert len(METHODS) == len(set(METHODS)) == 2 * len(names) == 26
+    assert len(METHODS) == len(set(METHODS)) == 2 * len(names) + 1 == 27
+    assert Method("optimal", "memory") in METHODS
 
 
 def test_streams_of_several_subjects_have_the_errors_of_all_their_windows() -> None:

@@ -38,7 +38,7 @@ def drawn() -> TaxiDataSet:
 
 
 def streams(data: TaxiDataSet) -> Presence:
-    return np.concatenate([data.history_streams, data.test_streams], axis=1)
+    return np.concatenate([data.history_streams.presence, data.test_streams.presence], axis=1)
 
 
 def detected(spec: tacit.Specification, frame: pl.DataFrame) -> dict[str, Presence]:
@@ -125,8 +125,11 @@ def test_history_is_the_first_half_of_the_days() -> None:
     data = drawn()
     assert isinstance(data, DataSet)
     assert data.turn == datetime(2008, 2, 6, tzinfo=UTC)
-    assert data.history_streams.shape == (15, 2 * 144, 3)
-    assert data.test_streams.shape == (15, 144, 3)
+    history, test = data.history_streams, data.test_streams
+    assert history.presence.shape == (15, 2 * 144, 3)
+    assert test.presence.shape == (15, 144, 3)
+    assert test.first == history.first + 2 * 144
+    assert datetime.fromtimestamp(test.first * WINDOW.total_seconds(), UTC) == data.turn
     shorter = make_taxi_data_set(reports(), seed=1, history_days=0.5)
     assert shorter.turn == datetime(2008, 2, 4, 12, tzinfo=UTC)
     assert (streams(shorter) == streams(data)).all()
@@ -149,7 +152,7 @@ def test_a_silent_taxi_has_every_window_and_heard_leaves_them_out() -> None:
     data = make_taxi_data_set(frame, seed=1)
     place = list(data.taxis).index(3)
     assert streams(data).shape == streams(drawn()).shape
-    assert not data.test_streams[place].any()
+    assert not data.test_streams.presence[place].any()
     assert not data.reported[place, 54:].any()
     heard = data.heard()
     assert len(heard.history) + len(heard.test) == data.reported.sum()

@@ -365,7 +365,13 @@ def _write_files(outcome: ExperimentOutcome, out: Path, command: str) -> None:
 
 
 def _summarize(outcome: ExperimentOutcome) -> str:
-    from tacit.evaluation.reports import CONVENTIONS, format_unit, make_ratios, make_table
+    from tacit.evaluation.reports import (
+        CONVENTIONS,
+        find_optimal,
+        format_unit,
+        make_ratios,
+        make_table,
+    )
     from tacit.insight.tabular import align
 
     varied = outcome.experiment.variation
@@ -378,7 +384,8 @@ def _summarize(outcome: ExperimentOutcome) -> str:
     ]
     if varied is None and len(make_ratios(outcome)) > 1:
         parts.append(
-            "Mean error of optimal (posterior) relative to the others, paired, 95 % intervals:"
+            f"Mean error of optimal ({find_optimal(outcome).decode}) relative to the others,"
+            " paired, 95 % intervals:"
         )
         parts.append("\n".join(align(make_ratios(outcome))))
     return "\n\n".join([*parts, fill(CONVENTIONS, 100)])

@@ -1,7 +1,7 @@
 """The experiment over a day: everyone has the same epsilon per day.
 
 The w-event baselines have w = a day of windows, which is what they were made for. Ours have a
-limit per day, divided among windows by a spending policy.
+limit per day, divided among windows by the engine's spending policies, with memory.
 """
 
 from __future__ import annotations
@@ -21,21 +21,23 @@ from tacit.evaluation.experiments import (
     identify_reports,
     list_parameters,
 )
-from tacit.evaluation.household_runs import make_home_days, replace_parts
+from tacit.evaluation.household_runs import make_home_days
 from tacit.evaluation.measurement import compute_scores
 from tacit.evaluation.methods import PRIOR, SCORES, Comparison, Method, Panel
 from tacit.evaluation.spending import POLICIES, Day
 from tacit.evaluation.taxi_areas import WINDOWS_IN_A_DAY, make_taxi_data_set
 from tacit.evaluation.tdrive import TaxiPart, select_taxis
 from tacit.privacy.quality import Confusion
-from tacit.spec.specification import Private, Specification
 
 Floats = NDArray[np.float64]
 
 DAY_EPSILONS: Final = tuple(map(Fraction, (5, 10, 20, 50, 100, 200)))
 _PUBLISHED, _FAIR = "as published", "private types, randomised response"
 _NAMES: Final = tuple(baseline.name for baseline in make_daily(2, published=True))
-_OURS: Final = tuple(Method("optimal", "posterior", policy.name) for policy in POLICIES)
+_OURS: Final = tuple(
+    Method("optimal", "memory" if policy.memory else "posterior", policy.name)
+    for policy in POLICIES
+)
 
 
 def _panel(title: str, *others: Method) -> Panel:
@@ -125,23 +127,14 @@ class OverADay:
         """Draw a data set."""
         if self.source == "homes":
             spec, history, test, windows = make_home_days(self.subjects, self.days, number)
-            return Day(limit_daily(spec), history, test, windows, number)
+            return Day(spec, history, test, windows, number)
         if self.reports is None:
             reports = generate_reports(self.subjects, self.days, number)
         else:
             reports = select_taxis(self.reports, self.part)
         drawn = make_taxi_data_set(reports, number)
-        spec = limit_daily(drawn.spec)
-        return Day(spec, drawn.history_streams, drawn.test_streams, WINDOWS_IN_A_DAY, number)
-
-
-def limit_daily(spec: Specification) -> Specification:
-    """Give every private pattern a limit per day, so that plans say what to answer past it."""
-    private = tuple(
-        Private(pattern=one.pattern, epsilon=one.epsilon, limit="1000 per day")
-        for one in spec.private
-    )
-    return replace_parts(spec, private=private)
+        history, test = drawn.history_streams, drawn.test_streams
+        return Day(drawn.spec, history, test, WINDOWS_IN_A_DAY, number)
 
 
 def measure_day(day: Day, limits: tuple[Fraction, ...], methods: tuple[Method, ...]) -> Floats:
@@ -157,7 +150,7 @@ def measure_day(day: Day, limits: tuple[Fraction, ...], methods: tuple[Method, .
         found: dict[Method, Confusion[Floats]] = {}
         for method in methods:
             if method.variant in policies:
-                found[method] = policies[method.variant].measure(day, limit)
+                found[method] = day.measure(policies[method.variant], limit)
             elif method not in found:
                 same = {
                     decode
@@ -167,7 +160,7 @@ def measure_day(day: Day, limits: tuple[Fraction, ...], methods: tuple[Method, .
                 baseline = next(b for b in variants[method.variant] if b.name == method.name)
                 random = np.random.default_rng([day.seed, 6])
                 share = limit / day.windows
-                counts = measure(baseline, day.setting, day.test, share, random, same)
+                counts = measure(baseline, day.setting, day.test.presence, share, random, same)
                 for decode, confusion in counts.items():
                     found[method._replace(decode=decode)] = confusion
         errors.append([compute_scores(found[method], day.alphas) for method in methods])

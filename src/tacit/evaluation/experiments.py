@@ -23,6 +23,7 @@ from tacit.errors import TacitError
 from tacit.evaluation.bands import Band, error_band, ratio_band
 from tacit.evaluation.home import load_home_specification
 from tacit.evaluation.household_runs import HomeRuns
+from tacit.evaluation.measurement import Presence, Streams
 from tacit.evaluation.methods import (
     COMPARISONS,
     PPMS_ONLY,
@@ -147,7 +148,15 @@ class Synthetic:
             sets = [self.variation.draw(number, value) for value in self.variation.values]
         methods = self.comparison.methods
         errors = [
-            measure_errors(s.spec, s.history, s.test, self.epsilons, number, methods, self.own)
+            measure_errors(
+                s.spec,
+                Streams(s.history[np.newaxis]),
+                Streams(s.test[np.newaxis], len(s.history)),
+                self.epsilons,
+                number,
+                methods,
+                self.own,
+            )
             for s in sets
         ]
         return np.stack([part[..., : len(SCORES)] for part in errors])
@@ -221,11 +230,11 @@ class Taxi:
         else:
             reports = select_taxis(self.reports, self.part)
         drawn = make_taxi_data_set(reports, number)
+        history: Presence | Streams = drawn.history_streams
+        test: Presence | Streams = drawn.test_streams
         if self.heard:
             heard = drawn.heard()
             history, test = heard.history, heard.test
-        else:
-            history, test = drawn.history_streams, drawn.test_streams
         methods = self.comparison.methods
         errors = measure_errors(drawn.spec, history, test, self.epsilons, number, methods, self.own)
         return errors[None, ..., : len(SCORES)]

@@ -16,7 +16,8 @@ from tacit.connectors.frames import FrameSource
 from tacit.engines.local import survey
 from tacit.evaluation.baselines.decoding import compare
 from tacit.evaluation.home import Homes, load_home_specification
-from tacit.evaluation.measurement import compute_scores
+from tacit.evaluation.measurement import Streams, compute_scores
+from tacit.evaluation.memory_steps import forget
 from tacit.evaluation.methods import Method
 from tacit.patterns.tree import And, Name, Not, Or, Pattern, Repeat, Seq, Where, Within
 from tacit.pipeline.reader import Input
@@ -61,20 +62,19 @@ class HomeRuns:
         share = epsilon / max(Fraction(private.epsilon) for private in self.spec.private)
         decode: Decode = "literal" if literal else "posterior"
         statistics = self._statistics[literal]
-        plan = make_plan(self.spec, statistics, method.name, decode, share, fall_back=False)
+        spec = self.spec if method.decode == "memory" else forget(self.spec)
+        plan = make_plan(spec, statistics, method.name, decode, share, fall_back=False)
         noise = Noise(SeededSource(self._seed))
-        found = _collect_answers(Run(self.spec, _inputs(self._later), plan=plan, noise=noise))
+        found = _collect_answers(Run(spec, _inputs(self._later), plan=plan, noise=noise))
         alphas = [query.alpha for query in self.spec.queries]
         return compute_scores(compare(self.truth, found), alphas)
 
 
-def make_home_days(
-    homes: int, days: int, seed: int
-) -> tuple[Specification, Presence, Presence, int]:
+def make_home_days(homes: int, days: int, seed: int) -> tuple[Specification, Streams, Streams, int]:
     """Make homes for methods that use presence alone: what happened in which order is ignored.
 
-    Returns the specification, with a conjunction in place of each sequence, history and test
-    `[home][window][event type]`, and the number of windows of a day.
+    Returns the specification, with a conjunction in place of each sequence, history and test, and
+    the number of windows of a day.
     """
     spec = load_home_specification()
     made = Homes(homes=homes, days=days, seed=seed)
@@ -83,6 +83,7 @@ def make_home_days(
     presence = _collect_answers(Run(plain, _inputs(made.tables()))).transpose(2, 1, 0)
     windows = timedelta(days=1) // timedelta(microseconds=spec.windows.size)
     turn = days // 2 * windows
+    first = int(made.start.timestamp()) * 1_000_000 // spec.windows.size
     patterns = spec.query_patterns
     queries = tuple(
         Query(
@@ -95,8 +96,8 @@ def make_home_days(
     )
     return (
         replace_parts(spec, queries=queries),
-        np.ascontiguousarray(presence[:, :turn]),
-        np.ascontiguousarray(presence[:, turn:]),
+        Streams(np.ascontiguousarray(presence[:, :turn]), first),
+        Streams(np.ascontiguousarray(presence[:, turn:]), first + turn),
         windows,
     )
 

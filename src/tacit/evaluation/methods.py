@@ -27,9 +27,10 @@ from tacit.evaluation.baselines import (
 )
 from tacit.evaluation.baselines import measure as measure_baseline
 from tacit.evaluation.baselines.decoding import compare, compute_true_answers
-from tacit.evaluation.measurement import compute_scores, compute_statistics
+from tacit.evaluation.measurement import Presence, Streams, compute_scores, compute_statistics
+from tacit.evaluation.memory_steps import forget, has_memory, remember_in_decoding
 from tacit.evaluation.own_methods import load_methods
-from tacit.evaluation.synthetic import LARGEST_EPSILON, Presence
+from tacit.evaluation.synthetic import LARGEST_EPSILON
 from tacit.planning.planner import make_plan
 from tacit.privacy.evidence import Decode
 from tacit.privacy.noise import Noise
@@ -85,7 +86,14 @@ class Comparison:
         return tuple(dict.fromkeys(named))
 
 
-PPMS: Final = tuple(Method(name, decode) for name in MECHANISMS for decode in DECODES)
+REMEMBERING: Final = Method("optimal", "memory")
+"""Optimal as it is by default; with posterior decoding it is without memory."""
+DECODING: Final = "memory in decoding"
+"""A variant of optimal whose channels are chosen without memory."""
+PPMS: Final = (
+    *(Method(name, decode) for name in MECHANISMS for decode in DECODES),
+    REMEMBERING,
+)
 METHODS: Final = PPMS + tuple(
     Method(baseline.name, decode) for baseline in BASELINES for decode in DECODES
 )
@@ -100,13 +108,21 @@ TITLES: Final[dict[Decode, str]] = {
 
 
 def _label(*methods: Method) -> tuple[tuple[str, Method], ...]:
-    return tuple((method.name, method) for method in methods)
+    return tuple(
+        ("optimal, memory" if method == REMEMBERING else method.name, method) for method in methods
+    )
+
+
+def _choose(methods: Sequence[Method], decode: Decode) -> tuple[tuple[str, Method], ...]:
+    """Choose the methods of a panel; memory is a kind of posterior decoding."""
+    wanted = {"literal": ("literal",), "posterior": ("posterior", "memory")}[decode]
+    return _label(*(method for method in methods if method.decode in wanted))
 
 
 def _panel(title: str, variant: str, decode: Decoding) -> Panel:
     """Make a panel of one variant of all baselines, between the prior and optimal."""
     these = (Method(baseline.name, decode, variant) for baseline in VARIANTS[variant])
-    return Panel(title, _label(OPTIMAL, PRIOR, *these))
+    return Panel(title, _label(REMEMBERING, OPTIMAL, PRIOR, *these))
 
 
 _ANSWERS: Final = tuple(Method(one.name, "posterior") for one in ANSWER_RESPONSES)
@@ -114,18 +130,12 @@ _START, _UNIFORM = "as published", "randomised response"
 
 MAIN: Final = Comparison(
     "main",
-    tuple(
-        Panel(TITLES[decode], _label(*(method for method in METHODS if method.decode == decode)))
-        for decode in DECODES
-    ),
+    tuple(Panel(TITLES[decode], _choose(METHODS, decode)) for decode in DECODES),
     one_scale=True,
 )
 PPMS_ONLY: Final = Comparison(
     "mechanisms",
-    tuple(
-        Panel(TITLES[decode], _label(*(method for method in PPMS if method.decode == decode)))
-        for decode in DECODES
-    ),
+    tuple(Panel(TITLES[decode], _choose(PPMS, decode)) for decode in DECODES),
     one_scale=True,
 )
 FAIR: Final = Comparison(
@@ -139,7 +149,7 @@ FAIR: Final = Comparison(
         _panel("the same, w * epsilon over w windows, memory", "same total", "memory"),
         Panel(
             "randomised response on answers",
-            _label(OPTIMAL, PRIOR, Method("adaptive", "posterior"), *_ANSWERS),
+            _label(REMEMBERING, OPTIMAL, PRIOR, Method("adaptive", "posterior"), *_ANSWERS),
         ),
     ),
 )
@@ -154,13 +164,15 @@ ABLATION: Final = Comparison(
                 ("posterior decoding", Method("event-level", "posterior", _UNIFORM)),
                 ("shares of epsilon chosen", Method("adaptive", "posterior")),
                 ("optimal channel", OPTIMAL),
+                ("memory in decoding", Method("optimal", "memory", DECODING)),
+                ("memory in choosing channels", REMEMBERING),
                 ("prior alone", PRIOR),
                 ("memory, without the channel", Method("event-level", "memory", _UNIFORM)),
             ),
         ),
     ),
 )
-"""Where the gain comes from: every step but the last has all those before it."""
+"""Where the gain comes from: every step has those before it. The last two are for comparison."""
 COMPARISONS: Final = {one.name: one for one in (MAIN, FAIR, ABLATION)}
 
 
@@ -182,8 +194,8 @@ def add_own(comparison: Comparison, path: Path | None) -> Comparison:
 
 def measure_errors(
     spec: Specification,
-    history: Presence,
-    test: Presence,
+    history: Presence | Streams,
+    test: Presence | Streams,
     epsilons: Sequence[Fraction],
     seed: int,
     methods: Sequence[Method] = METHODS,
@@ -191,15 +203,16 @@ def measure_errors(
 ) -> Floats:
     """Measure the errors of methods on one data set, `[epsilon][method][score]`.
 
-    Windows are `[window][event type]` of one subject, or `[subject][window][event type]`. Every
-    private pattern of the specification has the largest epsilon. Every method draws its noise
-    from the same seed. Scores are those of `SCORES`, then one for each query. `own` is a file with
-    methods.
+    Windows are streams, or arrays without an order for mechanisms: `[window][event type]`, or
+    `[subject][window][event type]` for the sake of baselines. Every private pattern of the
+    specification has the largest epsilon. Every method draws its noise from the same seed. Scores
+    are those of `SCORES`, then one for each query. `own` is a file with methods.
     """
-    types = history.shape[-1]
-    statistics = compute_statistics(spec, history.reshape(-1, types))
-    windows = test.reshape(-1, types)
-    setting = Setting.of(spec, history)
+    past, present = (
+        part.presence if isinstance(part, Streams) else part for part in (history, test)
+    )
+    ours = _Mechanisms(spec, _for_mechanisms(history), _for_mechanisms(test), seed)
+    setting = Setting.of(spec, past)
     of_file = {} if own is None else {method.name: method for method in load_methods(own)}
     alphas = [query.alpha for query in spec.queries]
     errors = []
@@ -209,15 +222,11 @@ def measure_errors(
             if method in found:
                 continue
             if method.name in MECHANISMS:
-                share = epsilon / Fraction(LARGEST_EPSILON)
-                plan = make_plan(
-                    spec, statistics, method.name, _plain(method), share, fall_back=False
-                )
-                found[method] = measurement.measure(plan, windows, Noise(SeededSource(seed)))
+                found[method] = ours.measure(method, epsilon)
                 continue
             random = np.random.default_rng([seed, 6])
             if method.name in of_file:
-                counted = of_file[method.name].measure(setting, test, epsilon, random)
+                counted = of_file[method.name].measure(setting, present, epsilon, random)
                 found |= {one: counted[one.decode] for one in methods if one.name == method.name}
                 continue
             same = {
@@ -225,22 +234,51 @@ def measure_errors(
                 for one in methods
                 if (one.name, one.variant) == method[::2] and (decode := one.decode) != "own"
             }
-            for decode, counts in _measure(method, setting, test, epsilon, random, same).items():
+            for decode, counts in _measure(method, setting, present, epsilon, random, same).items():
                 found[method._replace(decode=decode)] = counts
         errors.append([compute_scores(found[method], alphas) for method in methods])
     return np.array(errors)
+
+
+def _for_mechanisms(windows: Presence | Streams) -> Presence | Streams:
+    return windows if isinstance(windows, Streams) else windows.reshape(-1, windows.shape[-1])
+
+
+class _Mechanisms:
+    """Measures mechanisms on one data set."""
+
+    def __init__(
+        self,
+        spec: Specification,
+        history: Presence | Streams,
+        test: Presence | Streams,
+        seed: int,
+    ) -> None:
+        self._spec = spec
+        self._statistics = compute_statistics(spec, history)
+        self._test = test
+        self._seed = seed
+
+    def measure(self, method: Method, epsilon: Fraction) -> Confusion[Floats]:
+        """Plan with this epsilon per window, run the plan, and count errors."""
+        remembering = method.decode == "memory"
+        spec = self._spec if remembering else forget(self._spec)
+        decode: Decode = "literal" if method.decode == "literal" else "posterior"
+        share = epsilon / Fraction(LARGEST_EPSILON)
+        plan = make_plan(spec, self._statistics, method.name, decode, share, fall_back=False)
+        if method.variant == DECODING:
+            plan = remember_in_decoding(plan, self._statistics)
+        # Without memory windows do not depend on each other, and one draw for all is faster.
+        windows = self._test
+        if isinstance(windows, Streams) and not has_memory(plan):
+            windows = windows.flat
+        return measurement.measure(plan, windows, Noise(SeededSource(self._seed)))
 
 
 def find_baseline(method: Method) -> Baseline:
     """Return the baseline that a method names."""
     listed = VARIANTS[method.variant] if method.variant else BASELINES
     return next(baseline for baseline in listed if baseline.name == method.name)
-
-
-def _plain(method: Method) -> Decode:
-    assert method.decode != "memory", "plans have no memory"
-    assert method.decode != "own", "plans decode by themselves"
-    return method.decode
 
 
 def _measure(

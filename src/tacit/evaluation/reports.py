@@ -10,7 +10,7 @@ from typing import Final
 
 from tacit.evaluation.bands import Band
 from tacit.evaluation.experiments import WINDOW_UNIT, ExperimentOutcome
-from tacit.evaluation.methods import OPTIMAL, PPMS, PRIOR, Method
+from tacit.evaluation.methods import OPTIMAL, PPMS, PRIOR, REMEMBERING, Method
 from tacit.privacy.exponentials import format_epsilon
 from tacit.quantities import count
 
@@ -98,20 +98,29 @@ def _means(
 
 def make_query_table(outcome: ExperimentOutcome) -> list[tuple[str, ...]]:
     """Return a header, then the mean error of `optimal` for each query that has a name."""
-    epsilons = outcome.experiment.epsilons
+    epsilons, ours = outcome.experiment.epsilons, find_optimal(outcome)
     return [
         ("query", *(format_epsilon(epsilon) for epsilon in epsilons)),
         *(
-            (query, *_means(outcome, OPTIMAL, [(epsilon, None) for epsilon in epsilons], query))
+            (query, *_means(outcome, ours, [(epsilon, None) for epsilon in epsilons], query))
             for query in outcome.experiment.scores[2:]
         ),
     ]
 
 
 def make_ratios(outcome: ExperimentOutcome) -> list[tuple[str, ...]]:
-    """Return a header, then optimal's error compared with the others' at each epsilon."""
-    others = [method for method in PPMS if method != OPTIMAL and method in outcome.methods]
-    return _compare(outcome, "optimal against", [(OPTIMAL, other, str(other)) for other in others])
+    """Return a header, then optimal's error compared with the others' at each epsilon.
+
+    It has memory if that was measured.
+    """
+    ours = find_optimal(outcome)
+    others = [method for method in PPMS if method != ours and method in outcome.methods]
+    return _compare(outcome, "optimal against", [(ours, other, str(other)) for other in others])
+
+
+def find_optimal(outcome: ExperimentOutcome) -> Method:
+    """Return optimal as it is by default, with memory, or without if that was not measured."""
+    return REMEMBERING if REMEMBERING in outcome.methods else OPTIMAL
 
 
 def make_gains(outcome: ExperimentOutcome) -> list[tuple[str, ...]]:
@@ -165,8 +174,8 @@ def format_report(outcome: ExperimentOutcome, command: str) -> str:
         if len(ratios) > 1:
             parts += [
                 "## Optimal against the others",
-                "Mean error of `optimal` (posterior) as a share of another's, with its band. Below"
-                " 1, `optimal` is better.",
+                f"Mean error of `optimal` ({find_optimal(outcome).decode}) as a share of another's,"
+                " with its band. Below 1, `optimal` is better.",
                 format_markdown(ratios),
             ]
         if gains:
@@ -177,7 +186,7 @@ def format_report(outcome: ExperimentOutcome, command: str) -> str:
                 format_markdown(make_gains(outcome)),
             ]
         parts += ["## Macro average", format_markdown(make_table(outcome, "macro"))]
-        if len(experiment.scores) > 2 and OPTIMAL in outcome.methods:
+        if len(experiment.scores) > 2 and find_optimal(outcome) in outcome.methods:
             parts += ["## Queries", "`optimal`.", format_markdown(make_query_table(outcome))]
     parts += ["## Conventions", CONVENTIONS]
     if experiment.unit == WINDOW_UNIT and any(method not in PPMS for method in outcome.methods):

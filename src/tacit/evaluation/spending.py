@@ -1,35 +1,53 @@
 """Spending policies: how a limit of epsilon per day is divided among a day's windows.
 
-A policy is an entry of `POLICIES`. It has candidates for the epsilon of a window, and says which
-windows are paid for with it; the others are answered from public events and history. Which ones
-may depend on public events alone. The candidate with the best quality on history is used.
+`paced` and `every` are those of the engine (`spend:` in a specification), run with its own prices,
+accounts and pacing. The epsilon of a window is the candidate from which the planner expects the
+best quality under the limit. An even share for every window needs no limit at all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from decimal import Decimal
 from fractions import Fraction
 from functools import cached_property
 from typing import Final, Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tacit.evaluation.baselines.decoding import compare, compute_true_answers
 from tacit.evaluation.baselines.setting import Floats, Presence, Setting
-from tacit.evaluation.measurement import answer, compute_mre, compute_statistics
+from tacit.evaluation.limited_runs import LimitedRun, run_limited
+from tacit.evaluation.measurement import Streams, answer, compute_mre, compute_statistics
 from tacit.planning.plan import Plan
 from tacit.planning.planner import make_plan
+from tacit.privacy.exponentials import format_epsilon
 from tacit.privacy.noise import Noise
 from tacit.privacy.quality import Confusion
 from tacit.privacy.randomness import SeededSource
 from tacit.privacy.statistics import Statistics
-from tacit.spec.specification import Specification
+from tacit.spec.specification import Private, Specification
 
-Part: TypeAlias = Literal["history", "test"]
-_WINDOW_EPSILONS: Final = tuple(map(Fraction, ("0.5", "1", "2", "3", "5", "8")))
-"""The candidates of policies that do not pay for every window."""
+Spend: TypeAlias = Literal["even", "every", "paced"]
+WINDOW_EPSILONS: Final = tuple(map(Fraction, ("2", "3", "5")))
+"""The candidates for the epsilon of a window that is paid for."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpendingPolicy:
+    """How a limit per day is divided among windows."""
+
+    name: str
+    spend: Spend
+    memory: bool = True
+
+
+POLICIES: Final = (
+    SpendingPolicy("even epsilon per window", "even"),
+    SpendingPolicy("every open window, no memory", "every", memory=False),
+    SpendingPolicy("every open window", "every"),
+    SpendingPolicy("paced", "paced"),
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,129 +58,98 @@ class Day:
     """
 
     spec: Specification
-    """Its private patterns have a limit, so that a plan also says what comes after it."""
-    history: Presence
-    """`[subject][window][event type]`"""
-    test: Presence
+    """Without limits."""
+    history: Streams
+    test: Streams
     windows: int
     """The number of windows of a day."""
     seed: int
-    _answers: dict[tuple[Fraction, Part], Presence] = field(default_factory=dict, repr=False)
-    _plans: dict[Fraction, Plan] = field(default_factory=dict, repr=False)
+    _statistics: dict[Fraction, list[Statistics]] = field(default_factory=dict, repr=False)
 
     @cached_property
     def setting(self) -> Setting:
         """The setting of baselines."""
-        return Setting.of(self.spec, self.history)
+        return Setting.of(self.spec, self.history.presence)
 
     @property
     def alphas(self) -> list[float]:
         """The weight of precision for each query."""
         return [query.alpha for query in self.spec.queries]
 
-    def part(self, part: Part) -> Presence:
-        """Return the streams of history or test."""
-        return self.history if part == "history" else self.test
+    def measure(self, policy: SpendingPolicy, limit: Fraction) -> Confusion[Floats]:
+        """Count the errors of a policy on test windows, for each query."""
+        if policy.spend == "even":
+            spec = set_epsilon(self.spec, find_largest(limit))
+            plan = self._make_plan(spec, limit / self.windows, limit)
+            found = answer(plan, self.test, Noise(SeededSource(self.seed)))
+            return self.compare(found, self.test)
+        return self.compare(self.run(policy, limit).answers, self.test)
 
-    def count_before(self, marked: Presence, part: Part) -> NDArray[np.int64]:
-        """Count the marked windows of the same day before each window, `[subject][window]`."""
-        windows = marked.shape[1]
-        steps = np.arange(windows) - (windows if part == "history" else 0)
-        begins = np.searchsorted(steps // self.windows, steps // self.windows)
-        before = np.concatenate([np.zeros((len(marked), 1), np.int64), marked.cumsum(axis=1)], 1)
-        return np.asarray(before[:, :-1] - before[:, begins])
+    def run(self, policy: SpendingPolicy, limit: Fraction) -> LimitedRun:
+        """Answer the test windows under a limit per day."""
+        return run_limited(self.plan(policy, limit), self.test, Noise(SeededSource(self.seed)))
 
-    def find_open(self, part: Part) -> Presence:
-        """Return whether any query is open in each window; public events decide this."""
-        found = [
-            asked.find_open(self.setting)[asked.read(self.part(part))]
-            for asked in self.setting.asked
-        ]
-        return np.asarray(np.logical_or.reduce(found))
+    def plan(self, policy: SpendingPolicy, limit: Fraction) -> Plan:
+        """Make the plan of the candidate with the best quality under a limit, by history."""
+        spec = limit_daily(self.spec, limit, policy)
+        some = [epsilon for epsilon in WINDOW_EPSILONS if epsilon <= limit] or [limit]
+        plans = [self._make_plan(spec, epsilon, limit) for epsilon in some]
+        return min(plans, key=self._expect) if len(plans) > 1 else plans[0]
 
-    def protect(self, epsilon: Fraction, part: Part) -> Presence:
-        """Return the answers of `optimal` with an epsilon per window, `[query][subject][window]`.
-
-        Epsilon 0 stands for the answers past a limit.
-        """
-        if (epsilon, part) not in self._answers:
-            streams = self.part(part)
-            windows = streams.reshape(-1, streams.shape[-1])
-            noise = Noise(SeededSource(self.seed))
-            found = answer(self._plan(epsilon), windows, noise, exhausted=not epsilon)
-            self._answers[epsilon, part] = found.reshape(len(found), *streams.shape[:2])
-        return self._answers[epsilon, part]
-
-    def compare(self, answers: Presence, part: Part) -> Confusion[Floats]:
+    def compare(self, answers: Presence, streams: Streams) -> Confusion[Floats]:
         """Count errors for each query."""
-        return compare(compute_true_answers(self.setting, self.part(part)), answers)
+        return compare(compute_true_answers(self.setting, streams.presence), answers)
 
-    @cached_property
-    def _statistics(self) -> list[Statistics]:
-        return compute_statistics(self.spec, self.history.reshape(-1, self.history.shape[-1]))
+    def _expect(self, plan: Plan) -> float:
+        """Return the error that a plan with limits has on history; the planner's, with memory."""
+        if plan.limited is not None:
+            return plan.limited.mre
+        found = run_limited(plan, self.history, Noise(SeededSource(self.seed)))
+        return compute_mre(self.compare(found.answers, self.history), self.alphas)
 
-    def _plan(self, epsilon: Fraction) -> Plan:
-        if epsilon not in self._plans:
-            largest = max(Fraction(private.epsilon) for private in self.spec.private)
-            share = (epsilon or Fraction(1)) / largest
-            self._plans[epsilon] = make_plan(
-                self.spec, self._statistics, "optimal", "posterior", share
-            )
-        return self._plans[epsilon]
-
-
-@dataclass(frozen=True, slots=True)
-class SpendingPolicy:
-    """How a limit per day is divided among windows."""
-
-    name: str
-    candidates: Callable[[Day, Fraction], tuple[Fraction, ...]]
-    """The epsilons of a window that are tried on history, for a limit per day."""
-    pays: Callable[[Day, Fraction, Fraction, Part], Presence]
-    """Which windows are paid for: the limit, the epsilon of a window; `[subject][window]`."""
-
-    def measure(self, day: Day, limit: Fraction) -> Confusion[Floats]:
-        """Count the errors on test windows, with the candidate that is best on history."""
-        some = self.candidates(day, limit)
-        best = some[0]
-        if len(some) > 1:
-            best = min(some, key=lambda epsilon: self._error(day, limit, epsilon))
-        return day.compare(self.answer(day, limit, best, "test"), "test")
-
-    def answer(self, day: Day, limit: Fraction, epsilon: Fraction, part: Part) -> Presence:
-        """Answer paid windows by `optimal`, and the others from public events and history."""
-        paid = self.pays(day, limit, epsilon, part)
-        return np.where(paid, day.protect(epsilon, part), day.protect(Fraction(0), part))
-
-    def _error(self, day: Day, limit: Fraction, epsilon: Fraction) -> float:
-        answers = self.answer(day, limit, epsilon, "history")
-        return compute_mre(day.compare(answers, "history"), day.alphas)
+    def _make_plan(self, spec: Specification, epsilon: Fraction, limit: Fraction) -> Plan:
+        """Make a plan with this epsilon for a window, from statistics that all plans share."""
+        largest = find_largest(limit)
+        if largest not in self._statistics:
+            asked = set_epsilon(self.spec, largest)
+            self._statistics[largest] = compute_statistics(asked, self.history)
+        statistics, share = self._statistics[largest], epsilon / largest
+        return make_plan(spec, statistics, "optimal", "posterior", share, fall_back=False)
 
 
-def _divide_evenly(day: Day, limit: Fraction) -> tuple[Fraction, ...]:
-    return (limit / day.windows,)
+def find_largest(limit: Fraction) -> Fraction:
+    """Return the epsilon of specifications with a limit; plans have a share of it."""
+    return min(limit, max(WINDOW_EPSILONS))
 
 
-def _try_some(_day: Day, limit: Fraction) -> tuple[Fraction, ...]:
-    return tuple(epsilon for epsilon in _WINDOW_EPSILONS if epsilon <= limit)
+def set_epsilon(spec: Specification, epsilon: Fraction) -> Specification:
+    """Give every private pattern this epsilon for a window."""
+    exact = _to_decimal(epsilon)
+    private = tuple(one.model_copy(update={"epsilon": exact}) for one in spec.private)
+    return spec.model_copy(update={"private": private}).checked()
 
 
-def _pay_all(day: Day, _limit: Fraction, _epsilon: Fraction, part: Part) -> Presence:
-    return np.ones(day.part(part).shape[:2], np.bool_)
+def _to_decimal(epsilon: Fraction) -> Decimal:
+    return Decimal(epsilon.numerator) / Decimal(epsilon.denominator)
 
 
-def _pay_first(day: Day, limit: Fraction, epsilon: Fraction, part: Part) -> Presence:
-    windows = _pay_all(day, limit, epsilon, part)
-    return day.count_before(windows, part) < limit // epsilon
+def limit_daily(spec: Specification, limit: Fraction, policy: SpendingPolicy) -> Specification:
+    """Give every private pattern a limit per day."""
+    private = tuple(
+        Private(
+            pattern=one.pattern,
+            epsilon=_to_decimal(find_largest(limit)),
+            limit=f"{format_epsilon(limit)} per day",
+            spend="paced" if policy.spend == "paced" else "every",
+        )
+        for one in spec.private
+    )
+    return spec.model_copy(update={"private": private, "memory": policy.memory}).checked()
 
 
-def _pay_open(day: Day, limit: Fraction, epsilon: Fraction, part: Part) -> Presence:
-    windows = day.find_open(part)
-    return windows & (day.count_before(windows, part) < limit // epsilon)
-
-
-POLICIES: Final = (
-    SpendingPolicy("even epsilon per window", _divide_evenly, _pay_all),
-    SpendingPolicy("every window until exhausted", _try_some, _pay_first),
-    SpendingPolicy("every open window until exhausted", _try_some, _pay_open),
-)
+def spend_per_day(run: LimitedRun, windows: int) -> Floats:
+    """Return what each subject spent on each whole day, `[private pattern][subject][day]`."""
+    patterns, subjects, number = run.spent.shape
+    whole = run.spent[..., : number // windows * windows]
+    days = whole.reshape(patterns, subjects, -1, windows).sum(axis=-1)
+    return np.asarray(days / 1e9)

@@ -21,6 +21,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tacit.errors import SourceError
+from tacit.evaluation.measurement import Streams
 from tacit.evaluation.synthetic import LARGEST_EPSILON, DataSet, Presence
 from tacit.evaluation.tdrive import ZONE, Box
 from tacit.events.areas import Area
@@ -113,26 +114,27 @@ class TaxiDataSet(DataSet):
     """The start of the first test window: reports before it are history."""
 
     @property
-    def history_streams(self) -> Presence:
-        """`[taxi][window][event type]`, in order of time."""
-        return self.history.reshape(len(self.taxis), -1, len(TYPES))
+    def history_streams(self) -> Streams:
+        """The windows of history, in order of time."""
+        return self._to_streams(self.history, self.first)
 
     @property
-    def test_streams(self) -> Presence:
-        """`[taxi][window][event type]`, in order of time."""
-        return self.test.reshape(len(self.taxis), -1, len(TYPES))
+    def test_streams(self) -> Streams:
+        """The test windows, in order of time."""
+        return self._to_streams(self.test, self.turn)
+
+    def _to_streams(self, presence: Presence, begin: datetime) -> Streams:
+        own = presence.reshape(len(self.taxis), -1, len(TYPES))
+        return Streams(own, (begin - datetime(1970, 1, 1, tzinfo=UTC)) // WINDOW)
 
     def heard(self) -> DataSet:
         """Return the data set without windows in which a taxi did not report.
 
         For comparisons only: a run that skips such windows reveals them.
         """
-        past = self.history_streams.shape[1]
-        return DataSet(
-            self.spec,
-            self.history_streams[self.reported[:, :past]],
-            self.test_streams[self.reported[:, past:]],
-        )
+        history, test = self.history_streams.presence, self.test_streams.presence
+        past = history.shape[1]
+        return DataSet(self.spec, history[self.reported[:, :past]], test[self.reported[:, past:]])
 
 
 def make_taxi_data_set(
@@ -189,6 +191,7 @@ def make_taxi_specification(
     return Specification(
         subjects=tuple(taxis.tolist()),
         streams={"gps": Stream(subject="taxi_id", time="ts", zone=ZONE)},
+        zone=ZONE,
         areas=cells.areas(),
         windows=Windows(size=WINDOW),
         events={

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -46,6 +47,10 @@ _PARTS: Final = 2
 """The number of stretches that are held out in turn when parameters are chosen."""
 _TIE: Final = 2.0
 """Log-likelihoods that differ by less than this are considered equal."""
+_CLEAR: Final = 5.0
+"""The log-likelihood by which windows before must help to predict the next."""
+_ALONE: Final = (1.0, 16.0, 256.0, 4096.0)
+"""Candidates for smoothing contexts if windows before are not used."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -151,6 +156,46 @@ def fit_without(
     )
 
 
+def can_predict(history: ComponentHistory, fitted: Transitions, variables: int) -> bool:
+    """Return whether windows before, hours and profiles predict windows better than contexts alone.
+
+    Both are judged on stretches that follow those they are fitted to.
+    """
+    if history.windows < 2 * LEAST_WINDOWS:
+        return True
+    profiles = len(fitted.weights) if fitted.joint else 1
+    sample, better = _sample_subjects(history), 0.0
+    for before, steps in _divide(sample, fitted.layout.edges):
+        model = fit_transitions(
+            before, fitted.layout, variables, profiles, fitted.strengths, history.firsts()
+        )
+        alone = _predict_alone(before, steps, fitted, variables)
+        better += predict_log_likelihood(model, steps) - alone
+    return better > _CLEAR
+
+
+def _predict_alone(before: Steps, steps: Steps, fitted: Transitions, variables: int) -> float:
+    """Return the log-likelihood of steps, given nothing but the contexts of their windows.
+
+    Contexts are smoothed with the strength that is best for these very steps.
+    """
+    groups, size = len(fitted.layout.groups), fitted.values
+    shifts = [0] if fitted.joint else range(variables)
+    totals = np.zeros(len(_ALONE))
+    for shift in shifts:
+        known, held_out = (
+            np.bincount(
+                one.features.here * size + (one.value >> shift) % size, minlength=groups * size
+            ).reshape(groups, size)
+            for one in (before, steps)
+        )
+        base = (known.sum(axis=0) + 1 / size) / (known.sum() + 1)
+        for place, strength in enumerate(_ALONE):
+            likely = (known + strength * base) / (known.sum(axis=1, keepdims=True) + strength)
+            totals[place] += (held_out * np.log(likely)).sum()
+    return float(totals.max())
+
+
 def _join(parts: list[Steps]) -> Steps:
     features = zip(*(part.features for part in parts), strict=True)
     rest = zip(*(part[1:] for part in parts), strict=True)
@@ -213,13 +258,22 @@ def _trials(
     edges: tuple[float, ...],
 ) -> Iterator[tuple[Transitions, Steps]]:
     """Yield a model and the stretch that follows it; the first stretch is always known."""
-    bounds = np.linspace(0, history.windows, 2 * _PARTS + 1).astype(int)
-    for part in range(_PARTS):
-        end, stop = int(bounds[part + _PARTS]), int(bounds[part + _PARTS + 1])
+    for end, stop in _list_trials(history):
         yield (
             _fit(history, 0, end, groups, variables, parameters, edges),
             history.steps(end, stop, edges),
         )
+
+
+def _divide(history: ComponentHistory, edges: tuple[float, ...]) -> Iterator[tuple[Steps, Steps]]:
+    for end, stop in _list_trials(history):
+        yield history.steps(0, end, edges), history.steps(end, stop, edges)
+
+
+def _list_trials(history: ComponentHistory) -> Iterator[tuple[int, int]]:
+    """Yield the begin and end of each stretch that is predicted from those before it."""
+    bounds = np.linspace(0, history.windows, 2 * _PARTS + 1).astype(int).tolist()
+    return pairwise(bounds[_PARTS:])
 
 
 def _sample_subjects(history: ComponentHistory) -> ComponentHistory:

@@ -18,6 +18,7 @@ from tacit.privacy.mechanisms.optimal.memory.beliefs import BeliefFilter
 from tacit.privacy.mechanisms.optimal.memory.candidates import CandidateBook, design_candidates
 from tacit.privacy.mechanisms.optimal.memory.channel_tables import ChannelTables
 from tacit.privacy.mechanisms.optimal.memory.fitting import (
+    can_predict,
     can_remember,
     describe_history,
     fit_component,
@@ -94,17 +95,27 @@ def plan_memory(
     sequences = statistics.sequences
     if sequences is None or not all(can_remember(one, sequences) for one in parts.channels):
         return None
-    fits = sequences.fits.get("memory")
+    if "memory" not in sequences.fits:
+        sequences.fits["memory"] = _fit_all(parts, sequences)
+    fits: Fits | None = sequences.fits["memory"]
     if fits is None:
-        fits = sequences.fits["memory"] = _fit_all(parts, sequences)
-    books = _design_books(parts, fits.whole, sequences)
-    counts = count_held_out(parts, fits, books, statistics)
+        return None
+    own = {one.name: limits[one.name] for one in policy.patterns if one.name in limits}
+    # What does not depend on the amounts of limits is the same for all of them.
+    paced = sorted(name for name, limit in own.items() if limit.paced)
+    epsilons = [(one.name, str(one.epsilon)) for one in policy.patterns]
+    key = f"memory {epsilons} {objective} {paced}"
+    if key not in sequences.fits:
+        books = _design_books(parts, fits.whole, sequences)
+        counts = count_held_out(parts, fits, books, statistics)
+        filters = make_filters(parts, fits.whole, books)
+        pacing = fit_pacing(filters, sequences, policy, own) if own else None
+        sequences.fits[key] = books, counts, pacing
+    books, counts, pacing = sequences.fits[key]
     thresholds, expected = judge(counts, objective, uncertain=True)
     components = tuple(map(ComponentMemory, fits.whole, books))
-    own = {one.name: limits[one.name] for one in policy.patterns if one.name in limits}
     if not own:
         return MemoryPlan(components, thresholds, expected)
-    pacing = fit_pacing(make_filters(parts, fits.whole, books), sequences, policy, own)
     paid = count_held_out(parts, fits, books, statistics, _Spending(policy, own, pacing))
     thresholds, limited = judge(paid, objective, uncertain=True)
     expected = add_confusions([one.confusion(thresholds) for one in counts])
@@ -129,7 +140,8 @@ class Fits(NamedTuple):
     """The first window of each fold, and the end of the last."""
 
 
-def _fit_all(parts: PlannedParts, sequences: Sequences) -> Fits:
+def _fit_all(parts: PlannedParts, sequences: Sequences) -> Fits | None:
+    """Fit all transitions; None if they do not predict windows better than contexts alone."""
     histories = [
         describe_history(
             SymbolReadings(one.component, one.prior, [b.variables for b in book.blocks]),
@@ -145,6 +157,8 @@ def _fit_all(parts: PlannedParts, sequences: Sequences) -> Fits:
         fit_component(history, one.prior.groups, size)
         for history, one, size in zip(histories, parts.channels, sizes, strict=True)
     )
+    if not any(map(can_predict, histories, whole, sizes)):
+        return None
     bounds = tuple(sequences.windows * fold // _FOLDS for fold in range(_FOLDS + 1))
     without = tuple(
         tuple(
