@@ -296,7 +296,7 @@ def _perform(
     experiment: Experiment, datasets: int, out: Path | None, as_json: bool, flags: list[str]
 ) -> None:
     from tacit.evaluation.experiments import open_results, perform
-    from tacit.insight.curve import check_picture
+    from tacit.pictures import check_picture
 
     if out is not None:
         check_picture(out / "figure.svg")

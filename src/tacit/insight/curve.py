@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from html import escape
-from os import PathLike, fspath
+from os import PathLike
 from typing import TYPE_CHECKING, Any, Final
 
 from tacit.engines.local import load_spec, survey_history
 from tacit.engines.setup import SpecSource
-from tacit.errors import PlanError, SinkError
+from tacit.errors import PlanError
 from tacit.evaluation.palette import mechanism_style
 from tacit.insight.tabular import align
+from tacit.pictures import check_picture, import_figure, save_picture
 from tacit.planning.planner import make_plan
 from tacit.privacy.exponentials import format_epsilon
 from tacit.privacy.statistics import Statistics
@@ -29,7 +30,6 @@ EPSILONS: Final = tuple(
     Fraction(tenths, 10) for tenths in (1, 2, 5, 10, 15, 20, 25, 30, 40, 50, 70, 100)
 )
 """The epsilons of a curve, for the private pattern with the largest one."""
-SUFFIXES: Final = (".svg", ".png")
 _INK: Final = "#333333"
 
 
@@ -119,22 +119,11 @@ class Curve:
     def save(self, path: str | PathLike[str]) -> None:
         """Draw the curve to an SVG or PNG file."""
         check_picture(path)
-        import matplotlib as mpl
-
-        # Text stays text in SVG, and the same curve gives the same file.
-        with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "tacit"}):
-            figure = self.figure()
-            vector = fspath(path).lower().endswith(".svg")
-            metadata = {"Date": None, "Creator": None} if vector else {"Software": None}
-            try:
-                figure.savefig(path, metadata=metadata, dpi=150)
-            except OSError as error:
-                why = error.strerror or type(error).__name__
-                raise SinkError(f"{path} cannot be written: {why}; choose another place") from error
+        save_picture(self.figure(), path)
 
     def figure(self) -> Figure:
         """Draw the figure as a matplotlib object, to process further."""
-        figure_type = _matplotlib()
+        figure_type = import_figure()
         figure: Figure = figure_type(figsize=(7.2, 4.2), layout="constrained")
         axes = figure.add_subplot()
         lowest = min(point.quality for point in self.points)
@@ -198,23 +187,6 @@ def curve(
     spec, progress = load_spec(spec), progress or ignore_progress
     statistics = survey_history(spec, history, streams, decode, scale_progress(progress, 0, 0.5))
     return compute_curve(spec, statistics, decode, progress=scale_progress(progress, 0.5, 1))
-
-
-def check_picture(path: str | PathLike[str]) -> None:
-    """Refuse a figure that cannot be drawn, before the curve is computed."""
-    if not fspath(path).lower().endswith(SUFFIXES):
-        raise SinkError(f"{path}: expected a name ending in {' or '.join(SUFFIXES)}")
-    _matplotlib()
-
-
-def _matplotlib() -> Any:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise PlanError(
-            "figures need matplotlib, which is not installed: pip install 'tacit[plot]'"
-        ) from error
-    return Figure
 
 
 def _label(axes: Axes, curve: Curve) -> None:
