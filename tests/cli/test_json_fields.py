@@ -18,7 +18,7 @@ from typing import Any
 from tests.cli.small_runs import SPEC, specified, tacit, tuples
 
 RECORDED = Path(__file__).with_name("json_fields.txt")
-LIMITED = SPEC.replace("epsilon: 2}", "epsilon: 2, limit: 40 per day}")
+LIMITED = SPEC.replace("epsilon: 2}", "epsilon: 2, limit: 40 per day, spend: every}")
 TELLING = SPEC.replace("where: \"kind = 'd'\"", "where: \"kind IN ('a', 'd')\"")
 """A public event type tells about a private one."""
 

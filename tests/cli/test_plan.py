@@ -282,9 +282,8 @@ def test_a_plan_that_cannot_be_written_leaves_nothing(spec: Path, history: Path)
 
 
 def test_what_happens_past_a_limit_is_told(spec: Path, history: Path) -> None:
-    """How many windows it allows, and what to expect of the prior alone."""
-    limited = SPEC.replace("epsilon: 2", "epsilon: 2, limit: 20 per day")
-    assert limited != SPEC
+    """How many windows it allows, and without memory what to expect of the prior alone."""
+    limited = SPEC.replace("epsilon: 2", "epsilon: 2, limit: 20 per day") + "memory: false\n"
     assert "limit" not in tacit("plan", spec, "--history", history).stdout
     spec.write_text(f"{limited}\nmemory: false\n")
     told = json.loads(tacit("plan", spec, "--history", history, "--json").stdout)
@@ -292,6 +291,7 @@ def test_what_happens_past_a_limit_is_told(spec: Path, history: Path) -> None:
     windows = 86400 * 10**6 // load(spec).windows.size
     assert (limit["windows"], limit["of"]) == (10, windows)
     assert told["past"]["queries"][0]["quality"] < told["queries"][0]["quality"]
+    assert told["limited"] is None
     shown = tacit("plan", spec, "--history", history).stdout
     words = " ".join(shown.split())
     assert f"20 per day: enough for 10 of {windows:,} windows." in words

@@ -181,7 +181,7 @@ def test_show_tells_the_whole_and_one_subject(filled: str) -> None:
     assert "rare" not in told
     line = next(line for line in told.splitlines() if "1970-01-02T00:00:00  " in line)
     assert line.split() == ["1970-01-02T00:00:00", "4", "0", "4", "0.5", "yes"]
-    assert "The subject gets answers from public events and the prior only, until" in told
+    assert "The subject gets answers from public events and what was known before, until" in told
 
 
 def test_show_as_json_has_exact_amounts_and_times(filled: str) -> None:

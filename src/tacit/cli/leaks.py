@@ -82,9 +82,9 @@ def leaks(
     from tacit.cli.sources import check_targets, split_streams
     from tacit.engines.setup import RunOptions
     from tacit.engines.warmup import list_run_features
-    from tacit.evaluation.pictures import check_picture
     from tacit.insight.leaks import find_leaks
     from tacit.insight.leaks import leaks as find_static
+    from tacit.pictures import check_picture
     from tacit.spec.yaml_reader import load
 
     loaded = load(spec, options.allowed_paths())

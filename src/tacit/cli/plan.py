@@ -166,7 +166,7 @@ class PlanOptions:
 def make_plan(spec_file: Path, wanted: PlanOptions, as_json: bool) -> None:
     """Plan, write the files, and print the report."""
     from tacit.cli.sources import check_targets
-    from tacit.evaluation.pictures import check_picture
+    from tacit.pictures import check_picture
     from tacit.planning.requirements import parse_required_quality
     from tacit.spec.yaml_reader import load
 

@@ -318,7 +318,7 @@ def _perform(
     experiment: Experiment, datasets: int, out: Path | None, as_json: bool, flags: list[str]
 ) -> None:
     from tacit.evaluation.experiments import open_results, perform
-    from tacit.evaluation.pictures import check_picture
+    from tacit.pictures import check_picture
 
     if out is not None:
         check_picture(out / "figure.svg")
@@ -351,8 +351,8 @@ def _format_command(outcome: ExperimentOutcome, flags: list[str]) -> str:
 
 def _write_files(outcome: ExperimentOutcome, out: Path, command: str) -> None:
     from tacit.evaluation.figures import save
-    from tacit.evaluation.pictures import SUFFIXES
     from tacit.evaluation.reports import format_report, to_csv
+    from tacit.pictures import SUFFIXES
 
     try:
         (out / "table.csv").write_text(to_csv(outcome), "utf-8")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tacit.evaluation.experiments import ExperimentOutcome
 from tacit.evaluation.methods import DECODES, WITHOUT_EPSILON, Method
 from tacit.evaluation.palette import LineStyle, mechanism_style, own_style
-from tacit.evaluation.pictures import INK, save_picture
+from tacit.pictures import INK, save_picture
 from tacit.privacy.exponentials import format_epsilon
 
 if TYPE_CHECKING:

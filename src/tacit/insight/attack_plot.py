@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tacit.evaluation.pictures import INK, load_figure
 from tacit.insight.attack_report import RATES, AttackReport, Guess, PatternAttack
+from tacit.pictures import INK, load_figure
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist

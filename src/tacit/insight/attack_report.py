@@ -189,7 +189,7 @@ class AttackReport:
 
     def save(self, path: str | PathLike[str]) -> None:
         """Draw the attack to an SVG, PNG or PDF file."""
-        from tacit.evaluation.pictures import save_picture
+        from tacit.pictures import save_picture
 
         save_picture(self.plot, path)
 

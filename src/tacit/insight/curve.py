@@ -13,8 +13,8 @@ from tacit.engines.local import load_spec, survey_history
 from tacit.engines.setup import SpecSource
 from tacit.errors import PlanError
 from tacit.evaluation.palette import mechanism_style
-from tacit.evaluation.pictures import INK, load_figure, save_picture
 from tacit.insight.tabular import align
+from tacit.pictures import INK, load_figure, save_picture
 from tacit.planning.planner import make_plan
 from tacit.privacy.exponentials import format_epsilon
 from tacit.privacy.statistics import Statistics

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tacit.evaluation.pictures import INK, load_figure
 from tacit.insight.leak_report import WHEN, Leak, LeakReport, When
+from tacit.pictures import INK, load_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -206,7 +206,7 @@ class LeakReport:
 
     def save(self, path: str | PathLike[str]) -> None:
         """Draw the odds ratios to an SVG, PNG or PDF file."""
-        from tacit.evaluation.pictures import save_picture
+        from tacit.pictures import save_picture
 
         save_picture(self.plot, path)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from itertools import pairwise
+from os import PathLike
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +23,12 @@ from tacit.ledger.codec import unpack_ids
 from tacit.ledger.ledger import Ledger
 from tacit.ledger.registry import Registry
 from tacit.ledger.tables import BALANCES, CHARGES, HEAD, RELEASES, RUNS
+from tacit.pictures import save_picture
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Whole = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +96,23 @@ class Entry:
     slide: int
     amount: int
     """The cost of each window; 0 if it revealed nothing."""
+    offset: int
+    """How far the subject's local time was ahead of UTC, in microseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnpaidWindows:
+    """Consecutive windows in which a subject was answered and not charged.
+
+    A limit was reached, or saved for later; nothing was drawn for the subject.
+    """
+
+    private: str
+    run: str
+    first: int
+    windows: int
+    slide: int
+    offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +135,22 @@ class Statement:
     entries: tuple[Entry, ...]
     """The charges of the subject by releases that are not archived, in order; empty for a
     statement of all subjects."""
+    unpaid: tuple[UnpaidWindows, ...] = ()
+    """The windows of the same releases that the subject did not pay for; from its first charge by a
+    run on."""
+
+    def figure(self, *, day: str | None = None) -> Figure:
+        """Draw a day of the subject: what was spent, and how each window was answered.
+
+        `day` is a date such as `2026-03-01`, in the subject's local time; by default the last one.
+        """
+        from tacit.ledger.day_picture import draw_day
+
+        return draw_day(self, day)
+
+    def plot(self, path: str | PathLike[str], *, day: str | None = None) -> None:
+        """Draw a day of the subject to an SVG, PNG or PDF file."""
+        save_picture(lambda: self.figure(day=day), path)
 
 
 def read_statement(
@@ -121,6 +162,10 @@ def read_statement(
         archives = Archives.read(connection, head)
         number = None if subject is None else find_subject(connection, subject)
         check_charged(connection, private)
+        entries, unpaid = [], []
+        if number is not None:
+            charges = _SubjectCharges.read(connection, number, private)
+            entries, unpaid = charges.entries, list(charges.find_unpaid(connection, number))
         return Statement(
             ledger.id,
             head["created"],
@@ -132,7 +177,8 @@ def read_statement(
             archives.last,
             tuple(_runs(connection, archives.runs)),
             tuple(_horizons(connection, number, private)),
-            () if number is None else tuple(_entries(connection, number, private)),
+            tuple(entries),
+            tuple(unpaid),
         )
 
 
@@ -255,24 +301,87 @@ def _count_windows(connection: sa.Connection, key: Key, number: int) -> tuple[in
     return counts[0], counts[1]
 
 
-def _entries(connection: sa.Connection, number: int, private: str | None) -> Iterator[Entry]:
-    for row in iterate_charges(connection, private):
-        if len(charged_ids(row["ids"], number)):
-            yield Entry(
-                row["private"],
-                row["release"],
-                row["run"],
-                row["committed"],
-                row["first"],
-                row["windows"],
-                row["slide"],
-                row["amount"],
+@dataclass(frozen=True, slots=True)
+class _SubjectCharges:
+    """The charges of a subject, and the specifications under which anybody was charged."""
+
+    entries: list[Entry]
+    charging: frozenset[tuple[str, str]]
+    """Private patterns and the fingerprints of specifications."""
+
+    @classmethod
+    def read(cls, connection: sa.Connection, number: int, private: str | None) -> _SubjectCharges:
+        entries, charging = [], set()
+        for row in iterate_charges(connection, private):
+            charging.add((row["private"], row["fingerprint"]))
+            if len(charged_ids(row["ids"], number)):
+                entries.append(
+                    Entry(
+                        row["private"],
+                        row["release"],
+                        row["run"],
+                        row["committed"],
+                        row["first"],
+                        row["windows"],
+                        row["slide"],
+                        row["amount"],
+                        row["offset"],
+                    )
+                )
+        return cls(entries, frozenset(charging))
+
+    def find_unpaid(self, connection: sa.Connection, number: int) -> Iterator[UnpaidWindows]:
+        """Yield the released windows without a charge, of runs that charge the subject."""
+        accounts: dict[tuple[str, str], list[Entry]] = {}
+        for entry in self.entries:
+            accounts.setdefault((entry.private, entry.run), []).append(entry)
+        columns = RELEASES.c["first", "windows", "slide", "fingerprint"]
+        for (private, run), entries in accounts.items():
+            query = (
+                sa.select(*columns)
+                .where(RELEASES.c.run == run, RELEASES.c.subjects > number)
+                .order_by(RELEASES.c.number)
             )
+            spans = [
+                (first, windows, slide)
+                for first, windows, slide, fingerprint in connection.execute(query)
+                if (private, fingerprint) in self.charging
+            ]
+            paid = [(entry.first, entry.windows, entry.slide) for entry in entries]
+            yield from _list_unpaid(private, run, entries, _expand(spans), _expand(paid)[0])
+
+
+def _expand(spans: Sequence[tuple[int, int, int]]) -> tuple[Whole, Whole]:
+    """Return the start of each window, and the time to the next."""
+    table: Whole = np.array(spans, np.int64).reshape(-1, 3)
+    first, windows, slide = table[:, 0], table[:, 1], table[:, 2]
+    place = np.arange(int(windows.sum())) - np.repeat(np.cumsum(windows) - windows, windows)
+    slides = np.repeat(slide, windows)
+    return np.asarray(np.repeat(first, windows) + place * slides, np.int64), slides
+
+
+def _list_unpaid(
+    private: str, run: str, entries: list[Entry], released: tuple[Whole, Whole], paid: Whole
+) -> Iterator[UnpaidWindows]:
+    """Yield stretches of released windows that are not paid, from the first paid one on."""
+    starts, slides = released
+    left = (starts > paid.min()) & ~np.isin(starts, paid)
+    starts, slides = starts[left], slides[left]
+    if not len(starts):
+        return
+    known = np.array(sorted((entry.first, entry.offset) for entry in entries))
+    offsets = known[np.searchsorted(known[:, 0], starts, side="right") - 1, 1]
+    apart = (np.diff(starts) != slides[:-1]) | (np.diff(offsets) != 0)
+    bounds = [0, *(np.flatnonzero(apart) + 1).tolist(), len(starts)]
+    for begin, end in pairwise(bounds):
+        yield UnpaidWindows(
+            private, run, int(starts[begin]), end - begin, int(slides[begin]), int(offsets[begin])
+        )
 
 
 def iterate_charges(connection: sa.Connection, private: str | None) -> Iterator[Any]:
     """Yield charges with their releases, in order."""
-    columns = [*CHARGES.c, *RELEASES.c["run", "committed", "size"]]
+    columns = [*CHARGES.c, *RELEASES.c["run", "committed", "size", "fingerprint"]]
     query = sa.select(*columns).join(RELEASES, RELEASES.c.number == CHARGES.c.release)
     if private is not None:
         query = query.where(CHARGES.c.private == private)

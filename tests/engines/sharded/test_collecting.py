@@ -13,6 +13,7 @@ import pytest
 
 from tacit.answers.codec import unpack
 from tacit.connectors.files import open_source
+from tacit.engines.local import survey
 from tacit.engines.setup import assign
 from tacit.engines.sharded.collector import Collector
 from tacit.engines.sharded.job import ShardedJob
@@ -129,6 +130,47 @@ def test_shards_charge_what_one_machine_charges(
     amounts = {row[-1] for row in ours}
     assert 0 in amounts
     assert len(amounts) > 1
+
+
+def test_shards_pace_a_limit_and_the_collector_accepts_it(tmp_path: Path, ledger: Ledger) -> None:
+    """Some windows are saved for later although the limit is not reached; none exceeds it."""
+    spec = loads(PRIVATE.replace("3 per 10 min", "3 per 30 min"))
+    files = [("home", lasting(tmp_path / "lasting.parquet"))]
+    inputs = assign(spec, [(stream, open_source(path)) for stream, path in files])
+    version = SpecVersion(spec, make_plan(spec, survey(spec, inputs, literal=False)))
+    assert version.plan.mechanisms[0].pacing is not None
+    lease = ledger.take_over("job", "f")
+    job = prepare(version, [(stream, str(path)) for stream, path in files], lease, shards=2)
+    collector = Collector(job, lease)
+    collector.take(Simulation(job, Random(3)).run())
+    assert collector.release()
+    spent = pl.DataFrame(rows(ledger), ["window", "subject", "private", "amount"], orient="row")
+    horizon = pl.col("window").dt.truncate("30m")
+    by_horizon = spent.group_by(horizon, "subject").agg(pl.col("amount").sum())
+    assert (by_horizon["amount"] <= 3 * NANO).all()
+    answers = released(ledger, lease).select(
+        pl.col("window_start").alias("window"), pl.col("subject").cast(pl.String)
+    )
+    unpaid = answers.unique().join(spent, ["window", "subject"], "anti")
+    left = by_horizon.filter(pl.col("amount") < 3 * NANO)
+    assert not unpaid.with_columns(horizon).join(left, ["window", "subject"], "semi").is_empty()
+
+
+def lasting(path: Path) -> Path:
+    """Tuples of ninety windows in order; what a subject does lasts several of them."""
+    random = np.random.default_rng(1)
+    changes = random.random((90, 20)) < 0.15
+    doing = np.cumsum(changes, axis=0) % 4
+    window, who = (part.ravel() for part in np.indices(doing.shape))
+    pl.DataFrame(
+        {
+            "who": [f"p{n}" for n in who],
+            "at": 1_700_000_100 + 60 * window + 30,
+            "kind": doing.ravel(),
+            "level": random.integers(0, 10, doing.size),
+        }
+    ).write_parquet(path)
+    return path
 
 
 def rows(ledger: Ledger) -> list[tuple[object, ...]]:

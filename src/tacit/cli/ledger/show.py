@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -13,6 +14,7 @@ from tacit.cli import options
 from tacit.cli.progress import show_spinner
 from tacit.cli.report import format_time
 from tacit.durations import format_duration
+from tacit.errors import OptionError
 from tacit.insight.tabular import align
 from tacit.quantities import count
 
@@ -34,8 +36,23 @@ _ENTRIES: Final = 20
 @options.ledger_place
 @options.subject
 @options.private
+@options.file(
+    "--plot",
+    metavar="PICTURE",
+    help="Plot a day of the subject, as .svg or .png: what was spent, which windows were paid for,"
+    " answered from memory, and free.",
+)
+@click.option("--day", metavar="DATE", help="With --plot: the day, such as 2026-03-01. Default: the"
+              " last one.")  # fmt: skip
 @options.as_json("Report as JSON, amounts in nano-epsilon.")
-def show_ledger(place: str, subject: str | None, private: str | None, as_json: bool) -> None:
+def show_ledger(
+    place: str,
+    subject: str | None,
+    private: str | None,
+    plot: Path | None,
+    day: str | None,
+    as_json: bool,
+) -> None:
     """Show who was charged what and when, and what is left.
 
     Also shows what the next horizon allows.
@@ -44,13 +61,24 @@ def show_ledger(place: str, subject: str | None, private: str | None, as_json: b
     Examples:
       tacit ledger show taxi.ledger
       tacit ledger show taxi.ledger --subject 4711 --private hospital_visit
+      tacit ledger show taxi.ledger --subject 4711 --plot day.svg --day 2026-03-01
     """
     from tacit.ledger.ledger import Ledger
     from tacit.ledger.statement import read_statement
+    from tacit.pictures import check_picture
+
+    if plot is not None:
+        if subject is None:
+            raise OptionError("--plot draws the day of one subject: give --subject SUBJECT")
+        check_picture(plot)
+    elif day is not None:
+        raise OptionError("--day needs --plot")
 
     with Ledger.open(place, read_only=True) as ledger, show_spinner("Reading the ledger"):
         found = read_statement(ledger, subject=subject, private=private)
         name = ledger.name
+    if plot is not None:
+        found.plot(plot, day=day)
     if as_json:
         click.echo(json.dumps(_to_dict(found), indent=2))
     else:
@@ -85,6 +113,8 @@ def _format_statement(name: str, statement: Statement) -> Iterator[str]:
         yield "Nothing was charged."
     if statement.entries:
         yield from ("", "Charges:", *_format_entries(statement.entries))
+    if statement.unpaid:
+        yield from ("", *_format_unpaid(statement))
     if statement.archived:
         archived = (
             f"Releases up to {statement.archived:,} are archived: balances include their charges,"
@@ -167,7 +197,8 @@ def _format_next(statement: Statement, last: Horizon) -> str:
         return f"The next horizon, from {_format_local(last.end)} on, allows {limit}."
     who = "The subject gets" if statement.subject is not None else "Exhausted subjects get"
     return (
-        f"{who} answers from public events and the prior only, until {_format_local(last.end)}."
+        f"{who} answers from public events and what was known before, until"
+        f" {_format_local(last.end)}."
         f" The next horizon allows {limit}."
     )
 
@@ -190,6 +221,17 @@ def _format_entries(entries: tuple[Entry, ...]) -> Iterator[str]:
         yield f"  and {len(entries) - _ENTRIES:,} earlier; --json shows all, export writes all"
 
 
+def _format_unpaid(statement: Statement) -> Iterator[str]:
+    numbers: dict[str, int] = {}
+    for one in statement.unpaid:
+        numbers[one.private] = numbers.get(one.private, 0) + one.windows
+    listed = ", ".join(f"{count(n, 'window')} for {private}" for private, n in numbers.items())
+    yield (
+        f"Not paid for: {listed}. A limit was reached, or saved for later; answers came from public"
+    )
+    yield "events and what was known before."
+
+
 def _to_dict(statement: Statement) -> dict[str, Any]:
     """Return the fields for JSON: times as text, amounts in nano-epsilon."""
     plain = asdict(statement) | {"created": format_time(statement.created)}
@@ -205,6 +247,8 @@ def _to_dict(statement: Statement) -> dict[str, Any]:
         }
         for one in statement.horizons
     ]
+    for unpaid in plain["unpaid"]:
+        unpaid["first"] = format_time(unpaid["first"])
     for entry in plain["entries"]:
         entry |= {
             "committed": format_time(entry["committed"]),
