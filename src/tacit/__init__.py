@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from tacit.insight.curve import curve as curve
     from tacit.insight.doctor import doctor as doctor
     from tacit.insight.explain import explain as explain
+    from tacit.insight.report_page import report as report
     from tacit.ledger.answers import released as released
     from tacit.patterns.language import parse_pattern as parse_pattern
     from tacit.patterns.tree import And as And
@@ -99,6 +100,7 @@ _HOMES = {
     "parse_pattern": "tacit.patterns.language",
     "plan": "tacit.engines.local",
     "released": "tacit.ledger.answers",
+    "report": "tacit.insight.report_page",
     "run": "tacit.engines.local",
     "show_ledger": "tacit.engines.ledger_reports",
     "submit": "tacit.engines.flink.submission",
