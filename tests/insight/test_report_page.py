@@ -102,7 +102,7 @@ def test_a_changed_ledger_is_told(folder: Path, tmp_path: Path) -> None:
     connection.close()
     text = Page(library.report(copy).to_html()).text
     assert "CHANGED" in text
-    assert "unchanged" not in text
+    assert "nothing was changed" not in text
 
 
 def test_wrong_places_are_refused(folder: Path) -> None:
