@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from tacit.insight.doctor import doctor as doctor
     from tacit.insight.explain import explain as explain
     from tacit.insight.leaks import leaks as leaks
+    from tacit.insight.report_page import report as report
     from tacit.ledger.answers import released as released
     from tacit.patterns.language import parse_pattern as parse_pattern
     from tacit.patterns.tree import And as And
@@ -109,6 +110,7 @@ _HOMES = {
     "plan": "tacit.engines.local",
     "protect_matrix": "tacit.evaluation.matrices",
     "released": "tacit.ledger.answers",
+    "report": "tacit.insight.report_page",
     "run": "tacit.engines.local",
     "show_ledger": "tacit.engines.ledger_reports",
     "submit": "tacit.engines.flink.submission",
