@@ -154,7 +154,7 @@ def estimate_spread(plan: Plan, windows: Presence, alpha: float, draws: int = 4)
     """
     given = answer(plan, np.tile(windows, (draws, 1)), Noise(SeededSource(1)))
     given = given.reshape(len(given), draws, len(windows)).mean(axis=1)
-    words = np.ascontiguousarray(compute_true_bits(plan.spec, windows), "<u8").view(np.uint8)
+    words = np.ascontiguousarray(compute_true_bits(plan.spec, windows)[0], "<u8").view(np.uint8)
     true = np.unpackbits(words, axis=1, count=len(windows), bitorder="little")
     found, claimed, there = (x.sum(axis=0) for x in (given * true, given, true))
     precision, recall = (found.sum() / max(whole.sum(), 1e-9) for whole in (claimed, there))

@@ -63,11 +63,11 @@ class Running:
     def client(self, role: str | None = None, name: str = "", **more: Any) -> httpx.Client:
         """A client with a token, or without one."""
         headers = {} if role is None else bearer(self.token(role, name, **more))
-        return httpx.Client(base_url=self.url, headers=headers, timeout=20)
+        return httpx.Client(base_url=self.url, headers=headers, timeout=60)
 
     def wait(self, answers: int) -> None:
         """Wait until so many answers are released."""
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 90
         while self.service.state.feed.last_id() + 1 < answers:
             if self.failures:
                 raise self.failures[0]

@@ -103,7 +103,7 @@ def test_the_story_of_all_roles(service: Running, chromium: Browser, tmp_path: P
     cells = consumer.locator("svg.grid rect:not(.exhausted)")
     assert cells.count() == 2 * 5
     send(service, 3, 2)
-    expect(cells).to_have_count(4 * 5, timeout=20_000)
+    expect(cells).to_have_count(4 * 5, timeout=60_000)
     with consumer.expect_download() as download:
         consumer.click("text=CSV")
     assert len(download.value.path().read_text().splitlines()) == 4 * 5 + 1
@@ -113,7 +113,7 @@ def test_the_story_of_all_roles(service: Running, chromium: Browser, tmp_path: P
     assert "of 20 epsilon (20 per day)" in subject.inner_text("main")
     before = subject.inner_text(".private .big")
     send(service, 5, 1)
-    expect(subject.locator(".private .big")).not_to_have_text(before, timeout=20_000)
+    expect(subject.locator(".private .big")).not_to_have_text(before, timeout=60_000)
     wide = subject.evaluate("document.documentElement.scrollWidth")
     assert wide <= 390
 

@@ -49,7 +49,7 @@ class Posting(Feed):
         """Send it as it is."""
         address = f"{self.url}/v1/streams/s/tuples"
         headers = {**bearer(self.token), **LINES}
-        response = httpx.post(address, content=payload, headers=headers, timeout=30)
+        response = httpx.post(address, content=payload, headers=headers, timeout=90)
         assert response.status_code == 200, response.text
 
 
