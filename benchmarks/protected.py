@@ -1,4 +1,4 @@
-"""Compare protected runs with true ones, and measure planning."""
+"""Compare protected runs with true ones, and optimal with adaptive for many queries."""
 
 from __future__ import annotations
 
@@ -97,44 +97,6 @@ def _share(
     )
 
 
-def planning(setting: Setting) -> Iterator[Finding]:
-    """Measure planning for 1000 queries, 100 private patterns and 100,000 windows."""
-    random = np.random.default_rng(5)
-    windows = setting.scale.events // 200
-    costs = {}
-    for queries, rows in ((1000, windows), (500, windows), (1000, windows // 2)):
-        spec = _large(np.random.default_rng(4), queries, 100)
-        rates = random.uniform(0.05, 0.9, len(spec.types))
-        history = np.random.default_rng(6).random((rows, len(rates))) < rates
-        for name in ("uniform", "adaptive", "optimal"):
-            statistics, counted = timed(partial(compute_statistics, spec, history))
-            made = timed(partial(make_plan, spec, statistics, name))[1]
-            costs[name, queries, rows] = Spent(
-                counted.elapsed + made.elapsed, counted.processor + made.processor
-            )
-    for name in ("uniform", "adaptive", "optimal"):
-        whole = costs[name, 1000, windows]
-        yield Finding(
-            f"Planning {name}: 1000 queries, 100 private patterns, {windows:,} windows",
-            "seconds of one core",
-            whole.processor,
-            None,
-            60,
-            "at most",
-            "s",
-        )
-        for label, half in (("queries", (500, windows)), ("windows", (1000, windows // 2))):
-            less = costs[name, *half]
-            yield Finding(
-                f"Planning {name}: twice the {label}",
-                "times the cost",
-                whole.processor / less.processor,
-                None,
-                2.2,
-                "at most",
-            )
-
-
 def entangled(setting: Setting) -> Iterator[Finding]:
     """Compare optimal with adaptive for many queries over private patterns that they connect.
 
@@ -150,7 +112,7 @@ def entangled(setting: Setting) -> Iterator[Finding]:
     with TemporaryDirectory() as folder:
         for name in ("adaptive", "optimal"):
             plan, planned[name] = timed(
-                partial(make_plan, drawn.spec, statistics, name, share=share)
+                partial(make_plan, drawn.spec, statistics, name, share=share, fall_back=False)
             )
             path = Path(folder) / f"{name}.json"
             plan.save(path)
@@ -196,25 +158,3 @@ def entangled(setting: Setting) -> Iterator[Finding]:
             "at most",
             "s",
         )
-
-
-def _large(random: np.random.Generator, queries: int, private: int) -> Specification:
-    """Draw random patterns over 300 event types."""
-    types = 300
-
-    def pattern(least: int, most: int) -> str:
-        chosen = random.choice(types, random.integers(least, most + 1), replace=False)
-        return f"AND({', '.join(f'k{n}' for n in sorted(chosen))})"
-
-    return Specification.model_validate(
-        {
-            "streams": {"events": {"subject": "subject", "time": "time"}},
-            "windows": {"size": "1 min"},
-            "events": {f"k{n}": {"stream": "events", "where": f"kind = {n}"} for n in range(types)},
-            "private": [{"pattern": pattern(3, 5), "epsilon": 1} for _ in range(private)],
-            "queries": [
-                {"name": f"q{n}", "consumer": "bench", "pattern": pattern(2, 4)}
-                for n in range(queries)
-            ],
-        }
-    ).checked()
