@@ -33,7 +33,7 @@ def test_the_line_tells_rate_lag_windows_refusals_and_the_next_close() -> None:
 def test_what_waits_for_sinks_and_who_has_reached_a_limit_is_told_if_there_is_any() -> None:
     assert "undelivered" not in str(StatusLine(RunStatus()))
     said = str(StatusLine(RunStatus(PublicStatus(undelivered=1, exhausted=2))))
-    assert "1 release undelivered · 2 subjects exhausted" in said
+    assert "1 release undelivered · 2 subjects not paying" in said
 
 
 def test_until_all_sources_are_connected_the_line_says_just_that() -> None:
@@ -115,3 +115,9 @@ def test_on_a_terminal_it_is_shown_below_what_is_logged() -> None:
     assert b"42 late" in said
     assert b"info: above it\r\n" in said
     assert answers == "answers\n"
+
+
+@pytest.mark.parametrize(("drift", "shown"), [(None, False), (0.04, False), (0.06, True)])
+def test_drift_is_shown_from_a_twentieth_on(drift: float | None, shown: bool) -> None:
+    said = str(StatusLine(RunStatus(PublicStatus(drift=drift))))
+    assert ("drift 6%" in said) is shown
