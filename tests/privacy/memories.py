@@ -219,6 +219,10 @@ class Way:
     """With a new engine after each window."""
     redrawn: bool = False
     """Each draw is thrown away once, as when another engine has charged in between."""
+    together: bool = False
+    """All windows come in one batch."""
+    grouped: bool = False
+    """All windows come in one batch and are answered at once; nothing is charged."""
     explored: tuple[bool, ...] = ()
     """The windows that are paid for although they gain little: chance decides this for every
     subject, and the guarantee holds whatever it decides."""
@@ -297,12 +301,20 @@ class Runner:
 
     def run(self, sent: Sequence[pa.RecordBatch], way: Way) -> Iterator[tuple[Any, Any, Any]]:
         """Yield answers, who did not pay, and charges, window by window."""
+        if way.together or way.grouped:
+            sent = pa.Table.from_batches(sent).combine_chunks().to_batches()
+        self.engine.most_windows = None if way.grouped else 1
         for number in range(len(sent) + 1):
             if number == len(sent):
                 windows = self.engine.flush()
             else:
                 rows = Rows("p", sent[number])
                 windows = self.engine.insert(MergedBatch.from_batch(self.engine.extract(rows)))
+            if way.grouped:
+                nobody = np.zeros(len(self.names), np.bool_)
+                for closed in windows:
+                    yield self.engine.answer(closed), nobody, np.zeros((0, len(nobody)), np.int64)
+                continue
             for closed in windows:
                 yield self._settle(closed, way)
             if way.restored and number < len(sent):
@@ -333,7 +345,7 @@ def released(
     watched = noise.watching() if isinstance(noise, ScriptedNoise) else nothing()
     with watched:
         found = list(runner.run(batches(spec, streams, first), way))
-    assert len(found) == len(streams[0]) + spec.windows.panes - 1
+    assert sum(one.windows for one, _, _ in found) == len(streams[0]) + spec.windows.panes - 1
     said = np.concatenate([answers.detected for answers, _, _ in found])
     queries = range(len(spec.queries))
     sure = np.concatenate(

@@ -166,6 +166,26 @@ def test_the_audit_covers_all_channels_that_memory_chooses_from() -> None:
             assert pattern.whole <= pattern.asked
 
 
+def test_batches_restarts_and_thrown_away_draws_do_not_change_the_distribution() -> None:
+    for name in ("profiles", "two components", "windows that cost nothing"):
+        case = CASES[name]
+        plan = case.plan()
+        likely = enumerated(case.spec, plan, case.streams[:8])
+        for way in (Way(together=True), Way(restored=True), Way(redrawn=True)):
+            found = enumerated(case.spec, plan, case.streams[:8], way)
+            assert list(map(shares, found)) == list(map(shares, likely))
+        at_once = enumerated(case.spec, plan, case.streams[:8], Way(grouped=True))
+        for one, other in zip(likely, at_once, strict=True):
+            answered = {(told.answers, told.confidences): n for told, n in shares(one).items()}
+            again = {(told.answers, told.confidences): n for told, n in shares(other).items()}
+            assert again == answered
+
+
+def shares(chances: dict[Told, int]) -> dict[Told, Fraction]:
+    """The probability of each outcome."""
+    return {told: Fraction(chance, sum(chances.values())) for told, chance in chances.items()}
+
+
 def test_other_subjects_do_not_notice() -> None:
     """Whatever one subject sends and draws, another one's draws and answers stay the same."""
     for seed in range(3):

@@ -207,10 +207,11 @@ class BeliefFilter:
             flat.class_of,
             flat.variables,
             flat.places,
-            flat.likely,
+            flat.mixed,
             flat.answers,
             flat.weights,
             np.empty(flat.most_classes, np.float32),
+            np.empty(flat.widest, np.float32),
             self.wants_gains,
             chosen,
             gains,
@@ -266,8 +267,21 @@ class BeliefFilter:
         openness = average_openness(state.openness, flat.is_open[predicted.contexts])
         return Update(beliefs, BeliefState(stored, openness, predicted.groups))
 
-    def read(self, beliefs: Singles, signals: Words) -> Singles:
+    def read(self, predicted: Prediction, beliefs: Singles) -> Singles:
         """Return `[row][part]`: how likely each part is; exactly 0 or 1 where it is decided."""
+        contexts, signals = predicted.contexts, predicted.signals
+        found = np.empty((len(beliefs), len(self.parts.component.parts)), np.float32)
+        if not self.joint:
+            self._read_all(beliefs, signals, found)
+        elif kernels.weigh_known_parts(contexts, beliefs, self.tables.truths, found):
+            other = np.flatnonzero(self.tables.truths[contexts, 0, 0] < 0)
+            rest = np.empty((len(other), found.shape[1]), np.float32)
+            self._read_all(beliefs[other], signals[other], rest)
+            found[other] = rest
+        return found
+
+    def _read_all(self, beliefs: Singles, signals: Words, found: Singles) -> None:
+        """Do the same for contexts whose parts are not tabulated."""
         rows, chains, _ = beliefs.shape
         number = rows if self.joint else rows * chains
         chances = np.empty((number, self.parts.width if self.joint else 2))
@@ -275,9 +289,7 @@ class BeliefFilter:
         kernels.read_beliefs(beliefs, self.joint, sums, chances)
         # Codes of readings are stored from -2 downwards.
         codes = (-2 - np.arange(number, dtype=np.int32)).reshape(rows, -1)
-        found = np.empty((rows, len(self.parts.component.parts)), np.float32)
         kernels.weigh_parts(signals, codes, chances, *self.parts.arrays, found)
-        return found
 
 
 def average_openness(before: NDArray[np.uint16], opened: Bits) -> NDArray[np.uint16]:

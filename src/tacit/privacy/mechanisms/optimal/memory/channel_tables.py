@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,9 @@ from tacit.privacy.prices import Claim, price_ratio
 from tacit.privacy.sampling import Sampler
 
 Floats = NDArray[np.float64]
+
+_MOST_TRUTHS: Final = 1 << 22
+"""The largest number of values and parts, of all contexts, that are tabulated."""
 
 
 class _Block(NamedTuple):
@@ -79,13 +82,20 @@ class ChannelTables:
         self._new = NewContexts(channels)
         self.most_blocks = 1
         self.most_classes = 1
+        self.widest = 1
+        """The largest number of mixed likelihoods of a class."""
         self.first_block: Whole = np.zeros(1, np.int64)
         self.blocks: Whole = np.empty((0, 9), np.int64)
-        self.candidates: Whole = np.empty((0, 3), np.int64)
+        self.candidates: Whole = np.empty((0, 4), np.int64)
         self.class_of: Whole = np.empty(0, np.int64)
         self.variables: Whole = np.empty(0, np.int64)
         self.places: Whole = np.empty(0, np.int64)
         self.likely: Singles = np.empty(0, np.float32)
+        self.mixed: Singles = np.empty(0, np.float32)
+        parts = len(self.component.parts)
+        values = 1 << len(self.component.variables) if joint else 0
+        self.truths: Singles = np.empty((0, values, parts), np.float32)
+        """`[context][value][part]`: whether a part is true; -1 if that is not tabulated."""
         self.answers: Singles = np.empty(0, np.float32)
         self.weights: Singles = np.empty(0, np.float32)
         self._priced: list[tuple[Channel, tuple[int, ...], Whole]] = []
@@ -181,6 +191,7 @@ class ChannelTables:
                 ]
             )
         groups = self._readings.find_groups(keys)
+        self._tabulate_truths(keys)
         numbers = np.array(self._append(found, groups), np.int32)
         self._own = np.concatenate([self._own[:-1], numbers, self._own[-1:]])
         self._keys.add(keys)
@@ -195,7 +206,26 @@ class ChannelTables:
                 queries = BlockQueries(bits, np.full(size, 1 / size))
                 channel = self._book.channels[number][int(self._book.chosen[group, number])]
                 blocks.append(_Block(block.variables, values, queries, (channel,)))
+        shape = (1, *self.truths.shape[1:])
+        self.truths = np.concatenate([self.truths, np.full(shape, -1, np.float32)])
         return self._append([blocks], np.array([group]))[0]
+
+    def _tabulate_truths(self, keys: Words) -> None:
+        """Append which parts are true for each value, in contexts with these signals."""
+        shape = (len(keys), *self.truths.shape[1:])
+        truths = np.full(shape, -1, np.float32)
+        if self.joint and self.truths.size + truths.size <= _MOST_TRUTHS:
+            values = np.arange(shape[1])
+            octets = np.ascontiguousarray(keys).astype("<u8").view(np.uint8)
+            signals = np.unpackbits(octets, axis=1, bitorder="little", count=self._signals)
+            known = np.concatenate([np.tile([0, 1], (len(keys), 1)), signals], axis=1)
+            for number, part in enumerate(self.component.parts):
+                choice = np.zeros_like(values)
+                for place, variable in enumerate(part.variables):
+                    choice |= ((values >> variable) & 1) << place
+                cofactors = np.array(part.cofactors)[choice]
+                truths[:, :, number] = known[:, cofactors]
+        self.truths = np.concatenate([self.truths, truths])
 
     def _append(self, contexts: Sequence[Sequence[_Block]], groups: Whole) -> range:
         """Append contexts with these blocks and groups; return their numbers."""
@@ -220,6 +250,8 @@ class ChannelTables:
             self.variables = np.append(self.variables, np.array(new.variables, np.int64))
             self.places = np.concatenate([self.places, *new.places])
             self.likely = np.concatenate([self.likely, *new.likely])
+            self.mixed = np.concatenate([self.mixed, *new.mixed])
+            self.widest = max(self.widest, new.widest)
             self.answers = np.concatenate([self.answers, *new.answers])
             self.weights = np.concatenate([self.weights, *new.weights])
         return range(first, first + len(contexts))
@@ -254,6 +286,8 @@ class _NewRows:
     class_of: list[Whole] = field(default_factory=list)
     places: list[Whole] = field(default_factory=list)
     likely: list[Singles] = field(default_factory=list)
+    mixed: list[Singles] = field(default_factory=list)
+    widest: int = 1
     answers: list[Singles] = field(default_factory=list)
     weights: list[Singles] = field(default_factory=list)
 
@@ -268,6 +302,7 @@ class _Lengths:
         self._variables = len(tables.variables)
         self._places = len(tables.places)
         self._likely = len(tables.likely)
+        self._mixed = len(tables.mixed)
 
     def add(
         self, block: _Block, new: _NewRows, first_row: Callable[[Channel], int], class_of: Whole
@@ -296,10 +331,16 @@ class _Lengths:
         new.answers.append(answers)
         new.weights.append(weights)
         for channel in block.channels:
-            likely = (channel.table / 2.0**channel.bits).astype(np.float32).ravel()
-            new.candidates.append([first_row(channel), channel.table.shape[1], self._likely])
-            new.likely.append(likely)
-            self._likely += len(likely)
+            table = (channel.table / 2.0**channel.bits).astype(np.float32)
+            symbols = table.shape[1]
+            new.candidates.append([first_row(channel), symbols, self._likely, self._mixed])
+            new.likely.append(table.ravel())
+            factors = np.column_stack([np.ones(classes, np.float32), block.queries.answers])
+            mixed = (factors[:, :, np.newaxis] * table[:, np.newaxis]).astype(np.float32)
+            new.widest = max(new.widest, mixed[0].size)
+            new.mixed.append(mixed.ravel())
+            self._likely += table.size
+            self._mixed += mixed.size
         self._class_of += len(class_of)
         self._candidates += len(block.channels)
         self._answers += len(answers)

@@ -10,10 +10,12 @@ Channels come in flat arrays. A row of `blocks` describes an open block of a con
 
 and a row of `candidates` a channel that a block may use:
 
-    first row in the sampler, number of symbols, first likelihood
+    first row in the sampler, number of symbols, first likelihood, first mixed likelihood
 
 `class_of` has the class of each value of a joint belief. For a factored belief, `places` has the
-class of each choice of the block's variables. `likely` has `[class][symbol]` of each candidate,
+class of each choice of the block's variables. `likely` has `[class][symbol]` of each candidate.
+`mixed` has for each class the likelihoods of all symbols, and then for each query their products
+with its answer.
 `answers` has `[class][query]` of each block, and `weights` the weight of each query, at the same
 place as its first answer.
 """
@@ -33,24 +35,26 @@ Bits = NDArray[np.bool_]
 Words = NDArray[np.uint64]
 
 CLASS_MAP, CLASSES, CANDIDATE, CANDIDATES, ANSWER, QUERIES, VARIABLE, VARIABLES, PLACE = range(9)
-ROW, SYMBOLS, LIKELY = range(3)
+ROW, SYMBOLS, LIKELY, MIXED = range(4)
 
 
 @compiled
 def _normalise(belief: Singles, joint: bool) -> None:
-    whole = np.float32(0.0)
+    whole = np.float32(1e-30)
     for chain in range(belief.shape[0]):
         total = np.float32(1e-30)
         for value in range(belief.shape[1]):
             total += belief[chain, value]
         whole += total
         if not joint:
+            scale = np.float32(1.0) / total
             for value in range(belief.shape[1]):
-                belief[chain, value] /= total
+                belief[chain, value] *= scale
     if joint:
+        scale = np.float32(1.0) / whole
         for chain in range(belief.shape[0]):
             for value in range(belief.shape[1]):
-                belief[chain, value] /= whole
+                belief[chain, value] *= scale
 
 
 @compiled
@@ -115,12 +119,13 @@ def predict(
                 beliefs[i, chain, value] = np.float32(stored[i, chain, value])
         _normalise(beliefs[i], joint)
         for chain in range(chains):
+            table, found = tables[cell, chain], out[i, chain]
             for value in range(size):
-                out[i, chain, value] = 0.0
+                found[value] = 0.0
             for before in range(size):
-                share = beliefs[i, chain, before]
+                share, row = beliefs[i, chain, before], table[before]
                 for value in range(size):
-                    out[i, chain, value] += share * tables[cell, chain, before, value]
+                    found[value] += share * row[value]
         if joint and chains > 1:
             for value in range(size):
                 total = np.float32(0.0)
@@ -184,10 +189,11 @@ def choose_channels(
     class_of: Whole,
     variables: Whole,
     places: Whole,
-    likely: Singles,
+    mixed: Singles,
     answers: Singles,
     weights: Singles,
     prior: Singles,
+    sums: Singles,
     wanted: bool,
     chosen: Numbers,
     gains: Singles,
@@ -195,8 +201,8 @@ def choose_channels(
     """Choose the best candidate for each block of each row, and write what it gains.
 
     The gain is by how much the squared error of the queries' probabilities is expected to fall.
-    Unless gains are `wanted`, those of blocks with one candidate are left out. `prior` has room for
-    the classes of any block.
+    Unless gains are `wanted`, those of blocks with one candidate are left out. `prior` and `sums`
+    have room for the classes of any block, and for the mixed likelihoods of a class.
     """
     for i in range(len(contexts)):
         gains[i] = 0.0
@@ -218,20 +224,22 @@ def choose_channels(
             for option in range(block[CANDIDATES]):
                 candidate = candidates[block[CANDIDATE] + option]
                 symbols = candidate[SYMBOLS]
+                width = symbols * (1 + queries)
+                # The probability of each symbol, and of each query together with each symbol.
+                for n in range(width):
+                    sums[n] = 0.0
+                for k in range(classes):
+                    share, place = prior[k], candidate[MIXED] + k * width
+                    row = mixed[place : place + width]
+                    for n in range(width):
+                        sums[n] += share * row[n]
                 found = np.float32(0.0)
                 for symbol in range(symbols):
-                    total = np.float32(1e-30)
-                    for k in range(classes):
-                        total += prior[k] * likely[candidate[LIKELY] + k * symbols + symbol]
+                    squares = np.float32(0.0)
                     for query in range(queries):
-                        share = np.float32(0.0)
-                        for k in range(classes):
-                            share += (
-                                prior[k]
-                                * likely[candidate[LIKELY] + k * symbols + symbol]
-                                * answers[block[ANSWER] + k * queries + query]
-                            )
-                        found += weights[block[ANSWER] + query] * share * share / total
+                        share = sums[symbols * (1 + query) + symbol]
+                        squares += weights[block[ANSWER] + query] * share * share
+                    found += squares / (sums[symbol] + np.float32(1e-30))
                 if found > most * np.float32(1.0001):
                     best, most = option, found
             chosen[i, number - begin] = block[CANDIDATE] + best
@@ -359,6 +367,37 @@ def read_beliefs(
             for chain in range(chains):
                 for reading in range(chances.shape[1]):
                     chances[i * chains + chain, reading] = beliefs[i, chain, reading]
+
+
+@compiled
+def weigh_known_parts(
+    contexts: Numbers,
+    beliefs: Singles,
+    truths: Singles,
+    found: Singles,
+) -> int:
+    """Write the same as `weigh_parts` for joint beliefs in contexts whose parts are tabulated.
+
+    `truths[context][value][part]` is 1 where a part is true; a context that is not tabulated has
+    -1 everywhere. Return the number of rows with such a context.
+    """
+    chains, size, parts = beliefs.shape[1], beliefs.shape[2], found.shape[1]
+    other = 0
+    for i in range(len(contexts)):
+        table, row = truths[contexts[i]], found[i]
+        if table[0, 0] < 0:
+            other += 1
+            continue
+        for part in range(parts):
+            row[part] = 0.0
+        for value in range(size):
+            share = beliefs[i, 0, value]
+            for chain in range(1, chains):
+                share += beliefs[i, chain, value]
+            true = table[value]
+            for part in range(parts):
+                row[part] += share * true[part]
+    return other
 
 
 @compiled

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tacit.kernels.threads import run_in_threads, run_in_turn
 from tacit.privacy.certainty import Certainty, Shares
 from tacit.privacy.components import Question
 from tacit.privacy.mechanisms.mechanism import (
@@ -118,6 +120,8 @@ class MemoryProtector(Protector):
         self._pending: _Pending | None = None
         for one in self._filters:
             one.wants_gains = planned.pacing is not None
+        # Seeded draws must come in the same order every time.
+        self._parallel = run_in_threads if run.noise.private else run_in_turn
         forget = 0.5 ** (run.spec.windows.pane / HALF_LIFE)
         self._learners = [StepLearner(one.transitions, forget) for one in planned.memory]
         self._threshold_learner = ThresholdLearner(
@@ -191,15 +195,24 @@ class MemoryProtector(Protector):
                 predicted = pending.predicted
             else:
                 predicted = self._predict(states, learned, signals, window, windows)
-            parts, number_in_schedule = [], windows.closed.first + window
-            for place, (one, found) in enumerate(zip(self._filters, predicted, strict=True)):
-                symbols = one.draw(found, values[place][window], silent)
-                updated = one.update(states[place], found, symbols)
-                states[place] = updated.state
-                learned[place] = self._learners[place].learn(
-                    learned[place], found, updated, number_in_schedule
+            number_in_schedule = windows.closed.first + window
+            calls = [
+                partial(
+                    self._advance,
+                    place,
+                    predicted[place],
+                    states[place],
+                    learned[place],
+                    values[place][window],
+                    silent,
+                    number_in_schedule,
                 )
-                parts.append(one.read(updated.beliefs, found.signals))
+                for place in range(len(self._filters))
+            ]
+            done = self._parallel(calls)
+            states = [state for state, _, _ in done]
+            learned = [own for _, own, _ in done]
+            parts = [part for _, _, part in done]
             self._answer(parts, thresholds.thresholds, slots, result[window], codes[window])
             thresholds = self._threshold_learner.learn(
                 thresholds, codes[window], number_in_schedule
@@ -210,6 +223,22 @@ class MemoryProtector(Protector):
         for name, array in thresholds.to_arrays().items():
             memory.after[f"{self._name}.{name}"] = array
         return result, BeliefCertainty(codes, slots, frozenset(self._exact))
+
+    def _advance(
+        self,
+        place: int,
+        predicted: Prediction,
+        state: BeliefState,
+        learned: LearnedSteps,
+        values: Words,
+        silent: Bits,
+        window: int,
+    ) -> tuple[BeliefState, LearnedSteps, Singles]:
+        """Draw for one component, and return its state, what was learned, and its parts."""
+        one = self._filters[place]
+        updated = one.update(state, predicted, one.draw(predicted, values, silent))
+        learned = self._learners[place].learn(learned, predicted, updated, window)
+        return updated.state, learned, one.read(predicted, updated.beliefs)
 
     def _load(
         self, memory: RunMemory, subjects: int
@@ -247,9 +276,13 @@ class MemoryProtector(Protector):
         start = np.array([(windows.closed.first + window) * self._pane])
         hour = int(find_hours(to_local(start, self._zone))[0])
         return tuple(
-            one.predict(state, own[window], hour, learner.tables(steps))
-            for one, state, own, learner, steps in zip(
-                self._filters, states, signals, self._learners, learned, strict=True
+            self._parallel(
+                [
+                    partial(one.predict, state, own[window], hour, learner.tables(steps))
+                    for one, state, own, learner, steps in zip(
+                        self._filters, states, signals, self._learners, learned, strict=True
+                    )
+                ]
             )
         )
 
