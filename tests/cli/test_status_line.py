@@ -115,3 +115,9 @@ def test_on_a_terminal_it_is_shown_below_what_is_logged() -> None:
     assert b"42 late" in said
     assert b"info: above it\r\n" in said
     assert answers == "answers\n"
+
+
+@pytest.mark.parametrize(("drift", "shown"), [(None, False), (0.04, False), (0.06, True)])
+def test_drift_is_shown_from_a_twentieth_on(drift: float | None, shown: bool) -> None:
+    said = str(StatusLine(RunStatus(PublicStatus(drift=drift))))
+    assert ("drift 6%" in said) is shown

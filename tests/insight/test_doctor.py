@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import os
+import re
 import shutil
 import sqlite3
 import time
@@ -601,3 +602,30 @@ queries: [{name: q, consumer: x, pattern: a}]
     assert "private events" not in str(doctor(spec, source))
     spec.write_text(f"{text}private: [{{pattern: a, epsilon: 1}}]\nmechanism: uniform\n")
     assert "private events" in str(doctor(spec, source))
+
+
+def test_the_drift_of_a_run_with_memory_is_shown(
+    whole: RunOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = only(examine(whole), "memory", "ok")
+    assert re.fullmatch(r"drift \d+%: .* by history; there were only \d+ of them, .*", few)
+    monkeypatch.setattr("tacit.insight.doctor._ENOUGH", 1)
+    for bound, grade in ((1.0, "ok"), (-1.0, "warning")):
+        monkeypatch.setattr("tacit.insight.doctor._DRIFTED", bound)
+        says = only(examine(whole), "memory", grade)
+        assert ("Plan again from newer history" in says) is (grade == "warning")
+
+
+def test_a_run_without_memory_has_no_drift(whole: RunOptions, spec: Path, tmp_path: Path) -> None:
+    spec.write_text(spec.read_text() + "memory: false\n")
+    plan, ledger, out = (tmp_path / name for name in ("other.json", "other.db", "other.jsonl"))
+    (_, sent), *_ = whole.sources
+    for command in (
+        ("plan", spec, "--history", tmp_path / "history.csv", "-o", plan),
+        ("run", spec, sent, "--plan", plan, "--ledger", ledger, "--to", out),
+    ):
+        done = tacit(*command)
+        assert done.exit_code == 0, done.output
+    again = a_run(spec, [str(sent)], plan, ledger=str(ledger), to=str(out))
+    assert told(examine(again), "memory") == []
+    assert told(examine(again), "run")

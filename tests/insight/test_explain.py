@@ -361,7 +361,9 @@ def test_the_plain_data_keep_their_keys() -> None:
         "subjects": None,
         "epsilon": "2",
         "limit": None,
+        "spend": None,
         "allowed": None,
+        "horizon": None,
         "per_element": None,
         "odds": {
             "even": "89",
@@ -415,6 +417,50 @@ def test_a_limit_is_told_in_windows(
     assert told.private[0].allowed == allowed
     assert text in " ".join(str(told).split())
     assert told.to_dict()["private"][0]["allowed"] == list(allowed)
+
+
+@pytest.mark.parametrize(
+    ("slide", "limit", "epsilon", "text"),
+    [
+        ("", "1 per day", 1, "all windows of a day into at most 74:26: epsilon 1 together."),
+        ("", "2 per 12 h", 2, "all windows of 12 h into at most 89:11: epsilon 2 together."),
+        ("", "1000 per day", 144, "near certainty: epsilon 144 together."),
+        (", slide: 5 min", "1 per day", 2, "all events of a day into at most 89:11: epsilon 2"),
+        (", slide: 5 min", "1 per 5 min", 1.5, "Windows of up to 3 limits see them."),
+    ],
+)
+def test_a_limit_is_told_as_odds_for_all_of_its_horizon(
+    slide: str, limit: str, epsilon: float, text: str
+) -> None:
+    told = explain(loads(LIMITED % (slide, limit)))
+    horizon = told.private[0].horizon
+    assert horizon is not None
+    assert horizon.epsilon == epsilon
+    assert horizon.even >= exactly(Fraction(1, 2), Fraction(epsilon))
+    assert text in " ".join(str(told).split())
+
+
+def test_a_stay_counts_no_more_than_the_limits_that_it_touches() -> None:
+    told = said(explain(loads(LIMITED % ("", "1 per day"))))
+    assert "a stay of three windows they can turn into at most 89:11" in told
+    assert "if there were no limit" in told
+    assert "In every window that is paid for" in told
+
+
+@pytest.mark.parametrize(
+    ("more", "spend", "text"),
+    [
+        ("", "paced", "Paced: where an answer gains most from it"),
+        ("memory: false\n", "every", "On every open window until it is reached."),
+        ("mechanism: uniform\n", "every", "On every open window until it is reached."),
+    ],
+)
+def test_how_a_limit_is_spent_is_told(more: str, spend: str, text: str) -> None:
+    told = explain(loads(LIMITED % ("", "20 per day") + more))
+    assert told.to_dict()["private"][0]["spend"] == spend
+    assert text in said(told)
+    every = LIMITED.replace("limit: %s", "limit: 20 per day, spend: every") % ""
+    assert explain(loads(every + more)).private[0].spend == "every"
 
 
 @pytest.mark.parametrize("mechanism", ["uniform", "optimal"])

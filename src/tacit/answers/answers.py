@@ -36,7 +36,7 @@ class Answers:
     private: bool = True
     """Whether protected answers are private: not if their noise came from a seed."""
     exhausted: NDArray[np.bool_] | None = None
-    """The subjects whose limit was reached: they are answered from public events and the prior.
+    """The subjects that do not pay: they are answered from public events and what was known before.
 
     None if no subject has a limit.
     """

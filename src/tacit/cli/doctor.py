@@ -39,8 +39,9 @@ def doctor(given: RunOptions, as_json: bool) -> None:
     """Check a set-up before you run it.
 
     Give it the arguments of tacit run. It checks the specification, the plan and its audit, sources
-    and brokers, the last link of the ledger and the checkpoint of the run, the registry, the sink,
-    disk space, the clock, file permissions and installed extras. It changes nothing and does not
+    and brokers, the last link of the ledger and the checkpoint of the run, how far its memory has
+    drifted from history, the registry, the sink, disk space, the clock, file permissions and
+    installed extras. It changes nothing and does not
     disturb a run in progress. Exits with code 1 if anything is wrong; a warning does not stop you
     from running.
 

@@ -65,6 +65,7 @@ class PlanReport:
             "fingerprint": self.spec.fingerprint,
             "windows": self.windows,
             "mechanism": None if plan is None else plan.mechanism,
+            "memory": plan is not None and plan.has_memory,
             "decode": self.options.decode or self.spec.decode,
             "objective": self._objective,
             "private": [
@@ -219,7 +220,8 @@ class PlanReport:
         asked = self.options.mechanism or self.spec.mechanism
         mechanism = self.plan.mechanism if self.plan else asked
         decode = self.options.decode or self.spec.decode
-        headline = f"{mechanism}, decoded by {decode}, from {past}."
+        memory = " with memory" if self.plan is not None and self.plan.has_memory else ""
+        headline = f"{mechanism}{memory}, decoded by {decode}, from {past}."
         if self.compared:
             figures = ", ".join(f"{name} {e.quality:.3f}" for name, e in self.compared.items())
             headline += f"\nauto chose the best expected Q: {figures}."

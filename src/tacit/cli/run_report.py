@@ -112,8 +112,9 @@ class LedgerRunReport(RunReport):
             )
         if outcome.exhausted:
             lines.append(
-                f"Limits were reached {count(outcome.exhausted, 'time')}, counted by subject and"
-                " window: those answers use only public events and the prior."
+                f"Not paid for: {count(outcome.exhausted, 'time')}, counted by subject and window,"
+                " because a limit was reached or saved for later. Those answers use only public"
+                " events and what was known before."
             )
         if not outcome.finished:
             lines.append(

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from tacit.connectors.brokers import is_broker, probe, required_modules
 from tacit.connectors.openers import check_sink, open_input, open_resumable_sink
@@ -36,17 +36,25 @@ from tacit.insight.surroundings import (
 from tacit.options import command, option
 from tacit.pipeline.checkpoints import Checkpoint
 from tacit.pipeline.compiled_spec import CompiledSpec
+from tacit.pipeline.engine import Engine
 from tacit.pipeline.reader import Input, check_different, resume_inputs
 from tacit.pipeline.reloads import check_inputs
 from tacit.pipeline.sinks import check_regular
 from tacit.pipeline.sources import STANDARD_INPUT, EmptySourceError, Source
 from tacit.pipeline.startup import check_sources, open_engine, read_checkpoint, with_content
 from tacit.pipeline.versions import SpecVersion
+from tacit.privacy.mechanisms.optimal.memory.learning import count_recent_steps
 from tacit.quantities import count
 from tacit.spec.specification import Specification
 
 if TYPE_CHECKING:  # it needs an extra
     from tacit.ledger.overview import LedgerOverview, RunOverview
+
+
+_DRIFTED: Final = 0.1
+"""Above this share of changes that history does not predict, a new plan is advised."""
+_ENOUGH: Final = 1000
+"""With fewer recent changes, drift may be chance."""
 
 
 def examine(options: RunOptions) -> Findings:
@@ -140,7 +148,8 @@ def _plan(
             findings.ok("plan", f"none is needed: {plan.mechanism} does without")
         elif audit(plan).passed:
             fits = f"{options.plan} fits and passes its audit"
-            findings.ok("plan", f"{fits}: {plan.mechanism}, {past}")
+            memory = " with memory" if plan.has_memory else ""
+            findings.ok("plan", f"{fits}: {plan.mechanism}{memory}, {past}")
         else:
             findings.wrong(
                 "plan",
@@ -336,6 +345,7 @@ def _engine(
         engine = open_engine(compiled, version, options.noise(), inputs or (), checkpoint)
         if checkpoint is not None:
             findings.ok("run", f"'{options.run_name}' resumes where it stopped")
+            _drift(findings, engine)
         if engine.learning:
             _learned(findings, named)
             return None
@@ -348,6 +358,22 @@ def _engine(
                 resume_inputs(inputs, checkpoint.positions)
         return len(engine.subjects)
     return None
+
+
+def _drift(findings: Findings, engine: Engine) -> None:
+    """Say how far the present of a run is from history, if it has memory."""
+    drift = engine.drift
+    if drift is None:
+        return
+    steps = count_recent_steps(engine.window_state.memory)
+    share = f"drift {drift:.0%}: so many of the recent changes are not predicted by history"
+    if steps < _ENOUGH:
+        findings.ok("memory", f"{share}; there were only {steps:,.0f} of them, too few to judge")
+    elif drift > _DRIFTED:
+        again = command("tacit plan", "tacit.plan")
+        findings.warn("memory", f"{share}. Plan again from newer history, with {again}")
+    else:
+        findings.ok("memory", share)
 
 
 def _learned(findings: Findings, named: int) -> None:

@@ -62,6 +62,11 @@ NOT_PROMISED: Final = {
     "history": "What a plan itself reveals about the history it was made from is not bounded.",
     "operators": "What operators see (true answers, dead letters, logs) is not protected.",
 }
+_SPENT: Final = {
+    "paced": "Paced: where an answer gains most from it, so that it lasts; if the plan has no"
+    " memory, on every open window until it is reached.",
+    "every": "On every open window until it is reached.",
+}
 _SURE: Final = 99
 _CERTAIN: Final = 60
 """From this epsilon on any guess may become nearly certain: exp(60) exceeds 10**26."""
@@ -104,6 +109,20 @@ class Odds:
 
 
 @dataclass(frozen=True, slots=True)
+class HorizonOdds:
+    """What a limit means as odds for all windows of a horizon together."""
+
+    length: int
+    """How long a horizon is, in microseconds."""
+    horizons: int
+    """The number of horizons whose windows see its events; more than 1 with sliding windows."""
+    epsilon: Fraction
+    """The most that may be revealed about what happens in a horizon."""
+    even: Decimal
+    """What a 50:50 guess about it becomes at most, in 100, if all else is known."""
+
+
+@dataclass(frozen=True, slots=True)
 class PrivateMeaning:
     """What a declared private pattern hides, for whom, and how well."""
 
@@ -115,8 +134,12 @@ class PrivateMeaning:
     epsilon: Fraction
     """For one subject, one private pattern, one window; where windows slide, one occurrence."""
     limit: str | None
+    spend: str | None
+    """How the limit is spent: `paced` or `every`; None without one."""
     allowed: tuple[int, int] | None
     """How many windows the limit allows in its horizon, and how many there are."""
+    horizon: HorizonOdds | None
+    """What the limit means for a whole horizon; None without one."""
     per_element: Fraction | None
     """The largest share of any of its elements under `uniform`; None for other mechanisms."""
     odds: Odds
@@ -195,8 +218,11 @@ class Explanation:
         - `mechanism`, `decode`, `window` (as `10 min`), `panes` (of a window; 1 unless windows
           slide), `unit` (of every epsilon)
         - `private`: for each declaration `name`, `pattern`, `elements`, `subjects` (null for
-          all), `epsilon`, `limit`, `allowed` (windows that the limit allows, and how many there
-          are in its horizon; null without one), `per_element` (null unless uniform),
+          all), `epsilon`, `limit`, `spend` (`paced` or `every`), `allowed` (windows that the limit
+          allows, and how many there are in its horizon), `horizon` (its `length` in
+          microseconds, how many `horizons` see its events, the `epsilon` of all of it, and what
+          50 in 100 become at most as `even`);
+          all four are null without a limit; `per_element` (null unless uniform),
           and `odds`: `even` and `rare` (what 50 and 1 in 100 become at most),
           `windows_to_99`, `windows_in_a_day`, `epsilon_in_a_day`; and `windows` (that one
           occurrence may change)
@@ -350,11 +376,33 @@ def _private(
         subjects=declared.subjects,
         epsilon=epsilon,
         limit=None if declared.limit is None else str(declared.limit),
+        spend=None if declared.limit is None else _find_spending(spec, declared.spend),
         allowed=count_allowed_windows(spec, number),
+        horizon=_find_horizon(spec, number),
         per_element=max(own, default=None),
         odds=Odds.of(epsilon, spec.windows.pane, epsilon * _part(spec, number, spec.mechanism)),
         windows=windows,
     )
+
+
+def _find_spending(spec: Specification, spend: str) -> str:
+    """Return how a limit is spent; without memory it cannot be paced."""
+    can_pace = spec.mechanism in ("optimal", "auto") and spec.decode == "posterior" and spec.memory
+    return spend if can_pace else "every"
+
+
+def _find_horizon(spec: Specification, number: int) -> HorizonOdds | None:
+    """Return what a limit means for a whole horizon."""
+    declared = spec.private[number]
+    if declared.limit is None:
+        return None
+    windows = -(-declared.limit.horizon // spec.windows.pane)
+    cost = Fraction(declared.epsilon) * _part(spec, number, spec.mechanism)
+    length, horizons = declared.limit.horizon, 1
+    if spec.windows.panes > 1:
+        horizons += -(-spec.windows.size // length)  # windows that begin before it see its events
+    most = horizons * min(Fraction(declared.limit.amount), windows * cost)
+    return HorizonOdds(length, horizons, most, at_most(Fraction(1, 2), most))
 
 
 def _part(spec: Specification, number: int, mechanism: str) -> Fraction:
@@ -537,6 +585,8 @@ def _general_rows(explained: Explanation) -> Rows:
         long += f", one every {slide}: {explained.panes} panes each"
         if not _draws_answers(explained.mechanism):
             noise = "In every pane, once for all windows that contain it"
+    if any(private.limit is not None for private in explained.private):
+        noise += " that is paid for"
     return [
         ("windows", long),
         ("mechanism", f"{explained.mechanism}: {summarise(explained.mechanism)}{read}"),
@@ -566,7 +616,10 @@ def _queries(explained: Explanation, policy: PolicyMeaning) -> list[tuple[str, R
 
 def _private_rows(explained: Explanation, private: PrivateMeaning) -> Rows:
     odds, sliding = private.odds, explained.panes > 1
-    lasting = at_most(Fraction(1, 2), min(3 * private.epsilon, Fraction(_CERTAIN)))
+    three = 3 * private.epsilon
+    if private.horizon is not None:
+        three = min(three, 2 * private.horizon.epsilon)  # a stay may touch two horizons
+    lasting = at_most(Fraction(1, 2), min(three, Fraction(_CERTAIN)))
     hidden = "whether, how often, when, with which attributes"
     about, stay = f"{_shown(private.name)} in one window", "a stay of three windows"
     if sliding:
@@ -596,10 +649,31 @@ def _private_rows(explained: Explanation, private: PrivateMeaning) -> Rows:
         each = format_epsilon(private.epsilon / private.windows)
         text = f"One occurrence may change {private.windows} windows: {each} for each of them."
         rows.append(("per window", text))
-    rows.append(("adds up", _adds_up(odds, "occurrence" if sliding else "window")))
+    unit = "occurrence" if sliding else "window"
+    rows.append(("adds up", _adds_up(odds, unit, limited=private.limit is not None)))
     if private.limit is not None and private.allowed is not None:
         rows.append(("limit", f"{private.limit}: {describe_limit(*private.allowed)}"))
+        rows.append(("spent", _SPENT[private.spend or "every"]))
+    if private.horizon is not None:
+        rows.append(_describe_horizon(private.horizon))
     return rows
+
+
+def _describe_horizon(horizon: HorizonOdds) -> tuple[str, str]:
+    """Say what a limit means for all windows of a horizon, with its condition."""
+    length = format_duration(horizon.length)
+    label, period = ("whole day", "a day") if length == "1 d" else (f"in {length}", length)
+    whole = "windows" if horizon.horizons == 1 else "events"
+    text = (
+        "Someone who knows everything else, also all other times, can turn a 50:50 guess between"
+        f" two courses of all {whole} of {period} {_become(horizon.even)}: epsilon"
+        f" {format_epsilon(horizon.epsilon)} together."
+    )
+    if horizon.even == 100:
+        text += " So the limit does not hide what lasts so long; single windows stay as above."
+    if horizon.horizons > 1:
+        text += f" Windows of up to {horizon.horizons:,} limits see them."
+    return label, text
 
 
 def describe_limit(allowed: int, windows: int) -> str:
@@ -607,17 +681,18 @@ def describe_limit(allowed: int, windows: int) -> str:
     if allowed >= windows:
         return "enough for every window, so it is never reached."
     return (
-        f"enough for {allowed:,} of {count(windows, 'window')}. In the others, answers that private"
-        " events could change come from public events and the prior alone, and are marked"
-        " `exhausted`. A run needs a ledger for this."
+        f"enough for {allowed:,} of {count(windows, 'window')}. Only windows where private events"
+        " could change an answer count. Those that are not paid for are answered from public events"
+        " and what was known before, and marked `exhausted`. A run needs a ledger for this."
     )
 
 
-def _adds_up(odds: Odds, unit: str) -> str:
+def _adds_up(odds: Odds, unit: str, *, limited: bool) -> str:
     number = odds.windows_to_99
     day = (
         f"A day has {count(odds.windows_in_a_day, 'window')}: for one subject and one private"
-        f" pattern epsilon {format_epsilon(odds.epsilon_in_a_day)} together."
+        f" pattern epsilon {format_epsilon(odds.epsilon_in_a_day)} together"
+        f"{', if there were no limit' if limited else ''}."
     )
     if number == 1:
         return f"After one {unit} a 50:50 guess could become 99:1 or more. {day}"

@@ -59,7 +59,7 @@ class RunOutcome:
     charged: dict[str, int] = field(default_factory=dict)
     """By private pattern, in nano-epsilon, summed over subjects and windows."""
     exhausted: int = 0
-    """Pairs of a window and a subject whose limit was reached."""
+    """Pairs of a window and a subject that did not pay: a limit was reached, or saved for later."""
     delivered: int = 0
     """Answers that a sink received: also those of earlier releases that it did not have."""
     undelivered: bool = False

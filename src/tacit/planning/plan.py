@@ -150,6 +150,11 @@ class Plan:
     history_warnings: tuple[HistoryWarning, ...] = ()
     """Event types that never occur in history, and too little of it."""
 
+    @property
+    def has_memory(self) -> bool:
+        """Whether a run uses what was released before, for the subjects of some policy."""
+        return any(mechanism.has_memory for mechanism in self.mechanisms)
+
     def share_of(self, private: str) -> Fraction:
         """Return the share of a private pattern's epsilon that is spent."""
         return self.shares.get(private, self.share)
@@ -267,7 +272,8 @@ class Plan:
     def __repr__(self) -> str:
         history = f", {self.windows:,} windows of history" if self.windows else ", no history"
         quality = "" if self.expected is None else f", expected Q {self.expected.quality:.3f}"
-        return f"<Plan: {self.mechanism}, decoded by {self.decode}{history}{quality}>"
+        memory = " with memory" if self.has_memory else ""
+        return f"<Plan: {self.mechanism}{memory}, decoded by {self.decode}{history}{quality}>"
 
     def _repr_html_(self) -> str:
         if self.expected is None:

@@ -213,6 +213,11 @@ class Mechanism(ABC):
     limited: Confusion[Floats] | None = None
     """What to expect with limits, if the plan was made for them."""
 
+    @property
+    def has_memory(self) -> bool:
+        """Whether a run uses what was released before."""
+        return False
+
     @classmethod
     @abstractmethod
     def plan(cls, statistics: Statistics, goal: PlanGoal) -> tuple[Self, Confusion[Floats]]:

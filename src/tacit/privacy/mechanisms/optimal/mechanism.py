@@ -398,6 +398,11 @@ class Optimal(Mechanism):
         )
 
     @property
+    def has_memory(self) -> bool:
+        """Whether a run uses what was released before."""
+        return self.memory is not None
+
+    @property
     def _remembered(self) -> list[tuple[ComponentMemory, ...]]:
         """The memory of each component: one or none."""
         if self.memory is None:

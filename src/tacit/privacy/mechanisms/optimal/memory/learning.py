@@ -153,6 +153,12 @@ def measure_drift(arrays: Arrays) -> float | None:
     return max(found) if found else None
 
 
+def count_recent_steps(arrays: Arrays) -> float:
+    """Return how many recent steps drift is measured on, for the component with the fewest."""
+    found = [float(part[0].sum()) for name, part in arrays.items() if name.endswith(".steps")]
+    return min(found, default=0.0)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class LearnedThresholds:
     """Recent answers by their stated probability, and the thresholds in use."""
