@@ -92,6 +92,7 @@ PRINTING = [
     ["init", "--template", "taxi"],
     ["completion", "bash"],
     ["token", "list", "spent.db"],
+    ["report", "plan.json", "-o", "report.html"],
     ["demo", "--taxis", "3", "--days", "0.1"],
     ["warm", "spec.yaml"],
     ["ledger", "show", "spent.db"],

@@ -97,10 +97,10 @@ def plan_memory(
         return None
     if "memory" not in sequences.fits:
         sequences.fits["memory"] = _fit_all(parts, sequences)
-    fits: Fits | None = sequences.fits["memory"]
-    if fits is None:
-        return None
+    fits: Fits = sequences.fits["memory"]
     own = {one.name: limits[one.name] for one in policy.patterns if one.name in limits}
+    if not fits.predict and not own:
+        return None
     # What does not depend on the amounts of limits is the same for all of them.
     paced = sorted(name for name, limit in own.items() if limit.paced)
     epsilons = [(one.name, str(one.epsilon)) for one in policy.patterns]
@@ -138,10 +138,12 @@ class Fits(NamedTuple):
     """`[fold][component]`: from all other folds."""
     bounds: tuple[int, ...]
     """The first window of each fold, and the end of the last."""
+    predict: bool
+    """Whether they predict windows better than contexts alone. If not, memory is of no use, except
+    to spend limits where answers gain most."""
 
 
-def _fit_all(parts: PlannedParts, sequences: Sequences) -> Fits | None:
-    """Fit all transitions; None if they do not predict windows better than contexts alone."""
+def _fit_all(parts: PlannedParts, sequences: Sequences) -> Fits:
     histories = [
         describe_history(
             SymbolReadings(one.component, one.prior, [b.variables for b in book.blocks]),
@@ -157,8 +159,6 @@ def _fit_all(parts: PlannedParts, sequences: Sequences) -> Fits | None:
         fit_component(history, one.prior.groups, size)
         for history, one, size in zip(histories, parts.channels, sizes, strict=True)
     )
-    if not any(map(can_predict, histories, whole, sizes)):
-        return None
     bounds = tuple(sequences.windows * fold // _FOLDS for fold in range(_FOLDS + 1))
     without = tuple(
         tuple(
@@ -167,7 +167,8 @@ def _fit_all(parts: PlannedParts, sequences: Sequences) -> Fits | None:
         )
         for begin, end in pairwise(bounds)
     )
-    return Fits(whole, without, bounds)
+    predict = any(map(can_predict, histories, whole, sizes))
+    return Fits(whole, without, bounds, predict)
 
 
 def make_filters(
