@@ -285,7 +285,7 @@ def test_what_happens_past_a_limit_is_told(spec: Path, history: Path) -> None:
     """How many windows it allows, and without memory what to expect of the prior alone."""
     limited = SPEC.replace("epsilon: 2", "epsilon: 2, limit: 20 per day") + "memory: false\n"
     assert "limit" not in tacit("plan", spec, "--history", history).stdout
-    spec.write_text(f"{limited}\nmemory: false\n")
+    spec.write_text(limited)
     told = json.loads(tacit("plan", spec, "--history", history, "--json").stdout)
     (limit,) = told["limits"]
     windows = 86400 * 10**6 // load(spec).windows.size
