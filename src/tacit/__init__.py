@@ -55,6 +55,8 @@ if TYPE_CHECKING:
     from tacit.patterns.tree import Seq as Seq
     from tacit.pipeline.run import Run as Run
     from tacit.planning.plan import Plan as Plan
+    from tacit.service.client import ServiceClient as ServiceClient
+    from tacit.service.client import connect as connect
     from tacit.spec.schema import json_schema as json_schema
     from tacit.spec.specification import Private as Private
     from tacit.spec.specification import Query as Query
@@ -80,12 +82,14 @@ _HOMES = {
     "Query": "tacit.spec.specification",
     "Run": "tacit.pipeline.run",
     "Seq": "tacit.patterns.tree",
+    "ServiceClient": "tacit.service.client",
     "Specification": "tacit.spec.specification",
     "Stream": "tacit.events.streams",
     "TacitError": "tacit.errors",
     "Windows": "tacit.windows.schedule",
     "archive_ledger": "tacit.engines.ledger_reports",
     "audit": "tacit.insight.audit",
+    "connect": "tacit.service.client",
     "curve": "tacit.insight.curve",
     "detect": "tacit.engines.local",
     "doctor": "tacit.insight.doctor",
