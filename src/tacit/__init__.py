@@ -61,6 +61,8 @@ if TYPE_CHECKING:
     from tacit.patterns.tree import Seq as Seq
     from tacit.pipeline.run import Run as Run
     from tacit.planning.plan import Plan as Plan
+    from tacit.service.client import ServiceClient as ServiceClient
+    from tacit.service.client import connect as connect
     from tacit.spec.schema import json_schema as json_schema
     from tacit.spec.specification import Private as Private
     from tacit.spec.specification import Query as Query
@@ -86,6 +88,7 @@ _HOMES = {
     "Query": "tacit.spec.specification",
     "Run": "tacit.pipeline.run",
     "Seq": "tacit.patterns.tree",
+    "ServiceClient": "tacit.service.client",
     "Specification": "tacit.spec.specification",
     "Stream": "tacit.events.streams",
     "TacitError": "tacit.errors",
@@ -93,6 +96,7 @@ _HOMES = {
     "archive_ledger": "tacit.engines.ledger_reports",
     "attack": "tacit.insight.attack",
     "audit": "tacit.insight.audit",
+    "connect": "tacit.service.client",
     "curve": "tacit.insight.curve",
     "detect": "tacit.engines.local",
     "doctor": "tacit.insight.doctor",

@@ -16,6 +16,7 @@ TacitError
 ├── PlanError               a plan that is missing, damaged or for another specification
 ├── StateError              a snapshot that does not belong to this engine
 ├── EngineError             an engine that cannot be started, reached or carry on
+├── ServiceError            a service that does not answer, or refuses a request
 └── LedgerError             a ledger that cannot be used
     ├── LedgerLostError     the database does not answer now; it is tried again
     ├── OutdatedLedgerError an older version, which the next run brings up to date
@@ -153,6 +154,14 @@ class PlanError(TacitError):
 
 class StateError(TacitError):
     """A snapshot that does not belong to this specification, or is damaged."""
+
+
+class ServiceError(TacitError):
+    """A service does not answer, or refuses a request; `status` is that of its response."""
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        self.status = status
+        super().__init__(message)
 
 
 class EngineError(TacitError):

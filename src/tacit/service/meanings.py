@@ -9,7 +9,7 @@ from tacit.privacy.exponentials import format_epsilon
 from tacit.spec.specification import Specification
 
 
-class PrivatePattern(BaseModel):
+class PrivateDeclaration(BaseModel):
     """A private pattern, and what its epsilon means."""
 
     model_config = ConfigDict(
@@ -37,11 +37,11 @@ class PrivatePattern(BaseModel):
     everything else."""
 
 
-def describe_private(spec: Specification, subject: str | None = None) -> list[PrivatePattern]:
+def describe_private(spec: Specification, subject: str | None = None) -> list[PrivateDeclaration]:
     """Describe all private patterns, or those that apply to a subject."""
     meaning = explain(spec)
     return [
-        PrivatePattern(
+        PrivateDeclaration(
             name=one.name,
             pattern=one.pattern,
             elements=list(one.elements),

@@ -12,7 +12,7 @@ from tacit.ledger.statement import read_statement
 from tacit.privacy.prices import NANO
 from tacit.service.access import OperatorRole, ReadingRole
 from tacit.service.dependencies import State
-from tacit.service.meanings import PrivatePattern, describe_private
+from tacit.service.meanings import PrivateDeclaration, describe_private
 from tacit.service.problems import Problem, problem_responses
 from tacit.service.roles import Principal, Role
 from tacit.service.state import ServiceState
@@ -93,7 +93,7 @@ def list_queries(state: ServiceState, principal: Principal) -> list[AskedQuery]:
 
 
 @router.get("/private", summary="Private patterns", responses=_DENIED)
-def get_private(state: State, principal: ReadingRole) -> list[PrivatePattern]:
+def get_private(state: State, principal: ReadingRole) -> list[PrivateDeclaration]:
     """Return what is private, with epsilon and limit; subjects get what applies to them.
 
     Who protects what counts as known: see the guarantee.

@@ -1,0 +1,219 @@
+"""A thin client of the service, for Python programs. It needs no extra."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from http.client import HTTPException, HTTPResponse
+from typing import Any, Final
+from urllib.error import HTTPError, URLError
+from urllib.parse import quote, urlencode, urlsplit
+from urllib.request import Request, urlopen
+
+import polars as pl
+import pyarrow as pa
+
+from tacit.errors import ServiceError
+
+_ARROW: Final = "application/vnd.apache.arrow.stream"
+_TRIED_AGAIN: Final = (429, 503)
+_ATTEMPTS: Final = 8
+_LONGEST_WAIT: Final = 10.0
+_PLAIN: Final[dict[str, pl.DataType]] = {
+    "id": pl.Int64(),
+    "window_start": pl.String(),
+    "window_end": pl.String(),
+    "subject": pl.String(),
+    "consumer": pl.String(),
+    "query": pl.String(),
+    "detected": pl.Boolean(),
+    "confidence": pl.Float32(),
+    "exhausted": pl.Boolean(),
+}
+"""The columns of answers in JSON."""
+
+
+@dataclass(frozen=True)
+class ServiceClient:
+    """A connection to a service, with the rights of one token. It is safe to share by threads."""
+
+    url: str
+    token: str = field(repr=False)
+    timeout: float = 30.0
+    """Seconds without any data after which a request fails."""
+
+    def identity(self) -> dict[str, Any]:
+        """Return role, name and streams of the token."""
+        return dict(self._get("/v1/me"))
+
+    def queries(self) -> list[dict[str, Any]]:
+        """Return the queries that the token may see."""
+        return list(self._get("/v1/queries"))
+
+    def private(self) -> list[dict[str, Any]]:
+        """Return the private patterns, with epsilon, limit and odds."""
+        return list(self._get("/v1/private"))
+
+    def statement(self) -> dict[str, Any]:
+        """Return what was spent, for subjects and operators."""
+        return dict(self._get("/v1/statement"))
+
+    def answers(
+        self,
+        *,
+        query: str | Sequence[str] = (),
+        subject: str | Sequence[str] = (),
+        since: datetime | str | None = None,
+        until: datetime | str | None = None,
+        after: int = -1,
+    ) -> pl.DataFrame:
+        """Return all selected answers that the service still has.
+
+        `after` selects answers with larger ids.
+        """
+        given = [*_select(query, subject, since, until), ("after", str(after))]
+        with self._open("GET", f"/v1/answers.arrow?{urlencode(given)}") as response:
+            table = pa.ipc.open_file(response.read()).read_all()
+        return pl.DataFrame(table).cast({"subject": pl.String, "query": pl.String})
+
+    def follow(
+        self,
+        *,
+        query: str | Sequence[str] = (),
+        subject: str | Sequence[str] = (),
+        after: int | None = None,
+    ) -> Iterator[pl.DataFrame]:
+        """Yield answers as they are released, without end; connect again after a break.
+
+        Without `after` it begins with the next release; -1 begins with the first stored answer.
+        """
+        chosen = _select(query, subject, None, None)
+        wait = 0.1
+        while True:
+            given = chosen if after is None else [*chosen, ("after", str(after))]
+            try:
+                place = f"/v1/answers/stream?{urlencode(given)}"
+                with self._open("GET", place) as response:
+                    for number, rows in _read_events(response):
+                        after, wait = number, 0.1
+                        yield _to_frame(rows)
+            except (URLError, HTTPException, TimeoutError, ConnectionError):
+                pass
+            except ServiceError as error:
+                if error.status not in _TRIED_AGAIN:
+                    raise
+            time.sleep(wait)
+            wait = min(2 * wait, _LONGEST_WAIT)
+
+    def send(
+        self, stream: str, tuples: Any, *, sequence: int | None = None, producer: str = ""
+    ) -> bool:
+        """Send a frame (Polars, pandas, Arrow) or a list of dicts; return whether it is new.
+
+        The tuples are on disk when this returns. With a `sequence` number, one more for each
+        call, a lost connection is repaired by sending again, and nothing is stored twice.
+        """
+        headers = {"Content-Type": _ARROW}
+        if sequence is not None:
+            headers["Tacit-Sequence"] = str(sequence)
+        if producer:
+            headers["Tacit-Producer"] = producer
+        place = f"/v1/streams/{quote(stream, safe='')}/tuples"
+        body = _to_stream(tuples)
+        for attempt in range(_ATTEMPTS):
+            try:
+                with self._open("POST", place, headers, body) as response:
+                    return not json.load(response)["duplicate"]
+            except ServiceError as error:
+                if error.status not in _TRIED_AGAIN or attempt == _ATTEMPTS - 1:
+                    raise
+            except (HTTPException, TimeoutError, ConnectionError, URLError) as error:
+                if sequence is None or attempt == _ATTEMPTS - 1:
+                    raise ServiceError(f"{self.url} does not answer: {error}") from error
+            time.sleep(min(0.2 * 2**attempt, _LONGEST_WAIT))
+        raise AssertionError("the last attempt raises its error")
+
+    def _get(self, path: str) -> Any:
+        try:
+            with self._open("GET", path) as response:
+                return json.load(response)
+        except (HTTPException, TimeoutError, ConnectionError, URLError) as error:
+            raise ServiceError(f"{self.url} does not answer: {error}") from error
+
+    def _open(
+        self,
+        method: str,
+        path: str,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+    ) -> HTTPResponse:
+        given = {"Authorization": f"Bearer {self.token}", **(headers or {})}
+        request = Request(self.url + path, body, given, method=method)
+        try:
+            response: HTTPResponse = urlopen(request, timeout=self.timeout)
+        except HTTPError as error:
+            with error:
+                raise _explain(error.code, error.read(65_536)) from None
+        return response
+
+
+def connect(url: str, token: str, *, timeout: float = 30.0) -> ServiceClient:
+    """Connect to a service, such as `http://127.0.0.1:8080`, with a token; nothing is sent yet."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise ServiceError("expected the address of a service, such as http://127.0.0.1:8080")
+    return ServiceClient(url.rstrip("/"), token, timeout)
+
+
+def _select(
+    query: str | Sequence[str],
+    subject: str | Sequence[str],
+    since: datetime | str | None,
+    until: datetime | str | None,
+) -> list[tuple[str, str]]:
+    queries = [query] if isinstance(query, str) else query
+    subjects = [subject] if isinstance(subject, str) else subject
+    times = (("since", since), ("until", until))
+    return [
+        *(("query", one) for one in queries),
+        *(("subject", one) for one in subjects),
+        *((name, str(moment)) for name, moment in times if moment is not None),
+    ]
+
+
+def _read_events(response: HTTPResponse) -> Iterator[tuple[int, list[dict[str, Any]]]]:
+    """Yield the id and the answers of each event."""
+    number = -1
+    for line in response:
+        name, _, value = line.rstrip(b"\n").partition(b": ")
+        if name == b"id":
+            number = int(value)
+        elif name == b"data":
+            yield number, json.loads(value)
+
+
+def _to_frame(rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
+    frame = pl.DataFrame(rows, _PLAIN)
+    return frame.with_columns(
+        pl.col("window_start", "window_end").str.to_datetime("%+", time_unit="us", time_zone="UTC")
+    )
+
+
+def _to_stream(tuples: Any) -> bytes:
+    table = pa.Table.from_pylist(tuples) if isinstance(tuples, list) else pa.table(tuples)
+    text = io.BytesIO()
+    with pa.ipc.new_stream(text, table.schema) as writer:
+        writer.write_table(table)
+    return text.getvalue()
+
+
+def _explain(status: int, body: bytes) -> ServiceError:
+    try:
+        detail = str(json.loads(body)["detail"])
+    except (ValueError, KeyError, TypeError):
+        detail = "the service refused the request"
+    return ServiceError(f"{detail} (status {status})", status)
