@@ -55,6 +55,7 @@ def write_reference(folder: Path) -> None:
 def copy_page(page: Path) -> str:
     """Return a page from outside, with its links as they are from the generated folder."""
     text = (_TOP / page).read_text("utf-8")
+    text = re.sub(r"\]\(\.\./(\w+)/README\.md", r"](example-\1.md", text)
     text = re.sub(r"\]\((\.\./)+(\w+\.md)", r"](\2", text)
     text = re.sub(r"\]\((\.\./)*docs/", "](../", text)
     return re.sub(rf"\]\(({'|'.join(_COPIED)})\.md", lambda m: f"]({m[1].lower()}.md", text)
