@@ -33,6 +33,7 @@ from tacit.pipeline.release import Release
 from tacit.pipeline.window_state import ClosedWindows
 from tacit.planning.plan import Plan
 from tacit.planning.planner import make_plan
+from tacit.privacy.channels import Channel
 from tacit.privacy.mechanisms.optimal.blocks import ComponentChannels
 from tacit.privacy.mechanisms.optimal.mechanism import Optimal
 from tacit.privacy.mechanisms.optimal.memory import kernels
@@ -114,7 +115,9 @@ def random_transitions(
 def random_candidates(rng: np.random.Generator, channels: ComponentChannels) -> CandidateBook:
     """Several channels for each block of each context, best for different beliefs."""
     width = len(channels.component.signals)
-    found = {}
+    found: dict[bytes, tuple[tuple[Channel, ...], ...]] = {}
+    if width > 4:
+        return CandidateBook(found)
     for bits in product((False, True), repeat=width):
         signals = np.array(bits, np.bool_)
         outline = channels.outline(signals)

@@ -155,6 +155,7 @@ class OpenWindows:
     def finish_version(self) -> None:
         """Drop the old version."""
         assert self.next is not None
+        self._carry_memory(self.next)
         done, self.next = self.next, None
         self.version, self.compiled, self.window_state = (
             done.version,
@@ -335,6 +336,11 @@ class OpenWindows:
         following = self._following(closed)
         if following is None:
             return self.window_state
+        self._carry_memory(following)
+        return following.window_state
+
+    def _carry_memory(self, following: NextVersion) -> None:
+        """Let the next version go on with what the old one remembers, as far as it can."""
         state = following.window_state
         if not state.memory and self.window_state.memory:
             assert self.version is not None
@@ -344,7 +350,6 @@ class OpenWindows:
                 for name, array in self.window_state.memory.items()
                 if name.partition(".")[0] in kept
             }
-        return state
 
     def answer(self, closed: ClosedWindows, exhausted: NDArray[np.bool_] | None = None) -> Answers:
         """Answer closed windows under the version that they belong to."""
