@@ -21,7 +21,7 @@ def test_rows_come_as_json_for_every_method_and_epsilon() -> None:
     rows = json.loads(shown.stdout)
     told = {"method", "variant", "decode", "epsilon", "mre", "low", "high", "macro", "datasets"}
     assert set(rows[0]) == told
-    assert len(rows) == 26 * 2
+    assert len(rows) == 27 * 2
     assert {row["epsilon"] for row in rows} == {1.0, 5.0}
     assert all(0 <= row["low"] <= row["mre"] <= row["high"] <= 1 for row in rows)
     assert shown.stderr == "", "nothing is drawn where nobody looks"
@@ -82,7 +82,7 @@ def test_taxi_says_that_trips_are_generated() -> None:
     shown = tacit("reproduce", "taxi", *QUICK, "--json")
     assert shown.exit_code == 0, shown.output
     assert "using generated trips, not T-Drive" in shown.stderr
-    assert len(json.loads(shown.stdout)) == 26
+    assert len(json.loads(shown.stdout)) == 27
 
 
 def test_taxi_reads_t_drive_and_tells_what_it_cleaned(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_home_compares_the_three_mechanisms() -> None:
     assert shown.exit_code == 0, shown.output
     rows = json.loads(shown.stdout)
     assert {row["method"] for row in rows} == {"uniform", "adaptive", "optimal"}
-    assert len(rows) == 6
+    assert len(rows) == 7, "optimal also with memory"
     assert all(row["inactive"] >= 0 for row in rows), "an error for each query"
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from tacit.connectors.frames import FrameSource
 from tacit.engines.local import plan as make
-from tacit.engines.local import survey
+from tacit.engines.local import survey, survey_history
 from tacit.insight.audit import Report, audit
 from tacit.pipeline.reader import Input
 from tacit.planning.plan import Plan
@@ -26,6 +26,7 @@ from tacit.privacy.mechanisms.optimal.blocks import Context
 from tacit.privacy.mechanisms.optimal.books import ChannelBook
 from tacit.privacy.mechanisms.optimal.mechanism import Optimal
 from tacit.privacy.mechanisms.unprotected import Unprotected
+from tacit.progress import ignore_progress
 from tacit.spec.specification import Specification
 from tacit.spec.yaml_reader import loads
 from tacit.windows.schedule import Windows
@@ -269,10 +270,9 @@ def test_a_private_pattern_in_single_elements_is_audited_as_a_whole(slide: str) 
 
 def test_a_private_pattern_that_nobody_asks_about_gives_nothing_away() -> None:
     spec = written({"a": "1", "e": "1"}, ONE)
-    assert told(audit(make(spec, history(), mechanism="optimal")), "e") == (
-        Fraction(0),
-        Fraction(0),
-    )
+    statistics = survey_history(spec, (history(),), {}, None, ignore_progress)
+    made = make_plan(spec, statistics, "optimal", fall_back=False)
+    assert told(audit(made), "e") == (Fraction(0), Fraction(0))
 
 
 def test_every_policy_is_audited_for_its_own_patterns() -> None:
