@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from pydantic import BaseModel, ConfigDict
 
-from tacit.insight.explain import explain
+from tacit.insight.explain import Explanation, explain
 from tacit.privacy.exponentials import format_epsilon
 from tacit.spec.specification import Specification
 
@@ -37,9 +39,24 @@ class PrivateDeclaration(BaseModel):
     everything else."""
 
 
+_MOST_KEPT: Final = 8
+_EXPLAINED: Final[dict[str, Explanation]] = {}
+"""Explanations by the fingerprint of their specification: they take long to make."""
+
+
+def explain_once(spec: Specification) -> Explanation:
+    """Explain a specification, or return its explanation from before."""
+    key = spec.fingerprint
+    if key not in _EXPLAINED:
+        while len(_EXPLAINED) >= _MOST_KEPT:
+            _EXPLAINED.pop(next(iter(_EXPLAINED)), None)
+        _EXPLAINED[key] = explain(spec)
+    return _EXPLAINED[key]
+
+
 def describe_private(spec: Specification, subject: str | None = None) -> list[PrivateDeclaration]:
     """Describe all private patterns, or those that apply to a subject."""
-    meaning = explain(spec)
+    meaning = explain_once(spec)
     return [
         PrivateDeclaration(
             name=one.name,
