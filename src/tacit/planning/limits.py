@@ -18,6 +18,7 @@ from tacit.planning.plan import Expected, Plan
 from tacit.planning.planner import make_plan
 from tacit.privacy.statistics import Statistics
 from tacit.progress import ProgressCallback, ignore_progress
+from tacit.spec.epsilon import Limit
 from tacit.spec.specification import Private, Specification
 
 FACTORS: Final = tuple(Fraction(n, 16) for n in (1, 2, 4, 8, 16, 32, 64, 128))
@@ -152,5 +153,4 @@ def _scale_limit(private: Private, factor: Fraction) -> Private:
     amount = Fraction(private.limit.amount) * factor
     rounded = Decimal(amount.numerator * 1000 // amount.denominator) / 1000
     text = f"{rounded.normalize():f} per {format_duration(private.limit.horizon)}"
-    plain = private.model_dump() | {"limit": text, "pattern": repr(private.pattern)}
-    return Private.model_validate(plain)
+    return private.model_copy(update={"limit": Limit.model_validate(text)})
