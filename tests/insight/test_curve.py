@@ -13,6 +13,7 @@ from tacit.engines.local import open_inputs, survey
 from tacit.errors import PlanError, SinkError
 from tacit.insight.curve import EPSILONS, Curve, Point, compute_curve
 from tacit.planning.planner import make_plan
+from tacit.spec.epsilon import Limit
 from tacit.spec.mechanisms import MECHANISMS
 from tacit.spec.specification import Specification
 from tests.insight.test_audit import ONE, history, written
@@ -123,3 +124,12 @@ def test_text_html_and_plain_data_tell_the_same(drawn: Curve) -> None:
     assert f"{best['quality']:.3f}" in str(drawn).splitlines()[-1]
     assert f"<td>{best['quality']:.3f}</td>" in drawn._repr_html_()
     assert list(EPSILONS) == sorted(EPSILONS)
+
+
+def test_a_curve_leaves_limits_out() -> None:
+    spec = written({"AND(a, b)": "1"}, ONE)
+    limit = Limit.model_validate("2 per day")
+    private = tuple(one.model_copy(update={"limit": limit}) for one in spec.private)
+    limited = spec.model_copy(update={"private": private})
+    few = (Fraction(1),)
+    assert made(limited, few).points == made(spec, few).points

@@ -151,7 +151,12 @@ def compute_curve(
     epsilons: Sequence[Fraction] = EPSILONS,
     progress: ProgressCallback = ignore_progress,
 ) -> Curve:
-    """Compute the expected quality of every mechanism at each epsilon and the declared one."""
+    """Compute the expected quality of every mechanism at each epsilon and the declared one.
+
+    Every window is paid for: limits are left out.
+    """
+    paid = tuple(one.model_copy(update={"limit": None}) for one in spec.private)
+    spec = spec.model_copy(update={"private": paid}).checked()
     private = {pattern.name: Fraction(pattern.epsilon) for pattern in spec.private}
     windows = int(sum(part.windows for part in statistics))
     if not private or not windows:
