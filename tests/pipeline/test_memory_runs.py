@@ -285,7 +285,7 @@ def test_confidence_is_right_overall_and_at_every_hour() -> None:
     assert isinstance(mechanism, Optimal)
     assert mechanism.memory is not None
     (own,) = mechanism.memory
-    (one,) = make_filters(mechanism._parts, [own.transitions], [own.candidates])
+    (one,) = make_filters(mechanism.parts, [own.transitions], [own.candidates])
     rng = np.random.default_rng(5)
     subjects, windows, tables = 400, 240, own.transitions.tables
     width = len(one.tables.component.signals)

@@ -99,7 +99,7 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPat
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(importlib.metadata, "version", missing)
-    with pytest.raises(EngineError, match=r"not installed: install tacit\[flink\]"):
+    with pytest.raises(EngineError, match=r"pip install 'tacit\[flink\]'"):
         require_flink()
 
 
