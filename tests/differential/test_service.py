@@ -1,0 +1,196 @@
+"""Tuples by HTTP, and every response to consumers and subjects: private tuples change nothing."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import httpx
+import pyarrow as pa
+import pytest
+
+from tacit.engines.setup import RunOptions
+from tacit.ledger.alchemy import sa
+from tacit.ledger.tables import RELEASES
+from tacit.service.roles import Role
+from tacit.service.routes import answers
+from tacit.service.server import ServerOptions
+from tacit.service.serving import Service, open_inputs, open_service
+from tests.differential.codings import payloads
+from tests.differential.draws import fixed_draws
+from tests.differential.neighbours import variants
+from tests.differential.outputs import LEDGER
+from tests.differential.test_broker import closing_tuples
+from tests.differential.worlds import Variant, World, describe, make_world
+
+PATIENCE = 60.0
+PATHS = (
+    "/v1/health",
+    "/v1/ready",
+    "/v1/me",
+    "/v1/queries",
+    "/v1/private",
+    "/v1/statement",
+    "/v1/status",
+    "/v1/metrics",
+    "/v1/answers?limit=10000",
+    "/v1/answers?after=3&limit=5",
+    "/v1/answers?query=nope",
+    "/v1/answers.csv",
+    "/v1/answers.jsonl",
+    "/v1/answers.parquet",
+    "/v1/answers.arrow",
+    "/v1/nowhere",
+    "/console",
+    "/console/live",
+    "/console/tokens",
+)
+Seen = dict[tuple[str, str], Any]
+
+
+@contextmanager
+def serving(world: World, place: Path) -> Iterator[Service]:
+    """A service for this world, with draws by position."""
+    place.mkdir()
+    given = RunOptions(world.spec, plan=world.plan, ledger=str(place / LEDGER), name="run")
+    with fixed_draws():
+        version = given.read()
+        with (
+            open_inputs(given, version.spec) as opened,
+            open_service(given, version, opened, ServerOptions(port=0)) as service,
+        ):
+
+            def answer() -> None:
+                with service.open_run() as run:
+                    service.answer(run)
+
+            thread = threading.Thread(target=answer)
+            thread.start()
+            try:
+                yield service
+            finally:
+                service.stop()
+                thread.join()
+
+
+def send(service: Service, world: World, variant: Variant) -> None:
+    """Send the tuples of a variant, a request for each; wait until all windows are released."""
+    (shape,) = world.sources
+    public = world.public_tuples(variant)
+    ending, last = closing_tuples(world, public)
+    token, _ = service.state.tokens.create(Role.SOURCE, "all", creator="test")
+    headers = {
+        "Authorization": f"Bearer {token}",
+        "Content-Type": f"application/{shape.coding}",
+    }
+    with httpx.Client(headers=headers, timeout=PATIENCE) as client:
+        for body in payloads(shape, [*public, *world.free_tuples(variant), *ending]):
+            if body.strip():  # an empty body is refused at once
+                place = f"{service.url}/v1/streams/{shape.stream}/tuples"
+                assert client.post(place, content=body).status_code == 200
+    deadline = time.monotonic() + PATIENCE
+    while _find_last(service) < last:
+        assert time.monotonic() < deadline, describe(world)
+        time.sleep(0.02)
+
+
+def _find_last(service: Service) -> int:
+    with service.state.ledger.database.reading() as connection:
+        return connection.execute(sa.select(sa.func.max(RELEASES.c.first))).scalar() or 0
+
+
+def look(service: Service, world: World) -> Seen:
+    """All that consumers, subjects and strangers can see."""
+    people = {(Role.CONSUMER, query.consumer) for query in world.spec.queries}
+    people |= {(Role.SUBJECT, subject) for subject in world.subjects}
+    seen: Seen = {}
+    chosen = [*sorted(people)[:2], *sorted(people)[-1:]]  # consumers come first
+    for role, name in chosen:
+        token, _ = service.state.tokens.create(role, name, creator="test")
+        with httpx.Client(base_url=service.url, timeout=PATIENCE) as client:
+            client.post("/login", data={"token": token})
+            own = [f"/console/queries/{query.name}" for query in world.spec.queries]
+            for path in (*PATHS, *own):
+                seen[f"{role} {name}", path] = _show(client.get(path))
+            seen[f"{role} {name}", "stream"] = _read_stream(client, service.state.feed.last_id())
+    with httpx.Client(base_url=service.url) as client:
+        for path in PATHS:
+            seen["nobody", path] = _show(client.get(path))
+    return seen
+
+
+def _show(response: httpx.Response) -> tuple[int, list[tuple[str, str]], bytes]:
+    headers = sorted(pair for pair in response.headers.items() if pair[0] != "date")
+    body = re.sub(rb'(name="csrf" value=")[0-9a-f]{64}', rb"\1", response.content)
+    body = re.sub(rb"127\.0\.0\.1:\d+", b"HOST", body)  # snippets name the port, which is free
+    return response.status_code, headers, body
+
+
+def _read_stream(client: httpx.Client, last: int) -> bytes:
+    """The events up to the last answer."""
+    found, deadline = b"", time.monotonic() + PATIENCE
+    with client.stream("GET", "/v1/answers/stream?after=-1") as response:
+        for part in response.iter_bytes():
+            found += part
+            if b"id: %d\n" % last in found and found.endswith(b"\n\n"):
+                break
+            assert time.monotonic() < deadline, found[-1000:]
+    return found
+
+
+def see_both(world: World, folder: Path) -> tuple[Seen, Seen]:
+    """What is seen of two variants that differ in private tuples alone."""
+    found = []
+    for number, variant in enumerate(variants(world)):
+        with serving(world, folder / f"run-{number}") as service:
+            send(service, world, variant)
+            found.append(look(service, world))
+    first, second = found
+    return first, second
+
+
+def choose_world(kind: str) -> World:
+    """A world with one source."""
+    worlds = (make_world(kind, number) for number in range(100, 120))
+    return next(one for one in worlds if len(one.sources) == 1)
+
+
+@pytest.mark.parametrize("kind", ["json", "cbor"])
+def test_private_tuples_change_no_byte_of_any_response(kind: str, tmp_path: Path) -> None:
+    world = choose_world(kind)
+    first, second = see_both(world, tmp_path)
+    assert first.keys() == second.keys()
+    assert [where for where in first if first[where] != second[where]] == [], describe(world)
+    rows = [body for (_, path), (*_, body) in _pages(first) if path == "/v1/answers?limit=10000"]
+    assert any(b'"detected"' in body for body in rows)
+
+
+def _pages(seen: Seen) -> list[tuple[tuple[str, str], Any]]:
+    return [(where, what) for where, what in seen.items() if where[1] != "stream"]
+
+
+def test_a_response_that_counts_tuples_is_found(tmp_path: Path) -> None:
+    """A planted fault: rows end with as many blanks as there were tuples."""
+    world = choose_world("json")
+    known: list[Service] = []
+    format_rows = answers._format_rows
+
+    def leak(table: pa.Table) -> bytes:
+        run = known[-1].state.run
+        assert run is not None
+        return format_rows(table) + b" " * run.status.tuples
+
+    found = []
+    with patch.object(answers, "_format_rows", leak):
+        for number, variant in enumerate(variants(world)):
+            with serving(world, tmp_path / f"run-{number}") as service:
+                known.append(service)
+                send(service, world, variant)
+                found.append(look(service, world))
+    assert found[0] != found[1]
