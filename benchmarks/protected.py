@@ -66,7 +66,7 @@ def _remember(plan: Plan, spec: Specification, table: pa.Table) -> Plan:
     (mechanism,) = plan.mechanisms
     assert isinstance(mechanism, Optimal)
     objective = QualityObjective(tuple(query.alpha for query in spec.queries))
-    found = plan_memory(mechanism.parts, whole[0], objective, whole[0].policy, {})
+    found = plan_memory(mechanism.parts, whole[0], objective, whole[0].policy, {}, always=True)
     assert found is not None
     return replace(plan, mechanisms=(mechanism.add_memory(found),))
 

@@ -86,8 +86,12 @@ def plan_memory(
     objective: QualityObjective,
     policy: Policy,
     limits: Mapping[str, SpendingLimit],
+    *,
+    always: bool = False,
 ) -> MemoryPlan | None:
     """Fit memory to history and judge it; None if history does not support it.
+
+    With `always`, it need not predict anything, if history is long enough.
 
     `policy` has the epsilons of a window. With limits, thresholds are chosen for windows of which
     only some are paid for.
@@ -99,7 +103,7 @@ def plan_memory(
         sequences.fits["memory"] = _fit_all(parts, sequences)
     fits: Fits = sequences.fits["memory"]
     own = {one.name: limits[one.name] for one in policy.patterns if one.name in limits}
-    if not fits.predict and not own:
+    if not fits.predict and not own and not always:
         return None
     # What does not depend on the amounts of limits is the same for all of them.
     paced = sorted(name for name, limit in own.items() if limit.paced)
