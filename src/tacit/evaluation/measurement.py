@@ -8,7 +8,7 @@ made from streams.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -44,10 +44,6 @@ class Streams:
     def flat(self) -> Presence:
         """`[window][event type]`, subject by subject."""
         return self.presence.reshape(-1, self.presence.shape[-1])
-
-    def after(self, windows: int) -> Streams:
-        """Return the windows from this one on."""
-        return replace(self, presence=self.presence[:, windows:], first=self.first + windows)
 
 
 def to_closed_panes(windows: Presence | Streams) -> ClosedPanes:

@@ -23,7 +23,7 @@ CONVENTIONS: Final = (
     " errors. A row is the mean over data sets; its band contains the true mean with 95 %"
     " confidence (Student's t). All methods use the same data sets. Ratios are of means,"
     " with bands from the paired differences. Plans and decoders are made from history windows, and"
-    " errors are counted on other windows."
+    " errors are counted on other windows. Memory starts from the prior in the first of these."
 )
 BASELINES: Final = (
     "Baselines are calibrated so that they give the same guarantee as the PPMs: epsilon for one"
