@@ -102,8 +102,8 @@ def test_a_good_set_up_passes_and_is_left_as_it_was(whole: Any) -> None:
     found = examine(whole)
     assert found.passed, str(found)
     assert [one.about for one in found.all] == [
-        "specification", "extras", "plan", "source", "ledger", "sink", "run", "registry", "disk",
-        "clock", "permissions",
+        "specification", "extras", "plan", "source", "ledger", "sink", "run", "memory", "registry",
+        "disk", "clock", "permissions",
     ]  # fmt: skip
     assert {one.grade for one in found.all} == {"ok"}
     assert str(found).endswith("\n\nAll is well.")
