@@ -43,6 +43,6 @@ def _pool() -> ThreadPoolExecutor:
         if process not in _pools:
             _pools.clear()
             _pools[process] = ThreadPoolExecutor(
-                max(1, (os.cpu_count() or 2) - 1), thread_name_prefix="tacit-loops"
+                max(1, (os.cpu_count() or 2) - 1), thread_name_prefix="loops"
             )
         return _pools[process]
