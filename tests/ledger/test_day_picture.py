@@ -141,7 +141,7 @@ def test_what_cannot_be_drawn_is_refused(
     assert "--day needs --plot" in alone.output
     with pytest.raises(LedgerError, match="give subject="):
         read(filled, None).plot(tmp_path / "day.svg")
-    with pytest.raises(SinkError, match=r"\.svg or \.png"):
+    with pytest.raises(SinkError, match=r"\.svg, \.png or \.pdf"):
         read(filled).plot(tmp_path / "day.gif")
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(PlanError, match=r"pip install 'tacit\[plot\]'"):
