@@ -20,7 +20,7 @@ from tacit.pipeline.accountant import list_claims
 from tacit.pipeline.pacing import Pacer
 from tacit.pipeline.release import Release
 from tacit.planning.plan import Plan
-from tacit.privacy.mechanisms.mechanism import RunMemory
+from tacit.privacy.mechanisms.mechanism import RunMemory, hash_names
 from tacit.privacy.noise import Noise
 from tacit.windows.panes import ClosedPanes
 
@@ -42,7 +42,8 @@ def run_limited(plan: Plan, streams: Streams, noise: Noise) -> LimitedRun:
     pacer = Pacer(spec, [mechanism.pacing for mechanism in plan.mechanisms], noise.source)
     release = Release(spec, plan.mechanisms, noise)
     policies = np.zeros(subjects, np.int32)
-    memory = RunMemory({})
+    keys = hash_names(range(subjects))
+    memory = RunMemory({}, keys=keys)
     answers, spent = [], []
     for closed in _split(to_closed_panes(streams)):
         start = closed.first * spec.windows.size
@@ -55,7 +56,7 @@ def run_limited(plan: Plan, streams: Streams, noise: Noise) -> LimitedRun:
         chosen = np.where(silent, policies + len(plan.mechanisms), policies)
         answers.append(release.answer(closed, {}, chosen, memory)[0])
         spent.append(np.where(silent, 0, prices))
-        memory = RunMemory(memory.after)
+        memory = RunMemory(memory.after, keys=keys)
     found = unpack(np.concatenate(answers), subjects)
     return LimitedRun(found.transpose(1, 2, 0), np.stack(spent, axis=-1))
 

@@ -19,7 +19,7 @@ from tacit.patterns.lists import EventLists
 from tacit.pipeline.release import Release
 from tacit.pipeline.survey import HistorySurvey
 from tacit.planning.plan import Plan
-from tacit.privacy.mechanisms.mechanism import RunMemory
+from tacit.privacy.mechanisms.mechanism import RunMemory, hash_names
 from tacit.privacy.noise import Noise
 from tacit.privacy.quality import Confusion, micro_alpha
 from tacit.privacy.statistics import Statistics
@@ -124,10 +124,11 @@ def _answer(
     closed = to_closed_panes(windows)
     policy = len(plan.mechanisms) if exhausted else 0
     policies = np.full(closed.words.shape[1], policy, np.int32)
-    memory = RunMemory({})
+    keys = hash_names(range(len(policies))) if release.remembers else None
+    memory = RunMemory({}, keys=keys)
     if before is not None:
         release.answer(to_closed_panes(before), {}, policies, memory)
-        memory = RunMemory(memory.after)
+        memory = RunMemory(memory.after, keys=keys)
     return release.answer(closed, {}, policies, memory)[0]
 
 

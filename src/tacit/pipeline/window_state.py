@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
-from zlib import crc32
 
 import numpy as np
 import polars as pl
@@ -22,7 +21,7 @@ from tacit.events.subjects import Subjects
 from tacit.patterns.lists import EventLists
 from tacit.pipeline.batches import MergedBatch
 from tacit.pipeline.evaluators import Evaluator
-from tacit.privacy.mechanisms.mechanism import RunMemory
+from tacit.privacy.mechanisms.mechanism import RunMemory, hash_names
 from tacit.privacy.policies import Policies
 from tacit.privacy.prices import Claim
 from tacit.windows.clock import NEVER, NONE, TAKEN, Verdicts
@@ -232,8 +231,7 @@ class WindowState:
         if not self.evaluator.remembers:
             return RunMemory(self.memory)
         if len(self._keys) != len(self.subjects):
-            names = self.subjects.names.to_pylist()
-            self._keys = np.array([crc32(str(name).encode()) & 255 for name in names], np.uint8)
+            self._keys = hash_names(self.subjects.names.to_pylist())
         return RunMemory(self.memory, since=closed.since, keys=self._keys)
 
     def gains(self) -> NDArray[np.float64]:

@@ -7,10 +7,11 @@ starts, the mechanism returns a `Protector`, which draws noise for closed window
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
+from zlib import crc32
 
 import numpy as np
 import polars as pl
@@ -92,6 +93,11 @@ class RunMemory:
         """Return one in `step` of these subjects, others for each window."""
         keys = slots.astype(np.uint8) if self.keys is None else self.keys[slots]
         return np.asarray(keys % step == window % step)
+
+
+def hash_names(names: Iterable[object]) -> NDArray[np.uint8]:
+    """Return a number for each subject that follows from its name alone."""
+    return np.array([crc32(str(name).encode()) & 255 for name in names], np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
