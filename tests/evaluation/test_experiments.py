@@ -42,8 +42,8 @@ from tacit.evaluation.methods import (
     METHODS,
     PPMS,
     SCORES,
-    Comparison,
     Method,
+    MethodComparison,
     measure_errors,
 )
 from tacit.evaluation.reports import (
@@ -73,7 +73,7 @@ class Dice:
 
     name: ClassVar[str] = "dice"
     title: ClassVar[str] = "Dice"
-    comparison: ClassVar[Comparison] = MAIN
+    comparison: ClassVar[MethodComparison] = MAIN
     scores: ClassVar[tuple[str, ...]] = SCORES
     unit: ClassVar[str] = WINDOW_UNIT
     variation: ClassVar[Variation | None] = None

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 import tacit
 from tacit.errors import OptionError, PlanError, SourceError
 from tacit.insight import attack_channels
-from tacit.insight.attack_model import Chain, infer
+from tacit.insight.attack_model import AttackChain, infer
 from tacit.insight.attack_report import RATES, AttackReport, Guess
 from tacit.privacy.channels import Channel
 from tests.cli.small_runs import tacit as command
@@ -79,7 +79,7 @@ def check_bounds(guess: Guess) -> None:
 def test_beliefs_equal_a_sum_over_all_paths(seed: int) -> None:
     chance = np.random.default_rng(seed)
     states, groups, length = 3, 2, 4
-    chain = Chain(
+    chain = AttackChain(
         chance.dirichlet(np.ones(states), groups),
         chance.dirichlet(np.ones(groups), (groups, states)),
         chance.dirichlet(np.ones(states), (groups, states)),

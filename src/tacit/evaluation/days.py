@@ -23,7 +23,7 @@ from tacit.evaluation.experiments import (
 )
 from tacit.evaluation.household_runs import make_home_days
 from tacit.evaluation.measurement import compute_scores
-from tacit.evaluation.methods import PRIOR, SCORES, Comparison, Method, Panel
+from tacit.evaluation.methods import PRIOR, SCORES, Method, MethodComparison, Panel
 from tacit.evaluation.spending import POLICIES, Day
 from tacit.evaluation.taxi_areas import WINDOWS_IN_A_DAY, make_taxi_data_set
 from tacit.evaluation.tdrive import TaxiPart, select_taxis
@@ -46,7 +46,7 @@ def _panel(title: str, *others: Method) -> Panel:
     return Panel(title, (*ours, *prior, *((one.name, one) for one in others)))
 
 
-COMPARISON: Final = Comparison(
+COMPARISON: Final = MethodComparison(
     "day",
     (
         _panel(
@@ -74,7 +74,7 @@ class OverADay:
     scores: ClassVar[tuple[str, ...]] = SCORES
     unit: ClassVar[str] = "one subject, one private pattern and one day"
     variation: ClassVar[None] = None
-    comparison: ClassVar[Comparison] = COMPARISON
+    comparison: ClassVar[MethodComparison] = COMPARISON
     source: Literal["t-drive", "trips", "homes"] = "trips"
     epsilons: tuple[Fraction, ...] = DAY_EPSILONS
     seed: int = 0

@@ -28,8 +28,8 @@ from tacit.evaluation.methods import (
     COMPARISONS,
     PPMS_ONLY,
     SCORES,
-    Comparison,
     Method,
+    MethodComparison,
     add_own,
     measure_errors,
 )
@@ -59,7 +59,7 @@ class Experiment(Protocol):
         """Its name on the command line."""
 
     @property
-    def comparison(self) -> Comparison:
+    def comparison(self) -> MethodComparison:
         """The methods that are compared."""
 
     @property
@@ -116,7 +116,7 @@ class Synthetic:
     """A file with methods of one's own."""
 
     @property
-    def comparison(self) -> Comparison:
+    def comparison(self) -> MethodComparison:
         """The methods that are compared."""
         return add_own(COMPARISONS[self.compare], self.own)
 
@@ -184,7 +184,7 @@ class Taxi:
     """A file with methods of one's own."""
 
     @property
-    def comparison(self) -> Comparison:
+    def comparison(self) -> MethodComparison:
         """The methods that are compared."""
         return add_own(COMPARISONS[self.compare], self.own)
 
@@ -246,7 +246,7 @@ class Home:
 
     name: ClassVar[str] = "home"
     title: ClassVar[str] = "Smart homes"
-    comparison: ClassVar[Comparison] = PPMS_ONLY
+    comparison: ClassVar[MethodComparison] = PPMS_ONLY
     unit: ClassVar[str] = WINDOW_UNIT
     variation: ClassVar[None] = None
     epsilons: tuple[Fraction, ...] = EPSILONS

@@ -69,7 +69,7 @@ class Panel(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class MethodComparison:
     """Methods that are compared with each other."""
 
     name: str
@@ -128,17 +128,17 @@ def _panel(title: str, variant: str, decode: Decoding) -> Panel:
 _ANSWERS: Final = tuple(Method(one.name, "posterior") for one in ANSWER_RESPONSES)
 _START, _UNIFORM = "as published", "randomised response"
 
-MAIN: Final = Comparison(
+MAIN: Final = MethodComparison(
     "main",
     tuple(Panel(TITLES[decode], _choose(METHODS, decode)) for decode in DECODES),
     one_scale=True,
 )
-PPMS_ONLY: Final = Comparison(
+PPMS_ONLY: Final = MethodComparison(
     "mechanisms",
     tuple(Panel(TITLES[decode], _choose(PPMS, decode)) for decode in DECODES),
     one_scale=True,
 )
-FAIR: Final = Comparison(
+FAIR: Final = MethodComparison(
     "fair",
     (
         _panel("baselines as published", "as published", "posterior"),
@@ -153,7 +153,7 @@ FAIR: Final = Comparison(
         ),
     ),
 )
-ABLATION: Final = Comparison(
+ABLATION: Final = MethodComparison(
     "ablation",
     (
         Panel(
@@ -176,7 +176,7 @@ ABLATION: Final = Comparison(
 COMPARISONS: Final = {one.name: one for one in (MAIN, FAIR, ABLATION)}
 
 
-def add_own(comparison: Comparison, path: Path | None) -> Comparison:
+def add_own(comparison: MethodComparison, path: Path | None) -> MethodComparison:
     """Add a panel with the methods of a file, between the prior and optimal."""
     if path is None:
         return comparison

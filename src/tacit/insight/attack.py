@@ -27,8 +27,8 @@ from tacit.insight.attack_bounds import (
 )
 from tacit.insight.attack_channels import AttackedPattern, Situation, attack_pattern
 from tacit.insight.attack_model import (
+    AttackSequences,
     Model,
-    Sequences,
     States,
     Whole,
     find_states,
@@ -197,7 +197,7 @@ class _AttackedWindows:
         released = [self._target.attacked.release(kind, states.values) for kind in kinds]
         epsilon, open_ = self._spend(np.array([one.epsilon for one in released])[situations])
         groups = group_situations(self._fine(), situations)
-        sequences = Sequences(states.state[numbers], groups, bounds)
+        sequences = AttackSequences(states.state[numbers], groups, bounds)
         model = Model(sequences, self.subjects[bounds[:-1]], states.occurred)
         repeats = min(_MOST_REPEATS, -(-_ENOUGH // len(self.truth)))
         random = np.random.default_rng(seed)

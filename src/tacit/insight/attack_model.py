@@ -64,7 +64,7 @@ def find_states(values: Bits, occurred: Bits, numbers: Whole) -> States:
 
 
 @dataclass(frozen=True, eq=False)
-class Chain:
+class AttackChain:
     """The chain of states, given the group of each window's public events."""
 
     start: Floats
@@ -76,7 +76,7 @@ class Chain:
     occurred: Bits
     """`[state]`"""
 
-    def score(self, sequences: Sequences) -> tuple[float, float, float]:
+    def score(self, sequences: AttackSequences) -> tuple[float, float, float]:
         """Return how likely true states, public events and transitions are, as logarithms."""
         states, groups = sequences.states, sequences.groups
         earlier = sequences.transitions
@@ -90,7 +90,7 @@ class Chain:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Sequences:
+class AttackSequences:
     """Windows in sequences, one for each day of a subject."""
 
     states: Whole
@@ -105,12 +105,12 @@ class Sequences:
         inner[self.bounds[1:] - 1] = False
         return np.flatnonzero(inner)
 
-    def choose(self, chosen: Bits) -> tuple[Sequences, Whole]:
+    def choose(self, chosen: Bits) -> tuple[AttackSequences, Whole]:
         """Return some of the sequences, and the numbers of their windows."""
         lengths = np.diff(self.bounds)
         own = np.flatnonzero(chosen.repeat(lengths))
         bounds = np.append(0, np.cumsum(lengths[chosen]))
-        return Sequences(self.states[own], self.groups[own], bounds), own
+        return AttackSequences(self.states[own], self.groups[own], bounds), own
 
 
 class Strengths(NamedTuple):
@@ -128,7 +128,7 @@ class Model:
     smoothing are those with which chains predict the windows that they were not counted from.
     """
 
-    def __init__(self, sequences: Sequences, subjects: Whole, occurred: Bits) -> None:
+    def __init__(self, sequences: AttackSequences, subjects: Whole, occurred: Bits) -> None:
         """Count the chains; `subjects[sequence]` are numbers."""
         _, places = np.unique(subjects, return_inverse=True)
         number = min(FOLDS, int(places.max(initial=0)) + 1)
@@ -166,20 +166,22 @@ class Model:
 class _Fold:
     """The sequences of some subjects, and those that their model is counted from."""
 
-    training: Sequences
-    own: Sequences
+    training: AttackSequences
+    own: AttackSequences
     windows: Whole
     """The numbers of its windows."""
     chosen: Bits
     """`[sequence]`"""
 
     @classmethod
-    def of(cls, sequences: Sequences, chosen: Bits, several: bool) -> _Fold:
+    def of(cls, sequences: AttackSequences, chosen: Bits, several: bool) -> _Fold:
         training, _ = sequences.choose(~chosen if several else chosen)
         return cls(training, *sequences.choose(chosen), chosen)
 
 
-def count_chain(sequences: Sequences, number: int, occurred: Bits, strengths: Strengths) -> Chain:
+def count_chain(
+    sequences: AttackSequences, number: int, occurred: Bits, strengths: Strengths
+) -> AttackChain:
     """Count a chain from sequences with this number of groups.
 
     Where a state has few windows in a group, the usual transitions count too: for public events
@@ -203,7 +205,7 @@ def count_chain(sequences: Sequences, number: int, occurred: Bits, strengths: St
     common = (np.bincount(groups, minlength=number) + 0.5) / (len(groups) + 0.5 * number)
     following = public.sum(axis=1) + common
     public += strengths.public * (following / following.sum(axis=1, keepdims=True))[:, np.newaxis]
-    return Chain(
+    return AttackChain(
         start,
         public / public.sum(axis=2, keepdims=True),
         moves / moves.sum(axis=2, keepdims=True),
@@ -250,7 +252,7 @@ class Beliefs(NamedTuple):
     """`[sequence]`: the probability that it occurred at least once."""
 
 
-def infer(chain: Chain, groups: Whole, likely: Floats | None, bounds: Whole) -> Beliefs:
+def infer(chain: AttackChain, groups: Whole, likely: Floats | None, bounds: Whole) -> Beliefs:
     """Compute beliefs from public events and the likelihoods `[window][state]` of symbols.
 
     Without symbols, from public events alone.

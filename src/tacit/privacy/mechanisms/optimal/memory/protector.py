@@ -40,6 +40,7 @@ from tacit.privacy.mechanisms.optimal.memory.learning import (
     ThresholdLearner,
 )
 from tacit.privacy.mechanisms.optimal.memory.simulation import combine_parts
+from tacit.privacy.mechanisms.optimal.memory.spending import add_prices
 from tacit.privacy.prices import Claim
 from tacit.privacy.quality import QualityObjective
 from tacit.privacy.sequences import find_hours, to_local
@@ -141,15 +142,9 @@ class MemoryProtector(Protector):
         """Charge the audited loss of the channels that the beliefs choose."""
         slots = _list_slots(windows, windows.own)
         predicted = self._predict_priced(windows)
-        prices = np.zeros((len(claims), len(slots)), np.int64)
-        for one, found in zip(self._filters, predicted, strict=True):
-            table = one.tables.price(tuple(claims))
-            # The last column is for blocks that do not exist, numbered -1.
-            padded = np.concatenate([table, np.zeros((len(claims), 1), np.int64)], axis=1)
-            prices += padded[:, found.chosen].sum(axis=2)
-        most = np.array([claim.most for claim in claims], np.int64)
         full = np.zeros((1, len(claims), windows.slots), np.int64)
-        full[0, :, slots] = np.minimum(prices, most[:, np.newaxis]).T
+        if self._filters:
+            full[0, :, slots] = add_prices(self._filters, predicted, tuple(claims)).T
         return full
 
     def gains(self, windows: WindowBits) -> Singles:
