@@ -22,8 +22,8 @@ from tacit.quantities import count, format_share
 from tacit.spec.specification import Specification
 
 CONVENTIONS: Final = (
-    "Expected values for windows like those of history: each part of history is judged by a plan"
-    " from the others. Precision is 1 if nothing is claimed and nothing"
+    "Expected values for windows like those of history: each part of history is decoded with what"
+    " the other parts say. Precision is 1 if nothing is claimed and nothing"
     " is there, and 0 if something is there and nothing is claimed. Recall is 1 if nothing is"
     " there. Q = alpha * precision + (1 - alpha) * recall, and MRE = 1 - Q, because exact answers"
     " have Q = 1. 'all' is the micro average: counts are summed first, and alpha is averaged."
