@@ -106,7 +106,7 @@ def _find_last(service: Service) -> int:
 
 
 def look(service: Service, world: World) -> Seen:
-    """All that consumers, subjects and strangers can see."""
+    """All that consumers, subjects and callers without a token can see."""
     people = {(Role.CONSUMER, query.consumer) for query in world.spec.queries}
     people |= {(Role.SUBJECT, subject) for subject in world.subjects}
     seen: Seen = {}
