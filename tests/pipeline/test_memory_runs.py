@@ -302,7 +302,8 @@ def test_confidence_is_right_overall_and_at_every_hour() -> None:
         switched = rng.random(subjects) < 0.005
         drawn = rng.choice(len(own.transitions.weights), subjects, p=own.transitions.weights)
         profile = np.where(switched | (window == 0), drawn, profile)
-        rows = tables[predicted.cells, profile, values].astype(np.float64)
+        cells = predicted.cells * own.transitions.layout.slots + predicted.slot
+        rows = tables[cells, profile, values].astype(np.float64)
         if window == 0:
             start = own.transitions.start[own.transitions.layout.groups[predicted.groups]]
             rows = start[np.arange(subjects), profile].astype(np.float64)

@@ -223,11 +223,13 @@ def test_learning_uses_what_was_not_released(monkeypatch: Patch) -> None:
     truth = remember_truth(monkeypatch)
     learn = StepLearner.learn
 
-    def knowing(self: StepLearner, learned: Any, predicted: Any, updated: Update, *n: Any) -> Any:
+    def knowing(
+        self: StepLearner, learned: Any, state: Any, predicted: Any, updated: Update, *n: Any
+    ) -> Any:
         values = list(truth.values())[-1]
-        beliefs = np.zeros_like(updated.beliefs)
-        beliefs[np.arange(len(beliefs)), 0, values[:, 0].astype(np.int64)] = 1
-        return learn(self, learned, predicted, updated._replace(beliefs=beliefs), *n)
+        lanes = np.zeros_like(updated.lanes)
+        lanes[np.arange(len(lanes)), 0, values[:, 0].astype(np.int64)] = 1
+        return learn(self, learned, state, predicted, updated._replace(lanes=lanes), *n)
 
     with quick_learning():
         plan = plan_by_hand(LEARNING)

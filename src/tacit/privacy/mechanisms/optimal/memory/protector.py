@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -39,7 +40,6 @@ from tacit.privacy.mechanisms.optimal.memory.learning import (
     StepLearner,
     ThresholdLearner,
 )
-from tacit.privacy.mechanisms.optimal.memory.simulation import combine_parts
 from tacit.privacy.mechanisms.optimal.memory.spending import add_prices
 from tacit.privacy.prices import Claim
 from tacit.privacy.quality import QualityObjective
@@ -112,8 +112,9 @@ class MemoryProtector(Protector):
         questions = self._exposure.questions
         self._exact = [query for query, found in enumerate(questions) if not found.parts]
         self._exact_columns = run.index.columns([run.queries[query] for query in self._exact])
-        self._several = [query for query, found in enumerate(questions) if len(found.parts) > 1]
-        self._single = [_find_single(questions, number) for number in range(len(self._filters))]
+        self._columns = list(accumulate((one.tables.columns for one in self._filters), initial=0))
+        """Where the columns of each component's parts begin."""
+        self._terms = _Terms.of(questions, self._columns)
         components = self._exposure.components
         self._signals = [run.index.columns(one.signals) for one in components]
         self._variables = [
@@ -125,7 +126,7 @@ class MemoryProtector(Protector):
         # Seeded draws must come in the same order every time.
         self._parallel = run_in_threads if run.noise.private else run_in_turn
         forget = 0.5 ** (run.spec.windows.pane / HALF_LIFE)
-        self._learners = [StepLearner(one.transitions, forget) for one in planned.memory]
+        self._learners = [StepLearner(one, forget) for one in self._filters]
         self._threshold_learner = ThresholdLearner(
             planned.thresholds,
             CONFIDENCES,
@@ -194,6 +195,7 @@ class MemoryProtector(Protector):
             number_in_schedule = windows.closed.first + window
             registered = memory.is_registered(slots, number_in_schedule)
             sampled = registered & memory.is_sampled(slots, number_in_schedule, SAMPLED)
+            parts = np.empty((len(slots), self._columns[-1]), np.float32)
             calls = [
                 partial(
                     self._advance,
@@ -205,14 +207,20 @@ class MemoryProtector(Protector):
                     silent,
                     sampled,
                     number_in_schedule,
+                    parts,
                 )
                 for place in range(len(self._filters))
             ]
             done = self._parallel(calls)
-            states = [state for state, _, _ in done]
-            learned = [own for _, own, _ in done]
-            parts = [part for _, _, part in done]
-            self._answer(parts, thresholds.thresholds, slots, result[window], codes[window])
+            states = [state for state, _ in done]
+            learned = [own for _, own in done]
+            self._answer(
+                parts,
+                thresholds.thresholds,
+                None if own is None else slots,
+                result[window],
+                codes[window],
+            )
             thresholds = self._threshold_learner.learn(
                 thresholds, codes[window], registered, number_in_schedule
             )
@@ -233,12 +241,17 @@ class MemoryProtector(Protector):
         silent: Bits,
         sampled: Bits,
         window: int,
-    ) -> tuple[BeliefState, LearnedSteps, Singles]:
-        """Draw for one component, and return its state, what was learned, and its parts."""
+        parts: Singles,
+    ) -> tuple[BeliefState, LearnedSteps]:
+        """Draw for one component, and return its state and what was learned.
+
+        How likely its parts are is written into its columns of `parts`.
+        """
         one = self._filters[place]
         updated = one.update(state, predicted, one.draw(predicted, values, silent))
-        learned = self._learners[place].learn(learned, predicted, updated, sampled, window)
-        return updated.state, learned, one.read(predicted, updated.beliefs)
+        one.read_into(parts, self._columns[place], predicted, updated)
+        learned = self._learners[place].learn(learned, state, predicted, updated, sampled, window)
+        return updated.state, learned
 
     def _load(
         self, memory: RunMemory, subjects: int
@@ -278,7 +291,13 @@ class MemoryProtector(Protector):
         return tuple(
             self._parallel(
                 [
-                    partial(one.predict, state, own[window], hour, learner.tables(steps))
+                    partial(
+                        one.predict,
+                        state,
+                        own[window],
+                        hour,
+                        learner.tables(steps, one.find_slot(hour)),
+                    )
                     for one, state, own, learner, steps in zip(
                         self._filters, states, signals, self._learners, learned, strict=True
                     )
@@ -304,32 +323,65 @@ class MemoryProtector(Protector):
 
     def _answer(
         self,
-        parts: Sequence[Singles],
+        parts: Singles,
         thresholds: NDArray[np.float64],
-        slots: NDArray[np.int64],
+        slots: NDArray[np.int64] | None,
         result: Columns,
         codes: Codes,
     ) -> None:
-        """Answer all queries about private events from the probabilities of their parts."""
-        for found, (queries, columns) in zip(parts, self._single, strict=True):
-            if len(queries):
-                own = thresholds[queries]
-                kernels.answer_queries(found, columns, queries, own, slots, _LEVELS, result, codes)
-        if self._several:
-            whole = combine_parts(self._exposure, parts)
-            for query in self._several:
-                likely = whole[query]
-                assert likely is not None
-                kernels.answer_queries(
-                    likely[:, np.newaxis],
-                    np.zeros(1, np.int64),
-                    np.array([query]),
-                    thresholds[[query]],
-                    slots,
-                    _LEVELS,
-                    result,
-                    codes,
-                )
+        """Answer all queries about private events from the probabilities of their parts.
+
+        `slots` are those of the rows; None if every slot has a row.
+        """
+        terms = self._terms
+        answers = np.zeros((len(result), -(-len(parts) // 64)), np.uint64)
+        kernels.answer_queries(
+            parts,
+            terms.columns,
+            terms.firsts,
+            terms.every,
+            terms.queries,
+            thresholds[terms.queries],
+            _LEVELS,
+            np.empty(64, np.float32),
+            np.empty(64, np.int32),
+            answers,
+            codes,
+        )
+        if slots is not None:
+            answers = _spread_bits(answers, slots, result.shape[1])
+        result[terms.queries] = answers[terms.queries]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Terms:
+    """The queries about private events, and the columns of their parts."""
+
+    queries: NDArray[np.int64]
+    columns: NDArray[np.int64]
+    firsts: NDArray[np.int64]
+    """Where each query's columns begin; one more at the end."""
+    every: Bits
+    """Whether all parts of a query must be true, or any."""
+
+    @classmethod
+    def of(cls, questions: Sequence[Question], begins: Sequence[int]) -> _Terms:
+        """Return the terms of these questions, for columns of components that begin there."""
+        own = [(query, one) for query, one in enumerate(questions) if one.parts]
+        return cls(
+            np.array([query for query, _ in own], np.int64),
+            np.array([begins[place] + n for _, one in own for place, n in one.parts], np.int64),
+            np.cumsum([0, *(len(one.parts) for _, one in own)]),
+            np.array([one.every for _, one in own], np.bool_),
+        )
+
+
+def _spread_bits(answers: Columns, slots: NDArray[np.int64], words: int) -> Columns:
+    """Turn a bit for each of some subjects into a bit for each slot."""
+    octets = answers.astype("<u8").view(np.uint8)
+    bits = np.zeros((len(answers), words * 64), np.uint8)
+    bits[:, slots] = np.unpackbits(octets, axis=1, bitorder="little", count=len(slots))
+    return np.packbits(bits, axis=1, bitorder="little").view("<u8").astype(np.uint64, copy=False)
 
 
 def _same(pending: _Pending, windows: WindowBits, own: Bits | None) -> bool:
@@ -356,19 +408,6 @@ def _memory(windows: WindowBits) -> RunMemory:
 
 def _list_slots(windows: WindowBits, own: Bits | None) -> NDArray[np.int64]:
     return np.arange(windows.slots) if own is None else np.flatnonzero(own)
-
-
-def _find_single(
-    questions: Sequence[Question], component: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the queries with one part, which is in this component, and these parts."""
-    found = [
-        (query, question.parts[0][1])
-        for query, question in enumerate(questions)
-        if len(question.parts) == 1 and question.parts[0][0] == component
-    ]
-    table = np.array(found, np.int64).reshape(-1, 2)
-    return np.ascontiguousarray(table[:, 0]), np.ascontiguousarray(table[:, 1])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
