@@ -6,7 +6,7 @@ answers and decide which windows are paid for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -72,6 +72,21 @@ class BeliefState:
             np.concatenate([self.beliefs, more.beliefs]),
             np.concatenate([self.openness, more.openness]),
             np.concatenate([self.groups, more.groups]),
+        )
+
+    def take(self, rows: slice) -> BeliefState:
+        """Return the state of some subjects."""
+        return BeliefState(self.beliefs[rows], self.openness[rows], self.groups[rows])
+
+    @classmethod
+    def join(cls, states: Sequence[BeliefState]) -> BeliefState:
+        """Return the state of the subjects of several states, in order."""
+        if len(states) == 1:
+            return states[0]
+        return cls(
+            np.concatenate([one.beliefs for one in states]),
+            np.concatenate([one.openness for one in states]),
+            np.concatenate([one.groups for one in states]),
         )
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
@@ -189,14 +204,21 @@ class BeliefFilter:
         return self._at_slot[slot]
 
     def predict(
-        self, state: BeliefState, signals: Words, hour: int, tables: Singles | None = None
+        self,
+        state: BeliefState,
+        signals: Words,
+        hour: int,
+        tables: Singles | None = None,
+        contexts: Numbers | None = None,
     ) -> Prediction:
         """Predict the beliefs of a window from its public events, and choose channels.
 
-        `tables` are transitions in this part of the week that were learned since.
+        `tables` are transitions in this part of the week that were learned since. If `contexts`
+        are given, other threads may do the same for other subjects.
         """
         layout, slot = self.layout, self.find_slot(hour)
-        contexts = self.tables.find_contexts(signals)
+        if contexts is None:
+            contexts = self.tables.find_contexts(signals)
         groups = np.empty(len(contexts), np.int16)
         cells = np.empty(len(contexts), np.int64)
         kernels.find_cells(
@@ -281,7 +303,8 @@ class BeliefFilter:
             places,
         )
         if drawn:
-            symbols.reshape(-1)[places[:drawn]] = flat.sampler.sample(rows[:drawn])
+            found = flat.sampler.sample(rows[:drawn])
+            kernels.place_symbols(found, places[:drawn], symbols.reshape(-1))
         return symbols
 
     def update(self, state: BeliefState, predicted: Prediction, symbols: Numbers) -> Update:

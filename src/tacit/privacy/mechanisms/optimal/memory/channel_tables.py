@@ -8,7 +8,7 @@ Which context a window has depends on public events only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -66,7 +66,7 @@ class ChannelTables:
         self._candidates = candidates
         self.sampler: Sampler = noise.new_sampler()
         self._rows: dict[int, int] = {}
-        self._kept: list[Channel] = []
+        """Where the rows of each channel begin in the sampler, which keeps the channels."""
         self._keys = KeyTable(max(1, -(-self._signals // 64)))
         self._own = np.full(1, -1, np.int32)
         """The number of each context that has channels of its own; -1 at the end for others."""
@@ -239,11 +239,12 @@ class ChannelTables:
 
     def _append(self, contexts: Sequence[Sequence[_Block]], groups: Whole) -> range:
         """Append contexts with these blocks and groups; return their numbers."""
+        self._add_channels([channel for one in contexts for b in one for channel in b.channels])
         grown = _Lengths(self)
         new = _NewRows()
         for blocks in contexts:
             for block in blocks:
-                grown.add(block, new, self._first_row, self._class_map(block))
+                grown.add(block, new, self._rows, self._class_map(block))
                 self._priced += [(c, block.variables, block.place) for c in block.channels]
             self.most_blocks = max(self.most_blocks, len(blocks))
             classes = (len(block.queries.answers) for block in blocks)
@@ -275,13 +276,14 @@ class ChannelTables:
             choice |= ((values >> variable) & 1) << place
         return np.asarray(block.place[choice], np.int64)
 
-    def _first_row(self, channel: Channel) -> int:
-        """Return where a channel's rows begin in the sampler; each channel is added once."""
-        if id(channel) not in self._rows:
-            self._rows[id(channel)] = self.sampler.rows
-            self._kept.append(channel)
-            self.sampler.extend([channel])
-        return self._rows[id(channel)]
+    def _add_channels(self, channels: Sequence[Channel]) -> None:
+        """Add channels to the sampler, each once."""
+        new = {id(one): one for one in channels if id(one) not in self._rows}
+        first = self.sampler.rows
+        for number, channel in new.items():
+            self._rows[number] = first
+            first += len(channel.table)
+        self.sampler.extend(list(new.values()))
 
 
 @dataclass(slots=True)
@@ -311,7 +313,7 @@ class _Lengths:
         self._mixed = len(tables.mixed)
 
     def add(
-        self, block: _Block, new: _NewRows, first_row: Callable[[Channel], int], class_of: Whole
+        self, block: _Block, new: _NewRows, first_rows: Mapping[int, int], class_of: Whole
     ) -> None:
         """Append a block and its candidates."""
         classes, queries = block.queries.answers.shape
@@ -337,7 +339,7 @@ class _Lengths:
         for channel in block.channels:
             table = (channel.table / 2.0**channel.bits).astype(np.float32)
             symbols = table.shape[1]
-            new.candidates.append([first_row(channel), symbols, self._likely, self._mixed])
+            new.candidates.append([first_rows[id(channel)], symbols, self._likely, self._mixed])
             mixed = np.zeros((classes, 1 + queries, fill_lanes(symbols)), np.float32)
             mixed[:, :, :symbols] = factors[:, :, np.newaxis] * table[:, np.newaxis]
             if few:

@@ -355,6 +355,13 @@ def find_rows(
 
 
 @compiled
+def place_symbols(drawn: Numbers, places: Whole, symbols: Numbers) -> None:
+    """Write the drawn symbols to their places."""
+    for i in range(len(drawn)):
+        symbols[places[i]] = drawn[i]
+
+
+@compiled
 def use_symbols_jointly(
     contexts: Numbers,
     predicted: Singles,
@@ -550,6 +557,8 @@ def weigh_parts(
 @compiled
 def answer_queries(
     likely: Singles,
+    begin_word: int,
+    end_word: int,
     terms: Whole,
     first_term: Whole,
     every: Bits,
@@ -565,11 +574,12 @@ def answer_queries(
 
     `likely[row][column]` has the probabilities of parts; `terms` the columns of each query, and
     `every` whether all of them must be true. Different terms count as independent.
-    `answers[query][word]` has a bit for each row, and `codes[query][row]` a level.
+    `answers[query][word]` has a bit for each row, and `codes[query][row]` a level; they are
+    written for the rows of some words.
     `shares` and `places` have room for the rows of a word.
     """
     last = np.float32(len(levels) - 1)
-    for word in range(answers.shape[1]):
+    for word in range(begin_word, end_word):
         first = word * _WORD
         rows = min(_WORD, len(likely) - first)
         for n in range(len(queries)):
@@ -635,24 +645,33 @@ def count_steps(
         for chain in range(chains):
             if not joint:
                 scale = np.float32(STEP_PARTS) / (shares[2 * chain] + shares[2 * chain + 1])
-            for value in range(size):
+            for lane in range(0, size if size >= LANES else 0, LANES):
+                found = multiply(load(shares, chain * size + lane), spread(scale))
+                store(shares, chain * size + lane, found)
+                count(starts, (cell * chains + chain) * size + lane, found)
+                place = (i * chains + chain) * width + lane
+                alone = add(load(predicted, place), spread(np.float32(1e-30)))
+                store(ratios, chain * width + lane, divide(load(after, place), alone))
+            for value in range(size if size < LANES else 0):
                 shares[chain * size + value] *= scale
                 starts[cell, chain, value] += np.int64(shares[chain * size + value])
-                alone = predicted[i, chain, value]
-                ratio = after[i, chain, value] / alone if alone > 0 else np.float32(0.0)
-                ratios[chain * width + value] = ratio
-        for place in range(chains * size):
-            row, share = (cell * chains * size + place) * size, shares[place]
-            chain, before = place // size, place % size
-            if size < LANES:
-                for value in range(size):
-                    step = share * tables[cell, chain, before, value]
-                    step *= ratios[chain * width + value]
-                    steps[cell, chain, before, value] += np.int64(step)
-                continue
-            for lane in range(0, size, LANES):
-                used = multiply(spread(share), load(tables, row + lane))
-                count(steps, row + lane, multiply(used, load(ratios, chain * width + lane)))
+                likely = predicted[i, chain, value] + np.float32(1e-30)
+                ratios[chain * width + value] = after[i, chain, value] / likely
+        row = cell * chains * size * size
+        for chain in range(chains):
+            for before in range(size):
+                share = shares[chain * size + before]
+                if size < LANES:
+                    for value in range(size):
+                        step = share * tables[cell, chain, before, value]
+                        step *= ratios[chain * width + value]
+                        steps[cell, chain, before, value] += np.int64(step)
+                else:
+                    for lane in range(0, size, LANES):
+                        ratio = load(ratios, chain * width + lane)
+                        used = multiply(multiply(spread(share), ratio), load(tables, row + lane))
+                        count(steps, row + lane, used)
+                row += size
 
 
 @compiled
@@ -670,23 +689,21 @@ def fold_steps(
     """
     part = np.float32(1.0) / np.float32(STEP_PARTS)
     cells, chains, size = starts.shape
+    before, after = steps.reshape(-1), found.reshape(-1)
+    for i in range(len(before)):
+        after[i] = before[i] * forget
     for cell in range(cells):
         for chain in range(chains):
-            for before in range(size):
-                share = np.float32(starts[cell, chain, before]) * part
-                starts[cell, chain, before] = 0
-                for kind in range(2):
-                    for value in range(size):
-                        old = steps[kind, cell, chain, before, value]
-                        found[kind, cell, chain, before, value] = old * forget
+            for last in range(size):
+                share = np.float32(starts[cell, chain, last]) * part
                 if share == 0:
                     continue
+                starts[cell, chain, last] = 0
                 for value in range(size):
-                    told = share * history[cell, chain, before, value]
-                    used = np.float32(new[cell, chain, before, value]) * part
-                    found[0, cell, chain, before, value] += told
-                    found[1, cell, chain, before, value] += used
-                    new[cell, chain, before, value] = 0
+                    used = np.float32(new[cell, chain, last, value]) * part
+                    found[0, cell, chain, last, value] += share * history[cell, chain, last, value]
+                    found[1, cell, chain, last, value] += used
+                    new[cell, chain, last, value] = 0
 
 
 @compiled

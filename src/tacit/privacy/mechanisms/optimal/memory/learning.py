@@ -115,20 +115,16 @@ class StepLearner:
             self._corrected = learned.factors, slot, tables
         return tables
 
-    def learn(
+    def count(
         self,
         learned: LearnedSteps,
         state: BeliefState,
         predicted: Prediction,
         updated: Update,
         counted: Bits,
-        window: int,
-    ) -> LearnedSteps:
-        """Add the steps of a window, of the subjects that are counted.
-
-        `state` is from before the window.
-        """
-        shares, ratios = np.empty((2, updated.lanes[0].size), np.float32)
+    ) -> None:
+        """Count the steps of a window, of some of its subjects; `state` is from before it."""
+        shares, ratios = np.empty((2, updated.lanes.shape[1] * updated.lanes.shape[2]), np.float32)
         kernels.count_steps(
             state.beliefs,
             updated.lanes,
@@ -143,11 +139,14 @@ class StepLearner:
             self._starts,
             self._steps,
         )
+
+    def learn(self, learned: LearnedSteps, slot: int, window: int) -> LearnedSteps:
+        """Add what was counted in a window, in this part of the week."""
         steps = np.empty(learned.steps.shape, np.float32)
         kernels.fold_steps(
             self._starts,
             self._steps,
-            self._filter.find_tables(predicted.slot),
+            self._filter.find_tables(slot),
             self._forget,
             np.ascontiguousarray(learned.steps),
             steps,
