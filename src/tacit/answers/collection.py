@@ -11,6 +11,9 @@ import polars as pl
 import pyarrow as pa
 
 from tacit.answers.answers import Answers
+from tacit.answers.count_estimates import LEVEL, AnyPlan, CountEstimates, Method, estimate
+from tacit.answers.count_model import CountModel
+from tacit.answers.count_sums import Per
 from tacit.quantities import count
 
 if TYPE_CHECKING:
@@ -65,6 +68,25 @@ class CollectedAnswers:
         for part in self.parts:
             totals += part.counts()
         return dict(zip(self.queries, totals.tolist(), strict=True))
+
+    def estimate(
+        self,
+        plan: AnyPlan,
+        *,
+        model: CountModel | None = None,
+        by: Mapping[str, str] | None = None,
+        per: Per = "window",
+        method: Method = "auto",
+        level: float = LEVEL,
+    ) -> CountEstimates:
+        """Estimate how many subjects truly have each pattern, with intervals.
+
+        `plan` is the plan of the run, so this is for the operator. `by` maps subjects to groups.
+        `tacit.fit_counts` makes the `model` for answers that do not identify counts, from history.
+        """
+        return estimate(
+            [self.arrow()], plan, model=model, groups=by, per=per, method=method, level=level
+        )
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         return self.arrow().__arrow_c_stream__(requested_schema)
