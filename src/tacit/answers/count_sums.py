@@ -21,6 +21,9 @@ Per = Literal["window", "hour"]
 
 _HOUR: Final = 3_600_000_000
 _NEEDED: Final = ("window_start", "window_end", "subject", "query", "detected")
+OPTIONAL: Final = ("confidence", "exhausted")
+COLUMNS: Final = (*_NEEDED, *OPTIONAL)
+"""The columns of answers that are used."""
 KEYS: Final = ("start", "query", "group")
 SUMS: Final = (
     "answers",
@@ -127,6 +130,7 @@ class WeighedPlan:
         named = groups or {}
         if not self.policies and not named:
             return np.zeros(len(subjects), np.int64), pl.repeat("", len(subjects), eager=True)
+        subjects = subjects.cast(pl.String)
         distinct = subjects.unique().to_list()
         known = pl.DataFrame(
             {
@@ -180,34 +184,50 @@ class WeighedPlan:
         return {name: np.asarray(term, np.float64) for name, term in terms.items()}
 
 
+def check_columns(names: Sequence[str]) -> None:
+    """Raise SchemaError if a column is missing that all answers have."""
+    for name in _NEEDED:
+        if name not in names:
+            raise SchemaError(
+                f"answers need a column '{name}'; tacit run and tacit detect write such answers"
+            )
+
+
 def _read(table: pa.Table) -> pl.DataFrame:
     """Return the columns that are needed; true answers are certain."""
-    missing = [name for name in _NEEDED if name not in table.column_names]
-    if missing:
-        raise SchemaError(
-            f"answers need a column '{missing[0]}'; tacit run and tacit detect write such answers"
-        )
-    frame = pl.DataFrame(table.select([name for name in table.column_names if name in _COLUMNS]))
+    check_columns(table.column_names)
+    frame = pl.DataFrame(table.select([name for name in table.column_names if name in COLUMNS]))
     if "confidence" not in frame.columns:
         frame = frame.with_columns(confidence=pl.lit(1.0))
     if "exhausted" not in frame.columns:
         frame = frame.with_columns(exhausted=pl.lit(value=False))
-    times = [
-        pl.col(name).str.to_datetime(time_unit="us", time_zone="UTC")
-        if frame.schema[name] == pl.String
-        else pl.col(name).cast(pl.Datetime("us", "UTC"))
-        for name in ("window_start", "window_end")
-    ]
-    return frame.with_columns(
-        *times,
-        pl.col("subject").cast(pl.String),
-        pl.col("detected").cast(pl.Boolean),
-        pl.col("confidence").cast(pl.Float32),
-        pl.col("exhausted").cast(pl.Boolean).fill_null(value=False),
-    )
+    try:
+        return frame.with_columns(
+            _read_time(frame, "window_start"),
+            _read_time(frame, "window_end"),
+            _read_flag(frame, "detected"),
+            pl.col("confidence").cast(pl.Float32),
+            _read_flag(frame, "exhausted").fill_null(value=False),
+        )
+    except pl.exceptions.PolarsError as error:
+        raise SchemaError(
+            "these rows are not answers: a time, an answer or a confidence has another form"
+        ) from error
 
 
-_COLUMNS: Final = (*_NEEDED, "confidence", "exhausted")
+def _read_time(frame: pl.DataFrame, name: str) -> pl.Expr:
+    """Read a column of times, which is text in some formats."""
+    if frame.schema[name] == pl.String:
+        return pl.col(name).str.to_datetime(time_unit="us", time_zone="UTC")
+    return pl.col(name).cast(pl.Datetime("us", "UTC"))
+
+
+def _read_flag(frame: pl.DataFrame, name: str) -> pl.Expr:
+    """Read a column of truth values, which is text in some formats."""
+    if frame.schema[name] == pl.String:
+        values = {"true": True, "false": False}
+        return pl.col(name).str.to_lowercase().replace_strict(values, return_dtype=pl.Boolean)
+    return pl.col(name).cast(pl.Boolean)
 
 
 def _empty() -> pa.Table:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from tacit.answers.collection import CollectedAnswers
 from tacit.answers.count_estimates import LEVEL, CountEstimates, Method, check_options, estimate
 from tacit.answers.count_model import CountModel
-from tacit.answers.count_sums import Per, WeighedPlan
+from tacit.answers.count_sums import COLUMNS, OPTIONAL, Per, WeighedPlan, check_columns
 from tacit.connectors.files import open_source
 from tacit.engines.local import detect, run
 from tacit.errors import OptionError
@@ -93,7 +93,10 @@ def fit_counts(
         )
     groups = read_groups(plan.spec, by)
     weighed = WeighedPlan.build(plan.spec, plan.mechanisms)
-    steps = [scale_progress(progress, n / (_ROUNDS + 1), (n + 1) / (_ROUNDS + 1)) for n in range(4)]
+    steps = [
+        scale_progress(progress, n / (_ROUNDS + 1), (n + 1) / (_ROUNDS + 1))
+        for n in range(_ROUNDS + 1)
+    ]
     true = detect(plan.spec, *history, progress=steps[0], **streams)
     sums = [
         weighed.sum(_simulate(plan, seed, history, streams, steps[seed]), groups, per)
@@ -169,5 +172,9 @@ def _read_file(name: str) -> Iterator[pa.Table]:
             yield from found
         return
     source = open_source(name)
-    for batch in source.batches(source.schema().names):
-        yield batch.table
+    there = COLUMNS if source.keyed else source.schema().names
+    check_columns(there)
+    for batch in source.batches([column for column in COLUMNS if column in there]):
+        table = batch.table
+        found = [name for name in OPTIONAL if name in table.column_names]
+        yield table.drop_columns([one for one in found if table[one].null_count == len(table)])

@@ -68,13 +68,12 @@ def weigh_answers(tables: Iterable[AnswerTable]) -> AnswerWeights:
     >>> [round(weight, 9) for weight in found.weights.tolist()]
     [-0.5, 1.5]
     """
-    found = [np.empty(0, np.uint64)], [np.empty(0)], [np.empty(0)]
-    for linked in _link(tables):
-        solved = _solve(linked)
-        if solved is not None:
-            for column, part in zip(found, solved, strict=True):
-                column.append(part)
-    levels, weights, variances = (np.concatenate(column) for column in found)
+    solved = [found for found in map(_solve, _link(tables)) if found is not None]
+    if not solved:
+        return AnswerWeights(np.empty(0, np.uint64), np.empty(0), np.empty(0))
+    levels = np.concatenate([found.levels for found in solved])
+    weights = np.concatenate([found.weights for found in solved])
+    variances = np.concatenate([found.variances for found in solved])
     order = np.argsort(levels)
     return AnswerWeights(levels[order], weights[order], variances[order])
 
@@ -99,9 +98,7 @@ def _link(tables: Iterable[AnswerTable]) -> list[list[AnswerTable]]:
     return [members for _, members in groups]
 
 
-def _solve(
-    tables: list[AnswerTable],
-) -> tuple[NDArray[np.uint64], Floats, Floats] | None:
+def _solve(tables: list[AnswerTable]) -> AnswerWeights | None:
     """Solve the equations of tables that share levels; None if there is no solution."""
     levels = np.unique(np.concatenate([table.levels for table in tables]))
     rows = []
@@ -120,7 +117,7 @@ def _solve(
     variances = _solve_linear(system, spread)
     if variances is None:
         variances = np.full(len(levels), spread.max())
-    return levels, weights, variances
+    return AnswerWeights(levels, weights, variances)
 
 
 def _solve_linear(system: Floats, values: Floats) -> Floats | None:
