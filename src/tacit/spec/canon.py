@@ -47,6 +47,12 @@ def canonical(spec: Specification) -> dict[str, Any]:
             del written["spend"]  # as before there was a choice
         if private.limit is not None:
             written["limit"] = [_shortest(private.limit.amount), private.limit.horizon]
+    for written in plain["queries"]:
+        for field in ("one_of", "times", "up_to"):
+            if written[field] is None:
+                del written[field]  # as before queries had several answers
+        if written.get("one_of"):
+            written["one_of"] = list(written["one_of"].items())  # the first one that is detected
     for name, area in spec.areas.items():
         plain["areas"][name] = _canonical_area(area, spec.folder)
     return plain

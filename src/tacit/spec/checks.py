@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tacit.config import describe
 from tacit.durations import format_duration
@@ -20,6 +20,7 @@ from tacit.events.types import EventType
 from tacit.patterns.conditions import KEYWORDS, NAME
 from tacit.patterns.names import Names
 from tacit.patterns.tree import Pattern, Within, walk
+from tacit.spec.boolean_queries import MOST_VALUES, NONE
 from tacit.spec.paths import check_path
 from tacit.windows.schedule import Windows
 
@@ -173,9 +174,15 @@ def _inline(draft: SpecDraft) -> Iterator[tuple[tuple[str | int, ...], str, Patt
             title = f"private pattern {describe(private.name)}"
             yield ("private", place, "pattern"), title, private.pattern
     for place, query in enumerate(draft.queries):
-        if query is not None and query.pattern is not None:
-            title = "query" if query.name is None else f"query {describe(query.name)}"
-            yield ("queries", place, "pattern"), title, query.pattern
+        if query is None:
+            continue
+        title = "query" if query.name is None else f"query {describe(query.name)}"
+        for kind, pattern in (("pattern", query.pattern), ("times", query.times)):
+            if pattern is not None:
+                yield ("queries", place, kind), title, pattern
+        for name, pattern in (query.one_of or {}).items():
+            if pattern is not None:
+                yield ("queries", place, "one_of", name), title, pattern
 
 
 def _check_spans(
@@ -243,3 +250,40 @@ def _check_queries(draft: SpecDraft) -> Iterator[SpecFinding]:
             message = f"there is another query called {describe(query.name)}; rename one of the two"
             yield SpecFinding(("queries", place, "name"), message)
         seen.add(query.name)
+        yield from _check_kind(("queries", place), query)
+
+
+_KINDS: Final = ("pattern", "one_of", "times")
+"""The fields of a query of which it has one."""
+
+
+def _check_kind(path: tuple[str | int, ...], query: Query) -> Iterator[SpecFinding]:
+    """Check that a query asks one thing, and that its other fields belong to it."""
+    given = [kind for kind in _KINDS if getattr(query, kind) is not None]
+    title = f"query {describe(query.name)}"
+    if len(given) > 1:
+        message = f"{title} has {' and '.join(given)}; a query has one of them"
+        yield SpecFinding((*path, given[1]), message)
+    if query.up_to is not None and query.times is None:
+        message = f"{title} has up_to without times; add times, or remove it"
+        yield SpecFinding((*path, "up_to"), message)
+    if query.times is not None and query.up_to is None:
+        message = f"{title} has times without up_to; add the largest number to tell, such as 5"
+        yield SpecFinding((*path, "times"), message)
+    if query.quality is not None and query.pattern is None and given:
+        message = (
+            f"{title} has several answers, so it cannot require a quality: that is for queries"
+            " with a pattern. Remove it; the plan states how often its answers are right"
+        )
+        yield SpecFinding((*path, "quality"), message)
+    if query.one_of is None:
+        return
+    if not query.one_of or len(query.one_of) > MOST_VALUES:
+        message = f"{title}: one_of needs 1 to {MOST_VALUES} patterns; got {len(query.one_of)}"
+        yield SpecFinding((*path, "one_of"), message)
+    for name in query.one_of:
+        if name == NONE:
+            message = f"{title}: '{NONE}' is the answer if no pattern is detected; choose another"
+            yield SpecFinding((*path, "one_of", name), message, of_name=True)
+        elif not NAME.fullmatch(name):
+            yield SpecFinding((*path, "one_of", name), _not_a_name(name), of_name=True)

@@ -17,6 +17,7 @@ from pydantic import (
     PlainSerializer,
     PlainValidator,
     WithJsonSchema,
+    model_validator,
 )
 from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError
@@ -41,6 +42,7 @@ from tacit.patterns.tree import (
     Within,
     depth,
 )
+from tacit.spec.boolean_queries import MOST_VALUES, BooleanQuery, list_boolean_queries
 from tacit.spec.checks import SpecDraft, find_mistakes
 from tacit.spec.epsilon import Epsilon, LimitText
 from tacit.spec.mechanisms import mechanism_choices
@@ -76,14 +78,29 @@ def _check_quality(quality: float) -> float:
     return quality
 
 
+def _read_optional_pattern(value: Any) -> Pattern | None:
+    return None if value is None else _read_pattern(value)
+
+
+def _write_optional_pattern(pattern: Pattern | None) -> str | None:
+    return None if pattern is None else repr(pattern)
+
+
 if TYPE_CHECKING:
     PatternText: TypeAlias = Pattern
+    OptionalPattern: TypeAlias = Pattern | None
 else:  # the tree's own types would only slow the start: `_read_pattern` knows them
+    _PATTERN_SCHEMA = WithJsonSchema(
+        {"type": "string", "minLength": 1, "examples": ["SEQ(a, NOT b, c)"]}
+    )
     PatternText = Annotated[
+        Any, PlainValidator(_read_pattern), PlainSerializer(repr), _PATTERN_SCHEMA
+    ]
+    OptionalPattern = Annotated[
         Any,
-        PlainValidator(_read_pattern),
-        PlainSerializer(repr),
-        WithJsonSchema({"type": "string", "minLength": 1, "examples": ["SEQ(a, NOT b, c)"]}),
+        PlainValidator(_read_optional_pattern),
+        PlainSerializer(_write_optional_pattern),
+        _PATTERN_SCHEMA,
     ]
 """A pattern: text in a specification, a tree inside."""
 Share = Annotated[
@@ -120,18 +137,42 @@ class Private(Config):
 
 
 class Query(Config):
-    """A pattern that a consumer wants to be detected in every window of every subject."""
+    """What a consumer wants to know about every window of every subject.
+
+    It has one of `pattern`, `one_of` and `times`.
+    """
 
     name: str
     """The name of the query in its answers."""
     consumer: str = Field(min_length=1)
     """Who receives the answers."""
-    pattern: PatternText
-    """The name of a pattern or event, or a pattern itself."""
+    pattern: OptionalPattern = None
+    """Whether this is detected: the name of a pattern or event, or a pattern itself."""
+    one_of: dict[str, PatternText] | None = None
+    """Which of these patterns is detected: the name of the first one, or `none`."""
+    times: OptionalPattern = None
+    """How often this pattern occurs: the number of matches one after the other, up to `up_to`."""
+    up_to: Annotated[int, Field(ge=1, le=MOST_VALUES)] | None = None
+    """The largest number that `times` tells; more matches count as this many."""
     alpha: Share = 0.5
     """The weight of precision in its quality; recall has the rest."""
     quality: Quality | None = None
     """The quality that the consumer needs; by default the best possible."""
+
+    @model_validator(mode="after")
+    def _check_asks(self) -> Query:
+        if self.pattern is None and self.one_of is None and self.times is None:
+            raise ValueError("the field 'pattern' is missing here; add it, or one_of or times")
+        return self
+
+    @property
+    def asks(self) -> str:
+        """What it asks, as text."""
+        if self.one_of is not None:
+            return f"one of {', '.join(f'{name}: {own!r}' for name, own in self.one_of.items())}"
+        if self.times is not None:
+            return f"times {self.times!r}, up to {self.up_to}"
+        return repr(self.pattern)
 
 
 def _read_mechanism(value: Any) -> str:
@@ -224,18 +265,24 @@ class Specification(Settings):
         return {name: number for number, name in enumerate(self.events)}
 
     @cached_property
+    def boolean_queries(self) -> tuple[BooleanQuery, ...]:
+        """What is matched for each subject and window: one or several for each query."""
+        resolve = self._names.resolve
+        return tuple(one for query in self.queries for one in list_boolean_queries(query, resolve))
+
+    @cached_property
     def query_patterns(self) -> dict[str, Pattern]:
-        """The pattern of each query, over event types only."""
-        return {query.name: self.resolved(query) for query in self.queries}
+        """The pattern of each boolean query, over event types only."""
+        return {query.name: query.pattern for query in self.boolean_queries}
 
     @cached_property
     def private_patterns(self) -> tuple[Pattern, ...]:
         """The patterns of `private`, in its order, over event types only."""
         return tuple(self.resolved(private) for private in self.private)
 
-    def resolved(self, part: Query | Private) -> Pattern:
-        """Return the pattern of a query or a private pattern, over event types only."""
-        return self._names.resolve(part.pattern)
+    def resolved(self, private: Private) -> Pattern:
+        """Return the pattern of a private pattern, over event types only."""
+        return self._names.resolve(private.pattern)
 
     @cached_property
     def _names(self) -> Names:
