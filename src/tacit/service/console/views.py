@@ -35,9 +35,7 @@ def show_consumer(state: ServiceState, consumer: str) -> dict[str, Any]:
     for query in state.spec.queries:
         if query.consumer == consumer:
             grid = _select_query(tables, query.name)
-            cards.append(
-                {"name": query.name, "pattern": repr(query.pattern)} | _summarise(grid, query.name)
-            )
+            cards.append({"name": query.name, "pattern": query.asks} | _summarise(grid, query.name))
     last = next((table for table in reversed(tables) if table.num_rows), None)
     return {
         "cards": cards,
@@ -65,7 +63,7 @@ def show_query(state: ServiceState, consumer: str | None, name: str) -> dict[str
     shown = grid.top(_MOST_ROWS)
     return {
         "name": name,
-        "pattern": repr(query.pattern),
+        "pattern": query.asks,
         "consumer": query.consumer,
         "window": format_duration(state.spec.windows.size),
         "subjects": len(grid.rows),
@@ -236,7 +234,7 @@ def _list_expected(state: ServiceState, rows: list[dict[str, Any]]) -> list[dict
         {
             "name": query.name,
             "consumer": query.consumer,
-            "pattern": repr(query.pattern),
+            "pattern": query.asks,
             "required": query.quality,
             "expected": known.get(query.name),
         }

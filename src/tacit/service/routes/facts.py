@@ -86,7 +86,7 @@ def list_queries(state: ServiceState, principal: Principal) -> list[AskedQuery]:
     """Return the queries that someone may know."""
     own = principal.role is Role.CONSUMER
     return [
-        AskedQuery(name=query.name, consumer=query.consumer, pattern=repr(query.pattern))
+        AskedQuery(name=query.name, consumer=query.consumer, pattern=query.asks)
         for query in state.spec.queries
         if not own or query.consumer == principal.name
     ]
