@@ -21,7 +21,9 @@ def make(
     windows: dict[str, str] | None = None,
 ) -> Specification:
     """A specification with these private patterns, queries and counts."""
-    asked = [{"name": f"q{n}", "consumer": "c", "pattern": p} for n, p in enumerate(patterns)]
+    asked: list[dict[str, object]] = [
+        {"name": f"q{n}", "consumer": "c", "pattern": p} for n, p in enumerate(patterns)
+    ]
     asked += [
         {"name": f"n{n}", "consumer": "c", "count": p} | ({"share": s} if s else {})
         for n, (p, s) in enumerate(counts)
@@ -103,7 +105,7 @@ def test_no_pattern_spends_more_than_its_epsilon(
     for one, pattern in zip(spec.private, spec.private_patterns, strict=True):
         own = {*elements(pattern)}
         touching = [n for n, found in spec.count_patterns.items() if own & {*elements(found)}]
-        spent = sum(split.counts[name] for name in touching)
+        spent = sum((split.counts[name] for name in touching), Fraction(0))
         spent *= count_touched_windows(own, spec.windows.panes)
         epsilon = Fraction(one.epsilon)
         assert spent + split.left.get(one.name, Fraction(bool(not touching))) * epsilon <= epsilon
