@@ -444,7 +444,9 @@ def _policy(
     components = [tuple(p.name for p in component.patterns) for component in exposed.components]
     touched = {name for component in components for name in component}
     queries = []
-    written = {query.name: query.pattern for query in spec.queries if query.pattern is not None}
+    written = {
+        query.name: query.pattern for query in spec.subject_queries if query.pattern is not None
+    }
     for query, question in zip(spec.boolean_queries, exposed.questions, strict=True):
         pattern = query.pattern
         own = frozenset(p.name for p in policy.patterns if p.elements & {*elements(pattern)})

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tacit.config import describe
 from tacit.durations import format_duration
@@ -65,6 +65,7 @@ def find_mistakes(draft: SpecDraft) -> Iterator[SpecFinding]:
     yield from _check_patterns(draft)
     yield from _check_private(draft, hints)
     yield from _check_queries(draft)
+    yield from _check_counts(draft)
 
 
 class Hints:
@@ -177,12 +178,12 @@ def _inline(draft: SpecDraft) -> Iterator[tuple[tuple[str | int, ...], str, Patt
         if query is None:
             continue
         title = "query" if query.name is None else f"query {describe(query.name)}"
-        for kind, pattern in (("pattern", query.pattern), ("times", query.times)):
+        for kind in ("pattern", "times", "count"):
+            pattern = getattr(query, kind)
             if pattern is not None:
                 yield ("queries", place, kind), title, pattern
         for name, pattern in (query.one_of or {}).items():
-            if pattern is not None:
-                yield ("queries", place, "one_of", name), title, pattern
+            yield ("queries", place, "one_of", name), title, pattern
 
 
 def _check_spans(
@@ -250,34 +251,14 @@ def _check_queries(draft: SpecDraft) -> Iterator[SpecFinding]:
             message = f"there is another query called {describe(query.name)}; rename one of the two"
             yield SpecFinding(("queries", place, "name"), message)
         seen.add(query.name)
-        yield from _check_kind(("queries", place), query)
+        yield from _check_values(("queries", place), query)
 
 
-_KINDS: Final = ("pattern", "one_of", "times")
-"""The fields of a query of which it has one."""
-
-
-def _check_kind(path: tuple[str | int, ...], query: Query) -> Iterator[SpecFinding]:
-    """Check that a query asks one thing, and that its other fields belong to it."""
-    given = [kind for kind in _KINDS if getattr(query, kind) is not None]
-    title = f"query {describe(query.name)}"
-    if len(given) > 1:
-        message = f"{title} has {' and '.join(given)}; a query has one of them"
-        yield SpecFinding((*path, given[1]), message)
-    if query.up_to is not None and query.times is None:
-        message = f"{title} has up_to without times; add times, or remove it"
-        yield SpecFinding((*path, "up_to"), message)
-    if query.times is not None and query.up_to is None:
-        message = f"{title} has times without up_to; add the largest number to tell, such as 5"
-        yield SpecFinding((*path, "times"), message)
-    if query.quality is not None and query.pattern is None and given:
-        message = (
-            f"{title} has several answers, so it cannot require a quality: that is for queries"
-            " with a pattern. Remove it; the plan states how often its answers are right"
-        )
-        yield SpecFinding((*path, "quality"), message)
+def _check_values(path: tuple[str | int, ...], query: Query) -> Iterator[SpecFinding]:
+    """Check the values of a query with `one_of`."""
     if query.one_of is None:
         return
+    title = f"query {describe(query.name)}"
     if not query.one_of or len(query.one_of) > MOST_VALUES:
         message = f"{title}: one_of needs 1 to {MOST_VALUES} patterns; got {len(query.one_of)}"
         yield SpecFinding((*path, "one_of"), message)
@@ -287,3 +268,16 @@ def _check_kind(path: tuple[str | int, ...], query: Query) -> Iterator[SpecFindi
             yield SpecFinding((*path, "one_of", name), message, of_name=True)
         elif not NAME.fullmatch(name):
             yield SpecFinding((*path, "one_of", name), _not_a_name(name), of_name=True)
+
+
+def _check_counts(draft: SpecDraft) -> Iterator[SpecFinding]:
+    """Check that counts have the registry that they need."""
+    for place, query in enumerate(draft.queries):
+        if query is None or query.by is None:
+            continue
+        if getattr(draft.subjects, "column", None) is None:
+            message = (
+                f"counts by {describe(query.by)} need a registry file with that column: write"
+                " subjects: {file: subjects.csv, column: subject}"
+            )
+            yield SpecFinding(("queries", place, "by"), message)
