@@ -444,9 +444,7 @@ def _policy(
     components = [tuple(p.name for p in component.patterns) for component in exposed.components]
     touched = {name for component in components for name in component}
     queries = []
-    written = {
-        query.name: query.pattern for query in spec.subject_queries if query.pattern is not None
-    }
+    written = {query.name: query.asks for query in spec.subject_queries}
     for query, question in zip(spec.boolean_queries, exposed.questions, strict=True):
         pattern = query.pattern
         own = frozenset(p.name for p in policy.patterns if p.elements & {*elements(pattern)})
@@ -461,7 +459,7 @@ def _policy(
         ]
         joins = tuple(j for j in alone if len(j) > 1 and any(_within(j, c) for c in components))
         splits = parts if len(parts) > 1 else ()
-        queries.append(_query(query, written.get(query.name, pattern), policy, splits, joins))
+        queries.append(_query(query, written.get(query.name, repr(pattern)), policy, splits, joins))
     return PolicyMeaning(
         subjects=subjects,
         private=tuple(p.name for p in policy.patterns),
@@ -474,7 +472,7 @@ def _policy(
 
 def _query(
     query: BooleanQuery,
-    asks: Pattern,
+    asks: str,
     policy: Policy,
     splits: tuple[tuple[str, ...], ...],
     joins: tuple[tuple[str, ...], ...],
@@ -486,7 +484,7 @@ def _query(
     return QueryMeaning(
         name=query.name,
         consumer=query.consumer,
-        pattern=repr(asks),
+        pattern=asks,
         touched_by={name: types for name, types in touching.items() if types},
         open=where,
         signals=signals,

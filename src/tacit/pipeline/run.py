@@ -306,7 +306,7 @@ class Run:
         return answer_schema(
             protected=evaluator.protects,
             private=evaluator.private,
-            valued=any(query.pattern is None for query in self.compiled.spec.queries),
+            valued=any(not query.whole for query in self.compiled.spec.boolean_queries),
         )
 
     @property
