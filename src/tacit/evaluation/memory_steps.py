@@ -34,7 +34,7 @@ def remember_in_decoding(plan: Plan, statistics: Sequence[Statistics]) -> Plan:
 
     Thresholds are chosen anew, on held-out history.
     """
-    alphas = tuple(query.alpha for query in plan.spec.queries)
+    alphas = tuple(query.alpha for query in plan.spec.subject_queries)
     objective = QualityObjective(alphas, plan.objective == "macro")
     return replace(
         plan,

@@ -443,7 +443,9 @@ def _policy(
     components = [tuple(p.name for p in component.patterns) for component in exposed.components]
     touched = {name for component in components for name in component}
     queries = []
-    for query, pattern, question in zip(spec.queries, asked, exposed.questions, strict=True):
+    for query, pattern, question in zip(
+        spec.subject_queries, asked, exposed.questions, strict=True
+    ):
         own = frozenset(p.name for p in policy.patterns if p.elements & {*elements(pattern)})
         parts = tuple(
             tuple(name for name in components[number] if name in own)
@@ -481,7 +483,7 @@ def _query(
     return QueryMeaning(
         name=query.name,
         consumer=query.consumer,
-        pattern=repr(query.pattern),
+        pattern=query.asks,
         touched_by={name: types for name, types in touching.items() if types},
         open=where,
         signals=signals,

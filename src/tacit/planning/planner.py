@@ -64,7 +64,7 @@ def make_plan(
     objective = objective or spec.objective
     goal = PlanGoal(
         QualityObjective(
-            tuple(query.alpha for query in spec.queries),
+            tuple(query.alpha for query in spec.subject_queries),
             objective == "macro",
             None if required is None else tuple(required),
         ),
@@ -120,7 +120,7 @@ def compare_mechanisms(
         )
         for name, part in zip(MECHANISMS, split_progress(progress, len(MECHANISMS)), strict=True)
     ]
-    alphas = tuple(query.alpha for query in spec.queries)
+    alphas = tuple(query.alpha for query in spec.subject_queries)
     return _rank(plans, QualityObjective(alphas, plans[0].objective == "macro"))
 
 
@@ -177,8 +177,8 @@ def _make(
 
 def _expected(spec: Specification, confusions: Sequence[Confusion[Floats]]) -> Expected:
     """Add up the expectations of all policies."""
-    names = tuple(query.name for query in spec.queries)
-    alphas = tuple(query.alpha for query in spec.queries)
+    names = tuple(query.name for query in spec.subject_queries)
+    alphas = tuple(query.alpha for query in spec.subject_queries)
     return Expected(names, alphas, add_confusions(confusions))
 
 

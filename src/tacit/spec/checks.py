@@ -64,6 +64,7 @@ def find_mistakes(draft: SpecDraft) -> Iterator[SpecFinding]:
     yield from _check_patterns(draft)
     yield from _check_private(draft, hints)
     yield from _check_queries(draft)
+    yield from _check_counts(draft)
 
 
 class Hints:
@@ -173,9 +174,11 @@ def _inline(draft: SpecDraft) -> Iterator[tuple[tuple[str | int, ...], str, Patt
             title = f"private pattern {describe(private.name)}"
             yield ("private", place, "pattern"), title, private.pattern
     for place, query in enumerate(draft.queries):
-        if query is not None and query.pattern is not None:
-            title = "query" if query.name is None else f"query {describe(query.name)}"
-            yield ("queries", place, "pattern"), title, query.pattern
+        for kind in ("pattern", "count"):
+            pattern = getattr(query, kind, None)
+            if query is not None and pattern is not None:
+                title = "query" if query.name is None else f"query {describe(query.name)}"
+                yield ("queries", place, kind), title, pattern
 
 
 def _check_spans(
@@ -243,3 +246,16 @@ def _check_queries(draft: SpecDraft) -> Iterator[SpecFinding]:
             message = f"there is another query called {describe(query.name)}; rename one of the two"
             yield SpecFinding(("queries", place, "name"), message)
         seen.add(query.name)
+
+
+def _check_counts(draft: SpecDraft) -> Iterator[SpecFinding]:
+    """Check that counts have the registry that they need."""
+    for place, query in enumerate(draft.queries):
+        if query is None or query.by is None:
+            continue
+        if getattr(draft.subjects, "column", None) is None:
+            message = (
+                f"counts by {describe(query.by)} need a registry file with that column: write"
+                " subjects: {file: subjects.csv, column: subject}"
+            )
+            yield SpecFinding(("queries", place, "by"), message)

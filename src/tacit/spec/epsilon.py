@@ -65,6 +65,22 @@ def name_horizon(length: int) -> str:
     return words.get(horizon, horizon)
 
 
+def _check_portion(portion: Decimal) -> Decimal:
+    if not portion.is_finite() or not 0 < portion <= 1:
+        raise ValueError(
+            f"expected a share of epsilon: a number above 0 and at most 1; got {portion}"
+        )
+    return portion
+
+
+EpsilonShare = Annotated[
+    Exact,
+    AfterValidator(_check_portion),
+    WithJsonSchema({"type": "number", "exclusiveMinimum": 0, "maximum": 1}),
+]
+"""A share of an epsilon: an exact decimal number."""
+
+
 class Limit(Config):
     """An epsilon for each horizon: `20 per day`.
 

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 from pydantic import (
     AfterValidator,
     BeforeValidator,
+    ConfigDict,
     Field,
     PlainSerializer,
     PlainValidator,
     WithJsonSchema,
+    model_validator,
 )
 from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError
@@ -42,7 +44,8 @@ from tacit.patterns.tree import (
     depth,
 )
 from tacit.spec.checks import SpecDraft, find_mistakes
-from tacit.spec.epsilon import Epsilon, LimitText
+from tacit.spec.epsilon import Epsilon, EpsilonShare, LimitText
+from tacit.spec.epsilon_split import find_overspending
 from tacit.spec.mechanisms import mechanism_choices
 from tacit.spec.subjects import Registry, Subjects
 from tacit.windows.schedule import Windows
@@ -120,18 +123,53 @@ class Private(Config):
 
 
 class Query(Config):
-    """A pattern that a consumer wants to be detected in every window of every subject."""
+    """What a consumer asks in every window: about each subject, or about how many subjects."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "oneOf": [{"required": [field]} for field in ("pattern", "count")],
+            "dependentRequired": {field: ["count"] for field in ("by", "share")},
+        }
+    )
 
     name: str
     """The name of the query in its answers."""
     consumer: str = Field(min_length=1)
     """Who receives the answers."""
-    pattern: PatternText
-    """The name of a pattern or event, or a pattern itself."""
+    pattern: PatternText | None = None
+    """The pattern to detect for each subject: the name of a pattern or event, or a pattern."""
+    count: PatternText | None = None
+    """The pattern to count instead: in how many subjects' windows it is detected."""
+    by: Annotated[str, Field(min_length=1)] | None = None
+    """For counts: a column of the registry file; there is one count for each of its values."""
+    share: EpsilonShare | None = None
+    """For counts: the share of epsilon that it may spend; by default the planner splits epsilon."""
     alpha: Share = 0.5
     """The weight of precision in its quality; recall has the rest."""
     quality: Quality | None = None
     """The quality that the consumer needs; by default the best possible."""
+
+    @model_validator(mode="after")
+    def _check_kind(self) -> Query:
+        if (self.pattern is None) == (self.count is None):
+            given = "both" if self.pattern is not None else "neither"
+            raise ValueError(
+                "a query has either pattern: (an answer for each subject) or count: (how many"
+                f" subjects); this one has {given}"
+            )
+        of_counts, of_subjects = ("by", "share"), ("alpha", "quality")
+        for field in of_counts if self.count is None else of_subjects:
+            if field in self.model_fields_set:
+                kind = "count" if field in of_counts else "pattern"
+                raise ValueError(f"the field '{field}' is for queries with {kind}:; remove it here")
+        return self
+
+    @property
+    def asks(self) -> str:
+        """What it asks, as text."""
+        if self.count is None:
+            return repr(self.pattern)
+        return f"how many {self.count!r}" + ("" if self.by is None else f" by {self.by}")
 
 
 def _read_mechanism(value: Any) -> str:
@@ -210,7 +248,8 @@ class Specification(Settings):
             folder=self.folder,
             allow_paths=self.allow_paths,
         )
-        return [Mistake(finding.message) for finding in find_mistakes(draft)]
+        found = list(find_mistakes(draft)) or list(find_overspending(self))
+        return [Mistake(finding.message) for finding in found]
 
     def checked(self) -> Specification:
         """Return the specification itself; raise SpecificationError if it has mistakes."""
@@ -224,9 +263,24 @@ class Specification(Settings):
         return {name: number for number, name in enumerate(self.events)}
 
     @cached_property
+    def subject_queries(self) -> tuple[Query, ...]:
+        """The queries that get an answer for each subject."""
+        return tuple(query for query in self.queries if query.count is None)
+
+    @cached_property
+    def count_queries(self) -> tuple[Query, ...]:
+        """The queries that count subjects."""
+        return tuple(query for query in self.queries if query.count is not None)
+
+    @cached_property
     def query_patterns(self) -> dict[str, Pattern]:
-        """The pattern of each query, over event types only."""
-        return {query.name: self.resolved(query) for query in self.queries}
+        """The pattern of each query about single subjects, over event types only."""
+        return {query.name: self.resolved(query) for query in self.subject_queries}
+
+    @cached_property
+    def count_patterns(self) -> dict[str, Pattern]:
+        """The pattern of each query that counts subjects, over event types only."""
+        return {query.name: self.resolved(query) for query in self.count_queries}
 
     @cached_property
     def private_patterns(self) -> tuple[Pattern, ...]:
@@ -235,7 +289,11 @@ class Specification(Settings):
 
     def resolved(self, part: Query | Private) -> Pattern:
         """Return the pattern of a query or a private pattern, over event types only."""
-        return self._names.resolve(part.pattern)
+        pattern = part.pattern
+        if isinstance(part, Query) and part.count is not None:
+            pattern = part.count
+        assert pattern is not None, "every query has one"
+        return self._names.resolve(pattern)
 
     @cached_property
     def _names(self) -> Names:

@@ -130,7 +130,8 @@ class MemoryProtector(Protector):
             planned.thresholds,
             CONFIDENCES,
             QualityObjective(
-                tuple(query.alpha for query in run.spec.queries), run.spec.objective == "macro"
+                tuple(query.alpha for query in run.spec.subject_queries),
+                run.spec.objective == "macro",
             ),
             [query for query, found in enumerate(questions) if found.parts],
             forget,
