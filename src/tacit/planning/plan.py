@@ -17,7 +17,7 @@ from fractions import Fraction
 from html import escape
 from os import PathLike
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from tacit.errors import AuditError, PlanError, PrivacyError, SinkError
 from tacit.events.streams import COLUMN_TYPES
 from tacit.patterns.tree import Pattern
+from tacit.pictures import make_picture
 from tacit.privacy.exponentials import format_epsilon
 from tacit.privacy.mechanisms import load
 from tacit.privacy.mechanisms.mechanism import Mechanism
@@ -36,6 +37,9 @@ from tacit.spec.canon import canonical
 from tacit.spec.columntypes import RecordedTypes
 from tacit.spec.mechanisms import MECHANISMS
 from tacit.spec.specification import Private, Specification
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 FORMAT: Final = 1
 
@@ -314,6 +318,12 @@ class Plan:
     def load(cls, path: str | PathLike[str], spec: Specification | None = None) -> Plan:
         """Read a plan file for this specification; raise PlanError if it is not one."""
         return cls.from_dict(read_plain(path), spec)
+
+    def plot(self, path: str | PathLike[str] | None = None) -> Figure:
+        """Draw what each query can expect; with a path, write it to this file too."""
+        from tacit.planning.plan_picture import draw_plan
+
+        return make_picture(lambda: draw_plan(self), path)
 
     def __repr__(self) -> str:
         history = f", {self.windows:,} windows of history" if self.windows else ", no history"
