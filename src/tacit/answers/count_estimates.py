@@ -17,7 +17,7 @@ from tacit.answers.count_model import CountModel
 from tacit.answers.count_sums import Per, WeighedPlan
 from tacit.errors import OptionError
 from tacit.options import option
-from tacit.pictures import INK, load_figure, save_picture
+from tacit.pictures import INK, load_figure, make_picture
 from tacit.privacy.mechanisms.mechanism import Mechanism
 from tacit.quantities import count
 from tacit.spec.specification import Specification
@@ -87,13 +87,12 @@ class CountEstimates:
         found = ", ".join(f"{number:,} {method}" for method, number in methods.items())
         return f"<{count(len(self), 'estimated count')} per {self.per}: {found or 'none'}>"
 
-    def plot(self) -> Figure:
-        """Draw the estimates of each query over time, with error bars."""
-        return _draw(self)
+    def plot(self, path: str | PathLike[str] | None = None) -> Figure:
+        """Draw the estimates of each query over time, with error bars.
 
-    def save(self, path: str | PathLike[str]) -> None:
-        """Write the plot to a file: .svg, .png or .pdf."""
-        save_picture(self.plot, path)
+        With a path, write the figure to this file too: .svg, .png or .pdf.
+        """
+        return make_picture(lambda: _draw(self), path)
 
 
 def estimate(

@@ -133,7 +133,7 @@ def count(
             progress=progress,
         )
     if plot is not None:
-        found.save(plot)
+        found.plot(plot)
     if target is not None:
         _write(found, target)
     if as_json:
