@@ -176,5 +176,6 @@ def _read_file(name: str) -> Iterator[pa.Table]:
     check_columns(there)
     for batch in source.batches([column for column in COLUMNS if column in there]):
         table = batch.table
-        found = [name for name in OPTIONAL if name in table.column_names]
-        yield table.drop_columns([one for one in found if table[one].null_count == len(table)])
+        optional = [column for column in OPTIONAL if column in table.column_names]
+        empty = [column for column in optional if table[column].null_count == len(table)]
+        yield table.drop_columns(empty)
