@@ -31,6 +31,7 @@ ALLOWED: dict[tuple[str, str], set[str | None]] = {
     ("GET", "/v1/private"): READERS,
     ("GET", "/v1/statement"): {"subject", "operator"},
     ("GET", "/v1/status"): {"operator"},
+    ("GET", "/v1/acts"): {"operator"},
     ("GET", "/"): EVERYONE,
     ("GET", "/login"): EVERYONE,
     ("GET", "/v1/tokens"): {"operator"},

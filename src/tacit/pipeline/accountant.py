@@ -162,13 +162,16 @@ def share_accounts(
 
     A release that depends on an element is charged to all of them. The limit of another run is that
     run's to enforce. An account that this run has withdrawn keeps its limit until its horizon ends.
+    A pattern that is declared several times, for different subjects, has an account for each.
     """
     private = frozenset[str]().union(*(account.elements for account in own))
-    accounts = {account.name: account for account in own}
+    accounts: dict[str, list[Account]] = {}
+    for account in own:
+        accounts.setdefault(account.name, []).append(account)
     for other in declared:
         shared = frozenset(name for name in private if definitions[name] in other.elements)
-        mine = accounts.get(other.private)
-        if not shared or (mine is not None and shared <= mine.elements and mine.until is None):
+        mine = accounts.get(other.private, [])
+        if not shared or any(shared <= one.elements and one.until is None for one in mine):
             continue
         mask = (ids < len(other.ids)) & np.append(other.ids, False)[np.minimum(ids, len(other.ids))]
         withdrawn = other.run == run
@@ -181,8 +184,22 @@ def share_accounts(
             shared,
             other.until,
         )
-        accounts[other.private] = found if mine is None else _merge_accounts(mine, found)
-    return list(accounts.values())
+        accounts[other.private] = _add_account(mine, found)
+    return [account for same in accounts.values() for account in same]
+
+
+def _add_account(mine: Sequence[Account], found: Account) -> list[Account]:
+    """Add what another declaration of the same name protects."""
+    if len(mine) < 2:
+        return [_merge_accounts(one, found) for one in mine] or [found]
+    split = [
+        _merge_accounts(one, replace(found, mask=found.mask & one.mask))
+        if (found.mask & one.mask).any()
+        else one
+        for one in mine
+    ]
+    rest = found.mask & ~np.logical_or.reduce([one.mask for one in mine])
+    return [*split, replace(found, mask=rest)] if rest.any() else split
 
 
 def _merge_accounts(one: Account, other: Account) -> Account:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tacit.patterns.tree import elements
-from tacit.spec.specification import Specification
+from tacit.spec.specification import Private, Specification
 
 if TYPE_CHECKING:  # importing it would load the compiler, which policies do not need
     from tacit.events.subjects import Subjects
@@ -101,6 +101,10 @@ class Policies:
         self.policies: tuple[Policy, ...] = tuple(
             Policy(tuple(patterns[number] for number in sorted(numbers))) for numbers in chosen
         )
+        self.declared: tuple[tuple[Private, ...], ...] = tuple(
+            tuple(spec.private[number] for number in sorted(numbers)) for numbers in chosen
+        )
+        """The declarations of each policy."""
 
     def __len__(self) -> int:
         return len(self.policies)
