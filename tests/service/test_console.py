@@ -147,7 +147,9 @@ def test_a_session_ends_with_logout_and_with_its_token(served: Running) -> None:
         again = httpx.get(f"{served.url}/console", cookies=cookie)
         assert again.status_code == 303
     with browser(served, "consumer", "revoked") as client:
-        served.service.state.tokens.revoke(served.token("consumer", "revoked").split("_")[1])
+        served.service.state.tokens.revoke(
+            served.token("consumer", "revoked").split("_")[1], actor="test"
+        )
         assert client.get("/console").status_code == 303
 
 

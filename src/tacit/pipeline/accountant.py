@@ -20,7 +20,7 @@ from tacit.pipeline.pacing import Pacer
 from tacit.pipeline.versions import SpecVersion
 from tacit.pipeline.window_state import ClosedWindows
 from tacit.privacy.prices import Claim
-from tacit.spec.specification import Private
+from tacit.spec.specification import Private, Specification
 from tacit.windows.clock import NEVER
 
 if TYPE_CHECKING:  # a run without a ledger needs no database
@@ -136,7 +136,7 @@ def list_accounts(version: SpecVersion, names: pa.Array) -> list[Account]:
     return [
         Account.of(
             private,
-            _find_protected(private, names),
+            _find_protected(version.spec, private, names),
             version.plan.spent_per_window(private) / Fraction(private.epsilon),
             frozenset(elements(pattern)),
         )
@@ -215,9 +215,11 @@ def _merge_accounts(one: Account, other: Account) -> Account:
     )
 
 
-def _find_protected(private: Private, names: pa.Array) -> NDArray[np.bool_]:
-    """Find the subjects for which a pattern is private."""
+def _find_protected(spec: Specification, private: Private, names: pa.Array) -> NDArray[np.bool_]:
+    """Find the subjects to which a declaration applies."""
     if private.subjects is None:
-        return np.ones(len(names), np.bool_)
+        others = [one.subjects or () for one in spec.private if one.pattern == private.pattern]
+        replaced = pa.array([name for other in others for name in other], pa.large_string())
+        return ~np.asarray(pc.is_in(names, value_set=replaced))
     named = pa.array(private.subjects, pa.large_string())
     return np.asarray(pc.is_in(names, value_set=named))
