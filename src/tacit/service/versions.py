@@ -124,7 +124,10 @@ def describe_quality(before: StoredVersion, after: StoredVersion) -> list[dict[s
 
 def find_obstacles(spec: Specification, query: str) -> list[str]:
     """Return the private patterns whose events a query depends on."""
-    asked = set(elements(spec.query_patterns[query]))
+    patterns = [one.pattern for one in spec.boolean_queries if one.query == query]
+    if query in spec.count_patterns:
+        patterns.append(spec.count_patterns[query])
+    asked = {name for pattern in patterns for name in elements(pattern)}
     return list(
         dict.fromkeys(
             private.name
@@ -146,7 +149,7 @@ def _expected(plan: Plan) -> dict[str, float]:
 
 def _queries(spec: Specification) -> dict[str, str]:
     return {
-        query.name: f"{query.consumer}: {query.pattern!r}, alpha {query.alpha:g}"
+        query.name: f"{query.consumer}: {query.asks}, alpha {query.alpha:g}"
         + ("" if query.quality is None else f", quality {query.quality:g}")
         for query in spec.queries
     }
