@@ -76,6 +76,27 @@ def list_routes(served: Running) -> set[tuple[str, str]]:
     return found
 
 
+WORKFLOW_PAGES = (
+    ("/console/propose", "consumer"),
+    ("/console/propose/live", "consumer"),
+    ("/console/policies", "subject"),
+    ("/console/policies/live", "subject"),
+    ("/console/approvals", "operator"),
+    ("/console/approvals/live", "operator"),
+    ("/console/versions", "operator"),
+    ("/console/acts", "operator"),
+)
+"""Pages of the set-up workflow, and the role that each is for."""
+WORKFLOW_FORMS = (
+    ("/console/propose", "consumer"),
+    ("/console/propose/check", "consumer"),
+    ("/console/policies", "subject"),
+    ("/console/policies/withdraw", "subject"),
+    ("/console/proposals/{number}/withdraw", "everyone"),
+    ("/console/proposals/{number}/decide", "operator"),
+    ("/console/versions/{number}/approve", "operator"),
+    ("/console/verify", "operator"),
+)
 FORMS = {"/login", "/logout", "/console"}
 """Pages behind a session, which `test_console` checks for every role."""
 
@@ -95,6 +116,8 @@ def test_the_matrix_has_every_route_and_no_other(served: Running) -> None:
         ("POST", "/console/tokens/{token_id}/revoke"),
         ("POST", "/login"),
         ("POST", "/logout"),
+        *(("GET", path) for path, _ in WORKFLOW_PAGES),
+        *(("POST", path) for path, _ in WORKFLOW_FORMS),
     }
 
 
@@ -104,6 +127,7 @@ def test_a_token_alone_opens_no_page_of_the_console(served: Running, role: str |
     with served.client(role, "" if role is None else NAMES[role]) as client:
         for method, path in sorted(list_routes(served) - set(ALLOWED) - {("POST", "/login")}):
             place = path.replace("{query}", "both").replace("{token_id}", "000000000000")
+            place = place.replace("{number}", "99")
             response = client.request(method, place)
             assert (response.status_code, response.headers["location"]) == (303, "/login")
 

@@ -96,7 +96,6 @@ class ServiceState:
         self.tokens = Tokens(self.ledger.database)
         self.access = Access(self.tokens)
         self.sessions = Sessions(self.ledger.database, self.tokens)
-        self.workflow.listen(self.signal.ring)
 
     def sample(self) -> None:
         """Remember the status of this moment."""

@@ -13,7 +13,7 @@ import hashlib
 import json
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -170,7 +170,6 @@ class Workflow:
         self._files_requested = threading.Event()
         self._planner = PlannerProcess()
         self._progress: dict[int, tuple[float, str]] = {}
-        self._listeners: list[Callable[[], None]] = []
         self._thread = threading.Thread(target=self._work, name="tacit-workflow", daemon=True)
         self._cache: tuple[int, StoredVersion] | None = None
         create_tables(ledger.database)
@@ -194,10 +193,6 @@ class Workflow:
         self._wake.set()
         if self._thread.is_alive():
             self._thread.join(10)
-
-    def listen(self, listener: Callable[[], None]) -> None:
-        """Call this whenever a proposal or a version changes, in any thread."""
-        self._listeners.append(listener)
 
     def request_files(self) -> None:
         """Let the next reload read the files again."""
@@ -258,24 +253,29 @@ class Workflow:
         plan = files.plan.to_dict()
         text = json.dumps([to_yaml(declared), plan], sort_keys=True)
         digest = hashlib.sha256(text.encode()).hexdigest()
+        stored = StoredVersion(declared, (), plan)
+        vars(stored)["plan"] = files.plan  # as it was read
         mine = VERSIONS.c.run == self._name
-        query = sa.select(VERSIONS.c.files).where(mine, VERSIONS.c.files.is_not(None))
+        query = sa.select(VERSIONS.c.number, VERSIONS.c.files)
+        query = query.where(mine, VERSIONS.c.files.is_not(None))
         with self._lock:
             with self._ledger.database.reading() as connection:
                 last = query.order_by(VERSIONS.c.number.desc()).limit(1)
-                known = connection.execute(last).scalar()
+                found = connection.execute(last).one_or_none()
             self._files = declared
-            if known == digest:
+            known = None if found is None else found.files
+            if found is not None and known == digest:
+                if found.number == self._last_number(VERSIONS):
+                    self._cache = found.number, stored
                 return
             choices = () if known is None else self.latest()[1].choices
             if choices:  # the plan of the files does not cover them
                 change = {"base": to_yaml(declared), "files": digest}
                 self._insert(Principal(Role.OPERATOR, "command line", ""), "version", change)
                 return
-            stored = StoredVersion(declared, (), plan)
             with self._ledger.database.writing() as connection:
-                self._add_version(connection, stored, "command line", _FILES, digest)
-        self._tell()
+                number = self._add_version(connection, stored, "command line", _FILES, digest)
+            self._cache = number, stored
 
     def _add_version(
         self,
@@ -451,7 +451,6 @@ class Workflow:
             detail |= {"run": self._name, "kind": str(kind)}
             record_act(connection, str(author), changed, f"proposal {number}", detail)
         self._wake.set()
-        self._tell()
         return self.read(number)
 
     def _close(
@@ -464,7 +463,6 @@ class Workflow:
                 self._write(connection, number, state=str(state), content=None, note=note,
                             decided=now(), decider=str(actor))  # fmt: skip
                 record_act(connection, str(actor), kind, f"proposal {number}", {"note": note})
-        self._tell()
         return self.read(number)
 
     def _make_version(self, proposals: Sequence[Proposal], actor: str, note: str) -> None:
@@ -488,7 +486,6 @@ class Workflow:
         if self.run is not None:
             self.run.reload()
         self._wake.set()
-        self._tell()
 
     def _check_live(self, version: SpecVersion) -> None:
         """Raise if the run could not change to a version."""
@@ -541,7 +538,6 @@ class Workflow:
         def tell(share: float, what: str) -> None:
             for proposal in proposals:
                 self._progress[proposal.number] = share, what
-            self._tell()
 
         plan = self._planner.plan(PlanJob.of(spec, self.history), tell)
         self._finish(proposals, StoredVersion(wanted, choices, plan), base)
@@ -594,7 +590,6 @@ class Workflow:
             if all(proposal.automatic for proposal in proposals):
                 who = ", ".join(dict.fromkeys(f"{one.role} {one.author}" for one in proposals))
                 self._make_version(proposals, who, "")
-        self._tell()
 
     def _fail(self, proposals: Sequence[Proposal], reason: str) -> None:
         with self._lock, self._ledger.database.writing() as connection:
@@ -602,7 +597,6 @@ class Workflow:
                 self._write(connection, proposal.number, state=str(ProposalState.FAILED),
                             reason=reason)  # fmt: skip
                 self._progress.pop(proposal.number, None)
-        self._tell()
 
     def _select(self, condition: Any) -> list[Proposal]:
         columns = [column for column in PROPOSALS.c if column.name not in ("run", "content")]
@@ -621,10 +615,6 @@ class Workflow:
             return int(connection.execute(query).scalar() or 0)
         with self._ledger.database.reading() as reading:
             return int(reading.execute(query).scalar() or 0)
-
-    def _tell(self) -> None:
-        for listener in self._listeners:
-            listener()
 
 
 def _make_query(consumer: str, query: Mapping[str, Any]) -> Query:
