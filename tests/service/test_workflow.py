@@ -143,7 +143,7 @@ def test_a_subject_is_stricter_at_once_and_looser_by_approval(live: Live) -> Non
     live.wait(lambda: ann.proposal(looser["number"])["state"] == "ready")
     assert t1.policies()[0]["pending"] == looser["number"]
     assert ann.reject(looser["number"], note="no")["state"] == "rejected"
-    assert t1.private()[0]["epsilon"] == "0.5"
+    assert shown(t1)["visit"] == "0.5"
 
     # Going back to a version before the choices leaves the choices as they are.
     back = ann.approve_version(1)
