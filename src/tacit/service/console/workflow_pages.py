@@ -184,8 +184,8 @@ def show_all_versions(
     if number is not None:
         since = since or max(1, number - 1)
         changes = compare_stored(state, since, number)
-    view = {"versions": show_versions(state), "changes": changes, "mistake": None}
-    return render(request, "versions.html", user, **view, number=number, since=since)
+    view: dict[str, Any] = {"versions": show_versions(state), "changes": changes}
+    return render(request, "versions.html", user, **view, number=number, since=since, mistake=None)
 
 
 @router.post("/console/versions/{number}/approve")
