@@ -99,6 +99,7 @@ def running(
     *,
     ledger: str | None = None,
     spec: str = SPEC,
+    openid: Path | None = None,
     **options: Any,
 ) -> Iterator[Running]:
     """Run a service until the block ends; errors of the run are raised there."""
@@ -114,7 +115,7 @@ def running(
     failures: list[BaseException] = []
     with (
         open_inputs(given, version.spec) as opened,
-        open_service(given, version, opened, ServerOptions(port=0)) as service,
+        open_service(given, version, opened, ServerOptions(port=0, openid=openid)) as service,
     ):
 
         def answer() -> None:

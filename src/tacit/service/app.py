@@ -12,7 +12,7 @@ from fastapi import FastAPI, Response
 from fastapi.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tacit.service.console import pages
+from tacit.service.console import openid_pages, pages
 from tacit.service.console.rendering import STATIC
 from tacit.service.problems import ProblemDetails, add_handlers
 from tacit.service.routes import answers, facts, health, ingest, tokens
@@ -58,6 +58,7 @@ def create_app(state: ServiceState) -> FastAPI:
     for router in (health.router, ingest.router, answers.router, facts.router, tokens.router):
         app.include_router(router, prefix="/v1")
     app.include_router(pages.router)
+    app.include_router(openid_pages.router)
     app.add_exception_handler(pages.LoginRequired, pages.handle_login_required)
     app.mount("/static", StampedFiles(directory=STATIC))
     app.openapi = _describe_problems(app, app.openapi)  # type: ignore[method-assign]

@@ -18,6 +18,7 @@ from tacit.pipeline.versions import SpecVersion
 from tacit.progress import ProgressCallback, ignore_progress
 from tacit.service.app import create_app
 from tacit.service.inbox import Inbox
+from tacit.service.openid import OpenIdLogin, OpenIdSettings
 from tacit.service.server import Server, ServerOptions
 from tacit.service.source import HttpSource
 from tacit.service.state import ServiceState
@@ -114,6 +115,7 @@ def open_service(
             opened.inbox,
             opened.streams,
             options.ledger_place or "",
+            None if server.openid is None else OpenIdLogin(OpenIdSettings.load(server.openid)),
         )
         with Server(create_app(state), state.signal, server) as listening:
             yield Service(options, version, opened.inputs, state, listening.url)

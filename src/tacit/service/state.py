@@ -13,6 +13,7 @@ from tacit.pipeline.run import Run
 from tacit.service.access import Access
 from tacit.service.feed import AnswerFeed
 from tacit.service.inbox import Inbox
+from tacit.service.openid import OpenIdLogin
 from tacit.service.sessions import Sessions
 from tacit.service.tokens import Tokens
 from tacit.spec.specification import Specification
@@ -74,6 +75,8 @@ class ServiceState:
     http_streams: frozenset[str] = frozenset()
     """The streams that are read from the inbox."""
     ledger_place: str = ""
+    openid: OpenIdLogin | None = None
+    """How to log in at an OpenID Connect provider, if there is one."""
     feed: AnswerFeed = field(init=False)
     tokens: Tokens = field(init=False)
     access: Access = field(init=False)
