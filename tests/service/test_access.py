@@ -243,8 +243,8 @@ def test_the_openapi_document_describes_every_route_and_its_problems(served: Run
     described = {
         (method.upper(), path) for path, methods in document["paths"].items() for method in methods
     }
-    hidden = {("GET", "/v1/openapi.json"), ("GET", "/"), ("GET", "/login")}
-    assert described == set(ALLOWED) - hidden
+    hidden = {route for route in ALLOWED if not route[1].startswith("/v1/")}
+    assert described == set(ALLOWED) - hidden - {("GET", "/v1/openapi.json")}
     assert "ProblemDetails" in document["components"]["schemas"]
     assert "HTTPValidationError" not in document["components"]["schemas"]
     for methods in document["paths"].values():

@@ -119,9 +119,13 @@ def log_in(request: Request, state: State, form: Form) -> Response:
     try:
         principal = state.access.check(form.get("token", "").strip(), address_of(request))
     except Problem as problem:
-        openid = state.openid is not None
-        told = {"mistake": problem.detail, "openid": openid}
-        page = render(request, "login.html", code=problem.status, **told)
+        page = render(
+            request,
+            "login.html",
+            code=problem.status,
+            mistake=problem.detail,
+            openid=state.openid is not None,
+        )
         if "Retry-After" in problem.headers:
             page.headers["Retry-After"] = problem.headers["Retry-After"]
         return page
