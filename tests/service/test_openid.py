@@ -100,7 +100,7 @@ def test_a_revoked_login_ends_its_session(guarded: Running) -> None:
     with httpx.Client(base_url=guarded.url) as browser:
         log_in(browser, "ann")
         tokens = guarded.service.state.tokens
-        tokens.revoke(tokens.list_all()[0].id)
+        tokens.revoke(tokens.list_all()[0].id, actor="test")
         assert browser.get("/console").headers["location"] == "/login"
 
 

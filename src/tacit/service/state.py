@@ -16,6 +16,7 @@ from tacit.service.inbox import Inbox
 from tacit.service.openid import OpenIdLogin
 from tacit.service.sessions import Sessions
 from tacit.service.tokens import Tokens
+from tacit.service.workflow import Workflow
 from tacit.spec.specification import Specification
 
 SAMPLES: Final = 90
@@ -77,6 +78,8 @@ class ServiceState:
     ledger_place: str = ""
     openid: OpenIdLogin | None = None
     """How to log in at an OpenID Connect provider, if there is one."""
+    workflow: Workflow = field(kw_only=True)
+    """Proposals and versions."""
     feed: AnswerFeed = field(init=False)
     tokens: Tokens = field(init=False)
     access: Access = field(init=False)
