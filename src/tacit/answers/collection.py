@@ -11,6 +11,7 @@ import polars as pl
 import pyarrow as pa
 
 from tacit.answers.answers import Answers
+from tacit.answers.counts import count_schema
 from tacit.quantities import count
 
 if TYPE_CHECKING:
@@ -58,6 +59,16 @@ class CollectedAnswers:
     def wide(self) -> pl.DataFrame:
         """Return a Polars frame with a row for each window and subject, and a column per query."""
         return pl.concat([part.wide() for part in self.parts]) if self.parts else pl.DataFrame()
+
+    def counted(self) -> pl.DataFrame:
+        """Return the counts as a Polars frame: a row for each window, count query and group.
+
+        `count` may be below 0: the noise is not cut off, so that sums over windows are unbiased.
+        """
+        tables = [part.counted.table() for part in self.parts if part.counted is not None]
+        if not tables:
+            return pl.DataFrame(count_schema().empty_table())
+        return pl.DataFrame(pa.concat_tables(tables).unify_dictionaries())
 
     def counts(self) -> dict[str, int]:
         """Return how often each query was answered with yes."""

@@ -98,6 +98,17 @@ class SubjectFile(Config):
                 raise SourceError(f"the column '{self.zone}' of '{self.file}': {error}") from error
         return found
 
+    def read_groups(self, column: str, folder: Path = Path()) -> dict[str, str]:
+        """Return what a column says about each subject; the first row of a subject counts."""
+        assert self.column is not None, "counts by a column need a column of subjects"
+        with self._reading():
+            names, groups = _columns(folder / self.file, self.column, column)
+        found: dict[str, str] = {}
+        for name, group in zip(names, groups, strict=True):
+            if name:
+                found.setdefault(name, group or "")
+        return found
+
     @contextmanager
     def _reading(self) -> Iterator[None]:
         """Explain why the file cannot be read."""
