@@ -211,9 +211,7 @@ class Plan:
             raise PlanError(f"the plan has an epsilon for other counts; {_AGAIN}")
         declared = declared_patterns(self.spec)
         for private, pattern in zip(self.spec.private, declared, strict=True):
-            windows = pattern.count_windows(self.spec.windows.panes)
-            counted = windows * sum(self.spent_on_counts(private))
-            if counted + pattern.epsilon * self.share_of(pattern.name) > pattern.epsilon:
+            if self.spent(private) > pattern.epsilon:
                 raise PlanError(
                     f"the counts of this plan and its mechanism spend more than the epsilon of"
                     f" {pattern.name}; {_AGAIN}"
@@ -224,6 +222,13 @@ class Plan:
         own = declared_patterns(self.spec)[self.spec.private.index(private)].elements
         asked = self.spec.count_patterns.items()
         return [self.counts[name] for name, pattern in asked if own & {*elements(pattern)}]
+
+    def spent(self, private: Private) -> Fraction:
+        """Return the epsilon that mechanism and counts spend together, per window or occurrence."""
+        pattern = declared_patterns(self.spec)[self.spec.private.index(private)]
+        windows = pattern.count_windows(self.spec.windows.panes)
+        counted = windows * sum(self.spent_on_counts(private), Fraction(0))
+        return pattern.epsilon * self.share_of(pattern.name) + counted
 
     def count_rows(self) -> list[dict[str, Any]]:
         """Return what to expect of each count where it is noisy."""
