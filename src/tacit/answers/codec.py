@@ -227,7 +227,7 @@ def _blocks(
         registered = np.unpackbits(next(arrays), axis=1, count=len(ids)).view(np.bool_)
     octets = next(arrays).astype("<u8", copy=False).view(np.uint8)
     if block["sure"]:
-        packed = (np.array(block["few"]), next(arrays), next(arrays), next(arrays))
+        packed = (np.array(block["few"], np.int64), next(arrays), next(arrays), next(arrays))
     if head["limited"]:
         exhausted = np.unpackbits(next(arrays), count=len(ids)).view(np.bool_)
     starts = block["start"] + block["step"] * np.arange(windows)

@@ -263,9 +263,10 @@ def _times(ratio: Ratio, draws: int) -> Ratio:
 def _pattern(
     pattern: PrivatePattern, asked: Fraction, whole: Ratio, alone: Ratio, draws: int
 ) -> PatternAudit:
-    passed = whole is not None and product_within([whole], pattern.epsilon)
+    within = whole is not None and product_within([whole], pattern.epsilon)
+    passed = within and pattern.epsilon <= asked
     # A table is rounded towards more privacy, a logarithm upwards: the least bound counts.
-    most = pattern.epsilon if passed else None
+    most = pattern.epsilon if within else None
     return PatternAudit(
         pattern.name,
         asked,
