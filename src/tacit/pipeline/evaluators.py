@@ -135,7 +135,7 @@ class Detector(Evaluator):
     def __init__(self, spec: Specification) -> None:
         asked, counted = spec.query_patterns, spec.count_patterns
         queries = compile_queries(spec, [*asked.values(), *counted.values()])
-        consumers = [query.consumer for query in spec.subject_queries]
+        consumers = [query.consumer for query in spec.boolean_queries]
         super().__init__(list(asked), [queries], consumers)
         self._counted = np.empty((0, len(counted), 0), np.uint64)
         """The bits of the counted patterns, in the windows that were answered last."""

@@ -17,7 +17,7 @@ from fractions import Fraction
 from html import escape
 from os import PathLike
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from tacit.errors import AuditError, PlanError, PrivacyError, SinkError
 from tacit.events.streams import COLUMN_TYPES
 from tacit.patterns.tree import Pattern, elements
+from tacit.pictures import make_picture
 from tacit.privacy.count_channels import make_count_channel
 from tacit.privacy.exponentials import format_epsilon
 from tacit.privacy.mechanisms import load
@@ -32,11 +33,15 @@ from tacit.privacy.mechanisms.mechanism import Mechanism
 from tacit.privacy.mechanisms.unprotected import Unprotected
 from tacit.privacy.policies import Policies, Policy, declared_patterns
 from tacit.privacy.quality import Confusion, micro_alpha
+from tacit.spec.boolean_queries import group_queries
 from tacit.spec.canon import canonical
 from tacit.spec.columntypes import RecordedTypes
 from tacit.spec.epsilon_split import split_epsilon
 from tacit.spec.mechanisms import MECHANISMS
 from tacit.spec.specification import Private, Specification
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 FORMAT: Final = 1
 
@@ -62,6 +67,26 @@ class HistoryWarning(NamedTuple):
 
     def __str__(self) -> str:
         return self.reason
+
+
+class ValueQuality(NamedTuple):
+    """The expected quality of a query with several values, on held-out windows."""
+
+    query: str
+    accuracy: tuple[float, float] | None
+    """For `one_of`, bounds of the share of windows in which the value is right.
+
+    They differ where no value is more likely than not.
+    """
+    error: float | None
+    """For `times`, the mean absolute error of the number."""
+
+    def __str__(self) -> str:
+        if self.accuracy is None:
+            return f"{self.query}: the number is off by {self.error:.3f} on average"
+        low, high = (f"{share:.1%}" for share in self.accuracy)
+        shown = low if low == high else f"{low} to {high}"
+        return f"{self.query}: the value is right in {shown} of the windows"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +125,26 @@ class Expected:
             {"query": name} | {label: float(column[n]) for label, column in columns.items()}
             for n, name in enumerate(self.queries)
         ]
+
+    def values(self, windows: float) -> list[ValueQuality]:
+        """Return the expected quality of each query with several values.
+
+        A wrong number is off by as many as there are wrong answers to its boolean queries. A wrong
+        value makes two answers wrong if one of the boolean queries is answered yes, and one if
+        none is.
+        """
+        found, made = self.confusion, []
+        for query in group_queries(self.queries):
+            own = query.columns
+            wrong = float((found.fp + found.fn)[own].sum())
+            if query.kind == "times":
+                made.append(ValueQuality(query.name, None, wrong / windows))
+            elif query.kind == "one_of":
+                undecided = max(0.0, windows - float((found.tp + found.fp)[own].sum()))
+                high = 1 - wrong / (2 * windows)
+                bounds = max(0.0, high - undecided / (2 * windows)), max(0.0, high)
+                made.append(ValueQuality(query.name, bounds, None))
+        return made
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data that can be written as JSON."""
@@ -159,6 +204,11 @@ class Plan:
         """Whether a run uses what was released before, for the subjects of some policy."""
         return any(mechanism.has_memory for mechanism in self.mechanisms)
 
+    @property
+    def values(self) -> list[ValueQuality]:
+        """The expected quality of queries with several values; empty without history."""
+        return [] if self.expected is None else self.expected.values(self.windows)
+
     def share_of(self, private: str) -> Fraction:
         """Return the share of a private pattern's epsilon that is spent."""
         return self.shares.get(private, self.share)
@@ -205,7 +255,7 @@ class Plan:
         occurrence may change.
         """
         if (
-            list(self.counts) != list(self.spec.count_patterns)
+            self.counts.keys() != self.spec.count_patterns.keys()
             or min(self.counts.values(), default=0) < 0
         ):
             raise PlanError(f"the plan has an epsilon for other counts; {_AGAIN}")
@@ -323,6 +373,12 @@ class Plan:
         """Read a plan file for this specification; raise PlanError if it is not one."""
         return cls.from_dict(read_plain(path), spec)
 
+    def plot(self, path: str | PathLike[str] | None = None) -> Figure:
+        """Draw what each query can expect; with a path, write it to this file too."""
+        from tacit.planning.plan_picture import draw_plan
+
+        return make_picture(lambda: draw_plan(self), path)
+
     def __repr__(self) -> str:
         history = f", {self.windows:,} windows of history" if self.windows else ", no history"
         quality = "" if self.expected is None else f", expected Q {self.expected.quality:.3f}"
@@ -342,10 +398,11 @@ class Plan:
             + "</tr>"
             for row in self.expected.rows()
         )
+        values = "".join(f"<p>{escape(str(value))}</p>" for value in self.values)
         return (
             f"<table><caption>{escape(repr(self))}</caption><thead><tr><th>query</th>"
             "<th>precision</th><th>recall</th><th>Q</th><th>MRE</th></tr></thead>"
-            f"<tbody>{rows}</tbody></table>"
+            f"<tbody>{rows}</tbody></table>{values}"
         )
 
 
@@ -389,7 +446,9 @@ def _read(plain: Mapping[str, Any], spec: Specification, written: Mapping[str, A
     shares = {str(name): Fraction(own) for name, own in plain.get("shares", {}).items()}
     policies = [policy.scale(share, shares) for policy in Policies(spec).policies]
     queries = tuple(spec.query_patterns.values())
-    counts = {str(name): Fraction(own) for name, own in plain.get("counts", {}).items()}
+    written_counts = plain.get("counts", {})
+    ordered = sorted(written_counts, key=[*spec.count_patterns, *written_counts].index)
+    counts = {str(name): Fraction(written_counts[name]) for name in ordered}
     untouched = {name for name, left in split_epsilon(spec).left.items() if left == 0}
     if not 0 < share <= 1 or not all(
         0 < own <= 1 or (own == 0 and name in untouched) for name, own in shares.items()

@@ -23,7 +23,7 @@ from tacit.privacy.mechanisms.mechanism import Mechanism, PlanGoal
 from tacit.privacy.mechanisms.unprotected import Unprotected
 from tacit.privacy.pacing import SpendingLimit
 from tacit.privacy.policies import Policies
-from tacit.privacy.quality import Confusion, QualityObjective
+from tacit.privacy.quality import Confusion, QualityObjective, make_objective
 from tacit.privacy.statistics import Statistics
 from tacit.privacy.thresholds import add_confusions
 from tacit.progress import ProgressCallback, ignore_progress, split_progress
@@ -68,11 +68,7 @@ def make_plan(
     given = dict(shares or {})
     given |= {name: given.get(name, share) * left for name, left in split.left.items()}
     goal = PlanGoal(
-        QualityObjective(
-            tuple(query.alpha for query in spec.subject_queries),
-            objective == "macro",
-            None if required is None else tuple(required),
-        ),
+        make_objective(spec, objective, required),
         decode == "literal",
         share,
         given,
@@ -129,8 +125,7 @@ def compare_mechanisms(
         )
         for name, part in zip(MECHANISMS, split_progress(progress, len(MECHANISMS)), strict=True)
     ]
-    alphas = tuple(query.alpha for query in spec.subject_queries)
-    return _rank(plans, QualityObjective(alphas, plans[0].objective == "macro"))
+    return _rank(plans, make_objective(spec, plans[0].objective))
 
 
 def _rank(plans: Sequence[Plan], objective: QualityObjective) -> list[Plan]:
@@ -186,8 +181,8 @@ def _make(
 
 def _expected(spec: Specification, confusions: Sequence[Confusion[Floats]]) -> Expected:
     """Add up the expectations of all policies."""
-    names = tuple(query.name for query in spec.subject_queries)
-    alphas = tuple(query.alpha for query in spec.subject_queries)
+    names = tuple(query.name for query in spec.boolean_queries)
+    alphas = tuple(query.alpha for query in spec.boolean_queries)
     return Expected(names, alphas, add_confusions(confusions))
 
 

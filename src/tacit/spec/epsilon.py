@@ -58,6 +58,13 @@ Epsilon = Annotated[
 """An epsilon: an exact decimal number."""
 
 
+def name_horizon(length: int) -> str:
+    """Say how long a horizon is: `day`, or `12 h`."""
+    horizon = format_duration(length)
+    words = {"1 d": "day", "1 h": "hour", "1 min": "minute", "1 s": "second"}
+    return words.get(horizon, horizon)
+
+
 def _check_portion(portion: Decimal) -> Decimal:
     if not portion.is_finite() or not 0 < portion <= 1:
         raise ValueError(
@@ -119,9 +126,7 @@ class Limit(Config):
         return str(self)
 
     def __str__(self) -> str:
-        horizon = format_duration(self.horizon)
-        words = {"1 d": "day", "1 h": "hour", "1 min": "minute", "1 s": "second"}
-        return f"{self.amount} per {words.get(horizon, horizon)}"
+        return f"{self.amount} per {name_horizon(self.horizon)}"
 
     __repr__ = __str__
 
