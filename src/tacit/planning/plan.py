@@ -548,9 +548,19 @@ def _outlined(written: Mapping[str, Any]) -> Specification:
                 {**private, "epsilon": Decimal(private["epsilon"]), "limit": None}
                 for private in written["private"]
             ],
-            "queries": written["queries"],
+            "queries": [_outlined_query(query) for query in written["queries"]],
         }
     )
+
+
+def _outlined_query(written: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a query of a canonical specification as it is written."""
+    query = dict(written)
+    if "share" in query:
+        query["share"] = Decimal(query["share"])
+    if query.get("one_of") is not None:
+        query["one_of"] = dict(query["one_of"])
+    return query
 
 
 def _spans(written: Mapping[str, Any]) -> dict[str, Any]:
