@@ -28,7 +28,14 @@ class SubjectGroups:
         registry = spec.subjects
         if not names or not isinstance(registry, SubjectFile):
             return cls()
-        return cls({name: registry.read_groups(name, spec.folder) for name in names})
+        subjects = registry.read(spec.folder)
+        columns = {name: registry.read_column(name, spec.folder) for name in names}
+        return cls(
+            {
+                name: {subject: found.get(subject, "") for subject in subjects}
+                for name, found in columns.items()
+            }
+        )
 
     def list_groups(self, by: str | None) -> list[str | None]:
         """Return the groups of a column in order of name; a single one, None, without a column."""

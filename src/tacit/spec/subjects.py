@@ -98,15 +98,16 @@ class SubjectFile(Config):
                 raise SourceError(f"the column '{self.zone}' of '{self.file}': {error}") from error
         return found
 
-    def read_groups(self, column: str, folder: Path = Path()) -> dict[str, str]:
-        """Return what a column says about each subject; the first row of a subject counts."""
-        assert self.column is not None, "counts by a column need a column of subjects"
+    def read_column(self, name: str, folder: Path = Path()) -> dict[str, str]:
+        """Return the value of another column for each subject that has one."""
+        if self.column is None:
+            return {}
         with self._reading():
-            names, groups = _columns(folder / self.file, self.column, column)
+            names, values = _columns(folder / self.file, self.column, name)
         found: dict[str, str] = {}
-        for name, group in zip(names, groups, strict=True):
-            if name:
-                found.setdefault(name, group or "")
+        for subject, value in zip(names, values, strict=True):
+            if subject and value:
+                found.setdefault(subject, value)
         return found
 
     @contextmanager
