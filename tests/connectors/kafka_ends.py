@@ -141,7 +141,8 @@ class KafkaReceiver(Receiver):
             ]
             consumer.assign(places)
             ends = {_key(one): self._end(consumer, one) for one in places}
-            found, ended, quiet = [], set(), float("inf")
+            found, quiet = [], float("inf")
+            ended: set[tuple[str, int]] = set()
             # A server ends a transaction shortly after it has answered, so its answers may still
             # come. One that nobody ends holds them back: then nothing comes.
             while len(ended) < len(places) and time.monotonic() < quiet:

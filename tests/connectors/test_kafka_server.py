@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tacit.connectors.kafka import sink as kafka_sink
 from tests.connectors.checks import SinkChecks, SourceChecks
 from tests.connectors.kafka_ends import LOGIN, KafkaFeed, KafkaReceiver, config
 from tests.connectors.test_kafka import (
-    kafka_sink,
     test_a_crash_at_the_commit_leaves_each_answer_once,
     test_another_engine_of_the_same_group_takes_over,
     test_answers_of_another_ledger_are_not_taken_for_delivered,

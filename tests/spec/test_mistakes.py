@@ -80,9 +80,9 @@ CASES = {
         "- {name: a, consumer: d, pattern: parked}\n", 6, 10, "another query called 'a'"),
     # Counts
     "neither pattern nor count": (HEAD + "queries:\n- {name: a, consumer: c}\n",
-                                  5, 3, "this one has neither"),
+                                  5, 3, "this one has none of them"),
     "pattern and count": (HEAD + "queries:\n- {name: a, consumer: c, pattern: slow, count: slow}\n",
-                          5, 3, "this one has both"),
+                          5, 3, "this one has pattern and count"),
     "a share of a pattern": (
         HEAD + "queries:\n- {name: a, consumer: c, pattern: slow, share: 0.5}\n",
         5, 3, "'share' is for queries with count"),

@@ -62,8 +62,16 @@ class CollectedAnswers:
         """Return a Polars frame with a row for each window and subject, and a column per query."""
         return pl.concat([part.wide() for part in self.parts]) if self.parts else pl.DataFrame()
 
+    def distribution(self, query: str) -> pl.DataFrame:
+        """Return how likely each value of a query with several values is.
+
+        The frame has a row for each window and subject, and a column for each value.
+        """
+        parts = [part.distribution(query) for part in self.parts]
+        return pl.concat(parts) if parts else pl.DataFrame()
+
     def counts(self) -> dict[str, int]:
-        """Return how often each query was answered with yes."""
+        """Return how often each query was answered with yes; a value of several counts as one."""
         totals = np.zeros(len(self.queries), dtype=np.int64)
         for part in self.parts:
             totals += part.counts()

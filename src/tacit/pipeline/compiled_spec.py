@@ -67,8 +67,8 @@ class CompiledSpec:
         self.policies = Policies(spec)
         if evaluator is None:
             queries = compile_queries(spec, tuple(spec.query_patterns.values()))
-            names = [query.name for query in spec.subject_queries]
-            evaluator = Detector(names, queries, [query.consumer for query in spec.subject_queries])
+            names = [query.name for query in spec.boolean_queries]
+            evaluator = Detector(names, queries, [query.consumer for query in spec.boolean_queries])
         self.evaluator = evaluator
 
     @property

@@ -32,6 +32,7 @@ from tacit.privacy.mechanisms.mechanism import Mechanism
 from tacit.privacy.mechanisms.unprotected import Unprotected
 from tacit.privacy.policies import Policies, Policy, declared_patterns
 from tacit.privacy.quality import Confusion, micro_alpha
+from tacit.spec.boolean_queries import group_queries
 from tacit.spec.canon import canonical
 from tacit.spec.columntypes import RecordedTypes
 from tacit.spec.mechanisms import MECHANISMS
@@ -64,6 +65,26 @@ class HistoryWarning(NamedTuple):
 
     def __str__(self) -> str:
         return self.reason
+
+
+class ValueQuality(NamedTuple):
+    """The expected quality of a query with several values, on held-out windows."""
+
+    query: str
+    accuracy: tuple[float, float] | None
+    """For `one_of`, bounds of the share of windows in which the value is right.
+
+    They differ where no value is more likely than not.
+    """
+    error: float | None
+    """For `times`, the mean absolute error of the number."""
+
+    def __str__(self) -> str:
+        if self.accuracy is None:
+            return f"{self.query}: the number is off by {self.error:.3f} on average"
+        low, high = (f"{share:.1%}" for share in self.accuracy)
+        shown = low if low == high else f"{low} to {high}"
+        return f"{self.query}: the value is right in {shown} of the windows"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +123,26 @@ class Expected:
             {"query": name} | {label: float(column[n]) for label, column in columns.items()}
             for n, name in enumerate(self.queries)
         ]
+
+    def values(self, windows: float) -> list[ValueQuality]:
+        """Return the expected quality of each query with several values.
+
+        A wrong number is off by as many as there are wrong answers to its boolean queries. A wrong
+        value makes two answers wrong if one of the boolean queries is answered yes, and one if
+        none is.
+        """
+        found, made = self.confusion, []
+        for query in group_queries(self.queries):
+            own = query.columns
+            wrong = float((found.fp + found.fn)[own].sum())
+            if query.kind == "times":
+                made.append(ValueQuality(query.name, None, wrong / windows))
+            elif query.kind == "one_of":
+                undecided = max(0.0, windows - float((found.tp + found.fp)[own].sum()))
+                high = 1 - wrong / (2 * windows)
+                bounds = max(0.0, high - undecided / (2 * windows)), max(0.0, high)
+                made.append(ValueQuality(query.name, bounds, None))
+        return made
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data that can be written as JSON."""
@@ -158,6 +199,11 @@ class Plan:
     def has_memory(self) -> bool:
         """Whether a run uses what was released before, for the subjects of some policy."""
         return any(mechanism.has_memory for mechanism in self.mechanisms)
+
+    @property
+    def values(self) -> list[ValueQuality]:
+        """The expected quality of queries with several values; empty without history."""
+        return [] if self.expected is None else self.expected.values(self.windows)
 
     def share_of(self, private: str) -> Fraction:
         """Return the share of a private pattern's epsilon that is spent."""
@@ -296,10 +342,11 @@ class Plan:
             + "</tr>"
             for row in self.expected.rows()
         )
+        values = "".join(f"<p>{escape(str(value))}</p>" for value in self.values)
         return (
             f"<table><caption>{escape(repr(self))}</caption><thead><tr><th>query</th>"
             "<th>precision</th><th>recall</th><th>Q</th><th>MRE</th></tr></thead>"
-            f"<tbody>{rows}</tbody></table>"
+            f"<tbody>{rows}</tbody></table>{values}"
         )
 
 

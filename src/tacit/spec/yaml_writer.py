@@ -16,7 +16,7 @@ from tacit.spec.specification import Specification
 
 _ORDER = [
     "version", "streams", "areas", "windows", "events", "patterns", "private", "queries",
-    "mechanism", "decode", "objective", "subjects", "zone",
+    "mechanism", "decode", "objective", "memory", "subjects", "zone",
 ]  # fmt: skip
 _LINE = 90
 
