@@ -101,6 +101,11 @@ class Policies:
     def __len__(self) -> int:
         return len(self.policies)
 
+    @property
+    def named(self) -> Mapping[str, int]:
+        """The policy number of each subject that a pattern names."""
+        return self._named
+
     def assign(self, subjects: Subjects) -> NDArray[np.int32]:
         """Return the policy number of each registered subject, by slot."""
         numbers = np.zeros(len(subjects), dtype=np.int32)
