@@ -52,6 +52,8 @@ class DrawnSymbols:
     """`[row][block]`"""
     signals: NDArray[np.uint64]
     """`[row][word]`"""
+    other: NDArray[np.int64]
+    """The rows that are served by the book."""
 
 
 @dataclass(slots=True)
@@ -140,7 +142,7 @@ class Contexts:
             _add(self._sampler.sample(rows[:drawn]), places[:drawn], codes.reshape(-1))
         if len(other):
             self._book.draw(other, signals, values, codes)
-        return DrawnSymbols(numbers, codes, signals)
+        return DrawnSymbols(numbers, codes, signals, other)
 
     def _add_new(
         self, signals: NDArray[np.uint64], numbers: NDArray[np.int32], windows: int
@@ -218,8 +220,8 @@ class Contexts:
         """Return the answers of all parts, `[window and subject][word]`, lowest bit first."""
         words = np.empty((len(drawn.contexts), self._words), np.uint64)
         _gather(drawn.contexts, drawn.codes, self._decided, self._readings, words)
-        if len(other := np.flatnonzero(drawn.contexts < 0)):
-            self._book.answer(other, drawn.signals, drawn.codes, words)
+        if len(drawn.other):
+            self._book.answer(drawn.other, drawn.signals, drawn.codes, words)
         return words
 
     def add_words(self, drawn: DrawnSymbols, begin: int, words: NDArray[np.uint64]) -> None:
@@ -228,7 +230,7 @@ class Contexts:
             _gather_into(
                 drawn.contexts, drawn.codes, self._decided, self._readings, np.uint64(begin), words
             )
-            if len(other := np.flatnonzero(drawn.contexts < 0)):
+            if len(other := drawn.other):
                 own = np.empty((len(words), 1), np.uint64)
                 self._book.answer(other, drawn.signals, drawn.codes, own)
                 words[other] |= own[other, 0] << np.uint64(begin)
@@ -241,8 +243,8 @@ class Contexts:
         sure[-1] = true
         table = np.ascontiguousarray(self._posterior[:, part])
         _weigh(drawn.contexts, drawn.codes, sure, table, true, likely)
-        if len(other := np.flatnonzero(drawn.contexts < 0)):
-            self._book.weigh(other, drawn.signals, drawn.codes, part, likely, true=true)
+        if len(drawn.other):
+            self._book.weigh(drawn.other, drawn.signals, drawn.codes, part, likely, true=true)
 
     def posterior(self, drawn: DrawnSymbols, part: int) -> NDArray[np.float64]:
         """Return the probability that a part is true, given the draw."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.kernels import compiled
+from tacit.kernels.threads import run_in_threads, run_in_turn
 from tacit.patterns.booleans import to_columns
 from tacit.privacy.certainty import Certainty, Shares
 from tacit.privacy.components import Question
@@ -60,6 +62,8 @@ class ChannelProtector(Protector):
                 planned.component_channels, planned.books, planned.planned, strict=True
             )
         ]
+        # Seeded draws must come in the same order every time.
+        self._parallel = run_in_threads if run.noise.private else run_in_turn
         self._signals = [
             run.index.columns(component.signals) for component in planned.exposure.components
         ]
@@ -74,10 +78,12 @@ class ChannelProtector(Protector):
         """Draw for every component, then combine the queries from their parts."""
         slots = np.arange(windows.slots) if own is None else np.flatnonzero(own)
         inputs = zip(self._contexts, self._inputs(windows, slots, own), strict=True)
-        drawn = [
-            contexts.draw(signals, variables, len(windows.bits))
-            for contexts, (signals, variables) in inputs
-        ]
+        drawn = self._parallel(
+            [
+                partial(contexts.draw, signals, variables, len(windows.bits))
+                for contexts, (signals, variables) in inputs
+            ]
+        )
         parts = self._answers(drawn, windows, slots, own)
         shape = (len(windows.bits), len(self._questions), windows.bits.shape[2])
         certainty = SymbolCertainty(
@@ -186,10 +192,12 @@ class SymbolCertainty(Certainty):
         shape = (self.windows, len(self.slots))
         codes = drawn.codes.reshape(*shape, drawn.codes.shape[1])[windows, own]
         signals = drawn.signals.reshape(*shape, drawn.signals.shape[1])[windows, own]
+        contexts = drawn.contexts.reshape(shape)[windows, own].ravel()
         return DrawnSymbols(
-            drawn.contexts.reshape(shape)[windows, own].ravel(),
+            contexts,
             codes.reshape(-1, codes.shape[2]),
             np.ascontiguousarray(signals.reshape(-1, signals.shape[2])),
+            np.flatnonzero(contexts < 0),
         )
 
     def compute_confidence(
