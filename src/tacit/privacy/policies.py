@@ -50,12 +50,14 @@ class Policy:
     def scale(self, factor: Fraction, factors: Mapping[str, Fraction] = _NONE) -> Policy:
         """Return the policy with every epsilon multiplied by `factor`.
 
-        `factors` has other factors for some private patterns, by name.
+        `factors` has other factors for some private patterns, by name. A pattern with the factor 0
+        is left out: only counts depend on it.
         """
         return Policy(
             tuple(
                 replace(pattern, epsilon=pattern.epsilon * factors.get(pattern.name, factor))
                 for pattern in self.patterns
+                if factors.get(pattern.name, factor)
             )
         )
 
@@ -100,6 +102,11 @@ class Policies:
 
     def __len__(self) -> int:
         return len(self.policies)
+
+    @property
+    def named(self) -> Mapping[str, int]:
+        """The policy number of each subject that a pattern names."""
+        return self._named
 
     def assign(self, subjects: Subjects) -> NDArray[np.int32]:
         """Return the policy number of each registered subject, by slot."""
