@@ -58,14 +58,14 @@ def written(folder: Path, text: str) -> Path:
 @pytest.fixture
 def sent(tmp_path: Path) -> Path:
     """Tuples in a file."""
-    return tuples(tmp_path / "sent.csv", seed=2)
+    return tuples(tmp_path / "sent.csv", seed=2, windows=12)
 
 
 @pytest.fixture
 def whole(spec: Path, sent: Path, tmp_path: Path) -> RunOptions:
     """A set-up with everything, after a first run."""
     plan, ledger, out = (tmp_path / name for name in ("plan.json", "l.db", "answers.jsonl"))
-    history = tuples(tmp_path / "history.csv", seed=1)
+    history = tuples(tmp_path / "history.csv", seed=1, windows=12)
     for command in (
         ("plan", spec, "--history", history, "-o", plan),
         ("run", spec, sent, "--plan", plan, "--ledger", ledger, "--to", out),

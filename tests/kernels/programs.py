@@ -13,6 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.engines.forking import Forks, serve
 
@@ -121,7 +122,7 @@ def _import_compiler() -> None:
 
 
 def _child(output: str, arguments: list[str]) -> None:
-    from numba.core import config
+    import numba
 
     folder, cache, code = arguments
     descriptor = os.open(output, os.O_WRONLY | os.O_CREAT, 0o600)
@@ -133,6 +134,7 @@ def _child(output: str, arguments: list[str]) -> None:
     os.environ.pop("NUMBA_CACHE_DIR", None)
     if cache:
         os.environ["NUMBA_CACHE_DIR"] = cache
+    config: Any = numba.config
     config.CACHE_DIR = cache
     exec(code, {"__name__": "__main__"})
 
