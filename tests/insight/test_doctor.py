@@ -65,7 +65,7 @@ def sent(tmp_path: Path) -> Path:
 def whole(spec: Path, sent: Path, tmp_path: Path) -> RunOptions:
     """A set-up with everything, after a first run."""
     plan, ledger, out = (tmp_path / name for name in ("plan.json", "l.db", "answers.jsonl"))
-    history = tuples(tmp_path / "history.csv", seed=1, windows=12)
+    history = tuples(tmp_path / "history.csv", seed=1)
     for command in (
         ("plan", spec, "--history", history, "-o", plan),
         ("run", spec, sent, "--plan", plan, "--ledger", ledger, "--to", out),

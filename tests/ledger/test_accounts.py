@@ -41,7 +41,7 @@ def private(draw: st.DrawFn, name: str) -> Account:
     st.permutations(range(SUBJECTS)),
     st.integers(-9, 9),
 )
-def test_accounts_agree_with_a_reckoning_one_by_one(
+def test_accounts_agree_with_charges_one_by_one(
     patterns: tuple[Account, ...], registered: list[np.ndarray], ids: list[int], first: int
 ) -> None:
     accounts = Accounts(np.array(ids), patterns)

@@ -23,8 +23,10 @@ def test_nobody_reads_before_all_are_ready(tmp_path: Path) -> None:
     one.report(0, NONE)
     assert one.is_too_far_ahead(0, NONE, 5)
     assert not other.is_too_far_ahead(1, NONE, 5)
+    assert not one.has_begun()
     other.report(1, NONE)
     assert not one.is_too_far_ahead(0, NONE, 5)
+    assert one.has_begun()
 
 
 def test_a_reader_waits_for_the_one_that_is_furthest_behind(tmp_path: Path) -> None:

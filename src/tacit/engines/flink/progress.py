@@ -37,6 +37,10 @@ class Progress:
         others = self._others(str(partition))
         return any(other is None or (closed != NONE and other < closed - most) for other in others)
 
+    def has_begun(self) -> bool:
+        """Return whether all readers have started."""
+        return all(other is not None for other in self._others(""))
+
     def is_over(self) -> bool:
         """Return whether no reader has to be awaited any more."""
         return not self._others("")
