@@ -100,6 +100,7 @@ class Programs:
         if not file.exists() or file.read_text() != module:  # another program may be reading it
             file.write_text(module)
         output = self.folder / f"output-{len(list(self.folder.glob('output-*')))}"
+        output.touch(exist_ok=False)
         given = (str(self.folder), str(cache or ""), COUNT + code)
         return Program(self.forks, self.forks.start(output, *given), output)
 
