@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -163,8 +163,14 @@ def open_prepared(
     inputs: Sequence[Input],
     to: Target | Sink,
     progress: ProgressCallback = ignore_progress,
+    reread: Callable[[], SpecVersion] | None = None,
 ) -> Iterator[Run]:
-    """The run whose specification and sources were read and checked."""
+    """The run whose specification and sources were read and checked.
+
+    `reread` returns the version for a reload; by default it is read from the files again.
+    """
+    if reread is None and not isinstance(options.spec, Specification):
+        reread = options.read
     with (
         Ledger.open(options.ledger_place or "") as ledger,
         _open_sink(to) as sink,
@@ -181,7 +187,7 @@ def open_prepared(
             dead_letters=letters,
             progress=progress,
             retain=options.retain_seconds(),
-            reread=None if isinstance(options.spec, Specification) else options.read,
+            reread=reread,
         )
 
 

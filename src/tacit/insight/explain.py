@@ -347,12 +347,11 @@ def _groups(spec: Specification) -> dict[frozenset[int], tuple[Subject, ...] | N
     None: all subjects that no private pattern names; left out if all registered ones are named.
     """
     named = [frozenset(declared.subjects or ()) for declared in spec.private]
-    general = frozenset(n for n, declared in enumerate(spec.private) if declared.subjects is None)
+    general = spec.applying(None)
     found: dict[frozenset[int], dict[Subject, None]] = {general: {}}
     for declared in spec.private:
         for subject in declared.subjects or ():
-            own = general.union(n for n, subjects in enumerate(named) if subject in subjects)
-            found.setdefault(own, {})[subject] = None
+            found.setdefault(spec.applying(subject), {})[subject] = None
     registered = spec.subjects if isinstance(spec.subjects, tuple) else None
     others = registered is None or not set(registered) <= frozenset().union(*named)
     return {

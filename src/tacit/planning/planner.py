@@ -28,7 +28,7 @@ from tacit.privacy.thresholds import add_confusions
 from tacit.progress import ProgressCallback, ignore_progress, split_progress
 from tacit.quantities import count
 from tacit.spec.mechanisms import AUTO, MECHANISMS
-from tacit.spec.specification import Specification
+from tacit.spec.specification import Private, Specification
 
 Floats = NDArray[np.float64]
 
@@ -69,7 +69,6 @@ def make_plan(
         shares or {},
         spec.windows.panes,
         spec.memory and decode == "posterior",
-        list_limits(spec),
     )
     falling_back = chosen == "optimal" and fall_back and any(part.windows for part in statistics)
     names = [chosen, "adaptive"] if falling_back else [chosen]
@@ -85,13 +84,13 @@ def make_plan(
     return replace(best, objective=objective)
 
 
-def list_limits(spec: Specification) -> dict[str, SpendingLimit]:
-    """Return the limits of private patterns, by name."""
+def list_limits(declared: Sequence[Private]) -> dict[str, SpendingLimit]:
+    """Return the limits of a policy's private patterns, by name."""
     return {
         private.name: SpendingLimit(
             Fraction(private.limit.amount), private.limit.horizon, private.spend == "paced"
         )
-        for private in spec.private
+        for private in declared
         if private.limit is not None
     }
 
@@ -143,9 +142,11 @@ def _make(
 ) -> Plan:
     """Make the plan of one mechanism."""
     made = []
-    for part, share in zip(statistics, split_progress(progress, len(statistics)), strict=True):
+    parts = split_progress(progress, len(statistics))
+    for part, declared, share in zip(statistics, Policies(spec).declared, parts, strict=True):
         share(0.0, f"planning {name}")
-        made.append(_plan_policy(load(name), part, replace(goal, progress=share)))
+        own = replace(goal, limits=list_limits(declared), progress=share)
+        made.append(_plan_policy(load(name), part, own))
     progress(1.0, f"planned {name}")
     windows = int(sum(part.windows for part in statistics))
     limited = {private.name for private in spec.private if private.limit is not None}

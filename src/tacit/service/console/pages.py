@@ -216,7 +216,7 @@ def create_token(
 @router.post("/console/tokens/{token_id}/revoke")
 def revoke_token(
     state: State,
-    _user: OperatorUser,
+    user: OperatorUser,
     _form: SessionForm,
     token_id: Annotated[str, Path(max_length=200)],
 ) -> RedirectResponse:
@@ -224,7 +224,7 @@ def revoke_token(
     from tacit.service.tokens import UnknownTokenError
 
     try:
-        state.tokens.revoke(token_id)
+        state.tokens.revoke(token_id, actor=str(user))
     except UnknownTokenError as error:
         raise Problem(404, "there is no token with this id") from error
     return RedirectResponse("/console/tokens", 303)
