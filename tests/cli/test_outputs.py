@@ -84,6 +84,8 @@ PRINTING = [
     ["report", "plan.json", "-o", "report.html"],
     ["demo", "--taxis", "3", "--days", "0.1"],
     ["warm", "spec.yaml"],
+    ["count", "out.jsonl", "--plan", "plan.json"],
+    ["ledger", "acts", "spent.db"],
     ["ledger", "show", "spent.db"],
     ["ledger", "export", "spent.db", "--to", "-"],
     ["ledger", "verify", "spent.db"],
