@@ -157,8 +157,11 @@ def plan_by_hand(spec: Specification, seed: int = 0, **more: Any) -> Plan:
 
 
 def paced(plan: Plan, spec: Specification, ratio: float) -> Plan:
-    """The same plan with pacing: a window is paid for if its gain per epsilon reaches a ratio."""
-    demand = np.full((2, 24), 1e6)
+    """The same plan with pacing: a window is paid for if its gain per epsilon reaches a ratio.
+
+    Windows that gain less are explored, and nothing more.
+    """
+    demand = np.array([[1e6], [0]]) * np.ones(24)
     pacing = Pacing(np.array([0.0, ratio]), {one.name: demand for one in spec.private})
     mechanisms = []
     for mechanism in plan.mechanisms:
@@ -232,7 +235,7 @@ class Way:
 
 
 class ExploringSource(SeededSource):
-    """Octets with which all subjects explore in some windows, and nobody in others."""
+    """Octets with which all subjects pay in some windows, and in others only if it is certain."""
 
     def __init__(self, explored: Sequence[bool]) -> None:
         super().__init__(0)
