@@ -1,4 +1,4 @@
-"""Pacing: what is left goes to the windows that gain most, and evenly to those that gain the same."""
+"""Pacing: what is left goes to windows that gain most, evenly to those that gain the same."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ def test_if_a_run_is_like_history_all_that_is_left_is_spent(
     lefts = np.full(len(steps), left)
     found = pacing(*demand).find_chances("p", lefts, levels, hour * DAY // 24, DAY)
     hours = 24 - hour
-    assert ((0 <= found) & (found <= 1)).all()
+    assert ((found >= 0) & (found <= 1)).all()
     assert (np.diff(found)[np.array(steps[:-1]) * np.array(steps[1:]) > 0] >= 0).all()
     np.testing.assert_allclose(found @ steps * hours, min(left, demand[0] * hours), atol=1e-6)
-    assert ((0 < found) & (found < 1)).sum() <= 1
+    assert ((found > 0) & (found < 1)).sum() <= 1
 
 
 def test_a_window_that_costs_something_is_explored_and_a_free_one_is_not_left_to_chance() -> None:
