@@ -192,7 +192,7 @@ def make_plan(spec_file: Path, wanted: PlanOptions, as_json: bool) -> None:
     if wanted.out is not None and report.plan is not None:
         report.plan.save(wanted.out)
     if wanted.plot is not None and report.curve is not None:
-        report.curve.save(wanted.plot)
+        report.curve.plot(wanted.plot)
     click.echo(json.dumps(report.to_dict(), indent=2) if as_json else report)
     if not report.succeeded:
         sys.exit(1)

@@ -65,9 +65,14 @@ class DeliveredAnswers(CollectedAnswers):
 
     def wide(self) -> pl.DataFrame:
         """Return a Polars frame with a row per window and subject, and a column per query."""
-        columns = ["window_start", "subject", "query", "detected"]
-        frame = self.polars().select(columns)
-        return frame.pivot("query", index=columns[:2], values="detected", maintain_order=True)
+        frame, keys = self.polars(), ["window_start", "subject"]
+        wide = frame.pivot("query", index=keys, values="detected", maintain_order=True)
+        if "value" not in frame.columns:
+            return wide
+        valued = frame.filter(pl.col("value").is_not_null())
+        values = valued.pivot("query", index=keys, values="value", maintain_order=True)
+        others = wide.drop(set(values.columns) - set(keys))
+        return others.join(values, on=keys, how="left", maintain_order="left")
 
     def counts(self) -> dict[str, int]:
         """Return how often each query was answered with yes."""

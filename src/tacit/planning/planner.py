@@ -22,7 +22,7 @@ from tacit.privacy.mechanisms.mechanism import Mechanism, PlanGoal
 from tacit.privacy.mechanisms.unprotected import Unprotected
 from tacit.privacy.pacing import SpendingLimit
 from tacit.privacy.policies import Policies
-from tacit.privacy.quality import Confusion, QualityObjective
+from tacit.privacy.quality import Confusion, QualityObjective, make_objective
 from tacit.privacy.statistics import Statistics
 from tacit.privacy.thresholds import add_confusions
 from tacit.progress import ProgressCallback, ignore_progress, split_progress
@@ -63,11 +63,7 @@ def make_plan(
     decode = decode or spec.decode
     objective = objective or spec.objective
     goal = PlanGoal(
-        QualityObjective(
-            tuple(query.alpha for query in spec.queries),
-            objective == "macro",
-            None if required is None else tuple(required),
-        ),
+        make_objective(spec, objective, required),
         decode == "literal",
         share,
         shares or {},
@@ -125,8 +121,7 @@ def compare_mechanisms(
         )
         for name, part in zip(MECHANISMS, split_progress(progress, len(MECHANISMS)), strict=True)
     ]
-    alphas = tuple(query.alpha for query in spec.queries)
-    return _rank(plans, QualityObjective(alphas, plans[0].objective == "macro"))
+    return _rank(plans, make_objective(spec, plans[0].objective))
 
 
 def _rank(plans: Sequence[Plan], objective: QualityObjective) -> list[Plan]:
@@ -183,8 +178,8 @@ def _make(
 
 def _expected(spec: Specification, confusions: Sequence[Confusion[Floats]]) -> Expected:
     """Add up the expectations of all policies."""
-    names = tuple(query.name for query in spec.queries)
-    alphas = tuple(query.alpha for query in spec.queries)
+    names = tuple(query.name for query in spec.boolean_queries)
+    alphas = tuple(query.alpha for query in spec.boolean_queries)
     return Expected(names, alphas, add_confusions(confusions))
 
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tacit.patterns.tree import elements
+from tacit.spec.epsilon_split import count_touched_windows
 from tacit.spec.specification import Specification
 
 if TYPE_CHECKING:  # importing it would load the compiler, which policies do not need
@@ -31,13 +32,8 @@ class PrivatePattern:
     """For one subject and window; with sliding windows, for one subject and occurrence."""
 
     def count_windows(self, panes: int) -> int:
-        """Return how many windows of `panes` panes one occurrence may change.
-
-        An occurrence has one event of each element, all within a span of one window. A single
-        event is in `panes` windows. With several events, the first and the last may be a whole
-        window apart, and each window that contains either may change.
-        """
-        return 2 * panes - 1 if len(self.elements) > 1 else panes
+        """Return how many windows of `panes` panes one occurrence may change."""
+        return count_touched_windows(self.elements, panes)
 
 
 @dataclass(frozen=True, slots=True)

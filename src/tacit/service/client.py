@@ -31,6 +31,7 @@ _PLAIN: Final[dict[str, pl.DataType]] = {
     "consumer": pl.String(),
     "query": pl.String(),
     "detected": pl.Boolean(),
+    "value": pl.String(),
     "confidence": pl.Float32(),
     "exhausted": pl.Boolean(),
 }
