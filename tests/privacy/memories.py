@@ -502,11 +502,11 @@ def _compare(
                 return f"{charged} nano-epsilon are more than the limit"
             chances = [likely[number].get(outcome, 0) for number in group]
             seen.add((charged, min(chances), max(chances)))
-    for charged, least, most in seen:
-        if least == 0:
+    for charged, rarest, likeliest in seen:
+        if rarest == 0:
             return "an outcome is possible for one of them only"
-        if not _is_within(Fraction(most, least), charged):
-            return f"a ratio of {most / least:.4f} with a charge of {charged} nano-epsilon"
+        if not _is_within(Fraction(likeliest, rarest), charged):
+            return f"a ratio of {likeliest / rarest:.4f} with a charge of {charged} nano-epsilon"
     return None
 
 
