@@ -210,7 +210,7 @@ def test_a_stream_ends_when_its_token_is_revoked(tmp_path: Path) -> None:
 
         thread = threading.Thread(target=listen)
         thread.start()
-        service.service.state.tokens.revoke(token.split("_")[1])
+        service.service.state.tokens.revoke(token.split("_")[1], actor="test")
         while not ended.wait(0.2):  # it ends at the next release
             write_tuples(tmp_path / "tuples.csv", 1, first=3)
             first = service.service.state.feed.last_id()

@@ -12,6 +12,10 @@ import polars as pl
 import pyarrow as pa
 
 from tacit.answers.answers import Answers
+from tacit.answers.count_estimates import LEVEL, AnyPlan, CountEstimates, Method, estimate
+from tacit.answers.count_model import CountModel
+from tacit.answers.count_sums import Per
+from tacit.answers.counts import count_schema
 from tacit.pictures import make_picture
 from tacit.quantities import count
 
@@ -62,6 +66,16 @@ class CollectedAnswers:
         """Return a Polars frame with a row for each window and subject, and a column per query."""
         return pl.concat([part.wide() for part in self.parts]) if self.parts else pl.DataFrame()
 
+    def counted(self) -> pl.DataFrame:
+        """Return the counts as a Polars frame: a row for each window, count query and group.
+
+        `count` may be below 0: the noise is not cut off, so that sums over windows are unbiased.
+        """
+        tables = [part.counted.table() for part in self.parts if part.counted is not None]
+        if not tables:
+            return pl.DataFrame(count_schema().empty_table())
+        return pl.DataFrame(pa.concat_tables(tables).unify_dictionaries())
+
     def distribution(self, query: str) -> pl.DataFrame:
         """Return how likely each value of a query with several values is.
 
@@ -76,6 +90,25 @@ class CollectedAnswers:
         for part in self.parts:
             totals += part.counts()
         return dict(zip(self.queries, totals.tolist(), strict=True))
+
+    def estimate(
+        self,
+        plan: AnyPlan,
+        *,
+        model: CountModel | None = None,
+        by: Mapping[str, str] | None = None,
+        per: Per = "window",
+        method: Method = "auto",
+        level: float = LEVEL,
+    ) -> CountEstimates:
+        """Estimate how many subjects truly have each pattern, with intervals.
+
+        `plan` is the plan of the run, so this is for the operator. `by` maps subjects to groups.
+        `tacit.fit_counts` makes the `model` for answers that do not identify counts, from history.
+        """
+        return estimate(
+            [self.arrow()], plan, model=model, groups=by, per=per, method=method, level=level
+        )
 
     def plot(self, path: str | PathLike[str] | None = None) -> Figure:
         """Draw the answers over time; with a path, write the figure to this file too.

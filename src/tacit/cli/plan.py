@@ -284,7 +284,7 @@ def _plan_from_history(
         if curves:
             drawing = scale_progress(progress, _PLANNING, 0.9)
             drawn = compute_curve(spec, statistics, decode, progress=drawing)
-        if wanted.curve and list_limits(spec):
+        if wanted.curve and list_limits(spec.private):
             limits = predict_curve(spec, statistics, progress=scale_progress(progress, 0.9, 1))
     expected = least.expected if least is not None else plan.expected if plan else None
     if least_limit is not None:

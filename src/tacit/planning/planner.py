@@ -17,6 +17,7 @@ from tacit.patterns.tree import elements
 from tacit.planning.plan import Expected, HistoryWarning, Plan, QueryWarning
 from tacit.planning.survey import assume_statistics
 from tacit.privacy.affected_queries import find_affected
+from tacit.privacy.count_channels import make_count_channel
 from tacit.privacy.mechanisms import load
 from tacit.privacy.mechanisms.mechanism import Mechanism, PlanGoal
 from tacit.privacy.mechanisms.unprotected import Unprotected
@@ -27,8 +28,9 @@ from tacit.privacy.statistics import Statistics
 from tacit.privacy.thresholds import add_confusions
 from tacit.progress import ProgressCallback, ignore_progress, split_progress
 from tacit.quantities import count
+from tacit.spec.epsilon_split import split_epsilon
 from tacit.spec.mechanisms import AUTO, MECHANISMS
-from tacit.spec.specification import Specification
+from tacit.spec.specification import Private, Specification
 
 Floats = NDArray[np.float64]
 
@@ -62,14 +64,16 @@ def make_plan(
     chosen = mechanism or spec.mechanism
     decode = decode or spec.decode
     objective = objective or spec.objective
+    split = split_epsilon(spec)
+    given = dict(shares or {})
+    given |= {name: given.get(name, share) * left for name, left in split.left.items()}
     goal = PlanGoal(
         make_objective(spec, objective, required),
         decode == "literal",
         share,
-        shares or {},
+        given,
         spec.windows.panes,
         spec.memory and decode == "posterior",
-        list_limits(spec),
     )
     falling_back = chosen == "optimal" and fall_back and any(part.windows for part in statistics)
     names = [chosen, "adaptive"] if falling_back else [chosen]
@@ -82,16 +86,21 @@ def make_plan(
     best = _rank(plans, goal.objective)[0] if chosen == AUTO else plans[0]
     if falling_back:
         best = choose_optimal(plans[0], plans[1], goal.objective)
-    return replace(best, objective=objective)
+    planned = replace(best, objective=objective, counts=split.counts)
+    if max((share, *given.values())) <= 1:  # not a search for what would be needed
+        planned.check_counts()
+    for epsilon in filter(None, split.counts.values()):
+        make_count_channel(epsilon)  # it is audited here, and again in every run
+    return planned
 
 
-def list_limits(spec: Specification) -> dict[str, SpendingLimit]:
-    """Return the limits of private patterns, by name."""
+def list_limits(declared: Sequence[Private]) -> dict[str, SpendingLimit]:
+    """Return the limits of a policy's private patterns, by name."""
     return {
         private.name: SpendingLimit(
             Fraction(private.limit.amount), private.limit.horizon, private.spend == "paced"
         )
-        for private in spec.private
+        for private in declared
         if private.limit is not None
     }
 
@@ -149,9 +158,11 @@ def _make(
 ) -> Plan:
     """Make the plan of one mechanism."""
     made = []
-    for part, share in zip(statistics, split_progress(progress, len(statistics)), strict=True):
+    parts = split_progress(progress, len(statistics))
+    for part, declared, share in zip(statistics, Policies(spec).declared, parts, strict=True):
         share(0.0, f"planning {name}")
-        made.append(_plan_policy(load(name), part, replace(goal, progress=share)))
+        own = replace(goal, limits=list_limits(declared), progress=share)
+        made.append(_plan_policy(load(name), part, own))
     progress(1.0, f"planned {name}")
     windows = int(sum(part.windows for part in statistics))
     limited = {private.name for private in spec.private if private.limit is not None}
@@ -165,7 +176,7 @@ def _make(
         decode,
         tuple(mechanism for mechanism, _ in made),
         windows,
-        expected if windows else None,
+        expected if windows and spec.subject_queries else None,
         goal.share,
         _expected(spec, past) if windows and limited else None,
         limited=_expected(spec, with_limits) if windows and has_limits else None,
@@ -225,7 +236,8 @@ def _check_history(
             f" guesses; give at least {_FEW_WINDOWS}, counted by subject and window"
         )
         found.append(HistoryWarning("history", reason))
-    patterns = [*spec.private_patterns, *spec.query_patterns.values()]
+    asked = [*spec.query_patterns.values(), *spec.count_patterns.values()]
+    patterns = [*spec.private_patterns, *asked]
     used = dict.fromkeys(name for pattern in patterns for name in elements(pattern))
     for name in used:
         if statistics[0].occurrences.get(name, 1) == 0:

@@ -235,8 +235,8 @@ def _check_private(draft: SpecDraft, hints: Hints) -> Iterator[SpecFinding]:
 def _overlap(one: Private, other: Private) -> bool:
     if () in (one.subjects, other.subjects):  # they could not be read
         return False
-    if one.subjects is None or other.subjects is None:
-        return True
+    if one.subjects is None or other.subjects is None:  # an entry with names replaces the other
+        return one.subjects is other.subjects
     return not set(one.subjects).isdisjoint(other.subjects)
 
 

@@ -125,7 +125,7 @@ class Private(Config):
     epsilon: Epsilon
     """How much may be revealed for each subject and window."""
     subjects: Subjects | None = None
-    """The subjects that it applies to; by default all."""
+    """The subjects that it applies to; by default all that no other entry of the pattern names."""
     limit: LimitText | None = None
     """The epsilon that may be spent in a period, such as `20 per day`; by default no limit."""
     spend: Literal["paced", "every"] = "paced"
@@ -345,6 +345,28 @@ class Specification(Settings):
     def private_patterns(self) -> tuple[Pattern, ...]:
         """The patterns of `private`, in its order, over event types only."""
         return tuple(self.resolved(private) for private in self.private)
+
+    @cached_property
+    def _named(self) -> dict[str, frozenset[int]]:
+        """The private patterns that name each subject, by number."""
+        found: dict[str, set[int]] = {}
+        for number, private in enumerate(self.private):
+            for subject in private.subjects or ():
+                found.setdefault(subject, set()).add(number)
+        return {subject: frozenset(numbers) for subject, numbers in found.items()}
+
+    def applying(self, subject: str | None) -> frozenset[int]:
+        """Return the private patterns that apply to a subject, by number; None is any unnamed one.
+
+        An entry that names the subject replaces the entry of the same pattern for all subjects.
+        """
+        own = frozenset() if subject is None else self._named.get(subject, frozenset())
+        replaced = {self.private[number].pattern for number in own}
+        return own | {
+            number
+            for number, private in enumerate(self.private)
+            if private.subjects is None and private.pattern not in replaced
+        }
 
     def resolved(self, private: Private) -> Pattern:
         """Return the pattern of a private pattern, over event types only."""
