@@ -38,9 +38,9 @@ def stream(seed: int) -> pl.DataFrame:
         drawn = random.random(SUBJECTS) < rate
         lasts = random.random(SUBJECTS) < 0.5
         there[hour] = np.where(lasts & (hour > 0), there[hour - 1], drawn)
-    hour, who = (part.ravel() for part in np.indices(there.shape))
+    window, who = (part.ravel() for part in np.indices(there.shape))
     out = random.random(there.size) < 0.8
-    return pl.DataFrame({"who": who, "at": hour * 3600 + 60, "there": there.ravel(), "out": out})
+    return pl.DataFrame({"who": who, "at": window * 3600 + 60, "there": there.ravel(), "out": out})
 
 
 def specified(*, memory: bool, limit: bool) -> Specification:
