@@ -128,7 +128,7 @@ class Settlement:
         """Collect closed windows; return whether they must be released now."""
         self._closed.append(closed)
         windows, slots, _ = closed.panes.words.shape
-        self._volume += windows * slots * len(self._engine.compiled.names)
+        self._volume += windows * slots * max(1, len(self._engine.compiled.names))
         return self._volume >= _MOST_ANSWERS or self._each_window or self._engine.between_versions
 
     def is_due(self) -> bool:
