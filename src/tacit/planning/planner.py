@@ -17,6 +17,7 @@ from tacit.patterns.tree import elements
 from tacit.planning.plan import Expected, HistoryWarning, Plan, QueryWarning
 from tacit.planning.survey import assume_statistics
 from tacit.privacy.affected_queries import find_affected
+from tacit.privacy.count_channels import make_count_channel
 from tacit.privacy.mechanisms import load
 from tacit.privacy.mechanisms.mechanism import Mechanism, PlanGoal
 from tacit.privacy.mechanisms.unprotected import Unprotected
@@ -27,6 +28,7 @@ from tacit.privacy.statistics import Statistics
 from tacit.privacy.thresholds import add_confusions
 from tacit.progress import ProgressCallback, ignore_progress, split_progress
 from tacit.quantities import count
+from tacit.spec.epsilon_split import split_epsilon
 from tacit.spec.mechanisms import AUTO, MECHANISMS
 from tacit.spec.specification import Private, Specification
 
@@ -62,11 +64,14 @@ def make_plan(
     chosen = mechanism or spec.mechanism
     decode = decode or spec.decode
     objective = objective or spec.objective
+    split = split_epsilon(spec)
+    given = dict(shares or {})
+    given |= {name: given.get(name, share) * left for name, left in split.left.items()}
     goal = PlanGoal(
         make_objective(spec, objective, required),
         decode == "literal",
         share,
-        shares or {},
+        given,
         spec.windows.panes,
         spec.memory and decode == "posterior",
     )
@@ -81,7 +86,12 @@ def make_plan(
     best = _rank(plans, goal.objective)[0] if chosen == AUTO else plans[0]
     if falling_back:
         best = choose_optimal(plans[0], plans[1], goal.objective)
-    return replace(best, objective=objective)
+    planned = replace(best, objective=objective, counts=split.counts)
+    if max((share, *given.values())) <= 1:  # not a search for what would be needed
+        planned.check_counts()
+    for epsilon in filter(None, split.counts.values()):
+        make_count_channel(epsilon)  # it is audited here, and again in every run
+    return planned
 
 
 def list_limits(declared: Sequence[Private]) -> dict[str, SpendingLimit]:
@@ -96,7 +106,12 @@ def list_limits(declared: Sequence[Private]) -> dict[str, SpendingLimit]:
 
 
 def choose_optimal(optimal: Plan, adaptive: Plan, objective: QualityObjective) -> Plan:
-    """Return the plan of optimal, or that of adaptive if it is clearly better."""
+    """Return the plan of optimal, or that of adaptive if it is clearly better.
+
+    With limits, answers of windows that are not paid for need memory, which only optimal has.
+    """
+    if optimal.limited is not None:
+        return optimal
     better = _value(adaptive, objective) - _value(optimal, objective)
     return adaptive if better > _BETTER else optimal
 
@@ -121,10 +136,11 @@ def compare_mechanisms(
 def _rank(plans: Sequence[Plan], objective: QualityObjective) -> list[Plan]:
     """Sort plans by quality, the best first; of equal ones, the one that adds least noise first.
 
-    `MECHANISMS` are in that order, from most noise to least.
+    `MECHANISMS` are in that order, from most noise to least. Plans that can spend limits with
+    memory come before others.
     """
     ranked = list(reversed(plans))
-    ranked.sort(key=lambda plan: -round(_value(plan, objective), _TIE))
+    ranked.sort(key=lambda plan: (plan.limited is None, -round(_value(plan, objective), _TIE)))
     return ranked
 
 
@@ -160,7 +176,7 @@ def _make(
         decode,
         tuple(mechanism for mechanism, _ in made),
         windows,
-        expected if windows else None,
+        expected if windows and spec.subject_queries else None,
         goal.share,
         _expected(spec, past) if windows and limited else None,
         limited=_expected(spec, with_limits) if windows and has_limits else None,
@@ -220,7 +236,8 @@ def _check_history(
             f" guesses; give at least {_FEW_WINDOWS}, counted by subject and window"
         )
         found.append(HistoryWarning("history", reason))
-    patterns = [*spec.private_patterns, *spec.query_patterns.values()]
+    asked = [*spec.query_patterns.values(), *spec.count_patterns.values()]
+    patterns = [*spec.private_patterns, *asked]
     used = dict.fromkeys(name for pattern in patterns for name in elements(pattern))
     for name in used:
         if statistics[0].occurrences.get(name, 1) == 0:
