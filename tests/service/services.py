@@ -99,6 +99,7 @@ def running(
     *,
     ledger: str | None = None,
     spec: str = SPEC,
+    openid: Path | None = None,
     setup: SetupOptions | None = None,
     **options: Any,
 ) -> Iterator[Running]:
@@ -115,7 +116,9 @@ def running(
     failures: list[BaseException] = []
     with (
         open_inputs(given, version.spec) as opened,
-        open_service(given, version, opened, ServerOptions(port=0), setup) as service,
+        open_service(
+            given, version, opened, ServerOptions(port=0, openid=openid), setup
+        ) as service,
     ):
 
         def answer() -> None:

@@ -6,6 +6,7 @@ import json
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from tacit.service.serving import Service, SetupOptions
 
 MISSING = "tacit serve needs the extra tacit[service]: pip install 'tacit[service]'"
+OPENID_MISSING = "--openid needs the extra tacit[openid]: pip install 'tacit[openid]'"
 
 
 @click.command()
@@ -36,6 +38,7 @@ MISSING = "tacit serve needs the extra tacit[service]: pip install 'tacit[servic
               show_default=True, help="The port to listen at; 0 takes a free one.")  # fmt: skip
 @options.file("--tls-certificate", help="Serve HTTPS with this certificate, in PEM format.")
 @options.file("--tls-key", help="The key of the certificate.")
+@options.file("--openid", help="Let people log in with OpenID Connect, with these settings (YAML).")
 @options.plan
 @click.option("--history", metavar="SOURCE", multiple=True,
               help="History to plan proposals from, as for tacit plan. Repeatable.")  # fmt: skip
@@ -66,6 +69,7 @@ def serve(
     port: int,
     tls_certificate: Path | None,
     tls_key: Path | None,
+    openid: Path | None,
     history: tuple[str, ...],
     catalogue: Path | None,
     log: str,
@@ -103,7 +107,9 @@ def serve(
     except ModuleNotFoundError as error:
         raise click.ClickException(MISSING) from error
     monitoring = MonitoringOptions.parse(None, log, log_level or "info", pid_file, "ledger")
-    where = ServerOptions(host, port, tls_certificate, tls_key)
+    if openid is not None and find_spec("jwt") is None:
+        raise click.ClickException(OPENID_MISSING)
+    where = ServerOptions(host, port, tls_certificate, tls_key, openid)
     if demo:
         if given.spec is not None or given.sources or given.ledger_place or history or catalogue:
             raise click.UsageError("--demo has its own specification, sources and ledger")

@@ -20,6 +20,7 @@ from tacit.progress import ProgressCallback, ignore_progress
 from tacit.service.app import create_app
 from tacit.service.catalogue import load_catalogue
 from tacit.service.inbox import Inbox
+from tacit.service.openid import OpenIdLogin, OpenIdSettings
 from tacit.service.server import Server, ServerOptions
 from tacit.service.source import HttpSource
 from tacit.service.state import ServiceState
@@ -151,6 +152,7 @@ def open_service(
             opened.inbox,
             opened.streams,
             options.ledger_place or "",
+            None if server.openid is None else OpenIdLogin(OpenIdSettings.load(server.openid)),
             workflow=workflow,
         )
         with (

@@ -13,6 +13,7 @@ from tacit.pipeline.run import Run
 from tacit.service.access import Access
 from tacit.service.feed import AnswerFeed
 from tacit.service.inbox import Inbox
+from tacit.service.openid import OpenIdLogin
 from tacit.service.sessions import Sessions
 from tacit.service.tokens import Tokens
 from tacit.service.workflow import Workflow
@@ -75,6 +76,8 @@ class ServiceState:
     http_streams: frozenset[str] = frozenset()
     """The streams that are read from the inbox."""
     ledger_place: str = ""
+    openid: OpenIdLogin | None = None
+    """How to log in at an OpenID Connect provider, if there is one."""
     workflow: Workflow = field(kw_only=True)
     """Proposals and versions."""
     feed: AnswerFeed = field(init=False)
