@@ -63,7 +63,7 @@ class Fast:
                 value = followed.correct(count + random.laplace(0, scale), 2 * scale**2)
                 errors = [*errors, abs(value - predicted) / max(abs(value), 1.0)][-self.memory :]
                 feedback = self.proportional * errors[-1] + self.integral * float(np.mean(errors))
-                grown = self.theta * (1 - np.exp((feedback - self.target) / self.target))
+                grown = self.theta * (1 - np.exp(min(50.0, (feedback - self.target) / self.target)))
                 interval = float(np.clip(interval + grown, 1.0, day))
                 due = step + int(interval)
             found[step] = followed.value
