@@ -24,6 +24,8 @@ _BLURRED: Final = 8
 _TIE: Final = 1e-12
 _NEAR: Final = 50
 """Two thresholds are near each other if at most so many levels are between them: odds by e."""
+_ALIKE: Final = 0.01
+"""Thresholds whose Q differs by less than this are considered equally good."""
 _CONCEDED: Final = 0.001
 """The micro Q that may be given up so that rare queries are answered at all."""
 
@@ -81,8 +83,9 @@ def judge(
 ) -> Judged:
     """Choose the thresholds on all folds, and judge each fold by those of the others.
 
-    Thresholds of folds are near those of all folds. Where two quite different thresholds are about
-    equally good, folds would differ in which they take, and their sum would be worse than both.
+    Where two quite different thresholds are about equally good, folds would differ in which they
+    take, and their sum would be worse than both. So a fold takes a threshold that is far from that
+    of all folds only if it is clearly better on the other folds.
     Where the only true windows are in the fold that is judged, the others say nothing about its
     thresholds, and those of all folds are used.
 
@@ -179,7 +182,7 @@ def _answer_rare(
 def _best_levels(counts: PosteriorCounts, alphas: Floats, near: Floats | None = None) -> Floats:
     """Return for each query the threshold with its best Q, in the middle of equally good ones.
 
-    With `near`, only levels near the given thresholds are considered.
+    With `near`, levels that are far from the given thresholds must be clearly better.
     """
     tp, fp = (
         np.cumsum(part[:, ::-1], axis=1)[:, ::-1][:, 1:] for part in (counts.true, counts.false)
@@ -189,7 +192,7 @@ def _best_levels(counts: PosteriorCounts, alphas: Floats, near: Floats | None = 
     if near is not None:
         places = np.searchsorted(LEVELS, near, side="right") - 2
         apart = np.abs(np.arange(quality.shape[1]) - places[:, np.newaxis])
-        quality = np.where(apart <= _NEAR, quality, -1.0)
+        quality = np.where(apart <= _NEAR, quality, quality - _ALIKE)
     good = quality >= quality.max(axis=1, keepdims=True) - _TIE
     # Of several ranges of equally good thresholds the highest: it claims least.
     last = good.shape[1] - 1 - np.argmax(good[:, ::-1], axis=1)
