@@ -35,7 +35,7 @@ Floats = NDArray[np.float64]
 _TIE: Final = 4
 """The decimals of a quality that count when mechanisms are compared."""
 _BETTER: Final = 0.002
-"""By how much adaptive must be better than optimal to replace it."""
+"""By how much a mechanism must be better than one that adds less noise to replace it."""
 
 
 def make_plan(
@@ -125,13 +125,16 @@ def compare_mechanisms(
 
 
 def _rank(plans: Sequence[Plan], objective: QualityObjective) -> list[Plan]:
-    """Sort plans by quality, the best first; of equal ones, the one that adds least noise first.
+    """Sort plans by quality, the best first; but first of all, of the plans that are hardly worse
+    than the best, the one that adds least noise.
 
     `MECHANISMS` are in that order, from most noise to least.
     """
     ranked = list(reversed(plans))
+    best = max(_value(plan, objective) for plan in ranked)
+    first = next(plan for plan in ranked if _value(plan, objective) >= best - _BETTER)
     ranked.sort(key=lambda plan: -round(_value(plan, objective), _TIE))
-    return ranked
+    return [first, *(plan for plan in ranked if plan is not first)]
 
 
 def _value(plan: Plan, objective: QualityObjective) -> float:
