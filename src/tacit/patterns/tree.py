@@ -189,7 +189,7 @@ def elements(pattern: Pattern) -> tuple[str, ...]:
     if isinstance(pattern, Name):
         return (pattern.name,)
     found: dict[str, None] = {}
-    pending = [pattern]
+    pending: list[Pattern] = [pattern]
     while pending:
         node = pending.pop()
         if isinstance(node, Name):
