@@ -9,5 +9,5 @@ import pytest
 def _in_a_folder_of_its_own(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if request.node.path.name in ("python.md", "leaks.md", "attack.md", "research.md"):
+    if request.node.path.name in ("python.md", "leaks.md", "attack.md", "researchers.md"):
         monkeypatch.chdir(tmp_path)

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tacit.answers.answers import Answers as Answers
     from tacit.answers.collection import CollectedAnswers as CollectedAnswers
+    from tacit.answers.count_estimates import CountEstimates as CountEstimates
     from tacit.engines.flink.submission import submit as submit
     from tacit.engines.ledger_reports import archive_ledger as archive_ledger
     from tacit.engines.ledger_reports import export_ledger as export_ledger
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
     from tacit.events.types import EventType as EventType
     from tacit.insight.attack import attack as attack
     from tacit.insight.audit import audit as audit
+    from tacit.insight.counts import estimate_counts as estimate_counts
+    from tacit.insight.counts import fit_counts as fit_counts
     from tacit.insight.curve import curve as curve
     from tacit.insight.doctor import doctor as doctor
     from tacit.insight.explain import explain as explain
@@ -78,6 +81,7 @@ _HOMES = {
     "Answers": "tacit.answers.answers",
     "Area": "tacit.events.areas",
     "CollectedAnswers": "tacit.answers.collection",
+    "CountEstimates": "tacit.answers.count_estimates",
     "DeliveredAnswers": "tacit.engines.ledger_run",
     "EventType": "tacit.events.types",
     "Name": "tacit.patterns.tree",
@@ -100,8 +104,10 @@ _HOMES = {
     "curve": "tacit.insight.curve",
     "detect": "tacit.engines.local",
     "doctor": "tacit.insight.doctor",
+    "estimate_counts": "tacit.insight.counts",
     "explain": "tacit.insight.explain",
     "export_ledger": "tacit.engines.ledger_reports",
+    "fit_counts": "tacit.insight.counts",
     "json_schema": "tacit.spec.schema",
     "leaks": "tacit.insight.leaks",
     "least_epsilon": "tacit.engines.local",

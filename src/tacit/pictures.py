@@ -1,14 +1,19 @@
-"""Write figures to files: SVG, PNG or PDF, the same bytes for the same figure."""
+"""Draw figures, and write them to files: SVG, PNG or PDF, the same bytes for the same figure.
+
+Results with a picture have `plot(path=None)`: it returns a matplotlib figure, which a notebook
+shows, and writes it if there is a path.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from os import PathLike, fspath
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from tacit.errors import PlanError, SinkError
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 SUFFIXES: Final = (".svg", ".png", ".pdf")
@@ -31,25 +36,39 @@ def check_picture(path: str | PathLike[str]) -> None:
 
 
 def load_figure() -> type[Figure]:
-    """Return matplotlib's class of figures; raise PlanError if it is not installed."""
+    """Return the class of figures; raise PlanError if matplotlib is not installed."""
     try:
-        from matplotlib.figure import Figure
+        import matplotlib.figure  # noqa: F401
     except ImportError as error:
         raise PlanError(
             "figures need matplotlib, which is not installed: pip install 'tacit[plot]'"
         ) from error
-    return Figure
+    from tacit.notebook_figure import NotebookFigure
+
+    return NotebookFigure
 
 
-def save_picture(draw: Callable[[], Figure], path: str | PathLike[str]) -> None:
-    """Draw a figure and write it to a file; its suffix is the format."""
+def make_picture(draw: Callable[[], Figure], path: str | PathLike[str] | None = None) -> Figure:
+    """Draw a figure; with a path, write it to this file too, whose suffix is the format."""
+    if path is None:
+        load_figure()
+        return draw()
     check_picture(path)
     import matplotlib as mpl
 
     suffix = next(one for one in SUFFIXES if fspath(path).lower().endswith(one))
     with mpl.rc_context(_STYLE):
         try:
-            draw().savefig(path, metadata=_METADATA[suffix], dpi=150)
+            figure = draw()
+            figure.savefig(path, metadata=_METADATA[suffix], dpi=150)
         except OSError as error:
             why = error.strerror or type(error).__name__
             raise SinkError(f"{path} cannot be written: {why}; choose another place") from error
+    return figure
+
+
+def frame_axes(axes: Axes, grid: Literal["x", "y", "both"] = "y") -> None:
+    """Leave only what helps to read: faint lines, no box."""
+    axes.grid(axis=grid, color="#dddddd", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)

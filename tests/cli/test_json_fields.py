@@ -40,6 +40,7 @@ def list_commands(folder: Path) -> Iterator[tuple[str, list[str | Path]]]:
     yield "audit, of a plan that is changed", ["audit", folder / "changed.json"]
     yield "detect", ["detect", spec, source, "--to", folder / "true.csv"]
     yield "run", ["run", spec, source, "--plan", plan, "--no-ledger", "--to", folder / "out.csv"]
+    yield "count", ["count", folder / "out.csv", "--plan", plan]
     with_ledger: list[str | Path] = ["--plan", plan, "--ledger", ledger, "--to", sink]
     yield "doctor", ["doctor", spec, source, *with_ledger]
     yield "run --ledger", ["run", spec, source, *with_ledger]

@@ -47,6 +47,18 @@ PATHS = (
     "/v1/answers.parquet",
     "/v1/answers.arrow",
     "/v1/nowhere",
+    "/v1/proposals",
+    "/v1/proposals/1",
+    "/v1/catalogue",
+    "/v1/policies",
+    "/v1/versions",
+    "/v1/acts",
+    "/console/propose",
+    "/console/propose/live",
+    "/console/policies",
+    "/console/approvals",
+    "/console/versions",
+    "/console/acts",
     "/console",
     "/console/live",
     "/console/tokens",
@@ -118,6 +130,10 @@ def look(service: Service, world: World) -> Seen:
             own = [f"/console/queries/{query.name}" for query in world.spec.queries]
             for path in (*PATHS, *own):
                 seen[f"{role} {name}", path] = _show(client.get(path))
+            bearer = {"Authorization": f"Bearer {token}"}
+            asked = {"name": "more", "pattern": " ".join(list(world.spec.events)[:1])}
+            checked = client.post("/v1/queries/check", json=asked, headers=bearer)
+            seen[f"{role} {name}", "check"] = _show(checked)
             seen[f"{role} {name}", "stream"] = _read_stream(client, service.state.feed.last_id())
     with httpx.Client(base_url=service.url) as client:
         for path in PATHS:

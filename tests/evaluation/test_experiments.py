@@ -32,7 +32,7 @@ from tacit.evaluation.experiments import (
     open_results,
     perform,
 )
-from tacit.evaluation.figures import LOSS, _spread, save
+from tacit.evaluation.figures import LOSS, _spread, plot
 from tacit.evaluation.home import Homes, load_home_specification
 from tacit.evaluation.household_runs import HomeRuns
 from tacit.evaluation.measurement import compute_mre, compute_statistics, measure
@@ -382,7 +382,7 @@ def test_what_is_varied_is_in_rows_and_tables() -> None:
 def test_a_picture_names_every_method_and_is_the_same_each_time(tmp_path: Path) -> None:
     outcome = thrown()
     for name in ("one.svg", "two.svg", "three.png"):
-        save(outcome, tmp_path / name)
+        plot(outcome, tmp_path / name)
     text = (tmp_path / "one.svg").read_text()
     assert text == (tmp_path / "two.svg").read_text()
     for name in {method.name for method in METHODS}:

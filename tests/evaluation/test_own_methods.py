@@ -16,7 +16,7 @@ from tacit.evaluation.experiments import (
     open_results,
     perform,
 )
-from tacit.evaluation.figures import figure
+from tacit.evaluation.figures import plot
 from tacit.evaluation.methods import MAIN, Method, add_own, measure_errors
 from tacit.evaluation.own_methods import load_methods
 from tacit.evaluation.synthetic import draw_data_set
@@ -85,7 +85,7 @@ def test_an_experiment_draws_and_keeps_them(mine: Path, tmp_path: Path) -> None:
     kept = open_results(experiment, tmp_path / "out", 1)
     outcome = perform(experiment, kept, 1, processes=1)
     assert float(outcome.of(MINE[0], ONE[0]).mean()) == 0
-    assert len(figure(outcome).axes) == 3
+    assert len(plot(outcome).axes) == 3
     mine.write_text(FILE.replace('"never"', '"seldom"'))
     load_methods.cache_clear()
     with pytest.raises(StateError, match=r"method was mine\.py"):

@@ -296,7 +296,7 @@ def test_a_report_has_words_a_frame_and_a_picture(tight: AttackReport, tmp_path:
         guess.detection_at(0.01)[1] for guess in tight.patterns[0].guesses
     ]
     assert "<table>" in tight._repr_html_()
-    tight.save(tmp_path / "attack.svg")
+    tight.plot(tmp_path / "attack.svg")
     assert "bound for the day" in (tmp_path / "attack.svg").read_text()
     lines = {line.get_label() for axes in tight.plot().axes for line in axes.get_lines()}
     assert {"prior: no answers", "attacker", "bound for one window", "bound for the day"} <= lines

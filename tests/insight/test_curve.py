@@ -68,16 +68,16 @@ def test_epsilons_keep_their_proportions() -> None:
 @pytest.mark.parametrize("name", ["curve.svg", "curve.png", "curve.pdf", "CURVE.SVG"])
 def test_pictures_are_drawn_and_the_same_each_time(drawn: Curve, tmp_path: Path, name: str) -> None:
     path = tmp_path / name
-    drawn.save(path)
+    drawn.plot(path)
     first = path.read_bytes()
-    drawn.save(path)
+    drawn.plot(path)
     assert path.read_bytes() == first
     begins = {"png": b"\x89PNG", "pdf": b"%PDF"}.get(name[-3:], b"<?xml")
     assert first.startswith(begins)
 
 
 def test_a_picture_names_every_line_and_the_unit(drawn: Curve, tmp_path: Path) -> None:
-    drawn.save(tmp_path / "curve.svg")
+    drawn.plot(tmp_path / "curve.svg")
     text = (tmp_path / "curve.svg").read_text()
     for words in (*MECHANISMS, "one subject, one private pattern, one window", "quality Q"):
         assert words in text
@@ -85,7 +85,7 @@ def test_a_picture_names_every_line_and_the_unit(drawn: Curve, tmp_path: Path) -
 
 def test_names_of_lines_that_end_together_do_not_overlap() -> None:
     points = [Point(m, Fraction(e), 0.5, {}) for m in MECHANISMS for e in (1, 10)]
-    figure = Curve({"p": Fraction(1)}, "posterior", 9, tuple(points)).figure()
+    figure = Curve({"p": Fraction(1)}, "posterior", 9, tuple(points)).plot()
     figure.draw_without_rendering()
     axes = figure.axes[0]
     boxes = [t.get_window_extent() for t in axes.texts if t.get_text() in MECHANISMS]
@@ -99,14 +99,14 @@ def test_without_matplotlib_it_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(PlanError, match=r"pip install 'tacit\[plot\]'"):
-        drawn.save(tmp_path / "curve.svg")
+        drawn.plot(tmp_path / "curve.svg")
 
 
 def test_what_cannot_be_drawn_or_written_is_refused(drawn: Curve, tmp_path: Path) -> None:
     with pytest.raises(SinkError, match=r"\.svg, \.png or \.pdf"):
-        drawn.save(tmp_path / "curve.gif")
+        drawn.plot(tmp_path / "curve.gif")
     with pytest.raises(SinkError, match="cannot be written"):
-        drawn.save(tmp_path / "no" / "curve.svg")
+        drawn.plot(tmp_path / "no" / "curve.svg")
 
 
 def test_a_curve_needs_history_and_something_private() -> None:

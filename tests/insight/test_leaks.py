@@ -146,7 +146,7 @@ def test_a_frame_has_a_row_for_each_finding(found: LeakReport) -> None:
 
 
 def test_a_picture_is_drawn(found: LeakReport, tmp_path: Path) -> None:
-    found.save(tmp_path / "leaks.svg")
+    found.plot(tmp_path / "leaks.svg")
     assert "odds of visit" in (tmp_path / "leaks.svg").read_text()
     labels = [label.get_text() for label in found.plot().axes[0].get_yticklabels()]
     assert labels[0] == "slow"

@@ -130,17 +130,30 @@ def test_pictures_show_names_limit_and_counts(filled: str, tmp_path: Path) -> No
     assert (tmp_path / "day.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_without_a_subject_the_spending_of_all_is_drawn(filled: str, tmp_path: Path) -> None:
+    picture = tmp_path / "spending.svg"
+    done = tacit("ledger", "show", filled, "--plot", picture)
+    assert done.exit_code == 0, done.output
+    text = picture.read_text()
+    assert "visit: the largest spending of a subject per day, limit 3 (black line)" in text
+    assert "1 subject" in text, "who has reached the limit"
+    (axes,) = read(filled, None).plot().axes
+    assert [bar.get_height() for bar in axes.patches] == [3.0]  # type: ignore[attr-defined]
+
+
 def test_what_cannot_be_drawn_is_refused(
     filled: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    everyone = tacit("ledger", "show", filled, "--plot", tmp_path / "day.svg")
+    everyone = tacit(
+        "ledger", "show", filled, "--plot", tmp_path / "day.svg", "--day", "1970-01-01"
+    )
     assert everyone.exit_code != 0
     assert "--subject SUBJECT" in everyone.output
     alone = tacit("ledger", "show", filled, "--subject", "a", "--day", "1970-01-01")
     assert alone.exit_code != 0
     assert "--day needs --plot" in alone.output
     with pytest.raises(LedgerError, match="give subject="):
-        read(filled, None).plot(tmp_path / "day.svg")
+        read(filled, None).plot(tmp_path / "day.svg", day="1970-01-01")
     with pytest.raises(SinkError, match=r"\.svg, \.png or \.pdf"):
         read(filled).plot(tmp_path / "day.gif")
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)

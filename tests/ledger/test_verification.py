@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from tacit.ledger.chain import CHARGE, hash_beginning, link, seal
+from tacit.ledger.acts import ActKind, record_act
+from tacit.ledger.chain import CHARGE, hash_beginning, link, link_act, seal
 from tacit.ledger.ledger import Ledger
-from tacit.ledger.tables import BODIES, CHARGES, HEAD, METADATA, RELEASES
+from tacit.ledger.tables import ACTS, BODIES, CHARGES, HEAD, METADATA, RELEASES
 from tacit.ledger.verification import verify
 from tests.ledger.drafts import MINUTE, NANO, account, opened, release
 from tests.services import Postgres
@@ -46,6 +47,10 @@ def written(
             theirs = opened(other, ["c", "d"], account(2, limit=None, horizon=2 * MINUTE))
             release(one, mine, 2 * window, windows=2)
             release(other, theirs, window)
+            if window == 0:
+                with ledger.database.writing() as connection:
+                    record_act(connection, "operator ann", ActKind.APPROVED, "2", {"from": 1})
+                    record_act(connection, "operator bob", ActKind.REJECTED, "proposal 3")
         one.record_delivery("file", 1, {"bytes": 5})
         one.drop_delivered(["file"], 2**62)
         yield ledger
@@ -194,8 +199,11 @@ def _forge(ledger: Ledger, releases: list[dict[str, Any]]) -> None:
     for row in releases:
         own = [seal(CHARGE, charge) for charge in charges if charge["release"] == row["number"]]
         before = link(before, row, own)
+        hashed = before
+        for act in rows(ledger, ACTS):
+            before = link_act(before, act) if act["after"] == row["number"] else before
         write(
-            ledger, RELEASES.update().where(exactly(RELEASES, row)).values(row | {"hash": before})
+            ledger, RELEASES.update().where(exactly(RELEASES, row)).values(row | {"hash": hashed})
         )
     write(ledger, HEAD.update().values(hash=before))
 

@@ -15,7 +15,7 @@ import httpx
 from tacit.engines.setup import RunOptions
 from tacit.service.roles import Role
 from tacit.service.server import ServerOptions
-from tacit.service.serving import Service, open_inputs, open_service
+from tacit.service.serving import Service, SetupOptions, open_inputs, open_service
 
 SPEC = """
 version: 1
@@ -99,6 +99,8 @@ def running(
     *,
     ledger: str | None = None,
     spec: str = SPEC,
+    openid: Path | None = None,
+    setup: SetupOptions | None = None,
     **options: Any,
 ) -> Iterator[Running]:
     """Run a service until the block ends; errors of the run are raised there."""
@@ -114,7 +116,9 @@ def running(
     failures: list[BaseException] = []
     with (
         open_inputs(given, version.spec) as opened,
-        open_service(given, version, opened, ServerOptions(port=0)) as service,
+        open_service(
+            given, version, opened, ServerOptions(port=0, openid=openid), setup
+        ) as service,
     ):
 
         def answer() -> None:

@@ -14,6 +14,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.service.services import SPEC, Running, running
 
+OPERATOR_PAGES = ("approvals", "versions?number=1", "acts")
 LINES = {"Content-Type": "application/x-ndjson"}
 AXE = "axe.run(document, {resultTypes: ['violations']})"
 
@@ -124,6 +125,60 @@ def test_the_story_of_all_roles(service: Running, chromium: Browser, tmp_path: P
     assert errors == []
 
 
+def test_the_story_of_a_proposal(tmp_path: Path, chromium: Browser) -> None:
+    """A consumer proposes, a subject sets a limit, an operator approves, an answer arrives."""
+    errors: list[str] = []
+    with running(tmp_path, spec=SPEC) as service:
+        send(service, 0, 3)
+        service.wait(2 * 5 * 3)
+        consumer = open_page(chromium, errors)
+        log_in(consumer, service, "consumer", "city")
+        consumer.click("nav >> text=Propose")
+        consumer.fill("#name", "late")
+        consumer.locator("#pattern").press_sequentially("SEQ(c, nope)")
+        consumer.wait_for_selector("#checked .alert:has-text('nope')")
+        consumer.fill("#pattern", "SEQ(c, b)")
+        consumer.wait_for_selector("#checked .fine:has-text('visit')")
+        consumer.fill("#quality", "0.9")
+        consumer.press("#quality", "Enter")
+        consumer.wait_for_selector("td:has-text('query late for city')")
+
+        subject = open_page(chromium, errors, viewport={"width": 390, "height": 800})
+        log_in(subject, service, "subject", "t1")
+        subject.click("main >> text=Change it")
+        subject.fill("#epsilon-1", "0.5")
+        subject.fill("#limit-1", "10 per day")
+        subject.click("button:has-text('Change it')")
+        assert subject.evaluate("document.documentElement.scrollWidth") <= 390
+        expect(subject.locator("#live .chip").first).to_have_text("approved", timeout=120_000)
+
+        operator = open_page(chromium, errors)
+        log_in(operator, service, "operator", "ann")
+        operator.click("nav >> text=Approvals")
+        approve = operator.locator("button:has-text('Approve')")
+        expect(approve).to_be_visible(timeout=120_000)
+        operator.fill("input[name=note]", "from now on")
+        approve.click()
+        operator.wait_for_selector("text=Nothing waits for you")
+        operator.click("nav >> text=Versions")
+        operator.click("text=with 2")
+        assert "late" in operator.inner_text(".diff .added")
+
+        for window in range(3, 12):
+            send(service, window, 1)
+            consumer.goto(f"{service.url}/console")
+            if consumer.locator(".card.query:has-text('late') .bars").count():
+                break
+            consumer.wait_for_timeout(500)
+        consumer.click(".card.query:has-text('late')")
+        consumer.wait_for_selector("svg.grid")
+        operator.click("nav >> text=Acts")
+        operator.click("text=Verify the ledger")
+        operator.wait_for_selector("text=The ledger is unchanged")
+        assert "operator ann" in operator.inner_text("main")
+        assert errors == []
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing(service: Running, chromium: Browser, scheme: str) -> None:
     send(service, 6, 2)
@@ -134,7 +189,11 @@ def test_axe_finds_nothing(service: Running, chromium: Browser, scheme: str) -> 
     for role, name in people.items():
         log_in(page, service, role, name)
         found[role] = find_violations(page)
-        more = {"operator": ["/console/tokens"], "consumer": ["/console/queries/open"]}
+        more = {
+            "operator": ["/console/tokens", *(f"/console/{page}" for page in OPERATOR_PAGES)],
+            "consumer": ["/console/queries/open", "/console/propose"],
+            "subject": ["/console/policies"],
+        }
         for path in more.get(role, []):
             page.goto(service.url + path)
             found[path] = find_violations(page)

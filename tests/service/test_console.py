@@ -14,6 +14,7 @@ from tacit.service.console.charts import draw_grid
 from tacit.service.console.timelines import make_grid
 from tacit.service.feed import FeedSelection
 from tests.service.services import Running, running, write_tuples
+from tests.service.test_access import WORKFLOW_FORMS, WORKFLOW_PAGES
 
 ROLES = {"source": "sensor", "consumer": "city", "subject": "t1", "operator": "ann"}
 EVIL = "<script>alert(1)</script>"
@@ -92,6 +93,36 @@ def test_everyone_has_a_page_and_only_operators_have_tokens(served: Running, rol
             assert "event: released" in next(events.iter_text())
 
 
+@pytest.mark.parametrize("role", ROLES)
+def test_pages_of_the_workflow_are_for_their_roles(served: Running, role: str) -> None:
+    with browser(served, role, ROLES[role]) as client:
+        token = csrf(client.get("/console"))
+        for path, allowed in WORKFLOW_PAGES:
+            expected = 200 if role == allowed else 403
+            assert client.get(path).status_code == expected, path
+        for path, allowed in WORKFLOW_FORMS:
+            place = path.replace("{number}", "99")
+            status = client.post(place, data={"csrf": token}).status_code
+            assert (status == 403) == (role != allowed and allowed != "everyone"), path
+            assert client.post(place, data={"csrf": "0" * 64}).status_code == 403
+
+
+def test_a_query_is_checked_while_it_is_typed(served: Running) -> None:
+    with browser(served, "consumer", "city") as client:
+        token = csrf(client.get("/console/propose"))
+        form = {"csrf": token, "name": "typed", "pattern": "SEQ(a, nope)", "alpha": "0.5"}
+        found = client.post("/console/propose/check", data=form).text
+        assert "nope" in found
+        assert "<html" not in found
+        found = client.post("/console/propose/check", data=form | {"pattern": "SEQ(a, b)"}).text
+        assert "This can be proposed" in found
+        assert "visit" in found
+        assert "0.5" in client.post("/console/propose/check", data=form | {"alpha": "x"}).text
+        refused = client.post("/console/propose", data=form | {"name": EVIL})
+        assert refused.status_code == 422
+        assert EVIL not in refused.text
+
+
 def test_a_consumer_sees_its_own_queries_alone(served: Running) -> None:
     with browser(served, "consumer", "clinic") as client:
         page = client.get("/console").text
@@ -147,7 +178,9 @@ def test_a_session_ends_with_logout_and_with_its_token(served: Running) -> None:
         again = httpx.get(f"{served.url}/console", cookies=cookie)
         assert again.status_code == 303
     with browser(served, "consumer", "revoked") as client:
-        served.service.state.tokens.revoke(served.token("consumer", "revoked").split("_")[1])
+        served.service.state.tokens.revoke(
+            served.token("consumer", "revoked").split("_")[1], actor="test"
+        )
         assert client.get("/console").status_code == 303
 
 

@@ -17,11 +17,11 @@ from tests.service.services import bearer
 
 def test_the_demo_answers_for_every_role(tmp_path: Path) -> None:
     demo = DemoOptions(taxis=6, speed=600)
-    given = prepare_demo(tmp_path, demo)
+    given, setup = prepare_demo(tmp_path, demo)
     version = given.read()
     with (
         open_inputs(given, version.spec) as opened,
-        open_service(given, version, opened, ServerOptions(port=0)) as service,
+        open_service(given, version, opened, ServerOptions(port=0), setup) as service,
     ):
         links = create_links(service.state.tokens, service.url)
         assert opened.inbox is not None

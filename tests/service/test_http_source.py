@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tacit.engines.setup import RunOptions
 from tacit.ledger.ledger import Ledger
 from tacit.pipeline.sources import Source
 from tacit.service.app import create_app
@@ -20,6 +21,7 @@ from tacit.service.roles import Role
 from tacit.service.server import Server, ServerOptions
 from tacit.service.source import HttpSource
 from tacit.service.state import ServiceState
+from tacit.service.workflow import Workflow
 from tacit.spec.yaml_reader import loads
 from tests.connectors.checks import Feed, SourceChecks
 from tests.service.services import SPEC, bearer
@@ -57,7 +59,14 @@ class Posting(Feed):
 def feed(tmp_path: Path) -> Iterator[Posting]:
     place = str(tmp_path / "ledger.db")
     with Ledger.open(place) as ledger, closing(Inbox(place)) as inbox:
-        state = ServiceState(ledger, "run", loads(SPEC), inbox, frozenset(["s"]))
+        state = ServiceState(
+            ledger,
+            "run",
+            loads(SPEC),
+            inbox,
+            frozenset(["s"]),
+            workflow=Workflow(ledger, "run", RunOptions(loads(SPEC))),
+        )
         token, _ = state.tokens.create(Role.SOURCE, "sensor", creator="test")
         with Server(create_app(state), state.signal, ServerOptions(port=0)) as server:
             yield Posting(place, server.url, token)

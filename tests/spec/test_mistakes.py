@@ -78,6 +78,32 @@ CASES = {
     "two queries with a name": (
         HEAD + "queries:\n- {name: a, consumer: c, pattern: slow}\n"
         "- {name: a, consumer: d, pattern: parked}\n", 6, 10, "another query called 'a'"),
+    # Counts
+    "neither pattern nor count": (HEAD + "queries:\n- {name: a, consumer: c}\n",
+                                  5, 3, "this one has none of them"),
+    "pattern and count": (HEAD + "queries:\n- {name: a, consumer: c, pattern: slow, count: slow}\n",
+                          5, 3, "this one has pattern and count"),
+    "a share of a pattern": (
+        HEAD + "queries:\n- {name: a, consumer: c, pattern: slow, share: 0.5}\n",
+        5, 3, "'share' is for queries with count"),
+    "an alpha of a count": (HEAD + "queries:\n- {name: a, consumer: c, count: slow, alpha: 1}\n",
+                            5, 3, "'alpha' is for queries with pattern"),
+    "a share above 1": (HEAD + "queries:\n- {name: a, consumer: c, count: slow, share: 1.5}\n",
+                        5, 46, "at most 1; got 1.5"),
+    "an unknown name in a count": (
+        HEAD + "queries:\n- {name: a, consumer: c, count: 'SEQ(slow, sloww)'}\n",
+        5, 44, "Did you mean 'slow'"),
+    "counts by a column without a registry file": (
+        HEAD + "queries:\n- {name: a, consumer: c, count: slow, by: fleet}\n",
+        5, 43, "need a registry file with that column"),
+    "shares above 1": (
+        HEAD + "private: [{pattern: slow, epsilon: 1}]\nqueries:\n"
+        "- {name: a, consumer: c, count: slow, share: 0.6}\n"
+        "- {name: b, consumer: c, count: slow, share: 0.6}\n", 6, 46, "claim 1.2 of its epsilon"),
+    "shares that leave nothing": (
+        HEAD + "private: [{pattern: slow, epsilon: 1}]\nqueries:\n"
+        "- {name: a, consumer: c, count: slow, share: 1}\n"
+        "- {name: b, consumer: c, pattern: slow}\n", 6, 46, "another query depends on it too"),
     # Windows
     "no unit": (HEAD.replace("10 min", "10"), 2, 17, "such as '10 s'"),
     "an unknown unit": (HEAD.replace("10 min", "10 parsecs"), 2, 17, "us, ms, s, min, h or d"),

@@ -32,7 +32,8 @@ MEANING = {
     "a limit below epsilon", "a limit below what a window is charged", "no private subjects",
     "an unregistered subject", "a subject twice",
     "a number and its digits", "learning for no time", "no such file", "a keyword as a name",
-    "epsilon no number",
+    "epsilon no number", "an alpha of a count", "an unknown name in a count",
+    "counts by a column without a registry file", "shares above 1", "shares that leave nothing",
 }  # fmt: skip
 """Mistakes that a schema cannot tell."""
 SYNTAX = 17

@@ -11,16 +11,20 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tacit.answers.rows import AnswerBlock, RowBuilder, answer_schema, divide
+from tacit.answers.values import find_chances, find_values, list_values
+from tacit.errors import OptionError
 from tacit.privacy.certainty import Certainty, ReorderedCertainty
 from tacit.quantities import count
+from tacit.spec.boolean_queries import QueryColumns, group_queries
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Answers:
     """The answers of consecutive windows, 64 subjects per word: `bits[window][query][word]`.
 
-    Subject `s` is bit `s % 64` of word `s // 64`. A subject has answers from window `since` on,
-    the first for which it is registered.
+    `queries` are boolean queries: a query with several values has one for each. Subject `s` is bit
+    `s % 64` of word `s // 64`. A subject has answers from window `since` on, the first for which
+    it is registered.
     """
 
     queries: Sequence[str]
@@ -66,13 +70,25 @@ class Answers:
         """`[window][query][subject]`: the answers."""
         return self._unpacked(self.bits)
 
+    @property
+    def columns(self) -> list[QueryColumns]:
+        """The queries that the boolean queries belong to."""
+        return group_queries(self.queries)
+
+    @property
+    def query_consumers(self) -> dict[str, str]:
+        """The consumer of each query; empty if there is none."""
+        if not self.consumers:
+            return {}
+        return {query.name: self.consumers[query.first] for query in self.columns}
+
     def __len__(self) -> int:
-        return int(self.registered.sum()) * len(self.queries)
+        return int(self.registered.sum()) * len(self.columns)
 
     def __repr__(self) -> str:
         return (
             f"Answers({count(self.windows, 'window')} x {count(len(self.subjects), 'subject')}"
-            f" x {count(len(self.queries), 'query', 'queries')})"
+            f" x {count(len(self.columns), 'query', 'queries')})"
         )
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -136,12 +152,39 @@ class Answers:
         flat = np.unpackbits(octets, axis=-1, bitorder="little", count=len(self.subjects))
         return flat.view(np.bool_)
 
+    @property
+    def _confidences(self) -> NDArray[np.float32] | None:
+        """`[window][subject][query]`: the confidence of protected answers."""
+        if self.certainty is None:
+            return None
+        shape = (self.windows, len(self.subjects), len(self.queries))
+        confidence = np.empty(shape, np.float32)
+        for query in range(len(self.queries)):
+            confidence[:, :, query] = self.confidence(query)
+        return confidence
+
+    def distribution(self, name: str) -> pl.DataFrame:
+        """Return how likely each value of a query with several is: a row per window and subject."""
+        query = next((one for one in self.columns if one.name == name and one.values), None)
+        if query is None:
+            raise OptionError(f"there is no query {name} with several values")
+        windows, subjects = np.nonzero(self.registered)
+        bits, sure = self.detected.transpose(0, 2, 1), self._confidences
+        own = None if sure is None else sure[:, :, query.columns]
+        chances = find_chances(query, bits[:, :, query.columns], own)[windows, subjects]
+        starts = pl.Series("window_start", (self.first + windows) * self.step)
+        return pl.DataFrame(
+            [
+                starts.cast(pl.Datetime("us", "UTC")),
+                pl.Series("subject", _named(self.subjects, subjects)),
+                *(
+                    pl.Series(value, np.ascontiguousarray(chances[:, place]))
+                    for place, value in enumerate(query.values)
+                ),
+            ]
+        )
+
     def _block(self) -> AnswerBlock:
-        confidence = None
-        if self.certainty is not None:
-            confidence = np.empty((self.windows, len(self.subjects), len(self.queries)), np.float32)
-            for query in range(len(self.queries)):
-                confidence[:, :, query] = self.confidence(query)
         registered = self.registered
         return AnswerBlock(
             self.step * np.arange(self.first, self.first + self.windows),
@@ -149,7 +192,7 @@ class Answers:
             self.subjects,
             self.detected.transpose(0, 2, 1),
             None if registered.all() else registered,
-            confidence,
+            self._confidences,
             self.exhausted,
             self.private,
         )
@@ -160,6 +203,7 @@ class Answers:
             protected=self.certainty is not None,
             private=self.private,
             limited=self.exhausted is not None,
+            valued=any(query.values for query in self.columns),
         )
 
     def table(self) -> pa.Table:
@@ -167,7 +211,7 @@ class Answers:
         return pa.Table.from_batches(self.batches(), schema=self._schema)
 
     def counts(self) -> NDArray[np.int64]:
-        """Return how often each query was answered with yes."""
+        """Return how often each boolean query was answered with yes."""
         known = np.zeros((self.windows, 64 * self.bits.shape[2]), dtype=np.bool_)
         known[:, : len(self.subjects)] = self.registered
         words = np.packbits(known, axis=1, bitorder="little").view("<u8")
@@ -178,15 +222,22 @@ class Answers:
     def wide(self) -> pl.DataFrame:
         """Return a Polars frame with a row per window and subject, and a column per query."""
         windows, subjects = np.nonzero(self.registered)
-        chosen = self.detected[windows, :, subjects]
+        columns = self.columns
+        known = list_values(columns)
+        sure = self._confidences if known else None
+        found = find_values(columns, self.detected.transpose(0, 2, 1), sure)
+        names = np.array([*known, ""], np.object_)
+        chosen, values = (part[windows, subjects] for part in (found.detected, found.values))
         starts = pl.Series("window_start", (self.first + windows) * self.step)
         return pl.DataFrame(
             [
                 starts.cast(pl.Datetime("us", "UTC")),
                 pl.Series("subject", _named(self.subjects, subjects)),
                 *(
-                    pl.Series(query, np.ascontiguousarray(chosen[:, number]))
-                    for number, query in enumerate(self.queries)
+                    pl.Series(query.name, names[values[:, place]].tolist(), pl.String)
+                    if query.values
+                    else pl.Series(query.name, np.ascontiguousarray(chosen[:, place]))
+                    for place, query in enumerate(columns)
                 ),
             ]
         )

@@ -21,6 +21,7 @@ from tacit.answers.answers import Answers
 from tacit.answers.rows import AnswerBlock, RowBuilder, answer_schema, divide
 from tacit.errors import LedgerError
 from tacit.kernels import compiled
+from tacit.spec.boolean_queries import find_query
 
 _FORMAT: Final = 2
 _HEAD: Final = struct.Struct("<4sQI")
@@ -65,7 +66,7 @@ def pack(
     head = {
         "format": _FORMAT,
         "queries": list(parts[0].queries),
-        "consumers": {query: consumers[query] for query in parts[0].queries},
+        "consumers": {query.name: consumers[query.name] for query in parts[0].columns},
         "private": parts[0].private,
         "limited": parts[0].exhausted is not None,
         "blocks": blocks,
@@ -135,7 +136,8 @@ def unpack(body: bytes, first_id: int, names: Names) -> tuple[pa.Table, dict[str
         ) from error
     batches: list[pa.RecordBatch] = []
     flow = iter(arrays)
-    builder = RowBuilder(head["queries"], [head["consumers"][name] for name in head["queries"]])
+    consumers = [head["consumers"][find_query(name)] for name in head["queries"]]
+    builder = RowBuilder(head["queries"], consumers)
     for packed in head["blocks"]:
         for block in _blocks(head, packed, flow, names):
             batch = builder.build(block)
@@ -143,7 +145,10 @@ def unpack(body: bytes, first_id: int, names: Names) -> tuple[pa.Table, dict[str
             batches.append(batch.add_column(0, "id", numbers))
             first_id += batch.num_rows
     schema = answer_schema(
-        protected=head["blocks"][0]["sure"], private=head["private"], limited=head["limited"]
+        protected=head["blocks"][0]["sure"],
+        private=head["private"],
+        limited=head["limited"],
+        valued=any(find_query(name) != name for name in head["queries"]),
     ).insert(0, pa.field("id", pa.int64()))
     return pa.Table.from_batches(batches, schema), head["consumers"]
 

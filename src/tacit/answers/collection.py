@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
+from os import PathLike
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,10 +12,15 @@ import polars as pl
 import pyarrow as pa
 
 from tacit.answers.answers import Answers
+from tacit.answers.count_estimates import LEVEL, AnyPlan, CountEstimates, Method, estimate
+from tacit.answers.count_model import CountModel
+from tacit.answers.count_sums import Per
+from tacit.pictures import make_picture
 from tacit.quantities import count
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
 
 class CollectedAnswers:
@@ -59,18 +65,55 @@ class CollectedAnswers:
         """Return a Polars frame with a row for each window and subject, and a column per query."""
         return pl.concat([part.wide() for part in self.parts]) if self.parts else pl.DataFrame()
 
+    def distribution(self, query: str) -> pl.DataFrame:
+        """Return how likely each value of a query with several values is.
+
+        The frame has a row for each window and subject, and a column for each value.
+        """
+        parts = [part.distribution(query) for part in self.parts]
+        return pl.concat(parts) if parts else pl.DataFrame()
+
     def counts(self) -> dict[str, int]:
-        """Return how often each query was answered with yes."""
+        """Return how often each query was answered with yes; a value of several counts as one."""
         totals = np.zeros(len(self.queries), dtype=np.int64)
         for part in self.parts:
             totals += part.counts()
         return dict(zip(self.queries, totals.tolist(), strict=True))
 
+    def estimate(
+        self,
+        plan: AnyPlan,
+        *,
+        model: CountModel | None = None,
+        by: Mapping[str, str] | None = None,
+        per: Per = "window",
+        method: Method = "auto",
+        level: float = LEVEL,
+    ) -> CountEstimates:
+        """Estimate how many subjects truly have each pattern, with intervals.
+
+        `plan` is the plan of the run, so this is for the operator. `by` maps subjects to groups.
+        `tacit.fit_counts` makes the `model` for answers that do not identify counts, from history.
+        """
+        return estimate(
+            [self.arrow()], plan, model=model, groups=by, per=per, method=method, level=level
+        )
+
+    def plot(self, path: str | PathLike[str] | None = None) -> Figure:
+        """Draw the answers over time; with a path, write the figure to this file too.
+
+        There is a panel for each query. Up to 24 subjects are drawn one by one, with the
+        confidence of their answers; of more, the share with a yes in each window.
+        """
+        from tacit.answers.answers_picture import draw_answers
+
+        return make_picture(lambda: draw_answers(self), path)
+
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         return self.arrow().__arrow_c_stream__(requested_schema)
 
     @property
-    def _kind(self) -> str:
+    def kind(self) -> str:
         """The kind of answers; unprotected answers with a confidence came from a seed."""
         if self.protected:
             return "protected"
@@ -78,7 +121,7 @@ class CollectedAnswers:
         return "seeded, NOT PRIVATE" if noisy else "true, unprotected"
 
     def __repr__(self) -> str:
-        kind = self._kind
+        kind = self.kind
         found = ", ".join(f"{name} {times:,}" for name, times in list(self.counts().items())[:8])
         refused = "".join(f"; {text}" for text in self._list_refused())
         return f"<{len(self):,} {kind} answers; detected: {found or 'no queries'}{refused}>"
@@ -88,7 +131,7 @@ class CollectedAnswers:
             f"<tr><td>{escape(name)}</td><td style='text-align:right'>{times:,}</td></tr>"
             for name, times in self.counts().items()
         )
-        kind = self._kind
+        kind = self.kind
         return (
             f"<table><caption>{kind[0].upper()}{kind[1:]} answers: {len(self):,}</caption>"
             f"<thead><tr><th>query</th><th>detected</th></tr></thead><tbody>{rows}</tbody></table>"

@@ -10,13 +10,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from tacit.answers.values import find_values, list_values
+from tacit.spec.boolean_queries import group_queries
+
 MOST_ROWS: Final = 1 << 20
 """About how many rows are built at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerBlock:
-    """Answers of some windows and subjects in columns: `[window][subject][query]`."""
+    """Answers of some windows and subjects in columns: `[window][subject][boolean query]`."""
 
     starts: NDArray[np.int64]
     """When each window starts, in microseconds."""
@@ -36,13 +39,16 @@ class AnswerBlock:
 class RowBuilder:
     """Builds the rows of blocks with the same queries, sorted by window, subject and query.
 
-    Times, queries and numbers of subjects are the same for all parts of one window, so they are
-    built once.
+    `names` and `consumers` are those of boolean queries. Times, queries and numbers of subjects are
+    the same for all parts of one window, so they are built once.
     """
 
-    def __init__(self, queries: Sequence[str], consumers: Sequence[str]) -> None:
-        self._queries = queries
-        self._consumers = consumers
+    def __init__(self, names: Sequence[str], consumers: Sequence[str]) -> None:
+        self._columns = group_queries(names)
+        self._queries = [query.name for query in self._columns]
+        self._consumers = [consumers[query.first] for query in self._columns]
+        self._values = list_values(self._columns)
+        """The values of queries with several; empty if all answers are yes or no."""
         self._window: tuple[int, int] | None = None
         """The start and size of the window to which `_shared` belongs."""
         self._shared: Sequence[pa.Array] = ()
@@ -50,6 +56,9 @@ class RowBuilder:
     def build(self, block: AnswerBlock) -> pa.RecordBatch:
         """Build the rows of a block."""
         places = None
+        detected, values, confidence = block.detected, None, block.confidence
+        if self._values:
+            detected, values, confidence = find_values(self._columns, detected, confidence)
         if block.registered is not None:
             places = np.nonzero(block.registered)[1].astype(np.int32)
         start, end, numbers, consumer, query = self._share(block, places)
@@ -59,16 +68,25 @@ class RowBuilder:
             pa.DictionaryArray.from_arrays(numbers, block.subjects),
             consumer,
             query,
-            pa.array(_flatten(block.detected, block.registered)),
+            pa.array(_flatten(detected, block.registered)),
         ]
-        protected, limited = block.confidence is not None, block.exhausted is not None
-        if block.confidence is not None:
-            columns.append(pa.array(_flatten(block.confidence, block.registered)))
+        protected, limited = confidence is not None, block.exhausted is not None
+        if values is not None:
+            codes, unvalued = (_flatten(part, block.registered) for part in (values, values < 0))
+            known = pa.array(self._values, pa.string())
+            columns.append(pa.DictionaryArray.from_arrays(pa.array(codes, mask=unvalued), known))
+        if confidence is not None:
+            columns.append(pa.array(_flatten(confidence, block.registered)))
         if protected and block.exhausted is not None:
             columns.append(pa.array(block.exhausted[numbers.to_numpy()]))
         if protected and not block.private:
             columns.append(pa.array(np.zeros(len(numbers), np.bool_)))
-        schema = answer_schema(protected=protected, private=block.private, limited=limited)
+        schema = answer_schema(
+            protected=protected,
+            private=block.private,
+            limited=limited,
+            valued=bool(self._values),
+        )
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
     def _share(self, block: AnswerBlock, places: NDArray[np.int32] | None) -> Sequence[pa.Array]:
@@ -124,11 +142,12 @@ def divide(windows: int, subjects: int, queries: int) -> Iterator[tuple[slice, s
 
 
 def answer_schema(
-    *, protected: bool = False, private: bool = True, limited: bool = False
+    *, protected: bool = False, private: bool = True, limited: bool = False, valued: bool = False
 ) -> pa.Schema:
     """Return the schema of answers.
 
-    With limits, protected answers have a column `exhausted`. Answers whose noise came from a seed
+    If a query has several values, there is a column `value`. With limits, protected answers have a
+    column `exhausted`. Answers whose noise came from a seed
     have a column `private`, which is false in every row.
     """
     sure = [("confidence", pa.float32())] if protected else []
@@ -144,6 +163,7 @@ def answer_schema(
             ("consumer", pa.dictionary(pa.int32(), pa.string())),
             ("query", pa.dictionary(pa.int32(), pa.string())),
             ("detected", pa.bool_()),
+            *([("value", pa.dictionary(pa.int32(), pa.string()))] if valued else []),
             *sure,
         ]
     )

@@ -89,7 +89,7 @@ def attack(
             refusals=lambda refusals: check_refusals(refusals, allowed),
         )
     if plot is not None:
-        report.save(plot)
+        report.plot(plot)
     if as_json:
         files = {"plot": None if plot is None else str(plot)}
         click.echo(json.dumps(report.to_dict() | files, indent=2))

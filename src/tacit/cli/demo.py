@@ -87,7 +87,7 @@ def run_demo(out: Path, taxis: int, days: float, seed: int) -> None:
         plan.save(out / "plan.json")
         drawn = compute_curve(spec, statistics)
         for suffix in (".svg", ".png"):
-            drawn.save(out / f"quality{suffix}")
+            drawn.plot(out / f"quality{suffix}")
     _print_curve(console, plan, drawn)
     _print_title(console, 4, "Answers for another day: what consumers see, next to the truth")
     with console.status("Answering ..."):

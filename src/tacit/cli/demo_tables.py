@@ -42,13 +42,13 @@ def compare_answers(both: pl.DataFrame, spec: Specification, expected: Expected)
     table = Table("query", "asks", box=None, padding=(0, 1))
     for name in ("truly yes", "answered yes", "agree", "Q", "Q expected"):
         table.add_column(name, justify="right")
-    for query, row in zip(spec.queries, expected.rows(), strict=True):
+    for query, row in zip(spec.subject_queries, expected.rows(), strict=True):
         own = found[query.name]
         confusion = Confusion(float(own["tp"]), float(own["fp"]), float(own["fn"]))
         exact = own["fp"] == own["fn"] == 0 and row["mre"] == 0
         table.add_row(
             query.name,
-            repr(query.pattern),
+            query.asks,
             f"{own['tp'] + own['fn']:,}",
             f"{own['tp'] + own['fp']:,}",
             f"{own['agree']:.1%}",
@@ -64,7 +64,7 @@ def show_morning(both: pl.DataFrame, spec: Specification) -> Table:
     The taxi is chosen by its true answers only, so its protected answers are typical.
     """
     noisy = both.filter(pl.col("confidence") < 1)["query"].unique()
-    names = [query.name for query in spec.queries if query.name in noisy][-4:]
+    names = [query.name for query in spec.subject_queries if query.name in noisy][-4:]
     start, query, truth = pl.col("window_start"), pl.col("query"), pl.col("truth")
     asked = both.filter(query.is_in(names))
     windows = asked.select(start.unique().sort()).filter(start.dt.hour() >= _MORNING).head(_SHOWN)

@@ -109,7 +109,7 @@ def leaks(
                 refusals=lambda refusals: check_refusals(refusals, allowed),
             )
     if plot is not None:
-        report.save(plot)
+        report.plot(plot)
     if fix is not None and report.leaks:
         report.save_fix(fix)
     written = str(fix) if fix is not None and report.leaks else None

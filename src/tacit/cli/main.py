@@ -18,6 +18,7 @@ COMMANDS: Final = (
     "attack",
     "audit",
     "completion",
+    "count",
     "demo",
     "detect",
     "doctor",

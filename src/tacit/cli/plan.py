@@ -192,7 +192,7 @@ def make_plan(spec_file: Path, wanted: PlanOptions, as_json: bool) -> None:
     if wanted.out is not None and report.plan is not None:
         report.plan.save(wanted.out)
     if wanted.plot is not None and report.curve is not None:
-        report.curve.save(wanted.plot)
+        report.curve.plot(wanted.plot)
     click.echo(json.dumps(report.to_dict(), indent=2) if as_json else report)
     if not report.succeeded:
         sys.exit(1)
@@ -284,7 +284,7 @@ def _plan_from_history(
         if curves:
             drawing = scale_progress(progress, _PLANNING, 0.9)
             drawn = compute_curve(spec, statistics, decode, progress=drawing)
-        if wanted.curve and list_limits(spec):
+        if wanted.curve and list_limits(spec.private):
             limits = predict_curve(spec, statistics, progress=scale_progress(progress, 0.9, 1))
     expected = least.expected if least is not None else plan.expected if plan else None
     if least_limit is not None:

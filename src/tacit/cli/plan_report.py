@@ -15,7 +15,14 @@ from tacit.insight.tabular import align
 from tacit.patterns.tree import elements
 from tacit.planning.least_epsilon import LeastEpsilon
 from tacit.planning.limits import LeastLimit, LimitPoint
-from tacit.planning.plan import Expected, Plan, describe_overlap, describe_unit, element_shares
+from tacit.planning.plan import (
+    Expected,
+    Plan,
+    ValueQuality,
+    describe_overlap,
+    describe_unit,
+    element_shares,
+)
 from tacit.planning.requirements import DECLARED, parse_required_quality
 from tacit.privacy.exponentials import format_epsilon
 from tacit.quantities import count, format_share
@@ -79,6 +86,7 @@ class PlanReport:
             "unit": describe_unit(self.spec),
             "queries": [] if expected is None else self._list_queries(expected),
             "all": None if expected is None else _average(expected),
+            "values": [value._asdict() for value in self._list_values()],
             "warnings": [warning._asdict() for warning in (plan.warnings if plan else ())],
             "history_warnings": [
                 warning._asdict() for warning in (plan.history_warnings if plan else ())
@@ -172,6 +180,12 @@ class PlanReport:
             for row, quality in zip(expected.rows(), needed, strict=True)
         ]
 
+    def _list_values(self) -> list[ValueQuality]:
+        """Return the expected quality of queries with several values."""
+        if self.expected is None or not self.windows:
+            return []
+        return self.expected.values(self.windows)
+
     def _list_required(self) -> list[float | None]:
         return parse_required_quality(self.spec, self.options.quality or DECLARED)
 
@@ -242,7 +256,8 @@ class PlanReport:
             rows.append(("mean", "", "", *_format_mean(expected), "", ""))
         if needs == [None] * len(needs):
             rows = [row[:-2] for row in rows]
-        return [*align(rows), "", *self._format_warnings()]
+        values = [f"{value}." for value in self._list_values()]
+        return [*align(rows), "", *([*values, ""] if values else []), *self._format_warnings()]
 
     def _format_warnings(self) -> list[str]:
         warnings = (*self.plan.history_warnings, *self.plan.warnings) if self.plan else ()

@@ -350,7 +350,7 @@ def _format_command(outcome: ExperimentOutcome, flags: list[str]) -> str:
 
 
 def _write_files(outcome: ExperimentOutcome, out: Path, command: str) -> None:
-    from tacit.evaluation.figures import save
+    from tacit.evaluation.figures import plot
     from tacit.evaluation.reports import format_report, to_csv
     from tacit.pictures import SUFFIXES
 
@@ -361,7 +361,7 @@ def _write_files(outcome: ExperimentOutcome, out: Path, command: str) -> None:
         why = error.strerror or type(error).__name__
         raise SinkError(f"{out} cannot be written: {why}; choose another place") from error
     for suffix in SUFFIXES:
-        save(outcome, out / f"figure{suffix}")
+        plot(outcome, out / f"figure{suffix}")
 
 
 def _summarize(outcome: ExperimentOutcome) -> str:

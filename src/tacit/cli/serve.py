@@ -6,6 +6,7 @@ import json
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,9 +22,10 @@ if TYPE_CHECKING:
     from tacit.engines.setup import RunOptions
     from tacit.pipeline.run import Run
     from tacit.service.server import ServerOptions
-    from tacit.service.serving import Service
+    from tacit.service.serving import Service, SetupOptions
 
 MISSING = "tacit serve needs the extra tacit[service]: pip install 'tacit[service]'"
+OPENID_MISSING = "--openid needs the extra tacit[openid]: pip install 'tacit[openid]'"
 
 
 @click.command()
@@ -36,7 +38,11 @@ MISSING = "tacit serve needs the extra tacit[service]: pip install 'tacit[servic
               show_default=True, help="The port to listen at; 0 takes a free one.")  # fmt: skip
 @options.file("--tls-certificate", help="Serve HTTPS with this certificate, in PEM format.")
 @options.file("--tls-key", help="The key of the certificate.")
+@options.file("--openid", help="Let people log in with OpenID Connect, with these settings (YAML).")
 @options.plan
+@click.option("--history", metavar="SOURCE", multiple=True,
+              help="History to plan proposals from, as for tacit plan. Repeatable.")  # fmt: skip
+@options.file("--catalogue", help="What subjects may choose: patterns with bounds, as YAML.")
 @click.option("--to", "sink", metavar="SINK", help="Also write answers here, as tacit run does.")
 @options.mechanism
 @options.dead_letters
@@ -63,6 +69,9 @@ def serve(
     port: int,
     tls_certificate: Path | None,
     tls_key: Path | None,
+    openid: Path | None,
+    history: tuple[str, ...],
+    catalogue: Path | None,
     log: str,
     log_level: str | None,
     pid_file: Path | None,
@@ -75,32 +84,41 @@ def serve(
     without a SOURCE is read from HTTP; stream=http adds HTTP to other sources. SIGTERM stops the
     service cleanly, and SIGHUP reloads the specification and the plan.
 
+    Consumers propose queries, subjects choose what is private within the bounds of --catalogue, and
+    operators approve; plans for that are made from --history, in the background.
+
     \b
     Examples:
       tacit serve --demo
       tacit token create taxi.ledger --role operator --name ann
       tacit serve taxi.yaml --plan plan.json --ledger taxi.ledger
       tacit serve taxi.yaml trips.parquet --plan plan.json --ledger taxi.ledger
+      tacit serve taxi.yaml --plan plan.json --history january.parquet --ledger taxi.ledger
       tacit serve taxi.yaml mqtt://broker/taxis/+ --ledger postgresql://tacit@db/tacit --port 80
     """
     from tacit.cli.monitoring import MonitoringOptions
+    from tacit.cli.sources import split_streams
 
     if (tls_certificate is None) != (tls_key is None):
         raise click.UsageError("--tls-certificate and --tls-key need each other")
     try:
         from tacit.service.server import ServerOptions
+        from tacit.service.serving import SetupOptions
     except ModuleNotFoundError as error:
         raise click.ClickException(MISSING) from error
     monitoring = MonitoringOptions.parse(None, log, log_level or "info", pid_file, "ledger")
-    where = ServerOptions(host, port, tls_certificate, tls_key)
+    if openid is not None and find_spec("jwt") is None:
+        raise click.ClickException(OPENID_MISSING)
+    where = ServerOptions(host, port, tls_certificate, tls_key, openid)
     if demo:
-        if given.spec is not None or given.sources or given.ledger_place is not None:
+        if given.spec is not None or given.sources or given.ledger_place or history or catalogue:
             raise click.UsageError("--demo has its own specification, sources and ledger")
         _serve_demo(where, monitoring, as_json)
         return
     if given.spec is None or given.ledger_place is None:
         raise click.UsageError("tacit serve needs SPEC and --ledger, or --demo")
-    with _open(given, where, monitoring) as service:
+    setup = SetupOptions(split_streams(history), catalogue)
+    with _open(given, where, monitoring, setup) as service:
         click.echo(f"Listening at {service.url}", err=True)
         run, counts = _answer(service, monitoring)
     _print_summary(service, run, counts, as_json)
@@ -113,8 +131,8 @@ def _serve_demo(where: ServerOptions, monitoring: MonitoringOptions, as_json: bo
     options = DemoOptions()
     with tempfile.TemporaryDirectory(prefix="tacit-demo-") as folder:
         click.echo(f"Planning for {options.taxis} generated taxis ...", err=True)
-        given = prepare_demo(Path(folder), options)
-        with _open(given, where, monitoring) as service:
+        given, setup = prepare_demo(Path(folder), options)
+        with _open(given, where, monitoring, setup) as service:
             click.echo(f"Listening at {service.url}. Log in as", err=True)
             for who, link in create_links(service.state.tokens, service.url).items():
                 click.echo(f"  {who:<18} {link}", err=True)
@@ -126,7 +144,7 @@ def _serve_demo(where: ServerOptions, monitoring: MonitoringOptions, as_json: bo
 
 @contextmanager
 def _open(
-    given: RunOptions, where: ServerOptions, monitoring: MonitoringOptions
+    given: RunOptions, where: ServerOptions, monitoring: MonitoringOptions, setup: SetupOptions
 ) -> Iterator[Service]:
     """Read the specification, open the sources, and listen."""
     from tacit.service.serving import open_inputs, open_service
@@ -136,7 +154,7 @@ def _open(
         monitoring.logging(live=True),
         monitoring.handle_signals() as signals,
         open_inputs(given, version.spec) as opened,
-        open_service(given, version, opened, where) as service,
+        open_service(given, version, opened, where, setup) as service,
     ):
         signals.connect(service.stop, service.reload)
         yield service

@@ -117,7 +117,7 @@ def revoke_token(place: str, identity: str) -> None:
     from tacit.service.tokens import Tokens
 
     with Ledger.open(place, create=False) as ledger:
-        record = Tokens(ledger.database).revoke(identity)
+        record = Tokens(ledger.database).revoke(identity, actor=_user())
     click.echo(f"Revoked {record.id}: {record.role} {record.name}")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -65,9 +65,14 @@ class DeliveredAnswers(CollectedAnswers):
 
     def wide(self) -> pl.DataFrame:
         """Return a Polars frame with a row per window and subject, and a column per query."""
-        columns = ["window_start", "subject", "query", "detected"]
-        frame = self.polars().select(columns)
-        return frame.pivot("query", index=columns[:2], values="detected", maintain_order=True)
+        frame, keys = self.polars(), ["window_start", "subject"]
+        wide = frame.pivot("query", index=keys, values="detected", maintain_order=True)
+        if "value" not in frame.columns:
+            return wide
+        valued = frame.filter(pl.col("value").is_not_null())
+        values = valued.pivot("query", index=keys, values="value", maintain_order=True)
+        others = wide.drop(set(values.columns) - set(keys))
+        return others.join(values, on=keys, how="left", maintain_order="left")
 
     def counts(self) -> dict[str, int]:
         """Return how often each query was answered with yes."""
@@ -158,8 +163,14 @@ def open_prepared(
     inputs: Sequence[Input],
     to: Target | Sink,
     progress: ProgressCallback = ignore_progress,
+    reread: Callable[[], SpecVersion] | None = None,
 ) -> Iterator[Run]:
-    """The run whose specification and sources were read and checked."""
+    """The run whose specification and sources were read and checked.
+
+    `reread` returns the version for a reload; by default it is read from the files again.
+    """
+    if reread is None and not isinstance(options.spec, Specification):
+        reread = options.read
     with (
         Ledger.open(options.ledger_place or "") as ledger,
         _open_sink(to) as sink,
@@ -176,7 +187,7 @@ def open_prepared(
             dead_letters=letters,
             progress=progress,
             retain=options.retain_seconds(),
-            reread=None if isinstance(options.spec, Specification) else options.read,
+            reread=reread,
         )
 
 

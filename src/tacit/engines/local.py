@@ -29,7 +29,7 @@ from tacit.pipeline.sinks import Sink
 from tacit.pipeline.sources import EmptySourceError
 from tacit.pipeline.survey import HistorySurvey
 from tacit.planning.least_epsilon import Least, LeastEpsilon, find_least_epsilon
-from tacit.planning.limits import LeastLimit, LimitPoint, find_least_limit, predict_curve
+from tacit.planning.limits import LeastLimit, LimitCurve, find_least_limit, predict_curve
 from tacit.planning.plan import Plan
 from tacit.planning.planner import make_plan, plan_without_history
 from tacit.planning.requirements import DECLARED, parse_required_quality, read_prior
@@ -220,7 +220,7 @@ def limit_curve(
     *history: Any,
     progress: ProgressCallback | None = None,
     **streams: Any,
-) -> list[LimitPoint]:
+) -> LimitCurve:
     """Predict quality against limits from history; all limits are changed in proportion."""
     spec, progress = load_spec(spec), progress or ignore_progress
     statistics = survey_history(spec, history, streams, None, scale_progress(progress, 0, 0.5))

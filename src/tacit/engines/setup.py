@@ -201,6 +201,13 @@ def replace_registry(
     """Replace the registry of a specification: by a file of subjects, or a time to learn."""
     if subjects is not None and learn is not None:
         raise OptionError(f"{option('subjects')} and {option('learn')} exclude each other")
+    by = next((query for query in spec.count_queries if query.by is not None), None)
+    if by is not None and (subjects is not None or learn is not None):
+        raise OptionError(
+            f"the counts of {by.name} need the column {by.by} of the registry file: name the file"
+            f" under subjects in the specification, not with"
+            f" {option('learn' if subjects is None else 'subjects')}"
+        )
     if subjects is not None:
         given: SubjectFile | LearnedSubjects = SubjectFile(file=os.path.abspath(subjects))
     elif learn is not None:

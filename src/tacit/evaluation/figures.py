@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tacit.evaluation.experiments import ExperimentOutcome
 from tacit.evaluation.methods import DECODES, WITHOUT_EPSILON, Method
 from tacit.evaluation.palette import LineStyle, mechanism_style, own_style
-from tacit.pictures import INK, save_picture
+from tacit.pictures import INK, frame_axes, load_figure, make_picture
 from tacit.privacy.exponentials import format_epsilon
 
 if TYPE_CHECKING:
@@ -75,22 +75,19 @@ class _Line:
         return self.style.colour if self.style else _GREYS.get(self.method.name, _GREY)
 
 
-def save(outcome: ExperimentOutcome, path: str | PathLike[str]) -> None:
-    """Draw the figure to an SVG, PNG or PDF file."""
-    save_picture(lambda: figure(outcome), path)
+def plot(outcome: ExperimentOutcome, path: str | PathLike[str] | None = None) -> Figure:
+    """Draw the figure; with a path, write it to this SVG, PNG or PDF file too."""
+    return make_picture(lambda: _draw_panels(outcome), path)
 
 
-def figure(outcome: ExperimentOutcome) -> Figure:
-    """Draw the figure as a matplotlib object, to process further."""
-    from matplotlib.figure import Figure
-
+def _draw_panels(outcome: ExperimentOutcome) -> Figure:
     varied = outcome.experiment.variation is not None
     panels = _varied_panels(outcome) if varied else _epsilon_panels(outcome)
     columns = min(len(panels), 2 if len(panels) in (2, 4) else _IN_A_ROW)
     rows = -(-len(panels) // columns)
     lines = max(len(lines) for _, lines in panels)
     height = 5.6 if varied or lines > 6 else 4.4
-    drawn = Figure(
+    drawn = load_figure()(
         figsize=(11.4 if columns < _IN_A_ROW else 16, rows * height), layout="constrained"
     )
     drawn.get_layout_engine().set(wspace=0.04)  # type: ignore[union-attr, call-arg]
@@ -279,6 +276,4 @@ def _frame(axes: Axes, outcome: ExperimentOutcome, title: str) -> None:
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks], fontsize=8.5)
     axes.minorticks_off()
     axes.set_title(title, loc="left", fontsize=9.5, color=INK)
-    axes.grid(axis="y", color="#e2e2e2", linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
+    frame_axes(axes)

@@ -66,7 +66,7 @@ class HomeRuns:
         plan = make_plan(spec, statistics, method.name, decode, share, fall_back=False)
         noise = Noise(SeededSource(self._seed))
         found = _collect_answers(Run(spec, _inputs(self._later), plan=plan, noise=noise))
-        alphas = [query.alpha for query in self.spec.queries]
+        alphas = [query.alpha for query in self.spec.boolean_queries]
         return compute_scores(compare(self.truth, found), alphas)
 
 
@@ -92,7 +92,7 @@ def make_home_days(homes: int, days: int, seed: int) -> tuple[Specification, Str
             pattern=to_presence(patterns[query.name]),
             alpha=query.alpha,
         )
-        for query in spec.queries
+        for query in spec.boolean_queries
     )
     return (
         replace_parts(spec, queries=queries),

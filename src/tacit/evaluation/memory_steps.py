@@ -10,7 +10,7 @@ from tacit.privacy.mechanisms.optimal.mechanism import Optimal
 from tacit.privacy.mechanisms.optimal.memory.candidates import CandidateBook
 from tacit.privacy.mechanisms.optimal.memory.model import ComponentMemory
 from tacit.privacy.mechanisms.optimal.memory.planning import PlannedParts, count_held_out
-from tacit.privacy.quality import QualityObjective
+from tacit.privacy.quality import QualityObjective, make_objective
 from tacit.privacy.statistics import Statistics
 from tacit.privacy.thresholds import judge
 from tacit.spec.specification import Specification
@@ -34,8 +34,7 @@ def remember_in_decoding(plan: Plan, statistics: Sequence[Statistics]) -> Plan:
 
     Thresholds are chosen anew, on held-out history.
     """
-    alphas = tuple(query.alpha for query in plan.spec.queries)
-    objective = QualityObjective(alphas, plan.objective == "macro")
+    objective = make_objective(plan.spec, plan.objective)
     return replace(
         plan,
         mechanisms=tuple(

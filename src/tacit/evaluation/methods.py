@@ -214,7 +214,7 @@ def measure_errors(
     ours = _Mechanisms(spec, _for_mechanisms(history), _for_mechanisms(test), seed)
     setting = Setting.of(spec, past)
     of_file = {} if own is None else {method.name: method for method in load_methods(own)}
-    alphas = [query.alpha for query in spec.queries]
+    alphas = [query.alpha for query in spec.boolean_queries]
     errors = []
     for epsilon in epsilons:
         found: dict[Method, Confusion[Floats]] = {}

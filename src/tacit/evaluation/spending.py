@@ -74,7 +74,7 @@ class Day:
     @property
     def alphas(self) -> list[float]:
         """The weight of precision for each query."""
-        return [query.alpha for query in self.spec.queries]
+        return [query.alpha for query in self.spec.boolean_queries]
 
     def measure(self, policy: SpendingPolicy, limit: Fraction) -> Confusion[Floats]:
         """Count the errors of a policy on test windows, for each query."""

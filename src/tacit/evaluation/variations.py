@@ -56,7 +56,7 @@ def with_overlap(number: int, shared: float) -> DataSet:
                 *random.choice(private[random.integers(len(private))], int(shared), replace=False),
                 *random.choice(public, Shape().length - int(shared), replace=False),
             }
-            for _ in drawn.spec.queries
+            for _ in drawn.spec.subject_queries
         ]
         spec = _asking(drawn.spec, targets)
         if all(_any_true(spec, presence) for presence in (drawn.history, drawn.test)):
@@ -93,7 +93,7 @@ def _asking(spec: Specification, targets: list[set[str]]) -> Specification:
                 pattern=And(*sorted(target, key=order.index)),
                 alpha=query.alpha,
             )
-            for query, target in zip(spec.queries, targets, strict=True)
+            for query, target in zip(spec.subject_queries, targets, strict=True)
         ),
     )
 

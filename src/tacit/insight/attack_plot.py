@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from tacit.insight.attack_report import RATES, AttackReport, Guess, PatternAttack
-from tacit.pictures import INK, load_figure
+from tacit.pictures import INK, frame_axes, load_figure
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -67,6 +67,4 @@ def _draw(axes: Axes, pattern: PatternAttack, guess: Guess) -> None:
         f"{pattern.private} {guess.title}\n{guess.attacker:.1%} right, prior {guess.prior:.1%}",
         loc="left", fontsize=9, color=INK,
     )  # fmt: skip
-    axes.grid(color="#e2e2e2", linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
+    frame_axes(axes, "both")

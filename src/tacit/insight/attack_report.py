@@ -181,17 +181,12 @@ class AttackReport:
         caption = f"<caption>Attack on {escape(self.mechanism)}: share of right guesses</caption>"
         return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
-    def plot(self) -> Figure:
-        """Draw the true-positive rates of prior and attacker, and the bounds."""
+    def plot(self, path: str | PathLike[str] | None = None) -> Figure:
+        """Draw the rates of prior, attacker and bounds; with a path, write the figure there too."""
         from tacit.insight.attack_plot import draw_attack
+        from tacit.pictures import make_picture
 
-        return draw_attack(self)
-
-    def save(self, path: str | PathLike[str]) -> None:
-        """Draw the attack to an SVG, PNG or PDF file."""
-        from tacit.pictures import save_picture
-
-        save_picture(self.plot, path)
+        return make_picture(lambda: draw_attack(self), path)
 
 
 _USEFUL: Final = 15.0

@@ -14,7 +14,7 @@ from tacit.engines.setup import SpecSource
 from tacit.errors import PlanError
 from tacit.evaluation.palette import mechanism_style
 from tacit.insight.tabular import align
-from tacit.pictures import INK, load_figure, save_picture
+from tacit.pictures import INK, frame_axes, load_figure, make_picture
 from tacit.planning.planner import make_plan
 from tacit.privacy.exponentials import format_epsilon
 from tacit.privacy.statistics import Statistics
@@ -118,12 +118,11 @@ class Curve:
         widest = next(name for name, own in self.private.items() if own == self.declared)
         return f"epsilon of {widest} (one subject, one {self.per}; the others in proportion)"
 
-    def save(self, path: str | PathLike[str]) -> None:
-        """Draw the curve to an SVG, PNG or PDF file."""
-        save_picture(self.figure, path)
+    def plot(self, path: str | PathLike[str] | None = None) -> Figure:
+        """Draw the curve; with a path, write it to this SVG, PNG or PDF file too."""
+        return make_picture(self._draw, path)
 
-    def figure(self) -> Figure:
-        """Draw the figure as a matplotlib object, to process further."""
+    def _draw(self) -> Figure:
         figure = load_figure()(figsize=(7.2, 4.2), layout="constrained")
         axes = figure.add_subplot()
         lowest = min(point.quality for point in self.points)
@@ -187,7 +186,7 @@ def curve(
 ) -> Curve:
     """Compute quality against epsilon from history: frames or files, as for `tacit.plan`.
 
-    The result's `save` draws it. `progress` is as for `tacit.plan`.
+    The result's `plot` draws it. `progress` is as for `tacit.plan`.
     """
     spec, progress = load_spec(spec), progress or ignore_progress
     statistics = survey_history(spec, history, streams, decode, scale_progress(progress, 0, 0.5))
@@ -233,6 +232,4 @@ def _frame(axes: Axes, curve: Curve) -> None:
         (float(curve.declared), axes.get_ylim()[0]),
         xytext=(4, 5), textcoords="offset points", fontsize=8, color="#666666",
     )  # fmt: skip
-    axes.grid(axis="y", color="#dddddd", linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
+    frame_axes(axes)

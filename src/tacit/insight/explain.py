@@ -26,8 +26,9 @@ from tacit.privacy.elements import uniform_shares
 from tacit.privacy.exponentials import Exact, exp_below, format_epsilon, log_above, parse_epsilon
 from tacit.privacy.policies import Policies, Policy, declared_patterns
 from tacit.quantities import count
+from tacit.spec.boolean_queries import BooleanQuery
 from tacit.spec.mechanisms import AUTO, MECHANISMS, summarise
-from tacit.spec.specification import Query, Specification
+from tacit.spec.specification import Specification
 from tacit.spec.yaml_reader import load
 
 UNIT: Final = "one subject, one private pattern, one window"
@@ -346,12 +347,11 @@ def _groups(spec: Specification) -> dict[frozenset[int], tuple[Subject, ...] | N
     None: all subjects that no private pattern names; left out if all registered ones are named.
     """
     named = [frozenset(declared.subjects or ()) for declared in spec.private]
-    general = frozenset(n for n, declared in enumerate(spec.private) if declared.subjects is None)
+    general = spec.applying(None)
     found: dict[frozenset[int], dict[Subject, None]] = {general: {}}
     for declared in spec.private:
         for subject in declared.subjects or ():
-            own = general.union(n for n, subjects in enumerate(named) if subject in subjects)
-            found.setdefault(own, {})[subject] = None
+            found.setdefault(spec.applying(subject), {})[subject] = None
     registered = spec.subjects if isinstance(spec.subjects, tuple) else None
     others = registered is None or not set(registered) <= frozenset().union(*named)
     return {
@@ -443,7 +443,9 @@ def _policy(
     components = [tuple(p.name for p in component.patterns) for component in exposed.components]
     touched = {name for component in components for name in component}
     queries = []
-    for query, pattern, question in zip(spec.queries, asked, exposed.questions, strict=True):
+    written = {query.name: query.asks for query in spec.subject_queries}
+    for query, question in zip(spec.boolean_queries, exposed.questions, strict=True):
+        pattern = query.pattern
         own = frozenset(p.name for p in policy.patterns if p.elements & {*elements(pattern)})
         parts = tuple(
             tuple(name for name in components[number] if name in own)
@@ -456,7 +458,7 @@ def _policy(
         ]
         joins = tuple(j for j in alone if len(j) > 1 and any(_within(j, c) for c in components))
         splits = parts if len(parts) > 1 else ()
-        queries.append(_query(query, pattern, policy, splits, joins))
+        queries.append(_query(query, written.get(query.name, repr(pattern)), policy, splits, joins))
     return PolicyMeaning(
         subjects=subjects,
         private=tuple(p.name for p in policy.patterns),
@@ -468,20 +470,20 @@ def _policy(
 
 
 def _query(
-    query: Query,
-    pattern: Pattern,
+    query: BooleanQuery,
+    asks: str,
     policy: Policy,
     splits: tuple[tuple[str, ...], ...],
     joins: tuple[tuple[str, ...], ...],
 ) -> QueryMeaning:
-    found = elements(pattern)
+    found = elements(query.pattern)
     touching = {p.name: tuple(e for e in found if e in p.elements) for p in policy.patterns}
-    left = find_residual(pattern, policy.private)
+    left = find_residual(query.pattern, policy.private)
     where, signals = _openness(left)
     return QueryMeaning(
         name=query.name,
         consumer=query.consumer,
-        pattern=repr(query.pattern),
+        pattern=asks,
         touched_by={name: types for name, types in touching.items() if types},
         open=where,
         signals=signals,

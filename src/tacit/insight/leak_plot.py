@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tacit.insight.leak_report import WHEN, Leak, LeakReport, When
-from tacit.pictures import INK, load_figure
+from tacit.pictures import INK, frame_axes, load_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -89,6 +89,4 @@ def _frame(
             loc="outside right upper", fontsize=8, title_fontsize=8, frameon=False,
             title="the signal's window",
         )  # fmt: skip
-    axes.grid(axis="x", color="#e2e2e2", linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
+    frame_axes(axes, "x")

@@ -198,17 +198,12 @@ class LeakReport:
         caption = f"<caption>{escape(_summary(self))}</caption>"
         return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
-    def plot(self) -> Figure:
-        """Draw the odds ratios with their bounds, as a matplotlib figure."""
+    def plot(self, path: str | PathLike[str] | None = None) -> Figure:
+        """Draw the odds ratios with their bounds; with a path, write the figure there too."""
         from tacit.insight.leak_plot import draw_leaks
+        from tacit.pictures import make_picture
 
-        return draw_leaks(self)
-
-    def save(self, path: str | PathLike[str]) -> None:
-        """Draw the odds ratios to an SVG, PNG or PDF file."""
-        from tacit.pictures import save_picture
-
-        save_picture(self.plot, path)
+        return make_picture(lambda: draw_leaks(self), path)
 
 
 _SCHEMA: Final[dict[str, Any]] = {

@@ -105,9 +105,13 @@ def find_leaks(
     if not report.leaks:
         progress(1.0, "done")
         return report
-    if not spec.queries or not costs or not again:
-        why = "the specification has no queries" if not spec.queries else "none were asked for"
-        if spec.queries and costs:
+    if not spec.subject_queries or not costs or not again:
+        why = (
+            "the specification has no queries"
+            if not spec.subject_queries
+            else "none were asked for"
+        )
+        if spec.subject_queries and costs:
             why = "history can be read only once"
         return replace(report, unpriced=why)
     report = _with_costs(report, open_inputs, costs, scale_progress(progress, 0.5, 1))

@@ -345,18 +345,20 @@ def _add_answers(page: ReportPage, place: str, subject: str) -> None:
     text = "<p>Answers are noisy where private events could change them: each may be wrong.</p>"
     text += _table(("consumer", "query", "answers", "of these yes"), rows, right={2, 3})
     last = told.tail(_ANSWERS_SHOWN)
+    value = pl.col("value") if "value" in last.columns else pl.lit(None)
     rows = [
         [
             escape(f"{row['window_start']:%Y-%m-%d %H:%M}"),
             escape(row["consumer"]),
             escape(row["query"]),
-            "yes" if row["detected"] else "no",
+            escape(row["value"] or ("yes" if row["detected"] else "no")),
             f"{row['confidence']:.0%}",
         ]
         for row in last.select(
             "window_start",
             pl.col("consumer", "query").cast(pl.String),
             "detected",
+            value.cast(pl.String).alias("value"),
             "confidence",
         ).iter_rows(named=True)
     ]

@@ -147,7 +147,7 @@ def check_space(
     if spec is None or subjects is None:
         return
     windows = MICROSECONDS["d"] // spec.windows.pane
-    answers = windows * subjects * len(spec.queries)
+    answers = windows * subjects * len(spec.subject_queries)
     wanted: dict[Path, int] = {}
     if sink is not None and sink != "-" and "://" not in sink:
         folder = _existing(Path(sink))

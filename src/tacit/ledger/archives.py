@@ -1,15 +1,19 @@
-"""The releases of a ledger that were moved to archives, and the start of the rest of its chain."""
+"""The releases of a ledger that were moved to archives, and the start of the rest of its chain.
+
+Between two releases the chain may have other links: archives and administrative acts.
+"""
 
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from tacit.ledger.alchemy import sa
-from tacit.ledger.chain import hash_beginning, link_archive
-from tacit.ledger.tables import ARCHIVES, CHARGES
+from tacit.ledger.chain import hash_beginning, link_act, link_archive
+from tacit.ledger.tables import ACTS, ARCHIVES, CHARGES
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +59,19 @@ class Archives:
     rows: Sequence[Any]
     start: bytes
     """The hash before the first release of the ledger."""
+    acts: Mapping[int, Sequence[Any]]
+    """Administrative acts in order, by the release that they come after."""
 
     @classmethod
-    def read(cls, connection: sa.Connection, head: Any) -> Archives:
-        """Read all archives; `head` is the ledger's."""
+    def read(cls, connection: sa.Connection, head: Any, since: int = 0) -> Archives:
+        """Read all archives, and the acts after releases from `since` on, given the head."""
         query = sa.select(ARCHIVES).order_by(ARCHIVES.c.number)
         rows = list(connection.execute(query).mappings())
-        return cls(rows, hash_beginning(head["id"], head["created"]))
+        acts: dict[int, list[Any]] = defaultdict(list)
+        later = sa.select(ACTS).where(ACTS.c.after >= since).order_by(ACTS.c.number)
+        for act in connection.execute(later).mappings():
+            acts[act["after"]].append(act)
+        return cls(rows, hash_beginning(head["id"], head["created"]), dict(acts))
 
     @property
     def last(self) -> int:
@@ -90,14 +100,18 @@ class Archives:
 
     def chain_hash(self, number: int, hashed: bytes) -> bytes:
         """Return the hash before the next release, given this release's hash."""
-        for row in self.rows:
-            if row["after"] == number:
-                hashed = link_archive(hashed, self.start, row)
+        archives = [row for row in self.rows if row["after"] == number]
+        for act in self.acts.get(number, ()):
+            while archives and archives[0]["number"] <= act["archives"]:
+                hashed = link_archive(hashed, self.start, archives.pop(0))
+            hashed = link_act(hashed, act)
+        for row in archives:
+            hashed = link_archive(hashed, self.start, row)
         return hashed
 
     def truncate(self, number: int) -> Archives:
         """Return only the first `number` archives."""
-        return Archives(self.rows[:number], self.start)
+        return Archives(self.rows[:number], self.start, self.acts)
 
 
 def select_settled(last: int) -> sa.Select[Any]:

@@ -1,6 +1,7 @@
 """The hash chain: a release's hash covers it and all releases before it.
 
-Archived releases leave the ledger; the move itself is a link of the chain, too. A row that changes
+Archived releases leave the ledger; the move itself is a link of the chain, too. So is every
+administrative act, with who and when. A row that changes
 during a run (a checkpoint, a delivery) is not part of the chain. It has a seal, the hash of its own
 content.
 """
@@ -27,6 +28,7 @@ ARCHIVE = (
     "number", "first", "last", "after", "answers", "charges", "runs", "hash", "file", "digest",
     "settled", "created",
 )  # fmt: skip
+ACT = ("number", "after", "archives", "moment", "actor", "kind", "about", "detail")
 VERIFICATION = ("release", "hash", "charges", "moment")
 DELIVERY = ("run", "outlet", "release", "position", "delivered")
 ACCOUNT = ("run", "private", "elements", "limit", "horizon", "ids", "until")
@@ -74,6 +76,11 @@ def link_archive(previous: bytes, start: bytes, archive: Any) -> bytes:
     `start` is the hash before the first release. Without that release nothing else covers it.
     """
     return digest(previous + start + seal(ARCHIVE, archive))
+
+
+def link_act(previous: bytes, act: Any) -> bytes:
+    """Compute the hash after an administrative act: it is a link of the chain."""
+    return digest(previous + seal(ACT, act))
 
 
 def hash_charges(charges: Iterable[Any]) -> bytes:

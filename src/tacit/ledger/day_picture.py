@@ -102,7 +102,9 @@ class SubjectDay(NamedTuple):
 def find_days(statement: Statement, day: str | None = None) -> list[SubjectDay]:
     """Return the windows of a day for each private pattern; by default of the last day."""
     if statement.subject is None:
-        raise LedgerError(f"a picture is of one subject: give {option('subject', 'SUBJECT')}")
+        raise LedgerError(
+            f"the picture of a day is of one subject: give {option('subject', 'SUBJECT')}"
+        )
     moment = None if day is None else _parse_day(day)
     horizons = statement.horizons
     if moment is None and horizons:

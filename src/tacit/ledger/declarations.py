@@ -49,15 +49,18 @@ def declare_accounts(
 ) -> None:
     """Record the accounts of a run; the ones that it no longer declares end with their horizon.
 
-    `start` is the next window, `definitions` has the definition of each element.
+    `start` is the next window, `definitions` has the definition of each element. A pattern that is
+    declared several times, for different subjects, is recorded once, with its strictest limit.
     """
     own = ACCOUNTS.c.run == run
     rows = connection.execute(sa.select(ACCOUNTS).where(own)).mappings()
     known = {row["private"]: dict(row) for row in rows}
     declared = {}
-    for account in accounts:
+    for name in dict.fromkeys(account.name for account in accounts):
+        same = [account for account in accounts if account.name == name]
+        account = min(same, key=_strictness)
         subjects = np.zeros(int(ids.max(initial=-1)) + 1, np.bool_)
-        subjects[ids] = account.mask
+        subjects[ids] = np.logical_or.reduce([one.mask for one in same])
         declared[account.name] = {
             "run": run,
             "private": account.name,
@@ -76,8 +79,13 @@ def declare_accounts(
         if name not in known:
             connection.execute(ACCOUNTS.insert().values(row))
         elif row != known[name]:
-            same = sa.and_(own, ACCOUNTS.c.private == name)
-            connection.execute(ACCOUNTS.update().where(same).values(row))
+            mine = sa.and_(own, ACCOUNTS.c.private == name)
+            connection.execute(ACCOUNTS.update().where(mine).values(row))
+
+
+def _strictness(account: Account) -> float:
+    """Return what an account allows by time: the least is the strictest."""
+    return float("inf") if account.limit is None else account.limit / account.horizon
 
 
 def read_accounts(connection: sa.Connection) -> Iterator[DeclaredAccount]:

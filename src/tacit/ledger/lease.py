@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from tacit.errors import FencedError, LedgerError
 from tacit.ledger import balances, declarations
 from tacit.ledger.accounts import Accounts, Amounts, Key
+from tacit.ledger.acts import ActKind, record_act
 from tacit.ledger.alchemy import sa
 from tacit.ledger.archives import Archives
 from tacit.ledger.chain import DELIVERY, RUN, digest, link, seal, seal_charge
@@ -186,7 +187,11 @@ class Lease:
             if number is None:
                 settled = {}
                 self._check_next(connection, run, releases)
+                used = self._read_used(connection, run["released"])
                 for release, charges in zip(releases, packed, strict=True):
+                    if used not in (None, (release.fingerprint, release.plan)):
+                        head = self._record_version(connection, head, release)
+                    used = release.fingerprint, release.plan
                     number = head["releases"] + 1
                     settled |= balances.charge(connection, charges, number)
                     head = self._append(connection, head, release, charges)
@@ -315,6 +320,28 @@ class Lease:
         head = connection.execute(sa.select(HEAD)).mappings().one()
         archived = Archives.read(connection, head).runs[self.run]
         return archived.size, archived.slide
+
+    def _read_used(self, connection: sa.Connection, number: int) -> tuple[str, str] | None:
+        """Return specification and plan of the run's last release; None before the first one.
+
+        If the release is archived, they are empty.
+        """
+        if not number:
+            return None
+        query = sa.select(RELEASES.c.fingerprint, RELEASES.c.plan)
+        found = connection.execute(query.where(RELEASES.c.number == number)).one_or_none()
+        return ("", "") if found is None else (found.fingerprint, found.plan)
+
+    def _record_version(self, connection: sa.Connection, head: Any, draft: Draft) -> dict[str, Any]:
+        """Record which version windows use from this release on; return the new head."""
+        detail = {
+            "specification": draft.fingerprint,
+            "plan": draft.plan,
+            "first_window": draft.first,
+        }
+        record_act(connection, f"run {self.run}", ActKind.LIVE, "version", detail)
+        hashed = connection.execute(sa.select(HEAD.c.hash)).scalar_one()
+        return {**head, "hash": hashed}
 
     def _append(
         self, connection: sa.Connection, head: Any, draft: Draft, charges: Sequence[Charge]

@@ -89,7 +89,7 @@ def _read(connection: sa.Connection, database: Database, run: str) -> LedgerOver
 
 def _is_last_link_valid(connection: sa.Connection, head: Any, last: list[Any]) -> bool:
     """Return whether the last release matches the one before it, and the head matches it."""
-    archives = Archives.read(connection, head)
+    archives = Archives.read(connection, head, head["releases"] - 1)
     number, hashed = archives.last, archives.hash
     if last:
         number = int(last[0]["number"])

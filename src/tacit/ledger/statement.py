@@ -23,7 +23,7 @@ from tacit.ledger.codec import unpack_ids
 from tacit.ledger.ledger import Ledger
 from tacit.ledger.registry import Registry
 from tacit.ledger.tables import BALANCES, CHARGES, HEAD, RELEASES, RUNS
-from tacit.pictures import save_picture
+from tacit.pictures import make_picture
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -139,18 +139,19 @@ class Statement:
     """The windows of the same releases that the subject did not pay for; from its first charge by a
     run on."""
 
-    def figure(self, *, day: str | None = None) -> Figure:
+    def plot(self, path: str | PathLike[str] | None = None, *, day: str | None = None) -> Figure:
         """Draw a day of the subject: what was spent, and how each window was answered.
 
         `day` is a date such as `2026-03-01`, in the subject's local time; by default the last one.
+        Without a subject, draw for each private pattern what was spent in each horizon. With a
+        path, write the figure to this SVG, PNG or PDF file too.
         """
         from tacit.ledger.day_picture import draw_day
+        from tacit.ledger.spending_picture import draw_spending
 
-        return draw_day(self, day)
-
-    def plot(self, path: str | PathLike[str], *, day: str | None = None) -> None:
-        """Draw a day of the subject to an SVG, PNG or PDF file."""
-        save_picture(lambda: self.figure(day=day), path)
+        if self.subject is None and day is None:
+            return make_picture(lambda: draw_spending(self), path)
+        return make_picture(lambda: draw_day(self, day), path)
 
 
 def read_statement(

@@ -204,6 +204,23 @@ ARCHIVES = sa.Table(
 which the move is a link of the chain, the number of answers and charges up to the last one, the
 state of each run, the file with its digest, and the digest of the charges that stay here."""
 
+ACTS = sa.Table(
+    "tacit_acts",
+    METADATA,
+    _number("number", key=True),
+    _number("after"),
+    _number("archives"),
+    _number("moment"),
+    _text("actor"),
+    _text("kind"),
+    _text("about"),
+    _text("detail"),
+    _bytes("seal"),
+    sa.Index("tacit_acts_after", "after"),
+)
+"""Administrative acts: who did what and when. Each is a link of the chain: after the release
+`after`, and after so many archives. `detail` is JSON."""
+
 VERIFIED = sa.Table(
     "tacit_verified",
     METADATA,

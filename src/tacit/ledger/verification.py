@@ -25,6 +25,7 @@ from tacit.ledger.archive_file import ArchiveFile, file_digest
 from tacit.ledger.archives import Archives, select_settled
 from tacit.ledger.chain import (
     ACCOUNT,
+    ACT,
     DELIVERY,
     RUN,
     VERIFICATION,
@@ -41,6 +42,7 @@ from tacit.ledger.database import now
 from tacit.ledger.ledger import Ledger
 from tacit.ledger.tables import (
     ACCOUNTS,
+    ACTS,
     BALANCES,
     BODIES,
     CHARGES,
@@ -101,6 +103,8 @@ class Verdict:
     """How many of these were checked again."""
     archives: tuple[str, ...] = ()
     """The archives that were read, in order."""
+    acts: int = 0
+    """The number of administrative acts."""
 
     @property
     def passed(self) -> bool:
@@ -138,6 +142,7 @@ def verify(
             check.since,
             check.sampled,
             tuple(check.read),
+            check.acts,
         )
 
 
@@ -183,6 +188,7 @@ class _VerificationPass:
     bodies: int = 0
     balances: int = 0
     subjects: int = 0
+    acts: int = 0
     last: int = 0
     last_hash: str = ""
     read: list[str] = field(default_factory=list)
@@ -199,6 +205,7 @@ class _VerificationPass:
             ("the registry of subjects", self._check_registry),
             ("what was verified before", self._check_previous),
             ("the archives", self._check_archives),
+            ("the administrative acts", self._check_acts),
             ("the chain of releases", self._check_chain),
             ("the releases that were verified before", self._check_sample),
             ("the runs", self._check_runs),
@@ -319,6 +326,20 @@ class _VerificationPass:
         finally:
             file.close()
 
+    def _check_acts(self) -> Iterator[Fault]:
+        """Check that acts are complete and unchanged; the chain covers their place and order."""
+        after = 0
+        for row in self._rows(sa.select(ACTS).order_by(ACTS.c.number)):
+            self.acts += 1
+            place = f"act {row['number']}"
+            if row["seal"] != seal(ACT, row):
+                yield Fault(place, "it was changed")
+            if row["number"] != self.acts:
+                yield Fault(place, f"act {self.acts} is expected here")
+            elif not after <= row["after"] <= self.head["releases"]:
+                yield Fault(place, "it does not follow the one before it")
+            after = row["after"]
+
     def _check_chain(self) -> Iterator[Fault]:
         """Check that every release matches the one before it, and the head matches the last."""
         number, before, answers = yield from self._find_start()
@@ -342,7 +363,9 @@ class _VerificationPass:
         self.last, self.last_hash = number, hashed.hex()
         end = (number, answers, self.archives.chain_hash(number, hashed))
         if (self.head["releases"], self.head["answers"], self.head["hash"]) != end:
-            yield Fault("the head", "it does not match the end of the chain; releases are missing")
+            yield Fault(
+                "the head", "it does not match the end of the chain; releases or acts are missing"
+            )
 
     def _find_start(self) -> Generator[Fault, None, tuple[int, bytes, int]]:
         """Find where to start: a release's number, its hash, and the number of answers up to it."""
@@ -374,7 +397,10 @@ class _VerificationPass:
         if row["number"] != number:
             yield Fault(place, f"release {number} is expected here")
         if row["hash"] != hashed:
-            yield Fault(place, "the link is broken: this release or one of its charges was changed")
+            yield Fault(
+                place,
+                "the link is broken: this release, one of its charges or an act before it changed",
+            )
         elif row["first_id"] != answers or self._registries.get(row["subjects"]) != row["registry"]:
             yield Fault(place, "it does not match the releases and subjects before it")
         if row["number"] in self.anchors:

@@ -20,7 +20,7 @@ from tacit.pipeline.pacing import Pacer
 from tacit.pipeline.versions import SpecVersion
 from tacit.pipeline.window_state import ClosedWindows
 from tacit.privacy.prices import Claim
-from tacit.spec.specification import Private
+from tacit.spec.specification import Private, Specification
 from tacit.windows.clock import NEVER
 
 if TYPE_CHECKING:  # a run without a ledger needs no database
@@ -136,7 +136,7 @@ def list_accounts(version: SpecVersion, names: pa.Array) -> list[Account]:
     return [
         Account.of(
             private,
-            _find_protected(private, names),
+            _find_protected(version.spec, private, names),
             version.plan.spent_per_window(private) / Fraction(private.epsilon),
             frozenset(elements(pattern)),
         )
@@ -162,13 +162,16 @@ def share_accounts(
 
     A release that depends on an element is charged to all of them. The limit of another run is that
     run's to enforce. An account that this run has withdrawn keeps its limit until its horizon ends.
+    A pattern that is declared several times, for different subjects, has an account for each.
     """
     private = frozenset[str]().union(*(account.elements for account in own))
-    accounts = {account.name: account for account in own}
+    accounts: dict[str, list[Account]] = {}
+    for account in own:
+        accounts.setdefault(account.name, []).append(account)
     for other in declared:
         shared = frozenset(name for name in private if definitions[name] in other.elements)
-        mine = accounts.get(other.private)
-        if not shared or (mine is not None and shared <= mine.elements and mine.until is None):
+        mine = accounts.get(other.private, [])
+        if not shared or any(shared <= one.elements and one.until is None for one in mine):
             continue
         mask = (ids < len(other.ids)) & np.append(other.ids, False)[np.minimum(ids, len(other.ids))]
         withdrawn = other.run == run
@@ -181,8 +184,22 @@ def share_accounts(
             shared,
             other.until,
         )
-        accounts[other.private] = found if mine is None else _merge_accounts(mine, found)
-    return list(accounts.values())
+        accounts[other.private] = _add_account(mine, found)
+    return [account for same in accounts.values() for account in same]
+
+
+def _add_account(mine: Sequence[Account], found: Account) -> list[Account]:
+    """Add what another declaration of the same name protects."""
+    if len(mine) < 2:
+        return [_merge_accounts(one, found) for one in mine] or [found]
+    split = [
+        _merge_accounts(one, replace(found, mask=found.mask & one.mask))
+        if (found.mask & one.mask).any()
+        else one
+        for one in mine
+    ]
+    rest = found.mask & ~np.logical_or.reduce([one.mask for one in mine])
+    return [*split, replace(found, mask=rest)] if rest.any() else split
 
 
 def _merge_accounts(one: Account, other: Account) -> Account:
@@ -198,9 +215,11 @@ def _merge_accounts(one: Account, other: Account) -> Account:
     )
 
 
-def _find_protected(private: Private, names: pa.Array) -> NDArray[np.bool_]:
-    """Find the subjects for which a pattern is private."""
+def _find_protected(spec: Specification, private: Private, names: pa.Array) -> NDArray[np.bool_]:
+    """Find the subjects to which a declaration applies."""
     if private.subjects is None:
-        return np.ones(len(names), np.bool_)
+        others = [one.subjects or () for one in spec.private if one.pattern == private.pattern]
+        replaced = pa.array([name for other in others for name in other], pa.large_string())
+        return ~np.asarray(pc.is_in(names, value_set=replaced))
     named = pa.array(private.subjects, pa.large_string())
     return np.asarray(pc.is_in(names, value_set=named))

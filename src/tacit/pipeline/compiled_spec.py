@@ -8,7 +8,7 @@ from typing import Protocol
 import polars as pl
 import pyarrow as pa
 
-from tacit.errors import SchemaError
+from tacit.errors import Mistake, SchemaError, SpecificationError
 from tacit.events.columntypes import ColumnTypes
 from tacit.events.extraction import Extractor
 from tacit.events.streams import ColumnType
@@ -53,6 +53,9 @@ class CompiledSpec:
         evaluator: Evaluator | None = None,
         recorded: RecordedTypes | None = None,
     ) -> None:
+        if spec.count_queries:
+            name = spec.count_queries[0].name
+            raise SpecificationError([Mistake(f"query '{name}': counts cannot be run yet")])
         self.spec = spec
         self.types = SpecColumns(spec, recorded or {})
         types = tuple(spec.types)
@@ -64,8 +67,8 @@ class CompiledSpec:
         self.policies = Policies(spec)
         if evaluator is None:
             queries = compile_queries(spec, tuple(spec.query_patterns.values()))
-            names = [query.name for query in spec.queries]
-            evaluator = Detector(names, queries, [query.consumer for query in spec.queries])
+            names = [query.name for query in spec.boolean_queries]
+            evaluator = Detector(names, queries, [query.consumer for query in spec.boolean_queries])
         self.evaluator = evaluator
 
     @property

@@ -127,7 +127,7 @@ class DirectDelivery:
         """Deliver to every sink."""
         if not self._sinks:
             return
-        consumers = dict(zip(answers.queries, answers.consumers, strict=False))
+        consumers = answers.query_consumers
         for batch in answers.batches():
             table = pa.Table.from_batches([batch])
             self.answers += table.num_rows

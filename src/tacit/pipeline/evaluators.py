@@ -133,7 +133,7 @@ class CountingDetector(Detector):
 
     def __init__(self, spec: Specification) -> None:
         queries = compile_queries(spec, list(spec.query_patterns.values()))
-        consumers = [query.consumer for query in spec.queries]
+        consumers = [query.consumer for query in spec.boolean_queries]
         super().__init__(list(spec.query_patterns), queries, consumers)
         self._types = list(spec.types)
         self._occurrences = np.zeros(len(self._types), np.int64)

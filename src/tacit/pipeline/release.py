@@ -64,9 +64,9 @@ class Release(Evaluator):
         read = [own.queries for own in self.protectors if own.queries is not None]
         self._matched = compile_queries(spec, index.patterns, walk=not read)
         super().__init__(
-            [query.name for query in spec.queries],
+            [query.name for query in spec.boolean_queries],
             [self._matched, *read],
-            [query.consumer for query in spec.queries],
+            [query.consumer for query in spec.boolean_queries],
         )
 
     def price(

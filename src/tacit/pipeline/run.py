@@ -303,7 +303,11 @@ class Run:
     def schema(self) -> pa.Schema:
         """The columns of the answers."""
         evaluator = self.compiled.evaluator
-        return answer_schema(protected=evaluator.protects, private=evaluator.private)
+        return answer_schema(
+            protected=evaluator.protects,
+            private=evaluator.private,
+            valued=any(not query.whole for query in self.compiled.spec.boolean_queries),
+        )
 
     @property
     def dead_letters(self) -> DeadLetters:

@@ -10,16 +10,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
-from typing import Final
+from os import PathLike
+from typing import TYPE_CHECKING, Final
 
 from tacit.durations import format_duration
 from tacit.errors import PlanError
+from tacit.pictures import make_picture
 from tacit.planning.plan import Expected, Plan
 from tacit.planning.planner import make_plan
 from tacit.privacy.statistics import Statistics
 from tacit.progress import ProgressCallback, ignore_progress
 from tacit.spec.epsilon import Limit
 from tacit.spec.specification import Private, Specification
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 FACTORS: Final = tuple(Fraction(n, 16) for n in (1, 2, 4, 8, 16, 32, 64, 128))
 """The limits of a curve, as parts of those in the specification."""
@@ -40,6 +45,16 @@ class LimitPoint:
     """By private pattern, such as `20 per day`."""
     expected: Expected
     plan: Plan
+
+
+class LimitCurve(list[LimitPoint]):
+    """The expected quality with several limits, in their order."""
+
+    def plot(self, path: str | PathLike[str] | None = None) -> Figure:
+        """Draw quality against limits; with a path, write the figure to this file too."""
+        from tacit.planning.limits_picture import draw_limits
+
+        return make_picture(lambda: draw_limits(self), path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +92,9 @@ def predict_curve(
     statistics: Sequence[Statistics],
     factors: Sequence[Fraction] = FACTORS,
     progress: ProgressCallback = ignore_progress,
-) -> list[LimitPoint]:
+) -> LimitCurve:
     """Predict the quality with several limits."""
-    points = []
+    points = LimitCurve()
     possible = [factor for factor in factors if factor >= _find_smallest(spec)]
     for number, factor in enumerate(possible):
         progress(number / len(possible), f"simulating limits, {number + 1} of {len(possible)}")

@@ -17,7 +17,7 @@ from fractions import Fraction
 from html import escape
 from os import PathLike
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,16 +25,21 @@ from numpy.typing import NDArray
 from tacit.errors import AuditError, PlanError, PrivacyError, SinkError
 from tacit.events.streams import COLUMN_TYPES
 from tacit.patterns.tree import Pattern
+from tacit.pictures import make_picture
 from tacit.privacy.exponentials import format_epsilon
 from tacit.privacy.mechanisms import load
 from tacit.privacy.mechanisms.mechanism import Mechanism
 from tacit.privacy.mechanisms.unprotected import Unprotected
 from tacit.privacy.policies import Policies, Policy, declared_patterns
 from tacit.privacy.quality import Confusion, micro_alpha
+from tacit.spec.boolean_queries import group_queries
 from tacit.spec.canon import canonical
 from tacit.spec.columntypes import RecordedTypes
 from tacit.spec.mechanisms import MECHANISMS
 from tacit.spec.specification import Private, Specification
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 FORMAT: Final = 1
 
@@ -60,6 +65,26 @@ class HistoryWarning(NamedTuple):
 
     def __str__(self) -> str:
         return self.reason
+
+
+class ValueQuality(NamedTuple):
+    """The expected quality of a query with several values, on held-out windows."""
+
+    query: str
+    accuracy: tuple[float, float] | None
+    """For `one_of`, bounds of the share of windows in which the value is right.
+
+    They differ where no value is more likely than not.
+    """
+    error: float | None
+    """For `times`, the mean absolute error of the number."""
+
+    def __str__(self) -> str:
+        if self.accuracy is None:
+            return f"{self.query}: the number is off by {self.error:.3f} on average"
+        low, high = (f"{share:.1%}" for share in self.accuracy)
+        shown = low if low == high else f"{low} to {high}"
+        return f"{self.query}: the value is right in {shown} of the windows"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +123,26 @@ class Expected:
             {"query": name} | {label: float(column[n]) for label, column in columns.items()}
             for n, name in enumerate(self.queries)
         ]
+
+    def values(self, windows: float) -> list[ValueQuality]:
+        """Return the expected quality of each query with several values.
+
+        A wrong number is off by as many as there are wrong answers to its boolean queries. A wrong
+        value makes two answers wrong if one of the boolean queries is answered yes, and one if
+        none is.
+        """
+        found, made = self.confusion, []
+        for query in group_queries(self.queries):
+            own = query.columns
+            wrong = float((found.fp + found.fn)[own].sum())
+            if query.kind == "times":
+                made.append(ValueQuality(query.name, None, wrong / windows))
+            elif query.kind == "one_of":
+                undecided = max(0.0, windows - float((found.tp + found.fp)[own].sum()))
+                high = 1 - wrong / (2 * windows)
+                bounds = max(0.0, high - undecided / (2 * windows)), max(0.0, high)
+                made.append(ValueQuality(query.name, bounds, None))
+        return made
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data that can be written as JSON."""
@@ -154,6 +199,11 @@ class Plan:
     def has_memory(self) -> bool:
         """Whether a run uses what was released before, for the subjects of some policy."""
         return any(mechanism.has_memory for mechanism in self.mechanisms)
+
+    @property
+    def values(self) -> list[ValueQuality]:
+        """The expected quality of queries with several values; empty without history."""
+        return [] if self.expected is None else self.expected.values(self.windows)
 
     def share_of(self, private: str) -> Fraction:
         """Return the share of a private pattern's epsilon that is spent."""
@@ -269,6 +319,12 @@ class Plan:
         """Read a plan file for this specification; raise PlanError if it is not one."""
         return cls.from_dict(read_plain(path), spec)
 
+    def plot(self, path: str | PathLike[str] | None = None) -> Figure:
+        """Draw what each query can expect; with a path, write it to this file too."""
+        from tacit.planning.plan_picture import draw_plan
+
+        return make_picture(lambda: draw_plan(self), path)
+
     def __repr__(self) -> str:
         history = f", {self.windows:,} windows of history" if self.windows else ", no history"
         quality = "" if self.expected is None else f", expected Q {self.expected.quality:.3f}"
@@ -286,10 +342,11 @@ class Plan:
             + "</tr>"
             for row in self.expected.rows()
         )
+        values = "".join(f"<p>{escape(str(value))}</p>" for value in self.values)
         return (
             f"<table><caption>{escape(repr(self))}</caption><thead><tr><th>query</th>"
             "<th>precision</th><th>recall</th><th>Q</th><th>MRE</th></tr></thead>"
-            f"<tbody>{rows}</tbody></table>"
+            f"<tbody>{rows}</tbody></table>{values}"
         )
 
 

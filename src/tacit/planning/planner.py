@@ -22,13 +22,13 @@ from tacit.privacy.mechanisms.mechanism import Mechanism, PlanGoal
 from tacit.privacy.mechanisms.unprotected import Unprotected
 from tacit.privacy.pacing import SpendingLimit
 from tacit.privacy.policies import Policies
-from tacit.privacy.quality import Confusion, QualityObjective
+from tacit.privacy.quality import Confusion, QualityObjective, make_objective
 from tacit.privacy.statistics import Statistics
 from tacit.privacy.thresholds import add_confusions
 from tacit.progress import ProgressCallback, ignore_progress, split_progress
 from tacit.quantities import count
 from tacit.spec.mechanisms import AUTO, MECHANISMS
-from tacit.spec.specification import Specification
+from tacit.spec.specification import Private, Specification
 
 Floats = NDArray[np.float64]
 
@@ -63,17 +63,12 @@ def make_plan(
     decode = decode or spec.decode
     objective = objective or spec.objective
     goal = PlanGoal(
-        QualityObjective(
-            tuple(query.alpha for query in spec.queries),
-            objective == "macro",
-            None if required is None else tuple(required),
-        ),
+        make_objective(spec, objective, required),
         decode == "literal",
         share,
         shares or {},
         spec.windows.panes,
         spec.memory and decode == "posterior",
-        list_limits(spec),
     )
     falling_back = chosen == "optimal" and fall_back and any(part.windows for part in statistics)
     names = [chosen, "adaptive"] if falling_back else [chosen]
@@ -89,13 +84,13 @@ def make_plan(
     return replace(best, objective=objective)
 
 
-def list_limits(spec: Specification) -> dict[str, SpendingLimit]:
-    """Return the limits of private patterns, by name."""
+def list_limits(declared: Sequence[Private]) -> dict[str, SpendingLimit]:
+    """Return the limits of a policy's private patterns, by name."""
     return {
         private.name: SpendingLimit(
             Fraction(private.limit.amount), private.limit.horizon, private.spend == "paced"
         )
-        for private in spec.private
+        for private in declared
         if private.limit is not None
     }
 
@@ -120,8 +115,7 @@ def compare_mechanisms(
         )
         for name, part in zip(MECHANISMS, split_progress(progress, len(MECHANISMS)), strict=True)
     ]
-    alphas = tuple(query.alpha for query in spec.queries)
-    return _rank(plans, QualityObjective(alphas, plans[0].objective == "macro"))
+    return _rank(plans, make_objective(spec, plans[0].objective))
 
 
 def _rank(plans: Sequence[Plan], objective: QualityObjective) -> list[Plan]:
@@ -151,9 +145,11 @@ def _make(
 ) -> Plan:
     """Make the plan of one mechanism."""
     made = []
-    for part, share in zip(statistics, split_progress(progress, len(statistics)), strict=True):
+    parts = split_progress(progress, len(statistics))
+    for part, declared, share in zip(statistics, Policies(spec).declared, parts, strict=True):
         share(0.0, f"planning {name}")
-        made.append(_plan_policy(load(name), part, replace(goal, progress=share)))
+        own = replace(goal, limits=list_limits(declared), progress=share)
+        made.append(_plan_policy(load(name), part, own))
     progress(1.0, f"planned {name}")
     windows = int(sum(part.windows for part in statistics))
     limited = {private.name for private in spec.private if private.limit is not None}
@@ -180,8 +176,8 @@ def _make(
 
 def _expected(spec: Specification, confusions: Sequence[Confusion[Floats]]) -> Expected:
     """Add up the expectations of all policies."""
-    names = tuple(query.name for query in spec.queries)
-    alphas = tuple(query.alpha for query in spec.queries)
+    names = tuple(query.name for query in spec.boolean_queries)
+    alphas = tuple(query.alpha for query in spec.boolean_queries)
     return Expected(names, alphas, add_confusions(confusions))
 
 

@@ -17,7 +17,7 @@ DECLARED: Final = "declared"
 def parse_required_quality(spec: Specification, quality: float | str) -> list[float | None]:
     """Return each query's required quality: one number for all, or what queries declare."""
     if quality == DECLARED:
-        return [query.quality for query in spec.queries]
+        return [query.quality for query in spec.boolean_queries]
     try:
         wanted = float(quality)
     except ValueError:
@@ -27,7 +27,7 @@ def parse_required_quality(spec: Specification, quality: float | str) -> list[fl
             f"{option('quality')}: expected a number above 0 and up to 1, such as 0.9, or"
             f" '{DECLARED}'; got {quality}"
         )
-    return [wanted] * len(spec.queries)
+    return [wanted] * len(spec.boolean_queries)
 
 
 def read_prior(path: Path, spec: Specification) -> dict[str, float]:

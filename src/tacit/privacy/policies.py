@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from types import MappingProxyType
@@ -13,7 +13,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tacit.patterns.tree import elements
-from tacit.spec.specification import Specification
+from tacit.spec.epsilon_split import count_touched_windows
+from tacit.spec.specification import Private, Specification
 
 if TYPE_CHECKING:  # importing it would load the compiler, which policies do not need
     from tacit.events.subjects import Subjects
@@ -31,13 +32,8 @@ class PrivatePattern:
     """For one subject and window; with sliding windows, for one subject and occurrence."""
 
     def count_windows(self, panes: int) -> int:
-        """Return how many windows of `panes` panes one occurrence may change.
-
-        An occurrence has one event of each element, all within a span of one window. A single
-        event is in `panes` windows. With several events, the first and the last may be a whole
-        window apart, and each window that contains either may change.
-        """
-        return 2 * panes - 1 if len(self.elements) > 1 else panes
+        """Return how many windows of `panes` panes one occurrence may change."""
+        return count_touched_windows(self.elements, panes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,21 +85,26 @@ class Policies:
 
     def __init__(self, spec: Specification) -> None:
         patterns = declared_patterns(spec)
-        having = [
-            None if private.subjects is None else frozenset(private.subjects)
-            for private in spec.private
-        ]
-        chosen: dict[frozenset[int], int] = {_applying(having, None): 0}
+        chosen: dict[frozenset[int], int] = {spec.applying(None): 0}
         self._named: dict[str, int] = {}
         for named in (private.subjects or () for private in spec.private):
             for subject in named:
-                self._named[subject] = chosen.setdefault(_applying(having, subject), len(chosen))
+                self._named[subject] = chosen.setdefault(spec.applying(subject), len(chosen))
         self.policies: tuple[Policy, ...] = tuple(
             Policy(tuple(patterns[number] for number in sorted(numbers))) for numbers in chosen
         )
+        self.declared: tuple[tuple[Private, ...], ...] = tuple(
+            tuple(spec.private[number] for number in sorted(numbers)) for numbers in chosen
+        )
+        """The declarations of each policy."""
 
     def __len__(self) -> int:
         return len(self.policies)
+
+    @property
+    def named(self) -> Mapping[str, int]:
+        """The policy number of each subject that a pattern names."""
+        return self._named
 
     def assign(self, subjects: Subjects) -> NDArray[np.int32]:
         """Return the policy number of each registered subject, by slot."""
@@ -112,10 +113,3 @@ class Policies:
         known = slots >= 0
         numbers[slots[known]] = np.fromiter(self._named.values(), np.int32)[known]
         return numbers
-
-
-def _applying(having: Sequence[frozenset[str] | None], subject: str | None) -> frozenset[int]:
-    """Return the private patterns that apply to a subject; None is any unnamed subject."""
-    return frozenset(
-        number for number, named in enumerate(having) if named is None or subject in named
-    )

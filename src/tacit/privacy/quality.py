@@ -15,6 +15,8 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from tacit.spec.specification import Specification
+
 Floats = NDArray[np.float64]
 Amount = TypeVar("Amount", float, Floats)
 """A number, or one for each query."""
@@ -115,6 +117,18 @@ class QualityObjective:
     macro: bool = False
     required: tuple[float | None, ...] | None = None
     """For each query the quality that it needs, if any: what is above it does not count."""
+    halves: tuple[bool, ...] = ()
+    """For each query whether its threshold must be 1/2: it is one of several values of a query.
+
+    Empty if no query is.
+    """
+
+    @property
+    def free(self) -> NDArray[np.bool_]:
+        """For each query, whether its threshold can be chosen."""
+        if not self.halves:
+            return np.ones(len(self.alphas), np.bool_)
+        return ~np.array(self.halves, np.bool_)
 
     @property
     def separate(self) -> bool:
@@ -156,3 +170,17 @@ class QualityObjective:
             rows = np.array([[one.reward, one.penalty] for one in own]).reshape(-1, 2)
             rows = rows * self.shares[:, np.newaxis]
         return np.asarray(rows / max(rows.max(initial=0.0), 1e-300))
+
+
+def make_objective(
+    spec: Specification, objective: str, required: Sequence[float | None] | None = None
+) -> QualityObjective:
+    """Return what a plan for a specification maximises: `micro` or `macro`."""
+    queries = spec.boolean_queries
+    halves = tuple(not query.whole for query in queries)
+    return QualityObjective(
+        tuple(query.alpha for query in queries),
+        objective == "macro",
+        None if required is None else tuple(required),
+        halves if any(halves) else (),
+    )

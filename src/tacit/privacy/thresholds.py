@@ -26,6 +26,8 @@ _PREDICTED: Final = 200
 _BLURRED: Final = 8
 """The levels that an uncertain posterior may be off by, as a standard deviation."""
 _TIE: Final = 1e-12
+_EVEN: Final = 0.5
+"""The threshold of one of several values: at most one of them is more likely than not."""
 _ALIKE: Final = 0.01
 """Thresholds whose Q differs by at most this are considered equally good."""
 _CONCEDED: Final = 0.001
@@ -105,10 +107,10 @@ def judge(
     thresholds = choose_thresholds(spread(total), objective)
     if len(folds) == 1:
         return Judged(thresholds, total.confusion(thresholds))
-    alphas = np.array(objective.alphas)
+    alphas, free = np.array(objective.alphas), objective.free
     common = np.zeros(len(thresholds), np.bool_)
     if not objective.separate:
-        common = thresholds == _best_common(spread(total), objective)
+        common = free & (thresholds == _best_common(spread(total), objective))
     found = []
     for fold in folds:
         rest = total.plus(fold, -1)
@@ -122,7 +124,7 @@ def judge(
             moved = others.confusion(np.where(common, own, thresholds))
             better[common] = objective.value(moved) > objective.value(known) + _ALIKE
             informed[common] = informed.any()
-        found.append(fold.confusion(np.where(informed & better, own, thresholds)))
+        found.append(fold.confusion(np.where(informed & better & free, own, thresholds)))
     return Judged(thresholds, add_confusions(found))
 
 
@@ -151,21 +153,22 @@ def choose_thresholds(counts: PosteriorCounts, objective: QualityObjective) -> F
 
     For the micro average one threshold for all is best. A query that it answers always no gets
     its own best threshold, as long as that hardly costs quality. Where each query's quality counts
-    by itself, each has its own.
+    by itself, each has its own. Values of a query with several have 1/2.
     """
-    own = _best_levels(counts, np.array(objective.alphas))
+    own = np.where(objective.free, _best_levels(counts, np.array(objective.alphas)), _EVEN)
     if objective.separate:
         return own
-    thresholds = np.full(len(own), _best_common(counts, objective))
+    thresholds = np.where(objective.free, _best_common(counts, objective), _EVEN)
     return _answer_rare(counts, objective, thresholds, own)
 
 
 def _best_common(counts: PosteriorCounts, objective: QualityObjective) -> float:
     """Return the threshold that is best for all queries together."""
+    free = objective.free
     together = PosteriorCounts(
-        counts.true.sum(axis=0, keepdims=True), counts.false.sum(axis=0, keepdims=True)
+        counts.true[free].sum(axis=0, keepdims=True), counts.false[free].sum(axis=0, keepdims=True)
     )
-    alphas = np.array([micro_alpha(objective.alphas)])
+    alphas = np.array([micro_alpha(np.array(objective.alphas)[free])])
     return float(_best_levels(together, alphas)[0])
 
 

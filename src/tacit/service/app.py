@@ -12,10 +12,10 @@ from fastapi import FastAPI, Response
 from fastapi.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tacit.service.console import pages
+from tacit.service.console import openid_pages, pages, workflow_pages
 from tacit.service.console.rendering import STATIC
 from tacit.service.problems import ProblemDetails, add_handlers
-from tacit.service.routes import answers, facts, health, ingest, tokens
+from tacit.service.routes import acts, answers, facts, health, ingest, tokens, workflow
 from tacit.service.state import SAMPLE_SECONDS, ServiceState
 
 _ABOUT: Final = """Answers to pattern queries over event streams, differentially private with
@@ -55,9 +55,11 @@ def create_app(state: ServiceState) -> FastAPI:
     )
     app.state.service = state
     add_handlers(app)
-    for router in (health.router, ingest.router, answers.router, facts.router, tokens.router):
-        app.include_router(router, prefix="/v1")
+    for module in (health, ingest, answers, facts, tokens, acts, workflow):
+        app.include_router(module.router, prefix="/v1")
     app.include_router(pages.router)
+    app.include_router(openid_pages.router)
+    app.include_router(workflow_pages.router)
     app.add_exception_handler(pages.LoginRequired, pages.handle_login_required)
     app.mount("/static", StampedFiles(directory=STATIC))
     app.openapi = _describe_problems(app, app.openapi)  # type: ignore[method-assign]

@@ -31,6 +31,7 @@ _PLAIN: Final[dict[str, pl.DataType]] = {
     "consumer": pl.String(),
     "query": pl.String(),
     "detected": pl.Boolean(),
+    "value": pl.String(),
     "confidence": pl.Float32(),
     "exhausted": pl.Boolean(),
 }
@@ -137,9 +138,91 @@ class ServiceClient:
             time.sleep(min(0.2 * 2**attempt, _LONGEST_WAIT))
         raise AssertionError("the last attempt raises its error")
 
+    def check_query(
+        self, name: str, pattern: str, *, alpha: float = 0.5, quality: float | None = None
+    ) -> dict[str, Any]:
+        """Return whether a query could be proposed, and its mistakes."""
+        given = {"name": name, "pattern": pattern, "alpha": alpha, "quality": quality}
+        return dict(self._call("POST", "/v1/queries/check", given))
+
+    def propose_query(
+        self, name: str, pattern: str, *, alpha: float = 0.5, quality: float | None = None
+    ) -> dict[str, Any]:
+        """Propose a query of yours; return the proposal."""
+        given = {"name": name, "pattern": pattern, "alpha": alpha, "quality": quality}
+        return dict(self._call("POST", "/v1/queries", given))
+
+    def end_query(self, name: str) -> dict[str, Any]:
+        """Propose that a query of yours is no longer answered."""
+        return dict(self._call("DELETE", f"/v1/queries/{quote(name, safe='')}"))
+
+    def proposals(self) -> list[dict[str, Any]]:
+        """Return your proposals, the newest first; operators get all."""
+        return list(self._get("/v1/proposals"))
+
+    def proposal(self, number: int) -> dict[str, Any]:
+        """Return a proposal and how far it is."""
+        return dict(self._get(f"/v1/proposals/{number}"))
+
+    def withdraw(self, number: int) -> dict[str, Any]:
+        """Withdraw a proposal of yours."""
+        return dict(self._call("DELETE", f"/v1/proposals/{number}"))
+
+    def approve(self, number: int, *, note: str = "") -> dict[str, Any]:
+        """Approve a planned proposal, for operators."""
+        return dict(self._call("POST", f"/v1/proposals/{number}/approve", {"note": note}))
+
+    def reject(self, number: int, *, note: str = "") -> dict[str, Any]:
+        """Reject a proposal, for operators."""
+        return dict(self._call("POST", f"/v1/proposals/{number}/reject", {"note": note}))
+
+    def catalogue(self) -> list[dict[str, Any]]:
+        """Return what subjects may choose, with its bounds."""
+        return list(self._get("/v1/catalogue"))
+
+    def policies(self) -> list[dict[str, Any]]:
+        """Return what applies to you as a subject, for every pattern of the catalogue."""
+        return list(self._get("/v1/policies"))
+
+    def choose(self, pattern: str, *, epsilon: str, limit: str | None = None) -> dict[str, Any]:
+        """Choose epsilon and limit of a private pattern, as a subject; return the proposal."""
+        given = {"epsilon": epsilon, "limit": limit}
+        return dict(self._call("PUT", f"/v1/policies/{quote(pattern, safe='')}", given))
+
+    def withdraw_choice(self, pattern: str) -> dict[str, Any]:
+        """Withdraw your choice: what the operator declares applies again."""
+        return dict(self._call("DELETE", f"/v1/policies/{quote(pattern, safe='')}"))
+
+    def versions(self) -> list[dict[str, Any]]:
+        """Return all versions, the newest first, for operators."""
+        return list(self._get("/v1/versions"))
+
+    def version(self, number: int) -> dict[str, Any]:
+        """Return a version with its specification, for operators."""
+        return dict(self._get(f"/v1/versions/{number}"))
+
+    def version_changes(self, number: int, *, since: int | None = None) -> dict[str, Any]:
+        """Compare a version with another one, by default the one before."""
+        given = "" if since is None else f"?since={since}"
+        return dict(self._get(f"/v1/versions/{number}/changes{given}"))
+
+    def approve_version(self, number: int) -> dict[str, Any]:
+        """Go back to an older version, for operators; return the proposal."""
+        return dict(self._call("POST", f"/v1/versions/{number}/approve"))
+
+    def acts(self, *, before: int | None = None, limit: int = 100) -> list[dict[str, Any]]:
+        """Return who changed what and when, the newest first, for operators."""
+        given = "" if before is None else f"&before={before}"
+        return list(self._get(f"/v1/acts?limit={limit}{given}"))
+
     def _get(self, path: str) -> Any:
+        return self._call("GET", path)
+
+    def _call(self, method: str, path: str, content: Any = None) -> Any:
+        body = None if content is None else json.dumps(content).encode()
+        headers = {} if body is None else {"Content-Type": "application/json"}
         try:
-            with self._open("GET", path) as response:
+            with self._open(method, path, headers, body) as response:
                 return json.load(response)
         except (HTTPException, TimeoutError, ConnectionError, URLError) as error:
             raise ServiceError(f"{self.url} does not answer: {error}") from error

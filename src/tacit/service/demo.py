@@ -19,12 +19,14 @@ from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from tacit.engines.local import plan as make_plan
 from tacit.engines.setup import RunOptions
 from tacit.evaluation.trips import Trips
 from tacit.service.inbox import Inbox, InboxFullError, IngestRequest
 from tacit.service.roles import Role
+from tacit.service.serving import SetupOptions
 from tacit.service.tokens import Tokens
 from tacit.spec.yaml_reader import load
 
@@ -35,6 +37,11 @@ _EARLIER: Final = timedelta(hours=8, minutes=30)
 """How much is sent at once at the beginning, so that pages are not empty."""
 _DAYS: Final = 30.0
 _SUBJECT: Final = "7"
+_CATALOGUE: Final = """hospital_visit: {epsilon: [0.5, 3], limit: [20 per day, 300 per day]}
+break: {epsilon: [0.5, 3], limit: [20 per day, 300 per day]}
+at_station: {epsilon: [0.5, 3], limit: [20 per day, 300 per day]}
+"""
+"""What the taxis of the demo may choose."""
 log = logging.getLogger("tacit.service.demo")
 
 
@@ -54,8 +61,8 @@ class DemoOptions:
         return today + timedelta(hours=5)
 
 
-def prepare_demo(folder: Path, demo: DemoOptions) -> RunOptions:
-    """Write the specification, the registry and a plan; return the options of the run."""
+def prepare_demo(folder: Path, demo: DemoOptions) -> tuple[RunOptions, SetupOptions]:
+    """Write the specification, the registry, history and a plan; return the options."""
     spec_file, plan_file, subjects = (
         folder / name for name in ("taxi.yaml", "plan.json", "taxis.csv")
     )
@@ -64,7 +71,11 @@ def prepare_demo(folder: Path, demo: DemoOptions) -> RunOptions:
     day = demo.start.replace(hour=0) - timedelta(days=1)
     history = Trips(taxis=demo.taxis, days=1, seed=demo.seed + 1, start=day).table()
     make_plan(load(spec_file), history).save(plan_file)
-    return RunOptions(spec_file, plan=plan_file, ledger=folder / "taxi.ledger", subjects=subjects)
+    history_file, catalogue = folder / "history.parquet", folder / "catalogue.yaml"
+    pq.write_table(pa.table(history), history_file)
+    catalogue.write_text(_CATALOGUE, "utf-8")
+    given = RunOptions(spec_file, plan=plan_file, ledger=folder / "taxi.ledger", subjects=subjects)
+    return given, SetupOptions([(None, str(history_file))], catalogue)
 
 
 def create_links(tokens: Tokens, url: str) -> dict[str, str]:

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tacit.answers.codec import unpack
+from tacit.answers.rows import answer_schema
 from tacit.errors import LedgerError
 from tacit.ledger.alchemy import sa
 from tacit.ledger.chain import digest
@@ -236,6 +237,10 @@ def _unpack_release(row: Any, table: pa.Table) -> UnpackedRelease:
         place = table.column_names.index("confidence") + 1
         none = pa.array(np.zeros(table.num_rows, np.bool_))
         table = table.add_column(place, "exhausted", none)
+    if "value" not in table.column_names:  # all answers are yes or no
+        place = table.column_names.index("detected") + 1
+        kind = answer_schema(valued=True).field("value")
+        table = table.add_column(place, kind, pa.nulls(table.num_rows, kind.type))
     table = table.unify_dictionaries().combine_chunks()
     codes = {}
     for name in _CODED:

@@ -57,6 +57,7 @@ def explain_once(spec: Specification) -> Explanation:
 def describe_private(spec: Specification, subject: str | None = None) -> list[PrivateDeclaration]:
     """Describe all private patterns, or those that apply to a subject."""
     meaning = explain_once(spec)
+    numbers = range(len(spec.private)) if subject is None else sorted(spec.applying(subject))
     return [
         PrivateDeclaration(
             name=one.name,
@@ -67,6 +68,5 @@ def describe_private(spec: Specification, subject: str | None = None) -> list[Pr
             limit=one.limit,
             even_odds=str(one.odds.even),
         )
-        for one in meaning.private
-        if subject is None or one.subjects is None or subject in map(str, one.subjects)
+        for one in (meaning.private[number] for number in numbers)
     ]

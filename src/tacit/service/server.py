@@ -22,13 +22,15 @@ _STOP_SECONDS: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """Where to listen, and the files for TLS."""
+    """Where to listen, and the files for TLS and for logging in."""
 
     host: str = "127.0.0.1"
     port: int = 8080
     """0 takes a free port."""
     certificate: Path | None = None
     key: Path | None = None
+    openid: Path | None = None
+    """A file with the settings of OpenID Connect."""
 
 
 class Server:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from tacit.answers.answers import Answers
 from tacit.connectors.openers import open_resumable_sink
@@ -17,10 +18,13 @@ from tacit.pipeline.run import Run
 from tacit.pipeline.versions import SpecVersion
 from tacit.progress import ProgressCallback, ignore_progress
 from tacit.service.app import create_app
+from tacit.service.catalogue import load_catalogue
 from tacit.service.inbox import Inbox
+from tacit.service.openid import OpenIdLogin, OpenIdSettings
 from tacit.service.server import Server, ServerOptions
 from tacit.service.source import HttpSource
 from tacit.service.state import ServiceState
+from tacit.service.workflow import Workflow
 from tacit.spec.specification import Specification
 
 
@@ -40,12 +44,17 @@ class Service:
         """Set the run up; with `answer` it begins."""
         with ExitStack() as stack:
             opened = open_prepared(
-                self.options, self.version, self.inputs, self.state.feed, progress
+                self.options,
+                self.version,
+                self.inputs,
+                self.state.feed,
+                progress,
+                self.state.workflow.reread,
             )
             run = stack.enter_context(opened)
             if self.options.target is not None:
                 run.add_sink(stack.enter_context(open_resumable_sink(self.options.target)))
-            self.state.run = run
+            self.state.run = self.state.workflow.run = run
             if self._stopping.is_set():
                 run.stop()
             yield run
@@ -68,6 +77,7 @@ class Service:
 
     def reload(self) -> None:
         """Read the specification and the plan again. Any thread may call it."""
+        self.state.workflow.request_files()
         if self.state.run is not None:
             self.state.run.reload()
 
@@ -80,6 +90,25 @@ class ServiceInputs:
     inbox: Inbox | None
     streams: frozenset[str]
     """The streams that are read from the inbox."""
+
+
+@dataclass(frozen=True)
+class SetupOptions:
+    """What the set-up workflow uses."""
+
+    history: Sequence[tuple[str | None, str]] = ()
+    """What proposals are planned from, each source with its stream if that was named."""
+    catalogue: Path | None = None
+    """The file with the bounds for the choices of subjects."""
+
+
+@contextmanager
+def _planning(workflow: Workflow) -> Iterator[None]:
+    workflow.begin()
+    try:
+        yield
+    finally:
+        workflow.stop()
 
 
 @contextmanager
@@ -103,10 +132,19 @@ def open_inputs(options: RunOptions, spec: Specification) -> Iterator[ServiceInp
 
 @contextmanager
 def open_service(
-    options: RunOptions, version: SpecVersion, opened: ServiceInputs, server: ServerOptions
+    options: RunOptions,
+    version: SpecVersion,
+    opened: ServiceInputs,
+    server: ServerOptions,
+    setup: SetupOptions | None = None,
 ) -> Iterator[Service]:
     """Open the ledger and listen; it is ready once `Service.answer` has begun."""
+    setup = setup or SetupOptions()
     with Ledger.open(options.ledger_place or "") as ledger:
+        given = setup.catalogue
+        catalogue = None if given is None else load_catalogue(given, version.spec)
+        workflow = Workflow(ledger, options.run_name, options, setup.history, catalogue)
+        version = workflow.start(version)
         state = ServiceState(
             ledger,
             options.run_name,
@@ -114,6 +152,11 @@ def open_service(
             opened.inbox,
             opened.streams,
             options.ledger_place or "",
+            None if server.openid is None else OpenIdLogin(OpenIdSettings.load(server.openid)),
+            workflow=workflow,
         )
-        with Server(create_app(state), state.signal, server) as listening:
+        with (
+            Server(create_app(state), state.signal, server) as listening,
+            _planning(workflow),
+        ):
             yield Service(options, version, opened.inputs, state, listening.url)

@@ -13,8 +13,10 @@ from tacit.pipeline.run import Run
 from tacit.service.access import Access
 from tacit.service.feed import AnswerFeed
 from tacit.service.inbox import Inbox
+from tacit.service.openid import OpenIdLogin
 from tacit.service.sessions import Sessions
 from tacit.service.tokens import Tokens
+from tacit.service.workflow import Workflow
 from tacit.spec.specification import Specification
 
 SAMPLES: Final = 90
@@ -74,6 +76,10 @@ class ServiceState:
     http_streams: frozenset[str] = frozenset()
     """The streams that are read from the inbox."""
     ledger_place: str = ""
+    openid: OpenIdLogin | None = None
+    """How to log in at an OpenID Connect provider, if there is one."""
+    workflow: Workflow = field(kw_only=True)
+    """Proposals and versions."""
     feed: AnswerFeed = field(init=False)
     tokens: Tokens = field(init=False)
     access: Access = field(init=False)

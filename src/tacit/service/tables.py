@@ -11,7 +11,7 @@ from tacit.errors import LedgerError
 from tacit.ledger.alchemy import sa
 from tacit.ledger.database import Database
 
-VERSION: Final = 2
+VERSION: Final = 3
 METADATA = sa.MetaData()
 
 SERVICE = sa.Table(
@@ -45,6 +45,45 @@ SESSIONS = sa.Table(
     sa.Column("expires", sa.BigInteger, nullable=False),
 )
 """Sessions of the console: the hash of each cookie, and the token that was used to log in."""
+
+
+VERSIONS = sa.Table(
+    "tacit_versions",
+    METADATA,
+    sa.Column("run", sa.Text, primary_key=True),
+    sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("created", sa.BigInteger, nullable=False),
+    sa.Column("author", sa.Text, nullable=False),
+    sa.Column("summary", sa.Text, nullable=False),
+    sa.Column("content", sa.LargeBinary, nullable=False),
+    sa.Column("plan", sa.Text, nullable=False),
+    sa.Column("files", sa.Text, nullable=True),
+)
+"""Versions of the specification with their plans, in order; the last one is in use or about to be.
+`plan` is the plan's digest, `files` that of the files that a version was read from."""
+
+PROPOSALS = sa.Table(
+    "tacit_proposals",
+    METADATA,
+    sa.Column("run", sa.Text, primary_key=True),
+    sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("created", sa.BigInteger, nullable=False),
+    sa.Column("role", sa.Text, nullable=False),
+    sa.Column("author", sa.Text, nullable=False),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("change", sa.Text, nullable=False),
+    sa.Column("automatic", sa.Boolean, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("base", sa.BigInteger, nullable=False),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("effect", sa.Text, nullable=True),
+    sa.Column("content", sa.LargeBinary, nullable=True),
+    sa.Column("decided", sa.BigInteger, nullable=True),
+    sa.Column("decider", sa.Text, nullable=False),
+    sa.Column("note", sa.Text, nullable=False),
+    sa.Column("version", sa.BigInteger, nullable=True),
+)
+"""Proposals: what should change, how far they are, what they would do, and who decided."""
 
 
 def create_tables(database: Database) -> None:

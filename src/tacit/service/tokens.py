@@ -16,6 +16,7 @@ from hashlib import sha256
 from typing import Any, Final
 
 from tacit.errors import LedgerError, OptionError
+from tacit.ledger.acts import ActKind, record_act
 from tacit.ledger.alchemy import sa
 from tacit.ledger.database import Database, now
 from tacit.service.roles import Principal, Role
@@ -91,6 +92,8 @@ class Tokens:
         }
         with self._database.writing() as connection:
             connection.execute(TOKENS.insert().values(row))
+            detail = {"role": str(role), "name": name, "streams": list(streams), "expires": expires}
+            record_act(connection, creator, ActKind.TOKEN_CREATED, identity, detail)
         return f"tacit_{identity}_{secret}", _to_record(row)
 
     def list_all(self) -> list[TokenRecord]:
@@ -99,13 +102,16 @@ class Tokens:
         with self._database.reading() as connection:
             return [_to_record(row) for row in connection.execute(query).mappings()]
 
-    def revoke(self, identity: str) -> TokenRecord:
+    def revoke(self, identity: str, *, actor: str) -> TokenRecord:
         """Revoke a token from now on; revoking it again changes nothing."""
         mine = TOKENS.c.id == identity
         with self._database.writing() as connection:
             change = TOKENS.update().where(mine, TOKENS.c.revoked.is_(None))
-            connection.execute(change.values(revoked=now()))
+            changed = connection.execute(change.values(revoked=now())).rowcount
             row = connection.execute(sa.select(TOKENS).where(mine)).mappings().one_or_none()
+            if changed and row is not None:
+                detail = {"role": row["role"], "name": row["name"]}
+                record_act(connection, actor, ActKind.TOKEN_REVOKED, identity, detail)
         if row is None:
             raise UnknownTokenError(f"there is no token with the id '{identity}'")
         return _to_record(row)

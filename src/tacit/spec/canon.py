@@ -47,6 +47,14 @@ def canonical(spec: Specification) -> dict[str, Any]:
             del written["spend"]  # as before there was a choice
         if private.limit is not None:
             written["limit"] = [_shortest(private.limit.amount), private.limit.horizon]
+    for query, written in zip(spec.queries, plain["queries"], strict=True):
+        for unset in ("one_of", "times", "up_to", "count", "by", "share"):
+            if written[unset] is None:
+                del written[unset]  # as before there were other queries than for a pattern
+        if query.share is not None:
+            written["share"] = _shortest(query.share)
+        if query.one_of is not None:
+            written["one_of"] = list(written["one_of"].items())  # the order counts
     for name, area in spec.areas.items():
         plain["areas"][name] = _canonical_area(area, spec.folder)
     return plain

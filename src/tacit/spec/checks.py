@@ -20,6 +20,7 @@ from tacit.events.types import EventType
 from tacit.patterns.conditions import KEYWORDS, NAME
 from tacit.patterns.names import Names
 from tacit.patterns.tree import Pattern, Within, walk
+from tacit.spec.boolean_queries import MOST_VALUES, NONE
 from tacit.spec.paths import check_path
 from tacit.windows.schedule import Windows
 
@@ -64,6 +65,7 @@ def find_mistakes(draft: SpecDraft) -> Iterator[SpecFinding]:
     yield from _check_patterns(draft)
     yield from _check_private(draft, hints)
     yield from _check_queries(draft)
+    yield from _check_counts(draft)
 
 
 class Hints:
@@ -173,9 +175,15 @@ def _inline(draft: SpecDraft) -> Iterator[tuple[tuple[str | int, ...], str, Patt
             title = f"private pattern {describe(private.name)}"
             yield ("private", place, "pattern"), title, private.pattern
     for place, query in enumerate(draft.queries):
-        if query is not None and query.pattern is not None:
-            title = "query" if query.name is None else f"query {describe(query.name)}"
-            yield ("queries", place, "pattern"), title, query.pattern
+        if query is None:
+            continue
+        title = "query" if query.name is None else f"query {describe(query.name)}"
+        for kind in ("pattern", "times", "count"):
+            pattern = getattr(query, kind)
+            if pattern is not None:
+                yield ("queries", place, kind), title, pattern
+        for name, pattern in (query.one_of or {}).items():
+            yield ("queries", place, "one_of", name), title, pattern
 
 
 def _check_spans(
@@ -227,8 +235,8 @@ def _check_private(draft: SpecDraft, hints: Hints) -> Iterator[SpecFinding]:
 def _overlap(one: Private, other: Private) -> bool:
     if () in (one.subjects, other.subjects):  # they could not be read
         return False
-    if one.subjects is None or other.subjects is None:
-        return True
+    if one.subjects is None or other.subjects is None:  # an entry with names replaces the other
+        return one.subjects is other.subjects
     return not set(one.subjects).isdisjoint(other.subjects)
 
 
@@ -243,3 +251,33 @@ def _check_queries(draft: SpecDraft) -> Iterator[SpecFinding]:
             message = f"there is another query called {describe(query.name)}; rename one of the two"
             yield SpecFinding(("queries", place, "name"), message)
         seen.add(query.name)
+        yield from _check_values(("queries", place), query)
+
+
+def _check_values(path: tuple[str | int, ...], query: Query) -> Iterator[SpecFinding]:
+    """Check the values of a query with `one_of`."""
+    if query.one_of is None:
+        return
+    title = f"query {describe(query.name)}"
+    if not query.one_of or len(query.one_of) > MOST_VALUES:
+        message = f"{title}: one_of needs 1 to {MOST_VALUES} patterns; got {len(query.one_of)}"
+        yield SpecFinding((*path, "one_of"), message)
+    for name in query.one_of:
+        if name == NONE:
+            message = f"{title}: '{NONE}' is the answer if no pattern is detected; choose another"
+            yield SpecFinding((*path, "one_of", name), message, of_name=True)
+        elif not NAME.fullmatch(name):
+            yield SpecFinding((*path, "one_of", name), _not_a_name(name), of_name=True)
+
+
+def _check_counts(draft: SpecDraft) -> Iterator[SpecFinding]:
+    """Check that counts have the registry that they need."""
+    for place, query in enumerate(draft.queries):
+        if query is None or query.by is None:
+            continue
+        if getattr(draft.subjects, "column", None) is None:
+            message = (
+                f"counts by {describe(query.by)} need a registry file with that column: write"
+                " subjects: {file: subjects.csv, column: subject}"
+            )
+            yield SpecFinding(("queries", place, "by"), message)

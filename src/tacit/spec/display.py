@@ -43,7 +43,7 @@ def table(spec: Specification) -> str:
         *_cut(
             "private", ((p.name, f"epsilon {p.epsilon} per {windows.unit}") for p in spec.private)
         ),
-        *_cut("query", ((q.name, f"{q.pattern!r} for {q.consumer}") for q in spec.queries)),
+        *_cut("query", ((q.name, f"{q.asks} for {q.consumer}") for q in spec.queries)),
     ]
     body = "".join(
         f"<tr><th style='text-align:left'>{escape(kind)}</th>"

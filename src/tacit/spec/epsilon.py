@@ -58,6 +58,29 @@ Epsilon = Annotated[
 """An epsilon: an exact decimal number."""
 
 
+def name_horizon(length: int) -> str:
+    """Say how long a horizon is: `day`, or `12 h`."""
+    horizon = format_duration(length)
+    words = {"1 d": "day", "1 h": "hour", "1 min": "minute", "1 s": "second"}
+    return words.get(horizon, horizon)
+
+
+def _check_portion(portion: Decimal) -> Decimal:
+    if not portion.is_finite() or not 0 < portion <= 1:
+        raise ValueError(
+            f"expected a share of epsilon: a number above 0 and at most 1; got {portion}"
+        )
+    return portion
+
+
+EpsilonShare = Annotated[
+    Exact,
+    AfterValidator(_check_portion),
+    WithJsonSchema({"type": "number", "exclusiveMinimum": 0, "maximum": 1}),
+]
+"""A share of an epsilon: an exact decimal number."""
+
+
 class Limit(Config):
     """An epsilon for each horizon: `20 per day`.
 
@@ -103,9 +126,7 @@ class Limit(Config):
         return str(self)
 
     def __str__(self) -> str:
-        horizon = format_duration(self.horizon)
-        words = {"1 d": "day", "1 h": "hour", "1 min": "minute", "1 s": "second"}
-        return f"{self.amount} per {words.get(horizon, horizon)}"
+        return f"{self.amount} per {name_horizon(self.horizon)}"
 
     __repr__ = __str__
 

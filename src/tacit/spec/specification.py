@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 from pydantic import (
     AfterValidator,
     BeforeValidator,
+    ConfigDict,
     Field,
     PlainSerializer,
     PlainValidator,
     WithJsonSchema,
+    model_validator,
 )
 from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError
@@ -41,8 +43,10 @@ from tacit.patterns.tree import (
     Within,
     depth,
 )
+from tacit.spec.boolean_queries import MOST_VALUES, BooleanQuery, list_boolean_queries
 from tacit.spec.checks import SpecDraft, find_mistakes
-from tacit.spec.epsilon import Epsilon, LimitText
+from tacit.spec.epsilon import Epsilon, EpsilonShare, LimitText
+from tacit.spec.epsilon_split import find_overspending
 from tacit.spec.mechanisms import mechanism_choices
 from tacit.spec.subjects import Registry, Subjects
 from tacit.windows.schedule import Windows
@@ -76,14 +80,29 @@ def _check_quality(quality: float) -> float:
     return quality
 
 
+def _read_optional_pattern(value: Any) -> Pattern | None:
+    return None if value is None else _read_pattern(value)
+
+
+def _write_optional_pattern(pattern: Pattern | None) -> str | None:
+    return None if pattern is None else repr(pattern)
+
+
 if TYPE_CHECKING:
     PatternText: TypeAlias = Pattern
+    OptionalPattern: TypeAlias = Pattern | None
 else:  # the tree's own types would only slow the start: `_read_pattern` knows them
+    _PATTERN_SCHEMA = WithJsonSchema(
+        {"type": "string", "minLength": 1, "examples": ["SEQ(a, NOT b, c)"]}
+    )
     PatternText = Annotated[
+        Any, PlainValidator(_read_pattern), PlainSerializer(repr), _PATTERN_SCHEMA
+    ]
+    OptionalPattern = Annotated[
         Any,
-        PlainValidator(_read_pattern),
-        PlainSerializer(repr),
-        WithJsonSchema({"type": "string", "minLength": 1, "examples": ["SEQ(a, NOT b, c)"]}),
+        PlainValidator(_read_optional_pattern),
+        PlainSerializer(_write_optional_pattern),
+        _PATTERN_SCHEMA,
     ]
 """A pattern: text in a specification, a tree inside."""
 Share = Annotated[
@@ -106,7 +125,7 @@ class Private(Config):
     epsilon: Epsilon
     """How much may be revealed for each subject and window."""
     subjects: Subjects | None = None
-    """The subjects that it applies to; by default all."""
+    """The subjects that it applies to; by default all that no other entry of the pattern names."""
     limit: LimitText | None = None
     """The epsilon that may be spent in a period, such as `20 per day`; by default no limit."""
     spend: Literal["paced", "every"] = "paced"
@@ -119,19 +138,85 @@ class Private(Config):
         return repr(self.pattern)
 
 
+_BELONGING = {
+    "pattern": ("alpha", "quality"),
+    "one_of": (),
+    "times": ("up_to",),
+    "count": ("by", "share"),
+}
+"""The kinds of queries: the field that each has, and further fields that only it can have."""
+
+
 class Query(Config):
-    """A pattern that a consumer wants to be detected in every window of every subject."""
+    """What a consumer asks in every window: about each subject, or about how many subjects.
+
+    It has one of `pattern`, `one_of`, `times` and `count`.
+    """
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "oneOf": [{"required": [field]} for field in ("pattern", "one_of", "times", "count")],
+            "dependentRequired": {
+                "by": ["count"],
+                "share": ["count"],
+                "times": ["up_to"],
+                "up_to": ["times"],
+            },
+        }
+    )
 
     name: str
     """The name of the query in its answers."""
     consumer: str = Field(min_length=1)
     """Who receives the answers."""
-    pattern: PatternText
-    """The name of a pattern or event, or a pattern itself."""
+    pattern: OptionalPattern = None
+    """The pattern to detect for each subject: the name of a pattern or event, or a pattern."""
+    one_of: dict[str, PatternText] | None = None
+    """Which of these patterns is detected: the name of the first one, or `none`."""
+    times: OptionalPattern = None
+    """How often this pattern occurs: the number of matches one after the other, up to `up_to`."""
+    up_to: Annotated[int, Field(ge=1, le=MOST_VALUES)] | None = None
+    """The largest number that `times` tells; more matches count as this many."""
+    count: OptionalPattern = None
+    """The pattern to count instead: in how many subjects' windows it is detected."""
+    by: Annotated[str, Field(min_length=1)] | None = None
+    """For counts: a column of the registry file; there is one count for each of its values."""
+    share: EpsilonShare | None = None
+    """For counts: the share of epsilon that it may spend; by default the planner splits epsilon."""
     alpha: Share = 0.5
     """The weight of precision in its quality; recall has the rest."""
     quality: Quality | None = None
     """The quality that the consumer needs; by default the best possible."""
+
+    @model_validator(mode="after")
+    def _check_kind(self) -> Query:
+        given = [kind for kind in _BELONGING if getattr(self, kind) is not None]
+        if len(given) != 1:
+            raise ValueError(
+                "a query has one of pattern: (whether it is detected), one_of: (which of several"
+                " is), times: (how often it is) and count: (how many subjects); this one has"
+                f" {' and '.join(given) or 'none of them'}"
+            )
+        for kind, fields in _BELONGING.items():
+            for field in fields:
+                if kind != given[0] and field in self.model_fields_set:
+                    raise ValueError(
+                        f"the field '{field}' is for queries with {kind}:; remove it here"
+                    )
+        if self.times is not None and self.up_to is None:
+            raise ValueError("times: needs up_to:, the largest number to tell, such as 5")
+        return self
+
+    @property
+    def asks(self) -> str:
+        """What it asks, as text."""
+        if self.one_of is not None:
+            return f"one of {', '.join(f'{name}: {own!r}' for name, own in self.one_of.items())}"
+        if self.times is not None:
+            return f"how often {self.times!r}, up to {self.up_to}"
+        if self.count is None:
+            return repr(self.pattern)
+        return f"how many {self.count!r}" + ("" if self.by is None else f" by {self.by}")
 
 
 def _read_mechanism(value: Any) -> str:
@@ -210,7 +295,8 @@ class Specification(Settings):
             folder=self.folder,
             allow_paths=self.allow_paths,
         )
-        return [Mistake(finding.message) for finding in find_mistakes(draft)]
+        found = list(find_mistakes(draft)) or list(find_overspending(self))
+        return [Mistake(finding.message) for finding in found]
 
     def checked(self) -> Specification:
         """Return the specification itself; raise SpecificationError if it has mistakes."""
@@ -224,18 +310,67 @@ class Specification(Settings):
         return {name: number for number, name in enumerate(self.events)}
 
     @cached_property
+    def subject_queries(self) -> tuple[Query, ...]:
+        """The queries that get an answer for each subject."""
+        return tuple(query for query in self.queries if query.count is None)
+
+    @cached_property
+    def boolean_queries(self) -> tuple[BooleanQuery, ...]:
+        """What is matched for each subject and window: one or several for each query."""
+        resolve = self._names.resolve
+        return tuple(
+            one for query in self.subject_queries for one in list_boolean_queries(query, resolve)
+        )
+
+    @cached_property
+    def count_queries(self) -> tuple[Query, ...]:
+        """The queries that count subjects."""
+        return tuple(query for query in self.queries if query.count is not None)
+
+    @cached_property
     def query_patterns(self) -> dict[str, Pattern]:
-        """The pattern of each query, over event types only."""
-        return {query.name: self.resolved(query) for query in self.queries}
+        """The pattern of each boolean query, over event types only."""
+        return {query.name: query.pattern for query in self.boolean_queries}
+
+    @cached_property
+    def count_patterns(self) -> dict[str, Pattern]:
+        """The pattern of each query that counts subjects, over event types only."""
+        return {
+            query.name: self._names.resolve(query.count)
+            for query in self.count_queries
+            if query.count is not None
+        }
 
     @cached_property
     def private_patterns(self) -> tuple[Pattern, ...]:
         """The patterns of `private`, in its order, over event types only."""
         return tuple(self.resolved(private) for private in self.private)
 
-    def resolved(self, part: Query | Private) -> Pattern:
-        """Return the pattern of a query or a private pattern, over event types only."""
-        return self._names.resolve(part.pattern)
+    @cached_property
+    def _named(self) -> dict[str, frozenset[int]]:
+        """The private patterns that name each subject, by number."""
+        found: dict[str, set[int]] = {}
+        for number, private in enumerate(self.private):
+            for subject in private.subjects or ():
+                found.setdefault(subject, set()).add(number)
+        return {subject: frozenset(numbers) for subject, numbers in found.items()}
+
+    def applying(self, subject: str | None) -> frozenset[int]:
+        """Return the private patterns that apply to a subject, by number; None is any unnamed one.
+
+        An entry that names the subject replaces the entry of the same pattern for all subjects.
+        """
+        own = frozenset() if subject is None else self._named.get(subject, frozenset())
+        replaced = {self.private[number].pattern for number in own}
+        return own | {
+            number
+            for number, private in enumerate(self.private)
+            if private.subjects is None and private.pattern not in replaced
+        }
+
+    def resolved(self, private: Private) -> Pattern:
+        """Return the pattern of a private pattern, over event types only."""
+        return self._names.resolve(private.pattern)
 
     @cached_property
     def _names(self) -> Names:

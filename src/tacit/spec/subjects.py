@@ -98,6 +98,18 @@ class SubjectFile(Config):
                 raise SourceError(f"the column '{self.zone}' of '{self.file}': {error}") from error
         return found
 
+    def read_column(self, name: str, folder: Path = Path()) -> dict[str, str]:
+        """Return the value of another column for each subject that has one."""
+        if self.column is None:
+            return {}
+        with self._reading():
+            names, values = _columns(folder / self.file, self.column, name)
+        found: dict[str, str] = {}
+        for subject, value in zip(names, values, strict=True):
+            if subject and value:
+                found.setdefault(subject, value)
+        return found
+
     @contextmanager
     def _reading(self) -> Iterator[None]:
         """Explain why the file cannot be read."""

@@ -18,6 +18,7 @@ from tacit.events.streams import Stream
 from tacit.events.types import EventType
 from tacit.patterns.language import find_word
 from tacit.spec.checks import SpecDraft, SpecFinding, find_mistakes
+from tacit.spec.epsilon_split import find_overspending
 from tacit.spec.nodes import YamlNode, locate, read_nodes
 from tacit.spec.specification import (
     NOT_WRITTEN,
@@ -92,10 +93,8 @@ def loads(
     draft, settings = reader.read()
     for finding in find_mistakes(draft):
         reader.place(finding)
-    if reader.mistakes:
-        ordered = sorted(reader.mistakes, key=lambda each: (each.line or 0, each.column or 0))
-        raise SpecificationError(list(dict.fromkeys(ordered)))
-    return Specification.model_validate(
+    reader.check()
+    spec = Specification.model_validate(
         {
             **settings,
             "streams": draft.streams,
@@ -109,6 +108,10 @@ def loads(
             "allow_paths": draft.allow_paths,
         }
     )
+    for finding in find_overspending(spec):
+        reader.place(finding)
+    reader.check()
+    return spec
 
 
 def _to_plain(value: Any) -> Any:
@@ -309,6 +312,12 @@ class _SpecReader:
                 line_column = self.inside(node, *found)
         self.note(finding.message, node, line_column)
 
+    def check(self) -> None:
+        """Raise SpecificationError if there are mistakes, in the order of their places."""
+        if self.mistakes:
+            ordered = sorted(self.mistakes, key=lambda each: (each.line or 0, each.column or 0))
+            raise SpecificationError(list(dict.fromkeys(ordered)))
+
     def note(self, message: str, node: YamlNode, place: tuple[int, int] | None = None) -> None:
         if len(message) > _LONGEST_MESSAGE:
             message = message[:_LONGEST_MESSAGE] + "..."
@@ -320,11 +329,14 @@ def _salvage(model: type[M], data: Any, bad: set[str]) -> M | None:
     if model not in _STAND_INS or not bad or not isinstance(data, dict):
         return None
     good = {name: data[name] for name in model.model_fields if name in data and name not in bad}
+    stand_ins = _STAND_INS[model]
+    if "count" in good:  # a query that counts has no other pattern
+        stand_ins = {name: value for name, value in stand_ins.items() if name != "pattern"}
     try:
-        part = model.model_validate(_STAND_INS[model] | good)
+        part = model.model_validate(stand_ins | good)
     except ValidationError:
         return None
-    unread: dict[str, Any] = dict.fromkeys(_STAND_INS[model].keys() - good.keys())
+    unread: dict[str, Any] = dict.fromkeys(stand_ins.keys() - good.keys())
     return part.model_copy(update=unread | ({"subjects": ()} if "subjects" in bad else {}))
 
 

@@ -16,7 +16,7 @@ from tacit.spec.specification import Specification
 
 _ORDER = [
     "version", "streams", "areas", "windows", "events", "patterns", "private", "queries",
-    "mechanism", "decode", "objective", "subjects", "zone",
+    "mechanism", "decode", "objective", "memory", "subjects", "zone",
 ]  # fmt: skip
 _LINE = 90
 
@@ -32,6 +32,9 @@ def to_yaml(spec: Specification) -> str:
         plain["windows"]["future"] = format_duration(spec.windows.future)
     for private, written in zip(spec.private, plain.get("private", ()), strict=True):
         written["epsilon"] = private.epsilon
+    for query, written in zip(spec.queries, plain.get("queries", ()), strict=True):
+        if query.share is not None:
+            written["share"] = query.share
     return "\n".join(_write(name, plain[name]) for name in _ORDER if name in plain)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from tacit.cli.ledger.acts import show_acts
 from tacit.cli.ledger.answers import write_released
 from tacit.cli.ledger.archive import archive_ledger
 from tacit.cli.ledger.export import export_ledger
@@ -26,5 +27,12 @@ def ledger() -> None:
     """
 
 
-for command in (write_released, archive_ledger, export_ledger, show_ledger, verify_ledger):
+for command in (
+    show_acts,
+    write_released,
+    archive_ledger,
+    export_ledger,
+    show_ledger,
+    verify_ledger,
+):
     ledger.add_command(command)

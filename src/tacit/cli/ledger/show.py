@@ -39,11 +39,11 @@ _ENTRIES: Final = 20
 @options.file(
     "--plot",
     metavar="PICTURE",
-    help="Plot a day of the subject, as .svg or .png: what was spent, which windows were paid for,"
-    " answered from memory, and free.",
+    help="Draw what was spent in each horizon, as .svg, .png or .pdf. With --subject, draw a day: "
+    "what was spent, which windows were paid for, answered from memory, and free.",
 )
-@click.option("--day", metavar="DATE", help="With --plot: the day, such as 2026-03-01. Default: the"
-              " last one.")  # fmt: skip
+@click.option("--day", metavar="DATE", help="With --subject and --plot: the day, such as"
+              " 2026-03-01. Default: the last one.")  # fmt: skip
 @options.as_json("Report as JSON, amounts in nano-epsilon.")
 def show_ledger(
     place: str,
@@ -68,8 +68,8 @@ def show_ledger(
     from tacit.pictures import check_picture
 
     if plot is not None:
-        if subject is None:
-            raise OptionError("--plot draws the day of one subject: give --subject SUBJECT")
+        if subject is None and day is not None:
+            raise OptionError("--day draws the day of one subject: give --subject SUBJECT")
         check_picture(plot)
     elif day is not None:
         raise OptionError("--day needs --plot")

@@ -57,9 +57,9 @@ def verify_ledger(
     """Verify that nobody changed a ledger.
 
     Names the first broken link. Checks the hash chain of releases and charges, the stored answers,
-    the registry of subjects, and that balances are the sum of charges. The ledger remembers what
-    was verified: the next time only new entries and a random sample of the rest are checked. Exits
-    with code 8 if anything was changed.
+    administrative acts, the registry of subjects, and that balances are the sum of charges. The
+    ledger remembers what was verified: the next time only new entries and a random sample of the
+    rest are checked. Exits with code 8 if anything was changed.
 
     \b
     Examples:
@@ -90,7 +90,8 @@ def _format_verdict(name: str, verdict: Verdict) -> Iterator[str]:
     looked = (
         f"{count(verdict.releases, 'release')}, {count(verdict.charges, 'charge')},"
         f" {count(verdict.bodies, 'release')} with stored answers,"
-        f" {count(verdict.balances, 'balance')}, {count(verdict.subjects, 'subject')}"
+        f" {count(verdict.balances, 'balance')}, {count(verdict.subjects, 'subject')},"
+        f" {count(verdict.acts, 'administrative act')}"
     )
     if verdict.passed:
         yield f"The ledger {name} is unchanged: {looked}."

@@ -118,7 +118,7 @@ class Collector:
             slide=windows.pane,
             fingerprint=version.spec.fingerprint,
             plan=version.plan_digest if self._job.protected else "true answers",
-            answers=len(self._job.subjects) * len(version.spec.queries),
+            answers=len(self._job.subjects) * len(version.spec.subject_queries),
             body=join([line.body for line in lines]),
             charges=self._accounts.charge(start, exhausted, None, prices),
         )

@@ -104,7 +104,7 @@ class Setting:
             tuple(frozenset(elements(pattern)) for pattern in spec.private_patterns),
             tuple(spec.query_patterns.values()),
             history,
-            tuple(query.alpha for query in spec.queries),
+            tuple(query.alpha for query in spec.boolean_queries),
         )
 
     @property

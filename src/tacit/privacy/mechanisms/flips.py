@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 from tacit.errors import PlanError
 from tacit.patterns.tree import Name, Pattern
 from tacit.privacy.affected_queries import AffectedQuery, find_affected
+from tacit.privacy.answer_tables import AnswerTable
 from tacit.privacy.certainty import Certainty
 from tacit.privacy.channel_audit import Ratio, multiply_ratios, row_ratio
 from tacit.privacy.channels import Channel
 from tacit.privacy.decoding import TableCertainty, TableDecoder, build_tables, compile_decoders
 from tacit.privacy.elements import Elements
-from tacit.privacy.evidence import Decode, Evidence
+from tacit.privacy.evidence import Decode, Evidence, transition_probabilities
 from tacit.privacy.mechanisms.mechanism import (
     Columns,
     Floats,
@@ -254,6 +255,22 @@ class Flips(Mechanism):
     def element_epsilons(self) -> dict[str, Fraction]:
         """The epsilon of each element."""
         return self.elements.epsilons
+
+    def answer_tables(self, query: int, panes: int) -> Iterator[AnswerTable]:
+        """Yield a table for each context in which presence alone decides the query.
+
+        With sliding windows, a window's noise depends on how many panes an element is in.
+        """
+        for part, right, decoder in zip(self.affected, self.right, self.decoders(), strict=True):
+            if part.query != query or panes > 1 or part.table is None or part.wide:
+                continue
+            assert decoder.yes is not None, "queries with a table are not read"
+            moves = transition_probabilities(self.elements.flips(part.elements))
+            answers = decoder.yes.reshape(len(moves), -1).T
+            for context in np.flatnonzero(part.decided < 0).tolist():
+                yes = answers[context]
+                sure = right[context][np.arange(len(yes)), yes.astype(np.int64)]
+                yield AnswerTable(moves, part.table[context], yes, sure)
 
 
 def compute_flips(made: Elements, known: AnyEvidence, pane_counts: PaneCounts | None) -> Floats:

@@ -18,6 +18,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tacit.patterns.tree import Pattern
+from tacit.privacy.answer_tables import AnswerTable
 from tacit.privacy.certainty import Certainty
 from tacit.privacy.channel_audit import Ratio
 from tacit.privacy.channels import Channel
@@ -281,6 +282,17 @@ class Mechanism(ABC):
     def element_epsilons(self) -> dict[str, Fraction]:
         """The epsilon of each element, if elements have separate ones."""
         return {}
+
+    def answer_tables(
+        self,
+        query: int,  # noqa: ARG002 - a subclass knows
+        panes: int,  # noqa: ARG002
+    ) -> Iterable[AnswerTable]:
+        """Return how the open answers to a query come about, context by context.
+
+        None at all if answers do not follow from one table per context.
+        """
+        return ()
 
 
 def pack_slots(own: NDArray[np.bool_]) -> NDArray[np.uint64]:

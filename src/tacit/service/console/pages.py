@@ -108,9 +108,9 @@ def show_start() -> RedirectResponse:
 
 
 @router.get("/login")
-def show_login(request: Request) -> HTMLResponse:
+def show_login(request: Request, state: State) -> HTMLResponse:
     """Show the form for a token."""
-    return render(request, "login.html", mistake=None)
+    return render(request, "login.html", mistake=None, openid=state.openid is not None)
 
 
 @router.post("/login")
@@ -119,7 +119,13 @@ def log_in(request: Request, state: State, form: Form) -> Response:
     try:
         principal = state.access.check(form.get("token", "").strip(), address_of(request))
     except Problem as problem:
-        page = render(request, "login.html", code=problem.status, mistake=problem.detail)
+        page = render(
+            request,
+            "login.html",
+            code=problem.status,
+            mistake=problem.detail,
+            openid=state.openid is not None,
+        )
         if "Retry-After" in problem.headers:
             page.headers["Retry-After"] = problem.headers["Retry-After"]
         return page
@@ -216,7 +222,7 @@ def create_token(
 @router.post("/console/tokens/{token_id}/revoke")
 def revoke_token(
     state: State,
-    _user: OperatorUser,
+    user: OperatorUser,
     _form: SessionForm,
     token_id: Annotated[str, Path(max_length=200)],
 ) -> RedirectResponse:
@@ -224,7 +230,7 @@ def revoke_token(
     from tacit.service.tokens import UnknownTokenError
 
     try:
-        state.tokens.revoke(token_id)
+        state.tokens.revoke(token_id, actor=str(user))
     except UnknownTokenError as error:
         raise Problem(404, "there is no token with this id") from error
     return RedirectResponse("/console/tokens", 303)

@@ -75,6 +75,15 @@ def _format_rest(share: str) -> str:
     return str(100 - Decimal(share))
 
 
+def _format_share(value: float | None) -> str:
+    """Format a quality, or what stands for none.
+
+    >>> _format_share(0.934), _format_share(None)
+    ('0.93', '-')
+    """
+    return "-" if value is None else f"{value:.2f}"
+
+
 def _make_environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(HERE / "templates"),
@@ -88,6 +97,7 @@ def _make_environment() -> Environment:
         "number": _format_number,
         "rest": _format_rest,
         "count": count,
+        "share": _format_share,
     }
     content = b"".join(path.read_bytes() for path in sorted(STATIC.iterdir()))
     environment.globals |= {"stamp": sha256(content).hexdigest()[:12], "version": version("tacit")}

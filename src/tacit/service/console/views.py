@@ -32,12 +32,10 @@ def show_consumer(state: ServiceState, consumer: str) -> dict[str, Any]:
     """Collect a consumer's queries and their last answers."""
     tables = state.feed.read_last(FeedSelection(consumer), WINDOWS)
     cards = []
-    for query in state.spec.queries:
+    for query in state.spec.subject_queries:
         if query.consumer == consumer:
             grid = _select_query(tables, query.name)
-            cards.append(
-                {"name": query.name, "pattern": repr(query.pattern)} | _summarise(grid, query.name)
-            )
+            cards.append({"name": query.name, "pattern": query.asks} | _summarise(grid, query.name))
     last = next((table for table in reversed(tables) if table.num_rows), None)
     return {
         "cards": cards,
@@ -53,7 +51,7 @@ def show_query(state: ServiceState, consumer: str | None, name: str) -> dict[str
     query = next(
         (
             one
-            for one in state.spec.queries
+            for one in state.spec.subject_queries
             if one.name == name and consumer in (None, one.consumer)
         ),
         None,
@@ -65,7 +63,7 @@ def show_query(state: ServiceState, consumer: str | None, name: str) -> dict[str
     shown = grid.top(_MOST_ROWS)
     return {
         "name": name,
-        "pattern": repr(query.pattern),
+        "pattern": query.asks,
         "consumer": query.consumer,
         "window": format_duration(state.spec.windows.size),
         "subjects": len(grid.rows),
@@ -85,7 +83,7 @@ def show_subject(state: ServiceState, subject: str) -> dict[str, Any]:
         private.append(_describe_spending(one.model_dump(), spent))
     tables = state.feed.read_last(FeedSelection(subjects=(subject,)), WINDOWS)
     grid = make_grid(tables, "query")
-    consumers = {query.name: query.consumer for query in state.spec.queries}
+    consumers = {query.name: query.consumer for query in state.spec.subject_queries}
     told = [
         {"query": name, "consumer": consumers.get(name, "-"), "yes": int(yes), "of": int(there)}
         for name, yes, there in zip(
@@ -175,7 +173,7 @@ def show_tokens(state: ServiceState) -> dict[str, Any]:
         }
         for record in state.tokens.list_all()
     ]
-    consumers = sorted({query.consumer for query in state.spec.queries})
+    consumers = sorted({query.consumer for query in state.spec.subject_queries})
     return {"tokens": tokens, "consumers": consumers}
 
 
@@ -236,9 +234,9 @@ def _list_expected(state: ServiceState, rows: list[dict[str, Any]]) -> list[dict
         {
             "name": query.name,
             "consumer": query.consumer,
-            "pattern": repr(query.pattern),
+            "pattern": query.asks,
             "required": query.quality,
             "expected": known.get(query.name),
         }
-        for query in state.spec.queries
+        for query in state.spec.subject_queries
     ]

@@ -53,6 +53,7 @@ _ROW: Final[dict[str, JsonValue]] = {
     "consumer": "city",
     "query": "jam",
     "detected": True,
+    "value": None,
     "confidence": 0.93,
     "exhausted": False,
 }
@@ -84,6 +85,8 @@ class ReleasedAnswer(BaseModel):
     consumer: str
     query: str
     detected: bool
+    value: str | None = None
+    """The value of a query with several, such as a category or a number."""
     confidence: float
     """How likely the answer is right, from the plan's prior; 1 where nothing private matters."""
     exhausted: bool
@@ -260,7 +263,7 @@ def _write_file(feed: AnswerFeed, selection: FeedSelection, after: int, suffix: 
             if table.num_rows:
                 writer.write(table)
         if writer is None:
-            columns = answer_schema(protected=True, limited=True)
+            columns = answer_schema(protected=True, limited=True, valued=True)
             writer = SUFFIXES[f".{suffix}"](file, columns.insert(0, pa.field("id", pa.int64())))
         writer.close()
     except BaseException:

@@ -86,8 +86,8 @@ def list_queries(state: ServiceState, principal: Principal) -> list[AskedQuery]:
     """Return the queries that someone may know."""
     own = principal.role is Role.CONSUMER
     return [
-        AskedQuery(name=query.name, consumer=query.consumer, pattern=repr(query.pattern))
-        for query in state.spec.queries
+        AskedQuery(name=query.name, consumer=query.consumer, pattern=query.asks)
+        for query in state.spec.subject_queries
         if not own or query.consumer == principal.name
     ]
 

@@ -108,12 +108,12 @@ def create_token(state: State, principal: OperatorRole, given: NewToken) -> Crea
 )
 def revoke_token(
     state: State,
-    _: OperatorRole,
+    principal: OperatorRole,
     token_id: Annotated[str, Path(max_length=LONGEST_NAME, description="The token's id.")],
 ) -> Token:
     """Revoke a token from now on. Streams that it opened end within seconds."""
     try:
-        record = state.tokens.revoke(token_id)
+        record = state.tokens.revoke(token_id, actor=str(principal))
     except UnknownTokenError as error:
         raise Problem(404, "there is no token with this id") from error
     return Token(**_describe(record))

@@ -12,6 +12,7 @@ import numpy as np
 
 from tacit.errors import AuditError, PlanError
 from tacit.patterns.tree import Pattern
+from tacit.privacy.answer_tables import AnswerTable
 from tacit.privacy.channel_audit import Ratio, largest_of, multiply_ratios
 from tacit.privacy.channels import Channel
 from tacit.privacy.components import Component, Exposure, find_exposure
@@ -27,7 +28,7 @@ from tacit.privacy.mechanisms.mechanism import (
     RunSetup,
 )
 from tacit.privacy.mechanisms.objective import ElementObjective
-from tacit.privacy.mechanisms.optimal.blocks import ComponentChannels, Context
+from tacit.privacy.mechanisms.optimal.blocks import ComponentChannels, Context, read_literally
 from tacit.privacy.mechanisms.optimal.books import (
     ChannelBook,
     design_book,
@@ -455,6 +456,32 @@ class Optimal(Mechanism):
                     shown = _name_context(component, there)
                     for own in blocks:
                         yield from (NamedChannel(where, shown, channel) for channel in own)
+
+    def answer_tables(self, query: int, panes: int) -> Iterator[AnswerTable]:  # noqa: ARG002
+        """Yield a table for each planned context, for queries in one component.
+
+        With memory, the channel and the confidence depend on what was released before.
+        """
+        found = self.exposure.questions[query].parts
+        if self.memory is not None or len(found) != 1:
+            return
+        component, part = found[0]
+        for context in self.planned[component].values():
+            for block, design in context.blocks:
+                if part not in block.parts:
+                    continue
+                column = block.columns[block.parts.index(part)]
+                counts = design.channel.table.astype(np.float64)
+                posterior = design.posterior[:, column]
+                yes = posterior >= self.thresholds[query]
+                if self.literal:
+                    yes = read_literally(counts.T, block.choice.answers)[:, column]
+                yield AnswerTable(
+                    counts / counts.sum(axis=1, keepdims=True),
+                    block.choice.answers[:, column],
+                    yes,
+                    np.where(yes, posterior, 1 - posterior),
+                )
 
 
 def _find_error(expected: Confusion[Floats]) -> float:

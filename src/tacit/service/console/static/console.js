@@ -52,6 +52,12 @@ document.addEventListener("DOMContentLoaded", () => {
   listen();
 });
 window.addEventListener("hashchange", useLoginLink);
+// A part with something typed into it stays as it is.
+document.addEventListener("htmx:beforeRequest", (event) => {
+  const fields = [...event.detail.elt.querySelectorAll("input:not([type=hidden])")];
+  const typing = fields.some((field) => field.value || field === document.activeElement);
+  if (event.detail.elt.id === "live" && typing) event.preventDefault();
+});
 document.addEventListener("htmx:beforeSwap", (event) => {
   const places = [...event.detail.target.querySelectorAll(".scroll")].map((one) => one.scrollLeft);
   event.detail.target.dataset.scrolled = JSON.stringify(places);

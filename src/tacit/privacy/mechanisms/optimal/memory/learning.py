@@ -206,8 +206,8 @@ class ThresholdLearner:
         self._planned = planned
         self._confidences = confidences
         self._objective = objective
-        self._private = list(private)
-        """The queries that private events may change."""
+        self._private = [query for query in private if objective.free[query]]
+        """The queries that private events may change, and whose threshold can be chosen."""
         self._forget = np.float32(forget)
 
     def learn(

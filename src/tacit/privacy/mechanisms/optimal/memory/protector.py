@@ -42,7 +42,7 @@ from tacit.privacy.mechanisms.optimal.memory.learning import (
 from tacit.privacy.mechanisms.optimal.memory.simulation import combine_parts
 from tacit.privacy.mechanisms.optimal.memory.spending import add_prices
 from tacit.privacy.prices import Claim
-from tacit.privacy.quality import QualityObjective
+from tacit.privacy.quality import make_objective
 from tacit.privacy.sequences import find_hours, to_local
 
 if TYPE_CHECKING:
@@ -129,9 +129,7 @@ class MemoryProtector(Protector):
         self._threshold_learner = ThresholdLearner(
             planned.thresholds,
             CONFIDENCES,
-            QualityObjective(
-                tuple(query.alpha for query in run.spec.queries), run.spec.objective == "macro"
-            ),
+            make_objective(run.spec, run.spec.objective),
             [query for query, found in enumerate(questions) if found.parts],
             forget,
         )

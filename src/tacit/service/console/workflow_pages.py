@@ -1,0 +1,292 @@
+"""Pages of the set-up workflow: proposals, choices, approvals, versions and acts."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Depends, Path, Query, Request
+from fastapi.responses import HTMLResponse, RedirectResponse
+
+from tacit.errors import OptionError, SpecificationError
+from tacit.ledger.acts import read_acts
+from tacit.ledger.verification import verify
+from tacit.service.console.charts import draw_meter
+from tacit.service.console.pages import OperatorUser, SessionForm, User
+from tacit.service.console.rendering import render
+from tacit.service.dependencies import LARGEST_ID, State
+from tacit.service.problems import Problem
+from tacit.service.roles import Principal, Role
+from tacit.service.routes.workflow import (
+    CheckedQuery,
+    check_proposed,
+    choose,
+    compare_stored,
+    find_proposal,
+    get_catalogue,
+    go_back,
+    list_policies,
+    show_proposal,
+    show_versions,
+)
+from tacit.service.state import ServiceState
+from tacit.service.workflow import DecidedError, UnknownProposalError
+
+router = APIRouter(include_in_schema=False)
+_SHOWN: Final = 50
+"""The most decided proposals on a page."""
+_EMPTY: Final = {"name": "", "pattern": "", "alpha": "0.5", "quality": ""}
+Number = Annotated[int, Path(ge=1, le=LARGEST_ID)]
+OtherNumber = Annotated[int | None, Query(ge=1, le=LARGEST_ID)]
+
+
+def find_consumer(user: User) -> Principal:
+    """Return the consumer who has the session."""
+    if user.role is not Role.CONSUMER:
+        raise Problem(403, "this page is for consumers")
+    return user
+
+
+def find_subject(user: User) -> Principal:
+    """Return the subject who has the session."""
+    if user.role is not Role.SUBJECT:
+        raise Problem(403, "this page is for subjects")
+    return user
+
+
+ConsumerUser = Annotated[Principal, Depends(find_consumer)]
+SubjectUser = Annotated[Principal, Depends(find_subject)]
+
+
+@router.get("/console/propose")
+def show_form(request: Request, state: State, user: ConsumerUser) -> HTMLResponse:
+    """Show the form for a query, and the consumer's proposals."""
+    return _render_form(request, state, user, _EMPTY, None, None)
+
+
+@router.get("/console/propose/live")
+def show_own_proposals(request: Request, state: State, user: ConsumerUser) -> HTMLResponse:
+    """Show the consumer's proposals, without the rest of the page."""
+    return render(request, "propose_live.html", user, proposals=_list_own(state, user))
+
+
+@router.post("/console/propose/check")
+def check_form(
+    request: Request, state: State, user: ConsumerUser, form: SessionForm
+) -> HTMLResponse:
+    """Check a query while it is typed."""
+    return render(request, "checked.html", user, checked=_check(state, user, form))
+
+
+@router.post("/console/propose")
+def propose(request: Request, state: State, user: ConsumerUser, form: SessionForm) -> Any:
+    """Propose a query."""
+    given = {name: form.get(name, "").strip() for name in _EMPTY}
+    checked = _check(state, user, form)
+    if checked is not None and checked.valid:
+        try:
+            state.workflow.propose_query(user, _to_query(form))
+            return RedirectResponse("/console/propose", 303)
+        except (OptionError, SpecificationError) as error:
+            return _render_form(request, state, user, given, None, str(error))
+    return _render_form(request, state, user, given, checked, "The query was not proposed.")
+
+
+@router.post("/console/proposals/{number}/withdraw")
+def withdraw(state: State, user: User, _form: SessionForm, number: Number) -> RedirectResponse:
+    """Withdraw one's own proposal."""
+    find_proposal(state, user, number)
+    try:
+        state.workflow.withdraw(number, user)
+    except UnknownProposalError as error:
+        raise Problem(404, str(error)) from error
+    except DecidedError as error:
+        raise Problem(409, str(error)) from error
+    place = "policies" if user.role is Role.SUBJECT else "propose"
+    return RedirectResponse(f"/console/{place}", 303)
+
+
+@router.get("/console/policies")
+def show_policies(request: Request, state: State, user: SubjectUser) -> HTMLResponse:
+    """Show what a subject may choose."""
+    return _render_policies(request, state, user, None)
+
+
+@router.get("/console/policies/live")
+def show_own_changes(request: Request, state: State, user: SubjectUser) -> HTMLResponse:
+    """Show the subject's changes, without the rest of the page."""
+    return render(request, "propose_live.html", user, proposals=_list_own(state, user))
+
+
+@router.post("/console/policies")
+def change_policy(request: Request, state: State, user: SubjectUser, form: SessionForm) -> Any:
+    """Change what is private about a subject."""
+    try:
+        pattern = form.get("pattern", "")
+        choose(state, user, pattern, form.get("epsilon", ""), form.get("limit", ""))
+    except (OptionError, Problem) as error:
+        detail = error.detail if isinstance(error, Problem) else str(error)
+        return _render_policies(request, state, user, detail)
+    return RedirectResponse("/console/policies", 303)
+
+
+@router.post("/console/policies/withdraw")
+def withdraw_policy(state: State, user: SubjectUser, form: SessionForm) -> RedirectResponse:
+    """Withdraw a subject's choice."""
+    try:
+        state.workflow.withdraw_choice(user, form.get("pattern", ""))
+    except UnknownProposalError as error:
+        raise Problem(404, str(error)) from error
+    return RedirectResponse("/console/policies", 303)
+
+
+@router.get("/console/approvals")
+def show_approvals(request: Request, state: State, user: OperatorUser) -> HTMLResponse:
+    """Show what waits for an operator."""
+    view = _list_waiting(state, user)
+    return render(request, "approvals.html", user, **view, mistake=None)
+
+
+@router.get("/console/approvals/live")
+def show_approvals_part(request: Request, state: State, user: OperatorUser) -> HTMLResponse:
+    """Show what waits for an operator, without the rest of the page."""
+    return render(request, "approvals_live.html", user, **_list_waiting(state, user))
+
+
+@router.post("/console/proposals/{number}/decide")
+def decide(
+    request: Request, state: State, user: OperatorUser, form: SessionForm, number: Number
+) -> Any:
+    """Approve or reject a proposal."""
+    note = form.get("note", "")[:1000]
+    try:
+        if form.get("decision") == "approve":
+            state.workflow.approve(number, user, note)
+        else:
+            state.workflow.reject(number, user, note)
+    except UnknownProposalError as error:
+        raise Problem(404, str(error)) from error
+    except (DecidedError, SpecificationError) as error:
+        view = _list_waiting(state, user)
+        return render(request, "approvals.html", user, 409, **view, mistake=str(error))
+    return RedirectResponse("/console/approvals", 303)
+
+
+@router.get("/console/versions")
+def show_all_versions(
+    request: Request,
+    state: State,
+    user: OperatorUser,
+    number: OtherNumber = None,
+    since: OtherNumber = None,
+) -> HTMLResponse:
+    """Show all versions, and compare two of them."""
+    changes = None
+    if number is not None:
+        since = since or max(1, number - 1)
+        changes = compare_stored(state, since, number)
+    view: dict[str, Any] = {"versions": show_versions(state), "changes": changes}
+    return render(request, "versions.html", user, **view, number=number, since=since, mistake=None)
+
+
+@router.post("/console/versions/{number}/approve")
+def approve_version(
+    state: State, user: OperatorUser, _form: SessionForm, number: Number
+) -> RedirectResponse:
+    """Go back to a version."""
+    proposal = go_back(state, user, number)
+    place = "approvals" if proposal.version is None else "versions"
+    return RedirectResponse(f"/console/{place}", 303)
+
+
+@router.get("/console/acts")
+def show_acts(
+    request: Request, state: State, user: OperatorUser, before: OtherNumber = None
+) -> HTMLResponse:
+    """Show who changed what."""
+    acts = read_acts(state.ledger.database, before)
+    return render(request, "acts.html", user, acts=acts, verdict=None)
+
+
+@router.post("/console/verify")
+def verify_ledger(
+    request: Request, state: State, user: OperatorUser, _form: SessionForm
+) -> HTMLResponse:
+    """Verify the ledger, and show what was found."""
+    verdict = verify(state.ledger)
+    acts = read_acts(state.ledger.database)
+    return render(request, "acts.html", user, acts=acts, verdict=verdict)
+
+
+def _render_form(
+    request: Request,
+    state: ServiceState,
+    user: Principal,
+    given: dict[str, str],
+    checked: CheckedQuery | None,
+    mistake: str | None,
+) -> HTMLResponse:
+    spec = state.workflow.latest()[1].spec
+    return render(
+        request,
+        "propose.html",
+        user,
+        200 if mistake is None else 422,
+        given=given,
+        checked=checked,
+        mistake=mistake,
+        words=[*spec.patterns, *spec.events],
+        proposals=_list_own(state, user),
+    )
+
+
+def _check(state: ServiceState, user: Principal, form: dict[str, str]) -> CheckedQuery | None:
+    """Check a form; None if it is still empty."""
+    if not form.get("name", "").strip() and not form.get("pattern", "").strip():
+        return None
+    try:
+        query = _to_query(form)
+    except OptionError as error:
+        return CheckedQuery(valid=False, mistakes=[str(error)], private=[])
+    return check_proposed(state, user.name, query)
+
+
+def _to_query(form: dict[str, str]) -> dict[str, Any]:
+    query: dict[str, Any] = {name: form.get(name, "").strip() for name in ("name", "pattern")}
+    for name, text in query.items():
+        if not text:
+            raise OptionError(f"{name}: this is missing")
+    for name in ("alpha", "quality"):
+        text = form.get(name, "").strip()
+        if text:
+            try:
+                query[name] = float(text)
+            except ValueError as error:
+                raise OptionError(f"{name}: expected a number, such as 0.5") from error
+    return query
+
+
+def _list_own(state: ServiceState, user: Principal) -> list[Any]:
+    return [show_proposal(state, user, one) for one in state.workflow.list_proposals(user)]
+
+
+def _render_policies(
+    request: Request, state: ServiceState, user: Principal, mistake: str | None
+) -> HTMLResponse:
+    policies = {one.pattern: one for one in list_policies(state, user)}
+    offers = [
+        one.model_dump() | {"policy": policies[one.pattern]} for one in get_catalogue(state, user)
+    ]
+    code = 200 if mistake is None else 422
+    view = {"offers": offers, "proposals": _list_own(state, user), "mistake": mistake}
+    return render(request, "policies.html", user, code, **view)
+
+
+def _list_waiting(state: ServiceState, user: Principal) -> dict[str, Any]:
+    shown = [show_proposal(state, user, one) for one in state.workflow.list_proposals()]
+    waiting = []
+    for one in reversed([one for one in shown if one.decided is None]):
+        share = one.progress or 0.0
+        meter = draw_meter(share, 1.0, f"{share:.0%} planned", warn=False)
+        waiting.append(one.model_dump() | {"meter": meter})
+    decided = [one for one in shown if one.decided is not None][:_SHOWN]
+    return {"waiting": waiting, "decided": decided}

@@ -1,0 +1,552 @@
+"""Set-up over HTTP: proposals, what subjects choose, approvals, and versions."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Path, Query
+from pydantic import BaseModel, ConfigDict, Field
+
+from tacit.errors import OptionError, SpecificationError
+from tacit.service.access import OperatorRole, ReadingRole, require
+from tacit.service.catalogue import Choice, find_declared, read_epsilon, read_limit
+from tacit.service.dependencies import LARGEST_ID, State
+from tacit.service.problems import Problem, problem_responses
+from tacit.service.roles import Principal, Role
+from tacit.service.state import ServiceState
+from tacit.service.versions import compare, describe_quality
+from tacit.service.workflow import (
+    DecidedError,
+    Proposal,
+    ProposalState,
+    UnknownProposalError,
+    VersionRecord,
+)
+from tacit.spec.yaml_writer import to_yaml
+
+router = APIRouter(tags=["workflow"])
+_DENIED = problem_responses(401, 403, 422, 429)
+_FOUND = {**_DENIED, **problem_responses(404)}
+_DECIDED = {**_FOUND, **problem_responses(409)}
+ConsumerRole = Annotated[Principal, Depends(require(Role.CONSUMER))]
+SubjectRole = Annotated[Principal, Depends(require(Role.SUBJECT))]
+ProposingRole = Annotated[Principal, Depends(require(Role.CONSUMER, Role.SUBJECT, Role.OPERATOR))]
+Number = Annotated[int, Path(ge=1, le=LARGEST_ID, description="The number.")]
+Name = Annotated[str, Path(min_length=1, max_length=500, description="The name.")]
+
+
+class ProposedQuery(BaseModel):
+    """A query that a consumer wants to be answered."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "example": {"name": "jam", "pattern": "SEQ(slow{3,})", "alpha": 0.5, "quality": 0.9}
+        },
+    )
+
+    name: Annotated[str, Field(min_length=1, max_length=200)]
+    pattern: Annotated[str, Field(min_length=1, max_length=10_000)]
+    alpha: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """The weight of precision in its quality; recall has the rest."""
+    quality: Annotated[float | None, Field(gt=0, le=1)] = None
+    """The quality that you need; by default the best possible."""
+
+    def to_change(self) -> dict[str, Any]:
+        """Return the change of a proposal."""
+        return self.model_dump(exclude_none=True)
+
+
+class CheckedQuery(BaseModel):
+    """Whether a query could be proposed."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {"valid": True, "mistakes": [], "private": ["hospital_visit"]}
+        }
+    )
+
+    valid: bool
+    mistakes: list[str]
+    private: list[str]
+    """The private patterns whose events it depends on: its answers are protected."""
+
+
+class ShownProposal(BaseModel):
+    """A proposal, as far as you may see it."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {
+                "number": 3,
+                "created": "2026-03-01T08:00:00Z",
+                "author": "consumer city",
+                "kind": "query",
+                "summary": "query jam for city",
+                "change": {"name": "jam", "pattern": "SEQ(slow{3,})", "alpha": 0.5},
+                "state": "waiting",
+                "needs_approval": True,
+                "progress": None,
+                "doing": None,
+                "reason": None,
+                "effect": None,
+                "note": "",
+                "decided": None,
+                "version": None,
+            }
+        }
+    )
+
+    number: int
+    created: datetime
+    author: str
+    kind: str
+    summary: str
+    change: dict[str, Any]
+    state: str
+    """For operators planning, ready or failed, for others waiting or failed, until it is decided;
+    then approved, rejected or withdrawn."""
+    needs_approval: bool
+    progress: float | None
+    """For operators: the finished share of the plan."""
+    doing: str | None
+    reason: str | None
+    """For operators and subjects: why there is no plan."""
+    effect: dict[str, Any] | None
+    """For operators: quality of every query before and after, obstacles, and costs."""
+    note: str
+    """What the operator says about the decision."""
+    decided: datetime | None
+    version: int | None
+    """The version that it became."""
+
+
+class Decision(BaseModel):
+    """What an operator says about a decision."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"example": {"note": "as we agreed"}}
+    )
+
+    note: Annotated[str, Field(max_length=1000)] = ""
+
+
+class CatalogueOffer(BaseModel):
+    """What subjects may choose for a private pattern."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {
+                "pattern": "hospital_visit",
+                "epsilon": ["0.5", "3"],
+                "limit": ["20 per day", "300 per day"],
+            }
+        }
+    )
+
+    pattern: str
+    epsilon: tuple[str, str]
+    """The least and the most."""
+    limit: tuple[str, str] | None
+
+
+class SubjectPolicy(BaseModel):
+    """What applies to you for a pattern of the catalogue."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {
+                "pattern": "hospital_visit",
+                "private": True,
+                "epsilon": "1",
+                "limit": "20 per day",
+                "own_choice": True,
+                "pending": None,
+            }
+        }
+    )
+
+    pattern: str
+    private: bool
+    epsilon: str | None
+    limit: str | None
+    own_choice: bool
+    """Whether you chose it; else it is what the operator declares."""
+    pending: int | None
+    """The number of your change that is not in use yet."""
+
+
+class PolicyChoice(BaseModel):
+    """What a subject chooses."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"example": {"epsilon": "0.5", "limit": "20 per day"}}
+    )
+
+    epsilon: Annotated[str, Field(min_length=1, max_length=40)]
+    limit: Annotated[str | None, Field(max_length=60)] = None
+
+
+class ShownVersion(BaseModel):
+    """A version of the specification and its plan."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {
+                "number": 2,
+                "created": "2026-03-01T08:15:00Z",
+                "author": "operator ann",
+                "summary": "query jam for city",
+                "state": "live",
+                "plan": "9f2c",
+            }
+        }
+    )
+
+    number: int
+    created: datetime
+    author: str
+    summary: str
+    state: str
+    """live: the newest windows use it; next: later ones will; earlier."""
+    plan: str
+    """The digest of the plan, as in releases."""
+
+
+class VersionDetail(ShownVersion):
+    """A version with its specification and the expected quality of its queries."""
+
+    model_config = ConfigDict(json_schema_extra={})
+
+    specification: str
+    """As YAML."""
+    quality: list[dict[str, Any]]
+
+
+class VersionDifference(BaseModel):
+    """What differs between two versions."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {
+                "queries": [{"name": "jam", "before": None, "after": "city: SEQ(slow{3,})"}],
+                "private": [],
+                "quality": [{"query": "jam", "before": None, "after": 0.93}],
+                "lines": ["+- {name: jam, consumer: city, pattern: 'SEQ(slow{3,})'}"],
+            }
+        }
+    )
+
+    queries: list[dict[str, Any]]
+    private: list[dict[str, Any]]
+    quality: list[dict[str, Any]]
+    lines: list[str]
+
+
+@router.post("/queries/check", summary="Check a query", responses=_DENIED)
+def check_query(state: State, principal: ConsumerRole, given: ProposedQuery) -> CheckedQuery:
+    """Return whether a query could be proposed, with its mistakes. Nothing is stored."""
+    return check_proposed(state, principal.name, given.to_change())
+
+
+def check_proposed(state: ServiceState, consumer: str, query: dict[str, Any]) -> CheckedQuery:
+    """Check a query, and collect its mistakes."""
+    try:
+        _, private = state.workflow.check_query(consumer, query)
+    except SpecificationError as error:
+        mistakes = [mistake.message for mistake in error.mistakes]
+        return CheckedQuery(valid=False, mistakes=mistakes, private=[])
+    except OptionError as error:
+        return CheckedQuery(valid=False, mistakes=[str(error)], private=[])
+    return CheckedQuery(valid=True, mistakes=[], private=private)
+
+
+@router.post("/queries", summary="Propose a query", status_code=201, responses=_DENIED)
+def propose_query(state: State, principal: ConsumerRole, given: ProposedQuery) -> ShownProposal:
+    """Propose a query of your own. It is planned, and answered once an operator approves it."""
+    try:
+        proposal = state.workflow.propose_query(principal, given.to_change())
+    except SpecificationError as error:
+        mistakes = [mistake.message for mistake in error.mistakes]
+        raise Problem(422, "the query has mistakes", mistakes=mistakes) from error
+    return show_proposal(state, principal, proposal)
+
+
+@router.delete("/queries/{name}", summary="Propose to end a query", responses=_FOUND)
+def propose_removal(state: State, principal: ConsumerRole, name: Name) -> ShownProposal:
+    """Propose that a query of yours is no longer answered."""
+    try:
+        proposal = state.workflow.propose_removal(principal, name)
+    except UnknownProposalError as error:
+        raise Problem(404, str(error)) from error
+    return show_proposal(state, principal, proposal)
+
+
+@router.get("/proposals", summary="Proposals", responses=_DENIED)
+def list_proposals(state: State, principal: ProposingRole) -> list[ShownProposal]:
+    """Return your proposals, the newest first; operators get those of everyone."""
+    author = None if principal.role is Role.OPERATOR else principal
+    found = state.workflow.list_proposals(author)
+    return [show_proposal(state, principal, proposal) for proposal in found]
+
+
+@router.get("/proposals/{number}", summary="A proposal", responses=_FOUND)
+def get_proposal(state: State, principal: ProposingRole, number: Number) -> ShownProposal:
+    """Return a proposal and how far it is."""
+    return show_proposal(state, principal, find_proposal(state, principal, number))
+
+
+@router.delete("/proposals/{number}", summary="Withdraw a proposal", responses=_DECIDED)
+def withdraw_proposal(state: State, principal: ProposingRole, number: Number) -> ShownProposal:
+    """Withdraw a proposal of yours that is not decided."""
+    find_proposal(state, principal, number)
+    try:
+        return show_proposal(state, principal, state.workflow.withdraw(number, principal))
+    except UnknownProposalError as error:
+        raise Problem(404, str(error)) from error
+    except DecidedError as error:
+        raise Problem(409, str(error)) from error
+
+
+@router.post("/proposals/{number}/approve", summary="Approve a proposal", responses=_DECIDED)
+def approve_proposal(
+    state: State, principal: OperatorRole, number: Number, given: Decision | None = None
+) -> ShownProposal:
+    """Approve a planned proposal. Windows that begin after this use it."""
+    try:
+        decided = state.workflow.approve(number, principal, "" if given is None else given.note)
+    except UnknownProposalError as error:
+        raise Problem(404, str(error)) from error
+    except (DecidedError, SpecificationError) as error:
+        raise Problem(409, str(error)) from error
+    return show_proposal(state, principal, decided)
+
+
+@router.post("/proposals/{number}/reject", summary="Reject a proposal", responses=_DECIDED)
+def reject_proposal(
+    state: State, principal: OperatorRole, number: Number, given: Decision | None = None
+) -> ShownProposal:
+    """Reject an open proposal. Its author can read the note."""
+    try:
+        decided = state.workflow.reject(number, principal, "" if given is None else given.note)
+    except UnknownProposalError as error:
+        raise Problem(404, str(error)) from error
+    except DecidedError as error:
+        raise Problem(409, str(error)) from error
+    return show_proposal(state, principal, decided)
+
+
+@router.get("/catalogue", summary="What subjects may choose", responses=_DENIED)
+def get_catalogue(state: State, _: ReadingRole) -> list[CatalogueOffer]:
+    """Return the private patterns that subjects may choose, with the bounds of the operator."""
+    return [
+        CatalogueOffer(
+            pattern=name,
+            epsilon=(str(entry.epsilon[0]), str(entry.epsilon[1])),
+            limit=None if entry.limit is None else (str(entry.limit[0]), str(entry.limit[1])),
+        )
+        for name, entry in state.workflow.catalogue.items()
+    ]
+
+
+@router.get("/policies", summary="What applies to you", responses=_DENIED)
+def get_policies(state: State, principal: SubjectRole) -> list[SubjectPolicy]:
+    """Return what is private about you, for every pattern of the catalogue."""
+    return list_policies(state, principal)
+
+
+def list_policies(state: ServiceState, subject: Principal) -> list[SubjectPolicy]:
+    """Return what applies to a subject for every pattern of the catalogue."""
+    _, stored = state.workflow.latest()
+    own = state.workflow.choices(subject.name)
+    waiting = {
+        proposal.change.get("pattern"): proposal.number
+        for proposal in reversed(state.workflow.list_proposals(subject))
+        if proposal.state in (ProposalState.PLANNING, ProposalState.READY)
+    }
+    found = []
+    for pattern in state.workflow.catalogue:
+        declared = find_declared(stored.spec, subject.name, pattern)
+        limit = None if declared is None or declared.limit is None else str(declared.limit)
+        found.append(
+            SubjectPolicy(
+                pattern=pattern,
+                private=declared is not None,
+                epsilon=None if declared is None else str(declared.epsilon),
+                limit=limit,
+                own_choice=pattern in own,
+                pending=waiting.get(pattern),
+            )
+        )
+    return found
+
+
+@router.put("/policies/{pattern}", summary="Choose what is private about you", responses=_FOUND)
+def choose_policy(
+    state: State, principal: SubjectRole, pattern: Name, given: PolicyChoice
+) -> ShownProposal:
+    """Choose epsilon and limit for a pattern, within the bounds of the catalogue.
+
+    What gives away no more than before needs no approval, and is used by the windows that begin
+    after it is planned. Anything else waits for an operator.
+    """
+    return show_proposal(
+        state, principal, choose(state, principal, pattern, given.epsilon, given.limit)
+    )
+
+
+def choose(
+    state: ServiceState, subject: Principal, pattern: str, epsilon: str, limit: str | None
+) -> Proposal:
+    """Change what a subject keeps private."""
+    if pattern not in state.workflow.catalogue:
+        raise Problem(404, "the catalogue has no pattern of this name")
+    if not state.feed.knows(subject.name):
+        raise Problem(422, "the service does not know a subject of your name yet")
+    choice = Choice(subject.name, pattern, read_epsilon(epsilon), read_limit(limit))
+    try:
+        return state.workflow.choose(subject, choice)
+    except SpecificationError as error:
+        raise Problem(422, error.mistakes[0].message) from error
+
+
+@router.delete("/policies/{pattern}", summary="Withdraw your choice", responses=_FOUND)
+def withdraw_policy(state: State, principal: SubjectRole, pattern: Name) -> ShownProposal:
+    """Withdraw your choice: what the operator declares applies again. It needs no approval."""
+    try:
+        proposal = state.workflow.withdraw_choice(principal, pattern)
+    except UnknownProposalError as error:
+        raise Problem(404, str(error)) from error
+    return show_proposal(state, principal, proposal)
+
+
+@router.get("/versions", summary="Versions", responses=_DENIED)
+def list_versions(state: State, _: OperatorRole) -> list[ShownVersion]:
+    """Return all versions, the newest first."""
+    return show_versions(state)
+
+
+@router.get("/versions/{number}", summary="A version", responses=_FOUND)
+def get_version(state: State, _: OperatorRole, number: Number) -> VersionDetail:
+    """Return a version with its specification and the expected quality of its queries."""
+    try:
+        stored = state.workflow.load_version(number)
+    except UnknownProposalError as error:
+        raise Problem(404, str(error)) from error
+    (shown,) = (one for one in show_versions(state) if one.number == number)
+    quality = describe_quality(stored, stored)
+    return VersionDetail(**shown.model_dump(), specification=to_yaml(stored.spec), quality=quality)
+
+
+@router.get("/versions/{number}/changes", summary="Compare two versions", responses=_FOUND)
+def compare_versions(
+    state: State,
+    _: OperatorRole,
+    number: Number,
+    since: Annotated[
+        int | None,
+        Query(ge=1, le=LARGEST_ID, description="The other version; by default the one before."),
+    ] = None,
+) -> VersionDifference:
+    """Return what a version changed: queries, private patterns, quality, and lines of YAML."""
+    return VersionDifference(**compare_stored(state, since or max(1, number - 1), number))
+
+
+def compare_stored(state: ServiceState, before: int, after: int) -> dict[str, Any]:
+    """Compare two versions."""
+    try:
+        loaded = [state.workflow.load_version(number) for number in (before, after)]
+    except UnknownProposalError as error:
+        raise Problem(404, str(error)) from error
+    return compare(*loaded)
+
+
+@router.post("/versions/{number}/approve", summary="Go back to a version", responses=_DECIDED)
+def approve_version(state: State, principal: OperatorRole, number: Number) -> ShownProposal:
+    """Approve an older version again.
+
+    The choices of subjects stay as they are now: if they differ from those of that version, it is
+    planned again first, and waits for your approval.
+    """
+    return show_proposal(state, principal, go_back(state, principal, number))
+
+
+def go_back(state: ServiceState, operator: Principal, number: int) -> Proposal:
+    """Approve an older version again, or propose it where it must be planned."""
+    try:
+        return state.workflow.propose_version(operator, number)
+    except UnknownProposalError as error:
+        raise Problem(404, str(error)) from error
+    except (DecidedError, SpecificationError) as error:
+        raise Problem(409, str(error)) from error
+
+
+def find_proposal(state: ServiceState, principal: Principal, number: int) -> Proposal:
+    """Return a proposal that someone may see."""
+    try:
+        proposal = state.workflow.read(number)
+    except UnknownProposalError as error:
+        raise Problem(404, "you have no proposal of this number") from error
+    own = (proposal.role, proposal.author) == (principal.role, principal.name)
+    if not own and principal.role is not Role.OPERATOR:
+        raise Problem(404, "you have no proposal of this number")
+    return proposal
+
+
+def show_proposal(state: ServiceState, reader: Principal, proposal: Proposal) -> ShownProposal:
+    """Show a proposal as far as someone may see it.
+
+    What a plan says depends on history, which consumers do not see, and so does how long it
+    takes: to them a proposal is waiting until an operator decides.
+    """
+    operator = reader.role is Role.OPERATOR
+    shown = str(proposal.state)
+    if not operator and proposal.state in (ProposalState.PLANNING, ProposalState.READY):
+        shown = "waiting"
+    if reader.role is Role.CONSUMER and proposal.state is ProposalState.FAILED:
+        shown = "waiting"
+    planning = operator and proposal.state is ProposalState.PLANNING
+    share, doing = state.workflow.progress(proposal.number) if planning else (None, None)
+    return ShownProposal(
+        number=proposal.number,
+        created=_to_time(proposal.created),
+        author=f"{proposal.role} {proposal.author}",
+        kind=str(proposal.kind),
+        summary=proposal.summary,
+        change={name: value for name, value in proposal.change.items() if name != "base"},
+        state=shown,
+        needs_approval=not proposal.automatic,
+        progress=share,
+        doing=doing,
+        reason=None if reader.role is Role.CONSUMER else proposal.reason or None,
+        effect=None if proposal.effect is None or not operator else dict(proposal.effect),
+        note=proposal.note,
+        decided=None if proposal.decided is None else _to_time(proposal.decided),
+        version=proposal.version,
+    )
+
+
+def show_versions(state: ServiceState) -> list[ShownVersion]:
+    """Show all versions, and which one is live."""
+    records = state.workflow.list_versions()
+    using = [] if state.run is None else state.run.engine.windows.versions
+    live = using[0].plan_digest if using else None
+    newest_live = next((one.number for one in records if one.plan == live), 0)
+    return [_show_version(record, newest_live) for record in records]
+
+
+def _show_version(record: VersionRecord, live: int) -> ShownVersion:
+    state = "live" if record.number == live else "next" if record.number > live else "earlier"
+    return ShownVersion(
+        number=record.number,
+        created=_to_time(record.created),
+        author=record.author,
+        summary=record.summary,
+        state=state,
+        plan=record.plan,
+    )
+
+
+def _to_time(microseconds: int) -> datetime:
+    return datetime.fromtimestamp(microseconds / 1_000_000, UTC)

@@ -1,0 +1,251 @@
+"""Set-up as a workflow: propose, plan, approve, live; subjects' choices; versions and undo."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tacit
+from tacit.errors import ServiceError
+from tacit.ledger.acts import ActKind, read_acts
+from tacit.ledger.verification import verify
+from tacit.service.serving import SetupOptions
+from tests.service.services import Running, running, write_tuples
+
+CATALOGUE = """
+visit: {epsilon: [0.1, 3], limit: [4 per day, 1000 per day]}
+c: {epsilon: [0.5, 2], limit: [4 per day, 1000 per day]}
+"""
+QUERY: dict[str, Any] = {"name": "late", "pattern": "b", "alpha": 0.5, "quality": 0.99}
+
+
+class Live:
+    """A service that is fed by HTTP, window after window."""
+
+    def __init__(self, running: Running) -> None:
+        self.running = running
+        self.window = 0
+        self.sender = tacit.connect(running.url, running.token("source", "sensor"))
+
+    def connect(self, role: str, name: str) -> tacit.ServiceClient:
+        """Return a client with a token."""
+        return tacit.connect(self.running.url, self.running.token(role, name))
+
+    def feed(self, windows: int = 1) -> None:
+        """Send the tuples of some windows, and one tuple that closes them."""
+        for _ in range(windows):
+            self.window += 1
+            rows = [
+                {"who": f"t{n}", "at": 60 * self.window + n, "kind": "abc"[(self.window + n) % 3]}
+                for n in range(5)
+            ]
+            self.sender.send("s", rows)
+
+    def feed_until(self, done: Any) -> None:
+        """Send windows, one after the other, until something is true."""
+
+        def step() -> Any:
+            self.feed()
+            time.sleep(0.2)
+            return done()
+
+        self.wait(step)
+
+    def wait(self, done: Any, seconds: float = 90) -> Any:
+        """Wait until something is true; return it."""
+        deadline = time.monotonic() + seconds
+        while not (found := done()):
+            if self.running.failures:
+                raise self.running.failures[0]
+            assert time.monotonic() < deadline, "it took too long"
+            time.sleep(0.05)
+        return found
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> Iterator[Live]:
+    """A service with history, a catalogue and no tuples yet."""
+    history = write_tuples(tmp_path / "history.csv", 60)
+    catalogue = tmp_path / "catalogue.yaml"
+    catalogue.write_text(CATALOGUE)
+    setup = SetupOptions([(None, str(history))], catalogue)
+    with running(tmp_path, setup=setup) as service:
+        found = Live(service)
+        found.wait(lambda: service.service.state.ready)
+        yield found
+
+
+def shown(subject: tacit.ServiceClient) -> dict[str, str]:
+    """Return the epsilon of everything that is private about a subject."""
+    return {one["name"]: one["epsilon"] for one in subject.private()}
+
+
+def test_the_story_from_a_proposal_to_an_answer_and_back(live: Live) -> None:
+    city, ann = live.connect("consumer", "city"), live.connect("operator", "ann")
+    live.feed(3)
+    proposed = city.propose_query(**QUERY)
+    assert (proposed["state"], proposed["effect"], proposed["progress"]) == ("waiting", None, None)
+    number = proposed["number"]
+    live.wait(lambda: ann.proposal(number)["state"] == "ready")
+    assert city.proposal(number)["state"] == "waiting"  # how long planning takes is not shown
+    effect = ann.proposal(number)["effect"]
+    (row,) = [row for row in effect["quality"] if row["query"] == "late"]
+    assert (row["before"], row["required"], row["reached"]) == (None, 0.99, False)
+    assert 0 < row["after"] < 0.99
+    assert row["obstacles"] == ["visit"]
+    (cost,) = effect["costs"]
+    assert (cost["epsilon"], "late" in cost["queries_after"]) == ("2", True)
+    assert ann.approve(number, note="fine")["state"] == "approved"
+    assert city.proposal(number)["note"] == "fine"
+    live.feed_until(lambda: city.answers(query="late").height)
+    answers = city.answers(query="late")
+    assert set(answers["query"]) == {"late"}
+    live.feed_until(lambda: ann.versions()[0]["state"] == "live")
+    assert [version["number"] for version in ann.versions()] == [2, 1]
+    changes = ann.version_changes(2)
+    assert [one["name"] for one in changes["queries"]] == ["late"]
+    assert any(line.startswith("+") and "late" in line for line in changes["lines"])
+
+    undone = ann.approve_version(1)
+    assert undone["state"] == "approved"
+    live.wait(lambda: [query["name"] for query in city.queries()] == ["both", "either"])
+    kinds = [act.kind for act in read_acts(live.running.service.state.ledger.database)]
+    assert {ActKind.PROPOSED, ActKind.APPROVED, ActKind.TOKEN_CREATED, ActKind.LIVE} <= {*kinds}
+    assert verify(live.running.service.state.ledger).passed
+
+
+def test_a_subject_is_stricter_at_once_and_looser_by_approval(live: Live) -> None:
+    t1, ann = live.connect("subject", "t1"), live.connect("operator", "ann")
+    live.feed(2)
+    live.wait(lambda: t1.answers().height)
+    stricter = t1.choose("visit", epsilon="0.5", limit="10 per day")
+    assert not stricter["needs_approval"]
+    live.wait(lambda: t1.proposal(stricter["number"])["state"] == "approved")
+    live.wait(lambda: shown(t1) == {"visit": "0.5"})
+    assert t1.private()[0]["limit"] == "10 per day"
+    live.feed_until(lambda: t1.statement()["horizons"][0]["limit"] == 10)
+    t2 = live.connect("subject", "t2")
+    assert t2.private()[0]["epsilon"] == "2"
+    assert t2.statement()["horizons"][0]["limit"] == 20
+
+    opted = t1.choose("c", epsilon="1", limit="20 per day")
+    assert not opted["needs_approval"]
+    live.wait(lambda: t1.proposal(opted["number"])["state"] == "approved")
+    live.wait(lambda: shown(t1) == {"visit": "0.5", "c": "1"})
+    assert {one["name"] for one in t2.private()} == {"visit"}
+
+    looser = t1.choose("visit", epsilon="2.5", limit="10 per day")
+    assert looser["needs_approval"]
+    live.wait(lambda: ann.proposal(looser["number"])["state"] == "ready")
+    assert t1.policies()[0]["pending"] == looser["number"]
+    assert ann.reject(looser["number"], note="no")["state"] == "rejected"
+    assert shown(t1)["visit"] == "0.5"
+
+    # Going back to a version before the choices leaves the choices as they are.
+    back = ann.approve_version(1)
+    assert back["state"] == "planning"
+    live.wait(lambda: ann.proposal(back["number"])["state"] == "ready")
+    ann.approve(back["number"])
+    live.feed_until(lambda: ann.versions()[0]["state"] == "live")
+    assert shown(t1) == {"visit": "0.5", "c": "1"}
+
+    withdrawn = t1.withdraw_choice("visit")
+    live.wait(lambda: t1.proposal(withdrawn["number"])["state"] == "approved")
+    live.wait(lambda: shown(t1) == {"visit": "2", "c": "1"})
+    live.feed(2)
+    assert verify(live.running.service.state.ledger).passed
+
+
+def test_choices_outside_of_the_bounds_and_wrong_queries_are_refused(live: Live) -> None:
+    t1, city = live.connect("subject", "t1"), live.connect("consumer", "city")
+    live.feed(2)
+    live.wait(lambda: t1.answers().height)
+    for epsilon, limit in (("9", "10 per day"), ("0.01", "10 per day"), ("1", None),
+                           ("1", "1 per day"), ("nan", "10 per day"), ("x", None)):  # fmt: skip
+        with pytest.raises(ServiceError) as refused:
+            t1.choose("visit", epsilon=epsilon, limit=limit)
+        assert refused.value.status == 422
+    with pytest.raises(ServiceError) as unknown:
+        t1.choose("nothing", epsilon="1", limit=None)
+    assert unknown.value.status == 404
+    for wrong, words in (
+        ({**QUERY, "pattern": "SEQ(c, nope)"}, "nope"),
+        ({**QUERY, "pattern": "SEQ(c,"}, "pattern"),
+        ({**QUERY, "name": "both"}, "taken"),
+        ({**QUERY, "name": "open"}, "taken"),
+        ({**QUERY, "name": "a b"}, "a b"),
+    ):
+        checked = city.check_query(**wrong)
+        assert not checked["valid"]
+        assert words in checked["mistakes"][0]
+        with pytest.raises(ServiceError):
+            city.propose_query(**wrong)
+    assert city.check_query(**QUERY) == {"valid": True, "mistakes": [], "private": ["visit"]}
+
+
+def test_what_others_propose_is_not_shown(live: Live) -> None:
+    city, clinic = live.connect("consumer", "city"), live.connect("consumer", "clinic")
+    number = city.propose_query(**QUERY)["number"]
+    assert clinic.proposals() == []
+    for attempt in (clinic.proposal, clinic.withdraw):
+        with pytest.raises(ServiceError) as unknown:
+            attempt(number)
+        assert unknown.value.status == 404
+    with pytest.raises(ServiceError) as mine:
+        clinic.end_query("both")
+    assert mine.value.status == 404
+    assert city.withdraw(number)["state"] == "withdrawn"
+    with pytest.raises(ServiceError) as decided:
+        city.withdraw(number)
+    assert decided.value.status == 409
+
+
+def test_a_proposal_is_planned_again_when_another_version_is_approved(live: Live) -> None:
+    city, ann = live.connect("consumer", "city"), live.connect("operator", "ann")
+    one = city.propose_query(**QUERY)["number"]
+    other = city.propose_query(**{**QUERY, "name": "later"})["number"]
+    for number in (one, other):
+        live.wait(lambda number=number: ann.proposal(number)["state"] == "ready")
+    ann.approve(one)
+    with pytest.raises(ServiceError) as early:
+        ann.approve(other)
+    assert early.value.status == 409
+    live.wait(lambda: ann.proposal(other)["state"] == "ready")
+    ann.approve(other)
+    wanted = {"both", "either", "late", "later"}
+    live.wait(lambda: {query["name"] for query in city.queries()} == wanted)
+
+
+def test_without_history_a_proposal_says_what_is_needed(tmp_path: Path) -> None:
+    from tests.service.services import SPEC
+
+    plan = tmp_path / "plan.json"
+    spec = SPEC.replace("mechanism: uniform", "mechanism: optimal")
+    history = write_tuples(tmp_path / "history.csv", 60)
+    tacit.plan(tacit.loads(spec), str(history), out=plan)
+    with running(tmp_path, spec=spec, plan=plan) as service:
+        live = Live(service)
+        city, ann = live.connect("consumer", "city"), live.connect("operator", "ann")
+        number = city.propose_query(**QUERY)["number"]
+        live.wait(lambda: ann.proposal(number)["state"] == "failed")
+        assert "--history" in ann.proposal(number)["reason"]
+        assert city.proposal(number)["reason"] is None
+
+
+def test_a_restarted_service_continues_with_the_approved_version(tmp_path: Path) -> None:
+    with running(tmp_path) as service:
+        live = Live(service)
+        city, ann = live.connect("consumer", "city"), live.connect("operator", "ann")
+        number = city.propose_query(**QUERY)["number"]
+        live.wait(lambda: ann.proposal(number)["state"] == "ready")
+        ann.approve(number)
+    with running(tmp_path) as service:
+        live = Live(service)
+        city = live.connect("consumer", "city")
+        assert "late" in {query["name"] for query in city.queries()}
+        live.feed(3)
+        live.wait(lambda: city.answers(query="late").height)
