@@ -120,7 +120,7 @@ def test_a_part_is_as_likely_as_all_values_that_make_it_true(variables: int) -> 
 @SIZES
 def test_many_rows_are_weighed_by_a_table_as_single_rows_are_without(variables: int) -> None:
     drawn = Drawn(variables, 20 + variables)
-    words, codes = (np.tile(part, (600, 1)) for part in (drawn.words, drawn.codes))
+    words, codes = np.tile(drawn.words, (600, 1)), np.tile(drawn.codes, (600, 1))
     for part in some_parts(drawn.component):
         for true in (False, True):
             many, single = np.full(len(words), 0.5), np.full(ROWS, 0.5)
