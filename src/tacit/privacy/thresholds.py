@@ -23,6 +23,8 @@ _MIDDLES: Final = np.append(np.sqrt(LEVELS[:-1] * LEVELS[1:]), LEVELS[-1])
 """The posterior that each level stands for."""
 _PREDICTED: Final = 200
 """How many true windows the posteriors themselves count for when a threshold is chosen."""
+_LEARNT: Final = 10
+"""With fewer true windows than this, the posteriors themselves are little more than chance."""
 _BLURRED: Final = 8
 """The levels that an uncertain posterior may be off by, as a standard deviation."""
 _TIE: Final = 1e-12
@@ -210,7 +212,7 @@ def _predict(counts: PosteriorCounts) -> PosteriorCounts:
     """
     total = counts.true + counts.false
     found = counts.true.sum(axis=1, keepdims=True)
-    share = np.where(found > _TIE, _PREDICTED / (_PREDICTED + found), 0.0)
+    share = np.where(found >= _LEARNT, _PREDICTED / (_PREDICTED + found), 0.0)
     true = counts.true + share * (total * _MIDDLES - counts.true)
     true[:, 0] = counts.true[:, 0]
     return PosteriorCounts(true, total - true)
