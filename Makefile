@@ -7,6 +7,9 @@ PYTHON ?= python3
 UV := $(shell command -v uv 2>/dev/null || echo .uv/bin/uv)
 RUN := .venv/bin
 
+# Tests start hundreds of processes. Without bytecode each of them would compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test test-local test-flink docs notebooks links soak fuzz check bench kernels dist lock clean
 
 demo: $(if $(wildcard .venv/.ready),.venv/.ready,.venv/.demo)

@@ -29,7 +29,7 @@ def free_port() -> int:
 
 def program(name: str, *places: str) -> str:
     """The path of a program; the test is skipped where there is none."""
-    candidates = (place for pattern in places for place in sorted(glob.glob(pattern)))
+    candidates = (path for place in places for path in sorted(glob.glob(place)))
     found = shutil.which(name) or next(candidates, None)
     if found is None:
         pytest.skip(f"{name} is not installed; make test installs it where it may")
