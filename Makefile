@@ -1,4 +1,4 @@
-# make demo | test | docs | links | soak | fuzz | check | bench | kernels | dist | lock
+# make demo | test | docs | notebooks | links | soak | fuzz | check | bench | kernels | dist | lock
 # Everything is set up in .venv from requirements.lock; uv is put into .uv if the machine has none.
 # The demo needs less, and gets by with requirements-demo.lock as long as nothing else is set up.
 # PyFlink wants older packages than the rest, so what runs on Flink has its own: .flink.
@@ -7,7 +7,10 @@ PYTHON ?= python3
 UV := $(shell command -v uv 2>/dev/null || echo .uv/bin/uv)
 RUN := .venv/bin
 
-.PHONY: demo test test-local test-flink docs links soak fuzz check bench kernels dist lock clean
+# Tests start hundreds of processes. Without bytecode each of them would compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: demo test test-local test-flink docs notebooks links soak fuzz check bench kernels dist lock clean
 
 demo: $(if $(wildcard .venv/.ready),.venv/.ready,.venv/.demo)
 	$(RUN)/tacit demo
@@ -47,6 +50,9 @@ bench: .venv/.ready
 docs: .venv/.ready
 	$(RUN)/python -m sphinx --fail-on-warning --keep-going --quiet --jobs auto docs build/docs
 	@echo "Open build/docs/index.html"
+
+notebooks: .venv/.ready
+	$(RUN)/python docs/run_notebooks.py
 
 links: .venv/.ready
 	$(RUN)/python -m sphinx --builder linkcheck --quiet docs build/links

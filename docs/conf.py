@@ -1,7 +1,8 @@
 """Sphinx: the documentation site, built by `make docs`.
 
-Three reference pages are generated before each build, in `_generated`: the fields of a
-specification from its JSON Schema, the help of all commands, and the Python API from docstrings.
+Pages are generated before each build, in `_generated`: the fields of a specification from its JSON
+Schema, the help of all commands, the Python API from docstrings, the HTTP API from its OpenAPI
+document, the notebooks with their outputs, and copies of pages that are elsewhere.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 
 from pygments.lexers.special import TextLexer
-from reference import EXAMPLE_LINK, write_reference
+from reference import link_generated, write_reference
 
 project = "Tacit"
 author = "The Tacit developers"
@@ -28,7 +29,7 @@ extensions = [
 ]
 myst_enable_extensions = ["colon_fence", "attrs_inline"]
 myst_heading_anchors = 4
-exclude_patterns = ["conftest.py", "results/*.md"]
+exclude_patterns = ["conftest.py", "results/*.md", "notebooks/*"]
 suppress_warnings = ["myst.xref_missing_download"]
 
 html_theme = "furo"
@@ -56,12 +57,12 @@ linkcheck_ignore = [r"http://localhost.*", r"https://example\.com.*"]
 
 
 def setup(app: Any) -> None:
-    """Generate the reference pages when a build starts; link to examples as pages of the site."""
+    """Generate pages when a build starts; link to what they show as pages of the site."""
     app.add_lexer("csv", TextLexer)
     app.connect("builder-inited", lambda _: write_reference(Path(__file__).parent / "_generated"))
-    app.connect("source-read", _link_examples)
+    app.connect("source-read", _link_pages)
 
 
-def _link_examples(_: Any, page: str, source: list[str]) -> None:
+def _link_pages(_: Any, page: str, source: list[str]) -> None:
     folder = "" if page.startswith("_generated/") else "_generated/"
-    source[0] = EXAMPLE_LINK.sub(rf"]({folder}example-\1.md", source[0])
+    source[0] = link_generated(source[0], folder)

@@ -4,10 +4,18 @@ from pathlib import Path
 
 import pytest
 
+_WRITING = {"python.md", "leaks.md", "attack.md", "researchers.md", "limits.md"}
+
 
 @pytest.fixture(autouse=True)
 def _in_a_folder_of_its_own(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if request.node.path.name in ("python.md", "leaks.md", "attack.md", "researchers.md"):
+    if request.node.path.name in (
+        "python.md",
+        "leaks.md",
+        "attack.md",
+        "researchers.md",
+        "limits.md",
+    ):
         monkeypatch.chdir(tmp_path)

@@ -1,17 +1,22 @@
-"""Generate reference pages: from the JSON Schema, from the commands, and from docstrings."""
+"""Generate pages: reference from the JSON Schema, the commands, docstrings and the HTTP API;
+copies of pages from elsewhere; notebooks with their outputs.
+"""
 
 from __future__ import annotations
 
+import base64
 import inspect
+import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import click
 
 import tacit
 from tacit.cli.main import main
+from tacit.service.app import create_app
 from tacit.spec.schema import json_schema
 
 _GROUPS = {
@@ -27,8 +32,6 @@ _GROUPS = {
 }  # fmt: skip
 
 _TOP = Path(__file__).parent.parent
-EXAMPLE_LINK = re.compile(r"\]\((?:\.\./)*examples/(\w+)/README\.md")
-"""A link to the page of an example."""
 _COPIED = ("ARCHITECTURE", "CHANGELOG", "CONTRIBUTING", "SECURITY")
 """Pages of the top folder that are also pages of the site."""
 
@@ -40,6 +43,7 @@ def write_reference(folder: Path) -> None:
         "fields.md": "\n".join(list_fields()),
         "help.md": "\n".join(list_help(main)),
         "api.md": "\n".join(list_api()),
+        "http.md": "\n".join(list_routes()),
         **{f"{name.lower()}.md": copy_page(Path(f"{name}.md")) for name in _COPIED},
         **{
             f"example-{page.parent.name}.md": copy_page(page.relative_to(_TOP))
@@ -47,9 +51,53 @@ def write_reference(folder: Path) -> None:
         },
     }
     for name, text in pages.items():
-        path = folder / name
-        if not path.exists() or path.read_text("utf-8") != text:
-            path.write_text(text, "utf-8")
+        _write(folder / name, text.encode())
+    for notebook in sorted((_TOP / "docs" / "notebooks").glob("*.ipynb")):
+        write_notebook(notebook, folder)
+
+
+def _write(path: Path, data: bytes) -> None:
+    if not path.exists() or path.read_bytes() != data:
+        path.write_bytes(data)
+
+
+def write_notebook(notebook: Path, folder: Path) -> None:
+    """Write a notebook as a page, with its stored outputs; pictures are files beside it."""
+    name = f"notebook-{notebook.stem}"
+    parts, pictures = [], 0
+    for cell in json.loads(notebook.read_text("utf-8"))["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            source = re.sub(r"\]\(([\w-]+)\.ipynb", r"](notebook-\1.md", source)
+            parts.append(source)
+            continue
+        parts.append(f"```ipython\n{source}\n```")
+        for output in cell["outputs"]:
+            data = output.get("data", {"text/plain": output.get("text", "")})
+            if "image/png" in data:
+                pictures += 1
+                _write(folder / f"{name}-{pictures}.png", base64.b64decode(data["image/png"]))
+                size = output.get("metadata", {}).get("image/png", {})
+                width = f"{{width={size['width']}px}}" if size else ""
+                parts.append(f"![Output of the cell above]({name}-{pictures}.png){width}")
+            elif "text/html" in data:
+                html = re.sub(r"<style>.*?</style>", "", "".join(data["text/html"]), flags=re.S)
+                parts.append(f'```{{raw}} html\n<div class="cell-output">{html}</div>\n```')
+            else:
+                text = "".join(data["text/plain"]).rstrip()
+                parts.append(f"```{{code-block}} text\n:class: cell-output\n\n{text}\n```")
+    link = f"{{download}}`{notebook.name} <../notebooks/{notebook.name}>`"
+    parts.insert(1, f"This page is a notebook with its outputs. To run it, download {link}.")
+    _write(folder / f"{name}.md", "\n\n".join(parts).encode() + b"\n")
+
+
+def link_generated(text: str, folder: str) -> str:
+    """Return a page whose links to examples, notebooks and pages of the top folder stay inside."""
+    up = r"\]\((?:\.\./)*"
+    text = re.sub(rf"{up}examples/(\w+)/README\.md", rf"]({folder}example-\1.md", text)
+    text = re.sub(rf"{up}notebooks/([\w-]+)\.ipynb", rf"]({folder}notebook-\1.md", text)
+    pages = "|".join(_COPIED)
+    return re.sub(rf"{up}({pages})\.md", lambda m: f"]({folder}{m[1].lower()}.md", text)
 
 
 def copy_page(page: Path) -> str:
@@ -134,6 +182,49 @@ def list_help(command: click.Command, name: str = "tacit") -> Iterator[str]:
             inner = command.get_command(context, part)
             assert inner is not None
             yield from list_help(inner, f"{name} {part}")
+
+
+def list_routes() -> Iterator[str]:
+    """Yield the page of the HTTP API, from the OpenAPI document."""
+    document = create_app(cast("Any", None)).openapi()
+    yield "# HTTP API\n"
+    yield (
+        "This page is generated from the OpenAPI document, which a service shows at"
+        " `/v1/openapi.json`. [The service](../service.md) explains roles and tokens. A token is"
+        " sent as `Authorization: Bearer TOKEN`. Errors are problem details (RFC 9457)."
+    )
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            yield f"\n## `{method.upper()} {path}`\n"
+            yield f"**{operation['summary']}.** {' '.join(operation['description'].split())}\n"
+            yield from _list_parameters(operation.get("parameters", ()))
+            codes = ", ".join(
+                f"`{code}` {_inline(one['description']).rstrip('.')}"
+                for code, one in operation["responses"].items()
+            )
+            yield f"Responses: {codes}."
+    yield "\n## Objects\n"
+    for name, part in document["components"]["schemas"].items():
+        yield f"### {name}\n\n{_inline(part.get('description', ''))}\n"
+        if "enum" in part:
+            yield "One of " + ", ".join(map(_code, part["enum"])) + ".\n"
+        if "properties" in part:
+            yield "| field | type | meaning |\n|---|---|---|"
+            for field, one in part["properties"].items():
+                meaning = _inline(one.get("description", ""))
+                yield f"| `{field}` | {_type(one)} | {meaning} |"
+            yield ""
+
+
+def _list_parameters(parameters: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    if not parameters:
+        return
+    yield "| parameter | in | meaning | default |\n|---|---|---|---|"
+    for one in parameters:
+        default = "required" if one.get("required") else _code(one["schema"].get("default"))
+        meaning = _inline(one.get("description", ""))
+        yield f"| `{one['name']}` | {one['in']} | {meaning} | {default} |"
+    yield ""
 
 
 def list_api() -> Iterator[str]:

@@ -1,5 +1,6 @@
 """Settings for all tests: no deadlines, since the first call of a kernel compiles it."""
 
+import gc
 from collections.abc import Iterator
 
 import pytest
@@ -7,8 +8,15 @@ from hypothesis import settings
 
 from tests.services import Postgres, postgres_server
 
-settings.register_profile("tacit", deadline=None, print_blob=True)
+settings.register_profile("tacit", deadline=None, print_blob=True, max_examples=50)
 settings.load_profile("tacit")
+
+
+def pytest_collection_finish() -> None:
+    """Do not search modules and tests for garbage again and again: they stay to the end."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 20)
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Real servers for tests: PostgreSQL and Mosquitto, each in a folder and on a port of its own."""
+"""Real servers for tests: PostgreSQL, Mosquitto and Kafka, each in a folder and on its own port."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def free_port() -> int:
 
 def program(name: str, *places: str) -> str:
     """The path of a program; the test is skipped where there is none."""
-    candidates = (place for pattern in places for place in sorted(glob.glob(pattern)))
+    candidates = (path for place in places for path in sorted(glob.glob(place)))
     found = shutil.which(name) or next(candidates, None)
     if found is None:
         pytest.skip(f"{name} is not installed; make test installs it where it may")
@@ -119,6 +119,88 @@ def postgres_server() -> Iterator[Postgres]:
             server.stop()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+KAFKA_JARS: Final = Path(__file__).parent.parent / ".kafka"
+"""Where `make test` puts the Kafka server, from Maven Central."""
+
+
+class Kafka:
+    """A Kafka server that asks for a password; settings are lines of its configuration."""
+
+    def __init__(self, folder: Path, user: str, password: str) -> None:
+        self._java = program("java")
+        if not any(KAFKA_JARS.glob("kafka_*.jar")):
+            pytest.skip("the Kafka server is not there; make test fetches it if there is Maven")
+        self._port, controller = free_port(), free_port()
+        self._settings = folder / "server.properties"
+        module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+        login = f'username="{user}" password="{password}" user_{user}="{password}"'
+        lines = {
+            "process.roles": "broker,controller",
+            "node.id": 1,
+            "controller.quorum.voters": f"1@localhost:{controller}",
+            "controller.listener.names": "CONTROLLER",
+            "listener.security.protocol.map": "SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "listeners": f"SASL_PLAINTEXT://localhost:{self._port},CONTROLLER://localhost:{controller}",
+            "inter.broker.listener.name": "SASL_PLAINTEXT",
+            "sasl.mechanism.inter.broker.protocol": "PLAIN",
+            "sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.sasl_plaintext.plain.sasl.jaas.config": f"{module} required {login};",
+            "log.dirs": folder / "data",
+            "num.partitions": 3,
+            "offsets.topic.replication.factor": 1,
+            "offsets.topic.num.partitions": 3,
+            "transaction.state.log.replication.factor": 1,
+            "transaction.state.log.min.isr": 1,
+            "transaction.state.log.num.partitions": 3,
+            "group.initial.rebalance.delay.ms": 0,
+        }
+        text = "".join(f"{name}={value}\n" for name, value in lines.items())
+        self._settings.write_text(text)
+        self._server: subprocess.Popen[bytes] | None = None
+
+    @property
+    def servers(self) -> str:
+        """Its address."""
+        return f"localhost:{self._port}"
+
+    def start(self) -> None:
+        """Prepare its folder, start it, and wait until it listens."""
+        run = [self._java, "-Xmx256m", "-cp", f"{KAFKA_JARS}/*"]
+        name = "MkU3OEVBNTcwNTJENDM2Qg"
+        prepare = [*run, "kafka.tools.StorageTool", "format", "-t", name, "-c", str(self._settings)]
+        subprocess.run(prepare, check=True, capture_output=True, timeout=120)
+        with (self._settings.parent / "log").open("wb") as log:
+            self._server = subprocess.Popen(
+                [*run, "kafka.Kafka", str(self._settings)], stdout=log, stderr=log
+            )
+        deadline = time.monotonic() + 4 * _PATIENCE
+        while True:
+            try:
+                socket.create_connection(("localhost", self._port), 1).close()
+                return
+            except OSError:
+                if time.monotonic() > deadline or self._server.poll() is not None:
+                    raise
+                time.sleep(0.1)
+
+    @contextlib.contextmanager
+    def away(self) -> Iterator[None]:
+        """It is there, and does not answer."""
+        assert self._server is not None
+        self._server.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._server.send_signal(signal.SIGCONT)
+
+    def stop(self) -> None:
+        """Stop it at once."""
+        if self._server is not None:
+            self._server.kill()
+            self._server.wait(_PATIENCE)
+            self._server = None
 
 
 class Mosquitto:

@@ -1,9 +1,9 @@
 """A broker for tests that speaks Kafka's protocol and keeps its rules for transactions.
 
-No Kafka server can be installed from the package indexes, and the mock broker of the client
-library knows neither fencing nor aborted transactions nor offsets in transactions. This one
-knows them: one node, everything in memory, the oldest versions of the protocol that hold what
-is needed. `python -m tests.connectors.broker [user:password]` prints its address.
+A real server takes long to start, and the mock broker of the client library knows neither fencing
+nor aborted transactions nor offsets in transactions. This one knows them: one node, everything in
+memory, the oldest versions of the protocol that hold what is needed.
+`python -m tests.connectors.broker [user:password]` prints its address.
 """
 
 # ruff: noqa: D102 - what requests mean is said in Kafka's protocol

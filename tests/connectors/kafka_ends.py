@@ -8,6 +8,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,8 +21,10 @@ from tacit.connectors.openers import open_input, open_resumable_sink
 from tacit.pipeline.sinks import Sink
 from tacit.pipeline.sources import Source
 from tests.connectors.checks import Feed, Receiver
+from tests.services import Kafka
 
 LOGIN = "tacit:open sesame"
+_QUIET_SECONDS = 4.0
 
 
 class Broker:
@@ -111,7 +114,7 @@ class KafkaReceiver(Receiver):
 
     secrets = ("open sesame",)
 
-    def __init__(self, broker: Broker, config: Path) -> None:
+    def __init__(self, broker: Broker | Kafka, config: Path) -> None:
         self.broker = broker
         self.config = config
         self.prefix = f"t{uuid.uuid4().hex}"
@@ -137,16 +140,26 @@ class KafkaReceiver(Receiver):
                 for number in topic.partitions
             ]
             consumer.assign(places)
-            found, ended = [], 0
-            while ended < len(places):
+            ends = {_key(one): self._end(consumer, one) for one in places}
+            found, quiet = [], float("inf")
+            ended: set[tuple[str, int]] = set()
+            # A server ends a transaction shortly after it has answered, so its answers may still
+            # come. One that nobody ends holds them back: then nothing comes.
+            while len(ended) < len(places) and time.monotonic() < quiet:
                 for message in consumer.consume(1000, 0.2):
-                    ended += message.error() is not None
                     if message.error() is None:
                         found.append((message, json.loads(message.value() or b"")))
+                    elif (message.offset() or 0) >= ends[_key(_place(message))]:
+                        ended.add(_key(_place(message)))
+                    quiet = time.monotonic() + _QUIET_SECONDS
         for place in places:
             ids = [row["id"] for message, row in found if _place(message) == place]
             assert ids == sorted(ids)
         return found
+
+    @staticmethod
+    def _end(consumer: Consumer, place: TopicPartition) -> int:
+        return int(consumer.get_watermark_offsets(place, timeout=10)[1])
 
     def away(self) -> contextlib.AbstractContextManager[None]:
         return self.broker.away()
@@ -154,6 +167,10 @@ class KafkaReceiver(Receiver):
 
 def _place(message: Message) -> TopicPartition:
     return TopicPartition(message.topic() or "", message.partition() or 0)
+
+
+def _key(place: TopicPartition) -> tuple[str, int]:
+    return place.topic, place.partition
 
 
 def settings(servers: str, config: Path) -> dict[str, Any]:

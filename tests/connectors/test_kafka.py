@@ -1,7 +1,7 @@
 """Kafka: the shared list of checks and what is Kafka's own, by the standard client.
 
-The broker is that of `tests.connectors.broker`; no Kafka server is to be had. Where the mock
-broker of the client library knows enough, it must agree.
+The broker is that of `tests.connectors.broker`, which can fail on purpose. Where the mock broker of
+the client library knows enough, it must agree; `test_kafka_server.py` has a real server.
 """
 
 from __future__ import annotations

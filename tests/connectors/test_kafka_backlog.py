@@ -1,4 +1,4 @@
-"""The order in which the messages of several partitions are handed on."""
+"""The order in which the messages of several partitions are popped."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_partition_that_is_at_its_end_is_not_waited_for() -> None:
     assert len(backlog.take(0.0).messages) == 3
 
 
-def test_a_large_backlog_is_handed_on_in_pieces_in_order() -> None:
+def test_a_large_backlog_is_popped_in_pieces_in_order() -> None:
     backlog = Backlog({})
     backlog.assign(PARTS, 0.0)
     for place in PARTS:

@@ -11,6 +11,8 @@ import json
 import os
 import subprocess
 import sys
+import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,15 @@ def _child(output: str, arguments: list[str]) -> None:
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     main(arguments)
+
+
+def load_kernels() -> None:
+    """Load the kernels that runs use: forks have them, and need not load them again."""
+    from tacit.kernels.ahead import _find
+    from tacit.kernels.needs import find_kernels
+
+    for _, kernel in _find(find_kernels()):
+        kernel.compile(wait=True)
 
 
 def _import_everything() -> None:
@@ -36,15 +47,13 @@ def _import_everything() -> None:
     import tacit.cli.sources
     import tacit.ledger.verification
     import tacit.pipeline.run
-    from tacit.events.subjects import Subjects
 
     del alembic, pd, tacit
-    Subjects().add(["a kernel makes the compiler load what it needs"])
+    load_kernels()
 
 
-def serve() -> None:
-    """Answer requests until standard input ends."""
-    _import_everything()
+def serve(child: Callable[[str, list[str]], None]) -> None:
+    """Answer requests until standard input ends; `child` runs in the forks."""
     for line in sys.stdin:
         first, *rest = json.loads(line)
         if first == "wait":
@@ -54,25 +63,26 @@ def serve() -> None:
         pid = os.fork()
         if not pid:
             try:
-                _child(first, rest)
+                child(first, rest)
+                sys.stdout.flush()
+                os._exit(0)
             except SystemExit as end:
                 sys.stdout.flush()
                 sys.stderr.flush()
                 os._exit(end.code if isinstance(end.code, int) else 1)
             except BaseException:
-                import traceback
-
                 traceback.print_exc()
+                sys.stderr.flush()
             os._exit(70)
         print(pid, flush=True)
 
 
 class Forks:
-    """A server of forks."""
+    """A server of forks: `module` is a program that calls `serve`."""
 
-    def __init__(self) -> None:
+    def __init__(self, module: str = "tests.engines.forking") -> None:
         self._server = subprocess.Popen(
-            [sys.executable, "-m", "tests.engines.forking"],
+            [sys.executable, "-m", module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -111,4 +121,5 @@ class Forks:
 
 
 if __name__ == "__main__":
-    serve()
+    _import_everything()
+    serve(_child)

@@ -5,10 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from tests.engines.crashes import (
     Crashes,
@@ -22,13 +19,6 @@ from tests.engines.crashes import (
 from tests.engines.forking import Forks
 from tests.engines.rounds import flood, wait
 from tests.services import Mosquitto, postgres_server
-
-
-@pytest.fixture(scope="module")
-def forks() -> Iterator[Forks]:
-    """A server of forks."""
-    with Forks() as server:
-        yield server
 
 
 def test_a_broker_with_sqlite_survives_kills_at_random_points(forks: Forks, tmp_path: Path) -> None:

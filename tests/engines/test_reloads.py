@@ -343,12 +343,5 @@ def test_a_broker_is_asked_anew_for_what_was_on_its_way(forks: Forks, tmp_path: 
     assert found is not None, log
 
 
-@pytest.fixture(scope="module")
-def forks() -> Iterator[Forks]:
-    """A server of forks."""
-    with Forks() as server:
-        yield server
-
-
 def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0

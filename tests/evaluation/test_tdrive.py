@@ -173,7 +173,7 @@ wild = st.lists(
 
 
 @given(rows=wild)
-@settings(max_examples=150)
+@settings(max_examples=60)
 def test_jumps_are_found_as_one_by_one(rows: list[tuple[int, float, float, float]]) -> None:
     frame = reports(*{(taxi, at): (taxi, at, lon, lat) for taxi, at, lon, lat in rows}.values())
     kept, _ = clean(frame, box=(-180, -90, 180, 90))

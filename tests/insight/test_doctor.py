@@ -58,7 +58,7 @@ def written(folder: Path, text: str) -> Path:
 @pytest.fixture
 def sent(tmp_path: Path) -> Path:
     """Tuples in a file."""
-    return tuples(tmp_path / "sent.csv", seed=2)
+    return tuples(tmp_path / "sent.csv", seed=2, windows=12)
 
 
 @pytest.fixture

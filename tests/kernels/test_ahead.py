@@ -19,7 +19,7 @@ from tacit.kernels import needs
 from tacit.kernels.ahead import KernelSignature
 from tacit.kernels.needs import find_kernels, read_recorded_runs
 from tacit.kernels.signatures import format_type, parse_type
-from tests.kernels.programs import MODULE, environment, run
+from tests.kernels.programs import MODULE, Programs, environment
 from tests.kernels.scenarios import Scenario, record, write_tuples
 
 types: Any = numba_types
@@ -67,21 +67,23 @@ def test_a_type_without_a_notation_is_refused() -> None:
         format_type(types.unicode_type)
 
 
-def test_alone_a_process_compiles_everything_and_shows_how_far_it_is(tmp_path: Path) -> None:
+def test_alone_a_process_compiles_everything_and_shows_how_far_it_is(
+    programs: Programs, tmp_path: Path
+) -> None:
     cache = tmp_path / "cache"
-    found, compilations, in_order, *last = run(tmp_path, AHEAD % (KINDS, 0), cache).split(" ", 3)
+    found, compilations, in_order, *last = programs.run(AHEAD % (KINDS, 0), cache).split(" ", 3)
     assert (found, in_order, last) == ("8", "True", ["[(8, 8)]"])
     assert int(compilations) >= 8
     assert kept(cache) == 8
-    assert run(tmp_path, AHEAD % (KINDS, 0), cache) == "0 0 True []"
+    assert programs.run(AHEAD % (KINDS, 0), cache) == "0 0 True []"
 
 
-def test_helpers_take_a_part_of_the_work(tmp_path: Path) -> None:
+def test_helpers_take_a_part_of_the_work(programs: Programs, tmp_path: Path) -> None:
     """A helper takes a while to start: so that it comes in time, there is more to do."""
     slow = MODULE.replace("        found += value\n", "        found += value\n" * 60)
     cache = tmp_path / "cache"
     counted = AHEAD.replace("compilations()", "sum(sums.total.stats.cache_misses.values())")
-    words = run(tmp_path, counted % (KINDS, 2), cache, module=slow).split(" ", 3)
+    words = programs.run(counted % (KINDS, 2), cache, module=slow).split(" ", 3)
     assert words[0] == "8"
     assert int(words[1]) < 8
     assert kept(cache) == 8
@@ -100,7 +102,7 @@ def test_a_helper_stops_when_its_process_is_gone(tmp_path: Path) -> None:
     assert kept(tmp_path / "cache") == 0
 
 
-def test_advice_that_does_not_fit_is_passed_over(tmp_path: Path) -> None:
+def test_advice_that_does_not_fit_is_passed_over(programs: Programs, tmp_path: Path) -> None:
     """A module, a kernel, a type and a number of arguments that are not there; one that fails."""
     code = """
 import sums
@@ -113,7 +115,7 @@ print(count_unkept(wanted))
 import numpy as np
 print(sums.total(np.ones(3)))
 """
-    assert run(tmp_path, code, tmp_path / "cache").split() == ["0", "3.0"]
+    assert programs.run(code, tmp_path / "cache").split() == ["0", "3.0"]
     assert kept(tmp_path / "cache") == 1
 
 

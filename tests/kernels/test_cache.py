@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 from pathlib import Path
 
-from tests.kernels.programs import MODULE, finish, run, start
+from tests.kernels.programs import MODULE, Programs, start
 
 TOTAL = """
 import sums
@@ -23,54 +22,56 @@ def kept(cache: Path) -> list[Path]:
     return sorted(cache.rglob("*.nbc"))
 
 
-def test_a_kernel_is_compiled_once(tmp_path: Path) -> None:
+def test_a_kernel_is_compiled_once(programs: Programs, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
-    assert run(tmp_path, USE.format("int64"), cache).startswith("10 ")
+    assert programs.run(USE.format("int64"), cache).startswith("10 ")
     assert len(kept(cache)) == 1
-    assert run(tmp_path, USE.format("int64"), cache) == "10 0"
+    assert programs.run(USE.format("int64"), cache) == "10 0"
     moved = f"# A line more.\n{MODULE}"
-    assert run(tmp_path, USE.format("int64"), cache, module=moved) == "10 0"
+    assert programs.run(USE.format("int64"), cache, module=moved) == "10 0"
 
 
-def test_processes_that_compile_at_once_lose_nothing(tmp_path: Path) -> None:
+def test_processes_that_compile_at_once_lose_nothing(programs: Programs, tmp_path: Path) -> None:
     """Numba's own cache loses entries here: each process writes the index that it read before."""
     cache = tmp_path / "cache"
     halves = [KINDS[:4], KINDS[4:], KINDS[2:6]]
-    for process in [start(tmp_path, ALL.format(half), cache) for half in halves]:
-        finish(process)
-    assert run(tmp_path, ALL.format(KINDS) + "print(compilations())", cache) == "0"
+    for program in [programs.start(ALL.format(half), cache) for half in halves]:
+        program.finish()
+    assert programs.run(ALL.format(KINDS) + "print(compilations())", cache) == "0"
 
 
-def test_of_several_processes_one_compiles_and_the_others_wait(tmp_path: Path) -> None:
+def test_of_several_processes_one_compiles_and_the_others_wait(
+    programs: Programs, tmp_path: Path
+) -> None:
     code = ALL.format(KINDS[:4]) + "print(compilations())"
-    alone = int(run(tmp_path, code, tmp_path / "alone"))
-    processes = [start(tmp_path, code, tmp_path / "cache") for _ in range(3)]
-    assert sum(int(finish(process)) for process in processes) == alone
+    alone = int(programs.run(code, tmp_path / "alone"))
+    started = [programs.start(code, tmp_path / "cache") for _ in range(3)]
+    assert sum(int(program.finish()) for program in started) == alone
 
 
-def test_a_killed_process_leaves_what_it_finished_and_no_lock(tmp_path: Path) -> None:
+def test_a_killed_process_leaves_what_it_finished_and_no_lock(
+    programs: Programs, tmp_path: Path
+) -> None:
     cache = tmp_path / "cache"
-    process = start(tmp_path, ALL.format(KINDS) + "import time; time.sleep(60)", cache)
+    program = programs.start(ALL.format(KINDS) + "import time; time.sleep(60)", cache)
     while len(kept(cache)) < 2:
         time.sleep(0.01)
-        assert process.poll() is None
-    os.kill(process.pid, signal.SIGKILL)
-    process.communicate()
+    program.kill()
     assert len(kept(cache)) >= 2
-    assert run(tmp_path, ALL.format(KINDS[:2]) + "print(compilations())", cache) == "0"
-    assert int(run(tmp_path, ALL.format(KINDS) + "print(compilations())", cache)) < len(KINDS)
+    assert programs.run(ALL.format(KINDS[:2]) + "print(compilations())", cache) == "0"
+    assert int(programs.run(ALL.format(KINDS) + "print(compilations())", cache)) < len(KINDS)
 
 
-def test_a_damaged_file_is_compiled_anew(tmp_path: Path) -> None:
+def test_a_damaged_file_is_compiled_anew(programs: Programs, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
-    run(tmp_path, USE.format("int64"), cache)
+    programs.run(USE.format("int64"), cache)
     file = kept(cache)[0]
     whole = file.read_bytes()
     turned = bytearray(whole)
     turned[len(whole) // 2] ^= 1
     for damaged in (b"", whole[:20], whole[:-1], bytes(turned)):
         file.write_bytes(damaged)
-        assert run(tmp_path, USE.format("int64"), cache) == "10 1"
+        assert programs.run(USE.format("int64"), cache) == "10 1"
         assert file.read_bytes() != damaged
 
 
@@ -87,20 +88,20 @@ def test_a_full_disk_is_no_reason_to_stop(tmp_path: Path) -> None:
     assert list((tmp_path / "cache").rglob("*.tmp")) == []
 
 
-def test_old_files_of_another_source_are_removed(tmp_path: Path) -> None:
+def test_old_files_of_another_source_are_removed(programs: Programs, tmp_path: Path) -> None:
     cache, other = tmp_path / "cache", MODULE.replace("* 0", "* 0 + 1")
-    run(tmp_path, USE.format("int64"), cache)
+    programs.run(USE.format("int64"), cache)
     first = kept(cache)
-    assert run(tmp_path, USE.format("int64"), cache, module=other).startswith("11 ")
+    assert programs.run(USE.format("int64"), cache, module=other).startswith("11 ")
     assert len(kept(cache)) == 2
     os.utime(first[0], (0, 0))
-    run(tmp_path, USE.format("int32"), cache, module=other)
+    programs.run(USE.format("int32"), cache, module=other)
     assert len(kept(cache)) == 2
     assert first[0] not in kept(cache)
 
 
-def test_a_folder_that_you_name_is_the_only_one(tmp_path: Path) -> None:
-    run(tmp_path, USE.format("int64"), None)
+def test_a_folder_that_you_name_is_the_only_one(programs: Programs, tmp_path: Path) -> None:
+    programs.run(USE.format("int64"), None)
     assert len(kept(tmp_path / "__pycache__")) == 1
-    assert run(tmp_path, USE.format("int64"), tmp_path / "cache") != "10 0"
+    assert programs.run(USE.format("int64"), tmp_path / "cache") != "10 0"
     assert len(kept(tmp_path / "cache")) == 1

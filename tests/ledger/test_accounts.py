@@ -34,14 +34,14 @@ def private(draw: st.DrawFn, name: str) -> Account:
     return Account(name, draw(st.integers(1, 5)), limit, draw(st.integers(1, 7)), draw(masks))
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(
     st.tuples(private("a"), private("b")),
     st.lists(masks, min_size=1, max_size=12),
     st.permutations(range(SUBJECTS)),
     st.integers(-9, 9),
 )
-def test_accounts_agree_with_a_reckoning_one_by_one(
+def test_accounts_agree_with_charges_one_by_one(
     patterns: tuple[Account, ...], registered: list[np.ndarray], ids: list[int], first: int
 ) -> None:
     accounts = Accounts(np.array(ids), patterns)

@@ -94,7 +94,7 @@ def test_answers_are_dropped_only_when_all_sinks_have_them_and_time_is_over(
     assert verify(ledger).passed
 
 
-def test_whoever_was_taken_over_can_do_nothing_more(ledger: Ledger) -> None:
+def test_an_engine_that_was_taken_over_can_do_nothing_more(ledger: Ledger) -> None:
     old = ledger.take_over("run", "a")
     old.commit(b"old", draft(0))
     waiting = old.iterate_undelivered("x")
@@ -147,7 +147,7 @@ def test_a_commit_that_was_not_heard_of_may_be_repeated(ledger: Ledger) -> None:
     assert verify(ledger).charges == 1
 
 
-def test_subjects_keep_their_ids_whoever_enrols_them(ledger: Ledger) -> None:
+def test_subjects_keep_their_ids_when_another_engine_enrols_them(ledger: Ledger) -> None:
     one, other = ledger.take_over("one", "a"), ledger.take_over("other", "b")
     assert one.enrol(pa.array(["x", "y", "x"])).tolist() == [0, 1, 0]
     assert other.enrol(pa.array(["z", "y", "7"])).tolist() == [2, 1, 3]

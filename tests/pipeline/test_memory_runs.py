@@ -31,10 +31,11 @@ from tacit.pipeline.versions import SpecVersion
 from tacit.planning.plan import Plan
 from tacit.planning.planner import make_plan
 from tacit.privacy.mechanisms.optimal.mechanism import Optimal
+from tacit.privacy.mechanisms.optimal.memory import protector
+from tacit.privacy.mechanisms.optimal.memory.beliefs import BeliefFilter
 from tacit.privacy.mechanisms.optimal.memory.planning import make_filters
-from tacit.privacy.mechanisms.optimal.memory.protector import MemoryProtector
 from tacit.privacy.noise import Noise
-from tacit.privacy.randomness import SeededSource
+from tacit.privacy.randomness import RandomSource, SeededSource
 from tacit.privacy.sampling import Sampler
 from tacit.spec.specification import Specification
 from tacit.spec.yaml_reader import loads
@@ -87,14 +88,14 @@ def test_with_every_symbol_forced_private_events_change_nothing(
     if kind == "paced":
         plan = paced(plan, spec, 0.0165)
     choices: list[bytes] = []
-    predict = MemoryProtector._predict
+    predict = BeliefFilter.predict
 
-    def noted(self: MemoryProtector, *given: Any) -> Any:
+    def noted(self: BeliefFilter, *given: Any) -> Any:
         found = predict(self, *given)
-        choices.extend(one.chosen.tobytes() for one in found)
+        choices.append(found.chosen.tobytes())
         return found
 
-    monkeypatch.setattr(MemoryProtector, "_predict", noted)
+    monkeypatch.setattr(BeliefFilter, "predict", noted)
     rng = Random(3)
     public = [[rng.choice(("", "s")) for _ in range(6)] for _ in range(9)]
     seen = []
@@ -113,6 +114,43 @@ def test_with_every_symbol_forced_private_events_change_nothing(
         assert told == seen[0][0]
         assert chosen == seen[0][1]
         assert same(memory, seen[0][2])
+
+
+class ConstantSource(RandomSource):
+    """The same byte again and again: a draw follows from its row alone, in whichever order."""
+
+    private = True  # so that threads are used
+
+    def draw(self, number: int) -> bytes:
+        """Return `number` times the byte."""
+        return b"\x81" * number
+
+
+@pytest.mark.parametrize("limit", ["", "3 per d"])
+def test_stretches_of_subjects_make_no_difference(
+    limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = limited(ONE, limit, "paced") if limit else ONE
+    plan = plan_by_hand(spec, profiles=2)
+    if limit:
+        plan = paced(plan, spec, 0.0165)
+    rng = Random(4)
+    streams: list[Stream] = [
+        tuple(rng.choice(("", "a", "bs", "abs")) for _ in range(4)) for _ in range(333)
+    ]
+    seen = []
+    for size in (64, 128, 1000):
+        monkeypatch.setattr(protector, "_STRETCH", size)
+        noise = Noise(ConstantSource())
+        runner = Runner(spec, plan, noise, len(streams) + 1, (False, True))
+        told = [
+            (answers.detected.tobytes(), answers.confidence(1).tobytes(), charges.tobytes())
+            for answers, _, charges in runner.run(batches(spec, streams), Way())
+        ]
+        seen.append((told, dict(runner.engine.window_state.memory)))
+    for told, memory in seen[1:]:
+        assert told == seen[0][0]
+        assert same(memory, seen[0][1])
 
 
 def test_windows_that_cost_nothing_are_the_same_whatever_is_private() -> None:
@@ -302,7 +340,8 @@ def test_confidence_is_right_overall_and_at_every_hour() -> None:
         switched = rng.random(subjects) < 0.005
         drawn = rng.choice(len(own.transitions.weights), subjects, p=own.transitions.weights)
         profile = np.where(switched | (window == 0), drawn, profile)
-        rows = tables[predicted.cells, profile, values].astype(np.float64)
+        cells = predicted.cells * own.transitions.layout.slots + predicted.slot
+        rows = tables[cells, profile, values].astype(np.float64)
         if window == 0:
             start = own.transitions.start[own.transitions.layout.groups[predicted.groups]]
             rows = start[np.arange(subjects), profile].astype(np.float64)

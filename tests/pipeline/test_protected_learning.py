@@ -149,7 +149,7 @@ def test_noise_is_not_drawn_before_the_registry_is_announced() -> None:
     assert drawn
 
 
-def test_windows_that_were_handed_on_together_are_the_same_for_a_registry_that_has_grown() -> None:
+def test_windows_that_were_closed_together_are_the_same_for_a_registry_that_has_grown() -> None:
     """Ordered events and rows keep their subjects and windows; newcomers sent nothing."""
     rng = Random(1)
     spec = specification(1)

@@ -366,7 +366,7 @@ def test_numbers_that_are_listed_are_their_digits() -> None:
     assert engine.subjects.names.to_pylist() == ["1", "2", "3"]
 
 
-def test_whoever_was_heard_of_too_late_to_be_learned_can_be_listed() -> None:
+def test_subjects_heard_of_too_late_to_be_learned_can_be_listed() -> None:
     run = FedEngine(terms(OLD), learn=30)
     run.take([*FLOW[:20], (7, 40, 0, 0.0), *FLOW[20:30]])
     run.take([])
@@ -382,7 +382,7 @@ def test_whoever_was_heard_of_too_late_to_be_learned_can_be_listed() -> None:
 
 @pytest.mark.parametrize("heard", [(), (7,), (8,), (8, 7)])
 @pytest.mark.parametrize("stopped", [False, True])
-def test_whoever_is_added_comes_in_the_order_of_the_list_heard_of_or_not(
+def test_added_subjects_come_in_the_order_of_the_list_heard_of_or_not(
     heard: tuple[int, ...], stopped: bool
 ) -> None:
     """The order of rows would tell who had sent something, though it was refused."""
@@ -403,7 +403,7 @@ def test_whoever_is_added_comes_in_the_order_of_the_list_heard_of_or_not(
 PRIVATE = OLD + "private: [{pattern: a, epsilon: 1, subjects: [1, 7]}]\n"
 
 
-def test_whoever_is_named_must_be_registered_when_subjects_have_been_learned() -> None:
+def test_named_subjects_must_be_registered_when_subjects_have_been_learned() -> None:
     """A subject that is heard of too late is not registered; no window is given before."""
     late = [*FLOW[:20], (7, 40, 0, 0.0), *FLOW[20:30]]
     run = FedEngine(terms(PRIVATE), learn=30)

@@ -19,8 +19,8 @@ from tacit.spec.mechanisms import MECHANISMS
 from tacit.spec.specification import Specification
 from tacit.spec.yaml_reader import loads
 
-GROUPS = 10
-GROUP = 26
+GROUPS = 4
+GROUP = 16
 
 
 @pytest.mark.parametrize("group", range(GROUPS))

@@ -21,6 +21,7 @@ from unittest.mock import patch
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from tacit.connectors.frames import FrameSource
@@ -29,23 +30,31 @@ from tacit.pipeline import release
 from tacit.pipeline.reader import Input
 from tacit.pipeline.run import Run
 from tacit.planning.plan import Plan
+from tacit.privacy import count_channels
 from tacit.privacy.channels import Channel
+from tacit.privacy.count_channels import CountChannel, make_count_channel
 from tacit.privacy.exponentials import exp_below
-from tacit.privacy.mechanisms import noisy_windows, pane_noise
+from tacit.privacy.mechanisms import counts, noisy_windows, pane_noise
 from tacit.privacy.mechanisms.optimal import book_draws, contexts, draw
 from tacit.privacy.noise import Noise
 from tacit.privacy.randomness import SeededSource
+from tacit.spec import groups
 from tacit.spec.specification import Specification
 
 Ints = NDArray[np.int64]
 Window = Sequence[Tuple]
 """What a subject sends in a window; times count from its beginning."""
-Outcome = tuple[bytes, bytes]
-"""The complete rows of a window and a subject: the answers (-1: there is no row), how sure."""
+Outcome = tuple[bytes, bytes, bytes]
+"""The complete rows of a window and a subject: the answers (-1: there is no row), how sure, and the
+counts of the group that has this subject alone."""
+ALONE = "own"
+"""The column of the registry by which every subject is a group of its own."""
 COLUMNS = ("v", "w")
 FIRST = 1000
 """The number of the first window."""
 DEEPEST = 64
+SMALL = 1 << 8
+"""The sum of a row in the channels of counts: smaller than in real runs, and audited alike."""
 MOST = 60_000
 
 
@@ -75,6 +84,10 @@ class ScriptedNoise(Noise):
         """The subjects that are drawn for."""
         self.places: Ints = np.empty(0, np.int64)
         """The window and subject of each of the next draws from channels, or of times."""
+        self.names: list[str] = []
+        """The names of the subjects, as they are registered."""
+        self.counted: list[Ints] = []
+        """The places of the next draws of counts."""
 
     def kind(self, weights: Sequence[int]) -> int:
         """The number of a row of weights, whose sum is a power of two."""
@@ -177,7 +190,30 @@ class ScriptedNoise(Noise):
             self.places = self.window * self.subjects + here
             return here
 
+        tally, read = counts.tally_groups, groups.SubjectGroups
+
+        def tallying(layout: Any, *rest: Any) -> Any:
+            found = tally(layout, *rest)
+            for rows in layout.rows:
+                window, row = np.nonzero(found[:, rows, counts._OPEN] > 0)
+                if len(window):
+                    own = np.array([self.names.index(name) for name in layout.groups[rows]])
+                    self.counted.append((self.window + window) * self.subjects + own[row])
+            return found
+
+        def counting(channel: CountChannel, inputs: Ints, _: object) -> Ints:
+            kinds = np.array([self.kind(row_of(channel, int(true))) for true in inputs])
+            return self.decide(self.counted.pop(0), kinds) - channel.reach
+
+        def alone(spec: Specification) -> Any:
+            return read({ALONE: {name: name for name in registry(spec)}})
+
         with (
+            patch.object(counts, "tally_groups", tallying),
+            patch.object(counts, "make_count_channel", make_small_channel),
+            patch.object(count_channels, "_TOTAL", SMALL),
+            patch.object(CountChannel, "draw", counting),
+            patch.object(groups.SubjectGroups, "read", alone),
             patch.object(release.Release, "answer", answering),
             patch.object(draw.ChannelProtector, "protect", protecting),
             patch.object(contexts, "_find_rows", finding(contexts._find_rows)),
@@ -186,6 +222,21 @@ class ScriptedNoise(Noise):
             patch.object(noisy_windows, "find_set_bits", looking),
         ):
             yield
+
+
+def make_small_channel(epsilon: Fraction) -> CountChannel:
+    """A channel for a single subject, in a few whole numbers, so that it can be enumerated."""
+    with patch.object(count_channels, "_TOTAL", SMALL):
+        return make_count_channel.__wrapped__(epsilon, 1)
+
+
+def row_of(channel: CountChannel, count: int) -> list[int]:
+    """The row of a true count in the table of its channel."""
+    row = [
+        channel.weights[min(abs(output - count), channel.reach)]
+        for output in range(-channel.reach, channel.most + channel.reach + 1)
+    ]
+    return [row[0] + channel.remainder, *row[1:]]
 
 
 class ScriptedSampler:
@@ -284,10 +335,14 @@ class Rows:
 
     detected: NDArray[np.int8]
     sure: NDArray[np.float32]
+    counted: NDArray[np.float64]
+    """`[place][count][column]`."""
 
     def outcome(self, place: int) -> Outcome:
         """All rows of a window and a subject."""
-        return self.detected[place].tobytes(), self.sure[place].tobytes()
+        found = self.detected, self.sure, self.counted
+        one, two, three = (part[place].tobytes() for part in found)
+        return one, two, three
 
 
 def released(
@@ -296,11 +351,15 @@ def released(
     """Run the pipeline on windows that are laid out, and read the rows that come out."""
     subjects = {name: number for number, name in enumerate(registry(spec))}
     sent = frames(spec, list(subjects), windows, laid)
-    queries = {query.name: number for number, query in enumerate(spec.queries)}
+    queries = {query.name: number for number, query in enumerate(spec.subject_queries)}
     inputs = [Input(stream, FrameSource(frame, stream)) for stream, frame in sent.items()]
     detected = np.full((len(laid), len(queries)), -1, np.int8)
     sure = np.full(detected.shape, np.nan, np.float32)
-    scripted = noise.watching() if isinstance(noise, ScriptedNoise) else nullcontext()
+    counted = np.full((len(laid), len(spec.count_queries), 6), np.nan)
+    scripted: Any = nullcontext()
+    if isinstance(noise, ScriptedNoise):
+        noise.names = list(subjects)
+        scripted = noise.watching()
     with scripted:
         for answers in Run(spec, inputs, plan=plan, noise=noise):
             table = pl.DataFrame(answers.table())
@@ -311,7 +370,21 @@ def released(
             assert (detected[place, query.to_numpy()] == -1).all()  # nothing is released twice
             detected[place, query.to_numpy()] = table["detected"].to_numpy()
             sure[place, query.to_numpy()] = table["confidence"].to_numpy()
-    return Rows(detected, sure)
+            if answers.counted is not None:
+                _fill_counts(spec, answers.counted.table(), list(subjects), counted)
+    return Rows(detected, sure, counted)
+
+
+def _fill_counts(
+    spec: Specification, table: pa.Table, subjects: Sequence[str], counted: NDArray[np.float64]
+) -> None:
+    """Write counts of single subjects to their places."""
+    asked = [query.name for query in spec.count_queries]
+    columns = ("count", "low", "high", "confidence", "subjects", "left_out")
+    for row in pl.DataFrame(table).with_columns(pl.col("window_start").to_physical()).to_dicts():
+        window = row["window_start"] // spec.windows.size - FIRST
+        place = window * len(subjects) + subjects.index(row["group"])
+        counted[place, asked.index(row["query"])] = [row[name] for name in columns]
 
 
 @dataclass

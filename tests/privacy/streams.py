@@ -204,7 +204,7 @@ def released(
         [np.stack([part.confidence(query) for query in queries], axis=1) for part in answers]
     ).astype(np.float32)
     return [
-        (said[:, :, number].tobytes(), sure[:, :, number].tobytes())
+        (said[:, :, number].tobytes(), sure[:, :, number].tobytes(), b"")
         for number in range(len(streams))
     ]
 

@@ -40,7 +40,7 @@ from tests.privacy.enumeration import (
 )
 from tests.privacy.streams import all_streams, enumerated, sliding
 from tests.privacy.streams import by_hand as by_hand_sliding
-from tests.privacy.test_joint_guarantee import SWEEP, mechanisms, specifications, ways
+from tests.privacy.test_joint_guarantee import SWEEP, each_draw, mechanisms, specifications
 from tests.privacy.worlds import (
     SUBJECTS,
     Cases,
@@ -125,7 +125,7 @@ def test_a_window_costs_what_it_reveals_and_neighbours_pay_the_same(
 
 
 @specifications
-@ways
+@each_draw
 def test_special_cases_cost_what_they_reveal(
     spec: Specification, mechanism: str, decode: str
 ) -> None:
@@ -144,8 +144,7 @@ def apart(monkeypatch: Patch) -> None:
 
 
 @pytest.mark.usefixtures("apart")
-@mechanisms
-@pytest.mark.parametrize("decode", ["literal", "posterior"])
+@each_draw
 def test_where_nothing_is_charged_nothing_is_drawn(mechanism: str, decode: str) -> None:
     """A query that public events decide opens none of the components that it is about."""
     plan = make_plan(SPLIT, by_hand(SPLIT, {}), mechanism, decode)

@@ -34,7 +34,7 @@ from tests.privacy.enumeration import (
     released,
     within,
 )
-from tests.privacy.test_joint_guarantee import SWEEP, decoders, mechanisms, specifications, ways
+from tests.privacy.test_joint_guarantee import SWEEP, each_draw, specifications, ways
 from tests.privacy.worlds import (
     SUBJECTS,
     Cases,
@@ -87,8 +87,7 @@ def both(cases: Cases) -> Cases:
     return Cases(cases.windows * 2, slots, cases.policies * 2, groups)
 
 
-@mechanisms
-@decoders
+@ways
 @settings(max_examples=10 * SWEEP, derandomize=True)
 @given(seed=st.integers(0, 2**32))
 def test_past_a_limit_nothing_tells_neighbours_apart(
@@ -105,7 +104,7 @@ def test_past_a_limit_nothing_tells_neighbours_apart(
 
 
 @specifications
-@ways
+@each_draw
 def test_special_cases_past_a_limit_are_no_exception(
     spec: Specification, mechanism: str, decode: str
 ) -> None:
@@ -127,8 +126,7 @@ SMALL = specification(
 )
 
 
-@mechanisms
-@decoders
+@ways
 def test_all_windows_of_a_small_specification_past_a_limit(mechanism: str, decode: str) -> None:
     spec = limited(SMALL)
     plan = make_plan(spec, by_hand(spec, {}), mechanism, decode)
@@ -144,8 +142,7 @@ def test_all_windows_of_a_small_specification_past_a_limit(mechanism: str, decod
     assert sum(ratio != 1 for _, ratio in found.values()) == 2
 
 
-@mechanisms
-@decoders
+@ways
 def test_nothing_is_drawn_for_those_whose_limit_is_reached(mechanism: str, decode: str) -> None:
     spec = limited(SMALL)
     plan = make_plan(spec, by_hand(spec, {}), mechanism, decode)
@@ -159,8 +156,7 @@ def test_nothing_is_drawn_for_those_whose_limit_is_reached(mechanism: str, decod
     assert drawn[:, ~EXHAUSTED].any()
 
 
-@mechanisms
-@decoders
+@ways
 def test_a_public_mechanism_that_used_private_events_would_be_found(
     mechanism: str, decode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

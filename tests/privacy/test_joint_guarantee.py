@@ -62,6 +62,10 @@ ways = pytest.mark.parametrize(
     ],
 )
 """Everything that draws and everything that decodes; `uniform` and `adaptive` draw alike."""
+each_draw = pytest.mark.parametrize(
+    ("mechanism", "decode"), [("adaptive", "literal"), ("optimal", "posterior")]
+)
+"""Each way to draw once, where decoding is not the point: flips of elements, and channels."""
 specifications = pytest.mark.parametrize(
     "spec",
     [
@@ -174,8 +178,7 @@ def plain(spec: Specification, mechanism: str, decode: str) -> Plan:
     return make_plan(spec, by_hand(spec, {}), mechanism, decode)
 
 
-@mechanisms
-@decoders
+@ways
 @settings(max_examples=10 * SWEEP, derandomize=True)
 @given(seed=st.integers(0, 2**32))
 def test_no_outcome_tells_neighbours_apart_by_more_than_epsilon(
@@ -200,8 +203,7 @@ def test_special_cases_are_no_exception(spec: Specification, mechanism: str, dec
     assert any(ratio != 1 for _, ratio in found.values()) == bool(private & asked)
 
 
-@mechanisms
-@decoders
+@ways
 def test_all_windows_of_all_neighbours_of_a_small_specification(
     mechanism: str, decode: str
 ) -> None:
@@ -236,8 +238,7 @@ def small(spec: Specification) -> Specification:
 
 
 @pytest.mark.filterwarnings("ignore::tacit.errors.RefusedInputWarning")
-@mechanisms
-@decoders
+@ways
 @settings(max_examples=3 * SWEEP, derandomize=True)
 @given(seed=st.integers(0, 2**32))
 def test_other_windows_and_subjects_do_not_notice(mechanism: str, decode: str, seed: int) -> None:
@@ -260,8 +261,7 @@ def test_other_windows_and_subjects_do_not_notice(mechanism: str, decode: str, s
         assert all(found == seen[0] for found in seen)
 
 
-@mechanisms
-@decoders
+@ways
 def test_a_window_is_released_alike_wherever_it_stands(mechanism: str, decode: str) -> None:
     queries = ["SEQ(a, s)", "AND(a, b)", "SEQ(s, t)", "SEQ(b x, s y) WHERE y.v > x.v"]
     spec = specification([("AND(a, b)", "1"), ("b", "2", "x")], queries)
@@ -275,8 +275,7 @@ def test_a_window_is_released_alike_wherever_it_stands(mechanism: str, decode: s
             assert among.shares(number) == alone.shares(0)
 
 
-@mechanisms
-@decoders
+@ways
 def test_real_draws_come_as_often_as_enumerated(mechanism: str, decode: str) -> None:
     spec = specification(
         [("AND(a, b)", "1"), ("c", "0.5", "x")],

@@ -221,18 +221,20 @@ def test_learning_uses_what_was_not_released(monkeypatch: Patch) -> None:
     """The true values of a window instead of the beliefs about them."""
     streams = all_streams("a", ["s", "s", "s"])
     truth = remember_truth(monkeypatch)
-    learn = StepLearner.learn
+    count = StepLearner.count
 
-    def knowing(self: StepLearner, learned: Any, predicted: Any, updated: Update, *n: Any) -> Any:
+    def knowing(
+        self: StepLearner, learned: Any, state: Any, predicted: Any, updated: Update, counted: Any
+    ) -> None:
         values = list(truth.values())[-1]
-        beliefs = np.zeros_like(updated.beliefs)
-        beliefs[np.arange(len(beliefs)), 0, values[:, 0].astype(np.int64)] = 1
-        return learn(self, learned, predicted, updated._replace(beliefs=beliefs), *n)
+        lanes = np.zeros_like(updated.lanes)
+        lanes[np.arange(len(lanes)), 0, values[:, 0].astype(np.int64)] = 1
+        count(self, learned, state, predicted, updated._replace(lanes=lanes), counted)
 
     with quick_learning():
         plan = plan_by_hand(LEARNING)
         both = enumerated_together(LEARNING, plan, streams, OTHER)
         assert not find_broken(LEARNING, both, streams)
-        monkeypatch.setattr(StepLearner, "learn", knowing)
+        monkeypatch.setattr(StepLearner, "count", knowing)
         both = enumerated_together(LEARNING, plan, streams, OTHER)
     assert {one.windows for one in find_broken(LEARNING, both, streams)} >= {(1,), (0, 1, 2)}

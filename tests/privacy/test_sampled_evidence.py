@@ -119,7 +119,7 @@ def test_of_many_rows_the_heaviest_of_either_truth_stand_for_all() -> None:
     assert (counts[chosen][~truth[chosen]] == 12).all()
     found = sampled.confusion(np.full(9, 0.3), "literal")
     assert found.tp + found.fn == pytest.approx(counts[truth].sum())
-    # Rows of the same weight are chosen by lot, not by their order.
+    # Rows of the same weight are chosen at random, not by their order.
     assert chosen[~truth[chosen]].max() > 9000
 
 

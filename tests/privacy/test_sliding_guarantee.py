@@ -29,12 +29,10 @@ from tests.patterns.strategies import random_pattern
 from tests.privacy.enumeration import TooManyOutcomesError, within
 from tests.privacy.streams import Event, Way, all_streams, broken, by_hand, enumerated, furthest
 from tests.privacy.streams import sliding as specified
-from tests.privacy.test_joint_guarantee import SWEEP
+from tests.privacy.test_joint_guarantee import SWEEP, mechanisms, ways
 
 Patch = pytest.MonkeyPatch
 
-mechanisms = pytest.mark.parametrize("mechanism", ["uniform", "adaptive", "optimal"])
-decoders = pytest.mark.parametrize("decode", ["literal", "posterior"])
 PLAIN = ["a", "OR(a, b)", "AND(b, s)"]
 CASES: dict[str, tuple[Specification, int, list[Event]]] = {
     "two elements": (specified([("AND(a, b)", "1")], PLAIN, panes=2), 3, [(1, "s")]),
@@ -70,8 +68,7 @@ cases = pytest.mark.parametrize(("spec", "panes", "public"), CASES.values(), ids
 
 
 @cases
-@mechanisms
-@decoders
+@ways
 def test_no_outcome_of_all_windows_tells_an_occurrence_by_more_than_epsilon(
     spec: Specification, panes: int, public: list[Event], mechanism: str, decode: str
 ) -> None:
@@ -81,8 +78,7 @@ def test_no_outcome_of_all_windows_tells_an_occurrence_by_more_than_epsilon(
     assert any(ratio != 1 for _, ratio in found.values()) or decode == "posterior"
 
 
-@mechanisms
-@decoders
+@ways
 @settings(max_examples=6 * SWEEP, derandomize=True)
 @given(seed=st.integers(0, 2**32))
 def test_random_specifications_are_no_exception(mechanism: str, decode: str, seed: int) -> None:
@@ -108,8 +104,7 @@ def test_random_specifications_are_no_exception(mechanism: str, decode: str, see
         reject()
 
 
-@mechanisms
-@decoders
+@ways
 def test_batches_and_restores_do_not_change_the_distribution(mechanism: str, decode: str) -> None:
     queries = ["a", "SEQ(a, s)"]
     spec = specified([("a", "1")], queries, panes=3, slide=2)

@@ -271,7 +271,7 @@ def choices(draw: st.DrawFn) -> ChannelProblem:
     )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50)
 @given(choices())
 def test_every_design_is_lawful_and_worth_what_was_planned(choice: ChannelProblem) -> None:
     made = design(choice)

@@ -29,9 +29,10 @@ from tacit.privacy.mechanisms.optimal import mechanism as optimal
 from tacit.privacy.mechanisms.optimal import new_contexts
 from tacit.privacy.policies import Policies, Policy, PrivatePattern
 from tacit.privacy.statistics import Statistics
-from tacit.spec.specification import Specification
+from tacit.spec.specification import Query, Specification
 from tests.patterns.strategies import VALUES, random_pattern
 from tests.privacy.enumeration import (
+    ALONE,
     COLUMNS,
     Outcomes,
     TooManyOutcomesError,
@@ -56,13 +57,15 @@ def specification(
     types: str | Sequence[str] = "abcst",
     streams: str | None = None,
     size: int = 2,
+    counts: Sequence[str | Pattern] = (),
 ) -> Specification:
     """A specification. A private pattern has its epsilon and, if need be, the sort of its subjects.
 
-    `streams` has a letter for each type: the stream that its events are on.
+    `streams` has a letter for each type: the stream that its events are on. `counts` are counted
+    with every subject as a group of its own, so that all that depends on a subject is at its place.
     """
     places = dict(zip(types, streams or "p" * len(types), strict=True))
-    return Specification.model_validate(
+    spec = Specification.model_validate(
         {
             "subjects": SUBJECTS,
             "streams": {
@@ -87,6 +90,11 @@ def specification(
             ],
         }
     ).checked()
+    counted = [
+        Query.model_validate({"name": f"n{n}", "consumer": "c", "count": pattern, "by": ALONE})
+        for n, pattern in enumerate(counts)
+    ]
+    return spec.model_copy(update={"queries": (*spec.queries, *counted)})
 
 
 def random_specification(rng: Random) -> Specification:
@@ -349,6 +357,6 @@ def _check_public(spec: Specification, cases: Cases, outcomes: Outcomes) -> None
         for number, query in enumerate(spec.query_patterns.values()):
             if policy.private.isdisjoint(elements(query)):
                 truth = detect(query, window)
-                for answers, sure in likely:
+                for answers, sure, _ in likely:
                     assert np.frombuffer(answers, np.int8)[number] in (truth, -1)
                     assert np.frombuffer(sure, np.float32)[number] == 1

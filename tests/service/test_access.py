@@ -87,6 +87,7 @@ WORKFLOW_PAGES = (
     ("/console/approvals/live", "operator"),
     ("/console/versions", "operator"),
     ("/console/acts", "operator"),
+    ("/console/checks", "operator"),
 )
 """Pages of the set-up workflow, and the role that each is for."""
 WORKFLOW_FORMS = (

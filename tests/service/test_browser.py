@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.service.services import SPEC, Running, running
 
-OPERATOR_PAGES = ("approvals", "versions?number=1", "acts")
+OPERATOR_PAGES = ("approvals", "versions?number=1", "acts", "checks")
 LINES = {"Content-Type": "application/x-ndjson"}
 AXE = "axe.run(document, {resultTypes: ['violations']})"
 
@@ -150,13 +150,13 @@ def test_the_story_of_a_proposal(tmp_path: Path, chromium: Browser) -> None:
         subject.fill("#limit-1", "10 per day")
         subject.click("button:has-text('Change it')")
         assert subject.evaluate("document.documentElement.scrollWidth") <= 390
-        expect(subject.locator("#live .chip").first).to_have_text("approved", timeout=120_000)
+        expect(subject.locator("#live .chip").first).to_have_text("approved", timeout=300_000)
 
         operator = open_page(chromium, errors)
         log_in(operator, service, "operator", "ann")
         operator.click("nav >> text=Approvals")
         approve = operator.locator("button:has-text('Approve')")
-        expect(approve).to_be_visible(timeout=120_000)
+        expect(approve).to_be_visible(timeout=300_000)
         operator.fill("input[name=note]", "from now on")
         approve.click()
         operator.wait_for_selector("text=Nothing waits for you")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ from tacit.errors import ServiceError
 from tacit.ledger.acts import ActKind, read_acts
 from tacit.ledger.verification import verify
 from tacit.service.serving import SetupOptions
+from tacit.service.state import ServiceState
 from tests.service.services import Running, running, write_tuples
 
 CATALOGUE = """
@@ -55,7 +59,7 @@ class Live:
 
         self.wait(step)
 
-    def wait(self, done: Any, seconds: float = 90) -> Any:
+    def wait(self, done: Any, seconds: float = 300) -> Any:
         """Wait until something is true; return it."""
         deadline = time.monotonic() + seconds
         while not (found := done()):
@@ -249,3 +253,58 @@ def test_a_restarted_service_continues_with_the_approved_version(tmp_path: Path)
         assert "late" in {query["name"] for query in city.queries()}
         live.feed(3)
         live.wait(lambda: city.answers(query="late").height)
+
+
+def test_nothing_is_lost_or_released_twice_over_a_hundred_changes_under_load(
+    tmp_path: Path,
+) -> None:
+    with running(tmp_path) as service:
+        live = Live(service)
+        city, ann = live.connect("consumer", "city"), live.connect("operator", "ann")
+        number = city.propose_query(**QUERY)["number"]
+        live.wait(lambda: ann.proposal(number)["state"] == "ready")
+        ann.approve(number)
+        done = threading.Event()
+        sending = threading.Thread(target=lambda: feed_until_set(live, done))
+        sending.start()
+        try:
+            for change in range(100):
+                assert ann.approve_version(1 + change % 2)["state"] == "approved"
+        finally:
+            done.set()
+            sending.join()
+        live.feed()
+        state = service.service.state
+        live.wait(lambda: released_until(state) == 60 * live.window)
+        with service.client("operator", "ann") as client:
+            lines = client.get("/v1/answers.jsonl").text.splitlines()
+        rows = [json.loads(line) for line in lines]
+        told = Counter((row["window_start"], row["query"], row["subject"]) for row in rows)
+        assert set(told.values()) == {1}
+        assert sorted(row["id"] for row in rows) == list(range(len(rows)))
+        asked: dict[str, set[str]] = {}
+        for row in rows:
+            asked.setdefault(row["window_start"], set()).add(row["query"])
+        assert len(asked) == live.window - 1  # all but the open one
+        usual = {"both", "either", "open"}
+        assert {frozenset(queries) for queries in asked.values()} == {
+            frozenset(usual),
+            frozenset({*usual, "late"}),
+        }
+        assert len(rows) == sum(5 * len(queries) for queries in asked.values())
+        acts = read_acts(state.ledger.database, limit=10_000)
+        assert sum(act.kind is ActKind.LIVE for act in acts) >= 5
+        assert len(ann.versions()) == 102
+        assert verify(state.ledger).passed
+
+
+def feed_until_set(live: Live, done: threading.Event) -> None:
+    """Send windows until something else is finished."""
+    while not done.is_set():
+        live.feed()
+
+
+def released_until(state: ServiceState) -> int | None:
+    """The end of the last released window, in seconds."""
+    until = None if state.run is None else state.run.status.public.until
+    return None if until is None else until // 1_000_000

@@ -76,7 +76,7 @@ def expected(tuples: Tuples, window: int) -> dict[int, list[tuple[int, int]]]:
 
 
 def listed(closed: ClosedPanes) -> dict[int, list[tuple[int, int]]]:
-    """The lists of one window that was handed on."""
+    """The lists of one window that was closed."""
     edges = closed.lists.starts.tolist()
     pairs = list(zip(closed.lists.times.tolist(), closed.lists.masks[:, 0].tolist(), strict=True))
     return {

@@ -55,7 +55,7 @@ def test_a_clock_that_is_set_back_opens_no_window_again() -> None:
     assert judged(clock, [49, 50]) == [BEFORE_START, TAKEN]
 
 
-def test_the_future_is_reckoned_from_the_clock() -> None:
+def test_the_future_begins_at_the_clock() -> None:
     """And ends where no window can be held."""
     clock = ticking()
     clock.tick(25)

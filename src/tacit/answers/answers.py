@@ -10,6 +10,7 @@ import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from tacit.answers.counts import CountAnswers
 from tacit.answers.rows import AnswerBlock, RowBuilder, answer_schema, divide
 from tacit.answers.values import find_chances, find_values, list_values
 from tacit.errors import OptionError
@@ -48,6 +49,8 @@ class Answers:
     """The time between the starts of overlapping windows; 0 means their size."""
     consumers: Sequence[str] = ()
     """The consumer of each query; empty if there is none, as for statistics."""
+    counted: CountAnswers | None = None
+    """The counts of these windows; None if no query counts subjects."""
 
     @property
     def step(self) -> int:
@@ -134,6 +137,7 @@ class Answers:
             exhausted=None if self.exhausted is None else self.exhausted[slots],
             slide=self.slide,
             consumers=self.consumers,
+            counted=self.counted,
         )
 
     def confidence(self, query: int) -> NDArray[np.float64]:

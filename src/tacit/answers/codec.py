@@ -11,6 +11,8 @@ import json
 import math
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from itertools import islice
 from typing import Any, Final
 
 import numpy as np
@@ -18,12 +20,16 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tacit.answers.answers import Answers
+from tacit.answers.counts import CountAnswers, count_schema
 from tacit.answers.rows import AnswerBlock, RowBuilder, answer_schema, divide
 from tacit.errors import LedgerError
 from tacit.kernels import compiled
+from tacit.privacy.mechanisms.counts import CountDraws
 from tacit.spec.boolean_queries import find_query
 
-_FORMAT: Final = 2
+_FORMAT: Final = 3
+_READABLE: Final = (2, 3)
+"""Format 2 has no counts."""
 _HEAD: Final = struct.Struct("<4sQI")
 _MAGIC: Final = b"TAns"
 _FEW: Final = 256
@@ -63,20 +69,29 @@ def pack(
         if part.exhausted is not None:
             arrays.append(np.packbits(part.exhausted))
         blocks.append(block)
-    head = {
+    counted = [part.counted for part in parts if part.counted is not None]
+    head: dict[str, Any] = {
         "format": _FORMAT,
         "queries": list(parts[0].queries),
         "consumers": {query.name: consumers[query.name] for query in parts[0].columns},
         "private": parts[0].private,
         "limited": parts[0].exhausted is not None,
         "blocks": blocks,
-        "arrays": [(array.dtype.str, array.shape) for array in arrays],
     }
+    if counted:
+        head["counts"] = {
+            "queries": list(counted[0].queries),
+            "consumers": list(counted[0].consumers),
+            "groups": list(counted[0].groups),
+            "blocks": [(part.start, part.step, part.size) for part in counted],
+        }
+        arrays += [column for part in counted for column in part.draws.columns]
+    head["arrays"] = [(array.dtype.str, array.shape) for array in arrays]
     return _serialise(head, arrays)
 
 
 def join(bodies: Sequence[bytes]) -> bytes:
-    """Join packed answers to the same queries about several groups of subjects."""
+    """Join packed answers to the same queries about several groups of subjects, without counts."""
     heads, arrays = zip(*map(_read, bodies), strict=True)
     whole = [array for part in arrays for array in part]
     head = {
@@ -127,13 +142,7 @@ def unpack(body: bytes, first_id: int, names: Names) -> tuple[pa.Table, dict[str
 
     Also return the consumer of each query. The ids of answers count up from `first_id`.
     """
-    try:
-        head, arrays = _read(body)
-    except (ValueError, KeyError, OSError, struct.error, pa.ArrowException) as error:
-        raise LedgerError(
-            "the answers of a release cannot be read: the ledger is damaged, or was written by"
-            " another version"
-        ) from error
+    head, arrays = _read_body(body)
     batches: list[pa.RecordBatch] = []
     flow = iter(arrays)
     consumers = [head["consumers"][find_query(name)] for name in head["queries"]]
@@ -153,6 +162,47 @@ def unpack(body: bytes, first_id: int, names: Names) -> tuple[pa.Table, dict[str
     return pa.Table.from_batches(batches, schema), head["consumers"]
 
 
+def unpack_counts(body: bytes) -> tuple[pa.Table, dict[str, str]]:
+    """Unpack counts into rows, sorted by window, query and group; none if there are none.
+
+    Also return the consumer of each query that counts.
+    """
+    head, arrays = _read_body(body)
+    packed = head.get("counts")
+    if packed is None:
+        return count_schema(private=head["private"]).empty_table(), {}
+    width = len(fields(CountDraws))
+    flow = iter(arrays[-width * len(packed["blocks"]) :])
+    tables = [
+        CountAnswers(
+            packed["queries"],
+            packed["consumers"],
+            packed["groups"],
+            start,
+            step,
+            size,
+            CountDraws(*islice(flow, width)),
+            head["private"],
+        ).table()
+        for start, step, size in packed["blocks"]
+    ]
+    return (
+        pa.concat_tables(tables).unify_dictionaries(),
+        dict(zip(packed["queries"], packed["consumers"], strict=True)),
+    )
+
+
+def _read_body(body: bytes) -> tuple[dict[str, Any], list[NDArray[Any]]]:
+    """Read a packed body; raise LedgerError if that is not possible."""
+    try:
+        return _read(body)
+    except (ValueError, KeyError, OSError, struct.error, pa.ArrowException) as error:
+        raise LedgerError(
+            "the answers of a release cannot be read: the ledger is damaged, or was written by"
+            " another version"
+        ) from error
+
+
 def _read(body: bytes) -> tuple[dict[str, Any], list[NDArray[Any]]]:
     magic, whole, text = _HEAD.unpack_from(body)
     if magic != _MAGIC:
@@ -160,7 +210,7 @@ def _read(body: bytes) -> tuple[dict[str, Any], list[NDArray[Any]]]:
     packed = pa.py_buffer(body)[_HEAD.size :]
     plain = pa.decompress(packed, whole, codec=_CODEC)
     head = json.loads(plain[:text].to_pybytes())
-    if head["format"] != _FORMAT:
+    if head["format"] not in _READABLE:
         raise ValueError("format")
     arrays, begin = [], text
     for kind, shape in head["arrays"]:
@@ -182,7 +232,7 @@ def _blocks(
         registered = np.unpackbits(next(arrays), axis=1, count=len(ids)).view(np.bool_)
     octets = next(arrays).astype("<u8", copy=False).view(np.uint8)
     if block["sure"]:
-        packed = (np.array(block["few"]), next(arrays), next(arrays), next(arrays))
+        packed = (np.array(block["few"], np.int64), next(arrays), next(arrays), next(arrays))
     if head["limited"]:
         exhausted = np.unpackbits(next(arrays), count=len(ids)).view(np.bool_)
     starts = block["start"] + block["step"] * np.arange(windows)

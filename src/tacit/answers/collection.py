@@ -15,6 +15,7 @@ from tacit.answers.answers import Answers
 from tacit.answers.count_estimates import LEVEL, AnyPlan, CountEstimates, Method, estimate
 from tacit.answers.count_model import CountModel
 from tacit.answers.count_sums import Per
+from tacit.answers.counts import count_schema
 from tacit.pictures import make_picture
 from tacit.quantities import count
 
@@ -64,6 +65,16 @@ class CollectedAnswers:
     def wide(self) -> pl.DataFrame:
         """Return a Polars frame with a row for each window and subject, and a column per query."""
         return pl.concat([part.wide() for part in self.parts]) if self.parts else pl.DataFrame()
+
+    def counted(self) -> pl.DataFrame:
+        """Return the counts as a Polars frame: a row for each window, count query and group.
+
+        `count` may be below 0: the noise is not cut off, so that sums over windows are unbiased.
+        """
+        tables = [part.counted.table() for part in self.parts if part.counted is not None]
+        if not tables:
+            return pl.DataFrame(count_schema().empty_table())
+        return pl.DataFrame(pa.concat_tables(tables).unify_dictionaries())
 
     def distribution(self, query: str) -> pl.DataFrame:
         """Return how likely each value of a query with several values is.

@@ -23,6 +23,7 @@ UNPROTECTED: Final = "These answers are true and unprotected: they are for the o
 @options.allow_path
 @options.sources
 @options.sink
+@options.counts_to
 @options.dead_letters
 @options.subjects
 @options.learn
@@ -51,6 +52,7 @@ def detect(given: RunOptions, allowed: float | None, as_json: bool) -> None:
 
     checked = given.register(given.load())
     inputs = given.open_inputs(checked)
+    given.check_counts(checked)
     given.check_places()
     compile_kernels(list_run_features("detect", checked, inputs, target=given.target))
     with (
@@ -59,7 +61,7 @@ def detect(given: RunOptions, allowed: float | None, as_json: bool) -> None:
     ):
         evaluator = CountingDetector(checked)
         run = Run(checked, inputs, evaluator=evaluator, dead_letters=letters, progress=progress)
-        summary = write_answers(run, given.target or "-")
+        summary = write_answers(run, given.target or "-", given.counts_target)
     click.echo(UNPROTECTED, err=True)
     if as_json:
         fields = summary.to_dict() | {"events": evaluator.occurrences}

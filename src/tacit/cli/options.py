@@ -132,6 +132,12 @@ spec: Final = click.argument("spec", type=click.Path(path_type=Path))
 sources: Final = click.argument("sources", metavar="SOURCE...", nargs=-1, required=True)
 optional_sources: Final = click.argument("sources", metavar="[SOURCE...]", nargs=-1)
 ledger_place: Final = click.argument("place", metavar="LEDGER")
+counts_to: Final = click.option(
+    "--counts-to",
+    metavar="SINK",
+    help="Where to write counts, if queries count subjects: .parquet, .csv, .jsonl or .arrow; with"
+    " a ledger as for --to.",
+)
 sink: Final = click.option(
     "--to",
     "sink",

@@ -84,6 +84,7 @@ class PlanReport:
                 for private, spent in zip(self.spec.private, self._list_spent(), strict=True)
             ],
             "unit": describe_unit(self.spec),
+            "counts": [] if plan is None else plan.count_rows(),
             "queries": [] if expected is None else self._list_queries(expected),
             "all": None if expected is None else _average(expected),
             "values": [value._asdict() for value in self._list_values()],
@@ -129,11 +130,7 @@ class PlanReport:
                 for private in self.spec.private
             ]
         return [
-            {
-                "spent": None
-                if self.plan is None
-                else format_epsilon(Fraction(private.epsilon) * self.plan.share_of(private.name))
-            }
+            {"spent": None if self.plan is None else format_epsilon(self.plan.spent(private))}
             for private in self.spec.private
         ]
 
@@ -157,7 +154,7 @@ class PlanReport:
         """Return for each limit: pattern, limit, windows that it allows, windows in its horizon."""
         chosen = self.plan.mechanism if self.plan else None
         shares = [
-            self.plan.share_of(private.name) if self.plan else Fraction(1)
+            self.plan.spent(private) / Fraction(private.epsilon) if self.plan else Fraction(1)
             for private in self.spec.private
         ]
         found = [
@@ -199,14 +196,26 @@ class PlanReport:
         parts = [self._format_headline()]
         if self.expected is not None:
             parts += [*self._format_table(self.expected), fill(CONVENTIONS, 100)]
-        else:
+        elif self.spec.subject_queries:
             parts.append("Without history, the expected quality is unknown.")
-        parts += ["", *self._format_epsilons(), *self._format_limits()]
+        parts += ["", *self._format_counts(), *self._format_epsilons(), *self._format_limits()]
         if self.curve is not None:
             parts += ["", str(self.curve)]
             parts += [] if self.options.plot is None else [f"Plotted to {self.options.plot}."]
         parts += self._format_limit_curve()
         return "\n".join([*parts, "", *self._format_next_steps()])
+
+    def _format_counts(self) -> list[str]:
+        """Say what to expect of counts in windows where private events matter."""
+        if self.plan is None or not self.plan.counts:
+            return []
+        rows = [("count", "epsilon", "mean error", "95 % within")]
+        for row in self.plan.count_rows():
+            noisy = row["epsilon"] > 0
+            error = f"{row['mean_error']:.3g}" if noisy else "exact"
+            within = f"{row['half_width']}" if noisy else ""
+            rows.append((row["query"], f"{row['epsilon']:.4g}" if noisy else "", error, within))
+        return ["Counts, for each group and window; epsilon for one window:", *align(rows), ""]
 
     def _format_limit_curve(self) -> list[str]:
         if not self.limits:

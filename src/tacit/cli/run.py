@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 @options.sources
 @options.plan
 @options.sink
+@options.counts_to
 @options.mechanism
 @options.dead_letters
 @options.subjects
@@ -131,7 +132,8 @@ def run_without_ledger(
             dead_letters=letters,
             progress=progress,
         )
-        summary = write_answers(run, given.target or "-", protected=noise.private)
+        target = given.target or "-"
+        summary = write_answers(run, target, given.counts_target, protected=noise.private)
     return RunReport(version.plan, given.plan, summary, run.engine.warnings), run.refusals
 
 

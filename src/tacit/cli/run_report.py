@@ -131,7 +131,7 @@ def list_spent(plan: Plan) -> list[dict[str, Any]]:
     return [
         {
             "private": private.name,
-            "epsilon": format_epsilon(Fraction(private.epsilon) * plan.share_of(private.name)),
+            "epsilon": format_epsilon(plan.spent(private)),
             "subjects": None if private.subjects is None else len(private.subjects),
         }
         for private in plan.spec.private

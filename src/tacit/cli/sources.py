@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
+from tacit.answers.counts import count_schema
 from tacit.cli.report import AnswerCounts, RunSummary
 from tacit.connectors.openers import open_sink
+from tacit.engines.local import open_counts_sink
 from tacit.engines.setup import refuse_overwrite
 from tacit.pipeline.run import Run
 
@@ -30,12 +33,17 @@ def check_targets(
     refuse_overwrite(targets, [str(one).rpartition("=")[2] for one in inputs if one is not None])
 
 
-def write_answers(run: Run, sink: str, *, protected: bool = False) -> RunSummary:
-    """Write the answers of a run; the file appears only when it is complete."""
+def write_answers(
+    run: Run, sink: str, counts_to: str | None = None, *, protected: bool = False
+) -> RunSummary:
+    """Write the answers and counts of a run; the files appear only when they are complete."""
     counts = AnswerCounts()
-    consumers = {query.name: query.consumer for query in run.spec.queries}
-    with open_sink(sink, run.schema, consumers) as file:
-        run.add_sink(file)
+    consumers = {query.name: query.consumer for query in run.spec.subject_queries}
+    with ExitStack() as stack:
+        run.add_sink(stack.enter_context(open_sink(sink, run.schema, consumers)))
+        if counts_to is not None:
+            schema = count_schema(private=run.compiled.evaluator.private)
+            run.add_sink(stack.enter_context(open_counts_sink(run, counts_to, schema)))
         for answers in run:
             counts.add(answers)
     return RunSummary.of(run, counts, protected=protected)

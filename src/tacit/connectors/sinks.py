@@ -186,10 +186,9 @@ class StandardOutput(TableSink):
 class CallableSink(TableSink):
     """Passes answers to a function, as Arrow tables; its exceptions end the run."""
 
-    name = "python"
-
-    def __init__(self, take: Callable[[pa.Table], None]) -> None:
+    def __init__(self, take: Callable[[pa.Table], None], name: str = "python") -> None:
         self._take = take
+        self.name = name
 
     def write(self, table: pa.Table) -> None:
         """Call the function."""

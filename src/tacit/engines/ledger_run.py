@@ -47,11 +47,13 @@ class DeliveredAnswers(CollectedAnswers):
         protected: bool,
         refused: Mapping[str, int],
         outcome: RunOutcome,
+        counted: Sequence[pa.Table] = (),
     ) -> None:
         super().__init__([], schema, queries, protected=protected, refused=refused)
         self.outcome = outcome
         """What was released and charged, and how the run ended."""
         self._tables = tables
+        self._counted = counted
 
     def __len__(self) -> int:
         return sum(table.num_rows for table in self._tables)
@@ -62,6 +64,12 @@ class DeliveredAnswers(CollectedAnswers):
             return self._schema.empty_table()
         # The first release with a limit adds a column.
         return pa.concat_tables(self._tables, promote_options="default").unify_dictionaries()
+
+    def counted(self) -> pl.DataFrame:
+        """Return the counts as a Polars frame: a row for each window, count query and group."""
+        if not self._counted:
+            return super().counted()
+        return pl.DataFrame(pa.concat_tables(self._counted).unify_dictionaries())
 
     def wide(self) -> pl.DataFrame:
         """Return a Polars frame with a row per window and subject, and a column per query."""
@@ -96,6 +104,7 @@ def open_run(
     follow: bool = False,
     retain: str = RETAIN,
     metrics: str | None = None,
+    counts_to: Target | None = None,
     progress: ProgressCallback | None = None,
     **streams: Any,
 ) -> Iterator[Run]:
@@ -106,7 +115,9 @@ def open_run(
     """
     given = name_sources(sources, streams)
     options = RunOptions(spec, given, plan, mechanism, to, dead_letters, subjects, learn, seed)
-    options = replace(options, ledger=ledger, name=name, follow=follow, retain=retain)
+    options = replace(
+        options, ledger=ledger, name=name, follow=follow, retain=retain, counts_to=counts_to
+    )
     progress = progress or ignore_progress
     with _open(options, to, metrics, progress) as run:
         yield run
@@ -119,6 +130,9 @@ def collect_run(
 ) -> DeliveredAnswers:
     """Run to the end of the input; the answers, unless they go elsewhere."""
     tables: list[pa.Table] = []
+    counted: list[pa.Table] = []
+    if options.to is None and options.counts_to is None and options.load().count_queries:
+        options = replace(options, counts_to=counted.append)
     target = tables.append if options.to is None else options.to
     with _open(options, target, metrics, progress) as run:
         live = next((one.source for one in run.inputs if one.source.live), None)
@@ -137,6 +151,7 @@ def collect_run(
         protected=options.seed is None,
         refused=count_refused(run.dead_letters),
         outcome=outcome,
+        counted=counted,
     )
 
 
@@ -173,15 +188,20 @@ def open_prepared(
         reread = options.read
     with (
         Ledger.open(options.ledger_place or "") as ledger,
-        _open_sink(to) as sink,
+        ExitStack() as sinks,
         DeadLetters(options.letters, keep=True) as letters,
     ):
+        opened = [sinks.enter_context(_open_sink(to))]
+        if options.counts_to is not None:
+            counts_sink = sinks.enter_context(_open_sink(options.counts_to, "python-counts"))
+            counts_sink.content = "counts"
+            opened.append(counts_sink)
         yield Run(
             version.spec,
             inputs,
             plan=version.plan,
             ledger=ledger,
-            sinks=[sink],
+            sinks=opened,
             name=options.run_name,
             noise=options.noise(),
             dead_letters=letters,
@@ -191,10 +211,10 @@ def open_prepared(
         )
 
 
-def _open_sink(to: Target | Sink) -> Sink:
+def _open_sink(to: Target | Sink, name: str = "python") -> Sink:
     if isinstance(to, Sink):
         return to
-    return CallableSink(to) if callable(to) else open_resumable_sink(to)
+    return CallableSink(to, name) if callable(to) else open_resumable_sink(to)
 
 
 def _address(metrics: str | None) -> MetricsAddress | None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
 import polars as pl
+import pyarrow as pa
 
 from tacit.answers.collection import CollectedAnswers
+from tacit.answers.counts import count_schema
 from tacit.connectors.openers import open_sink
 from tacit.connectors.sinks import CallableSink
 from tacit.engines.setup import RETAIN, Place, RunOptions, SpecSource, Target
@@ -97,6 +99,7 @@ def detect(
     dead_letters: Place | None = None,
     subjects: Place | None = None,
     learn: str | None = None,
+    counts_to: Target | None = None,
     progress: ProgressCallback | None = None,
     **streams: Any,
 ) -> CollectedAnswers:
@@ -109,16 +112,19 @@ def detect(
     With `to` answers are written there and not held in memory: a path such as `answers.parquet` or
     `answers/{consumer}.csv`, or a function that receives Arrow tables. Refused tuples are counted,
     and written to `dead_letters`. `subjects` (a file) or `learn` (a duration) replace the registry.
-    `progress` is called with the finished share of the work and what is being done.
+    Counts are in `counted()` of the result, or are written to `counts_to`. `progress` is called
+    with the finished share of the work and what is being done.
     """
     given = name_sources(sources, streams)
     options = RunOptions(spec, given, None, None, to, dead_letters, subjects, learn)
+    options = replace(options, counts_to=counts_to)
     loaded = options.register(options.load())
     inputs = options.open_inputs(loaded)
+    options.check_counts(loaded)
     options.check_places()
     with DeadLetters(options.letters) as letters:
         run = Run(loaded, inputs, dead_letters=letters, progress=progress or ignore_progress)
-        collected = _collect(run, to, protected=False)
+        collected = _collect(run, to, counts_to, protected=False)
     if progress is not None:
         progress(1.0, "done")
     return collected
@@ -244,6 +250,7 @@ def run(
     follow: bool = False,
     retain: str = RETAIN,
     metrics: str | None = None,
+    counts_to: Target | None = None,
     progress: ProgressCallback | None = None,
     **streams: Any,
 ) -> CollectedAnswers:
@@ -255,13 +262,16 @@ def run(
     `ledger=False` turns counting off. Without a ledger, each call draws new noise and spends each
     private pattern's epsilon again for every window.
 
-    With a `seed` answers are reproducible, and not private. `progress` is called with the finished
+    Counts are in `counted()` of the result, or are written to `counts_to`. With a `seed` answers
+    are reproducible, and not private. `progress` is called with the finished
     share of the work and what is being done; 1 means that all answers are delivered.
     """
     progress = progress or ignore_progress
     given = name_sources(sources, streams)
     options = RunOptions(spec, given, plan, mechanism, to, dead_letters, subjects, learn, seed)
-    options = replace(options, ledger=ledger, name=name, follow=follow, retain=retain)
+    options = replace(
+        options, ledger=ledger, name=name, follow=follow, retain=retain, counts_to=counts_to
+    )
     if options.ledger_place is not None:
         from tacit.engines.ledger_run import collect_run  # it needs an extra
 
@@ -280,21 +290,26 @@ def run(
             dead_letters=letters,
             progress=progress,
         )
-        collected = _collect(started, to, protected=noise.private)
+        collected = _collect(started, to, counts_to, protected=noise.private)
     progress(1.0, "done")
     for message in started.engine.warnings:
         warnings.warn(message, stacklevel=2)
     return collected
 
 
-def _collect(run: Run, to: Target | None, *, protected: bool) -> CollectedAnswers:
+def _collect(
+    run: Run, to: Target | None, counts_to: Target | None, *, protected: bool
+) -> CollectedAnswers:
     """Run and collect all answers in memory; none if `to` receives them."""
-    parts = []
-    if to is None:
-        parts = list(run)
-    else:
-        with _open_sink(run, to) as sink:
-            run.add_sink(sink)
+    with ExitStack() as stack:
+        consumers = {query.name: query.consumer for query in run.spec.subject_queries}
+        if to is not None:
+            run.add_sink(stack.enter_context(_open_sink(to, run.schema, consumers)))
+        if counts_to is not None:
+            schema = count_schema(private=run.compiled.evaluator.private)
+            run.add_sink(stack.enter_context(open_counts_sink(run, counts_to, schema)))
+        parts = [] if to is not None else list(run)
+        if to is not None:
             run.run()
     run.refusals.warn()
     refused = count_refused(run.dead_letters)
@@ -303,11 +318,16 @@ def _collect(run: Run, to: Target | None, *, protected: bool) -> CollectedAnswer
     )
 
 
-def _open_sink(run: Run, to: Target) -> Sink:
-    if callable(to):
-        return CallableSink(to)
-    consumers = {query.name: query.consumer for query in run.spec.queries}
-    return open_sink(to, run.schema, consumers)
+def _open_sink(to: Target, schema: pa.Schema, consumers: Mapping[str, str]) -> Sink:
+    return CallableSink(to) if callable(to) else open_sink(to, schema, consumers)
+
+
+def open_counts_sink(run: Run, to: Target, schema: pa.Schema) -> Sink:
+    """Open a file or function for the counts of a run without a ledger."""
+    consumers = {query.name: query.consumer for query in run.spec.count_queries}
+    sink = _open_sink(to, schema, consumers)
+    sink.content = "counts"
+    return sink
 
 
 def count_refused(dead_letters: DeadLetters) -> dict[str, int]:

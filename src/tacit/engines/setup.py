@@ -62,6 +62,8 @@ class RunOptions:
     name: str | None = None
     follow: bool = False
     retain: str = RETAIN
+    counts_to: Target | None = field(default=None, repr=False)
+    """Where counts go; by default they stay in memory or in the ledger."""
     allow_paths: Sequence[Path] = ()
     """Folders outside of the specification's in which it may name files."""
 
@@ -128,15 +130,30 @@ class RunOptions:
                 f" with {option('ledger')}"
             )
 
+    def check_counts(self, spec: Specification) -> None:
+        """Raise OptionError if counts have no place to go, or a place and none to go there."""
+        if self.counts_to is not None and not spec.count_queries:
+            raise OptionError(
+                f"{option('counts-to')}: no query of this specification counts subjects; write one"
+                " with count:"
+            )
+        lost = self.counts_to is None and self.to is not None and self.ledger_place is None
+        if spec.count_queries and lost:
+            raise OptionError(
+                f"the query {spec.count_queries[0].name} counts subjects: say where its counts go"
+                f" with {option('counts-to')}"
+            )
+
     def check_places(self) -> None:
         """Raise an error if an output would overwrite an input."""
-        written = [self.target, self.letters, self.ledger_place]
+        written = [self.target, self.letters, self.ledger_place, self.counts_target]
         given = [self.spec, self.plan, self.subjects, *(source for _, source in self.sources)]
         refuse_overwrite(written, [one for one in given if isinstance(one, str | PathLike)])
 
     def prepare(self, spec: Specification) -> list[Input]:
         """Open the sources, and check that answers can be released and written."""
         inputs = self.open_inputs(spec)
+        self.check_counts(spec)
         self.check_ledger(spec, inputs)
         self.check_places()
         return inputs
@@ -164,6 +181,12 @@ class RunOptions:
     def target(self) -> str | None:
         """The path or URL that answers are written to, if there is one."""
         return None if self.to is None or callable(self.to) else os.fspath(self.to)
+
+    @property
+    def counts_target(self) -> str | None:
+        """The path or URL that counts are written to, if there is one."""
+        given = self.counts_to
+        return None if given is None or callable(given) else os.fspath(given)
 
     @property
     def letters(self) -> Path | None:

@@ -84,7 +84,8 @@ def _source_features(spec: Specification, given: Input) -> set[str]:
 
 def list_spec_features(spec: Specification) -> set[str]:
     """Return the features that a specification determines."""
-    patterns = [*spec.query_patterns.values(), *spec.private_patterns]
+    asked = [*spec.query_patterns.values(), *spec.count_patterns.values()]
+    patterns = [*asked, *spec.private_patterns]
     parts = (part for pattern in patterns for part in walk(pattern))
     features = {f"operator:{type(part).__name__}" for part in parts if not isinstance(part, Name)}
     if any(event.areas for event in spec.events.values()):

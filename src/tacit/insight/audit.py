@@ -6,21 +6,23 @@ neighbours is not used.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from html import escape
+from math import prod
 from os import PathLike
 from typing import Any, Final
 
 from tacit.insight.tabular import align, plain
-from tacit.patterns.tree import Pattern
+from tacit.patterns.tree import Pattern, elements
 from tacit.planning.plan import Plan, read_plain
-from tacit.privacy.channel_audit import Ratio, largest_of
+from tacit.privacy.channel_audit import Ratio, largest_of, largest_ratio, multiply_ratios
+from tacit.privacy.count_channels import CountChannel, make_count_channel
 from tacit.privacy.exponentials import format_epsilon, joint_epsilon, product_within
 from tacit.privacy.mechanisms.mechanism import Mechanism, NamedChannel
 from tacit.privacy.mechanisms.unprotected import Unprotected
-from tacit.privacy.policies import Policy, PrivatePattern
+from tacit.privacy.policies import Policies, Policy, PrivatePattern
 from tacit.quantities import count
 from tacit.spec.specification import Specification
 from tacit.spec.yaml_reader import load
@@ -70,6 +72,18 @@ class ChannelAudit:
 
 
 @dataclass(frozen=True, slots=True)
+class CountAudit:
+    """The epsilon of the channel of one count, in one draw."""
+
+    query: str
+    columns: int
+    """The number of its possible outputs."""
+    asked: Fraction
+    true: Fraction
+    passed: bool
+
+
+@dataclass(frozen=True, slots=True)
 class PolicyAudit:
     """What a plan does for the subjects of one policy."""
 
@@ -99,11 +113,14 @@ class Report:
     policies: tuple[PolicyAudit, ...]
     panes: int = 1
     """How many panes a window has; more than 1 with sliding windows."""
+    counts: tuple[CountAudit, ...] = ()
+    """The channels of counts that depend on private events."""
 
     @property
     def passed(self) -> bool:
         """Whether no epsilon exceeds the granted one."""
-        return all(policy.passed for policy in self.policies)
+        counted = all(channel.passed for channel in self.counts)
+        return counted and all(policy.passed for policy in self.policies)
 
     @property
     def unit(self) -> str:
@@ -123,7 +140,7 @@ class Report:
         lines = [_verdict(self), f"Made for the specification {self.fingerprint}."]
         for number, policy in enumerate(self.policies, 1):
             lines += ["", *_policy_lines(self, policy, number if len(self.policies) > 1 else None)]
-        return "\n".join(lines)
+        return "\n".join([*lines, *_count_lines(self)])
 
     def __repr__(self) -> str:
         return str(self)
@@ -159,9 +176,39 @@ def audit(
         share=plan.share,
         policies=tuple(
             _policy(policy, mechanism, queries, plan)
-            for policy, mechanism in zip(plan.policies, plan.mechanisms, strict=True)
+            for policy, mechanism in zip(Policies(plan.spec).policies, plan.mechanisms, strict=True)
         ),
         panes=plan.spec.windows.panes,
+        counts=tuple(
+            CountAudit(
+                name,
+                channel.columns,
+                epsilon,
+                min(epsilon, channel.true_epsilon),
+                channel.ratio <= largest_ratio(epsilon),
+            )
+            for name, epsilon, channel in _count_channels(plan)
+        ),
+    )
+
+
+def _count_channels(plan: Plan) -> Iterator[tuple[str, Fraction, CountChannel]]:
+    """Yield the channels of counts that depend on private events."""
+    for name, epsilon in plan.counts.items():
+        if epsilon:
+            yield name, epsilon, make_count_channel(epsilon)
+
+
+def _count_ratio(plan: Plan, changing: frozenset[str], windows: int) -> Fraction:
+    """Return the ratio of all counts that these event types can change, in so many windows."""
+    asked = plan.spec.count_patterns
+    return prod(
+        (
+            channel.ratio**windows
+            for name, _, channel in _count_channels(plan)
+            if changing & {*elements(asked[name])}
+        ),
+        start=Fraction(1),
     )
 
 
@@ -174,16 +221,37 @@ def _policy(
     """
     panes = plan.spec.windows.panes
     unprotected = isinstance(mechanism, Unprotected)
-    fits = mechanism.fits(policy, queries, panes)
+    scaled = policy.scale(plan.share, plan.shares)
+    fits = mechanism.fits(scaled, queries, panes)
     windows = 1 if mechanism.draws_panes or unprotected else panes
     patterns = []
     for pattern in policy.patterns:
         draws = pattern.count_windows(windows)
-        whole = mechanism.widest_ratio(pattern.elements) if fits else None
-        alone = [mechanism.widest_ratio(frozenset({e})) if fits else None for e in pattern.elements]
-        ratios = _times(whole, draws), _times(largest_of(alone), windows)
-        asked = pattern.epsilon / plan.share_of(pattern.name)
-        patterns.append(_pattern(pattern, asked, *ratios, draws))
+        touched = pattern.count_windows(panes)
+        # A pattern that only counts depend on is unknown to the mechanism.
+        own = pattern.elements & scaled.private
+
+        def widest(changing: frozenset[str], times: int) -> Ratio:
+            if not fits:
+                return None
+            return _times(mechanism.widest_ratio(changing) if changing else Fraction(1), times)
+
+        whole = multiply_ratios([widest(own, draws), _count_ratio(plan, pattern.elements, touched)])
+        alone = [
+            multiply_ratios([widest(own & {e}, windows), _count_ratio(plan, frozenset({e}), panes)])
+            for e in pattern.elements
+        ]
+        counted = touched * sum(
+            channel.epsilon
+            for name, _, channel in _count_channels(plan)
+            if pattern.elements & {*elements(plan.spec.count_patterns[name])}
+        )
+        granted = pattern.epsilon * plan.share_of(pattern.name) + counted
+        patterns.append(
+            _pattern(
+                replace(pattern, epsilon=granted), pattern.epsilon, whole, largest_of(alone), draws
+            )
+        )
     kind = "exact" if unprotected else mechanism.kind
     return PolicyAudit(kind, fits, tuple(patterns), tuple(map(_channel, mechanism.channels())))
 
@@ -195,9 +263,10 @@ def _times(ratio: Ratio, draws: int) -> Ratio:
 def _pattern(
     pattern: PrivatePattern, asked: Fraction, whole: Ratio, alone: Ratio, draws: int
 ) -> PatternAudit:
-    passed = whole is not None and product_within([whole], pattern.epsilon)
+    within = whole is not None and product_within([whole], pattern.epsilon)
+    passed = within and pattern.epsilon <= asked
     # A table is rounded towards more privacy, a logarithm upwards: the least bound counts.
-    most = pattern.epsilon if passed else None
+    most = pattern.epsilon if within else None
     return PatternAudit(
         pattern.name,
         asked,
@@ -264,7 +333,7 @@ def _policy_lines(report: Report, policy: PolicyAudit, number: int | None) -> li
     lines = [] if number is None else [f"Policy {number}"]
     if not policy.fits:
         lines.append("It does NOT protect what the specification says.")
-    if policy.kind == "exact":
+    if policy.kind == "exact" and not report.counts:
         return [*lines, "No answer depends on anything private: all of them are exact."]
     lines.append(f"Private patterns: epsilon for {report.unit}")
     lines += align([_HEAD, *map(_row, policy.patterns)])
@@ -274,7 +343,24 @@ def _policy_lines(report: Report, policy: PolicyAudit, number: int | None) -> li
         for pattern in policy.patterns
         if pattern.draws > 1
     ]
+    if policy.kind == "exact":
+        return [*lines, "No answer about a single subject depends on anything private."]
     return [*lines, "", *_channel_lines(policy, report.panes)]
+
+
+def _count_lines(report: Report) -> list[str]:
+    if not report.counts:
+        return []
+    rows = [
+        (one.query, f"{one.columns:,}", _number(one.true), "passed" if one.passed else "FAILED")
+        for one in report.counts
+    ]
+    unit = _unit("one count", "window")
+    return [
+        "",
+        f"{count(len(rows), 'count')}: epsilon for {unit}; it is part of the patterns' above",
+        *align([("count", "outputs", "true, at most", ""), *rows]),
+    ]
 
 
 def _channel_lines(policy: PolicyAudit, panes: int) -> list[str]:

@@ -22,11 +22,13 @@ from tacit.patterns.residuals import Residual, boolean_form, find_residual, is_p
 from tacit.patterns.ternary import without_conditions
 from tacit.patterns.tree import Not, Pattern, Repeat, Seq, Within, elements, walk
 from tacit.privacy.components import find_exposure
+from tacit.privacy.count_channels import make_count_channel
 from tacit.privacy.elements import uniform_shares
 from tacit.privacy.exponentials import Exact, exp_below, format_epsilon, log_above, parse_epsilon
 from tacit.privacy.policies import Policies, Policy, declared_patterns
 from tacit.quantities import count
 from tacit.spec.boolean_queries import BooleanQuery
+from tacit.spec.epsilon_split import split_epsilon
 from tacit.spec.mechanisms import AUTO, MECHANISMS, summarise
 from tacit.spec.specification import Specification
 from tacit.spec.yaml_reader import load
@@ -170,6 +172,19 @@ class QueryMeaning:
 
 
 @dataclass(frozen=True, slots=True)
+class CountMeaning:
+    """What a count depends on, and its epsilon."""
+
+    name: str
+    consumer: str
+    asks: str
+    touched_by: tuple[str, ...]
+    """The private patterns that share an element with it."""
+    epsilon: Fraction
+    """For one window; 0 if it is exact."""
+
+
+@dataclass(frozen=True, slots=True)
 class PolicyMeaning:
     """What applies to a group of subjects with the same private patterns."""
 
@@ -202,6 +217,8 @@ class Explanation:
     """How many panes a window has; more than 1 with sliding windows."""
     shared_attributes: tuple[SharedAttributes, ...] = ()
     """Public event types and conditions that read a column that a private type reads."""
+    counts: tuple[CountMeaning, ...] = ()
+    """The queries that count subjects."""
 
     @property
     def unit(self) -> str:
@@ -237,6 +254,8 @@ class Explanation:
           and `public` (event types), `attributes` (columns), `relation` (implies, implied by,
           same, excludes, overlaps; null where it was not derived), `query` and `condition`
           (null for the event type's own condition)
+        - `counts`: for each count `name`, `consumer`, `asks`, `touched_by` and its `epsilon` in one
+          window
         - `promised`, `not_promised` (what: why), `guarantee` (the page with the proofs)
         """
         explained: dict[str, Any] = _plain(asdict(self))
@@ -338,7 +357,22 @@ def explain(spec: Specification | str | PathLike[str]) -> Explanation:
         ),
         panes=spec.windows.panes,
         shared_attributes=tuple(find_shared_attributes(spec)),
+        counts=tuple(_list_counts(spec)),
     )
+
+
+def _list_counts(spec: Specification) -> Iterator[CountMeaning]:
+    epsilons = split_epsilon(spec).counts
+    for query in spec.count_queries:
+        own = {*elements(spec.count_patterns[query.name])}
+        touched = [p.name for p in declared_patterns(spec) if p.elements & own]
+        yield CountMeaning(
+            query.name,
+            query.consumer,
+            query.asks,
+            tuple(dict.fromkeys(touched)),
+            epsilons[query.name],
+        )
 
 
 def _groups(spec: Specification) -> dict[frozenset[int], tuple[Subject, ...] | None]:
@@ -442,6 +476,8 @@ def _policy(
     }
     components = [tuple(p.name for p in component.patterns) for component in exposed.components]
     touched = {name for component in components for name in component}
+    counted = {name for pattern in spec.count_patterns.values() for name in elements(pattern)}
+    touched |= {p.name for p in policy.patterns if p.elements & counted}
     queries = []
     written = {query.name: query.asks for query in spec.subject_queries}
     for query, question in zip(spec.boolean_queries, exposed.questions, strict=True):
@@ -565,6 +601,11 @@ def _sections(explained: Explanation) -> Iterator[Section]:
         entries = [("", rows) for rows in [_policy_rows(explained, policy)] if rows]
         entries += _queries(explained, policy)
         yield f"Queries about {_whom(policy, explained)}", entries
+    if explained.counts:
+        yield (
+            "Counts of subjects",
+            [(f"{one.name}, for {one.consumer}", _count_rows(one)) for one in explained.counts],
+        )
     if explained.shared_attributes:
         shared = explained.shared_attributes
         pairs: list[tuple[str, Rows]] = [
@@ -577,6 +618,23 @@ def _sections(explained: Explanation) -> Iterator[Section]:
         yield "What is guaranteed", [(line, []) for line in explained.promised]
         link = f"More, with proofs: {GUARANTEE}"
         yield "What is not guaranteed", [("", [*NOT_PROMISED.items()]), (link, [])]
+
+
+def _count_rows(one: CountMeaning) -> Rows:
+    rows = [("asks", _shown(one.asks))]
+    if not one.touched_by:
+        return [*rows, ("noisy", "Never: private events cannot change the count, so it is exact.")]
+    channel = make_count_channel(one.epsilon)
+    return [
+        *rows,
+        ("touched by", f"{_listed(one.touched_by, 'and')}."),
+        (
+            "noisy",
+            f"In windows where private events matter to some subject: mean error"
+            f" {channel.mean_error:.3g}, 95 % within {channel.half_width}.",
+        ),
+        ("epsilon", f"{format_epsilon(one.epsilon)} for one window, part of the pattern's."),
+    ]
 
 
 def _general_rows(explained: Explanation) -> Rows:

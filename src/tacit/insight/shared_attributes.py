@@ -184,7 +184,8 @@ class _AttributeSearch:
     def _conditions(self) -> list[_ElementCondition]:
         """The conditions of queries on attributes of elements."""
         found: dict[_ElementCondition, None] = {}
-        for query, pattern in self.spec.query_patterns.items():
+        asked = self.spec.query_patterns | self.spec.count_patterns
+        for query, pattern in asked.items():
             for node in walk(pattern):
                 if isinstance(node, Where):
                     found |= dict.fromkeys(_element_conditions(query, node))

@@ -22,18 +22,31 @@ def run_in_turn(calls: Sequence[Callable[[], Result]]) -> list[Result]:
 def run_in_threads(calls: Sequence[Callable[[], Result]]) -> list[Result]:
     """Call at the same time, as far as there are cores; return the results in order.
 
-    The first call runs in this thread. If calls fail, the first failure is raised when all have
-    ended.
+    Each thread, this one included, takes the next call when it has ended one. If calls fail, the
+    first failure is raised when all have ended.
     """
-    if len(calls) < 2 or (os.cpu_count() or 1) < 2:
+    threads = min(len(calls), os.cpu_count() or 1)
+    if threads < 2:
         return run_in_turn(calls)
-    others = [_pool().submit(call) for call in calls[1:]]
-    try:
-        first = calls[0]()
-    finally:
-        for other in others:
-            other.exception()
-    return [first, *(other.result() for other in others)]
+    results: dict[int, Result] = {}
+    failures: dict[int, BaseException] = {}
+    left = iter(range(len(calls)))  # shared: no number is taken twice
+
+    def work() -> None:
+        for number in left:
+            try:
+                results[number] = calls[number]()
+            except BaseException as failure:
+                failures[number] = failure
+
+    others = [_pool().submit(work) for _ in range(threads - 1)]
+    work()
+    for other in others:
+        if not other.cancel():  # nothing is left for a thread that has not begun
+            other.result()
+    if failures:
+        raise failures[min(failures)]
+    return [results[number] for number in range(len(calls))]
 
 
 def _pool() -> ThreadPoolExecutor:

@@ -14,7 +14,8 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tacit.answers.codec import unpack
+from tacit.answers.codec import unpack, unpack_counts
+from tacit.answers.counts import count_schema
 from tacit.answers.rows import answer_schema
 from tacit.errors import LedgerError, nearest
 from tacit.ledger.alchemy import sa
@@ -155,14 +156,34 @@ class ReleasedAnswers:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __iter__(self) -> Iterator[pa.Table]:
-        names = Directory(self.ledger)
+    def iterate_counts(self) -> Iterator[pa.Table]:
+        """Yield the selected counts, one table per release; a selection of subjects has none."""
+        for row in () if self.selection.subjects else self._checked_rows():
+            table, consumers = unpack_counts(row["body"])
+            self.consumers |= consumers
+            chosen = self._select_rows(table, consumers)
+            if chosen.num_rows:
+                yield chosen
+
+    def counted(self) -> pl.DataFrame:
+        """Return the selected counts as a Polars frame: a row for each window, query and group."""
+        tables = list(self.iterate_counts())
+        whole = pa.concat_tables(tables).unify_dictionaries() if tables else None
+        return pl.DataFrame(count_schema().empty_table() if whole is None else whole)
+
+    def _checked_rows(self) -> Iterator[Any]:
+        """Yield the selected releases; raise LedgerError if one was changed."""
         for row in self._rows():
             if digest(row["body"]) != row["digest"]:
                 raise LedgerError(
                     f"the answers of release {row['number']} were changed since they were released;"
                     " run tacit ledger verify, and restore a backup"
                 )
+            yield row
+
+    def __iter__(self) -> Iterator[pa.Table]:
+        names = Directory(self.ledger)
+        for row in self._checked_rows():
             table, consumers = unpack(row["body"], row["first_id"], names)
             self.consumers |= consumers
             chosen = self._select_rows(table, consumers)

@@ -40,6 +40,8 @@ class Account:
     """The event types whose release is charged to it."""
     until: int | None = None
     """If it was withdrawn: it counts in the horizon of this time, and not after it."""
+    counts: int = 0
+    """How much of `amount` is for counts."""
 
     @classmethod
     def of(
@@ -48,19 +50,22 @@ class Account:
         mask: NDArray[np.bool_],
         share: Fraction | int = 1,
         elements: frozenset[str] = frozenset(),
+        counts: int = 0,
     ) -> Account:
         """Create the account of a private pattern; a window costs at most a share of its epsilon.
 
-        Costs are rounded up and limits down; without a limit the horizon is a day.
+        `counts` is what counts cost beside that. Costs are rounded up and limits down; without a
+        limit the horizon is a day.
         """
         limit = private.limit
         return cls(
             private.name,
-            ceil(Fraction(private.epsilon) * share * NANO),
+            ceil(Fraction(private.epsilon) * share * NANO) + counts,
             None if limit is None else floor(limit.amount * NANO),
             MICROSECONDS["d"] if limit is None else limit.horizon,
             mask,
             elements,
+            counts=counts,
         )
 
 

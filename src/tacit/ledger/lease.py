@@ -86,11 +86,6 @@ class Lease:
         check_checkpoint(run, found)
         return found
 
-    def read_fingerprint(self) -> str:
-        """Read the fingerprint of the last checkpoint's specification."""
-        with self._database.reading() as connection:
-            return str(self._check_held(connection)["fingerprint"])
-
     def read_until(self) -> int | None:
         """Read the start time of the first window that the run has not released."""
         with self._database.reading() as connection:

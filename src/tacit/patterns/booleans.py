@@ -236,13 +236,6 @@ def pack_rows(bits: NDArray[np.bool_]) -> NDArray[np.uint64]:
     return words.astype(np.uint64, copy=False).reshape(rows, -(-width // 64))
 
 
-def distinct_rows(keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return the distinct rows."""
-    if keys.shape[1] == 1:
-        return np.unique(keys[:, 0])[:, np.newaxis]
-    return np.unique(keys, axis=0)
-
-
 def scatter(
     keys: NDArray[np.int64],
     results: NDArray[np.bool_],

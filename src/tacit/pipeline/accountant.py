@@ -19,6 +19,7 @@ from tacit.pipeline.engine import Engine
 from tacit.pipeline.pacing import Pacer
 from tacit.pipeline.versions import SpecVersion
 from tacit.pipeline.window_state import ClosedWindows
+from tacit.privacy.mechanisms.counts import price_count
 from tacit.privacy.prices import Claim
 from tacit.spec.specification import Private, Specification
 from tacit.windows.clock import NEVER
@@ -139,6 +140,7 @@ def list_accounts(version: SpecVersion, names: pa.Array) -> list[Account]:
             _find_protected(version.spec, private, names),
             version.plan.spent_per_window(private) / Fraction(private.epsilon),
             frozenset(elements(pattern)),
+            sum(map(price_count, version.plan.spent_on_counts(private))),
         )
         for private, pattern in zip(
             version.spec.private, version.spec.private_patterns, strict=True
@@ -147,8 +149,8 @@ def list_accounts(version: SpecVersion, names: pa.Array) -> list[Account]:
 
 
 def list_claims(accounts: Sequence[Account]) -> tuple[Claim, ...]:
-    """Return what each account must be paid for."""
-    return tuple(Claim(account.elements, account.amount) for account in accounts)
+    """Return what each account must be paid for, beside the counts, which have their own price."""
+    return tuple(Claim(account.elements, account.amount - account.counts) for account in accounts)
 
 
 def share_accounts(
@@ -183,6 +185,7 @@ def share_accounts(
             mask,
             shared,
             other.until,
+            sum(account.counts for account in own if account.elements & shared),
         )
         accounts[other.private] = _add_account(mine, found)
     return [account for same in accounts.values() for account in same]
@@ -212,6 +215,7 @@ def _merge_accounts(one: Account, other: Account) -> Account:
         mask=one.mask | other.mask,
         elements=one.elements | other.elements,
         until=max(ends) if len(ends) == 2 else None,
+        counts=one.counts + other.counts,
     )
 
 

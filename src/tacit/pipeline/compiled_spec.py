@@ -8,7 +8,7 @@ from typing import Protocol
 import polars as pl
 import pyarrow as pa
 
-from tacit.errors import Mistake, SchemaError, SpecificationError
+from tacit.errors import SchemaError
 from tacit.events.columntypes import ColumnTypes
 from tacit.events.extraction import Extractor
 from tacit.events.streams import ColumnType
@@ -18,7 +18,6 @@ from tacit.pipeline.batches import EventBatch, Rows
 from tacit.pipeline.evaluators import Detector, Evaluator
 from tacit.privacy.policies import Policies
 from tacit.spec.columntypes import RecordedTypes, SpecColumns
-from tacit.spec.queries import compile_queries
 from tacit.spec.specification import Specification
 
 
@@ -53,9 +52,6 @@ class CompiledSpec:
         evaluator: Evaluator | None = None,
         recorded: RecordedTypes | None = None,
     ) -> None:
-        if spec.count_queries:
-            name = spec.count_queries[0].name
-            raise SpecificationError([Mistake(f"query '{name}': counts cannot be run yet")])
         self.spec = spec
         self.types = SpecColumns(spec, recorded or {})
         types = tuple(spec.types)
@@ -65,11 +61,7 @@ class CompiledSpec:
             for name, stream in spec.streams.items()
         }
         self.policies = Policies(spec)
-        if evaluator is None:
-            queries = compile_queries(spec, tuple(spec.query_patterns.values()))
-            names = [query.name for query in spec.boolean_queries]
-            evaluator = Detector(names, queries, [query.consumer for query in spec.boolean_queries])
-        self.evaluator = evaluator
+        self.evaluator = Detector(spec) if evaluator is None else evaluator
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 import pyarrow as pa
 
 from tacit.answers.answers import Answers
-from tacit.answers.codec import Names, unpack
+from tacit.answers.codec import Names, unpack, unpack_counts
 from tacit.errors import LedgerLostError, UnreachableError
 from tacit.pipeline.sinks import ReleaseBatch, Sink
 
@@ -128,11 +128,17 @@ class DirectDelivery:
         if not self._sinks:
             return
         consumers = answers.query_consumers
+        sinks = [sink for sink in self._sinks if sink.content == "answers"]
         for batch in answers.batches():
             table = pa.Table.from_batches([batch])
             self.answers += table.num_rows
-            for sink in self._sinks:
+            for sink in sinks:
                 sink.deliver(ReleaseBatch(number, table, consumers))
+        counted = answers.counted
+        for sink in self._sinks:
+            if sink.content == "counts" and counted is not None:
+                asked = dict(zip(counted.queries, counted.consumers, strict=True))
+                sink.deliver(ReleaseBatch(number, counted.table(), asked))
 
     def check(self) -> None:
         """Do nothing: errors are raised by `release`."""
@@ -240,11 +246,14 @@ class _SinkDelivery(threading.Thread):
 
     def _deliver(self, waiting: UndeliveredRelease) -> None:
         number = waiting.release
-        table, consumers = self._retry(unpack, waiting.body, waiting.first_id, self._names)
+        if self._sink.content == "counts":
+            table, consumers = unpack_counts(waiting.body)
+        else:
+            table, consumers = self._retry(unpack, waiting.body, waiting.first_id, self._names)
+            self.answers += table.num_rows
         position = self._retry(self._sink.deliver, ReleaseBatch(number, table, consumers))
         # Retried separately: what the sink has must not be delivered again.
         self._retry(self._lease.record_delivery, self._sink.name, number, position)
-        self.answers += table.num_rows
         with self._changed:
             while self._left and self._left[0] <= number:
                 self._left.popleft()

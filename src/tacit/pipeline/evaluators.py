@@ -10,13 +10,16 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from tacit.patterns.bits import ChainBits
 from tacit.patterns.booleans import to_columns
 from tacit.privacy.certainty import Certainty
+from tacit.privacy.mechanisms.counts import CountDraws, CountLayout, count_exactly
 from tacit.privacy.mechanisms.mechanism import RunMemory
 from tacit.privacy.prices import Claim
+from tacit.spec.groups import SubjectGroups
 from tacit.spec.queries import compile_queries
 from tacit.spec.specification import Specification
 from tacit.windows.panes import ClosedPanes
@@ -58,6 +61,23 @@ class Evaluator(ABC):
         when its limit is reached, the number of policies is added to it. `memory` is what is
         remembered from the windows before, and receives what is remembered of these.
         """
+
+    def count_subjects(
+        self,
+        closed: ClosedPanes,  # noqa: ARG002
+        rows: Mapping[str, pl.DataFrame],  # noqa: ARG002
+        policies: NDArray[np.int32],  # noqa: ARG002
+        since: NDArray[np.int64],  # noqa: ARG002
+        subjects: pa.Array,  # noqa: ARG002
+    ) -> CountDraws | None:
+        """Return the counts of windows that were answered last; None if there are none.
+
+        `since` is the first window of each subject, and `subjects` are their names.
+        """
+        return None
+
+    layout: CountLayout | None = None
+    """The rows of its counts; None if there are none."""
 
     def price(
         self,
@@ -112,10 +132,15 @@ def count_occurrences(closed: ClosedPanes, types: int) -> NDArray[np.int64]:
 class Detector(Evaluator):
     """Computes the true answers."""
 
-    def __init__(
-        self, names: Sequence[str], queries: Queries, consumers: Sequence[str] = ()
-    ) -> None:
-        super().__init__(names, [queries], consumers)
+    def __init__(self, spec: Specification) -> None:
+        asked, counted = spec.query_patterns, spec.count_patterns
+        queries = compile_queries(spec, [*asked.values(), *counted.values()])
+        consumers = [query.consumer for query in spec.boolean_queries]
+        super().__init__(list(asked), [queries], consumers)
+        self._counted = np.empty((0, len(counted), 0), np.uint64)
+        """The bits of the counted patterns, in the windows that were answered last."""
+        if counted:
+            self.layout = CountLayout(spec, SubjectGroups.read(spec))
 
     def answer(
         self,
@@ -125,16 +150,29 @@ class Detector(Evaluator):
         memory: RunMemory | None = None,  # noqa: ARG002
     ) -> tuple[NDArray[np.uint64], None]:
         """Return what was detected."""
-        return self.queries[0].answer(closed, rows), None
+        bits, asked = self.queries[0].answer(closed, rows), len(self.names)
+        self._counted = bits[:, asked:]
+        return bits[:, :asked], None
+
+    def count_subjects(
+        self,
+        closed: ClosedPanes,
+        rows: Mapping[str, pl.DataFrame],  # noqa: ARG002
+        policies: NDArray[np.int32],  # noqa: ARG002
+        since: NDArray[np.int64],
+        subjects: pa.Array,
+    ) -> CountDraws | None:
+        """Return the true counts."""
+        if self.layout is None:
+            return None
+        return count_exactly(self.layout, self._counted, since, closed.first, subjects)
 
 
 class CountingDetector(Detector):
     """Computes the true answers, and counts the windows in which each event type occurs."""
 
     def __init__(self, spec: Specification) -> None:
-        queries = compile_queries(spec, list(spec.query_patterns.values()))
-        consumers = [query.consumer for query in spec.boolean_queries]
-        super().__init__(list(spec.query_patterns), queries, consumers)
+        super().__init__(spec)
         self._types = list(spec.types)
         self._occurrences = np.zeros(len(self._types), np.int64)
 

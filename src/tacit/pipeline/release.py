@@ -7,14 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from fractions import Fraction
+from types import MappingProxyType
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from tacit.errors import PrivacyError
 from tacit.pipeline.evaluators import Evaluator
 from tacit.privacy.certainty import Certainty, CertaintyByPolicy
+from tacit.privacy.mechanisms.counts import CountDraws, CountLayout, CountRelease
 from tacit.privacy.mechanisms.mechanism import (
     Columns,
     Mechanism,
@@ -27,6 +31,7 @@ from tacit.privacy.mechanisms.mechanism import (
 from tacit.privacy.mechanisms.optimal.memory.protector import MemoryProtector
 from tacit.privacy.noise import Noise
 from tacit.privacy.prices import Claim
+from tacit.spec.groups import SubjectGroups
 from tacit.spec.queries import compile_queries
 from tacit.spec.specification import Specification
 from tacit.windows.panes import ClosedPanes
@@ -42,7 +47,14 @@ class Release(Evaluator):
 
     protects = True
 
-    def __init__(self, spec: Specification, mechanisms: Sequence[Mechanism], noise: Noise) -> None:
+    def __init__(
+        self,
+        spec: Specification,
+        mechanisms: Sequence[Mechanism],
+        noise: Noise,
+        counts: Mapping[str, Fraction] = MappingProxyType({}),
+        groups: SubjectGroups | None = None,
+    ) -> None:
         queries = tuple(spec.query_patterns.values())
         index = PatternIndex()
         self.private = noise.private
@@ -59,8 +71,12 @@ class Release(Evaluator):
         """The replacement of each mechanism where private events must not be used: for subjects
         whose limit is reached, and for all subjects for a while after a reload.
         """
-        self._priced: WindowBits | None = None
-        """The windows that were priced last: they are answered next."""
+        self._counts: CountRelease | None = None
+        if spec.count_queries:
+            self.layout = CountLayout(spec, groups or SubjectGroups.read(spec))
+            self._counts = CountRelease(spec, counts, self.layout, index, noise)
+        self._last: WindowBits | None = None
+        """The windows that were priced or answered last: they are answered or counted next."""
         read = [own.queries for own in self.protectors if own.queries is not None]
         self._matched = compile_queries(spec, index.patterns, walk=not read)
         super().__init__(
@@ -81,7 +97,16 @@ class Release(Evaluator):
 
         A subject that is answered by `public_only` pays nothing.
         """
-        windows = self._priced = replace(self._match(closed, rows), memory=memory or RunMemory({}))
+        windows = self._last = replace(self._match(closed, rows), memory=memory or RunMemory({}))
+        prices = self._price_answers(windows, policies, claims)
+        if self._counts is None:
+            return prices
+        return prices + self._counts.price(windows, policies, claims)
+
+    def _price_answers(
+        self, windows: WindowBits, policies: NDArray[np.int32], claims: Sequence[Claim]
+    ) -> NDArray[np.int64]:
+        """Compute what the answers about single subjects cost each claim."""
         if len(self.protectors) == 1 and int(policies.max(initial=0)) == 0:
             return self.protectors[0].price(windows, claims)
         prices = np.zeros((len(windows.bits), len(claims), windows.slots), np.int64)
@@ -94,7 +119,7 @@ class Release(Evaluator):
 
     def gains(self, policies: NDArray[np.int32]) -> NDArray[np.float64]:
         """Return by subject what the draws of the window that was priced last gain."""
-        windows = self._priced
+        windows = self._last
         assert windows is not None, "windows are priced first"
         found = np.full(len(policies), np.inf)
         for number, protector in enumerate(self.protectors):
@@ -106,9 +131,22 @@ class Release(Evaluator):
 
     def _match(self, closed: ClosedPanes, rows: Mapping[str, pl.DataFrame]) -> WindowBits:
         """Match all patterns, unless it was done for the price of these windows."""
-        if self._priced is not None and self._priced.closed is closed:
-            return self._priced
+        if self._last is not None and self._last.closed is closed:
+            return self._last
         return WindowBits(self._matched.answer(closed, rows), closed, rows)
+
+    def count_subjects(
+        self,
+        closed: ClosedPanes,
+        rows: Mapping[str, pl.DataFrame],
+        policies: NDArray[np.int32],
+        since: NDArray[np.int64],
+        subjects: pa.Array,
+    ) -> CountDraws | None:
+        """Draw the counts of windows, each from a channel of its own."""
+        if self._counts is None:
+            return None
+        return self._counts.draw(self._match(closed, rows), policies, since, subjects)
 
     def answer(
         self,
@@ -119,6 +157,8 @@ class Release(Evaluator):
     ) -> tuple[Columns, Certainty]:
         """Compute the protected answers, with each subject's own policy."""
         windows = replace(self._match(closed, rows), memory=memory or RunMemory({}))
+        if self._counts is not None:
+            self._last = windows
         number = len(self.protectors)
         exhausted = int(policies.max(initial=0)) >= number
         if len(self.protectors) == 1 and not exhausted:

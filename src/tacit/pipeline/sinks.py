@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import pyarrow as pa
 
@@ -41,6 +41,8 @@ class Sink(ABC):
     """The same for the same target in every run: the ledger stores deliveries under it."""
     once: bool = False
     """Whether consumers see each release exactly once, even after a crash."""
+    content: Literal["answers", "counts"] = "answers"
+    """What it receives: answers about single subjects, or counts."""
 
     def recover(self, position: Any) -> None:  # noqa: B027 - most have nothing to undo
         """Undo what was delivered after this position; called before the first delivery.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -19,6 +20,7 @@ from tacit.pipeline.release import Release, name_policy
 from tacit.planning.plan import Plan
 from tacit.privacy.noise import Noise
 from tacit.spec.columntypes import SpecColumns
+from tacit.spec.groups import SubjectGroups
 from tacit.spec.specification import Specification
 from tacit.spec.subjects import list_zones
 from tacit.spec.yaml_reader import loads
@@ -44,13 +46,18 @@ class SpecVersion:
 
     def compile(self, noise: Noise) -> CompiledSpec:
         """Compile the specification with the plan's mechanisms."""
-        release = Release(self.spec, self.plan.mechanisms, noise)
+        release = Release(self.spec, self.plan.mechanisms, noise, self.plan.counts, self.groups)
         return CompiledSpec(self.spec, release, self.plan.columns)
 
     @cached_property
     def columns(self) -> SpecColumns:
         """The columns that are read, and their types."""
         return SpecColumns(self.spec, self.plan.columns or {})
+
+    @cached_property
+    def groups(self) -> SubjectGroups:
+        """The groups of subjects that counts need; they are fixed for a version."""
+        return SubjectGroups.read(self.spec)
 
     @cached_property
     def zones(self) -> dict[str, str] | None:
@@ -104,11 +111,14 @@ class SpecVersion:
     @cached_property
     def packed(self) -> bytes:
         """The version as bytes that need no other file, without the registry."""
-        plain = {
+        plain: dict[str, Any] = {
             "fingerprint": self.spec.fingerprint,
-            "specification": to_yaml(self.spec.model_copy(update={"subjects": None})),
+            "specification": to_yaml(_without_registry(self.spec)),
             "plan": self.plan.to_dict(),
         }
+        if self.groups.columns:
+            plain["by"] = {query.name: query.by for query in self.spec.queries if query.by}
+            plain["groups"] = self.groups.columns
         return zlib.compress(json.dumps(plain, sort_keys=True).encode())
 
     @cached_property
@@ -128,7 +138,8 @@ class SpecVersion:
         """Decode what `packed` returned, with the fingerprint of the original specification."""
         try:
             plain = json.loads(zlib.decompress(packed))
-            spec = _set_fingerprint(loads(plain["specification"]), plain["fingerprint"])
+            spec = _with_groups(loads(plain["specification"]), plain.get("by", {}))
+            spec = _set_fingerprint(spec, plain["fingerprint"])
             planned = _set_fingerprint(spec.model_copy(), plain["plan"]["fingerprint"])
             version = cls(spec, Plan.from_dict(plain["plan"], planned))
         except (ValueError, KeyError, TypeError, zlib.error, TacitError) as error:
@@ -139,7 +150,20 @@ class SpecVersion:
         # Packing again would differ in spelling, since GeoJSON files are inline now.
         vars(version)["packed"] = packed
         vars(version)["zones"] = None
+        vars(version)["groups"] = SubjectGroups(plain.get("groups", {}))
         return version
+
+
+def _without_registry(spec: Specification) -> Specification:
+    """Return the specification without its registry, and without the columns that counts need."""
+    queries = tuple(query.model_copy(update={"by": None}) for query in spec.queries)
+    return spec.model_copy(update={"subjects": None, "queries": queries})
+
+
+def _with_groups(spec: Specification, by: Mapping[str, str]) -> Specification:
+    """Return the specification with the columns by which it counts."""
+    queries = tuple(query.model_copy(update={"by": by.get(query.name)}) for query in spec.queries)
+    return spec.model_copy(update={"queries": queries})
 
 
 def _inline_files(spec: Specification) -> Specification:

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tacit.answers.answers import Answers
+from tacit.answers.counts import CountAnswers
 from tacit.events.subjects import Subjects
 from tacit.patterns.lists import EventLists
 from tacit.pipeline.batches import MergedBatch
@@ -269,6 +270,22 @@ class WindowState:
         memory = self._remember(closed)
         bits, certainty = self.evaluator.answer(panes, rows, numbers, memory)
         self.memory = memory.after
+        names = self.subjects.names
+        draws = self.evaluator.count_subjects(
+            panes, rows, numbers, closed.since, names[: len(closed.since)]
+        )
+        layout, counted = self.evaluator.layout, None
+        if layout is not None and draws is not None:
+            counted = CountAnswers(
+                layout.queries,
+                layout.consumers,
+                layout.groups,
+                panes.first * self.size,
+                self.size,
+                per_window * self.size,
+                draws,
+                self.evaluator.private,
+            )
         answers = Answers(
             self.evaluator.names,
             per_window * self.size,
@@ -281,6 +298,7 @@ class WindowState:
             exhausted=exhausted,
             slide=self.size,
             consumers=self.evaluator.consumers,
+            counted=counted,
         )
         return answers if self.order is None else answers.reorder(self.order)
 

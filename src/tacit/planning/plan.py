@@ -24,8 +24,9 @@ from numpy.typing import NDArray
 
 from tacit.errors import AuditError, PlanError, PrivacyError, SinkError
 from tacit.events.streams import COLUMN_TYPES
-from tacit.patterns.tree import Pattern
+from tacit.patterns.tree import Pattern, elements
 from tacit.pictures import make_picture
+from tacit.privacy.count_channels import make_count_channel
 from tacit.privacy.exponentials import format_epsilon
 from tacit.privacy.mechanisms import load
 from tacit.privacy.mechanisms.mechanism import Mechanism
@@ -35,6 +36,7 @@ from tacit.privacy.quality import Confusion, micro_alpha
 from tacit.spec.boolean_queries import group_queries
 from tacit.spec.canon import canonical
 from tacit.spec.columntypes import RecordedTypes
+from tacit.spec.epsilon_split import split_epsilon
 from tacit.spec.mechanisms import MECHANISMS
 from tacit.spec.specification import Private, Specification
 
@@ -194,6 +196,8 @@ class Plan:
     """Queries that are answered always the same way, and why."""
     history_warnings: tuple[HistoryWarning, ...] = ()
     """Event types that never occur in history, and too little of it."""
+    counts: Mapping[str, Fraction] = field(default_factory=dict)
+    """The epsilon of each count in one window, by name; 0 if it depends on nothing private."""
 
     @property
     def has_memory(self) -> bool:
@@ -244,6 +248,54 @@ class Plan:
         windows = 1 if self.draws_panes else pattern.count_windows(self.spec.windows.panes)
         return pattern.epsilon * self.share_of(pattern.name) / windows
 
+    def check_counts(self) -> None:
+        """Raise PlanError unless counts and mechanisms are within every private pattern's epsilon.
+
+        The sum is exact: what the mechanism may spend, and each count in every window that an
+        occurrence may change.
+        """
+        if (
+            self.counts.keys() != self.spec.count_patterns.keys()
+            or min(self.counts.values(), default=0) < 0
+        ):
+            raise PlanError(f"the plan has an epsilon for other counts; {_AGAIN}")
+        declared = declared_patterns(self.spec)
+        for private, pattern in zip(self.spec.private, declared, strict=True):
+            if self.spent(private) > pattern.epsilon:
+                raise PlanError(
+                    f"the counts of this plan and its mechanism spend more than the epsilon of"
+                    f" {pattern.name}; {_AGAIN}"
+                )
+
+    def spent_on_counts(self, private: Private) -> list[Fraction]:
+        """Return the epsilon of each count that costs a private pattern something in a window."""
+        own = declared_patterns(self.spec)[self.spec.private.index(private)].elements
+        asked = self.spec.count_patterns.items()
+        return [self.counts[name] for name, pattern in asked if own & {*elements(pattern)}]
+
+    def spent(self, private: Private) -> Fraction:
+        """Return the epsilon that mechanism and counts spend together, per window or occurrence."""
+        pattern = declared_patterns(self.spec)[self.spec.private.index(private)]
+        windows = pattern.count_windows(self.spec.windows.panes)
+        counted = windows * sum(self.spent_on_counts(private), Fraction(0))
+        return pattern.epsilon * self.share_of(pattern.name) + counted
+
+    def count_rows(self) -> list[dict[str, Any]]:
+        """Return what to expect of each count where it is noisy."""
+        rows = []
+        for name, epsilon in self.counts.items():
+            channel = make_count_channel(epsilon) if epsilon else None
+            rows.append(
+                {
+                    "query": name,
+                    "epsilon": float(epsilon),
+                    "mean_error": 0.0 if channel is None else channel.mean_error,
+                    "half_width": 0 if channel is None else channel.half_width,
+                    "coverage": 1.0 if channel is None else channel.coverage,
+                }
+            )
+        return rows
+
     @property
     def draws_panes(self) -> bool:
         """Whether any mechanism draws noise per pane; otherwise noise is drawn per window."""
@@ -258,6 +310,8 @@ class Plan:
             more["objective"] = self.objective
         if self.warnings:
             more["warnings"] = [warning._asdict() for warning in self.warnings]
+        if self.counts:
+            more["counts"] = {name: format_epsilon(own) for name, own in self.counts.items()}
         if self.history_warnings:
             more["history_warnings"] = [warning._asdict() for warning in self.history_warnings]
         return more | {
@@ -328,6 +382,8 @@ class Plan:
     def __repr__(self) -> str:
         history = f", {self.windows:,} windows of history" if self.windows else ", no history"
         quality = "" if self.expected is None else f", expected Q {self.expected.quality:.3f}"
+        for row in self.count_rows():
+            quality += f", {row['query']} ± {row['mean_error']:.2g}"
         memory = " with memory" if self.has_memory else ""
         return f"<Plan: {self.mechanism}{memory}, decoded by {self.decode}{history}{quality}>"
 
@@ -390,12 +446,18 @@ def _read(plain: Mapping[str, Any], spec: Specification, written: Mapping[str, A
     shares = {str(name): Fraction(own) for name, own in plain.get("shares", {}).items()}
     policies = [policy.scale(share, shares) for policy in Policies(spec).policies]
     queries = tuple(spec.query_patterns.values())
-    if not all(0 < own <= 1 for own in (share, *shares.values())):
+    written_counts = plain.get("counts", {})
+    ordered = sorted(written_counts, key=[*spec.count_patterns, *written_counts].index)
+    counts = {str(name): Fraction(written_counts[name]) for name in ordered}
+    untouched = {name for name, left in split_epsilon(spec).left.items() if left == 0}
+    if not 0 < share <= 1 or not all(
+        0 < own <= 1 or (own == 0 and name in untouched) for name, own in shares.items()
+    ):
         raise ValueError("share")
     if len(policies) != len(plain["schemes"]):
         raise ValueError("schemes")
     name = str(plain["mechanism"])
-    return Plan(
+    plan = Plan(
         spec,
         name,
         str(plain["decode"]),
@@ -420,7 +482,10 @@ def _read(plain: Mapping[str, Any], spec: Specification, written: Mapping[str, A
             HistoryWarning(str(one["about"]), str(one["reason"]))
             for one in plain.get("history_warnings", ())
         ),
+        counts,
     )
+    plan.check_counts()
+    return plan
 
 
 def write_mechanism(mechanism: Mechanism) -> dict[str, Any]:
@@ -483,9 +548,19 @@ def _outlined(written: Mapping[str, Any]) -> Specification:
                 {**private, "epsilon": Decimal(private["epsilon"]), "limit": None}
                 for private in written["private"]
             ],
-            "queries": written["queries"],
+            "queries": [_outlined_query(query) for query in written["queries"]],
         }
     )
+
+
+def _outlined_query(written: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a query of a canonical specification as it is written."""
+    query = dict(written)
+    if "share" in query:
+        query["share"] = Decimal(query["share"])
+    if query.get("one_of") is not None:
+        query["one_of"] = dict(query["one_of"])
+    return query
 
 
 def _spans(written: Mapping[str, Any]) -> dict[str, Any]:

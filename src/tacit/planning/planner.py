@@ -17,6 +17,7 @@ from tacit.patterns.tree import elements
 from tacit.planning.plan import Expected, HistoryWarning, Plan, QueryWarning
 from tacit.planning.survey import assume_statistics
 from tacit.privacy.affected_queries import find_affected
+from tacit.privacy.count_channels import make_count_channel
 from tacit.privacy.mechanisms import load
 from tacit.privacy.mechanisms.mechanism import Mechanism, PlanGoal
 from tacit.privacy.mechanisms.unprotected import Unprotected
@@ -27,6 +28,7 @@ from tacit.privacy.statistics import Statistics
 from tacit.privacy.thresholds import add_confusions
 from tacit.progress import ProgressCallback, ignore_progress, split_progress
 from tacit.quantities import count
+from tacit.spec.epsilon_split import split_epsilon
 from tacit.spec.mechanisms import AUTO, MECHANISMS
 from tacit.spec.specification import Private, Specification
 
@@ -62,11 +64,14 @@ def make_plan(
     chosen = mechanism or spec.mechanism
     decode = decode or spec.decode
     objective = objective or spec.objective
+    split = split_epsilon(spec)
+    given = dict(shares or {})
+    given |= {name: given.get(name, share) * left for name, left in split.left.items()}
     goal = PlanGoal(
         make_objective(spec, objective, required),
         decode == "literal",
         share,
-        shares or {},
+        given,
         spec.windows.panes,
         spec.memory and decode == "posterior",
     )
@@ -81,7 +86,12 @@ def make_plan(
     best = _rank(plans, goal.objective)[0] if chosen == AUTO else plans[0]
     if falling_back:
         best = choose_optimal(plans[0], plans[1], goal.objective)
-    return replace(best, objective=objective)
+    planned = replace(best, objective=objective, counts=split.counts)
+    if max((share, *given.values())) <= 1:  # not a search for what would be needed
+        planned.check_counts()
+    for epsilon in filter(None, split.counts.values()):
+        make_count_channel(epsilon)  # it is audited here, and again in every run
+    return planned
 
 
 def list_limits(declared: Sequence[Private]) -> dict[str, SpendingLimit]:
@@ -160,7 +170,7 @@ def _make(
         decode,
         tuple(mechanism for mechanism, _ in made),
         windows,
-        expected if windows else None,
+        expected if windows and spec.subject_queries else None,
         goal.share,
         _expected(spec, past) if windows and limited else None,
         limited=_expected(spec, with_limits) if windows and has_limits else None,
@@ -220,7 +230,8 @@ def _check_history(
             f" guesses; give at least {_FEW_WINDOWS}, counted by subject and window"
         )
         found.append(HistoryWarning("history", reason))
-    patterns = [*spec.private_patterns, *spec.query_patterns.values()]
+    asked = [*spec.query_patterns.values(), *spec.count_patterns.values()]
+    patterns = [*spec.private_patterns, *asked]
     used = dict.fromkeys(name for pattern in patterns for name in elements(pattern))
     for name in used:
         if statistics[0].occurrences.get(name, 1) == 0:

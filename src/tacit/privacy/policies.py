@@ -50,12 +50,14 @@ class Policy:
     def scale(self, factor: Fraction, factors: Mapping[str, Fraction] = _NONE) -> Policy:
         """Return the policy with every epsilon multiplied by `factor`.
 
-        `factors` has other factors for some private patterns, by name.
+        `factors` has other factors for some private patterns, by name. A pattern with the factor 0
+        is left out: only counts depend on it.
         """
         return Policy(
             tuple(
                 replace(pattern, epsilon=pattern.epsilon * factors.get(pattern.name, factor))
                 for pattern in self.patterns
+                if factors.get(pattern.name, factor)
             )
         )
 

@@ -24,8 +24,6 @@ Bits = NDArray[np.bool_]
 Whole = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-MOST_LISTED: Final = 12
-"""With more variables than this, a group has a probability for each variable, not each choice."""
 LEAF: Final = -1
 """The signal of a node that is a group."""
 
@@ -154,17 +152,6 @@ class Prior:
             nodes[inner] = np.where(there, right[here], here + 1)
             inner = inner[self.splits[nodes[inner]] >= 0]
         return group[nodes]
-
-    def group_probabilities(self, group: int) -> Floats:
-        """Return the probability of each choice of the values of all variables, in a group.
-
-        In choice n, variable i has the value of n's bit i. With more than `MOST_LISTED` variables,
-        return the probability of each variable instead.
-        """
-        variables = len(self.rates)
-        if variables <= MOST_LISTED:
-            return self.choices(group, range(variables))
-        return np.array([self.choices(group, [number])[1] for number in range(variables)])
 
     def choices(self, group: int, variables: Sequence[int]) -> Floats:
         """Return the probability of each choice of values of some variables, in a group."""

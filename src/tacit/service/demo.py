@@ -31,8 +31,6 @@ from tacit.service.tokens import Tokens
 from tacit.spec.yaml_reader import load
 
 STREAM: Final = "gps"
-_MINUTE: Final = 60.0
-"""Seconds of event time between two requests of the sender."""
 _EARLIER: Final = timedelta(hours=8, minutes=30)
 """How much is sent at once at the beginning, so that pages are not empty."""
 _DAYS: Final = 30.0

@@ -25,7 +25,7 @@ from tacit.spec.yaml_reader import loads
 from tacit.spec.yaml_writer import to_yaml
 
 _STOPPED: Final = "the planner was stopped; try again"
-_NICE: Final = 10
+_NICE: Final = 5
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
+import pyarrow.compute as pc
 from pydantic import ValidationError
 
 from tacit.engines.setup import RunOptions
@@ -345,6 +346,7 @@ class Workflow:
     def choose(self, author: Principal, choice: Choice) -> Proposal:
         """Change what a subject keeps private; only what gives away more needs approval."""
         check_choice(self.catalogue, choice)
+        self._check_registered(choice.subject)
         with self._lock:
             stored = self.latest()[1]
             before = find_declared(stored.spec, choice.subject, choice.pattern)
@@ -492,6 +494,17 @@ class Workflow:
         if self.run is not None:
             engine = self.run.engine
             engine.windows.check_version(version, learning=engine.learning > 0)
+
+    def _check_registered(self, subject: str) -> None:
+        """Raise OptionError if the run has no subject of this name, or does not know yet.
+
+        A private pattern for a subject that the registry lacks would stop the run.
+        """
+        if self.run is None or self.run.engine.learning:
+            raise OptionError("the service does not know all subjects yet; try again later")
+        registered = self.run.engine.window_state.registered
+        if not pc.any(pc.equal(registered, subject)).as_py():
+            raise OptionError("the service has no subject of your name")
 
     def _check_policies(self, spec: Specification) -> None:
         if len(Policies(spec)) > MOST_POLICIES:

@@ -51,6 +51,8 @@ def canonical(spec: Specification) -> dict[str, Any]:
         for unset in ("one_of", "times", "up_to", "count", "by", "share"):
             if written[unset] is None:
                 del written[unset]  # as before there were other queries than for a pattern
+        if query.count is not None:
+            del written["alpha"], written["quality"]  # they are for answers about single subjects
         if query.share is not None:
             written["share"] = _shortest(query.share)
         if query.one_of is not None:

@@ -127,7 +127,8 @@ def find_column_uses(spec: Specification) -> ColumnUses:
         for column in (spec.streams[event.stream].lon, spec.streams[event.stream].lat):
             if event.areas:
                 usage.add((event.stream, column), "number", "it holds a position")
-    patterns = {f"query '{name}'": pattern for name, pattern in spec.query_patterns.items()}
+    asked = spec.query_patterns | spec.count_patterns
+    patterns = {f"query '{name}'": pattern for name, pattern in asked.items()}
     private = zip(spec.private, spec.private_patterns, strict=True)
     patterns |= {f"private pattern '{one.name}'": pattern for one, pattern in private}
     for where, pattern in patterns.items():

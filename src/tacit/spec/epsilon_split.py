@@ -52,7 +52,7 @@ def split_epsilon(spec: Specification) -> EpsilonSplit:
     what is left, all of it where nothing else is asked, and half of it otherwise.
     """
     claims = _Claims(spec)
-    return EpsilonSplit(claims.counts, claims.left)
+    return EpsilonSplit({name: claims.counts[name] for name in spec.count_patterns}, claims.left)
 
 
 def find_overspending(spec: Specification) -> Iterator[SpecFinding]:

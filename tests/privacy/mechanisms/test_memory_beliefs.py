@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from tacit.privacy.channels import Channel
 from tacit.privacy.mechanisms.optimal.mechanism import Optimal
-from tacit.privacy.mechanisms.optimal.memory.beliefs import WHOLE, BeliefFilter
+from tacit.privacy.mechanisms.optimal.memory.beliefs import BeliefFilter
 from tacit.privacy.mechanisms.optimal.memory.candidates import BlockQueries
 from tacit.privacy.mechanisms.optimal.memory.channel_tables import ChannelTables
+from tacit.privacy.mechanisms.optimal.memory.kernels import WHOLE
 from tacit.privacy.mechanisms.optimal.memory.planning import make_filters
 from tacit.privacy.mechanisms.optimal.memory.transitions import DECAY, LEVELS, SWITCH
 from tacit.privacy.prices import NANO, Claim
@@ -259,7 +260,7 @@ def follow(
         predicted = one.predict(state, pack(signals), hour)
         symbols = one.draw(predicted, pack(values), silent)
         updated = one.update(state, predicted, symbols)
-        parts = one.read(predicted, updated.beliefs)
+        parts = one.read(predicted, updated)
         for row, mirror in enumerate(mirrors):
             belief = mirror.predict(signals[row], hour)
             np.testing.assert_allclose(predicted.beliefs[row], belief, atol=2e-6)

@@ -51,7 +51,7 @@ def specification(fillers: int, subjects: int) -> Specification:
 
 
 class Capture(Evaluator):
-    """Keeps closed windows as they are handed on."""
+    """Keeps closed windows as they are popped."""
 
     def __init__(self, spec: Specification, reading: NoisyWindows) -> None:
         patterns = [parse_pattern("a")]
@@ -141,7 +141,7 @@ def public_tuples(
 def check(
     spec: Specification, frames: Mapping[str, pl.DataFrame], private: set[str], seed: int
 ) -> None:
-    """Noisy bits by lot; the answers of all queries in all windows against the reference."""
+    """Random noisy bits; the answers of all queries in all windows against the reference."""
     reading = NoisyWindows(spec, [parse_pattern(asked) for asked, _ in QUERIES], private)
     looser = [parse_pattern(read) for _, read in QUERIES]
     public = public_tuples(frames, private)

@@ -66,7 +66,7 @@ def from_scratch(
     st.lists(st.dictionaries(st.sampled_from(NAMES), epsilon, max_size=4), max_size=5),
     st.sampled_from([0.0, 20.0]),
 )
-def test_trials_and_moves_give_what_reckoning_from_scratch_gives(
+def test_trials_and_moves_give_what_a_new_objective_gives(
     tabled: list[Evidence],
     sampled: int,
     decode: Decode,

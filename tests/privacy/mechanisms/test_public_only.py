@@ -234,7 +234,7 @@ def test_history_tells_how_likely_a_query_is(mechanism: str, decode: str) -> Non
 
 
 @EVERY_WAY
-def test_only_those_whose_limit_is_reached_are_silenced(mechanism: str, decode: str) -> None:
+def test_only_those_whose_limit_is_reached_get_public_answers(mechanism: str, decode: str) -> None:
     """The others' answers are drawn; the column says who is who, also where rows are cut."""
     spec = specification([*LIMITED, "pattern: r, epsilon: 2, subjects: [3, 64, 65]"], decode=decode)
     plan = planned(spec, mechanism)
@@ -253,8 +253,8 @@ def test_only_those_whose_limit_is_reached_are_silenced(mechanism: str, decode: 
     )
     table = pl.concat([pl.DataFrame(part.table()) for part in one])
     assert table.columns[6:] == ["confidence", "exhausted", "private"]
-    silenced = table.filter("exhausted")["subject"].unique().sort().to_list()
-    assert silenced == ["0", "3", "64", "69", "7"]
+    reached = table.filter("exhausted")["subject"].unique().sort().to_list()
+    assert reached == ["0", "3", "64", "69", "7"]
     with patch("tacit.answers.rows.MOST_ROWS", 300):
         cut = pl.concat([pl.DataFrame(part.table()) for part in one])
     assert cut.equals(table)
@@ -293,7 +293,7 @@ def test_answering_past_a_limit_costs_no_more_matching(mechanism: str) -> None:
     assert np.array_equal(one.ordered_types, other.ordered_types)
 
 
-def test_learned_subjects_are_silenced_in_the_order_of_answers() -> None:
+def test_learned_subjects_get_public_answers_in_the_order_of_answers() -> None:
     spec = specification(registry="subjects: {learn: 30 us}")
     plan = planned(spec, "optimal")
     frame = history(2).sort("at", "who", descending=[False, True])

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 )
 @options.time("--until", help="Only windows that start before this time.")
 @options.archives("Include the answers in this archive of the ledger.")
+@click.option("--counts", is_flag=True, help="Write counts, not answers about single subjects.")
 @options.sink
 @options.as_json()
 def write_released(
@@ -66,6 +67,7 @@ def write_released(
     since: int | None,
     until: int | None,
     archives: tuple[Path, ...],
+    counts: bool,
     sink: str,
     as_json: bool,
 ) -> None:
@@ -79,6 +81,7 @@ def write_released(
       tacit ledger answers spent.db --consumer city --from 2026-03-01 --until 2026-03-02
       tacit ledger answers spent.db --query jam --subject 4711 --to 4711.parquet
     """
+    from tacit.answers.counts import count_schema
     from tacit.connectors.openers import open_sink
     from tacit.ledger.answers import COLUMNS, AnswerSelection, ReleasedAnswers
     from tacit.ledger.ledger import Ledger
@@ -90,9 +93,10 @@ def write_released(
         found = released.runs()
         if not archives and found and all(one.deleted == one.releases for one in found):
             raise LedgerError("\n".join(_list_deleted(found)) + "\nNothing was written.")
-        tables = iter(released)
+        tables = released.iterate_counts() if counts else iter(released)
         first = next(tables, None)
-        columns = COLUMNS if first is None else first.schema
+        empty = count_schema() if counts else COLUMNS
+        columns = empty if first is None else first.schema
         with open_sink(sink, columns, selection.select_queries(released.consumers)) as file:
             for table in chain([] if first is None else [first], tables):
                 _check_columns(table, columns, sink)
@@ -105,7 +109,8 @@ def write_released(
         return
     for line in (*_list_deleted(found), *_list_known(released, rows)):
         click.echo(f"tacit: {line}", err=True)
-    written = f"{count(rows, 'answer')} of {count(releases, 'release')} written to {file.name}"
+    what = count(rows, "count" if counts else "answer")
+    written = f"{what} of {count(releases, 'release')} written to {file.name}"
     click.echo(f"{written}, as they were released", err=True)
 
 

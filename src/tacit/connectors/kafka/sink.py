@@ -201,9 +201,14 @@ class KafkaSink(Sink):
         """Turn errors into SinkError; after a failure reconnect and read the position again."""
         try:
             yield
-        except KafkaException as error:
+        except (KafkaException, SystemError) as error:
             self.close()
-            cause: KafkaError = error.args[0]
+            # After a fatal error the client still reports deliveries. Python then refuses the
+            # result of the callback with a SystemError, whose cause is the fatal error.
+            known = error if isinstance(error, KafkaException) else error.__cause__
+            if not isinstance(known, KafkaException):
+                raise
+            cause: KafkaError = known.args[0]
             raise self._explain_error(cause) from error
         except BaseException:
             self.close()

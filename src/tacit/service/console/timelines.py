@@ -11,8 +11,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tacit.service.feed import AnswerFeed, FeedSelection
-
 WINDOWS = 48
 """How many windows are shown."""
 
@@ -59,13 +57,6 @@ class AnswerGrid:
             self.exhausted[chosen],
             self.there[chosen],
         )
-
-
-def read_grid(
-    feed: AnswerFeed, selection: FeedSelection, column: str, windows: int = WINDOWS
-) -> AnswerGrid:
-    """Read the last windows; the rows of the grid are the values of a column."""
-    return make_grid(feed.read_last(selection, windows), column)
 
 
 def make_grid(tables: Sequence[pa.Table], column: str) -> AnswerGrid:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from tacit.errors import OptionError, SpecificationError
+from tacit.insight.doctor import examine
 from tacit.ledger.acts import read_acts
 from tacit.ledger.verification import verify
 from tacit.service.console.charts import draw_meter
 from tacit.service.console.pages import OperatorUser, SessionForm, User
 from tacit.service.console.rendering import render
 from tacit.service.dependencies import LARGEST_ID, State
+from tacit.service.meanings import explain_once
 from tacit.service.problems import Problem
 from tacit.service.roles import Principal, Role
 from tacit.service.routes.workflow import (
@@ -34,6 +37,8 @@ from tacit.service.workflow import DecidedError, UnknownProposalError
 router = APIRouter(include_in_schema=False)
 _SHOWN: Final = 50
 """The most decided proposals on a page."""
+_OPEN: Final = ("source", "sources")
+"""What the doctor cannot check: the service has its sources open."""
 _EMPTY: Final = {"name": "", "pattern": "", "alpha": "0.5", "quality": ""}
 Number = Annotated[int, Path(ge=1, le=LARGEST_ID)]
 OtherNumber = Annotated[int | None, Query(ge=1, le=LARGEST_ID)]
@@ -205,6 +210,15 @@ def show_acts(
     """Show who changed what."""
     acts = read_acts(state.ledger.database, before)
     return render(request, "acts.html", user, acts=acts, verdict=None)
+
+
+@router.get("/console/checks")
+def show_checks(request: Request, state: State, user: OperatorUser) -> HTMLResponse:
+    """Show what the doctor finds, and what public events reveal."""
+    options = replace(state.workflow.options, sources=())
+    findings = [one for one in examine(options).all if one.about not in _OPEN]
+    leaks = [str(one) for one in explain_once(state.spec).shared_attributes]
+    return render(request, "checks.html", user, findings=findings, leaks=leaks)
 
 
 @router.post("/console/verify")

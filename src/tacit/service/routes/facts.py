@@ -68,6 +68,16 @@ class ServiceStatus(BaseModel):
     released_until: datetime | None
     newest: datetime | None
     """The largest event time that was accepted."""
+    watermark: datetime | None
+    """The newest event time minus the lateness: windows that end before it are closed."""
+    lag_seconds: float | None
+    """Event time between the watermark and the end of the last released window."""
+    drift: float | None
+    """The share of recent changes that history does not predict; null without memory."""
+    retries: int
+    """Deliveries that failed and were retried."""
+    reloads: int
+    reloads_refused: int
     tuples: int
     late: int
     refused: int
@@ -141,15 +151,26 @@ def make_status(state: ServiceState) -> ServiceStatus:
     fields: dict[str, Any] = {"run": state.name, "ready": state.ready}
     if state.run is None:
         numbers = ("subjects", "windows", "tuples", "late", "refused", "open_windows")
-        fields |= dict.fromkeys((*numbers, "undelivered", "commit_seconds"), 0)
-        return ServiceStatus(**fields, released_until=None, newest=None)
+        more = ("undelivered", "commit_seconds", "retries", "reloads", "reloads_refused")
+        fields |= dict.fromkeys((*numbers, *more), 0)
+        times = ("released_until", "newest", "watermark", "lag_seconds", "drift")
+        return ServiceStatus(**fields, **dict.fromkeys(times))
     status, public = state.run.status, state.run.status.public
+    newest, until = status.newest, public.until
+    watermark = None if newest is None else newest - state.spec.windows.lateness
+    lag = None if watermark is None or until is None else max(0, watermark - until) / 1_000_000
     return ServiceStatus(
         **fields,
         subjects=public.subjects,
         windows=public.windows,
         released_until=None if public.until is None else _to_time(public.until),
-        newest=None if status.newest is None else _to_time(status.newest),
+        newest=None if newest is None else _to_time(newest),
+        watermark=None if watermark is None else _to_time(watermark),
+        lag_seconds=lag,
+        drift=public.drift,
+        retries=public.retries,
+        reloads=public.reloads,
+        reloads_refused=public.reloads_refused,
         tuples=status.tuples,
         late=status.late,
         refused=status.refused,

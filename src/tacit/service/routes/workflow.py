@@ -402,8 +402,6 @@ def choose(
     """Change what a subject keeps private."""
     if pattern not in state.workflow.catalogue:
         raise Problem(404, "the catalogue has no pattern of this name")
-    if not state.feed.knows(subject.name):
-        raise Problem(422, "the service does not know a subject of your name yet")
     choice = Choice(subject.name, pattern, read_epsilon(epsilon), read_limit(limit))
     try:
         return state.workflow.choose(subject, choice)

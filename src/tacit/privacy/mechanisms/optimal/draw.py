@@ -109,18 +109,8 @@ class ChannelProtector(Protector):
         self, windows: WindowBits, slots: NDArray[np.int64], own: NDArray[np.bool_] | None
     ) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.uint64]]]:
         """Yield each component's signals and variables, as words by window and subject."""
-        columns = [*self._signals, *self._variables]
-        if sum(map(len, columns)) > 64:
-            for pair in zip(self._signals, self._variables, strict=True):
-                signals, variables = (gather_words(windows, one, slots, own) for one in pair)
-                yield signals, variables
-            return
-        # Transpose the bits once for all components, then split them.
-        whole = gather_words(windows, [n for one in columns for n in one], slots, own)
-        found = np.empty((len(columns), len(whole), 1), np.uint64)
-        if columns:
-            _split(whole.reshape(-1), np.array([len(one) for one in columns]), found)
-        yield from zip(found[: len(self._signals)], found[len(self._signals) :], strict=True)
+        found = gather_each(windows, [*self._signals, *self._variables], slots, own)
+        return zip(found[: len(self._signals)], found[len(self._signals) :], strict=True)
 
     def _answers(
         self,
@@ -257,6 +247,27 @@ def _by_window(
         full[:, slots] = words
         words = full
     return to_columns(words, width)
+
+
+def gather_each(
+    windows: WindowBits,
+    columns: Sequence[list[int]],
+    slots: NDArray[np.int64],
+    own: NDArray[np.bool_] | None,
+) -> Sequence[NDArray[np.uint64]]:
+    """Turn several lists of bit columns into words by window and subject, at least one each."""
+    if sum(map(len, columns)) > 64:
+        rows = len(windows.bits) * len(slots)
+        return [
+            gather_words(windows, one, slots, own) if one else np.zeros((rows, 1), np.uint64)
+            for one in columns
+        ]
+    # Transpose the bits once for all, then split them.
+    whole = gather_words(windows, [n for one in columns for n in one], slots, own)
+    found = np.zeros((len(columns), len(windows.bits) * len(slots), 1), np.uint64)
+    if whole.size:
+        _split(whole.reshape(-1), np.array([len(one) for one in columns]), found)
+    return list(found)
 
 
 def gather_words(

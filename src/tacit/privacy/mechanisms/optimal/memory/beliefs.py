@@ -6,7 +6,7 @@ answers and decide which windows are paid for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -16,7 +16,13 @@ from numpy.typing import NDArray
 from tacit.errors import StateError
 from tacit.privacy.mechanisms.optimal.memory import kernels
 from tacit.privacy.mechanisms.optimal.memory.channel_tables import ChannelTables
-from tacit.privacy.mechanisms.optimal.memory.kernels import Numbers, Singles, Whole, Words
+from tacit.privacy.mechanisms.optimal.memory.kernels import (
+    WHOLE,
+    Numbers,
+    Singles,
+    Whole,
+    Words,
+)
 from tacit.privacy.mechanisms.optimal.memory.transitions import (
     DECAY,
     SWITCH,
@@ -29,8 +35,6 @@ from tacit.privacy.mechanisms.optimal.part_tables import PartTables
 Bits = NDArray[np.bool_]
 Arrays = Mapping[str, NDArray[Any]]
 
-WHOLE: Final = 65535
-"""The number of parts of a whole, in stored probabilities and averages."""
 _NO_GROUP: Final = -1
 """The group before a subject's first window."""
 
@@ -70,6 +74,21 @@ class BeliefState:
             np.concatenate([self.groups, more.groups]),
         )
 
+    def take(self, rows: slice) -> BeliefState:
+        """Return the state of some subjects."""
+        return BeliefState(self.beliefs[rows], self.openness[rows], self.groups[rows])
+
+    @classmethod
+    def join(cls, states: Sequence[BeliefState]) -> BeliefState:
+        """Return the state of the subjects of several states, in order."""
+        if len(states) == 1:
+            return states[0]
+        return cls(
+            np.concatenate([one.beliefs for one in states]),
+            np.concatenate([one.openness for one in states]),
+            np.concatenate([one.groups for one in states]),
+        )
+
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return plain arrays for a snapshot."""
         return {"beliefs": self.beliefs, "openness": self.openness, "groups": self.groups}
@@ -87,20 +106,35 @@ class Prediction(NamedTuple):
     contexts: Numbers
     groups_before: NDArray[np.int16]
     groups: NDArray[np.int16]
+    slot: int
+    """The part of the week."""
     cells: Whole
-    before: Singles
-    """The beliefs after the window before."""
-    beliefs: Singles
+    """The cell of the step to this window; those of all parts of the week have one number."""
+    lanes: Singles
+    """`[row][chain][lane]`: the beliefs, with the zeros that fill lanes."""
     chosen: Numbers
     """`[row][block]`: the number of the candidate."""
     gains: Singles
+    values: int
+    """The number of values of a chain."""
+
+    @property
+    def beliefs(self) -> Singles:
+        """`[row][chain][value]`"""
+        return self.lanes[:, :, : self.values]
 
 
 class Update(NamedTuple):
     """The beliefs of a window with its symbols."""
 
-    beliefs: Singles
+    lanes: Singles
+    """`[row][chain][lane]`: the beliefs, with the zeros that fill lanes."""
     state: BeliefState
+
+    @property
+    def beliefs(self) -> Singles:
+        """`[row][chain][value]`"""
+        return self.lanes[:, :, : self.state.beliefs.shape[2]]
 
 
 class BeliefFilter:
@@ -118,6 +152,8 @@ class BeliefFilter:
         blocks = [tuple(every)] if self.joint else [(variable,) for variable in every]
         self.parts = PartTables(component, blocks)
         self._weights = transitions.weights.astype(np.float32)
+        self._start = pad_lanes(transitions.start, tables.width)
+        self._at_slot: dict[int, Singles] = {}
         edges = np.ceil(np.array(transitions.layout.edges) * WHOLE)
         self._edges = np.clip(edges, 0, WHOLE).astype(np.uint16)
         self.wants_gains = True
@@ -156,15 +192,33 @@ class BeliefFilter:
             raise StateError("the saved memory does not fit the plan")
         return state
 
+    def find_slot(self, hour: int) -> int:
+        """Return the part of the week that an hour of it is in."""
+        return int(divide_week(np.array([hour]), self.layout.slots)[0])
+
+    def find_tables(self, slot: int) -> Singles:
+        """Return the plan's transitions in a part of the week, with the zeros that fill lanes."""
+        if slot not in self._at_slot:
+            own = self.transitions.tables[slot :: self.layout.slots]
+            self._at_slot[slot] = pad_lanes(own, self.tables.width)
+        return self._at_slot[slot]
+
     def predict(
-        self, state: BeliefState, signals: Words, hour: int, tables: Singles | None = None
+        self,
+        state: BeliefState,
+        signals: Words,
+        hour: int,
+        tables: Singles | None = None,
+        contexts: Numbers | None = None,
     ) -> Prediction:
         """Predict the beliefs of a window from its public events, and choose channels.
 
-        `tables` are transitions that were learned since.
+        `tables` are transitions in this part of the week that were learned since. If `contexts`
+        are given, other threads may do the same for other subjects.
         """
-        layout = self.layout
-        contexts = self.tables.find_contexts(signals)
+        layout, slot = self.layout, self.find_slot(hour)
+        if contexts is None:
+            contexts = self.tables.find_contexts(signals)
         groups = np.empty(len(contexts), np.int16)
         cells = np.empty(len(contexts), np.int64)
         kernels.find_cells(
@@ -175,26 +229,25 @@ class BeliefFilter:
             state.openness,
             self._edges,
             layout.kinds,
-            layout.slots,
-            int(divide_week(np.array([hour]), layout.slots)[0]),
             groups,
             cells,
         )
-        before, beliefs = np.empty((2, *state.beliefs.shape), np.float32)
-        kernels.predict(
+        rows, chains, _ = state.beliefs.shape
+        beliefs = np.empty((rows, chains, self.tables.width), np.float32)
+        given = (
             state.beliefs,
             state.groups,
             groups,
             layout.groups,
             cells,
-            self.transitions.tables if tables is None else tables,
-            self.transitions.start,
-            self._weights,
-            SWITCH,
-            self.joint,
-            before,
-            beliefs,
+            self.find_tables(slot) if tables is None else tables,
+            self._start,
         )
+        if self.joint:
+            shares = np.empty(beliefs[0].size, np.float32)
+            kernels.predict_joint(*given, self._weights, SWITCH, shares, beliefs)
+        else:
+            kernels.predict_factored(*given, beliefs)
         chosen = np.full((len(groups), self.tables.most_blocks), -1, np.int32)
         gains = np.empty(len(groups), np.float32)
         flat = self.tables
@@ -202,6 +255,7 @@ class BeliefFilter:
             contexts,
             beliefs,
             self.joint,
+            flat.values,
             flat.first_block,
             flat.blocks,
             flat.candidates,
@@ -209,16 +263,23 @@ class BeliefFilter:
             flat.variables,
             flat.places,
             flat.mixed,
-            flat.answers,
-            flat.weights,
             np.empty(flat.most_classes, np.float32),
-            np.empty(flat.widest, np.float32),
+            np.empty(flat.most_queries, np.float32),
             self.wants_gains,
             chosen,
             gains,
         )
         return Prediction(
-            signals, contexts, state.groups, groups, cells, before, beliefs, chosen, gains
+            signals,
+            contexts,
+            state.groups,
+            groups,
+            slot,
+            cells,
+            beliefs,
+            chosen,
+            gains,
+            flat.values,
         )
 
     def draw(self, predicted: Prediction, values: Words, silent: Bits) -> Numbers:
@@ -242,57 +303,79 @@ class BeliefFilter:
             places,
         )
         if drawn:
-            symbols.reshape(-1)[places[:drawn]] = flat.sampler.sample(rows[:drawn])
+            found = flat.sampler.sample(rows[:drawn])
+            kernels.place_symbols(found, places[:drawn], symbols.reshape(-1))
         return symbols
 
     def update(self, state: BeliefState, predicted: Prediction, symbols: Numbers) -> Update:
         """Use the symbols of a window."""
-        beliefs, flat = predicted.beliefs.copy(), self.tables
-        stored = np.empty(beliefs.shape, np.uint16)
-        kernels.use_symbols(
-            predicted.contexts,
-            beliefs,
-            self.joint,
-            flat.first_block,
-            flat.blocks,
-            flat.candidates,
-            flat.class_of,
-            flat.variables,
-            flat.places,
-            flat.likely,
-            predicted.chosen,
-            symbols,
-            np.empty((len(flat.component.variables), 2), np.float32),
-            stored,
-        )
-        openness = average_openness(state.openness, flat.is_open[predicted.contexts])
+        flat, contexts, chosen = self.tables, predicted.contexts, predicted.chosen
+        stored = np.empty(state.beliefs.shape, np.uint16)
+        if self.joint:
+            beliefs = np.empty_like(predicted.lanes)
+            kernels.use_symbols_jointly(
+                contexts,
+                predicted.lanes,
+                flat.first_block,
+                flat.candidates,
+                flat.likely,
+                chosen,
+                symbols,
+                beliefs,
+                stored,
+            )
+        else:
+            beliefs = predicted.lanes.copy()
+            kernels.use_symbols_by_variable(
+                contexts,
+                beliefs,
+                flat.first_block,
+                flat.blocks,
+                flat.candidates,
+                flat.variables,
+                flat.places,
+                flat.likely,
+                chosen,
+                symbols,
+                np.empty((len(flat.component.variables), 2), np.float32),
+                stored,
+            )
+        openness = np.empty(len(contexts), np.uint16)
+        kernels.average_openness(contexts, flat.is_open, state.openness, DECAY, openness)
         return Update(beliefs, BeliefState(stored, openness, predicted.groups))
 
-    def read(self, predicted: Prediction, beliefs: Singles) -> Singles:
+    def read(self, predicted: Prediction, updated: Update) -> Singles:
         """Return `[row][part]`: how likely each part is; exactly 0 or 1 where it is decided."""
-        contexts, signals = predicted.contexts, predicted.signals
-        found = np.empty((len(beliefs), len(self.parts.component.parts)), np.float32)
-        if not self.joint:
-            self._read_all(beliefs, signals, found)
-        elif kernels.weigh_known_parts(contexts, beliefs, self.tables.truths, found):
-            other = np.flatnonzero(self.tables.truths[contexts, 0, 0] < 0)
-            rest = np.empty((len(other), found.shape[1]), np.float32)
-            self._read_all(beliefs[other], signals[other], rest)
-            found[other] = rest
-        return found
+        found = np.empty((len(predicted.contexts), self.tables.columns), np.float32)
+        self.read_into(found, 0, predicted, updated)
+        return found[:, : len(self.parts.component.parts)]
 
-    def _read_all(self, beliefs: Singles, signals: Words, found: Singles) -> None:
-        """Do the same for contexts whose parts are not tabulated."""
-        rows, chains, _ = beliefs.shape
-        number = rows if self.joint else rows * chains
+    def read_into(self, found: Singles, begin: int, predicted: Prediction, updated: Update) -> None:
+        """Write the same into the columns of an array from `begin` on."""
+        contexts, lanes = predicted.contexts, updated.lanes
+        if not self.joint:
+            self._read_all(found, begin, predicted.signals, lanes, np.arange(len(lanes)))
+            return
+        truths, shares = self.tables.truths, np.empty(self.tables.width, np.float32)
+        if kernels.weigh_known_parts(contexts, lanes, truths, shares, begin, found):
+            other = np.flatnonzero(truths[contexts, 0, 0] < 0)
+            self._read_all(found, begin, predicted.signals[other], lanes[other], other)
+
+    def _read_all(
+        self, found: Singles, begin: int, signals: Words, lanes: Singles, rows: Whole
+    ) -> None:
+        """Do the same for rows of contexts whose parts are not tabulated."""
+        number = len(rows) if self.joint else len(rows) * lanes.shape[1]
         chances = np.empty((number, self.parts.width if self.joint else 2))
         sums = self.parts.sums[0] if self.joint else np.empty((0, 0))
-        kernels.read_beliefs(beliefs, self.joint, sums, chances)
+        kernels.read_beliefs(lanes, self.joint, sums, chances)
         # Codes of readings are stored from -2 downwards.
-        codes = (-2 - np.arange(number, dtype=np.int32)).reshape(rows, -1)
-        kernels.weigh_parts(signals, codes, chances, *self.parts.arrays, found)
+        codes = (-2 - np.arange(number, dtype=np.int32)).reshape(len(rows), -1)
+        kernels.weigh_parts(signals, codes, chances, *self.parts.arrays, rows, begin, found)
 
 
-def average_openness(before: NDArray[np.uint16], opened: Bits) -> NDArray[np.uint16]:
-    """Return the running average after a window."""
-    return (before * DECAY + opened * ((1 - DECAY) * WHOLE)).astype(np.uint16)
+def pad_lanes(table: Singles, width: int) -> Singles:
+    """Return a table with zeros at the end of its rows, up to a width."""
+    padded = np.zeros((*table.shape[:-1], width), np.float32)
+    padded[..., : table.shape[-1]] = table
+    return padded

@@ -8,13 +8,14 @@ Which context a window has depends on public events only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tacit.kernels.lanes import LANES, fill_lanes
 from tacit.patterns.booleans import pack_rows
 from tacit.privacy.channels import Channel
 from tacit.privacy.keys import KeyTable
@@ -65,7 +66,7 @@ class ChannelTables:
         self._candidates = candidates
         self.sampler: Sampler = noise.new_sampler()
         self._rows: dict[int, int] = {}
-        self._kept: list[Channel] = []
+        """Where the rows of each channel begin in the sampler, which keeps the channels."""
         self._keys = KeyTable(max(1, -(-self._signals // 64)))
         self._own = np.full(1, -1, np.int32)
         """The number of each context that has channels of its own; -1 at the end for others."""
@@ -81,23 +82,24 @@ class ChannelTables:
         )
         self._new = NewContexts(channels)
         self.most_blocks = 1
-        self.most_classes = 1
-        self.widest = 1
-        """The largest number of mixed likelihoods of a class."""
+        self.most_classes = LANES
+        self.most_queries = 1
         self.first_block: Whole = np.zeros(1, np.int64)
-        self.blocks: Whole = np.empty((0, 9), np.int64)
+        self.blocks: Whole = np.empty((0, 8), np.int64)
         self.candidates: Whole = np.empty((0, 4), np.int64)
         self.class_of: Whole = np.empty(0, np.int64)
         self.variables: Whole = np.empty(0, np.int64)
         self.places: Whole = np.empty(0, np.int64)
         self.likely: Singles = np.empty(0, np.float32)
         self.mixed: Singles = np.empty(0, np.float32)
-        parts = len(self.component.parts)
-        values = 1 << len(self.component.variables) if joint else 0
-        self.truths: Singles = np.empty((0, values, parts), np.float32)
+        self.columns = fill_lanes(max(1, len(self.component.parts)))
+        """The number of parts with those that fill lanes."""
+        self.values = 1 << len(self.component.variables) if joint else 2
+        """The number of values of a chain."""
+        self.width = fill_lanes(self.values) if joint else 2
+        """The same with the zeros that fill lanes."""
+        self.truths: Singles = np.empty((0, self.values, self.columns), np.float32)
         """`[context][value][part]`: whether a part is true; -1 if that is not tabulated."""
-        self.answers: Singles = np.empty(0, np.float32)
-        self.weights: Singles = np.empty(0, np.float32)
         self._priced: list[tuple[Channel, tuple[int, ...], Whole]] = []
         """For each candidate its channel, and the variables and classes of its block."""
         self._prices: dict[tuple[Claim, ...], NDArray[np.int64]] = {}
@@ -153,7 +155,14 @@ class ChannelTables:
             ):
                 found = np.empty((len(rows), int(block[kernels.CLASSES])), np.float32)
                 kernels.list_classes(
-                    rows, self.joint, block, self.class_of, self.variables, self.places, found
+                    rows,
+                    self.joint,
+                    self.values,
+                    block,
+                    self.class_of,
+                    self.variables,
+                    self.places,
+                    found,
                 )
                 yield key, place, found.astype(np.float64)
 
@@ -219,6 +228,7 @@ class ChannelTables:
             octets = np.ascontiguousarray(keys).astype("<u8").view(np.uint8)
             signals = np.unpackbits(octets, axis=1, bitorder="little", count=self._signals)
             known = np.concatenate([np.tile([0, 1], (len(keys), 1)), signals], axis=1)
+            truths[:] = 0
             for number, part in enumerate(self.component.parts):
                 choice = np.zeros_like(values)
                 for place, variable in enumerate(part.variables):
@@ -229,15 +239,18 @@ class ChannelTables:
 
     def _append(self, contexts: Sequence[Sequence[_Block]], groups: Whole) -> range:
         """Append contexts with these blocks and groups; return their numbers."""
+        self._add_channels([channel for one in contexts for b in one for channel in b.channels])
         grown = _Lengths(self)
         new = _NewRows()
         for blocks in contexts:
             for block in blocks:
-                grown.add(block, new, self._first_row, self._class_map(block))
+                grown.add(block, new, self._rows, self._class_map(block))
                 self._priced += [(c, block.variables, block.place) for c in block.channels]
             self.most_blocks = max(self.most_blocks, len(blocks))
             classes = (len(block.queries.answers) for block in blocks)
             self.most_classes = max(self.most_classes, *classes, 1)
+            queries = (block.queries.answers.shape[1] for block in blocks)
+            self.most_queries = max(self.most_queries, *queries, 1)
             new.ends.append(len(self.blocks) + len(new.blocks))
         first = len(self.first_block) - 1
         self.group_of = np.append(self.group_of, groups.astype(np.int16))
@@ -251,9 +264,6 @@ class ChannelTables:
             self.places = np.concatenate([self.places, *new.places])
             self.likely = np.concatenate([self.likely, *new.likely])
             self.mixed = np.concatenate([self.mixed, *new.mixed])
-            self.widest = max(self.widest, new.widest)
-            self.answers = np.concatenate([self.answers, *new.answers])
-            self.weights = np.concatenate([self.weights, *new.weights])
         return range(first, first + len(contexts))
 
     def _class_map(self, block: _Block) -> Whole:
@@ -266,13 +276,14 @@ class ChannelTables:
             choice |= ((values >> variable) & 1) << place
         return np.asarray(block.place[choice], np.int64)
 
-    def _first_row(self, channel: Channel) -> int:
-        """Return where a channel's rows begin in the sampler; each channel is added once."""
-        if id(channel) not in self._rows:
-            self._rows[id(channel)] = self.sampler.rows
-            self._kept.append(channel)
-            self.sampler.extend([channel])
-        return self._rows[id(channel)]
+    def _add_channels(self, channels: Sequence[Channel]) -> None:
+        """Add channels to the sampler, each once."""
+        new = {id(one): one for one in channels if id(one) not in self._rows}
+        first = self.sampler.rows
+        for number, channel in new.items():
+            self._rows[number] = first
+            first += len(channel.table)
+        self.sampler.extend(list(new.values()))
 
 
 @dataclass(slots=True)
@@ -287,9 +298,6 @@ class _NewRows:
     places: list[Whole] = field(default_factory=list)
     likely: list[Singles] = field(default_factory=list)
     mixed: list[Singles] = field(default_factory=list)
-    widest: int = 1
-    answers: list[Singles] = field(default_factory=list)
-    weights: list[Singles] = field(default_factory=list)
 
 
 class _Lengths:
@@ -298,14 +306,14 @@ class _Lengths:
     def __init__(self, tables: ChannelTables) -> None:
         self._class_of = len(tables.class_of)
         self._candidates = len(tables.candidates)
-        self._answers = len(tables.answers)
+        self._values, self._width = tables.values, tables.width
         self._variables = len(tables.variables)
         self._places = len(tables.places)
         self._likely = len(tables.likely)
         self._mixed = len(tables.mixed)
 
     def add(
-        self, block: _Block, new: _NewRows, first_row: Callable[[Channel], int], class_of: Whole
+        self, block: _Block, new: _NewRows, first_rows: Mapping[int, int], class_of: Whole
     ) -> None:
         """Append a block and its candidates."""
         classes, queries = block.queries.answers.shape
@@ -315,35 +323,37 @@ class _Lengths:
                 classes,
                 self._candidates,
                 len(block.channels),
-                self._answers,
                 queries,
                 self._variables,
                 len(block.variables),
                 self._places,
             ]
         )
-        answers = block.queries.answers.astype(np.float32).ravel()
-        weights = np.zeros(len(answers), np.float32)
-        weights[:queries] = block.queries.weights
         new.class_of.append(class_of)
         new.variables += block.variables
         new.places.append(np.asarray(block.place, np.int64))
-        new.answers.append(answers)
-        new.weights.append(weights)
+        roots = np.sqrt(block.queries.weights)
+        factors = np.column_stack([np.ones(classes), block.queries.answers * roots])
+        by_value = len(class_of) > 0
+        few = by_value and self._values <= LANES
         for channel in block.channels:
             table = (channel.table / 2.0**channel.bits).astype(np.float32)
             symbols = table.shape[1]
-            new.candidates.append([first_row(channel), symbols, self._likely, self._mixed])
+            new.candidates.append([first_rows[id(channel)], symbols, self._likely, self._mixed])
+            mixed = np.zeros((classes, 1 + queries, fill_lanes(symbols)), np.float32)
+            mixed[:, :, :symbols] = factors[:, :, np.newaxis] * table[:, np.newaxis]
+            if few:
+                mixed = mixed[class_of]
+            if by_value:
+                likely = np.zeros((symbols, self._width), np.float32)
+                likely[:, : self._values] = table[class_of].T
+                table = likely
             new.likely.append(table.ravel())
-            factors = np.column_stack([np.ones(classes, np.float32), block.queries.answers])
-            mixed = (factors[:, :, np.newaxis] * table[:, np.newaxis]).astype(np.float32)
-            new.widest = max(new.widest, mixed[0].size)
             new.mixed.append(mixed.ravel())
             self._likely += table.size
             self._mixed += mixed.size
         self._class_of += len(class_of)
         self._candidates += len(block.channels)
-        self._answers += len(answers)
         self._variables += len(block.variables)
         self._places += len(block.place)
 

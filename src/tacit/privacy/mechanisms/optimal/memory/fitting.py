@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.privacy.mechanisms.optimal.blocks import ComponentChannels
-from tacit.privacy.mechanisms.optimal.memory.beliefs import WHOLE, average_openness
+from tacit.privacy.mechanisms.optimal.memory.kernels import WHOLE, average_openness
 from tacit.privacy.mechanisms.optimal.memory.transitions import (
+    DECAY,
     LEVELS,
     MOST_JOINT,
     MOST_VARIABLES,
@@ -111,7 +112,9 @@ def describe_history(
     average = np.full(subjects, WHOLE // 2, np.uint16)
     for window in range(windows):
         openness[window] = average / WHOLE
-        moved = average_openness(average, opened[window])
+        moved = np.empty_like(average)
+        numbers = opened[window].astype(np.int32)
+        average_openness(numbers, np.array([False, True]), average, DECAY, moved)
         average = np.where(sequences.known[window], moved, average)
     return ComponentHistory(
         groups,

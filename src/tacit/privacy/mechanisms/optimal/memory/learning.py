@@ -22,7 +22,12 @@ from numpy.typing import NDArray
 
 from tacit.errors import StateError
 from tacit.privacy.mechanisms.optimal.memory import kernels
-from tacit.privacy.mechanisms.optimal.memory.beliefs import Prediction, Update
+from tacit.privacy.mechanisms.optimal.memory.beliefs import (
+    BeliefFilter,
+    BeliefState,
+    Prediction,
+    Update,
+)
 from tacit.privacy.mechanisms.optimal.memory.kernels import Singles
 from tacit.privacy.mechanisms.optimal.memory.transitions import Transitions
 from tacit.privacy.quality import Confusion, QualityObjective, micro_alpha
@@ -92,46 +97,60 @@ def find_shape(transitions: Transitions) -> tuple[int, int, int, int]:
 class StepLearner:
     """Learns the transitions of one component."""
 
-    def __init__(self, transitions: Transitions, forget: float) -> None:
-        self._transitions = transitions
-        self._slots = transitions.layout.slots
+    def __init__(self, one: BeliefFilter, forget: float) -> None:
+        self._filter = one
         self._forget = np.float32(forget)
-        self._corrected: tuple[Singles | None, Singles] = (None, transitions.tables)
-        """The factors in use, and the tables that follow from them."""
+        self._corrected: tuple[Singles | None, int, Singles] = (None, -1, np.empty(0, np.float32))
+        """The factors and the part of the week in use, and the tables that follow from them."""
+        self._steps = np.zeros(find_shape(one.transitions), np.int64)
+        self._starts = np.zeros(self._steps.shape[:3], np.int64)
 
-    def tables(self, learned: LearnedSteps) -> Singles:
-        """Return the corrected transitions."""
-        if self._corrected[0] is not learned.factors:
-            factors = learned.factors.repeat(self._slots, axis=0)
-            tables = self._transitions.tables * factors
+    def tables(self, learned: LearnedSteps, slot: int) -> Singles:
+        """Return the corrected transitions in a part of the week."""
+        factors, at, tables = self._corrected
+        if factors is not learned.factors or at != slot:
+            tables = self._filter.find_tables(slot).copy()
+            tables[..., : learned.factors.shape[-1]] *= learned.factors
             tables /= tables.sum(axis=-1, keepdims=True)
-            self._corrected = learned.factors, tables
-        return self._corrected[1]
+            self._corrected = learned.factors, slot, tables
+        return tables
 
-    def learn(
+    def count(
         self,
         learned: LearnedSteps,
+        state: BeliefState,
         predicted: Prediction,
         updated: Update,
         counted: Bits,
-        window: int,
-    ) -> LearnedSteps:
-        """Add the steps of a window, of the subjects that are counted."""
-        new = np.zeros(learned.steps.shape, np.int64)
+    ) -> None:
+        """Count the steps of a window, of some of its subjects; `state` is from before it."""
+        shares, ratios = np.empty((2, updated.lanes.shape[1] * updated.lanes.shape[2]), np.float32)
         kernels.count_steps(
-            predicted.before,
-            updated.beliefs,
-            predicted.beliefs,
+            state.beliefs,
+            updated.lanes,
+            predicted.lanes,
             predicted.groups_before,
             predicted.cells,
-            self._slots,
-            self._transitions.tables,
-            self.tables(learned),
+            self.tables(learned, predicted.slot),
+            self._filter.joint,
             counted,
-            new,
+            shares,
+            ratios,
+            self._starts,
+            self._steps,
         )
-        added = (new / kernels.STEP_PARTS).astype(np.float32)
-        steps = learned.steps * self._forget + added
+
+    def learn(self, learned: LearnedSteps, slot: int, window: int) -> LearnedSteps:
+        """Add what was counted in a window, in this part of the week."""
+        steps = np.empty(learned.steps.shape, np.float32)
+        kernels.fold_steps(
+            self._starts,
+            self._steps,
+            self._filter.find_tables(slot),
+            self._forget,
+            np.ascontiguousarray(learned.steps),
+            steps,
+        )
         factors = learned.factors
         if window % _REFRESHED == 0:
             factors = (steps[1] + _STRENGTH) / (steps[0] + _STRENGTH)

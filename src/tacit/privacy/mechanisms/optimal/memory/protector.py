@@ -7,9 +7,10 @@ answered from the prediction, and nothing is drawn for it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -26,9 +27,14 @@ from tacit.privacy.mechanisms.mechanism import (
     RunSetup,
     WindowBits,
 )
-from tacit.privacy.mechanisms.optimal.draw import gather_words
+from tacit.privacy.mechanisms.optimal.draw import gather_each
 from tacit.privacy.mechanisms.optimal.memory import kernels
-from tacit.privacy.mechanisms.optimal.memory.beliefs import BeliefFilter, BeliefState, Prediction
+from tacit.privacy.mechanisms.optimal.memory.beliefs import (
+    BeliefFilter,
+    BeliefState,
+    Prediction,
+    Update,
+)
 from tacit.privacy.mechanisms.optimal.memory.channel_tables import ChannelTables
 from tacit.privacy.mechanisms.optimal.memory.kernels import Singles, Words
 from tacit.privacy.mechanisms.optimal.memory.learning import (
@@ -39,7 +45,6 @@ from tacit.privacy.mechanisms.optimal.memory.learning import (
     StepLearner,
     ThresholdLearner,
 )
-from tacit.privacy.mechanisms.optimal.memory.simulation import combine_parts
 from tacit.privacy.mechanisms.optimal.memory.spending import add_prices
 from tacit.privacy.prices import Claim
 from tacit.privacy.quality import make_objective
@@ -51,6 +56,8 @@ if TYPE_CHECKING:
 Bits = NDArray[np.bool_]
 Codes = NDArray[np.uint8]
 
+_STRETCH: Final = 4096
+"""The largest number of subjects that are followed at once."""
 _STEPS: Final = 4096
 """Probabilities are looked up in steps of this fraction."""
 CONFIDENCES: Final = np.concatenate([[0.0], 1 / (1 + np.exp(-np.linspace(-8.5, 8.5, 254))), [1.0]])
@@ -75,7 +82,8 @@ class _Pending(NamedTuple):
     before: object
     """The memory that it follows from."""
     own: Bits | None
-    predicted: tuple[Prediction, ...]
+    predicted: list[tuple[Prediction, ...]]
+    """For each stretch of subjects."""
 
 
 class MemoryProtector(Protector):
@@ -112,8 +120,9 @@ class MemoryProtector(Protector):
         questions = self._exposure.questions
         self._exact = [query for query, found in enumerate(questions) if not found.parts]
         self._exact_columns = run.index.columns([run.queries[query] for query in self._exact])
-        self._several = [query for query, found in enumerate(questions) if len(found.parts) > 1]
-        self._single = [_find_single(questions, number) for number in range(len(self._filters))]
+        self._columns = list(accumulate((one.tables.columns for one in self._filters), initial=0))
+        """Where the columns of each component's parts begin."""
+        self._terms = _Terms.of(questions, self._columns)
         components = self._exposure.components
         self._signals = [run.index.columns(one.signals) for one in components]
         self._variables = [
@@ -125,7 +134,7 @@ class MemoryProtector(Protector):
         # Seeded draws must come in the same order every time.
         self._parallel = run_in_threads if run.noise.private else run_in_turn
         forget = 0.5 ** (run.spec.windows.pane / HALF_LIFE)
-        self._learners = [StepLearner(one.transitions, forget) for one in planned.memory]
+        self._learners = [StepLearner(one, forget) for one in self._filters]
         self._threshold_learner = ThresholdLearner(
             planned.thresholds,
             CONFIDENCES,
@@ -142,17 +151,21 @@ class MemoryProtector(Protector):
         predicted = self._predict_priced(windows)
         full = np.zeros((1, len(claims), windows.slots), np.int64)
         if self._filters:
-            full[0, :, slots] = add_prices(self._filters, predicted, tuple(claims)).T
+            told = tuple(claims)
+            found = [add_prices(self._filters, one, told) for one in predicted]
+            full[0, :, slots] = np.concatenate(found, axis=1).T
         return full
 
     def gains(self, windows: WindowBits) -> Singles:
         """Return by slot how much a draw is expected to improve the answers of a window."""
         found = np.zeros(windows.slots, np.float32)
         predicted = self._predict_priced(windows)
-        found[_list_slots(windows, windows.own)] = np.sum([one.gains for one in predicted], axis=0)
+        if self._filters:
+            gains = [np.sum([own.gains for own in one], axis=0) for one in predicted]
+            found[_list_slots(windows, windows.own)] = np.concatenate(gains)
         return found
 
-    def _predict_priced(self, windows: WindowBits) -> tuple[Prediction, ...]:
+    def _predict_priced(self, windows: WindowBits) -> list[tuple[Prediction, ...]]:
         """Predict a single window, and keep the prediction until it is answered."""
         memory, own = _memory(windows), windows.own
         if len(windows.bits) != 1:
@@ -162,7 +175,9 @@ class MemoryProtector(Protector):
             slots = _list_slots(windows, own)
             signals = self._gather(windows, self._signals, slots, own)
             states, learned = self._load(memory, len(slots))
-            predicted = self._predict(states, learned, signals, 0, windows)
+            predict = self._prepare(states, learned, [one[0] for one in signals], windows, 0)
+            stretches = _divide(len(slots))
+            predicted = self._parallel([partial(predict, rows) for rows in stretches])
             pending = self._pending = _Pending(windows.bits, memory.before, own, predicted)
         return pending.predicted
 
@@ -177,40 +192,66 @@ class MemoryProtector(Protector):
         silent = np.zeros(len(slots), np.bool_)
         if windows.silent is not None:
             silent = windows.silent[slots]
-        signals = self._gather(windows, self._signals, slots, own)
-        values = self._gather(windows, self._variables, slots, own)
+        words = self._gather(windows, [*self._signals, *self._variables], slots, own)
+        signals, values = words[: len(self._signals)], words[len(self._signals) :]
         number, questions = len(windows.bits), self._exposure.questions
         result = np.zeros((number, len(questions), windows.bits.shape[2]), np.uint64)
         result[:, self._exact] = windows.bits[:, self._exact_columns]
         codes = np.zeros((number, len(questions), len(slots)), np.uint8)
         pending, self._pending = self._pending, None
+        stretches = _divide(len(slots))
         for window in range(number):
-            if pending is not None and number == 1 and _same(pending, windows, own):
-                predicted = pending.predicted
-            else:
-                predicted = self._predict(states, learned, signals, window, windows)
             number_in_schedule = windows.closed.first + window
             registered = memory.is_registered(slots, number_in_schedule)
             sampled = registered & memory.is_sampled(slots, number_in_schedule, SAMPLED)
-            calls = [
-                partial(
-                    self._advance,
-                    place,
-                    predicted[place],
-                    states[place],
-                    learned[place],
-                    values[place][window],
-                    silent,
-                    sampled,
-                    number_in_schedule,
+            if pending is not None and number == 1 and _same(pending, windows, own):
+                found: Sequence[tuple[Prediction, ...] | None] = pending.predicted
+                predict = None
+            else:
+                found = [None] * len(stretches)
+                predict = self._prepare(
+                    states, learned, [s[window] for s in signals], windows, window
                 )
+            dense = np.zeros((len(questions), -(-len(slots) // 64)), np.uint64)
+            step = _Step(
+                states,
+                [part[window] for part in values],
+                silent,
+                thresholds.thresholds,
+                np.empty((len(slots), self._columns[-1]), np.float32),
+                dense,
+                codes[window],
+            )
+            done = self._parallel(
+                [
+                    partial(self._advance, rows, given, predict, step)
+                    for rows, given in zip(stretches, found, strict=True)
+                ]
+            )
+            if own is not None:
+                dense = _spread_bits(dense, slots, result.shape[2])
+            result[window, self._terms.queries] = dense[self._terms.queries]
+            learned = self._parallel(
+                [
+                    partial(
+                        self._learn,
+                        place,
+                        learned[place],
+                        states[place],
+                        [
+                            (rows, predicted[place], updated[place])
+                            for rows, (predicted, updated) in zip(stretches, done, strict=True)
+                        ],
+                        sampled,
+                        number_in_schedule,
+                    )
+                    for place in range(len(self._filters))
+                ]
+            )
+            states = [
+                BeliefState.join([updated[place].state for _, updated in done])
                 for place in range(len(self._filters))
             ]
-            done = self._parallel(calls)
-            states = [state for state, _, _ in done]
-            learned = [own for _, own, _ in done]
-            parts = [part for _, _, part in done]
-            self._answer(parts, thresholds.thresholds, slots, result[window], codes[window])
             thresholds = self._threshold_learner.learn(
                 thresholds, codes[window], registered, number_in_schedule
             )
@@ -223,20 +264,55 @@ class MemoryProtector(Protector):
 
     def _advance(
         self,
+        rows: slice,
+        predicted: tuple[Prediction, ...] | None,
+        predict: Callable[[slice], tuple[Prediction, ...]] | None,
+        step: _Step,
+    ) -> tuple[tuple[Prediction, ...], list[Update]]:
+        """Draw for a stretch of subjects in one window, and answer all queries about them."""
+        if predicted is None:
+            assert predict is not None
+            predicted = predict(rows)
+        updates = []
+        for one, found, state, values, begin in zip(
+            self._filters, predicted, step.states, step.values, self._columns, strict=False
+        ):
+            symbols = one.draw(found, values[rows], step.silent[rows])
+            updated = one.update(state.take(rows), found, symbols)
+            one.read_into(step.parts[rows], begin, found, updated)
+            updates.append(updated)
+        terms = self._terms
+        kernels.answer_queries(
+            step.parts,
+            rows.start // 64,
+            -(-rows.stop // 64),
+            terms.columns,
+            terms.firsts,
+            terms.every,
+            terms.queries,
+            step.thresholds[terms.queries],
+            _LEVELS,
+            np.empty(64, np.float32),
+            np.empty(64, np.int32),
+            step.answers,
+            step.codes,
+        )
+        return predicted, updates
+
+    def _learn(
+        self,
         place: int,
-        predicted: Prediction,
-        state: BeliefState,
         learned: LearnedSteps,
-        values: Words,
-        silent: Bits,
+        state: BeliefState,
+        done: Sequence[tuple[slice, Prediction, Update]],
         sampled: Bits,
         window: int,
-    ) -> tuple[BeliefState, LearnedSteps, Singles]:
-        """Draw for one component, and return its state, what was learned, and its parts."""
-        one = self._filters[place]
-        updated = one.update(state, predicted, one.draw(predicted, values, silent))
-        learned = self._learners[place].learn(learned, predicted, updated, sampled, window)
-        return updated.state, learned, one.read(predicted, updated.beliefs)
+    ) -> LearnedSteps:
+        """Learn from a window, for one component."""
+        learner = self._learners[place]
+        for rows, predicted, updated in done:
+            learner.count(learned, state.take(rows), predicted, updated, sampled[rows])
+        return learner.learn(learned, done[0][1].slot, window)
 
     def _load(
         self, memory: RunMemory, subjects: int
@@ -263,26 +339,34 @@ class MemoryProtector(Protector):
             return LearnedThresholds.start(self._thresholds)
         return LearnedThresholds.from_arrays(known, len(self._thresholds))
 
-    def _predict(
+    def _prepare(
         self,
         states: Sequence[BeliefState],
         learned: Sequence[LearnedSteps],
         signals: Sequence[Words],
-        window: int,
         windows: WindowBits,
-    ) -> tuple[Prediction, ...]:
+        window: int,
+    ) -> Callable[[slice], tuple[Prediction, ...]]:
+        """Find the contexts of a window; return what predicts it for a stretch of subjects."""
         start = np.array([(windows.closed.first + window) * self._pane])
         hour = int(find_hours(to_local(start, self._zone))[0])
-        return tuple(
-            self._parallel(
-                [
-                    partial(one.predict, state, own[window], hour, learner.tables(steps))
-                    for one, state, own, learner, steps in zip(
-                        self._filters, states, signals, self._learners, learned, strict=True
-                    )
-                ]
+        contexts = [
+            one.tables.find_contexts(own) for one, own in zip(self._filters, signals, strict=True)
+        ]
+        tables = [
+            learner.tables(steps, one.find_slot(hour))
+            for one, learner, steps in zip(self._filters, self._learners, learned, strict=True)
+        ]
+
+        def predict(rows: slice) -> tuple[Prediction, ...]:
+            return tuple(
+                one.predict(state.take(rows), own[rows], hour, table, found[rows])
+                for one, state, own, table, found in zip(
+                    self._filters, states, signals, tables, contexts, strict=True
+                )
             )
-        )
+
+        return predict
 
     def _gather(
         self,
@@ -291,43 +375,64 @@ class MemoryProtector(Protector):
         slots: NDArray[np.int64],
         own: Bits | None,
     ) -> list[Words]:
-        """Return for each component `[window][subject][word]`."""
-        found = []
-        for listed in columns:
-            words = gather_words(windows, listed, slots, own)
-            if not listed:
-                words = np.zeros((len(windows.bits) * len(slots), 1), np.uint64)
-            found.append(np.ascontiguousarray(words).reshape(len(windows.bits), len(slots), -1))
-        return found
+        """Return for each list of columns `[window][subject][word]`."""
+        return [
+            np.ascontiguousarray(words).reshape(len(windows.bits), len(slots), -1)
+            for words in gather_each(windows, columns, slots, own)
+        ]
 
-    def _answer(
-        self,
-        parts: Sequence[Singles],
-        thresholds: NDArray[np.float64],
-        slots: NDArray[np.int64],
-        result: Columns,
-        codes: Codes,
-    ) -> None:
-        """Answer all queries about private events from the probabilities of their parts."""
-        for found, (queries, columns) in zip(parts, self._single, strict=True):
-            if len(queries):
-                own = thresholds[queries]
-                kernels.answer_queries(found, columns, queries, own, slots, _LEVELS, result, codes)
-        if self._several:
-            whole = combine_parts(self._exposure, parts)
-            for query in self._several:
-                likely = whole[query]
-                assert likely is not None
-                kernels.answer_queries(
-                    likely[:, np.newaxis],
-                    np.zeros(1, np.int64),
-                    np.array([query]),
-                    thresholds[[query]],
-                    slots,
-                    _LEVELS,
-                    result,
-                    codes,
-                )
+
+class _Step(NamedTuple):
+    """A window of all subjects: what its answers follow from, and where they go."""
+
+    states: Sequence[BeliefState]
+    values: Sequence[Words]
+    silent: Bits
+    thresholds: NDArray[np.float64]
+    parts: Singles
+    """`[row][column]`: how likely each part is."""
+    answers: Columns
+    codes: Codes
+
+
+def _divide(rows: int) -> list[slice]:
+    """Divide subjects into stretches that fit into a cache, of whole words."""
+    count = max(1, -(-rows // _STRETCH))
+    if count > 1:
+        count += count % 2  # two cores have the same to do
+    size = max(64, -(-rows // count // 64) * 64)
+    return [slice(begin, min(rows, begin + size)) for begin in range(0, max(1, rows), size)]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Terms:
+    """The queries about private events, and the columns of their parts."""
+
+    queries: NDArray[np.int64]
+    columns: NDArray[np.int64]
+    firsts: NDArray[np.int64]
+    """Where each query's columns begin; one more at the end."""
+    every: Bits
+    """Whether all parts of a query must be true, or any."""
+
+    @classmethod
+    def of(cls, questions: Sequence[Question], begins: Sequence[int]) -> _Terms:
+        """Return the terms of these questions, for columns of components that begin there."""
+        own = [(query, one) for query, one in enumerate(questions) if one.parts]
+        return cls(
+            np.array([query for query, _ in own], np.int64),
+            np.array([begins[place] + n for _, one in own for place, n in one.parts], np.int64),
+            np.cumsum([0, *(len(one.parts) for _, one in own)]),
+            np.array([one.every for _, one in own], np.bool_),
+        )
+
+
+def _spread_bits(answers: Columns, slots: NDArray[np.int64], words: int) -> Columns:
+    """Turn a bit for each of some subjects into a bit for each slot."""
+    octets = answers.astype("<u8").view(np.uint8)
+    bits = np.zeros((len(answers), words * 64), np.uint8)
+    bits[:, slots] = np.unpackbits(octets, axis=1, bitorder="little", count=len(slots))
+    return np.packbits(bits, axis=1, bitorder="little").view("<u8").astype(np.uint64, copy=False)
 
 
 def _same(pending: _Pending, windows: WindowBits, own: Bits | None) -> bool:
@@ -354,19 +459,6 @@ def _memory(windows: WindowBits) -> RunMemory:
 
 def _list_slots(windows: WindowBits, own: Bits | None) -> NDArray[np.int64]:
     return np.arange(windows.slots) if own is None else np.flatnonzero(own)
-
-
-def _find_single(
-    questions: Sequence[Question], component: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the queries with one part, which is in this component, and these parts."""
-    found = [
-        (query, question.parts[0][1])
-        for query, question in enumerate(questions)
-        if len(question.parts) == 1 and question.parts[0][0] == component
-    ]
-    table = np.array(found, np.int64).reshape(-1, 2)
-    return np.ascontiguousarray(table[:, 0]), np.ascontiguousarray(table[:, 1])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
