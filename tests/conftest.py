@@ -19,6 +19,11 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(10_000, 20, 20)
 
 
+def pytest_unconfigure() -> None:
+    """Free everything in the end: libraries report what is left."""
+    gc.unfreeze()
+
+
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
     """A PostgreSQL server that the tests of this process share."""

@@ -106,7 +106,12 @@ def list_limits(declared: Sequence[Private]) -> dict[str, SpendingLimit]:
 
 
 def choose_optimal(optimal: Plan, adaptive: Plan, objective: QualityObjective) -> Plan:
-    """Return the plan of optimal, or that of adaptive if it is clearly better."""
+    """Return the plan of optimal, or that of adaptive if it is clearly better.
+
+    With limits, answers of windows that are not paid for need memory, which only optimal has.
+    """
+    if optimal.limited is not None:
+        return optimal
     better = _value(adaptive, objective) - _value(optimal, objective)
     return adaptive if better > _BETTER else optimal
 
@@ -131,10 +136,11 @@ def compare_mechanisms(
 def _rank(plans: Sequence[Plan], objective: QualityObjective) -> list[Plan]:
     """Sort plans by quality, the best first; of equal ones, the one that adds least noise first.
 
-    `MECHANISMS` are in that order, from most noise to least.
+    `MECHANISMS` are in that order, from most noise to least. Plans that can spend limits with
+    memory come before others.
     """
     ranked = list(reversed(plans))
-    ranked.sort(key=lambda plan: -round(_value(plan, objective), _TIE))
+    ranked.sort(key=lambda plan: (plan.limited is None, -round(_value(plan, objective), _TIE)))
     return ranked
 
 
