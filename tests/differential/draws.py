@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from tacit.pipeline.release import Release
 from tacit.privacy.channels import Channel
 from tacit.privacy.noise import Noise
+from tacit.privacy.randomness import SeededSource
 from tacit.privacy.sampling import Sampler
 
 Words = NDArray[np.uint64]
@@ -80,11 +81,17 @@ class FixedSampler(Sampler):
         return symbols.reshape(rows.shape)
 
 
+class FixedSource(SeededSource):
+    """What decides who pays is the same in every run; it passes for private."""
+
+    private = True
+
+
 class FixedNoise(Noise):
     """Takes all draws from their positions; they pass for private ones."""
 
     def __init__(self, source: object = None) -> None:
-        super().__init__()
+        super().__init__(FixedSource(0))
         self._samplers = 0
 
     def new_sampler(self) -> Sampler:

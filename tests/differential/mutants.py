@@ -31,12 +31,13 @@ from tacit.pipeline.settlement import Settlement
 from tacit.pipeline.sources import Batch, encode_keys
 from tacit.pipeline.window_state import ClosedWindows, WindowState
 from tacit.privacy.mechanisms.noisy_windows import NoisyWindows
+from tacit.privacy.mechanisms.optimal.memory.beliefs import BeliefFilter
 from tacit.privacy.policies import Policies
 from tacit.spec.columntypes import SpecColumns
 from tacit.windows.clock import NONE
 from tacit.windows.jumps import Jumps
 from tacit.windows.schedule import Windows
-from tests.differential.worlds import CODINGS, RELOADING
+from tests.differential.worlds import CODINGS, RELOADING, REMEMBERING
 
 Mutant = Callable[[], AbstractContextManager[None]]
 _LENIENT: Final = pl.col(pl.String).str.strip_chars().str.to_lowercase().replace("", None)
@@ -328,6 +329,38 @@ def silent_subjects_pay_nothing() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def beliefs_know_who_was_heard() -> Iterator[None]:
+    """A subject that sends nothing private starts anew."""
+    draw, update = BeliefFilter.draw, BeliefFilter.update
+    heard: dict[int, Any] = {}
+
+    def note(self: BeliefFilter, predicted: Any, values: Any, silent: Any) -> Any:
+        heard[id(self)] = values.any(axis=1)
+        return draw(self, predicted, values, silent)
+
+    def forget(self: BeliefFilter, *given: Any) -> Any:
+        found = update(self, *given)
+        groups = np.where(heard[id(self)], found.state.groups, np.int16(-1))
+        return found._replace(state=replace(found.state, groups=groups))
+
+    with patch.object(BeliefFilter, "draw", note), patch.object(BeliefFilter, "update", forget):
+        yield
+
+
+@contextmanager
+def windows_with_events_gain_more() -> Iterator[None]:
+    """A limit is spent where subjects send something."""
+    gains = Engine.gains
+
+    def heard(self: Engine, closed: ClosedWindows) -> Any:
+        sent = closed.panes.words.any(axis=(0, 2))
+        return np.where(sent, 10.0, gains(self, closed) * 0)
+
+    with patch.object(Engine, "gains", heard):
+        yield
+
+
 @dataclass(frozen=True)
 class Planted:
     """A break, the kinds of worlds in which it shows, and one that shows it."""
@@ -370,5 +403,8 @@ MUTANTS: Final[dict[str, Planted]] = {
         batches_of_a_file_are_those_of_the_run, first=38
     ),
     "tuples are counted in metrics": Planted(tuples_are_counted_in_metrics, (RELOADING,)),
+    # Charges, memory and spending.
     "silent subjects pay nothing": Planted(silent_subjects_pay_nothing, (RELOADING,)),
+    "beliefs know who was heard": Planted(beliefs_know_who_was_heard, (REMEMBERING,)),
+    "windows with events gain more": Planted(windows_with_events_gain_more, (REMEMBERING,)),
 }

@@ -169,7 +169,8 @@ class Runs:
         rng = Random(f"runs {world.seed}")
         self._spec, self._plan = folder / "spec.yaml", folder / "plan.json"
         by_chance = rng.random() < (0.2 if world.limited else 0.02)
-        self._ledger = ledger or world.then is not None or by_chance
+        remembers = world.limited and world.plan.has_memory
+        self._ledger = ledger or world.then is not None or remembers or by_chance
         self._sink = rng.choice(OUTLETS if self._ledger else SINKS)
         self._piece = rng.choice((700, 2000, 1 << 23, 1 << 23))
         self._rows = rng.choice((5, 16, 1 << 18, 1 << 18))

@@ -8,9 +8,9 @@ import pytest
 
 from tests.differential.neighbours import variants
 from tests.differential.outputs import find_difference
-from tests.differential.worlds import CODINGS, RELOADING, make_world
+from tests.differential.worlds import CODINGS, RELOADING, REMEMBERING, make_world
 
-WORLDS = {**dict.fromkeys(CODINGS, 10), "csv": 20, RELOADING: 9}
+WORLDS = {**dict.fromkeys(CODINGS, 10), "csv": 20, RELOADING: 9, REMEMBERING: 8}
 """How many random specifications for each coding of the input: planted breaks are found in them."""
 
 

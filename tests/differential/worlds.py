@@ -26,9 +26,11 @@ from tacit.planning.plan import Plan
 from tacit.planning.planner import make_plan
 from tacit.planning.survey import assume_statistics
 from tacit.privacy.policies import Policies
+from tacit.privacy.statistics import Statistics
 from tacit.spec.specification import Specification
 from tests.differential.values import COLUMNS, Broken, Cell, any_cell, plain_cell, well_formed
 from tests.patterns.strategies import random_pattern
+from tests.privacy.memories import paced, with_memory
 
 BEGIN: Final = 1_699_999_200
 """Where the schedule begins, in seconds: a whole hour."""
@@ -302,12 +304,15 @@ CODINGS: Final = ("csv", "jsonl", "parquet", "arrow", "json", "cbor")
 
 
 RELOADING: Final = "reloading"
+REMEMBERING: Final = "remembering"
 
 
 def make_world(kind: str, number: int) -> World:
-    """One of the worlds with inputs in this coding, or of those whose specification changes."""
+    """One of the worlds with inputs in this coding, or of those that change, or have memory."""
     if kind == RELOADING:
         return reloading_world(number)
+    if kind == REMEMBERING:
+        return remembering_world(number)
     return random_world(number * len(CODINGS) + CODINGS.index(kind), kind)
 
 
@@ -319,14 +324,43 @@ def random_world(seed: int, coding: str | None = None) -> World:
     spec = Specification.model_validate(plain).checked()
     plan = _random_plan(rng, spec, declared=declared)
     world = _world(rng, seed, spec, plan, areas_alone=areas_alone, panes=rng.randint(3, 4))
-    sources = []
+    return replace(world, sources=_shape_sources(rng, world, coding))
+
+
+def _shape_sources(rng: Random, world: World, coding: str | None) -> tuple[SourceShape, ...]:
+    spec, sources = world.spec, []
     for stream in spec.streams:
         span = world.panes if not spec.windows.lateness else world.panes * world.pane
         origin = 0 if not spec.windows.lateness else BEGIN
         cuts = sorted(origin + rng.random() * span for _ in range(rng.choice((0, 0, 1, 2))))
         chosen = coding or rng.choice(CODINGS)
         sources.append(SourceShape(stream, chosen, tuple(cuts), rng.getrandbits(60)))
-    return replace(world, sources=tuple(sources))
+    return tuple(sources)
+
+
+def remembering_world(seed: int) -> World:
+    """One with memory, and with limits that are not enough for all windows.
+
+    Queries ask for one of the private types, which occurs often.
+    """
+    rng = Random(f"remembering world {seed}")
+    plain, areas_alone = _random_specification(rng, declared=True)
+    spend = ("every", "paced")[seed % 2]
+    for one in plain["private"]:
+        one |= {"limit": f"{2 * one['epsilon']} per 30 s", "spend": spend}
+    asked = rng.choice(sorted(elements(plain["private"][0]["pattern"])))
+    for name in (asked, "p"):
+        plain["events"][name]["where"] = f"kind = '{name}'"
+    plain["queries"] += [
+        {"name": f"asked{number}", "consumer": "us", "pattern": pattern}
+        for number, pattern in enumerate((asked, f"AND({asked}, p)"))
+    ]
+    spec = Specification.model_validate(plain).checked()
+    plan = with_memory(make_plan(spec, _assume(rng, spec), "optimal", "posterior"), seed)
+    if spend == "paced":
+        plan = paced(plan, spec, rng.choice((0.001, 0.01, 0.03)))
+    world = _world(rng, seed, spec, plan, areas_alone=areas_alone, panes=5)
+    return replace(world, sources=_shape_sources(rng, world, None))
 
 
 def reloading_world(seed: int) -> World:
@@ -480,17 +514,21 @@ def _where(rng: Random, guard: str) -> str:
 def _random_plan(rng: Random, spec: Specification, *, declared: bool) -> Plan:
     mechanism = rng.choice(("uniform", "adaptive", "optimal"))
     decode = rng.choice(("literal", "posterior"))
-    rates = {name: rng.choice((0.1, 0.3, 0.5)) for name in spec.events}
-    queries = tuple(spec.query_patterns.values())
-    statistics = [
-        assume_statistics(policy, queries, rates, spec.windows.panes)
-        for policy in Policies(spec).policies
-    ]
-    plan = make_plan(spec, statistics, mechanism, decode)
+    plan = make_plan(spec, _assume(rng, spec), mechanism, decode)
     if declared:
         return plan
     # The types that history had.
     return replace(plan, columns={stream: dict(TYPES) for stream in spec.streams})
+
+
+def _assume(rng: Random, spec: Specification) -> list[Statistics]:
+    """What is known of events that are independent."""
+    rates = {name: rng.choice((0.1, 0.3, 0.5)) for name in spec.events}
+    queries = tuple(spec.query_patterns.values())
+    return [
+        assume_statistics(policy, queries, rates, spec.windows.panes)
+        for policy in Policies(spec).policies
+    ]
 
 
 def describe(world: World) -> str:

@@ -21,6 +21,7 @@ from tacit.errors import OptionError, SourceError, SpecificationError
 from tacit.ledger.ledger import Ledger
 from tacit.ledger.statement import read_statement
 from tacit.ledger.verification import verify
+from tacit.pipeline.openwindows import NextVersion
 from tacit.pipeline.versions import SpecVersion
 from tacit.planning.planner import plan_without_history
 from tacit.privacy.count_channels import CountChannel
@@ -243,6 +244,25 @@ def test_windows_that_slide_spend_epsilon_over_all_windows_of_an_occurrence() ->
     assert (found["subjects"] == true["subjects"]).all()
 
 
+def test_after_a_reload_counts_wait_until_no_window_shares_a_pane_with_an_old_one() -> None:
+    sliding = SPEC.replace("size: 10 min", "size: 30 min, slide: 10 min")
+    single = sliding.replace("count:", "pattern:").replace(", by: fleet", "")
+    nothing: Any = None
+    begins = []
+    for text in (sliding, single):
+        spec = load(text)
+        version = SpecVersion(spec, plan_without_history(spec, "uniform"))
+        assert version.plan.draws_panes == (text is single)
+        following = NextVersion(version, nothing, nothing, 10, np.empty(0, np.uint64))
+        begins.append(following.protected_from)
+    mixed = load(MIXED.replace("size: 10 min", "size: 30 min, slide: 10 min"))
+    version = SpecVersion(mixed, plan_without_history(mixed, "uniform"))
+    assert version.plan.draws_panes
+    begins.append(NextVersion(version, nothing, nothing, 10, np.empty(0, np.uint64)).protected_from)
+    # Noise of a pane is used as soon as its last pane is new; a count needs all of them to be.
+    assert begins == [14, 12, 14]
+
+
 def test_a_version_takes_its_groups_along() -> None:
     spec = load()
     version = SpecVersion(spec, plan_without_history(spec, "uniform"))
@@ -327,3 +347,13 @@ def test_what_cannot_be_counted_is_refused() -> None:
     version = SpecVersion(spec, plan_without_history(spec, "uniform"))
     with pytest.raises(SpecificationError, match="cannot be computed on Flink"):
         prepare(version, [], None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("mechanism", ["uniform", "optimal"])
+def test_counts_alone_can_be_planned_from_history(mechanism: str) -> None:
+    plan = tacit.plan(load(), rows(), mechanism=mechanism)
+    assert [row["mean_error"] > 0 for row in plan.count_rows()] == [True, True, False]
+    assert plan.expected is None
+    plan.save("plan.json")
+    assert tacit.audit("plan.json").passed
+    assert run(plan="plan.json", seed=1).height == 12 * 7

@@ -351,8 +351,8 @@ def test_the_plain_data_keep_their_keys() -> None:
     """Programs rely on them; exact numbers are text."""
     told: dict[str, Any] = explain(load(TAXI)).to_dict()
     assert sorted(told) == [
-        "decode", "guarantee", "mechanism", "not_promised", "panes", "policies", "private",
-        "promised", "shared_attributes", "unit", "window",
+        "counts", "decode", "guarantee", "mechanism", "not_promised", "panes", "policies",
+        "private", "promised", "shared_attributes", "unit", "window",
     ]  # fmt: skip
     assert told["private"][0] == {
         "name": "hospital_visit",

@@ -34,6 +34,7 @@ from tacit.pipeline.window_state import ClosedWindows
 from tacit.planning.plan import Plan
 from tacit.planning.planner import make_plan
 from tacit.privacy.channels import Channel
+from tacit.privacy.mechanisms.mechanism import Mechanism
 from tacit.privacy.mechanisms.optimal.blocks import ComponentChannels
 from tacit.privacy.mechanisms.optimal.mechanism import Optimal
 from tacit.privacy.mechanisms.optimal.memory import kernels, protector
@@ -59,6 +60,7 @@ from tests.privacy.enumeration import (
     _untried,
     within,
 )
+from tests.privacy.streams import statistics_by_hand
 from tests.privacy.worlds import by_hand, specification
 
 Stream = tuple[str, ...]
@@ -135,9 +137,11 @@ def random_candidates(rng: np.random.Generator, channels: ComponentChannels) -> 
 def with_memory(plan: Plan, seed: int = 0, **more: Any) -> Plan:
     """The same plan with memory that is made by hand."""
     rng = np.random.default_rng(seed)
-    mechanisms = []
+    mechanisms: list[Mechanism] = []
     for mechanism in plan.mechanisms:
-        assert isinstance(mechanism, Optimal)
+        if not isinstance(mechanism, Optimal):  # no query is about anything private
+            mechanisms.append(mechanism)
+            continue
         memory = tuple(
             ComponentMemory(
                 random_transitions(
@@ -153,18 +157,24 @@ def with_memory(plan: Plan, seed: int = 0, **more: Any) -> Plan:
 
 def plan_by_hand(spec: Specification, seed: int = 0, **more: Any) -> Plan:
     """A plan with memory, for events that are as likely as not."""
-    return with_memory(make_plan(spec, by_hand(spec, {}), "optimal"), seed, **more)
+    statistics = statistics_by_hand(spec) if spec.windows.panes > 1 else by_hand(spec, {})
+    return with_memory(make_plan(spec, statistics, "optimal"), seed, **more)
 
 
 def paced(plan: Plan, spec: Specification, ratio: float) -> Plan:
-    """The same plan with pacing: a window is paid for if its gain per epsilon reaches a ratio."""
-    demand = np.full((2, 24), 1e6)
+    """The same plan with pacing: a window is paid for if its gain per epsilon reaches a ratio.
+
+    Windows that gain less are explored, and nothing more.
+    """
+    demand = np.array([[1e6], [0]]) * np.ones(24)
     pacing = Pacing(np.array([0.0, ratio]), {one.name: demand for one in spec.private})
-    mechanisms = []
-    for mechanism in plan.mechanisms:
-        assert isinstance(mechanism, Optimal)
-        mechanisms.append(replace(mechanism, pacing=pacing))
-    return replace(plan, mechanisms=tuple(mechanisms))
+    return replace(
+        plan,
+        mechanisms=tuple(
+            replace(one, pacing=pacing) if isinstance(one, Optimal) else one
+            for one in plan.mechanisms
+        ),
+    )
 
 
 class SubjectNoise(ScriptedNoise):
@@ -233,7 +243,7 @@ class Way:
 
 
 class ExploringSource(SeededSource):
-    """Octets with which all subjects explore in some windows, and nobody in others."""
+    """Octets with which all subjects pay in some windows, and in others only if it is certain."""
 
     def __init__(self, explored: Sequence[bool]) -> None:
         super().__init__(0)
@@ -286,9 +296,10 @@ class Runner:
 
     def restart(self) -> None:
         """Go on with a new engine."""
-        snapshot = self.engine.snapshot()
+        before = self.engine
         self.engine = self._open(())
-        self.engine.restore(snapshot)
+        self.engine.restore(before.snapshot())
+        self.engine.most_windows = before.most_windows
 
     def bill(self, closed: ClosedWindows) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
         """Who does not pay, and the charges `[private pattern][subject]`."""
@@ -429,7 +440,7 @@ class Broken:
 
     pattern: str
     windows: tuple[int, ...]
-    """The windows in which they differ."""
+    """The windows in which they differ, or panes if windows slide."""
     why: str
 
 
@@ -439,18 +450,22 @@ def find_broken(
     """Compare all neighbours in one window, and in any number of them, outcome by outcome.
 
     In every outcome the ratio is at most what was charged in the windows that differ; and so it is
-    at most epsilon for each of them, and at most the limit.
+    at most epsilon for each of them, and at most the limit. Where windows slide, streams differ in
+    panes, each of which is in several windows, and epsilon is for one occurrence.
     """
     found = []
     (policy,) = Policies(spec).policies
     names = [one.name for one in spec.private]
-    windows = range(len(streams[0]))
+    panes = spec.windows.panes
     for pattern in policy.patterns:
         account = names.index(pattern.name)
-        for size in range(1, len(windows) + 1):
-            for differing in combinations(windows, size):
+        for size in range(1, len(streams[0]) + 1):
+            for differing in combinations(range(len(streams[0])), size):
                 groups = _group(streams, pattern.elements, differing)
-                why = _compare(likely, groups, account, differing, pattern.epsilon, limit)
+                windows = sorted({one + more for one in differing for more in range(panes)})
+                whole = len(pattern.elements) > 1 and differing[-1] - differing[0] < panes
+                most = pattern.epsilon * (1 if whole else size)
+                why = _compare(likely, groups, account, windows, most, limit)
                 if why is not None:
                     found.append(Broken(pattern.name, differing, why))
     return found
@@ -474,25 +489,25 @@ def _compare(
     likely: Likely,
     groups: Sequence[Sequence[int]],
     account: int,
-    differing: Sequence[int],
-    epsilon: Fraction,
+    windows: Sequence[int],
+    most: Fraction,
     limit: Fraction | None,
 ) -> str | None:
     seen = set()
     for group in groups:
         for outcome in {outcome for number in group for outcome in likely[number]}:
-            charged = sum(outcome.charges[window][account] for window in differing)
-            if charged > len(differing) * epsilon * NANO + len(differing):
+            charged = sum(outcome.charges[window][account] for window in windows)
+            if charged > most * NANO + len(windows):
                 return f"{charged} nano-epsilon are more than epsilon"
             if limit is not None and charged > limit * NANO:
                 return f"{charged} nano-epsilon are more than the limit"
             chances = [likely[number].get(outcome, 0) for number in group]
             seen.add((charged, min(chances), max(chances)))
-    for charged, least, most in seen:
-        if least == 0:
+    for charged, rarest, likeliest in seen:
+        if rarest == 0:
             return "an outcome is possible for one of them only"
-        if not _is_within(Fraction(most, least), charged):
-            return f"a ratio of {most / least:.4f} with a charge of {charged} nano-epsilon"
+        if not _is_within(Fraction(likeliest, rarest), charged):
+            return f"a ratio of {likeliest / rarest:.4f} with a charge of {charged} nano-epsilon"
     return None
 
 

@@ -42,6 +42,7 @@ from tests.privacy.memories import (
     released,
     remembering,
 )
+from tests.privacy.streams import sliding
 from tests.privacy.worlds import served_by_book
 
 
@@ -90,6 +91,7 @@ MANY = remembering(
     ["a", "AND(b, s)", "OR(c, AND(d, s))", "e", "OR(f, SEQ(g, s))"],
     types="abcdefgs",
 )
+SLIDING = sliding([("a", "1")], ["AND(a, s)"], panes=2, types="as")
 CASES = {
     "one component": Case(ONE),
     "profiles": Case(ONE, memory={"profiles": 3}),
@@ -115,6 +117,13 @@ CASES = {
         ratio=0.02,
         public=("s", "s", "s"),
         way=Way(explored=(False, True, False)),
+    ),
+    "sliding windows": Case(SLIDING, "a", way=Way(restored=True)),
+    "sliding windows and an occurrence": Case(
+        sliding([("AND(a, b)", "1")], ["AND(a, s)", "b"], panes=2), public=("s", "")
+    ),
+    "pacing of sliding windows": Case(
+        limited(SLIDING, "1.5 per d", "paced"), "a", limit=Fraction(3, 2), ratio=0.024
     ),
 }
 

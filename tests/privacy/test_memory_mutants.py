@@ -21,6 +21,7 @@ from tacit.privacy.mechanisms.optimal.memory.channel_tables import ChannelTables
 from tacit.privacy.mechanisms.optimal.memory.kernels import Numbers, Words
 from tacit.privacy.mechanisms.optimal.memory.learning import StepLearner
 from tacit.privacy.mechanisms.optimal.memory.protector import MemoryProtector
+from tacit.privacy.policies import Policy
 from tests.privacy.memories import Broken, all_streams, find_broken, plan_by_hand
 from tests.privacy.test_memory_guarantee import (
     CASES,
@@ -101,11 +102,18 @@ def test_a_channel_is_chosen_by_a_true_value(monkeypatch: Patch) -> None:
     assert breaks("patterns that overlap")
 
 
-def test_a_window_is_free_although_something_is_open(monkeypatch: Patch) -> None:
-    assert not breaks("one component")
+@pytest.mark.parametrize("name", ["one component", "sliding windows"])
+def test_a_window_is_free_although_something_is_open(monkeypatch: Patch, name: str) -> None:
+    assert not breaks(name)
     price = ChannelTables.price
     monkeypatch.setattr(ChannelTables, "price", lambda *given: price(*given) * 0)
-    assert len(breaks("one component")) == 7  # whatever the windows in which neighbours differ
+    assert len(breaks(name)) == 7  # whatever the windows in which neighbours differ
+
+
+def test_windows_that_slide_have_all_of_epsilon_each(monkeypatch: Patch) -> None:
+    assert not breaks("sliding windows and an occurrence")
+    monkeypatch.setattr(Policy, "per_window", lambda self, _: self)
+    assert breaks("sliding windows and an occurrence")
 
 
 @pytest.mark.parametrize("name", ["one component", "pacing"])

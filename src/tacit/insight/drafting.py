@@ -133,8 +133,8 @@ patterns:
   secret: {private}
 
 # What subjects keep private, and how much all answers together may reveal about it. With epsilon
-# 1 a guess of 50:50 about one window becomes at most 74:26. A limit such as `limit: 20 per day`
-# bounds the sum over windows; it needs a run with --ledger.
+# 1 someone who knows everything else can turn a guess of 50:50 about one window into at most 74:26.
+# A limit such as `limit: 20 per day` bounds the sum over windows; it needs a run with --ledger.
 private:
   - {{pattern: secret, epsilon: 1.0}}
 

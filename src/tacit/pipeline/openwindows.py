@@ -74,7 +74,9 @@ class NextVersion:
         """The first of its windows that uses private events."""
         # If noise is drawn per pane, only the window's last pane counts; else all of its panes.
         all_panes = self.clear + self.version.spec.windows.panes - 1
-        return self.clear if self.version.plan.draws_panes else all_panes
+        plan = self.version.plan
+        # Counts are always drawn per window.
+        return self.clear if plan.draws_panes and not any(plan.counts.values()) else all_panes
 
     def visible(
         self, masks: NDArray[np.uint64], times: NDArray[np.int64], policies: NDArray[np.int32]

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.ledger.accounts import Accounts
-from tacit.privacy.pacing import EXPLORED, Pacing, find_declined
+from tacit.privacy.pacing import Pacing, find_chances
 from tacit.privacy.randomness import RandomSource
 from tacit.spec.specification import Specification
 
@@ -50,7 +50,7 @@ class Pacer:
 
         `prices` are `[account][subject]`; `gains` and `policies` are by subject.
         """
-        declined = np.zeros(len(policies), np.bool_)
+        chances = np.ones(len(policies))
         paced = [n for n, one in enumerate(accounts.private) if self._is_paced(one.name, one.limit)]
         for policy, pacing in self._pacings.items():
             members = policies == policy
@@ -61,7 +61,7 @@ class Pacer:
                     total = prices[paced].sum(axis=0)
                     for local, here, left in accounts.find_left(account, start):
                         chosen = np.ones(len(own), np.bool_) if here is None else here
-                        declined[chosen] |= own[chosen] & find_declined(
+                        found = find_chances(
                             pacing,
                             account.name,
                             left,
@@ -70,8 +70,11 @@ class Pacer:
                             local,
                             account.horizon,
                         )
-        explored = self._source.draw_octets(len(declined)) < EXPLORED
-        return declined & ~explored
+                        # One random number decides for all patterns: a window is paid for whole.
+                        least = np.minimum(chances[chosen], found)
+                        chances[chosen] = np.where(own[chosen], least, chances[chosen])
+        drawn = self._source.draw_octets(2 * len(chances)).view(np.uint16)
+        return np.asarray(drawn >= chances * 65536)
 
     def _is_paced(self, name: str, limit: int | None) -> bool:
         return limit is not None and name in self._paced

@@ -128,7 +128,7 @@ class Settlement:
         """Collect closed windows; return whether they must be released now."""
         self._closed.append(closed)
         windows, slots, _ = closed.panes.words.shape
-        self._volume += windows * slots * len(self._engine.compiled.names)
+        self._volume += windows * slots * max(1, len(self._engine.compiled.names))
         return self._volume >= _MOST_ANSWERS or self._each_window or self._engine.between_versions
 
     def is_due(self) -> bool:
@@ -176,12 +176,15 @@ class Settlement:
         while True:
             bills: list[WindowCharges] = []
             answers: list[Answers] = []
+            drifts: list[float | None] = []
             for one in closed:
                 bill = NO_BILL
                 if accountant is not None:
                     bill = self._retry(self._bill, accountant, one)
                 bills.append(bill)
                 answers.append(self._engine.answer(one, bill.exhausted))
+                # As of this window: which windows are committed together is not public.
+                drifts.append(self._engine.drift)
             drafts: list[Draft] = []
             if accountant is not None and version is not None:
                 drafts = [
@@ -197,10 +200,10 @@ class Settlement:
                 self._engine.windows.restore_memory(memory)
                 continue
             self._closed, self._volume = [], 0
-            for place, (part, bill) in enumerate(zip(answers, bills, strict=True)):
+            for place, (part, bill, drift) in enumerate(zip(answers, bills, drifts, strict=True)):
                 self._outcome.windows += part.windows
                 if accountant is not None:
-                    self._count(part, bill)
+                    self._count(part, bill, drift)
                 self._delivery.release(last - len(answers) + 1 + place, part)
                 yield part
             return
@@ -229,7 +232,7 @@ class Settlement:
             charges=bill.charges,
         )
 
-    def _count(self, answers: Answers, bill: WindowCharges) -> None:
+    def _count(self, answers: Answers, bill: WindowCharges, drift: float | None) -> None:
         outcome = self._outcome
         outcome.answers += len(answers)
         charged: dict[str, int] = {}
@@ -239,9 +242,9 @@ class Settlement:
         for private, amount in charged.items():
             outcome.charged[private] = outcome.charged.get(private, 0) + amount
         outcome.exhausted += 0 if bill.exhausted is None else int(bill.exhausted.sum())
-        self._publish(answers, charged)
+        self._publish(answers, charged, drift)
 
-    def _publish(self, answers: Answers, charged: Mapping[str, int]) -> None:
+    def _publish(self, answers: Answers, charged: Mapping[str, int], drift: float | None) -> None:
         first, slide = answers.first * answers.step, answers.step
         until = first + (answers.windows - 1) * slide + answers.size
         self._public.release(
@@ -252,6 +255,6 @@ class Settlement:
             subjects=int(answers.registered[-1].sum()),
             exhausted=0 if answers.exhausted is None else int(answers.exhausted.sum()),
             charged=charged,
-            drift=self._engine.drift,
+            drift=drift,
         )
         log.info("released %s up to %s", count(answers.windows, "window"), format_time(until))

@@ -37,7 +37,7 @@ Floats = NDArray[np.float64]
 _TIE: Final = 4
 """The decimals of a quality that count when mechanisms are compared."""
 _BETTER: Final = 0.002
-"""By how much adaptive must be better than optimal to replace it."""
+"""By how much a mechanism must be better than one that adds less noise to replace it."""
 
 
 def make_plan(
@@ -106,7 +106,12 @@ def list_limits(declared: Sequence[Private]) -> dict[str, SpendingLimit]:
 
 
 def choose_optimal(optimal: Plan, adaptive: Plan, objective: QualityObjective) -> Plan:
-    """Return the plan of optimal, or that of adaptive if it is clearly better."""
+    """Return the plan of optimal, or that of adaptive if it is clearly better.
+
+    With limits, answers of windows that are not paid for need memory, which only optimal has.
+    """
+    if optimal.limited is not None:
+        return optimal
     better = _value(adaptive, objective) - _value(optimal, objective)
     return adaptive if better > _BETTER else optimal
 
@@ -129,13 +134,18 @@ def compare_mechanisms(
 
 
 def _rank(plans: Sequence[Plan], objective: QualityObjective) -> list[Plan]:
-    """Sort plans by quality, the best first; of equal ones, the one that adds least noise first.
+    """Sort plans by quality, the best first.
 
-    `MECHANISMS` are in that order, from most noise to least.
+    Of plans that are hardly worse than the best, the one that adds least noise comes first.
+    `MECHANISMS` are in that order, from most noise to least. Plans that can spend limits with
+    memory come before others.
     """
     ranked = list(reversed(plans))
-    ranked.sort(key=lambda plan: -round(_value(plan, objective), _TIE))
-    return ranked
+    ranked.sort(key=lambda plan: (plan.limited is None, -round(_value(plan, objective), _TIE)))
+    able = [plan for plan in ranked if (plan.limited is None) == (ranked[0].limited is None)]
+    good = [p for p in able if _value(p, objective) >= _value(ranked[0], objective) - _BETTER]
+    first = next(plan for plan in reversed(plans) if plan in good)
+    return [first, *(plan for plan in ranked if plan is not first)]
 
 
 def _value(plan: Plan, objective: QualityObjective) -> float:

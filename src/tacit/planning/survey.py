@@ -172,7 +172,7 @@ class Survey:
             readings,
             pane_counts,
             rows[0][1].sum(axis=0) if rows else np.zeros(1),
-            positives.reshape(len(rows), -1),
+            positives.reshape(len(rows), -1) if rows else np.zeros((0, 1)),
             [
                 ContextCounts.from_rows(*tally.rows(folds), len(component.signals))
                 for component, tally in zip(self.exposure.components, self._components, strict=True)

@@ -1,11 +1,13 @@
 """Pacing: which windows are worth their price, so that a limit lasts until its horizon ends.
 
 A window has a price, the epsilon of its draws, and a gain: how much the draws are expected to
-improve the answers, given the belief about the subject. A paced subject pays for a window if its
-gain per epsilon reaches a *ratio*. History shows how much epsilon a subject spends in each hour of
-the day for each ratio. The ratio is the least one with which the rest of the limit lasts for the
-rest of the horizon. Gains follow from beliefs, and beliefs from public events and released
-symbols; so does what is left. Nothing else decides who pays.
+improve the answers, given the belief about the subject. History shows how much epsilon a subject
+spends in each hour of the day if it pays for all windows whose gain per epsilon reaches a *ratio*,
+for several ratios. The rest of a limit goes to the windows that gain most. Where it is enough for
+some windows of a level and not for all, each of them is paid for with the same chance, so that
+windows that gain the same share it evenly over the rest of the horizon. Gains follow from beliefs,
+and beliefs from public events and released symbols; so does what is left. Nothing else decides who
+pays, except random numbers that are independent of all events.
 """
 
 from __future__ import annotations
@@ -25,9 +27,9 @@ from tacit.privacy.prices import NANO
 Floats = NDArray[np.float64]
 Bits = NDArray[np.bool_]
 
-EXPLORED: Final = 4
-"""Of 256 windows that are not worth their price, so many are paid for all the same: a wrong model
-would otherwise never be corrected. Which ones is random, and independent of all events."""
+EXPLORED: Final = 1 / 64
+"""The least chance of a window to be paid for, even if it is not worth its price: a wrong model
+would otherwise never be corrected."""
 _HOUR: Final = MICROSECONDS["h"]
 
 
@@ -49,16 +51,23 @@ class Pacing:
     demand: Mapping[str, Floats]
     """By private pattern, `[level][hour of the day]`: epsilon per hour and subject."""
 
-    def find_ratios(self, name: str, left: Floats, local: int, horizon: int) -> Floats:
-        """Return the ratio for each subject, given what is left of a limit, in epsilon.
+    def find_chances(
+        self, name: str, left: Floats, ratios: Floats, local: int, horizon: int
+    ) -> Floats:
+        """Return for each subject the chance with which a window is paid for.
 
-        `local` is the start of the window in the subjects' local time, in microseconds.
+        `left` is what is left of a limit, in epsilon, and `ratios` the gain per epsilon. `local` is
+        the start of the window in the subjects' local time, in microseconds.
         """
         demand = self.demand.get(name)
         if demand is None:
-            return np.zeros(len(left))
+            return np.ones(len(left))
         remaining = np.minimum.accumulate(demand @ _count_hours(local, horizon))
-        return np.interp(left, remaining[::-1], self.ratios[::-1])
+        level = np.maximum(np.searchsorted(self.ratios, ratios, "right") - 1, 0)
+        better = np.append(remaining[1:], 0.0)
+        own = (remaining - better)[level]
+        share = np.clip(left - better[level], 0, own) / np.where(own > 0, own, 1)
+        return np.where(own > 0, share, left >= remaining[level])
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON."""
@@ -100,7 +109,7 @@ def _count_hours(local: int, horizon: int) -> Floats:
     return found
 
 
-def find_declined(
+def find_chances(
     pacing: Pacing,
     name: str,
     left: NDArray[np.int64],
@@ -108,11 +117,12 @@ def find_declined(
     prices: NDArray[np.int64],
     local: int,
     horizon: int,
-) -> Bits:
-    """Return the subjects for whom a window is not worth its price.
+) -> Floats:
+    """Return for each subject the chance with which a window is paid for.
 
     `left` and `prices` are in nano-epsilon: what is left of this pattern's limit, and what the
     window costs all paced patterns together.
     """
-    ratios = pacing.find_ratios(name, left / NANO, local, horizon)
-    return np.asarray((prices > 0) & (gains < ratios * prices / NANO))
+    costs = np.where(prices > 0, prices, NANO) / NANO
+    chances = pacing.find_chances(name, left / NANO, gains / costs, local, horizon)
+    return np.where(prices > 0, np.maximum(chances, EXPLORED), 1.0)

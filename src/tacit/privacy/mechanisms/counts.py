@@ -75,11 +75,14 @@ class CountLayout:
         self.queries = [q.name for q, own in zip(counted, found, strict=True) for _ in own]
         self.consumers = [q.consumer for q, own in zip(counted, found, strict=True) for _ in own]
         self.groups: list[str | None] = [group for own in found for group in own]
+        self._subjects: pa.Array = pa.array([], pa.large_string())
         self._places = np.empty((len(counted), 0), np.int32)
+        """What `find_rows` found for `_subjects`."""
 
     def find_rows(self, subjects: pa.Array) -> NDArray[np.int32]:
         """Return `[count][slot]`: the row in which a subject is counted; -1 if there is none."""
-        if self._places.shape[1] != len(subjects):
+        if not self._subjects.equals(subjects):
+            self._subjects = subjects
             self._places = np.empty((len(self._by), len(subjects)), np.int32)
             for number, by in enumerate(self._by):
                 own = self._groups.find_groups(by, subjects)

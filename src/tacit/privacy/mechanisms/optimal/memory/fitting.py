@@ -38,7 +38,7 @@ Whole = NDArray[np.int64]
 
 LEAST_WINDOWS: Final = 24
 """With fewer windows of history there is no memory."""
-_STRENGTHS: Final = ((256.0, 4096.0), (64.0, 1024.0), (16.0, 1024.0), (16.0, 128.0))
+_STRENGTHS: Final = ((256.0, 4096.0), (64.0, 1024.0), (16.0, 1024.0), (16.0, 128.0), (16.0, 32.0))
 """Candidates for smoothing, strongest first."""
 _FIRST: Final = (16.0, 1024.0)
 """The smoothing with which numbers of profiles are compared."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tacit.privacy.mechanisms.optimal.memory.beliefs import BeliefFilter, Prediction
 from tacit.privacy.mechanisms.optimal.memory.simulation import simulate
-from tacit.privacy.pacing import EXPLORED, Pacing, SpendingLimit, find_declined
+from tacit.privacy.pacing import Pacing, SpendingLimit, find_chances
 from tacit.privacy.policies import Policy
 from tacit.privacy.prices import NANO, Claim
 from tacit.privacy.sequences import Sequences
@@ -24,6 +24,10 @@ _ROWS: Final = 30_000
 """The number of windows of subjects that demand is measured on, for each ratio."""
 _SHARES: Final = (0.1, 0.25, 0.4, 0.55, 0.7, 0.8, 0.88, 0.94, 0.98)
 """The shares of open windows that are not paid for, with each ratio but the first."""
+
+_MARGIN: Final = 0.05
+"""How far a level is below the windows that it begins with, and at least from the one before, as a
+share of it."""
 
 
 def list_claims(policy: Policy) -> tuple[Claim, ...]:
@@ -75,10 +79,7 @@ def fit_pacing(
 
     for _ in simulate(filters, thin, 0, thin.windows, watch):
         pass
-    found = np.concatenate([np.empty(0), *seen])
-    ratios = np.zeros(1)
-    if len(found):
-        ratios = np.unique(np.append(0.0, np.quantile(found, _SHARES)))
+    ratios = _choose_levels(np.concatenate([np.empty(0), *seen]))
     demand = np.zeros((len(names), len(ratios), 24))
     length = np.diff(thin.local).min(initial=1 << 62) / 3.6e9  # hours between windows
     for level, ratio in enumerate(ratios.tolist()):
@@ -87,6 +88,19 @@ def fit_pacing(
             pass
         demand[:, level] = paying.rates() / length
     return Pacing(ratios, {names[number]: demand[number] for number in paced})
+
+
+def _choose_levels(found: Floats) -> Floats:
+    """Choose ratios of gain to epsilon, from 0 on, that separate the windows of history.
+
+    Windows that gain nearly the same are on the same level, also if what they gain in a run differs
+    a little from what it was in history.
+    """
+    levels = [0.0]
+    for ratio in np.quantile(found, _SHARES).tolist() if len(found) else ():
+        if ratio * (1 - _MARGIN) > levels[-1] * (1 + _MARGIN):
+            levels.append(ratio * (1 - _MARGIN))
+    return np.array(levels)
 
 
 class _PayingFrom:
@@ -156,7 +170,7 @@ class SimulatedPayments:
         gains = add_gains(predicted)
         local = int(self._sequences.local[window])
         silent = np.zeros(prices.shape[1], np.bool_)
-        declined = np.zeros_like(silent)
+        chances = np.ones(len(silent))
         paced = [n for n, limit in enumerate(self._limits) if limit is not None and limit.paced]
         total = prices[paced].sum(axis=0)
         for number, limit in enumerate(self._limits):
@@ -168,10 +182,10 @@ class SimulatedPayments:
             left = int(limit.amount * NANO) - self._spent[number]
             silent |= (prices[number] > 0) & (prices[number] > left)
             if limit.paced and self._pacing is not None:
-                declined |= find_declined(
+                found = find_chances(
                     self._pacing, self._names[number], left, gains, total, local, limit.horizon
                 )
-        explored = self._random.integers(0, 256, len(silent)) < EXPLORED
-        silent |= declined & ~explored
+                chances = np.minimum(chances, found)
+        silent |= self._random.random(len(silent)) >= chances
         self._spent += np.where(silent | ~self._sequences.known[window], 0, prices)
         return silent

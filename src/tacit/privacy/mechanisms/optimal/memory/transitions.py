@@ -4,7 +4,8 @@ The *cell* of a window is what is public about the step to it: the group of cont
 before and of this one, how often something was open recently (three levels), the hour of the day,
 and whether it is a weekend. Each cell has a table of transitions. Cells with few windows are
 smoothed towards larger ones: those of all hours, then of all levels, then of all contexts before,
-then of all contexts.
+then of all contexts. What an hour changes is measured on all contexts together, and added to the
+cells of all hours.
 
 Subjects differ: what is rare for one is usual for another. So each subject has a *profile*, which
 is never known and hardly ever changes. Each profile has its own tables, and the belief about a
@@ -173,8 +174,24 @@ class Transitions:
         mixed = _mix(pooled.sum(axis=3), mixed[:, :, np.newaxis], context)
         if self.joint:
             mixed = _mix(full.sum(axis=3), mixed, context)
-        mixed = _mix(full, mixed[:, :, :, np.newaxis], hour)
-        return mixed.reshape(counts.shape)
+        by_hour = np.repeat(mixed[:, :, :, np.newaxis], self.layout.slots, axis=3)
+        if self.layout.slots > 1:
+            by_hour *= self._compare_hours(full, by_hour)
+            by_hour /= by_hour.sum(axis=-1, keepdims=True)
+        return _mix(full, by_hour, hour).reshape(counts.shape)
+
+    def _compare_hours(self, full: Floats, usual: Floats) -> Floats:
+        """Return how much more often each step occurs at an hour than at all hours together.
+
+        Contexts, levels and profiles have it in common, so that a few days are enough to tell
+        hours apart.
+        """
+        common = (0, 1, 2, 4) if self.joint else (0, 1, 2)
+        expected = (full.sum(axis=-1, keepdims=True) * usual).sum(axis=common, keepdims=True)
+        found = full.sum(axis=common, keepdims=True)
+        total = expected.sum(axis=3, keepdims=True)
+        prior = self.strengths[1] * total / np.maximum(total.sum(axis=-1, keepdims=True), 1e-9)
+        return np.asarray((found + prior + 1e-9) / (expected + prior + 1e-9))
 
     @cached_property
     def start(self) -> Singles:
