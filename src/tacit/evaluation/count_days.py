@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from importlib.resources import files
 from typing import Any, Final
 
@@ -142,12 +142,12 @@ def read_tdrive(path: Any, past: int = 3) -> CountSeries:
         .agg(pl.col("taxi_id").n_unique().alias("len"))
         .sort("window_start")
     )
-    first = counted["window_start"].min()
-    last = counted["window_start"].max()
-    if first is None or last is None:
+    if not len(counted):
         raise SourceError(f"{path} has no report in the city's centre")
-    start = first.replace(hour=0, minute=0) + timedelta(days=1)  # type: ignore[union-attr]
-    days = (last - start).days  # type: ignore[operator]
+    first: datetime = counted["window_start"][0]
+    last: datetime = counted["window_start"][-1]
+    start = first.replace(hour=0, minute=0) + timedelta(days=1)
+    days = (last - start).days
     if days <= past:
         raise SourceError(f"{path} has {days} whole days; more than {past} are needed")
     subjects = frame["taxi_id"].n_unique()
@@ -159,9 +159,10 @@ def _fill(counted: pl.DataFrame, start: Any, days: int) -> Floats:
     times = counted["window_start"].dt.replace_time_zone(None).cast(pl.Datetime("us"))
     begin = pl.Series([start.replace(tzinfo=None)], dtype=pl.Datetime("us")).cast(pl.Int64).item()
     places = (times.cast(pl.Int64).to_numpy() - begin) // 600_000_000
-    numbers = counted["len"].to_numpy()
+    numbers = counted["len"].to_numpy().astype(np.float64)
     inside = (places >= 0) & (places < days * _DAY)
-    return np.bincount(places[inside], numbers[inside], days * _DAY).reshape(days, _DAY)
+    filled: Floats = np.bincount(places[inside], numbers[inside], days * _DAY).astype(np.float64)
+    return filled.reshape(days, _DAY)
 
 
 def compare_counts(

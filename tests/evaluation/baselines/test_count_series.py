@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 from tacit.errors import PrivacyError
-from tacit.evaluation.baselines.count_series import CountMethod, CountSetting, KalmanFilter, Tuned
+from tacit.evaluation.baselines.count_series import (
+    CountMethod,
+    CountSetting,
+    Floats,
+    KalmanFilter,
+    Tuned,
+)
 from tacit.evaluation.baselines.fast import Fast
 from tacit.evaluation.baselines.pegasus import Pegasus
 from tacit.evaluation.baselines.rescue_dp import RescueDp
@@ -17,12 +23,13 @@ DAY = 48
 METHODS: list[CountMethod] = [SummedResponses(), Fast(), Pegasus(), RescueDp(), PacedCounts()]
 
 
-def make_days(days: int, seed: int = 0, noise: float = 3.0) -> np.ndarray:
+def make_days(days: int, seed: int = 0, noise: float = 3.0) -> Floats:
     """Days with the same course, and a random walk."""
     random = np.random.default_rng(seed)
     course = 100 + 60 * np.sin(np.linspace(0, 2 * np.pi, DAY))
     walk = random.normal(0, noise, (days, DAY)).cumsum(axis=1)
-    return np.clip(np.round(course + walk), 0, 400)
+    made: Floats = np.clip(np.round(course + walk), 0, 400)
+    return made
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
