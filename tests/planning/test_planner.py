@@ -110,7 +110,7 @@ def test_the_least_epsilon_reaches_the_quality_and_a_fine_grid_finds_nothing_les
             return all(row["quality"] >= 0.9 for row in expected.rows()[:2])
 
         assert reached(needed)
-        assert not any(reached(needed * Fraction(995 - 45 * n, 1000)) for n in range(10))
+        assert not any(reached(needed * Fraction(995 - 10 * n, 1000)) for n in range(50))
 
 
 TWO = SPEC.replace('"AND(a, b)", epsilon: 2}', "a, epsilon: 3}\n  - {pattern: b, epsilon: 5}")
@@ -166,6 +166,23 @@ def test_epsilons_are_traded_and_a_grid_over_two_of_them_finds_no_smaller_total(
             plan = make_plan(spec, statistics, mechanism, shares=shares, required=required)
             assert plan.expected is not None
             assert plan.expected.rows()[1]["quality"] < 0.9, (one, other)
+
+
+@pytest.mark.parametrize("mechanism", ["adaptive", "optimal"])
+def test_a_grid_over_two_epsilons_finds_no_smaller_largest_one(mechanism: str) -> None:
+    spec = loads(TWO.replace('"OR(b, c)"', '"AND(a, b)"'))
+    statistics = compute_statistics(spec, history())
+    required = [None, 0.9, None]
+    found = find_least_epsilon(spec, statistics, required, mechanism, least="largest")
+    assert found.largest is not None
+    for scale in (0.99, 0.97, 0.9, 0.8):
+        most = Fraction(str(round(float(found.largest) * scale, 4)))
+        for less in (Fraction(1), Fraction(9, 10), Fraction(7, 10), Fraction(4, 10)):
+            for one, other in ((most, most * less), (most * less, most)):
+                shares = {"a": min(one / 3, Fraction(1)), "b": min(other / 5, Fraction(1))}
+                plan = make_plan(spec, statistics, mechanism, shares=shares, required=required)
+                assert plan.expected is not None
+                assert plan.expected.rows()[1]["quality"] < 0.9, (one, other)
 
 
 def test_auto_takes_the_mechanism_that_needs_least() -> None:

@@ -84,10 +84,10 @@ def test_a_rare_query_is_answered_where_that_costs_next_to_nothing() -> None:
 def test_each_fold_is_judged_by_the_thresholds_of_the_others() -> None:
     """In the second fold what seemed likely is false."""
     folds = [PosteriorCounts.zeros(1) for _ in range(2)]
-    folds[0].add(0, np.array([0.6, 0.4]), np.array([80.0, 0.0]), np.array([0.0, 70.0]))
-    folds[1].add(0, np.array([0.6, 0.4]), np.array([0.0, 30.0]), np.array([100.0, 0.0]))
+    folds[0].add(0, np.array([0.6, 0.4]), np.array([80e3, 0.0]), np.array([0.0, 70e3]))
+    folds[1].add(0, np.array([0.6, 0.4]), np.array([0.0, 30e3]), np.array([100e3, 0.0]))
     for fold in folds:
-        fold.add(0, np.array([0.3]), np.array([0.0]), np.array([500.0]))
+        fold.add(0, np.array([0.3]), np.array([0.0]), np.array([500e3]))
     found = judge(folds, QualityObjective((0.5,)))
     in_sample = folds[0].plus(folds[1]).confusion(found.thresholds)
     assert found.confusion.quality(0.5)[0] < in_sample.quality(0.5)[0] - 0.1
@@ -97,8 +97,8 @@ def test_folds_do_not_mix_thresholds_that_are_far_apart_and_equally_good() -> No
     """Always yes, or only where it is certain: either is better than each in some of the folds."""
     folds = [PosteriorCounts.zeros(1) for _ in range(4)]
     for number, fold in enumerate(folds):
-        sure, rest = (30.0, 70.0) if number % 2 else (40.0, 60.0)
-        fold.add(0, np.array([0.999, 0.05]), np.array([sure, rest]), np.array([0.0, 186.0]))
+        sure, rest = (30e3, 70e3) if number % 2 else (40e3, 60e3)
+        fold.add(0, np.array([0.999, 0.05]), np.array([sure, rest]), np.array([0.0, 186e3]))
     objective = QualityObjective((0.5,))
     found = judge(folds, objective)
     total = folds[0].plus(folds[1]).plus(folds[2]).plus(folds[3])
@@ -113,11 +113,25 @@ def test_folds_do_not_mix_thresholds_that_are_far_apart_and_equally_good() -> No
 def test_a_fold_with_all_true_windows_is_judged_by_the_thresholds_of_all(macro: bool) -> None:
     folds = [PosteriorCounts.zeros(1) for _ in range(3)]
     for fold in folds:
-        fold.add(0, np.array([0.2, 0.01]), np.zeros(2), np.array([1.0, 99.0]))
-    folds[1].add(0, np.array([0.2]), np.array([2.0]), np.array([0.0]))
+        fold.add(0, np.array([0.2, 0.01]), np.zeros(2), np.array([1e5, 99e5]))
+    folds[1].add(0, np.array([0.2]), np.array([2e5]), np.array([0.0]))
     found = judge(folds, QualityObjective((0.5,), macro))
-    assert found.confusion.tp.tolist() == [2.0]
-    assert found.confusion.fp.tolist() == [3.0]
+    assert found.confusion.tp.tolist() == [2e5]
+    assert found.confusion.fp.tolist() == [3e5]
+
+
+def test_few_true_windows_do_not_outweigh_what_posteriors_predict() -> None:
+    """By chance most windows at a low posterior were true; with many windows that would count."""
+    for scale, expected in ((1.0, 0.9), (1000.0, 0.3)):
+        counts = PosteriorCounts.zeros(1)
+        counts.add(
+            0,
+            np.array([0.9, 0.3]),
+            scale * np.array([60.0, 12.0]),
+            scale * np.array([7.0, 12.0]),
+        )
+        chosen = judge([counts], QualityObjective((0.5,))).thresholds[0]
+        assert (chosen <= 0.3) == (expected == 0.3)
 
 
 def test_thresholds_of_plans_are_read_and_checked() -> None:

@@ -236,6 +236,86 @@ def day(
     reproduce_day(epsilons, data, taxis, homes, seed, datasets or 6, out, as_json)
 
 
+@reproduce.command()
+@click.option("--seed", metavar="NUMBER", type=click.IntRange(0, 1_000_000_000), default=0,
+              show_default=True, help="Seed of the trips and of the noise.")  # fmt: skip
+@click.option("--subjects", metavar="NUMBER,...", default="500,5000", show_default=True,
+              help="Numbers of generated taxis.")  # fmt: skip
+@click.option("--repeats", metavar="NUMBER", type=click.IntRange(1, 10_000), default=20,
+              show_default=True, help="How often noise is drawn.")  # fmt: skip
+@options.file("--data", help="T-Drive as a Parquet file: compare on it too.")
+@click.option("--out", metavar="FOLDER", type=click.Path(path_type=Path, file_okay=False),
+              help="Write table.csv and the figure to this folder.")  # fmt: skip
+@options.as_json("Print the rows as JSON on standard output.")
+def counts(
+    seed: int, subjects: str, repeats: int, data: Path | None, out: Path | None, as_json: bool
+) -> None:
+    """Error of counts over a day, against FAST, PeGaSus and RescueDP.
+
+    Everyone has the same epsilon per day for every subject.
+
+    \b
+    Examples:
+      tacit reproduce counts
+      tacit reproduce counts --subjects 500,50000 --data tdrive.parquet --out counts
+    """
+    try:
+        sizes = tuple(int(word) for word in subjects.split(","))
+    except ValueError:
+        sizes = (0,)
+    if not all(1 <= size <= 100_000 for size in sizes):
+        raise click.UsageError(
+            f"--subjects: expected numbers from 1 to 100000, such as 500,5000; got {subjects}"
+        )
+    reproduce_counts(sizes, data, seed, repeats, out, as_json)
+
+
+def reproduce_counts(
+    subjects: tuple[int, ...],
+    data: Path | None,
+    seed: int,
+    repeats: int,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Compare counts over a day, on generated trips and, if `data` is given, on T-Drive."""
+    from tacit.connectors.appending_sink import translate_errors
+    from tacit.evaluation.count_days import (
+        compare_counts,
+        draw_counts,
+        generate_series,
+        read_tdrive,
+    )
+    from tacit.insight.tabular import align
+    from tacit.pictures import SUFFIXES, make_picture
+
+    if out is not None:
+        with translate_errors(str(out)):
+            out.mkdir(parents=True, exist_ok=True)
+    with show_spinner("Counting ..."):
+        # Three days and two: a city of 50,000 taxis has two and one, to fit into memory.
+        series = [
+            one
+            for size in subjects
+            for one in generate_series(size, *((3, 2) if size <= 10_000 else (2, 1)), seed)
+        ]
+        if data is not None:
+            series.append(read_tdrive(data))
+        frame = compare_counts(series, repeats=repeats, seed=seed)
+    if out is not None:
+        with translate_errors(str(out)):
+            frame.write_csv(out / "table.csv")
+        for suffix in SUFFIXES:
+            make_picture(lambda: draw_counts(frame), out / f"figure{suffix}")
+    if as_json:
+        click.echo(json.dumps(frame.to_dicts(), indent=2))
+        return
+    rows = [tuple(map(str, row)) for row in frame.rows()]
+    click.echo("\n".join(align([tuple(frame.columns), *rows])))
+    if out is not None:
+        click.echo(f"Written to {out}: table.csv, figure.svg, .png and .pdf.")
+
+
 def reproduce_synthetic(
     epsilons: tuple[Fraction, ...], vary: str | None, compare: str, own: Path | None, seed: int,
     datasets: int, out: Path | None, as_json: bool,

@@ -13,14 +13,14 @@ detected wherever `surely` is, and nowhere that `possibly` is not; between them 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import product
 
 from tacit.patterns.normal import holds_condition, simplify
 from tacit.patterns.ternary import all_of, any_of, not_of, possibly, surely
-from tacit.patterns.tree import And, Name, Not, Or, Pattern, Repeat, elements, walk
+from tacit.patterns.tree import And, Name, Not, Or, Pattern, Repeat, children, elements, walk
 
 MOST_VARIABLES = 6
 """A query with more variables is treated as one variable: it would have too many cofactors."""
@@ -56,20 +56,33 @@ def find_residual(
     ([x], (AND(a, b), a))
     """
     plain = boolean_form(pattern)
-    atoms = find_private_atoms(plain, private)
+    atoms, places = _place_atoms(plain, private)
     if len(atoms) > most:
-        plain, atoms = pattern, (pattern,)
+        plain, atoms, places = pattern, (pattern,), {id(pattern): 0}
     variables = tuple(Variable(atom, frozenset(elements(atom)) & private) for atom in atoms)
     bounds = [_bounds(atom, private) for atom in atoms]
     cofactors = []
     for values in product((0, 1), repeat=len(atoms)):
         # The first variable is the lowest bit, so it must change fastest.
-        chosen = {
-            atom: bound[value]
-            for atom, bound, value in zip(atoms, bounds, reversed(values), strict=True)
-        }
-        cofactors.append(_given(plain, chosen))
+        chosen = [bound[value] for bound, value in zip(bounds, reversed(values), strict=True)]
+        cofactors.append(_given(plain, places, chosen))
     return Residual(variables, tuple(cofactors))
+
+
+def _place_atoms(
+    pattern: Pattern, private: AbstractSet[str]
+) -> tuple[tuple[Pattern, ...], dict[int, int]]:
+    """Return the private atoms, and the number of the atom at each node, by the node's identity."""
+    numbers: dict[Pattern, int] = {}
+    places: dict[int, int] = {}
+    pending = [pattern]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, And | Or | Not):
+            pending.extend(reversed(children(node)))
+        elif not private.isdisjoint(elements(node)):
+            places[id(node)] = numbers.setdefault(node, len(numbers))
+    return tuple(numbers), places
 
 
 def _bounds(atom: Pattern, private: AbstractSet[str]) -> tuple[Pattern | bool, Pattern | bool]:
@@ -103,27 +116,31 @@ def boolean_form(pattern: Pattern) -> Pattern:
 
 def find_private_atoms(pattern: Pattern, private: AbstractSet[str]) -> tuple[Pattern, ...]:
     """Return the event types and sub-patterns outside of order that depend on private events."""
-    if private.isdisjoint(elements(pattern)):
-        return ()
-    if not isinstance(pattern, And | Or | Not):
-        return (pattern,)
-    parts = pattern.parts if isinstance(pattern, And | Or) else (pattern.part,)
-    return tuple(
-        dict.fromkeys(atom for part in parts for atom in find_private_atoms(part, private))
-    )
+    return _place_atoms(pattern, private)[0]
 
 
-def _given(pattern: Pattern, chosen: Mapping[Pattern, Pattern | bool]) -> Pattern | bool:
+def list_atoms(
+    pattern: Pattern, private: AbstractSet[str], most: int = MOST_VARIABLES
+) -> tuple[Pattern, ...]:
+    """Return the atoms of the variables that `find_residual` finds."""
+    atoms = find_private_atoms(boolean_form(pattern), private)
+    return atoms if len(atoms) <= most else (pattern,)
+
+
+def _given(
+    pattern: Pattern, places: Mapping[int, int], chosen: Sequence[Pattern | bool]
+) -> Pattern | bool:
     """Return the pattern with something in place of its private atoms."""
-    if pattern in chosen:
-        return chosen[pattern]
+    number = places.get(id(pattern))
+    if number is not None:
+        return chosen[number]
     match pattern:
         case And(parts):
-            return all_of(_given(part, chosen) for part in parts)
+            return all_of(_given(part, places, chosen) for part in parts)
         case Or(parts):
-            return any_of(_given(part, chosen) for part in parts)
+            return any_of(_given(part, places, chosen) for part in parts)
         case Not(part):
-            return not_of(_given(part, chosen))
+            return not_of(_given(part, places, chosen))
         case _:
             return pattern
 

@@ -186,7 +186,17 @@ def elements(pattern: Pattern) -> tuple[str, ...]:
     >>> elements(Seq("a", Not("b"), "a"))
     ('a', 'b')
     """
-    return tuple(dict.fromkeys(node.name for node in walk(pattern) if isinstance(node, Name)))
+    if isinstance(pattern, Name):
+        return (pattern.name,)
+    found: dict[str, None] = {}
+    pending: list[Pattern] = [pattern]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, Name):
+            found[node.name] = None
+        else:
+            pending.extend(reversed(children(node)))
+    return tuple(found)
 
 
 def depth(pattern: Pattern) -> int:

@@ -37,7 +37,7 @@ Floats = NDArray[np.float64]
 _TIE: Final = 4
 """The decimals of a quality that count when mechanisms are compared."""
 _BETTER: Final = 0.002
-"""By how much adaptive must be better than optimal to replace it."""
+"""By how much a mechanism must be better than one that adds less noise to replace it."""
 
 
 def make_plan(
@@ -134,14 +134,18 @@ def compare_mechanisms(
 
 
 def _rank(plans: Sequence[Plan], objective: QualityObjective) -> list[Plan]:
-    """Sort plans by quality, the best first; of equal ones, the one that adds least noise first.
+    """Sort plans by quality, the best first.
 
+    Of plans that are hardly worse than the best, the one that adds least noise comes first.
     `MECHANISMS` are in that order, from most noise to least. Plans that can spend limits with
     memory come before others.
     """
     ranked = list(reversed(plans))
     ranked.sort(key=lambda plan: (plan.limited is None, -round(_value(plan, objective), _TIE)))
-    return ranked
+    able = [plan for plan in ranked if (plan.limited is None) == (ranked[0].limited is None)]
+    good = [p for p in able if _value(p, objective) >= _value(ranked[0], objective) - _BETTER]
+    first = next(plan for plan in reversed(plans) if plan in good)
+    return [first, *(plan for plan in ranked if plan is not first)]
 
 
 def _value(plan: Plan, objective: QualityObjective) -> float:

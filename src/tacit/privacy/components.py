@@ -21,7 +21,13 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.patterns.residuals import Variable, boolean_form, find_private_atoms, find_residual
+from tacit.patterns.residuals import (
+    Variable,
+    boolean_form,
+    find_private_atoms,
+    find_residual,
+    list_atoms,
+)
 from tacit.patterns.ternary import all_of, any_of
 from tacit.patterns.tree import And, Not, Or, Pattern, elements
 from tacit.privacy.policies import Policy, PrivatePattern
@@ -128,6 +134,11 @@ def _key_patterns(policy: Policy) -> dict[PatternKey, PrivatePattern]:
 
 def find_exposure(policy: Policy, queries: Sequence[Pattern]) -> Exposure:
     """Find the components of a policy and the parts of each query in them."""
+    return split_queries(policy, queries).build()
+
+
+def split_queries(policy: Policy, queries: Sequence[Pattern]) -> SplitQueries:
+    """Split queries into parts, each about one component."""
     private = policy.private
     plain = [boolean_form(query) for query in queries]
     groups = _Groups(policy.patterns)
@@ -139,16 +150,44 @@ def find_exposure(policy: Policy, queries: Sequence[Pattern]) -> Exposure:
     _join_small(plain, groups, private)
     split = [_decide_together(*_split(query, groups), private) for query in plain]
     found = dict.fromkeys(group for parts, _ in split for group in parts)
-    names = {group: number for number, group in enumerate(found)}
-    builders = {group: _ComponentBuilder(groups.members(group)) for group in names}
-    questions = []
-    for number, (parts, every) in enumerate(split):
-        places = [
-            (names[group], builders[group].add(number, pattern, private))
-            for group, pattern in parts.items()
-        ]
-        questions.append(Question(tuple(places), every))
-    return Exposure(tuple(builder.build() for builder in builders.values()), tuple(questions))
+    return SplitQueries(private, {group: groups.members(group) for group in found}, split)
+
+
+@dataclass(frozen=True, slots=True)
+class SplitQueries:
+    """The parts of queries by component, before their cofactors are computed."""
+
+    private: frozenset[str]
+    patterns: Mapping[int, tuple[PrivatePattern, ...]]
+    """The private patterns of each component, by its key."""
+    queries: list[tuple[dict[int, Pattern], bool]]
+    """For each query its parts, by component, and whether all of them are needed."""
+
+    def list_large(self, most: int) -> set[PrivatePattern]:
+        """Return the private patterns of components with more than `most` variables."""
+        atoms: dict[int, set[Pattern]] = {group: set() for group in self.patterns}
+        for parts, _ in self.queries:
+            for group, part in parts.items():
+                atoms[group].update(list_atoms(part, self.private))
+        return {
+            pattern
+            for group, own in atoms.items()
+            if len(own) > most
+            for pattern in self.patterns[group]
+        }
+
+    def build(self) -> Exposure:
+        """Compute the cofactors of each part."""
+        names = {group: number for number, group in enumerate(self.patterns)}
+        builders = [_ComponentBuilder(patterns) for patterns in self.patterns.values()]
+        questions = []
+        for number, (parts, every) in enumerate(self.queries):
+            places = [
+                (names[group], builders[names[group]].add(number, pattern, self.private))
+                for group, pattern in parts.items()
+            ]
+            questions.append(Question(tuple(places), every))
+        return Exposure(tuple(builder.build() for builder in builders), tuple(questions))
 
 
 class _Groups:

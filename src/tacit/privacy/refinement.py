@@ -14,7 +14,7 @@ from typing import Final
 
 from tacit.errors import AuditError
 from tacit.patterns.tree import Pattern
-from tacit.privacy.components import Exposure, find_exposure
+from tacit.privacy.components import Exposure, find_exposure, split_queries
 from tacit.privacy.elements import uniform_shares
 from tacit.privacy.policies import Policy, PrivatePattern
 
@@ -34,15 +34,10 @@ def refine(policy: Policy, queries: Sequence[Pattern]) -> Policy:
 
 def refine_exposure(policy: Policy, queries: Sequence[Pattern]) -> tuple[Policy, Exposure]:
     """Do the same as `refine`, and also return the components of the refined policy."""
-    found = find_exposure(policy, queries)
-    large = {
-        pattern
-        for component in found.components
-        if len(component.variables) > MOST_VARIABLES
-        for pattern in component.patterns
-    }
+    split = split_queries(policy, queries)
+    large = split.list_large(MOST_VARIABLES)
     if not large:
-        return policy, found
+        return policy, split.build()
     shares = uniform_shares(policy)
     names = sorted({name for pattern in large for name in pattern.elements})
     kept = tuple(pattern for pattern in policy.patterns if pattern not in large)

@@ -19,13 +19,19 @@ Floats = NDArray[np.float64]
 
 LEVELS: Final = np.concatenate([[0.0], 1 / (1 + np.exp(-np.linspace(-12.0, 12.0, 1201)))])
 """The lower end of each level. A posterior of 0 is in the first, and is never answered yes."""
+_MIDDLES: Final = np.append(np.sqrt(LEVELS[:-1] * LEVELS[1:]), LEVELS[-1])
+"""The posterior that each level stands for."""
+_PREDICTED: Final = 200
+"""How many true windows the posteriors themselves count for when a threshold is chosen."""
+_LEARNT: Final = 10
+"""With fewer true windows than this, the posteriors themselves are little more than chance."""
 _BLURRED: Final = 8
 """The levels that an uncertain posterior may be off by, as a standard deviation."""
 _TIE: Final = 1e-12
 _EVEN: Final = 0.5
 """The threshold of one of several values: at most one of them is more likely than not."""
-_NEAR: Final = 50
-"""Two thresholds are near each other if at most so many levels are between them: odds by e."""
+_ALIKE: Final = 0.01
+"""Thresholds whose Q differs by at most this are considered equally good."""
 _CONCEDED: Final = 0.001
 """The micro Q that may be given up so that rare queries are answered at all."""
 
@@ -83,20 +89,22 @@ def judge(
 ) -> Judged:
     """Choose the thresholds on all folds, and judge each fold by those of the others.
 
-    Thresholds of folds are near those of all folds. Where two quite different thresholds are about
-    equally good, folds would differ in which they take, and their sum would be worse than both.
+    A fold takes the thresholds of all folds unless others are clearly better on the other folds:
+    where two quite different thresholds are about equally good, folds would differ in which they
+    take, and their sum would be worse than both.
     Where the only true windows are in the fold that is judged, the others say nothing about its
     thresholds, and those of all folds are used.
 
-    If posteriors are `uncertain`, as those of a fitted model, thresholds are chosen as if each
-    could also be a little smaller or larger.
+    Where true windows are few, thresholds also follow what the posteriors predict. If posteriors
+    are `uncertain`, as those of a fitted model, thresholds are chosen as if each could also be a
+    little smaller or larger.
     """
     total = folds[0]
     for fold in folds[1:]:
         total = total.plus(fold)
 
     def spread(counts: PosteriorCounts) -> PosteriorCounts:
-        return _blur(counts) if uncertain else counts
+        return _blur(counts) if uncertain else _predict(counts)
 
     thresholds = choose_thresholds(spread(total), objective)
     if len(folds) == 1:
@@ -107,13 +115,18 @@ def judge(
         common = free & (thresholds == _best_common(spread(total), objective))
     found = []
     for fold in folds:
-        others = spread(total.plus(fold, -1))
-        own = _best_levels(others, alphas, thresholds)
-        informed = others.true.sum(axis=1) > _TIE
+        rest = total.plus(fold, -1)
+        others = spread(rest)
+        known = others.confusion(thresholds)
+        own = _best_levels(others, alphas)
+        better = others.confusion(own).quality(alphas) > known.quality(alphas) + _ALIKE
+        informed = rest.true.sum(axis=1) > _TIE
         if common.any():
-            own[common] = _best_common(others, objective, thresholds[common][:1])
+            own[common] = _best_common(others, objective)
+            moved = others.confusion(np.where(common, own, thresholds))
+            better[common] = objective.value(moved) > objective.value(known) + _ALIKE
             informed[common] = informed.any()
-        found.append(fold.confusion(np.where(informed & free, own, thresholds)))
+        found.append(fold.confusion(np.where(informed & better & free, own, thresholds)))
     return Judged(thresholds, add_confusions(found))
 
 
@@ -151,16 +164,14 @@ def choose_thresholds(counts: PosteriorCounts, objective: QualityObjective) -> F
     return _answer_rare(counts, objective, thresholds, own)
 
 
-def _best_common(
-    counts: PosteriorCounts, objective: QualityObjective, near: Floats | None = None
-) -> float:
+def _best_common(counts: PosteriorCounts, objective: QualityObjective) -> float:
     """Return the threshold that is best for all queries together."""
     free = objective.free
     together = PosteriorCounts(
         counts.true[free].sum(axis=0, keepdims=True), counts.false[free].sum(axis=0, keepdims=True)
     )
     alphas = np.array([micro_alpha(np.array(objective.alphas)[free])])
-    return float(_best_levels(together, alphas, near)[0])
+    return float(_best_levels(together, alphas)[0])
 
 
 def _answer_rare(
@@ -179,26 +190,32 @@ def _answer_rare(
     return thresholds
 
 
-def _best_levels(counts: PosteriorCounts, alphas: Floats, near: Floats | None = None) -> Floats:
-    """Return for each query the threshold with its best Q, in the middle of equally good ones.
-
-    With `near`, only levels near the given thresholds are considered.
-    """
+def _best_levels(counts: PosteriorCounts, alphas: Floats) -> Floats:
+    """Return for each query the threshold with its best Q, in the middle of equally good ones."""
     tp, fp = (
         np.cumsum(part[:, ::-1], axis=1)[:, ::-1][:, 1:] for part in (counts.true, counts.false)
     )
     fn = np.maximum(0.0, counts.true.sum(axis=1, keepdims=True) - tp)
     quality = Confusion(tp, fp, fn).quality(alphas[:, np.newaxis])
-    if near is not None:
-        places = np.searchsorted(LEVELS, near, side="right") - 2
-        apart = np.abs(np.arange(quality.shape[1]) - places[:, np.newaxis])
-        quality = np.where(apart <= _NEAR, quality, -1.0)
     good = quality >= quality.max(axis=1, keepdims=True) - _TIE
     # Of several ranges of equally good thresholds the highest: it claims least.
     last = good.shape[1] - 1 - np.argmax(good[:, ::-1], axis=1)
     bad = ~good & (np.arange(good.shape[1]) < last[:, np.newaxis])
     first = np.where(bad.any(axis=1), good.shape[1] - np.argmax(bad[:, ::-1], axis=1), 0)
     return np.asarray(LEVELS[1 + (first + last) // 2])
+
+
+def _predict(counts: PosteriorCounts) -> PosteriorCounts:
+    """Move counts towards what their posteriors predict, the more the fewer true windows there are.
+
+    With few true windows, how many of them are at a level is mostly chance.
+    """
+    total = counts.true + counts.false
+    found = counts.true.sum(axis=1, keepdims=True)
+    share = np.where(found >= _LEARNT, _PREDICTED / (_PREDICTED + found), 0.0)
+    true = counts.true + share * (total * _MIDDLES - counts.true)
+    true[:, 0] = counts.true[:, 0]
+    return PosteriorCounts(true, total - true)
 
 
 def read_thresholds(plain: Mapping[str, Any], queries: int) -> Floats:

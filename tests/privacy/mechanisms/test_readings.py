@@ -118,6 +118,22 @@ def test_a_part_is_as_likely_as_all_values_that_make_it_true(variables: int) -> 
 
 
 @SIZES
+def test_many_rows_are_weighed_by_a_table_as_single_rows_are_without(variables: int) -> None:
+    drawn = Drawn(variables, 20 + variables)
+    words, codes = np.tile(drawn.words, (600, 1)), np.tile(drawn.codes, (600, 1))
+    for part in some_parts(drawn.component):
+        for true in (False, True):
+            many, single = np.full(len(words), 0.5), np.full(ROWS, 0.5)
+            for row in range(ROWS):
+                drawn.readings.weigh(
+                    np.array([row]), drawn.words, drawn.codes, part, single, true=true
+                )
+            drawn.readings.weigh(np.arange(len(words)), words, codes, part, many, true=true)
+            assert many.tolist() == np.tile(single, 600).tolist()
+            drawn.readings._probabilities.clear()
+
+
+@SIZES
 @pytest.mark.parametrize("literal", [False, True])
 def test_answers_are_yes_from_the_threshold_of_each_part_on(variables: int, literal: bool) -> None:
     drawn = Drawn(variables, 10 + variables)

@@ -104,7 +104,7 @@ class Flips(Mechanism):
         values = [goal.objective.value(found.confusion) for found in judged]
         # A more elaborate choice must be better.
         best = max(range(len(values)), key=lambda n: (round(values[n], 9), -n))
-        # Folds may have chosen other flips: expect what the chosen ones get.
+        # Folds may have chosen other flips: expect what the chosen ones get, for each query.
         final = [(proposed[best], fold) for _, fold in trials[best]]
         thresholds, expected = _judge(final, goal)
         return cls._decode(proposed[best], statistics, goal.literal, thresholds), expected

@@ -20,8 +20,9 @@ from tacit.privacy.channel_audit import (
 )
 from tacit.privacy.channels import Channel
 from tacit.privacy.components import Component
+from tacit.privacy.distances import find_firsts, map_groups
 from tacit.privacy.prior import Bits, Prior
-from tacit.privacy.staircase import ChannelProblem, Design, design, find_equivalent, narrow
+from tacit.privacy.staircase import ChannelProblem, Design, design, find_equivalent
 
 MOST_CLASSES = 16
 """A context with more classes than this has no channels of its own."""
@@ -220,19 +221,26 @@ class ComponentChannels:
         key = (*used, different.tobytes(), reward.tobytes(), penalty.tobytes(), prior.tobytes())
         if key not in self._choices:
             neighbours, place = self._classes(used, different)
-            whole = ChannelProblem(different, prior, neighbours, reward, penalty)
-            self._choices[key] = narrow(whole, place), place
+            problem = ChannelProblem(
+                different[find_firsts(place)],
+                np.bincount(place, prior).astype(np.float64),
+                neighbours,
+                reward,
+                penalty,
+            )
+            self._choices[key] = problem, place
         choice, place = self._choices[key]
         return ChannelBlock(tuple(parts), tuple(columns.tolist()), tuple(used), place, choice)
 
     def _classes(
         self, used: list[int], answers: Bits
     ) -> tuple[tuple[Neighbours, ...], NDArray[np.int64]]:
-        """Return the neighbours among the choices of some variables, and the class of each."""
+        """Return the neighbours among classes of choices of variables, and the class of each."""
         key = (*used, answers.tobytes())
         if key not in self._merged:
             neighbours = _cliques(self.component, used, np.arange(len(answers)))
-            self._merged[key] = neighbours, find_equivalent(answers, neighbours, MOST_CLASSES)
+            place = find_equivalent(answers, neighbours, MOST_CLASSES)
+            self._merged[key] = map_groups(neighbours, place), place
         return self._merged[key]
 
 

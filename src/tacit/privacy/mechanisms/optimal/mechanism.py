@@ -13,7 +13,7 @@ import numpy as np
 from tacit.errors import AuditError, PlanError
 from tacit.patterns.tree import Pattern
 from tacit.privacy.answer_tables import AnswerTable
-from tacit.privacy.channel_audit import Neighbours, Ratio, largest_of, multiply_ratios
+from tacit.privacy.channel_audit import Ratio, largest_of, multiply_ratios
 from tacit.privacy.channels import Channel
 from tacit.privacy.components import Component, Exposure, find_exposure
 from tacit.privacy.context_counts import ContextCounts
@@ -93,9 +93,21 @@ class Effort(NamedTuple):
     groups: int
 
 
+class JudgedSize(NamedTuple):
+    """How many parts of queries, and windows of history, may be judged by channels of their own."""
+
+    parts: int
+    windows: int
+
+
 FULL: Final = Effort(1000, 12)
 QUICK: Final = Effort(64, 0)
 """Enough to compare stakes."""
+_REDESIGNED: Final = JudgedSize(128, 20_000)
+"""Up to this size, each stretch of history is judged by channels that are designed without it.
+
+Beyond it that takes too long, and a fifth of history hardly changes a channel.
+"""
 _LEAST_CONTEXTS: Final = 4
 """The least number of contexts of a component."""
 
@@ -156,10 +168,16 @@ class Optimal(Mechanism):
             # Nothing but the channels comes from history, so it is hardly memorised.
             return made, made.expect(statistics)
         folds = statistics.folds or (Fold(statistics, statistics),)
+        parts = sum(len(component.parts) for component in made.exposure.components)
+        strictly = parts <= _REDESIGNED.parts and statistics.windows <= _REDESIGNED.windows
         counts = []
         for number, fold in enumerate(folds):
             goal.progress(0.6 + 0.4 * number / len(folds), "judging optimal")
-            counts.append(made._decode_by(fold.training).count_posteriors(fold.held_out))
+            if strictly:
+                own = cls._design(fold.training, fine, weights, goal.literal, judged=fold.held_out)
+            else:
+                own = made._decode_by(fold.training)
+            counts.append(own.count_posteriors(fold.held_out))
         thresholds, expected = judge(counts, goal.objective)
         made = replace(made, thresholds=thresholds)
         return made._remember(statistics, goal, expected) if goal.memory else (made, expected)
@@ -227,17 +245,26 @@ class Optimal(Mechanism):
         literal: bool,
         effort: Effort = FULL,
         model: PartModel | None = None,
+        judged: Statistics | None = None,
     ) -> Optimal:
-        """Design the channels for the stakes of queries, with thresholds of 1/2."""
+        """Design the channels for the stakes of queries, with thresholds of 1/2.
+
+        With `judged`, only contexts that occur there get channels of their own.
+        """
         model = model or _model_parts(statistics, fine)
         exposure, stakes = model.exposure, model.stakes(weights)
         planned, books = [], []
         contexts, groups = (-(-number // max(1, len(stakes))) for number in effort)
-        for component, prior, own, history in zip(
-            exposure.components, statistics.priors, stakes, statistics.contexts, strict=True
+        for component, prior, own, history, used in zip(
+            exposure.components,
+            statistics.priors,
+            stakes,
+            statistics.contexts,
+            [None] * len(stakes) if judged is None else judged.contexts,
+            strict=True,
         ):
             channels = ComponentChannels(component, prior, own)
-            planned.append(_design_contexts(channels, history, contexts))
+            planned.append(_design_contexts(channels, history, contexts, used))
             books.append(design_book(component, prior, own, history, groups))
         thresholds = np.full(len(statistics.positives), 0.5)
         return cls(
@@ -535,17 +562,24 @@ def _choose_weights(statistics: Statistics, fine: Policy, goal: PlanGoal) -> Flo
 
 
 def _design_contexts(
-    channels: ComponentChannels, history: ContextCounts, most: int
+    channels: ComponentChannels, history: ContextCounts, most: int, used: ContextCounts | None
 ) -> dict[bytes, Context]:
-    """Design the most common contexts that occurred more than once, within limits of size."""
+    """Design the most common contexts that occurred more than once, within limits of size.
+
+    With `used`, contexts that do not occur there are left out.
+    """
+    keys = None if used is None else set(map(bytes, np.packbits(used.signals[used.begins], axis=1)))
     most = max(_LEAST_CONTEXTS, min(most, _PARTS // max(1, len(channels.component.parts))))
     designed = {}
     for signals, windows in history.most_common(most):
         if windows < 2 and len(history.begins) > most:
             break
+        key = np.packbits(signals).tobytes()
+        if keys is not None and key not in keys:
+            continue
         context = channels.context(signals)
         if context is not None:
-            designed[np.packbits(signals).tobytes()] = context
+            designed[key] = context
     return designed
 
 
@@ -592,7 +626,8 @@ def _read_contexts(channels: ComponentChannels, plain: Mapping[str, Any]) -> dic
     """Read contexts, and audit their tables against the specification."""
     width = len(channels.component.signals)
     tables = [read_table(table) for table in plain.get("tables", ())]
-    audited: dict[tuple[int, tuple[Neighbours, ...]], Channel] = {}
+    # Contexts with the same classes share their neighbours, so that identity is enough.
+    audited: dict[tuple[int, int], Channel] = {}
     found = {}
     for context in plain["contexts"]:
         key = bytes.fromhex(context["signals"])
@@ -610,9 +645,9 @@ def _read_contexts(channels: ComponentChannels, plain: Mapping[str, Any]) -> dic
         else:
             made = []
             for number, block in zip(context["channels"], outline.blocks, strict=True):
-                place = int(number), block.choice.neighbours
+                place = int(number), id(block.choice.neighbours)
                 if place not in audited:
-                    audited[place] = Channel(tables[place[0]], place[1])
+                    audited[place] = Channel(tables[place[0]], block.choice.neighbours)
                 made.append(audited[place])
         for block, channel in zip(outline.blocks, made, strict=True):
             blocks.append((block, read_design(block.choice, channel)))

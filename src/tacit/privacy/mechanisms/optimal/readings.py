@@ -49,6 +49,8 @@ class SymbolReadings:
         """`[code]`: readings by likelihood alone, for literal answers."""
         self._decisions = np.empty((0, len(component.parts)), np.uint64)
         """`[1 + code][part]`: the answer for each combination of the part's signals, as bits."""
+        self._probabilities: dict[int, Floats] = {}
+        """For some parts `[1 + code][combination of the part's signals]`."""
 
     def find_groups(self, signals: Words) -> Whole:
         """Return the group of each row of signals."""
@@ -135,7 +137,31 @@ class SymbolReadings:
     ) -> None:
         """Multiply `likely` by the probability that a part is true (or false)."""
         arrays = self.tables.arrays
-        _weigh(chosen, signals, codes, part, self.chances, *arrays, true, likely)
+        local, first_local = self._local
+        own = local[first_local[part] : first_local[part + 1]]
+        table = self._tabulate_part(part, own, len(chosen), signals.shape[1])
+        if table is None:
+            _weigh(chosen, signals, codes, part, self.chances, *arrays, true, likely)
+        else:
+            block = int(self.tables.views[self.tables.first_view[part], 0])
+            _weigh_by_table(chosen, signals, codes, block, own, table, true, likely)
+
+    def _tabulate_part(self, part: int, own: Whole, rows: int, width: int) -> Floats | None:
+        """Return `[code][combination of its signals]`: how likely a part is.
+
+        None if that is more work than to compute the probabilities of the rows.
+        """
+        known = self._probabilities.get(part, np.empty((0, 1 << len(own))))
+        number = len(self.chances) + 1
+        if not len(own) or (number - len(known)) << len(own) > rows:
+            return None
+        if len(known) < number:
+            new = np.empty((number - len(known), 1 << len(own)))
+            _tabulate_probabilities(
+                part, len(known), own, width, self.chances, *self.tables.arrays, new
+            )
+            known = self._probabilities[part] = np.concatenate([known, new])
+        return known
 
     def count(
         self,
@@ -339,6 +365,68 @@ def _weigh(
             first_view,
             choices,
         )
+        likely[i] *= value if true else 1 - value
+
+
+@compiled
+def _tabulate_probabilities(
+    part: int,
+    first: int,
+    own: Whole,
+    width: int,
+    chances: Floats,
+    cofactors: Whole,
+    first_cofactor: Whole,
+    views: Whole,
+    first_view: Whole,
+    choices: Whole,
+    table: Floats,
+) -> None:
+    """Write the probability of a part for each combination of its signals, from a code on."""
+    signals = np.zeros(width, np.uint64)
+    one, low = np.uint64(1), np.uint64(63)
+    codes = np.empty(views[:, 0].max() + 1, np.int32)
+    for row in range(len(table)):
+        codes[:] = FIRST_CODE - (first + row - 1)
+        for pattern in range(table.shape[1]):
+            for place in range(len(own)):
+                signal = np.uint64(own[place])
+                if pattern >> place & 1:
+                    signals[signal >> np.uint64(6)] |= one << (signal & low)
+            table[row, pattern] = part_probability(
+                part,
+                signals,
+                codes,
+                chances,
+                cofactors,
+                first_cofactor,
+                views,
+                first_view,
+                choices,
+            )
+            for place in range(len(own)):
+                signals[own[place] >> 6] = np.uint64(0)
+
+
+@compiled
+def _weigh_by_table(
+    chosen: Whole,
+    signals: Words,
+    codes: Codes,
+    block: int,
+    own: Whole,
+    table: Floats,
+    true: bool,
+    likely: Floats,
+) -> None:
+    one, low = np.uint64(1), np.uint64(63)
+    for i in chosen:
+        pattern = np.uint64(0)
+        for place in range(len(own)):
+            signal = np.uint64(own[place])
+            bit = (signals[i, signal >> np.uint64(6)] >> (signal & low)) & one
+            pattern |= bit << np.uint64(place)
+        value = table[1 + FIRST_CODE - codes[i, block], pattern]
         likely[i] *= value if true else 1 - value
 
 

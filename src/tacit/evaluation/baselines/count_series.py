@@ -1,0 +1,125 @@
+"""Counts over a day: what all methods share that release a series of counts.
+
+Every method has the same epsilon per day for every subject. A subject may be in the count of every
+window of the day, and changes each by at most one. So what a method spends at its steps adds up,
+and the sum over any T steps in a row, a day of windows, is at most epsilon.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.errors import PrivacyError
+
+Floats = NDArray[np.float64]
+
+
+class CountRelease(NamedTuple):
+    """The released counts, and the epsilon that each step spent."""
+
+    counts: Floats
+    spent: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class CountSetting:
+    """The true counts of past days, from which parameters are taken, and the size of the public."""
+
+    history: Floats
+    """`[day][window]`"""
+    subjects: int
+
+    def __post_init__(self) -> None:
+        if self.history.ndim != 2 or self.history.shape[1] < 2 or not len(self.history):
+            raise PrivacyError("counts need a history of at least one day, with several windows")
+
+    @property
+    def day(self) -> int:
+        """The number of windows of a day."""
+        return int(self.history.shape[1])
+
+    @property
+    def change(self) -> float:
+        """The mean square of the change from one window to the next."""
+        return max(0.25, float((np.diff(self.history.ravel()) ** 2).mean()))
+
+
+class CountMethod(Protocol):
+    """A method that releases a series of counts."""
+
+    @property
+    def name(self) -> str:
+        """Its name in tables and figures."""
+
+    def release(
+        self, counts: Floats, setting: CountSetting, epsilon: float, random: np.random.Generator
+    ) -> CountRelease:
+        """Release the counts of one or more days, with epsilon per day."""
+
+
+@dataclass(slots=True)
+class KalmanFilter:
+    """Follows a random walk: a value, its variance, and the variance of a step."""
+
+    value: float
+    variance: float
+    step: float
+
+    @classmethod
+    def start(cls, setting: CountSetting) -> KalmanFilter:
+        """Start from the mean of history."""
+        history = setting.history
+        return cls(float(history.mean()), float(history.var()), setting.change)
+
+    def predict(self) -> float:
+        """Go on by one window."""
+        self.variance += self.step
+        return self.value
+
+    def correct(self, measured: float, noise: float) -> float:
+        """Use a noisy count, given the variance of its noise."""
+        gain = self.variance / (self.variance + noise)
+        self.value += gain * (measured - self.value)
+        self.variance *= 1 - gain
+        return self.value
+
+
+def check_epsilon(epsilon: float) -> None:
+    """Refuse an epsilon that is not positive."""
+    if not epsilon > 0:
+        raise PrivacyError(f"epsilon per day must be positive; got {epsilon:g}")
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """A method with the parameters that are best on history, out of several."""
+
+    candidates: tuple[CountMethod, ...]
+    repeats: int = 3
+
+    @property
+    def name(self) -> str:
+        """The name of the method."""
+        return self.candidates[0].name
+
+    def choose(self, setting: CountSetting, epsilon: float) -> CountMethod:
+        """Simulate all candidates on history, and return the best one."""
+        past, random = setting.history.ravel(), np.random.default_rng(0)
+        errors = [
+            sum(
+                float(np.abs(one.release(past, setting, epsilon, random).counts - past).sum())
+                for _ in range(self.repeats)
+            )
+            for one in self.candidates
+        ]
+        return self.candidates[int(np.argmin(errors))]
+
+    def release(
+        self, counts: Floats, setting: CountSetting, epsilon: float, random: np.random.Generator
+    ) -> CountRelease:
+        """Release with the best candidate."""
+        return self.choose(setting, epsilon).release(counts, setting, epsilon, random)
