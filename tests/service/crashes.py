@@ -237,8 +237,8 @@ def survive_kills(forks: Forks, folder: Path, kills: int, seed: int) -> dict[str
     followers = [everything, selected]
     failures: list[BaseException] = []
     threads = [
-        threading.Thread(target=_catch(one.run, failures), daemon=True)
-        for one in (sender, *followers)
+        threading.Thread(target=_catch(run, failures), daemon=True)
+        for run in (sender.run, *(follower.run for follower in followers))
     ]
     try:
         for thread in threads:
