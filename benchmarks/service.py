@@ -39,8 +39,10 @@ from tacit.service.server import Server, ServerOptions
 from tacit.service.serving import open_inputs, open_service
 from tacit.service.state import ReleaseSignal
 
-_SUBJECTS, _ROWS, _SENDERS = 1_000, 1_000, 8
-"""Subjects; tuples of a request; connections that send at the same time."""
+_SUBJECTS, _SENDERS = 1_000, 8
+"""Subjects; connections that send at the same time."""
+_SIZES = (1_000, 20_000)
+"""Tuples of a request."""
 _SHARE = 80
 _TIMEOUT = 120.0
 _LINES, _ARROW = "application/x-ndjson", "application/vnd.apache.arrow.stream"
@@ -59,35 +61,43 @@ queries:
 
 
 def service(setting: Setting) -> Iterator[Finding]:
+    """Measure small and large requests."""
+    for size in _SIZES:
+        yield from _measure(setting, size)
+
+
+def _measure(setting: Setting, size: int) -> Iterator[Finding]:
     """Measure JSON lines against the bare route, and Arrow against JSON lines."""
-    requests = max(_SENDERS, setting.scale.events // _SHARE // _ROWS)
+    requests = max(2 * _SENDERS, setting.scale.events // _SHARE // size)
     rounds = range(setting.rounds + 1)
     # JSON lines and Arrow take turns, each with a window of its own.
-    lines = [_draw(requests, 2 * number, _to_lines) for number in rounds]
-    arrow = [_draw(requests, 2 * number + 1, _to_arrow) for number in rounds]
-    again = iter(lines)
+    lines = [_draw(requests, size, 2 * number, _to_lines) for number in rounds]
+    arrow = [_draw(requests, size, 2 * number + 1, _to_arrow) for number in rounds]
     with (
         tempfile.TemporaryDirectory(dir=setting.folder) as folder,
         _serve(Path(folder)) as intake,
         _serve_bare() as bare,
     ):
         contestants: dict[str, Callable[[], int]] = {
-            OURS: partial(_take_next, intake, iter(lines), _LINES),
-            _ARROWS: partial(_take_next, intake, iter(arrow), _ARROW),
-            _BARE: partial(_take_next, bare, again, _LINES),
+            OURS: partial(_take_next, intake, iter(lines), size, _LINES),
+            _ARROWS: partial(_take_next, intake, iter(arrow), size, _ARROW),
+            _BARE: partial(_take_next, bare, iter(lines), size, _LINES),
         }
         outcomes = race(
-            contestants, setting.rounds, lambda name, seen: _check(name, seen, requests * _ROWS)
+            contestants, setting.rounds, lambda name, seen: _check(name, seen, requests * size)
         )
     spent = {name: outcome.spent for name, outcome in outcomes.items()}
-    rates = ", ".join(
-        f"{name} {requests * _ROWS / one.elapsed:,.0f}" for name, one in spent.items()
-    )
+    rates = ", ".join(f"{name} {requests * size / one.elapsed:,.0f}" for name, one in spent.items())
     both = {name: spent[name] for name in (OURS, _BARE)}
     note = f"tuples a second: {rates}; all of them were taken"
-    yield against("HTTP in, JSON lines on disk and read by the run", both, 0.5, note=note)
+    yield against(
+        f"HTTP in, {size:,} tuples in a request, JSON lines on disk and read by the run",
+        both,
+        0.5,
+        note=note,
+    )
     yield Finding(
-        "HTTP in, Arrow",
+        f"HTTP in, {size:,} tuples in a request, Arrow",
         "times as fast as JSON lines",
         spent[OURS].elapsed / spent[_ARROWS].elapsed,
         spent[OURS].processor / spent[_ARROWS].processor,
@@ -105,13 +115,13 @@ class Intake:
     count: Callable[[], int]
 
 
-def _take_next(intake: Intake, rounds: Iterator[Sequence[bytes]], kind: str) -> int:
+def _take_next(intake: Intake, rounds: Iterator[Sequence[bytes]], size: int, kind: str) -> int:
     """Send the requests of a round; return how many tuples were taken."""
     bodies = next(rounds)
     before = intake.count()
     with ThreadPoolExecutor(_SENDERS) as pool:
         list(pool.map(partial(_send, intake, bodies, kind), range(_SENDERS)))
-    expected = len(bodies) * _ROWS
+    expected = len(bodies) * size
     deadline = time.monotonic() + _TIMEOUT
     while intake.count() - before < expected and time.monotonic() < deadline:
         time.sleep(0.001)
@@ -183,16 +193,18 @@ def _serve_bare() -> Iterator[Intake]:
         yield Intake(server.url, "", lambda: parsed)
 
 
-def _draw(requests: int, window: int, to_bytes: Callable[[pl.DataFrame], bytes]) -> list[bytes]:
+def _draw(
+    requests: int, size: int, window: int, to_bytes: Callable[[pl.DataFrame], bytes]
+) -> list[bytes]:
     """Make the requests of a window."""
     random = np.random.default_rng(window)
     return [
         to_bytes(
             pl.DataFrame(
                 {
-                    "who": [f"taxi {n}" for n in random.integers(0, _SUBJECTS, _ROWS)],
-                    "at": 60 * window + random.integers(0, 60, _ROWS),
-                    "speed": random.integers(0, 500, _ROWS) / 10,
+                    "who": [f"taxi {n}" for n in random.integers(0, _SUBJECTS, size)],
+                    "at": 60 * window + random.integers(0, 60, size),
+                    "speed": random.integers(0, 500, size) / 10,
                 }
             )
         )
