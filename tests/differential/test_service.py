@@ -21,7 +21,7 @@ from tacit.ledger.alchemy import sa
 from tacit.ledger.tables import RELEASES
 from tacit.planning.planner import plan_without_history
 from tacit.service.roles import Role
-from tacit.service.routes import answers
+from tacit.service.routes import answers, row_files
 from tacit.service.server import ServerOptions
 from tacit.service.serving import Service, open_inputs, open_service
 from tacit.spec.specification import Query
@@ -192,7 +192,7 @@ def add_count(world: World) -> World:
     private = world.spec.private[0].pattern
     query = Query(name="how_many", consumer=world.spec.queries[0].consumer, count=private)
     spec = world.spec.model_copy(update={"queries": (*world.spec.queries, query)}).checked()
-    return replace(world, spec=spec, plan=plan_without_history(spec, world.plan.mechanism))
+    return replace(world, spec=spec, plan=plan_without_history(spec, "uniform"))
 
 
 @pytest.mark.parametrize(("kind", "counted"), [("json", True), ("cbor", False)])
@@ -217,7 +217,7 @@ def test_a_response_that_counts_tuples_is_found(tmp_path: Path) -> None:
     """A planted fault: rows end with as many blanks as there were tuples."""
     world = choose_world("json")
     known: list[Service] = []
-    format_rows = answers.format_rows
+    format_rows = row_files.format_rows
 
     def leak(table: pa.Table) -> bytes:
         run = known[-1].state.run
@@ -232,3 +232,12 @@ def test_a_response_that_counts_tuples_is_found(tmp_path: Path) -> None:
                 send(service, world, variant)
                 found.append(look(service, world))
     assert found[0] != found[1]
+
+
+def test_a_count_without_noise_is_found(tmp_path: Path) -> None:
+    """A planted fault: counts are told as they are."""
+    world = add_count(choose_world("json"))
+    with patch("tests.differential.draws.fixed_counts", lambda _channel, counts, _source: counts):
+        first, second = see_both(world, tmp_path)
+    found = {path for who, path in first if first[who, path] != second[who, path]}
+    assert {"/v1/counts", "/v1/counts.csv", "/console/queries/how_many"} <= found

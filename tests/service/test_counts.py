@@ -16,6 +16,7 @@ import pytest
 import tacit
 from tacit.errors import ServiceError
 from tests.service.services import SPEC, SUBJECTS, Running, running, write_tuples
+from tests.service.test_console import browser
 
 WINDOWS = 6
 COUNTING = SPEC.replace(
@@ -221,3 +222,39 @@ def test_a_specification_with_counts_alone_is_served(tmp_path: Path) -> None:
         while not released.is_set():  # open pages are told
             assert time.monotonic() < deadline
             time.sleep(0.05)
+
+
+def test_the_console_shows_counts_with_intervals(counting: Running) -> None:
+    rows = ledger_rows(counting, query="visits")[-len(GROUPS) :]
+    with browser(counting, "consumer", "city") as client:
+        home = client.get("/console").text
+        page = client.get("/console/queries/visits").text
+        assert client.get("/console/queries/quiet").status_code == 404
+        total = client.get("/console/queries/total/live").text
+    assert "queries/quiet" not in home
+    assert 'href="/console/queries/visits"' in home
+    largest = max(row["count"] for row in rows)
+    assert f'<span class="big">{largest}</span>' in home
+    assert "<red>" not in home + page
+    assert "&lt;red&gt;" in page
+    assert "/v1/counts.csv?query=visits" in page
+    assert "/v1/answers" not in page
+    for row in rows:
+        assert f"{row['low']} to {row['high']}" in page
+        name = row["group"].replace("<", "&lt;").replace(">", "&gt;")
+        what = f"Counts of visits for {name} in the last {WINDOWS} windows; the last is"
+        assert f'aria-label="{what} {row["count"]}, from {row["low"]} to {row["high"]}"' in page
+    assert page.count('class="interval"') == WINDOWS * len(GROUPS)
+    assert "all subjects" in total
+    with browser(counting, "operator", "ann") as client:
+        assert client.get("/console/queries/quiet").status_code == 200
+
+
+def test_before_the_first_window_a_count_says_so(tmp_path: Path) -> None:
+    write_subjects(tmp_path)
+    with (
+        running(tmp_path, spec=COUNTING) as service,
+        browser(service, "consumer", "city") as client,
+    ):
+        assert "No counts yet" in client.get("/console/queries/visits").text
+        assert "visits" in client.get("/console").text
