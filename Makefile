@@ -31,6 +31,7 @@ test-flink:
 soak: .venv/.ready .flink/.ready
 	@tests/install-services
 	$(RUN)/pytest -n0 -s tests/soak/crashes.py
+	$(RUN)/pytest -n0 -s tests/soak/service_kills.py
 	$(RUN)/pytest -n0 -s tests/soak/kernel_kills.py
 	$(RUN)/pytest -n0 -s tests/soak/ledger_year.py
 	.flink/bin/pytest -q -s -o addopts= -W ignore tests/soak/flink_kills.py

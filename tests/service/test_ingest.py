@@ -5,9 +5,6 @@ from __future__ import annotations
 import io
 import json
 import random
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +19,7 @@ import pytest
 import tacit
 from tacit.service.arrow_streams import ArrowStreamError, check_arrow_stream
 from tacit.service.inbox import Inbox, InboxFullError, IngestRequest
-from tests.service.services import Running, bearer, running
+from tests.service.services import Running, running
 from tests.services import Postgres
 
 LINES = "application/x-ndjson"
@@ -279,76 +276,3 @@ def test_a_damaged_arrow_stream_is_refused_or_sound(damage: int) -> None:
         return
     table = pa.ipc.open_stream(bytes(content)).read_all()
     table.validate(full=True)
-
-
-def test_killed_at_any_moment_nothing_is_lost_or_taken_twice(tmp_path: Path) -> None:
-    """The sender repeats what was not acknowledged; the process is killed again and again."""
-    spec = tmp_path / "spec.yaml"
-    spec.write_text(SPEC)
-    ledger = tmp_path / "ledger.db"
-    from tacit.ledger.ledger import Ledger
-    from tacit.service.roles import Role
-    from tacit.service.tokens import Tokens
-
-    with Ledger.open(str(ledger)) as opened:
-        token, _ = Tokens(opened.database).create(Role.SOURCE, "sensor", creator="test")
-    chance = random.Random(7)
-    sent = [
-        rows(window, chance) or [{"who": "t0", "at": 60 * window, "kind": "c"}]
-        for window in range(60)
-    ]
-    number, kills = 0, 2
-    while number <= len(sent):
-        with spawn(tmp_path) as (process, url), httpx.Client(headers=bearer(token)) as client:
-            until = None if kills == 0 else time.monotonic() + 0.2 + chance.random() * 0.5
-            while number <= len(sent):
-                if until is not None and time.monotonic() > until:
-                    kills -= 1
-                    process.send_signal(signal.SIGKILL)
-                    break
-                content = (
-                    sent[number] if number < len(sent) else [{"who": "t0", "at": 3601, "kind": "b"}]
-                )
-                headers = {"Content-Type": LINES, "Tacit-Sequence": str(number)}
-                response = client.post(url + WHERE, content=lines(content), headers=headers)
-                assert response.status_code == 200, response.text
-                number += 1
-                time.sleep(0.01)
-            else:
-                deadline = time.monotonic() + 90
-                while len(detected(str(ledger))["once"]) < sum(map(len, sent)):
-                    assert time.monotonic() < deadline
-                    time.sleep(0.1)
-    found = detected(str(ledger))
-    assert found["once"] == {(row["at"] // 60, row["who"]) for part in sent for row in part}
-    assert found["twice"] == set()
-    with tacit.released(str(ledger)) as answers:
-        frame = answers.polars()
-    assert frame.select("window_start", "subject", "query").is_unique().all()
-
-
-class spawn:  # noqa: N801 - used like a function
-    """`tacit serve` as a process of its own."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def __enter__(self) -> tuple[subprocess.Popen[str], str]:
-        program = "from tacit.cli.main import main; main()"
-        arguments = ["serve", "spec.yaml", "--ledger", "ledger.db", "--port", "0"]
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", program, *arguments],
-            cwd=self._folder,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        assert self._process.stderr is not None
-        line = ""
-        while not line.startswith("Listening at "):
-            line = self._process.stderr.readline()
-            assert line, "the service ended"
-        return self._process, line.removeprefix("Listening at ").strip()
-
-    def __exit__(self, *_: object) -> None:
-        self._process.terminate()
-        self._process.communicate(timeout=90)

@@ -1,0 +1,17 @@
+"""A service that is killed 20 times while tuples come in and answers go out: `make soak`."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from tests.engines.forking import Forks
+from tests.service.crashes import survive_kills
+
+
+def test_the_service(tmp_path: Path) -> None:
+    """Every tuple counts once, and every answer is told once, as it was released."""
+    seed = time.time_ns()
+    print(f"seed {seed}", flush=True)
+    with Forks() as forks:
+        print(survive_kills(forks, tmp_path, kills=20, seed=seed), flush=True)
