@@ -98,10 +98,11 @@ def get_counts(
     Consumers get the counts of their own queries, operators all. To get the next page, pass `next`
     as `after`.
     """
-    reached = None if after is None else parse_microseconds(after)
-    if reached is not None:
-        later = reached + 1 if selection.since is None else max(selection.since, reached + 1)
-        selection = replace(selection, since=later)
+    reached = after
+    if after is not None:
+        later = parse_microseconds(after) + 1
+        since = later if selection.since is None else max(selection.since, later)
+        selection = replace(selection, since=since)
     text, more = [], False
     for starts, table in state.counts.read(selection):
         more = not limit
@@ -109,15 +110,16 @@ def get_counts(
             break
         chosen = starts[:limit]
         limit -= len(chosen)
-        reached = int(chosen[-1])
-        if len(chosen) < len(starts):
-            table = replace(selection, until=reached + 1).select(table)
-        if table.num_rows:
-            text.append(format_rows(table))
+        last = int(chosen[-1])
+        reached = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=last)
         more = len(chosen) < len(starts)
         if more:
+            table = replace(selection, until=last + 1).select(table)
+        if table.num_rows:
+            text.append(format_rows(table))
+        if more:
             break
-    shown = None if reached is None else _format_time(reached)
+    shown = None if reached is None else reached.isoformat().replace("+00:00", "Z")
     rest = json.dumps({"next": shown, "more": more})[1:]
     body = b'{"counts":[' + b",".join(text) + b"]," + rest.encode()
     return Response(body, media_type="application/json")
@@ -152,8 +154,3 @@ def _regroup(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
             waiting, rows = [whole.slice(cut)], rows - cut
     if waiting:
         yield pa.concat_tables(waiting).unify_dictionaries().combine_chunks()
-
-
-def _format_time(microseconds: int) -> str:
-    moment = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=microseconds)
-    return moment.isoformat().replace("+00:00", "Z")
