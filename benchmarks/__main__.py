@@ -24,6 +24,7 @@ from benchmarks import (
     quality,
     report,
     sampling,
+    service,
     startup,
 )
 from benchmarks.data import Scale
@@ -47,6 +48,7 @@ JOBS: dict[str, Callable[[Setting], Iterator[Finding | Skipped]]] = {
     "durable": durable.durable,
     "delivery": delivery.delivery,
     "mqtt": mqtt.mqtt,
+    "service": service.service,
     "flink": flink.flink,
     "distributed": distributed.distributed,
 }

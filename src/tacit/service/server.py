@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Final
 
 import uvicorn
-from fastapi import FastAPI
+from starlette.applications import Starlette
 
 from tacit.errors import TacitError
 from tacit.service.state import ReleaseSignal
@@ -36,7 +36,7 @@ class ServerOptions:
 class Server:
     """Listens from `__enter__` to `__exit__`."""
 
-    def __init__(self, app: FastAPI, signal: ReleaseSignal, options: ServerOptions) -> None:
+    def __init__(self, app: Starlette, signal: ReleaseSignal, options: ServerOptions) -> None:
         self._signal = signal
         self._options = options
         self._server = uvicorn.Server(
