@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from tacit.pipeline.release import Release
 from tacit.privacy.channels import Channel
+from tacit.privacy.count_channels import CountChannel
 from tacit.privacy.noise import Noise
 from tacit.privacy.randomness import SeededSource
 from tacit.privacy.sampling import Sampler
@@ -85,6 +86,7 @@ class FixedSource(SeededSource):
     """What decides who pays is the same in every run; it passes for private."""
 
     private = True
+    counts_drawn = 0
 
 
 class FixedNoise(Noise):
@@ -111,6 +113,15 @@ class FixedNoise(Noise):
         return np.full(count, int(mix(_HERE.next_call())) % span, np.int64)
 
 
+def fixed_counts(
+    _: CountChannel, counts: NDArray[np.int64], source: FixedSource
+) -> NDArray[np.int64]:
+    """Any counts, by how many were drawn before: that depends on public events alone."""
+    drawn = mix(source.counts_drawn + np.arange(counts.size)) % np.uint64(100)
+    source.counts_drawn += counts.size
+    return drawn.astype(np.int64).reshape(counts.shape)
+
+
 @contextmanager
 def fixed_draws() -> Iterator[None]:
     """Replace all draws of the command line."""
@@ -123,5 +134,6 @@ def fixed_draws() -> Iterator[None]:
     with (
         patch("tacit.engines.setup.Noise", FixedNoise),
         patch.object(Release, "answer", placed),
+        patch.object(CountChannel, "draw", fixed_counts),
     ):
         yield

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -18,10 +19,13 @@ import pytest
 from tacit.engines.setup import RunOptions
 from tacit.ledger.alchemy import sa
 from tacit.ledger.tables import RELEASES
+from tacit.patterns.tree import elements
+from tacit.planning.planner import plan_without_history
 from tacit.service.roles import Role
-from tacit.service.routes import answers
+from tacit.service.routes import answers, row_files
 from tacit.service.server import ServerOptions
 from tacit.service.serving import Service, open_inputs, open_service
+from tacit.spec.specification import Query
 from tests.differential.codings import payloads
 from tests.differential.draws import fixed_draws
 from tests.differential.neighbours import variants
@@ -46,6 +50,13 @@ PATHS = (
     "/v1/answers.jsonl",
     "/v1/answers.parquet",
     "/v1/answers.arrow",
+    "/v1/counts",
+    "/v1/counts?limit=1",
+    "/v1/counts?query=nope",
+    "/v1/counts?query=how_many",
+    "/v1/counts.csv",
+    "/v1/counts.parquet",
+    "/v1/counts.arrow",
     "/v1/nowhere",
     "/v1/proposals",
     "/v1/proposals/1",
@@ -177,14 +188,27 @@ def choose_world(kind: str) -> World:
     return next(one for one in worlds if len(one.sources) == 1)
 
 
-@pytest.mark.parametrize("kind", ["json", "cbor"])
+def counting_world() -> World:
+    """A world with limits, one source, and a count of a private type that occurs often."""
+    world = make_world("json", 107)
+    (private,) = sorted({one for own in world.spec.private_patterns for one in elements(own)})
+    query = Query.model_validate(
+        {"name": "how_many", "consumer": world.spec.queries[0].consumer, "count": private}
+    )
+    spec = world.spec.model_copy(update={"queries": (*world.spec.queries, query)}).checked()
+    return replace(world, spec=spec, plan=plan_without_history(spec, "uniform"))
+
+
+@pytest.mark.parametrize("kind", ["json", "cbor", "counts"])
 def test_private_tuples_change_no_byte_of_any_response(kind: str, tmp_path: Path) -> None:
-    world = choose_world(kind)
+    world = counting_world() if kind == "counts" else choose_world(kind)
     first, second = see_both(world, tmp_path)
     assert first.keys() == second.keys()
     assert [where for where in first if first[where] != second[where]] == [], describe(world)
     rows = [body for (_, path), (*_, body) in _pages(first) if path == "/v1/answers?limit=10000"]
     assert any(b'"detected"' in body for body in rows)
+    counts = [body for (_, path), (*_, body) in _pages(first) if path == "/v1/counts"]
+    assert any(b'"left_out"' in body for body in counts) == (kind == "counts")
 
 
 def _pages(seen: Seen) -> list[tuple[tuple[str, str], Any]]:
@@ -195,7 +219,7 @@ def test_a_response_that_counts_tuples_is_found(tmp_path: Path) -> None:
     """A planted fault: rows end with as many blanks as there were tuples."""
     world = choose_world("json")
     known: list[Service] = []
-    format_rows = answers._format_rows
+    format_rows = row_files.format_rows
 
     def leak(table: pa.Table) -> bytes:
         run = known[-1].state.run
@@ -203,10 +227,19 @@ def test_a_response_that_counts_tuples_is_found(tmp_path: Path) -> None:
         return format_rows(table) + b" " * run.status.tuples
 
     found = []
-    with patch.object(answers, "_format_rows", leak):
+    with patch.object(answers, "format_rows", leak):
         for number, variant in enumerate(variants(world)):
             with serving(world, tmp_path / f"run-{number}") as service:
                 known.append(service)
                 send(service, world, variant)
                 found.append(look(service, world))
     assert found[0] != found[1]
+
+
+def test_a_count_without_noise_is_found(tmp_path: Path) -> None:
+    """A planted fault: counts are told as they are."""
+    world = counting_world()
+    with patch("tests.differential.draws.fixed_counts", lambda _channel, counts, _source: counts):
+        first, second = see_both(world, tmp_path)
+    found = {path for who, path in first if first[who, path] != second[who, path]}
+    assert {"/v1/counts", "/v1/counts.csv", "/console/queries/how_many"} <= found

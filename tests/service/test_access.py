@@ -26,6 +26,8 @@ ALLOWED: dict[tuple[str, str], set[str | None]] = {
     ("GET", "/v1/answers"): READERS,
     ("GET", "/v1/answers/stream"): READERS,
     ("GET", "/v1/answers.{suffix}"): READERS,
+    ("GET", "/v1/counts"): {"consumer", "operator"},
+    ("GET", "/v1/counts.{suffix}"): {"consumer", "operator"},
     ("POST", "/v1/streams/{stream}/tuples"): {"source"},
     ("GET", "/v1/queries"): READERS,
     ("GET", "/v1/private"): READERS,
@@ -250,6 +252,9 @@ def test_errors_are_problem_details_everywhere(served: Running) -> None:
             (client.get("/v1/answers?after=x"), 422),
             (client.get("/v1/answers.exe"), 422),
             (client.get("/v1/answers?query=nope"), 404),
+            (client.get("/v1/counts?limit=0"), 422),
+            (client.get("/v1/counts.exe"), 422),
+            (client.get("/v1/counts?query=nope"), 404),
         ):
             assert response.status_code == status
             assert response.headers["content-type"] == "application/problem+json"

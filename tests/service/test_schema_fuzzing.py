@@ -47,7 +47,7 @@ def test_no_request_is_answered_with_a_server_error(
     ]  # fmt: skip
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
-    assert "Tested: 30" in done.stdout
+    assert "Tested: 32" in done.stdout
 
 
 @pytest.mark.parametrize("kind", CONTENT_TYPES)

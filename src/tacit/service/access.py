@@ -132,4 +132,5 @@ def require(*roles: Role) -> Callable[[Principal], Principal]:
 
 AnyRole = Annotated[Principal, Depends(authenticate)]
 ReadingRole = Annotated[Principal, Depends(require(Role.CONSUMER, Role.SUBJECT, Role.OPERATOR))]
+CountingRole = Annotated[Principal, Depends(require(Role.CONSUMER, Role.OPERATOR))]
 OperatorRole = Annotated[Principal, Depends(require(Role.OPERATOR))]

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tacit.service.console import openid_pages, pages, workflow_pages
 from tacit.service.console.rendering import STATIC
 from tacit.service.problems import ProblemDetails, add_handlers
-from tacit.service.routes import acts, answers, facts, health, ingest, tokens, workflow
+from tacit.service.routes import acts, answers, counts, facts, health, ingest, tokens, workflow
 from tacit.service.state import SAMPLE_SECONDS, ServiceState
 
 _ABOUT: Final = """Answers to pattern queries over event streams, differentially private with
@@ -55,7 +55,7 @@ def create_app(state: ServiceState) -> FastAPI:
     )
     app.state.service = state
     add_handlers(app)
-    for module in (health, ingest, answers, facts, tokens, acts, workflow):
+    for module in (health, ingest, answers, counts, facts, tokens, acts, workflow):
         app.include_router(module.router, prefix="/v1")
     app.include_router(pages.router)
     app.include_router(openid_pages.router)

@@ -81,6 +81,24 @@ class ServiceClient:
             table = pa.ipc.open_file(response.read()).read_all()
         return pl.DataFrame(table).cast({"subject": pl.String, "query": pl.String})
 
+    def counts(
+        self,
+        *,
+        query: str | Sequence[str] = (),
+        group: str | Sequence[str] = (),
+        since: datetime | str | None = None,
+        until: datetime | str | None = None,
+    ) -> pl.DataFrame:
+        """Return all selected counts that the service still has, for consumers and operators.
+
+        There is a row for each window, query and group, with the count and its interval.
+        """
+        groups = [group] if isinstance(group, str) else group
+        given = [*_select(query, (), since, until), *(("group", one) for one in groups)]
+        with self._open("GET", f"/v1/counts.arrow?{urlencode(given)}") as response:
+            table = pa.ipc.open_file(response.read()).read_all()
+        return pl.DataFrame(table).cast({"consumer": pl.String, "query": pl.String})
+
     def follow(
         self,
         *,

@@ -8,7 +8,8 @@ from typing import Annotated, Final
 from fastapi import Depends, Query, Request
 
 from tacit.ledger.answers import parse_microseconds
-from tacit.service.access import ReadingRole
+from tacit.service.access import CountingRole, ReadingRole
+from tacit.service.count_feed import CountSelection
 from tacit.service.feed import FeedSelection
 from tacit.service.problems import Problem
 from tacit.service.roles import Principal, Role
@@ -29,35 +30,36 @@ State = Annotated[ServiceState, Depends(get_state)]
 
 def own_queries(state: ServiceState, principal: Principal) -> list[str]:
     """Return the queries whose answers someone may see: its own, or all."""
-    asked = {query.name: query.consumer for query in state.spec.queries} | state.feed.consumers
+    asked = {query.name: query.consumer for query in state.spec.queries}
+    asked |= state.feed.consumers | state.counts.consumers
     own = principal.role is Role.CONSUMER
     return [query for query, consumer in asked.items() if not own or consumer == principal.name]
+
+
+Since = Annotated[
+    datetime | None,
+    Query(description="Only windows that start at this time or later; UTC without a zone."),
+]
+Until = Annotated[datetime | None, Query(description="Only windows that start before this time.")]
+QueryNames = Annotated[
+    list[str] | None,
+    Query(description="Only answers to this query. Repeatable.", max_length=_MOST_NAMES),
+]
 
 
 def select_answers(
     state: State,
     principal: ReadingRole,
-    query: Annotated[
-        list[str] | None,
-        Query(description="Only answers to this query. Repeatable.", max_length=_MOST_NAMES),
-    ] = None,
+    query: QueryNames = None,
     subject: Annotated[
         list[str] | None,
         Query(description="Only answers about this subject. Repeatable.", max_length=_MOST_NAMES),
     ] = None,
-    since: Annotated[
-        datetime | None,
-        Query(description="Only windows that start at this time or later; UTC without a zone."),
-    ] = None,
-    until: Annotated[
-        datetime | None, Query(description="Only windows that start before this time.")
-    ] = None,
+    since: Since = None,
+    until: Until = None,
 ) -> FeedSelection:
     """Combine what someone may see with what it asks for."""
-    known = own_queries(state, principal)
-    for name in query or ():
-        if name not in known:  # the same for a query of somebody else
-            raise Problem(404, "you have no query of this name; /v1/queries lists yours")
+    _check_queries(state, principal, query)
     consumer = principal.name if principal.role is Role.CONSUMER else None
     if principal.role is Role.SUBJECT:
         if subject is not None and set(subject) != {principal.name}:
@@ -72,8 +74,38 @@ def select_answers(
     )
 
 
+def select_counts(
+    state: State,
+    principal: CountingRole,
+    query: QueryNames = None,
+    group: Annotated[
+        list[str] | None,
+        Query(description="Only counts of this group. Repeatable.", max_length=_MOST_NAMES),
+    ] = None,
+    since: Since = None,
+    until: Until = None,
+) -> CountSelection:
+    """Combine what someone may see with what it asks for."""
+    _check_queries(state, principal, query)
+    return CountSelection(
+        principal.name if principal.role is Role.CONSUMER else None,
+        None if query is None else tuple(query),
+        None if group is None else tuple(group),
+        _to_microseconds(since),
+        _to_microseconds(until),
+    )
+
+
+def _check_queries(state: ServiceState, principal: Principal, names: list[str] | None) -> None:
+    known = own_queries(state, principal)
+    for name in names or ():
+        if name not in known:  # the same for a query of somebody else
+            raise Problem(404, "you have no query of this name; /v1/queries lists yours")
+
+
 def _to_microseconds(moment: datetime | None) -> int | None:
     return None if moment is None else parse_microseconds(moment)
 
 
 Selection = Annotated[FeedSelection, Depends(select_answers)]
+SelectedCounts = Annotated[CountSelection, Depends(select_counts)]

@@ -181,12 +181,7 @@ class AnswerFeed(Sink):
         row = self._next_row(number, body=True)
         if row is None:
             return None  # deleted since
-        if digest(row["body"]) != row["digest"]:
-            raise LedgerError(
-                f"the answers of release {row['number']} were changed since they were released;"
-                " run tacit ledger verify, and restore a backup"
-            )
-        table, consumers = unpack(row["body"], row["first_id"], self._names)
+        table, consumers = unpack(check_body(row), row["first_id"], self._names)
         self.consumers |= consumers
         return self._keep(_unpack_release(row, table))
 
@@ -200,16 +195,7 @@ class AnswerFeed(Sink):
         return release
 
     def _next_row(self, number: int, *, body: bool) -> Any:
-        """Return the first release from this number on whose answers are stored."""
-        stored = RELEASES.join(BODIES, BODIES.c.release == RELEASES.c.number)
-        columns = [
-            *RELEASES.c["number", "first", "windows", "slide", "first_id", "answers", "digest"],
-            *([BODIES.c.body] if body else []),
-        ]
-        query = sa.select(*columns).select_from(stored).where(RELEASES.c.run == self._run)
-        query = query.where(RELEASES.c.number >= number).order_by(RELEASES.c.number).limit(1)
-        with self._ledger.database.reading() as connection:
-            return connection.execute(query).mappings().one_or_none()
+        return next_release(self._ledger, self._run, number, body=body)
 
     def _find_release(self, after: int) -> int:
         """Return the number of the run's first release that ends behind an id, by bisection."""
@@ -230,6 +216,36 @@ class AnswerFeed(Sink):
                 else:
                     low = row.number + 1
         return int(low)
+
+
+def next_release(
+    ledger: Ledger,
+    run: str,
+    number: int,
+    *conditions: sa.ColumnElement[bool],
+    body: bool,
+) -> Any:
+    """Return a run's first stored release from this number on; None if there is none."""
+    stored = RELEASES.join(BODIES, BODIES.c.release == RELEASES.c.number)
+    columns = [
+        *RELEASES.c["number", "first", "windows", "slide", "first_id", "answers", "digest"],
+        *([BODIES.c.body] if body else []),
+    ]
+    query = sa.select(*columns).select_from(stored).where(RELEASES.c.run == run, *conditions)
+    query = query.where(RELEASES.c.number >= number).order_by(RELEASES.c.number).limit(1)
+    with ledger.database.reading() as connection:
+        return connection.execute(query).mappings().one_or_none()
+
+
+def check_body(row: Any) -> bytes:
+    """Return what a release stores; raise LedgerError if it was changed."""
+    if digest(row["body"]) != row["digest"]:
+        raise LedgerError(
+            f"the answers of release {row['number']} were changed since they were released;"
+            " run tacit ledger verify, and restore a backup"
+        )
+    body: bytes = row["body"]
+    return body
 
 
 def _unpack_release(row: Any, table: pa.Table) -> UnpackedRelease:

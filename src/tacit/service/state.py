@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from tacit.ledger.ledger import Ledger
 from tacit.pipeline.run import Run
 from tacit.service.access import Access
+from tacit.service.count_feed import CountFeed
 from tacit.service.feed import AnswerFeed
 from tacit.service.inbox import Inbox
 from tacit.service.openid import OpenIdLogin
@@ -81,6 +82,7 @@ class ServiceState:
     workflow: Workflow = field(kw_only=True)
     """Proposals and versions."""
     feed: AnswerFeed = field(init=False)
+    counts: CountFeed = field(init=False)
     tokens: Tokens = field(init=False)
     access: Access = field(init=False)
     sessions: Sessions = field(init=False)
@@ -96,6 +98,7 @@ class ServiceState:
     def __post_init__(self) -> None:
         self.feed = AnswerFeed(self.ledger, self.name)
         self.feed.listen(self.signal.ring)
+        self.counts = CountFeed(self.ledger, self.name)
         self.tokens = Tokens(self.ledger.database)
         self.access = Access(self.tokens)
         self.sessions = Sessions(self.ledger.database, self.tokens)

@@ -5,8 +5,9 @@ Every text is escaped by Markup. A chart is an image with a description for scre
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 from markupsafe import Markup
 
@@ -102,6 +103,47 @@ def draw_bars(values: Sequence[float], what: str, height: int = 56) -> Markup:
         '<svg class="bars" role="img" aria-label="{}" viewBox="0 0 {} {}"'
         ' preserveAspectRatio="none">{}</svg>'
     ).format(what, width, height, Markup("").join(parts))
+
+
+def draw_counts(rows: Sequence[Mapping[str, Any]], what: str, height: int = 72) -> Markup:
+    """Draw a mark for each count, on a bar from `low` to `high`."""
+    values = [0, *(row[name] for row in rows for name in ("count", "low", "high"))]
+    bottom, top = min(values), max(1, *values)
+    scale = (height - 8) / (top - bottom)
+    parts = []
+    for number, row in enumerate(rows):
+        x = 10 * number
+        count, low, high = (
+            height - 4 - scale * (row[n] - bottom) for n in ("count", "low", "high")
+        )
+        parts.append(
+            Markup(
+                "<g><title>{:%d %b %H:%M} UTC: {}, from {} to {}</title>"
+                '<rect class="interval" x="{}" y="{:.1f}" width="2" height="{:.1f}"/>'
+                '<rect class="bar" x="{}" y="{:.1f}" width="8" height="3" rx="1"/></g>'
+            ).format(
+                row["window_start"],
+                row["count"],
+                row["low"],
+                row["high"],
+                x + 4,
+                high,
+                max(1.0, low - high),
+                x + 1,
+                count - 1.5,
+            )
+        )
+    return Markup(
+        '<svg class="bars counts" role="img" aria-label="{}" viewBox="0 0 {} {}"'
+        ' preserveAspectRatio="none"><rect class="zero" y="{:.1f}" width="{}" height="1"/>{}</svg>'
+    ).format(
+        what,
+        10 * max(1, len(rows)),
+        height,
+        height - 4 + scale * bottom,
+        10 * max(1, len(rows)),
+        Markup("").join(parts),
+    )
 
 
 def draw_line(values: Sequence[float], what: str, height: int = 56) -> Markup:

@@ -15,13 +15,22 @@ from tacit.insight.explain import at_most
 from tacit.ledger.database import now
 from tacit.ledger.overview import read_overview
 from tacit.privacy.prices import NANO
-from tacit.service.console.charts import draw_bars, draw_grid, draw_line, draw_meter, draw_odds
+from tacit.service.console.charts import (
+    draw_bars,
+    draw_counts,
+    draw_grid,
+    draw_line,
+    draw_meter,
+    draw_odds,
+)
 from tacit.service.console.timelines import WINDOWS, AnswerGrid, make_grid, to_time
+from tacit.service.count_feed import CountSelection
 from tacit.service.feed import FeedSelection
 from tacit.service.meanings import describe_private
 from tacit.service.roles import Principal
 from tacit.service.routes.facts import HorizonBalance, make_statement, make_status
 from tacit.service.state import ServiceState
+from tacit.spec.specification import Query
 
 _MOST_LATEST: Final = 8
 _MOST_ROWS: Final = 24
@@ -35,12 +44,21 @@ def show_consumer(state: ServiceState, consumer: str) -> dict[str, Any]:
     for query in state.spec.subject_queries:
         if query.consumer == consumer:
             grid = _select_query(tables, query.name)
-            cards.append({"name": query.name, "pattern": query.asks} | _summarise(grid, query.name))
+            card = {"name": query.name, "pattern": query.asks, "most": None}
+            cards.append(card | _summarise(grid, query.name))
     last = next((table for table in reversed(tables) if table.num_rows), None)
+    counted = state.counts.read_last(CountSelection(consumer), WINDOWS)
+    for query in state.spec.count_queries:
+        if query.consumer == consumer:
+            groups = _list_groups(counted, query.name)
+            most = max(groups, key=lambda group: int(group["count"])) if groups else None
+            card = {"name": query.name, "pattern": query.asks, "bars": None}
+            cards.append(card | {"most": most, "groups": len(groups)})
+    ends = [table["window_end"][-1].as_py() for table in (last, counted) if table]
     return {
         "cards": cards,
         "latest": [] if last is None else _list_surest(last),
-        "until": None if last is None else last["window_end"][0].as_py(),
+        "until": max(ends, default=None),
         "window": format_duration(state.spec.windows.size),
         "ready": state.ready,
     }
@@ -51,13 +69,15 @@ def show_query(state: ServiceState, consumer: str | None, name: str) -> dict[str
     query = next(
         (
             one
-            for one in state.spec.subject_queries
+            for one in state.spec.queries
             if one.name == name and consumer in (None, one.consumer)
         ),
         None,
     )
     if query is None:
         return None
+    if query.count is not None:
+        return _show_counts(state, query)
     tables = state.feed.read_last(FeedSelection(query.consumer, (name,)), WINDOWS)
     grid = make_grid(tables, "subject")
     shown = grid.top(_MOST_ROWS)
@@ -69,9 +89,44 @@ def show_query(state: ServiceState, consumer: str | None, name: str) -> dict[str
         "subjects": len(grid.rows),
         "shown": len(shown.rows),
         "until": grid.ends[-1] if grid.ends else None,
+        "kind": "answers",
         "grid": draw_grid(shown, f"Answers to {name}") if grid.rows else None,
         **_summarise(grid, name),
     }
+
+
+def _show_counts(state: ServiceState, query: Query) -> dict[str, Any]:
+    """Collect the last counts of a query."""
+    selection = CountSelection(query.consumer, (query.name,))
+    table = state.counts.read_last(selection, WINDOWS)
+    groups = _list_groups(table, query.name)
+    return {
+        "name": query.name,
+        "pattern": query.asks,
+        "consumer": query.consumer,
+        "window": format_duration(state.spec.windows.size),
+        "kind": "counts",
+        "grid": None,
+        "by": query.by,
+        "groups": groups[:_MOST_ROWS],
+        "all_groups": len(groups),
+    }
+
+
+def _list_groups(table: pa.Table, query: str) -> list[dict[str, Any]]:
+    """Return the last count of each group, with a chart of the windows up to it."""
+    frame = pl.DataFrame(table).filter(pl.col("query").cast(pl.String) == query)
+    found = []
+    for own in frame.partition_by("group", maintain_order=True):
+        rows = own.to_dicts()
+        last = rows[-1]
+        name = "all subjects" if last["group"] is None else last["group"]
+        what = (
+            f"Counts of {query} for {name} in the last {len(rows)} windows; the last is"
+            f" {last['count']}, from {last['low']} to {last['high']}"
+        )
+        found.append(last | {"group_name": name, "chart": draw_counts(rows, what)})
+    return found
 
 
 def show_subject(state: ServiceState, subject: str) -> dict[str, Any]:
@@ -173,7 +228,7 @@ def show_tokens(state: ServiceState) -> dict[str, Any]:
         }
         for record in state.tokens.list_all()
     ]
-    consumers = sorted({query.consumer for query in state.spec.subject_queries})
+    consumers = sorted({query.consumer for query in state.spec.queries})
     return {"tokens": tokens, "consumers": consumers}
 
 

@@ -8,26 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import tempfile
 from collections.abc import AsyncIterator, Iterator
 from datetime import datetime
-from typing import IO, Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 import pyarrow as pa
 from anyio import CapacityLimiter, to_thread
-from fastapi import APIRouter, Header, Path, Query, Request, Response
+from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, JsonValue
-from starlette.types import Receive, Scope, Send
 
 from tacit.answers.rows import answer_schema
-from tacit.connectors.writers import SUFFIXES, format_json_lines
 from tacit.service.access import ReadingRole
 from tacit.service.dependencies import LARGEST_ID, Selection, State
-from tacit.service.feed import AnswerFeed, FeedSelection
+from tacit.service.feed import FeedSelection
 from tacit.service.problems import problem_responses
 from tacit.service.roles import Principal
+from tacit.service.routes.row_files import FILE_RESPONSE, Suffix, format_rows, send_file
 from tacit.service.state import ServiceState
 
 MOST_ROWS: Final = 10_000
@@ -38,13 +35,6 @@ _EVENT_ROWS: Final = 1_000
 """The most answers in an event."""
 _HEARTBEAT: Final = 15.0
 """Seconds after which a stream without events sends a comment, so that it stays open."""
-_CHUNK: Final = 1 << 20
-_MEDIA_TYPES: Final = {
-    "parquet": "application/vnd.apache.parquet",
-    "csv": "text/csv",
-    "arrow": "application/vnd.apache.arrow.file",
-    "jsonl": "application/x-ndjson",
-}
 _ROW: Final[dict[str, JsonValue]] = {
     "id": 1042,
     "window_start": "2026-03-01T08:00:00Z",
@@ -61,7 +51,6 @@ _DENIED: Final = problem_responses(401, 403, 404, 422, 429)
 
 router = APIRouter(prefix="/answers", tags=["answers"])
 _stream_threads = CapacityLimiter(4)
-_download_threads = CapacityLimiter(2)
 
 After = Annotated[
     int,
@@ -133,7 +122,7 @@ def get_answers(
             if part.num_rows < table.num_rows:
                 reached = part["id"][-1].as_py() if part.num_rows else tables[-2]["id"][-1].as_py()
             break
-    text = b",".join(_format_rows(table) for table in tables if table.num_rows)
+    text = b",".join(format_rows(table) for table in tables if table.num_rows)
     kept = state.feed.first_id()
     rest = json.dumps({"next": reached, "more": more, "kept_from": kept})[1:]
     body = b'{"answers":[' + text + b"]," + rest.encode()
@@ -217,69 +206,21 @@ def _next_events(reader: Iterator[tuple[int, pa.Table]]) -> tuple[int, list[byte
         part = table.slice(start, _EVENT_ROWS)
         rest = start + _EVENT_ROWS < table.num_rows
         number = part["id"][-1].as_py() if rest else last
-        events.append(b"id: %d\nevent: answers\ndata: [%b]\n\n" % (number, _format_rows(part)))
+        events.append(b"id: %d\nevent: answers\ndata: [%b]\n\n" % (number, format_rows(part)))
     return last, events
-
-
-def _format_rows(table: pa.Table) -> bytes:
-    """Format rows as JSON objects, separated by commas."""
-    return format_json_lines(table).rstrip(b"\n").replace(b"\n", b",")
 
 
 @router.get(
     ".{suffix}",
     summary="Download answers",
     response_class=StreamingResponse,
-    responses={200: {"content": {kind: {} for kind in _MEDIA_TYPES.values()}}, **_DENIED},
+    responses={200: FILE_RESPONSE, **_DENIED},
 )
 async def download_answers(
-    state: State,
-    selection: Selection,
-    suffix: Annotated[
-        Literal["parquet", "csv", "arrow", "jsonl"], Path(description="The kind of file.")
-    ],
-    after: After = -1,
+    state: State, selection: Selection, suffix: Suffix, after: After = -1
 ) -> StreamingResponse:
     """Return all selected answers that are stored, as one file."""
-    file = await to_thread.run_sync(
-        _write_file, state.feed, selection, after, suffix, limiter=_download_threads
-    )
-    size = file.seek(0, os.SEEK_END)
-    file.seek(0)
-    headers = {
-        "Content-Disposition": f'attachment; filename="answers.{suffix}"',
-        "Content-Length": str(size),
-    }
-    return FileDownload(file, headers=headers, media_type=_MEDIA_TYPES[suffix])
-
-
-def _write_file(feed: AnswerFeed, selection: FeedSelection, after: int, suffix: str) -> IO[bytes]:
-    """Write answers to a temporary file that only this process can open."""
-    file = tempfile.TemporaryFile()  # noqa: SIM115 - the response closes it
-    try:
-        writer = None
-        for _, table in feed.read(selection, after):
-            writer = writer or SUFFIXES[f".{suffix}"](file, table.schema)
-            if table.num_rows:
-                writer.write(table)
-        if writer is None:
-            columns = answer_schema(protected=True, limited=True, valued=True)
-            writer = SUFFIXES[f".{suffix}"](file, columns.insert(0, pa.field("id", pa.int64())))
-        writer.close()
-    except BaseException:
-        file.close()
-        raise
-    return file
-
-
-class FileDownload(StreamingResponse):
-    """Sends an open file, and closes it also if the client goes away."""
-
-    def __init__(self, file: IO[bytes], **more: Any) -> None:
-        super().__init__(iter(lambda: file.read(_CHUNK), b""), **more)
-        self._file = file
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the file."""
-        with self._file:
-            await super().__call__(scope, receive, send)
+    tables = (table for _, table in state.feed.read(selection, after))
+    columns = answer_schema(protected=True, limited=True, valued=True)
+    empty = columns.insert(0, pa.field("id", pa.int64()))
+    return await send_file("answers", suffix, tables, empty)

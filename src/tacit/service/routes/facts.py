@@ -97,7 +97,7 @@ def list_queries(state: ServiceState, principal: Principal) -> list[AskedQuery]:
     own = principal.role is Role.CONSUMER
     return [
         AskedQuery(name=query.name, consumer=query.consumer, pattern=query.asks)
-        for query in state.spec.subject_queries
+        for query in state.spec.queries
         if not own or query.consumer == principal.name
     ]
 

@@ -1,0 +1,144 @@
+"""Released counts of one run, for pages, downloads and the console.
+
+Which rows there are follows the public schedule: every window, count query and group has one. A
+reader's place is a window, not a release: how many windows a release has may depend on when tuples
+arrive.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from tacit.answers.codec import unpack_counts
+from tacit.answers.counts import count_schema
+from tacit.ledger.alchemy import sa
+from tacit.ledger.ledger import Ledger
+from tacit.ledger.tables import BODIES, RELEASES
+from tacit.service.feed import check_body, next_release
+
+Starts = NDArray[np.int64]
+"""When windows start, in microseconds since 1970."""
+_MOST_BYTES: Final = 16 << 20
+"""How much of unpacked counts stays in memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class CountSelection:
+    """Which counts a reader gets; None selects all."""
+
+    consumer: str | None = None
+    queries: tuple[str, ...] | None = None
+    groups: tuple[str, ...] | None = None
+    since: int | None = None
+    """Select windows that start at this time or later, in microseconds since 1970."""
+    until: int | None = None
+    """Select windows that start before this time."""
+
+    def select(self, table: pa.Table) -> pa.Table:
+        """Return the selected rows."""
+        names = {
+            "consumer": None if self.consumer is None else (self.consumer,),
+            "query": self.queries,
+            "group": self.groups,
+        }
+        mask = self.includes(np.asarray(table["window_start"].cast(pa.int64())))
+        for column, wanted in names.items():
+            if wanted is not None:
+                known = table[column].cast(pa.string())
+                mask &= np.asarray(pc.is_in(known, value_set=pa.array(wanted, pa.string())))
+        return table.filter(pa.array(mask))
+
+    def includes(self, starts: Starts) -> NDArray[np.bool_]:
+        """Return which windows are selected."""
+        mask = np.ones(len(starts), np.bool_)
+        if self.since is not None:
+            mask &= starts >= self.since
+        if self.until is not None:
+            mask &= starts < self.until
+        return mask
+
+    def conditions(self) -> list[sa.ColumnElement[bool]]:
+        """Return the conditions for releases that have windows in this time."""
+        end = RELEASES.c.first + RELEASES.c.windows * RELEASES.c.slide
+        found: list[sa.ColumnElement[bool]] = []
+        if self.since is not None:
+            found.append(end > self.since)
+        if self.until is not None:
+            found.append(RELEASES.c.first < self.until)
+        return found
+
+
+class CountFeed:
+    """Reads the released counts of a run from the ledger; the last ones stay in memory."""
+
+    def __init__(self, ledger: Ledger, run: str) -> None:
+        self._ledger = ledger
+        self._run = run
+        self._lock = threading.Lock()
+        self._recent: OrderedDict[int, pa.Table] = OrderedDict()
+        self.consumers: dict[str, str] = {}
+        """The consumer of each count query in the releases that were read so far."""
+
+    def read(self, selection: CountSelection, number: int = 0) -> Iterator[tuple[Starts, pa.Table]]:
+        """Yield the selected counts, with the starts of the windows that they may be in.
+
+        There is one table for each release with such windows, from a number on. Tables may be
+        empty.
+        """
+        conditions = selection.conditions()
+        while True:
+            row = next_release(self._ledger, self._run, number, *conditions, body=False)
+            if row is None:
+                return
+            number = int(row["number"]) + 1
+            starts = row["first"] + row["slide"] * np.arange(row["windows"])
+            chosen = starts[selection.includes(starts)]
+            table = self._unpack(number - 1)
+            if table is not None and len(chosen):
+                yield chosen, selection.select(table)
+
+    def read_last(self, selection: CountSelection, windows: int) -> pa.Table:
+        """Return the selected counts of the last windows."""
+        columns = RELEASES.c["number", "first", "windows", "slide"]
+        stored = RELEASES.join(BODIES, BODIES.c.release == RELEASES.c.number)
+        query = sa.select(*columns).select_from(stored).where(RELEASES.c.run == self._run)
+        query = query.order_by(RELEASES.c.number.desc()).limit(windows)
+        with self._ledger.database.reading() as connection:
+            rows = connection.execute(query).all()
+        if not rows:
+            return count_schema().empty_table()
+        starts = [row.first + row.slide * np.arange(row.windows) for row in reversed(rows)]
+        since = int(np.concatenate(starts)[-windows:][0])
+        found = self.read(replace(selection, since=since), rows[-1].number)
+        tables = [table for _, table in found]
+        return pa.concat_tables([count_schema().empty_table(), *tables], promote_options="default")
+
+    def _unpack(self, number: int) -> pa.Table | None:
+        """Return the counts of a release; None if they were deleted."""
+        with self._lock:
+            found = self._recent.get(number)
+            if found is not None:
+                self._recent.move_to_end(number)
+                return found
+        same = RELEASES.c.number == number
+        row = next_release(self._ledger, self._run, number, same, body=True)
+        if row is None:
+            return None
+        table, consumers = unpack_counts(check_body(row))
+        with self._lock:
+            self.consumers |= consumers
+            self._recent[number] = table
+            size = sum(one.nbytes for one in self._recent.values())
+            while size > _MOST_BYTES and len(self._recent) > 1:
+                _, oldest = self._recent.popitem(last=False)
+                size -= oldest.nbytes
+        return table

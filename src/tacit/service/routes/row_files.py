@@ -1,0 +1,79 @@
+"""Rows in responses: as JSON objects, and as files to download."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable
+from typing import IO, Annotated, Any, Final, Literal
+
+import pyarrow as pa
+from anyio import CapacityLimiter, to_thread
+from fastapi import Path
+from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from tacit.connectors.writers import SUFFIXES, format_json_lines
+
+_CHUNK: Final = 1 << 20
+_MEDIA_TYPES: Final = {
+    "parquet": "application/vnd.apache.parquet",
+    "csv": "text/csv",
+    "arrow": "application/vnd.apache.arrow.file",
+    "jsonl": "application/x-ndjson",
+}
+FILE_RESPONSE: Final[dict[str, Any]] = {"content": {kind: {} for kind in _MEDIA_TYPES.values()}}
+"""How the OpenAPI document describes a file."""
+Suffix = Annotated[
+    Literal["parquet", "csv", "arrow", "jsonl"], Path(description="The kind of file.")
+]
+_download_threads = CapacityLimiter(2)
+
+
+def format_rows(table: pa.Table) -> bytes:
+    """Format rows as JSON objects, separated by commas."""
+    return format_json_lines(table).rstrip(b"\n").replace(b"\n", b",")
+
+
+async def send_file(
+    name: str, suffix: str, tables: Iterable[pa.Table], empty: pa.Schema
+) -> StreamingResponse:
+    """Send tables as one file; `empty` is its schema if there is no table."""
+    file = await to_thread.run_sync(_write_file, tables, empty, suffix, limiter=_download_threads)
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    headers = {
+        "Content-Disposition": f'attachment; filename="{name}.{suffix}"',
+        "Content-Length": str(size),
+    }
+    return FileDownload(file, headers=headers, media_type=_MEDIA_TYPES[suffix])
+
+
+def _write_file(tables: Iterable[pa.Table], empty: pa.Schema, suffix: str) -> IO[bytes]:
+    """Write tables to a temporary file that only this process can open."""
+    file = tempfile.TemporaryFile()  # noqa: SIM115 - the response closes it
+    try:
+        writer = None
+        for table in tables:
+            writer = writer or SUFFIXES[f".{suffix}"](file, table.schema)
+            if table.num_rows:
+                writer.write(table)
+        writer = writer or SUFFIXES[f".{suffix}"](file, empty)
+        writer.close()
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+class FileDownload(StreamingResponse):
+    """Sends an open file, and closes it also if the client goes away."""
+
+    def __init__(self, file: IO[bytes], **more: Any) -> None:
+        super().__init__(iter(lambda: file.read(_CHUNK), b""), **more)
+        self._file = file
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the file."""
+        with self._file:
+            await super().__call__(scope, receive, send)

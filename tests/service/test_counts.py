@@ -1,0 +1,260 @@
+"""Counts over HTTP are those that the ledger has, for those who may see them."""
+
+from __future__ import annotations
+
+import io
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import polars as pl
+import pytest
+
+import tacit
+from tacit.errors import ServiceError
+from tests.service.services import SPEC, SUBJECTS, Running, running, write_tuples
+from tests.service.test_console import browser
+
+WINDOWS = 6
+COUNTING = SPEC.replace(
+    "subjects: [t0, t1, t2, t3, t4]", "subjects: {file: subjects.csv, column: who}"
+).replace(
+    "queries:",
+    """queries:
+  - {name: visits, consumer: city, count: "AND(a, c)", by: fleet}
+  - {name: total, consumer: city, count: "OR(a, b)"}
+  - {name: quiet, consumer: clinic, count: c, by: fleet}""",
+)
+GROUPS = {"<red>": 3, "blue": 2}
+COLUMNS = {
+    *("window_start", "window_end", "consumer", "query", "group", "count"),
+    *("low", "high", "confidence", "subjects", "left_out"),
+}
+
+
+def write_subjects(folder: Path) -> None:
+    """A registry of five subjects in two fleets."""
+    fleets = [name for name, number in GROUPS.items() for _ in range(number)]
+    names = [f"t{number}" for number in range(SUBJECTS)]
+    pl.DataFrame({"who": names, "fleet": fleets}).write_csv(folder / "subjects.csv")
+
+
+@pytest.fixture(scope="module")
+def counting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A service with count queries of two consumers, which has read its file."""
+    folder = tmp_path_factory.mktemp("counting")
+    write_subjects(folder)
+    source = write_tuples(folder / "tuples.csv", WINDOWS)
+    with running(folder, [source], spec=COUNTING) as service:
+        service.wait(WINDOWS * SUBJECTS * 3)
+        yield service
+
+
+def fetch(client: httpx.Client, **params: Any) -> dict[str, Any]:
+    """A page of counts."""
+    response = client.get("/v1/counts", params=params)
+    assert response.status_code == 200, response.text
+    page: dict[str, Any] = response.json()
+    return page
+
+
+def ledger_rows(service: Running, **selected: Any) -> list[dict[str, Any]]:
+    """The same counts, read from the ledger directly."""
+    with tacit.released(service.service.options.ledger_place or "", **selected) as found:
+        rows = found.counted().to_dicts()
+    for row in rows:
+        for name in ("window_start", "window_end"):
+            row[name] = row[name].strftime("%Y-%m-%dT%H:%M:%SZ")
+        row["confidence"] = pytest.approx(row["confidence"])
+    return rows
+
+
+def test_a_consumer_gets_exactly_the_counts_of_its_own_queries(counting: Running) -> None:
+    with counting.client("consumer", "city") as client:
+        page = fetch(client)
+    rows = page["counts"]
+    assert rows == ledger_rows(counting, consumer="city")
+    assert len(rows) == WINDOWS * (len(GROUPS) + 1)
+    assert all(row.keys() == COLUMNS for row in rows)
+    assert {row["query"] for row in rows} == {"visits", "total"}
+    assert {(row["query"], row["group"]) for row in rows} == {
+        ("total", None),
+        *(("visits", group) for group in GROUPS),
+    }
+    for row in rows:
+        number = SUBJECTS if row["group"] is None else GROUPS[row["group"]]
+        assert row["subjects"] + row["left_out"] == number
+    assert page["more"] is False
+
+
+def test_an_operator_gets_all_and_a_consumer_without_counts_none(counting: Running) -> None:
+    with counting.client("operator", "ann") as client:
+        assert fetch(client)["counts"] == ledger_rows(counting)
+    with counting.client("consumer", "nobody") as client:
+        assert fetch(client)["counts"] == []
+
+
+def test_counts_are_not_for_subjects(counting: Running) -> None:
+    with counting.client("subject", "t1") as client:
+        for place in ("/v1/counts", "/v1/counts.csv"):
+            refused = client.get(place)
+            assert refused.status_code == 403
+            assert refused.headers["content-type"] == "application/problem+json"
+
+
+def test_another_consumers_count_looks_like_one_that_does_not_exist(counting: Running) -> None:
+    with counting.client("consumer", "city") as client:
+        for place in ("/v1/counts", "/v1/counts.csv"):
+            other = client.get(place, params={"query": "quiet"})
+            unknown = client.get(place, params={"query": "no"})
+            assert other.status_code == unknown.status_code == 404
+            assert other.content == unknown.content
+        assert "quiet" not in client.get("/v1/counts.csv").text
+        assert "quiet" not in client.get("/v1/queries").text
+
+
+@pytest.mark.parametrize("limit", [1, 4, 1000])
+def test_pages_of_any_size_have_every_count_once(counting: Running, limit: int) -> None:
+    found: list[dict[str, Any]] = []
+    with counting.client("consumer", "city") as client:
+        place: dict[str, Any] = {}
+        pages = 0
+        while pages < WINDOWS:
+            pages += 1
+            page = fetch(client, **place, limit=limit)
+            found += page["counts"]
+            assert len(page["counts"]) <= limit * (len(GROUPS) + 1)
+            place = {"after": page["next"]}
+            if not page["more"]:
+                break
+        assert fetch(client, **place) == {"counts": [], "next": page["next"], "more": False}
+    assert found == ledger_rows(counting, consumer="city")
+    assert pages == -(-WINDOWS // limit)
+
+
+@pytest.mark.parametrize(
+    "selected",
+    [
+        {"query": "total"},
+        {"query": ["visits", "total"], "since": "1970-01-01T00:02:00Z"},
+        {"since": "1970-01-01T00:01:00Z", "until": "1970-01-01T00:03:00Z"},
+    ],
+)
+def test_filters_select_as_the_ledger_does(counting: Running, selected: dict[str, Any]) -> None:
+    with counting.client("consumer", "city") as client:
+        found = fetch(client, **selected)["counts"]
+    assert found == ledger_rows(counting, consumer="city", **selected)
+    assert found
+
+
+def test_groups_are_selected(counting: Running) -> None:
+    with counting.client("consumer", "city") as client:
+        blue = fetch(client, group="blue")["counts"]
+        assert blue == [
+            row
+            for row in ledger_rows(counting)
+            if row["group"] == "blue" and row["consumer"] == "city"
+        ]
+        assert len(fetch(client, group=["blue", "<red>"])["counts"]) == 2 * WINDOWS
+        assert fetch(client, group="no")["counts"] == []
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "csv", "arrow", "jsonl"])
+def test_a_download_has_all_counts(counting: Running, suffix: str) -> None:
+    readers: dict[str, Any] = {
+        "parquet": pl.read_parquet,
+        "csv": pl.read_csv,
+        "arrow": pl.read_ipc,
+        "jsonl": pl.read_ndjson,
+    }
+    expected = ledger_rows(counting, consumer="city")
+    with counting.client("consumer", "city") as client:
+        response = client.get(f"/v1/counts.{suffix}")
+        frame = readers[suffix](io.BytesIO(response.content))
+        assert frame["count"].to_list() == [row["count"] for row in expected]
+        assert frame["group"].to_list() == [row["group"] for row in expected]
+        none = client.get(f"/v1/counts.{suffix}", params={"since": "2100-01-01T00:00:00Z"})
+    assert response.headers["content-disposition"] == f'attachment; filename="counts.{suffix}"'
+    assert none.status_code == 200
+    if suffix != "jsonl":
+        empty = readers[suffix](io.BytesIO(none.content))
+        assert (empty.height, set(empty.columns)) == (0, COLUMNS)
+
+
+def test_the_client_returns_a_frame(counting: Running) -> None:
+    client = tacit.connect(counting.url, counting.token("consumer", "city"))
+    frame = client.counts(query="visits", group="blue", since="1970-01-01T00:01:00Z")
+    rows = [row for row in ledger_rows(counting, query="visits") if row["group"] == "blue"]
+    assert frame["count"].to_list() == [row["count"] for row in rows][1:]
+    assert frame.schema["query"] == pl.String
+    assert len(client.counts()) == WINDOWS * (len(GROUPS) + 1)
+    subject = tacit.connect(counting.url, counting.token("subject", "t1"))
+    with pytest.raises(ServiceError) as refused:
+        subject.counts()
+    assert refused.value.status == 403
+
+
+def test_queries_that_count_are_listed(counting: Running) -> None:
+    with counting.client("consumer", "city") as client:
+        queries = {one["name"]: one["pattern"] for one in client.get("/v1/queries").json()}
+    assert set(queries) == {"visits", "total", "both", "either"}
+    assert queries["visits"] == "how many AND(a, c) by fleet"
+
+
+def test_a_specification_with_counts_alone_is_served(tmp_path: Path) -> None:
+    write_subjects(tmp_path)
+    alone = re.sub(r"\n  - \{name: \w+, consumer: \w+, pattern: .*", "", COUNTING)
+    with running(tmp_path, spec=alone) as service:
+        operator = tacit.connect(service.url, service.token("operator", "ann"))
+        assert operator.counts().is_empty()
+        released = service.service.state.signal.next
+        tuples = pl.read_csv(write_tuples(tmp_path / "tuples.csv", WINDOWS + 1))
+        tacit.connect(service.url, service.token("source", "sensor")).send("s", tuples)
+        deadline = time.monotonic() + 90
+        while operator.counts().height < WINDOWS * (2 * len(GROUPS) + 1):
+            assert not service.failures
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert operator.answers().is_empty()
+        while not released.is_set():  # open pages are told
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+def test_the_console_shows_counts_with_intervals(counting: Running) -> None:
+    rows = ledger_rows(counting, query="visits")[-len(GROUPS) :]
+    with browser(counting, "consumer", "city") as client:
+        home = client.get("/console").text
+        page = client.get("/console/queries/visits").text
+        assert client.get("/console/queries/quiet").status_code == 404
+        total = client.get("/console/queries/total/live").text
+    assert "queries/quiet" not in home
+    assert 'href="/console/queries/visits"' in home
+    largest = max(row["count"] for row in rows)
+    assert f'<span class="big">{largest}</span>' in home
+    assert "<red>" not in home + page
+    assert "&lt;red&gt;" in page
+    assert "/v1/counts.csv?query=visits" in page
+    assert "/v1/answers" not in page
+    for row in rows:
+        assert f"{row['low']} to {row['high']}" in page
+        name = row["group"].replace("<", "&lt;").replace(">", "&gt;")
+        what = f"Counts of visits for {name} in the last {WINDOWS} windows; the last is"
+        assert f'aria-label="{what} {row["count"]}, from {row["low"]} to {row["high"]}"' in page
+    assert page.count('class="interval"') == WINDOWS * len(GROUPS)
+    assert "all subjects" in total
+    with browser(counting, "operator", "ann") as client:
+        assert client.get("/console/queries/quiet").status_code == 200
+
+
+def test_before_the_first_window_a_count_says_so(tmp_path: Path) -> None:
+    write_subjects(tmp_path)
+    with (
+        running(tmp_path, spec=COUNTING) as service,
+        browser(service, "consumer", "city") as client,
+    ):
+        assert "No counts yet" in client.get("/console/queries/visits").text
+        assert "visits" in client.get("/console").text
