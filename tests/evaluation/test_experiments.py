@@ -393,6 +393,10 @@ def test_a_picture_names_every_method_and_is_the_same_each_time(tmp_path: Path) 
 @pytest.mark.parametrize("path", sorted(RESULTS.glob("*.svg")), ids=lambda path: path.stem)
 def test_the_figures_of_the_documentation_have_the_titles_of_today(path: Path) -> None:
     text = path.read_text("utf-8")
+    if path.stem == "counts":
+        assert "mean absolute error of a count" in text
+        assert "5,000 subjects" in text
+        return
     assert LOSS in text
     titles = [panel.title for one in (*COMPARISONS.values(), DAY) for panel in one.panels]
     assert any(title in text for title in [*titles, *LABELS])
