@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from tacit.evaluation.baselines.count_series import (
-    CountRelease,
     CountSetting,
     Floats,
+    ReleasedSeries,
     check_epsilon,
 )
 
@@ -47,7 +47,7 @@ class PacedCounts:
 
     def release(
         self, counts: Floats, setting: CountSetting, epsilon: float, random: np.random.Generator
-    ) -> CountRelease:
+    ) -> ReleasedSeries:
         """Draw at every k-th window, and filter."""
         check_epsilon(epsilon)
         profile = _learn(setting)
@@ -66,7 +66,7 @@ class PacedCounts:
                 value += gain * (drawn - usual - value)
                 variance *= 1 - gain
             found[step] = usual + value
-        return CountRelease(np.clip(found, 0, setting.subjects), spent)
+        return ReleasedSeries(np.clip(found, 0, setting.subjects), spent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class SummedResponses:
 
     def release(
         self, counts: Floats, setting: CountSetting, epsilon: float, random: np.random.Generator
-    ) -> CountRelease:
+    ) -> ReleasedSeries:
         """Flip every answer of every window."""
         check_epsilon(epsilon)
         each = epsilon / setting.day
@@ -94,7 +94,7 @@ class SummedResponses:
         yes = yes + random.binomial(setting.subjects - true, flipped)
         found = (yes - setting.subjects * flipped) / (1 - 2 * flipped)
         clipped = np.clip(found, 0, setting.subjects)
-        return CountRelease(clipped, np.full(len(counts), each))
+        return ReleasedSeries(clipped, np.full(len(counts), each))
 
 
 def _draw_geometric(random: np.random.Generator, epsilon: float) -> int:

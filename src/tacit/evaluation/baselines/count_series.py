@@ -18,7 +18,7 @@ from tacit.errors import PrivacyError
 Floats = NDArray[np.float64]
 
 
-class CountRelease(NamedTuple):
+class ReleasedSeries(NamedTuple):
     """The released counts, and the epsilon that each step spent."""
 
     counts: Floats
@@ -57,7 +57,7 @@ class CountMethod(Protocol):
 
     def release(
         self, counts: Floats, setting: CountSetting, epsilon: float, random: np.random.Generator
-    ) -> CountRelease:
+    ) -> ReleasedSeries:
         """Release the counts of one or more days, with epsilon per day."""
 
 
@@ -120,6 +120,6 @@ class Tuned:
 
     def release(
         self, counts: Floats, setting: CountSetting, epsilon: float, random: np.random.Generator
-    ) -> CountRelease:
+    ) -> ReleasedSeries:
         """Release with the best candidate."""
         return self.choose(setting, epsilon).release(counts, setting, epsilon, random)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from tacit.evaluation.baselines.count_series import (
-    CountRelease,
     CountSetting,
     Floats,
     KalmanFilter,
+    ReleasedSeries,
     check_epsilon,
 )
 
@@ -43,7 +43,7 @@ class Fast:
 
     def release(
         self, counts: Floats, setting: CountSetting, epsilon: float, random: np.random.Generator
-    ) -> CountRelease:
+    ) -> ReleasedSeries:
         """Sample, filter, and choose the next sample by the relative error of the prediction."""
         check_epsilon(epsilon)
         day = setting.day
@@ -67,4 +67,4 @@ class Fast:
                 interval = float(np.clip(interval + grown, 1.0, day))
                 due = step + int(interval)
             found[step] = followed.value
-        return CountRelease(found, spent)
+        return ReleasedSeries(found, spent)

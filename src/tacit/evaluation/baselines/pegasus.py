@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from tacit.evaluation.baselines.count_series import (
-    CountRelease,
     CountSetting,
     Floats,
+    ReleasedSeries,
     check_epsilon,
 )
 
@@ -38,7 +38,7 @@ class Pegasus:
 
     def release(
         self, counts: Floats, setting: CountSetting, epsilon: float, random: np.random.Generator
-    ) -> CountRelease:
+    ) -> ReleasedSeries:
         """Perturb, group and smooth, step by step."""
         check_epsilon(epsilon)
         each = epsilon / setting.day
@@ -53,4 +53,4 @@ class Pegasus:
                 begin = step
                 threshold = self.tolerance / grouping + random.laplace(0, 4 / grouping)
             found[step] = np.median(noisy[begin : step + 1])
-        return CountRelease(found, np.full(len(counts), each))
+        return ReleasedSeries(found, np.full(len(counts), each))

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from tacit.evaluation.baselines.count_series import (
-    CountRelease,
     CountSetting,
     Floats,
     KalmanFilter,
+    ReleasedSeries,
     check_epsilon,
 )
 
@@ -38,7 +38,7 @@ class RescueDp:
 
     def release(
         self, counts: Floats, setting: CountSetting, epsilon: float, random: np.random.Generator
-    ) -> CountRelease:
+    ) -> ReleasedSeries:
         """Sample, filter, and choose the next sample by the error relative to the noise."""
         check_epsilon(epsilon)
         day = setting.day
@@ -57,4 +57,4 @@ class RescueDp:
                 interval = float(np.clip(interval + grown, 1.0, day))
                 due = step + int(interval)
             found[step] = followed.value
-        return CountRelease(found, spent)
+        return ReleasedSeries(found, spent)
