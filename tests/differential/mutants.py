@@ -341,8 +341,8 @@ def beliefs_know_who_was_heard() -> Iterator[None]:
 
     def forget(self: BeliefFilter, *given: Any) -> Any:
         found = update(self, *given)
-        groups = np.where(heard[id(self)], found.state.groups, np.int16(-1))
-        return found._replace(state=replace(found.state, groups=groups))
+        found.state.groups[~heard[id(self)]] = -1
+        return found
 
     with patch.object(BeliefFilter, "draw", note), patch.object(BeliefFilter, "update", forget):
         yield

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 
 from tacit.engines.setup import RunOptions
+from tacit.events.types import EventType
 from tacit.ledger.alchemy import sa
 from tacit.ledger.tables import RELEASES
 from tacit.patterns.tree import elements
@@ -25,7 +26,7 @@ from tacit.service.roles import Role
 from tacit.service.routes import answers, row_files
 from tacit.service.server import ServerOptions
 from tacit.service.serving import Service, open_inputs, open_service
-from tacit.spec.specification import Query
+from tacit.spec.specification import Private, Query
 from tests.differential.codings import payloads
 from tests.differential.draws import fixed_draws
 from tests.differential.neighbours import variants
@@ -73,6 +74,8 @@ PATHS = (
     "/console",
     "/console/live",
     "/console/tokens",
+    "/console/map",
+    "/console/map/live",
 )
 Seen = dict[tuple[str, str], Any]
 
@@ -142,10 +145,21 @@ def look(service: Service, world: World) -> Seen:
             for path in (*PATHS, *own):
                 seen[f"{role} {name}", path] = _show(client.get(path))
             bearer = {"Authorization": f"Bearer {token}"}
-            asked = {"name": "more", "pattern": " ".join(list(world.spec.events)[:1])}
+            events = list(world.spec.events)
+            asked: dict[str, Any] = {"name": "more", "pattern": events[0]}
             checked = client.post("/v1/queries/check", json=asked, headers=bearer)
             seen[f"{role} {name}", "check"] = _show(checked)
-            seen[f"{role} {name}", "stream"] = _read_stream(client, service.state.feed.last_id())
+            for more in ({"count": events[0]}, {"times": events[0], "up_to": 2}, {"count": "no"}):
+                asked = {"name": "more", **more}
+                checked = client.post("/v1/queries/check", json=asked, headers=bearer)
+                seen[f"{role} {name}", f"check {more}"] = _show(checked)
+            last = service.state.feed.last_id()
+            seen[f"{role} {name}", "stream"] = _read_stream(client, "answers/stream?after=-1", last)
+            if role is Role.CONSUMER and "how_many" in client.get("/v1/queries").text:
+                start = service.state.counts.last_start()
+                assert start is not None
+                place = "counts/stream?after=1969-01-01T00:00:00Z"
+                seen[f"{role} {name}", "counts stream"] = _read_stream(client, place, start)
     with httpx.Client(base_url=service.url) as client:
         for path in PATHS:
             seen["nobody", path] = _show(client.get(path))
@@ -159,10 +173,10 @@ def _show(response: httpx.Response) -> tuple[int, list[tuple[str, str]], bytes]:
     return response.status_code, headers, body
 
 
-def _read_stream(client: httpx.Client, last: int) -> bytes:
-    """The events up to the last answer."""
+def _read_stream(client: httpx.Client, place: str, last: int) -> bytes:
+    """The events up to the last one."""
     found, deadline = b"", time.monotonic() + PATIENCE
-    with client.stream("GET", "/v1/answers/stream?after=-1") as response:
+    with client.stream("GET", f"/v1/{place}") as response:
         for part in response.iter_bytes():
             found += part
             if b"id: %d\n" % last in found and found.endswith(b"\n\n"):
@@ -189,13 +203,28 @@ def choose_world(kind: str) -> World:
 
 
 def counting_world() -> World:
-    """A world with limits, one source, and a count of a private type that occurs often."""
+    """A world with limits, one source, counts of a private type that occurs often, and a map.
+
+    Whether someone is in an area is private too, and the map's queries depend on both.
+    """
     world = make_world("json", 107)
     (private,) = sorted({one for own in world.spec.private_patterns for one in elements(own)})
-    query = Query.model_validate(
-        {"name": "how_many", "consumer": world.spec.queries[0].consumer, "count": private}
-    )
-    spec = world.spec.model_copy(update={"queries": (*world.spec.queries, query)}).checked()
+    consumer = world.spec.queries[0].consumer
+    (area,) = world.spec.areas
+    here = EventType(stream=world.spec.events[private].stream, inside=area)
+    asked = [
+        {"name": "how_many", "consumer": consumer, "count": private},
+        {"name": "inside", "consumer": consumer, "count": f"OR({private}, here)"},
+        {"name": "there", "consumer": consumer, "pattern": f"OR({private}, here)"},
+        {"name": "which", "consumer": consumer, "one_of": {"here": "here", "other": private}},
+    ]
+    hidden = Private.model_validate({"pattern": "here", "epsilon": 1})
+    changed = {
+        "events": {**world.spec.events, "here": here},
+        "queries": (*world.spec.queries, *map(Query.model_validate, asked)),
+        "private": (*world.spec.private, hidden),
+    }
+    spec = world.spec.model_copy(update=changed).checked()
     return replace(world, spec=spec, plan=plan_without_history(spec, "uniform"))
 
 
@@ -209,10 +238,13 @@ def test_private_tuples_change_no_byte_of_any_response(kind: str, tmp_path: Path
     assert any(b'"detected"' in body for body in rows)
     counts = [body for (_, path), (*_, body) in _pages(first) if path == "/v1/counts"]
     assert any(b'"left_out"' in body for body in counts) == (kind == "counts")
+    maps = [body for (_, path), (*_, body) in _pages(first) if path == "/console/map"]
+    assert any(b'class="place"' in body for body in maps) == (kind == "counts")
+    assert any("counts stream" in where for where in first) == (kind == "counts")
 
 
 def _pages(seen: Seen) -> list[tuple[tuple[str, str], Any]]:
-    return [(where, what) for where, what in seen.items() if where[1] != "stream"]
+    return [(where, what) for where, what in seen.items() if "stream" not in where[1]]
 
 
 def test_a_response_that_counts_tuples_is_found(tmp_path: Path) -> None:
@@ -242,4 +274,6 @@ def test_a_count_without_noise_is_found(tmp_path: Path) -> None:
     with patch("tests.differential.draws.fixed_counts", lambda _channel, counts, _source: counts):
         first, second = see_both(world, tmp_path)
     found = {path for who, path in first if first[who, path] != second[who, path]}
-    assert {"/v1/counts", "/v1/counts.csv", "/console/queries/how_many"} <= found
+    assert {
+        *("/v1/counts", "/v1/counts.csv", "counts stream", "/console/queries/how_many")
+    } <= found

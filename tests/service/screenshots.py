@@ -13,15 +13,39 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Literal, NamedTuple
 
 from playwright.sync_api import sync_playwright
 
 OUT = Path(__file__).parents[2] / "docs" / "service"
-PAGES = {
-    "operator": ("operator", "/console"),
-    "consumer": ("consumer", "/console"),
-    "timeline": ("consumer", "/console/queries/cruising"),
-    "subject": ("subject", "/console"),
+_PATIENCE = 900_000
+"""Milliseconds to wait for curves and leaks, which are computed in the background."""
+
+
+class Picture(NamedTuple):
+    """A page, and how it is shown."""
+
+    role: str
+    path: str
+    ready: str
+    """What is there when the page can be taken."""
+    scheme: Literal["light", "dark"] = "light"
+    wide: int = 1180
+    whole: bool = False
+    """Whether the picture has all of the page, not only the first screen."""
+
+
+PICTURES = {
+    "operator": Picture("operator", "/console", ".tiles"),
+    "consumer": Picture("consumer", "/console", ".bars"),
+    "timeline": Picture("consumer", "/console/queries/cruising", "svg.grid", "dark"),
+    "map": Picture("consumer", "/console/map", "svg.map"),
+    "counts": Picture("consumer", "/console/queries/on_break", "svg.counts", "dark"),
+    "propose": Picture("consumer", "/console/propose", "#kind"),
+    "phone": Picture("consumer", "/console/map", "svg.map", "dark", 390),
+    "subject": Picture("subject", "/console", "svg.grid"),
+    "plan": Picture("operator", "/console/plan", "svg.curves", whole=True),
+    "leaks": Picture("operator", "/console/checks", "text=Odds move by", "dark", whole=True),
 }
 
 
@@ -45,7 +69,7 @@ def start_demo() -> tuple[subprocess.Popen[str], dict[str, str]]:
 
 
 def main() -> None:
-    """Take all pictures, light and dark."""
+    """Take all pictures."""
     OUT.mkdir(exist_ok=True)
     process, links = start_demo()
     try:
@@ -54,18 +78,18 @@ def main() -> None:
             browser = player.chromium.launch(
                 executable_path=shutil.which("chromium"), args=["--no-sandbox"]
             )
-            for name, (role, path) in PAGES.items():
-                scheme = "dark" if name == "timeline" else "light"
+            for name, picture in PICTURES.items():
                 context = browser.new_context(
-                    color_scheme=scheme,  # type: ignore[arg-type]
-                    viewport={"width": 1180, "height": 860},
+                    color_scheme=picture.scheme, viewport={"width": picture.wide, "height": 860}
                 )
                 page = context.new_page()
-                page.goto(links[role])
+                link = links[picture.role]
+                page.goto(link)
                 page.wait_for_url("**/console")
-                page.goto(links[role].split("/login")[0] + path)
+                page.goto(link.split("/login")[0] + picture.path)
+                page.wait_for_selector(picture.ready, timeout=_PATIENCE)
                 page.wait_for_timeout(800)
-                page.screenshot(path=OUT / f"{name}.png")
+                page.screenshot(path=OUT / f"{name}.png", full_page=picture.whole)
                 context.close()
             browser.close()
     finally:

@@ -35,6 +35,39 @@ queries:
   - {name: open, consumer: clinic, pattern: "AND(c, NOT b)"}
 mechanism: uniform
 """
+RICH = (
+    SPEC.replace("kind: text}", "kind: text, lon: number, lat: number}")
+    .replace("subjects: [t0, t1, t2, t3, t4]", "subjects: {file: subjects.csv, column: who}")
+    .replace(
+        "events:",
+        """areas:
+  clinic: {circle: [8.40, 49.01, 400 m]}
+  depot: {box: [8.41, 49.00, 8.42, 49.01]}
+  lake: {geojson: {type: Polygon, coordinates: [[[8.39, 49], [8.4, 49], [8.39, 49.1], [8.39, 49]]]}}
+events:
+  at_clinic: {stream: s, inside: clinic}
+  at_depot: {stream: s, inside: depot}
+  wet: {stream: s, inside: lake}""",
+    )
+    .replace(
+        "queries:",
+        """queries:
+  - {name: place, consumer: city, one_of: {clinic: at_clinic, depot: at_depot}}
+  - {name: dry, consumer: city, pattern: "AND(at_depot, NOT wet)"}
+  - {name: calls, consumer: city, times: at_depot, up_to: 2}
+  - {name: present, consumer: city, count: at_clinic}
+  - {name: based, consumer: city, count: c, by: home}
+  - {name: swim, consumer: clinic, count: wet, by: fleet}""",
+    )
+    .replace(
+        "{pattern: visit, epsilon: 2, limit: 20 per day}",
+        "{pattern: visit, epsilon: 2, limit: 20 per day}\n  - {pattern: at_clinic, epsilon: 1}",
+    )
+)
+"""The same with areas, and queries of all kinds; it needs a registry file."""
+HOMES = ("depot", "depot", "lake", "lake", "elsewhere")
+PLACES = ((8.40, 49.01), (8.415, 49.005), (8.391, 49.001))
+"""Positions in the clinic, the depot and the lake."""
 SUBJECTS = 5
 QUERIES = 3
 
@@ -90,6 +123,12 @@ def write_tuples(path: Path, windows: int, first: int = 0) -> Path:
     with path.open("a") as file:
         file.write("\n".join(lines) + "\n")
     return path
+
+
+def write_registry(folder: Path) -> None:
+    """A registry of five subjects with homes, two of which are areas, and fleets."""
+    lines = [f"t{number},{home},f{number % 2}\n" for number, home in enumerate(HOMES)]
+    (folder / "subjects.csv").write_text("who,home,fleet\n" + "".join(lines))
 
 
 @contextlib.contextmanager

@@ -27,6 +27,7 @@ ALLOWED: dict[tuple[str, str], set[str | None]] = {
     ("GET", "/v1/answers/stream"): READERS,
     ("GET", "/v1/answers.{suffix}"): READERS,
     ("GET", "/v1/counts"): {"consumer", "operator"},
+    ("GET", "/v1/counts/stream"): {"consumer", "operator"},
     ("GET", "/v1/counts.{suffix}"): {"consumer", "operator"},
     ("POST", "/v1/streams/{stream}/tuples"): {"source"},
     ("GET", "/v1/queries"): READERS,
@@ -90,6 +91,9 @@ WORKFLOW_PAGES = (
     ("/console/versions", "operator"),
     ("/console/acts", "operator"),
     ("/console/checks", "operator"),
+    ("/console/checks/live", "operator"),
+    ("/console/plan", "operator"),
+    ("/console/plan/live", "operator"),
 )
 """Pages of the set-up workflow, and the role that each is for."""
 WORKFLOW_FORMS = (
@@ -114,6 +118,8 @@ def test_the_matrix_has_every_route_and_no_other(served: Running) -> None:
         ("GET", "/console"),
         ("GET", "/console/events"),
         ("GET", "/console/live"),
+        ("GET", "/console/map"),
+        ("GET", "/console/map/live"),
         ("GET", "/console/queries/{query}"),
         ("GET", "/console/queries/{query}/live"),
         ("GET", "/console/tokens"),

@@ -6,7 +6,7 @@ import io
 import itertools
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import polars as pl
 import pytest
 
 import tacit
+from tacit.service.feed import AnswerFeed, FeedSelection
 from tests.service.conftest import WINDOWS
 from tests.service.services import QUERIES, SUBJECTS, Running, running, write_tuples
 from tests.services import Postgres
@@ -245,3 +246,47 @@ def test_answers_survive_a_restart_with_the_same_ids(tmp_path: Path) -> None:
             after = fetch(client)["answers"]
     assert after[: len(before)] == before
     assert len(after) == 4 * SUBJECTS * QUERIES
+
+
+def follow(
+    read: Callable[[FeedSelection, int, int], tuple[int, bytes] | None], selection: FeedSelection
+) -> list[int]:
+    """Read events of at most two answers to the end; return the ids of the answers."""
+    found: list[int] = []
+    after = -1
+    while (event := read(selection, after, 2)) is not None:
+        assert event[0] > after
+        after, text = event
+        for number, rows in events(iter(text.decode().splitlines())):
+            assert number == after
+            assert len(rows) <= 2
+            found += [row["id"] for row in rows]
+    return found
+
+
+def test_events_from_the_ledger_and_from_memory_are_the_answers_that_were_selected(
+    served: Running,
+) -> None:
+    feed = AnswerFeed(served.service.state.ledger, served.service.state.name)
+    chosen = FeedSelection("city", ("both",), ("t4", "t1", "t4", "nobody"))
+    for selection in (chosen, FeedSelection(), FeedSelection(subjects=("nobody",))):
+        tables = [table for _, table in feed.read(selection)]
+        expected = [number for table in tables for number in table["id"].to_pylist()]
+        assert follow(feed.read_event, selection) == expected
+        assert follow(feed.recall_event, selection) == expected
+
+
+def test_memory_for_releases_is_bounded_also_when_they_are_formatted(
+    served: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed = AnswerFeed(served.service.state.ledger, served.service.state.name)
+    first = feed.read_event(FeedSelection(), -1, 1000)
+    assert first is not None
+    one = feed._recent[next(iter(feed._recent))].size
+    monkeypatch.setattr("tacit.service.feed._MOST_BYTES", 3 * one)
+    after: int = first[0]
+    while (event := feed.read_event(FeedSelection(), after, 1000)) is not None:
+        after = event[0]
+        assert sum(release.size for release in feed._recent.values()) <= 3 * one
+        assert len(feed._places) == len(feed._recent)
+    assert len(feed._recent) < WINDOWS

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from tests.service.services import SPEC, Running, running
+from tests.service.services import PLACES, RICH, Running, running, write_registry
 
-OPERATOR_PAGES = ("approvals", "versions?number=1", "acts", "checks")
+OPERATOR_PAGES = ("approvals", "versions?number=1", "acts", "checks", "plan", "queries/present")
+CITY_PAGES = ("map", "queries/place", "queries/calls", "queries/based", "queries/dry", "propose")
 LINES = {"Content-Type": "application/x-ndjson"}
 AXE = "axe.run(document, {resultTypes: ['violations']})"
 
@@ -33,8 +34,10 @@ def chromium() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """A service that reads tuples from HTTP."""
-    with running(tmp_path_factory.mktemp("browser"), spec=SPEC) as service:
+    """A service that reads tuples from HTTP, with areas and queries of all kinds."""
+    folder = tmp_path_factory.mktemp("browser")
+    write_registry(folder)
+    with running(folder, spec=RICH) as service:
         yield service
 
 
@@ -58,7 +61,13 @@ def log_in(page: Page, service: Running, role: str, name: str) -> None:
 def send(service: Running, first: int, windows: int) -> None:
     """Send tuples of all subjects in some windows."""
     rows = [
-        {"who": f"t{subject}", "at": 60 * window + subject, "kind": "abc"[(window + subject) % 3]}
+        {
+            "who": f"t{subject}",
+            "at": 60 * window + subject,
+            "kind": "abc"[(window + subject) % 3],
+            "lon": PLACES[(window + subject) % 3][0],
+            "lat": PLACES[(window + subject) % 3][1],
+        }
         for window in range(first, first + windows)
         for subject in range(5)
     ]
@@ -108,13 +117,21 @@ def test_the_story_of_all_roles(service: Running, chromium: Browser, tmp_path: P
     with consumer.expect_download() as download:
         consumer.click("text=CSV")
     assert len(download.value.path().read_text().splitlines()) == 4 * 5 + 1
+    consumer.click("nav >> text=Map")
+    expect(consumer.locator("svg.map path.place")).to_have_count(3)
+    until = consumer.inner_text(".stand")
+    send(service, 5, 1)
+    expect(consumer.locator(".stand")).not_to_have_text(until, timeout=60_000)  # without a reload
+    consumer.click("table >> text=present")
+    consumer.wait_for_selector("svg.counts")
 
     subject = open_page(chromium, errors, viewport={"width": 390, "height": 800})
     log_in(subject, service, "subject", "t2")
     assert "of 20 epsilon (20 per day)" in subject.inner_text("main")
-    before = subject.inner_text(".private .big")
-    send(service, 5, 1)
-    expect(subject.locator(".private .big")).not_to_have_text(before, timeout=60_000)
+    spent = subject.locator(".private .big").first
+    before = spent.inner_text()
+    send(service, 6, 1)
+    expect(spent).not_to_have_text(before, timeout=60_000)
     wide = subject.evaluate("document.documentElement.scrollWidth")
     assert wide <= 390
 
@@ -128,9 +145,10 @@ def test_the_story_of_all_roles(service: Running, chromium: Browser, tmp_path: P
 def test_the_story_of_a_proposal(tmp_path: Path, chromium: Browser) -> None:
     """A consumer proposes, a subject sets a limit, an operator approves, an answer arrives."""
     errors: list[str] = []
-    with running(tmp_path, spec=SPEC) as service:
+    write_registry(tmp_path)
+    with running(tmp_path, spec=RICH) as service:
         send(service, 0, 3)
-        service.wait(2 * 5 * 3)
+        service.wait(2 * 5 * 6)
         consumer = open_page(chromium, errors)
         log_in(consumer, service, "consumer", "city")
         consumer.click("nav >> text=Propose")
@@ -142,6 +160,17 @@ def test_the_story_of_a_proposal(tmp_path: Path, chromium: Browser) -> None:
         consumer.fill("#quality", "0.9")
         consumer.press("#quality", "Enter")
         consumer.wait_for_selector("td:has-text('query late for city')")
+        assert consumer.inner_text(".steps .now") == "planning and review"
+        consumer.fill("#name", "fleets")
+        consumer.select_option("#kind", "count")
+        expect(consumer.locator("#quality")).to_be_hidden()
+        consumer.fill("#pattern", "a")
+        consumer.locator("#by").press_sequentially("fleets")
+        consumer.wait_for_selector("#checked .alert:has-text('fleets')")
+        consumer.fill("#by", "fleet")
+        consumer.wait_for_selector("#checked .fine:has-text('visit')")
+        consumer.press("#by", "Enter")
+        consumer.wait_for_selector("td:has-text('how many a by fleet')")
 
         subject = open_page(chromium, errors, viewport={"width": 390, "height": 800})
         log_in(subject, service, "subject", "t1")
@@ -155,21 +184,31 @@ def test_the_story_of_a_proposal(tmp_path: Path, chromium: Browser) -> None:
         operator = open_page(chromium, errors)
         log_in(operator, service, "operator", "ann")
         operator.click("nav >> text=Approvals")
-        approve = operator.locator("button:has-text('Approve')")
-        expect(approve).to_be_visible(timeout=300_000)
-        operator.fill("input[name=note]", "from now on")
-        approve.click()
+        for name in ("late", "fleets"):  # the second is planned again after the first
+            card = operator.locator(f".card:has(h2:has-text('query {name}'))")
+            expect(card.locator("button:has-text('Approve')")).to_be_visible(timeout=300_000)
+            card.locator("input[name=note]").fill("from now on")
+            if name == "fleets":
+                card.locator("input[name=tell]").check()
+            card.locator("button:has-text('Approve')").click()
         operator.wait_for_selector("text=Nothing waits for you")
         operator.click("nav >> text=Versions")
-        operator.click("text=with 2")
-        assert "late" in operator.inner_text(".diff .added")
+        operator.click("text=with 3")
+        assert "fleets" in operator.inner_text(".diff .added")
+        consumer.goto(f"{service.url}/console/propose")
+        said = consumer.inner_text("tr:has-text('query fleets')")
+        assert "from now on Expected quality: ± " in said
 
         for window in range(3, 12):
             send(service, window, 1)
             consumer.goto(f"{service.url}/console")
-            if consumer.locator(".card.query:has-text('late') .bars").count():
+            cards = consumer.locator(".card.query:has-text('late'), .card.query:has-text('fleets')")
+            if cards.locator(".bars").count() == 2:
                 break
             consumer.wait_for_timeout(500)
+        consumer.click(".card.query:has-text('fleets')")
+        consumer.wait_for_selector("td:has-text('f1') ~ td >> svg.counts")
+        consumer.go_back()
         consumer.click(".card.query:has-text('late')")
         consumer.wait_for_selector("svg.grid")
         operator.click("nav >> text=Acts")
@@ -181,22 +220,27 @@ def test_the_story_of_a_proposal(tmp_path: Path, chromium: Browser) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing(service: Running, chromium: Browser, scheme: str) -> None:
-    send(service, 6, 2)
+    send(service, 7, 2)
     page = open_page(chromium, [], color_scheme=scheme, bypass_csp=True)
     page.goto(f"{service.url}/login")
     found = {"login": find_violations(page)}
-    people = {"operator": "ann", "consumer": "clinic", "subject": "t1", "source": "sensor"}
+    people = {"operator": "ann", "consumer": "city", "subject": "t1", "source": "sensor"}
     for role, name in people.items():
         log_in(page, service, role, name)
         found[role] = find_violations(page)
         more = {
             "operator": ["/console/tokens", *(f"/console/{page}" for page in OPERATOR_PAGES)],
-            "consumer": ["/console/queries/open", "/console/propose"],
+            "consumer": [f"/console/{page}" for page in CITY_PAGES],
             "subject": ["/console/policies"],
         }
         for path in more.get(role, []):
             page.goto(service.url + path)
             found[path] = find_violations(page)
+            if path == "/console/propose":
+                for kind in ("one_of", "times", "count"):
+                    page.select_option("#kind", kind)
+                    found[f"{path} {kind}"] = find_violations(page)
+    assert len(found) == 1 + len(people) + 1 + len(OPERATOR_PAGES) + len(CITY_PAGES) + 3 + 1
     assert {where: what for where, what in found.items() if what} == {}
 
 
@@ -212,10 +256,38 @@ def test_everything_can_be_reached_with_the_keyboard(service: Running, chromium:
         reached.append(page.evaluate("document.activeElement.textContent.trim()"))
     assert {"Parquet", "CSV", "Arrow"} <= set(reached)
     assert any("open" in text for text in reached)
+    log_in(page, service, "consumer", "city")
+    page.goto(f"{service.url}/console/propose")
+    page.focus("#name")
+    page.keyboard.type("typed")
+    page.keyboard.press("Tab")
+    page.keyboard.type("for how")  # chooses an option by its first letters
+    page.keyboard.press("Tab")
+    page.keyboard.type("a")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.id") == "by"
+    page.wait_for_selector("#checked .fine")
+
+
+def test_pages_fit_on_a_phone(service: Running, chromium: Browser) -> None:
+    send(service, 11, 1)
+    errors: list[str] = []
+    page = open_page(chromium, errors, viewport={"width": 390, "height": 800})
+    pages = {
+        ("consumer", "city"): CITY_PAGES,
+        ("operator", "ann"): (*OPERATOR_PAGES, "tokens"),
+        ("subject", "t1"): ("policies",),
+    }
+    for (role, name), paths in pages.items():
+        log_in(page, service, role, name)
+        for path in ("", *(f"/{one}" for one in paths)):
+            page.goto(f"{service.url}/console{path}")
+            assert page.evaluate("document.documentElement.scrollWidth") <= 390, path
+    assert errors == []
 
 
 def test_times_are_shown_in_the_readers_zone(service: Running, chromium: Browser) -> None:
-    send(service, 8, 2)
+    send(service, 9, 2)
     page = open_page(chromium, [], timezone_id="Asia/Tokyo", locale="en-GB")
     log_in(page, service, "consumer", "clinic")
-    assert "09:0" in page.inner_text(".stand")  # minutes after midnight UTC
+    assert "1 Jan, 09:" in page.inner_text(".stand")  # minutes after midnight UTC

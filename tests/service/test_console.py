@@ -118,6 +118,19 @@ def test_a_query_is_checked_while_it_is_typed(served: Running) -> None:
         assert "This can be proposed" in found
         assert "visit" in found
         assert "0.5" in client.post("/console/propose/check", data=form | {"alpha": "x"}).text
+        for more, said in (
+            ({"kind": "count"}, "This can be proposed"),
+            ({"kind": "count", "by": "x"}, "registry file"),
+            ({"kind": "times", "up_to": "2"}, "This can be proposed"),
+            ({"kind": "times", "up_to": "x"}, "expected a number, such as 3"),
+            ({"kind": "one_of", "values": "x: a\ny: SEQ(b, c)"}, "This can be proposed"),
+            ({"kind": "one_of", "values": "x: a\ny"}, "expected a line such as"),
+            ({"kind": "one_of", "values": "x: a\nx: b"}, "x is there twice"),
+            ({"kind": "one_of"}, "values: this is missing"),
+            ({"kind": "nothing"}, "choose what you want to know"),
+        ):
+            whole = form | {"pattern": "SEQ(a, b)"} | more
+            assert said in client.post("/console/propose/check", data=whole).text, more
         refused = client.post("/console/propose", data=form | {"name": EVIL})
         assert refused.status_code == 422
         assert EVIL not in refused.text
@@ -252,7 +265,7 @@ def test_before_the_first_window_pages_say_so(tmp_path: Path) -> None:
             ("consumer", "city", "No answers yet"),
             ("consumer", "nobody", "You have no queries yet"),
             ("subject", "t1", "Nobody was told anything about you yet"),
-            ("operator", "ann", "No tuple was refused"),
+            ("operator", "ann", "nothing released"),
             ("source", "sensor", "open"),
         ):
             with browser(service, role, name) as client:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 import time
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ import pytest
 
 import tacit
 from tacit.errors import ServiceError
+from tacit.service.tokens import public_id
 from tests.service.services import SPEC, SUBJECTS, Running, running, write_tuples
 from tests.service.test_console import browser
 
@@ -32,6 +34,7 @@ GROUPS = {"<red>": 3, "blue": 2}
 COLUMNS = {
     *("window_start", "window_end", "consumer", "query", "group", "count"),
     *("low", "high", "confidence", "subjects", "left_out"),
+    *("estimate", "estimate_low", "estimate_high"),
 }
 
 
@@ -182,6 +185,72 @@ def test_a_download_has_all_counts(counting: Running, suffix: str) -> None:
     if suffix != "jsonl":
         empty = readers[suffix](io.BytesIO(none.content))
         assert (empty.height, set(empty.columns)) == (0, COLUMNS)
+
+
+def read_events(response: httpx.Response, most: int) -> list[tuple[int, list[dict[str, Any]]]]:
+    """The first events of a stream: each one's id, and its counts."""
+    found: list[tuple[int, list[dict[str, Any]]]] = []
+    number = 0
+    for line in response.iter_lines():
+        name, _, value = line.partition(": ")
+        if name == "id":
+            number = int(value)
+        elif name == "data":
+            found.append((number, json.loads(value)))
+            if len(found) == most:
+                break
+    return found
+
+
+def test_a_stream_has_an_event_for_each_window(counting: Running) -> None:
+    with (
+        counting.client("consumer", "city") as client,
+        client.stream("GET", "/v1/counts/stream?after=1969-12-31T23:59:59Z") as response,
+    ):
+        assert response.headers["content-type"].startswith("text/event-stream")
+        events = read_events(response, WINDOWS)
+    assert [number for number, _ in events] == [60_000_000 * window for window in range(WINDOWS)]
+    rows = [row for _, own in events for row in own]
+    assert rows == ledger_rows(counting, consumer="city")
+
+
+def test_a_stream_of_counts_continues_where_it_was(counting: Running) -> None:
+    found = []
+    with counting.client("consumer", "city") as client:
+        headers = {"Last-Event-ID": "-1"}
+        for _ in range(WINDOWS):
+            with client.stream(
+                "GET", "/v1/counts/stream?query=visits&group=blue", headers=headers
+            ) as response:
+                ((number, rows),) = read_events(response, 1)
+            headers["Last-Event-ID"] = str(number)
+            found += rows
+    assert found == [row for row in ledger_rows(counting, query="visits") if row["group"] == "blue"]
+
+
+def test_a_stream_tells_nothing_of_other_consumers_and_ends_with_its_token(
+    counting: Running,
+) -> None:
+    with counting.client("consumer", "nobody") as client:
+        assert client.get("/v1/counts/stream?query=quiet").status_code == 404
+    with counting.client("consumer", "short") as client:
+        token = counting.token("consumer", "short")
+        with client.stream("GET", "/v1/counts/stream") as response:
+            lines = response.iter_lines()
+            assert next(lines) == "retry: 2000"
+            counting.service.state.tokens.revoke(public_id(token), actor="test")
+            counting.service.state.signal.ring()
+            assert not [line for line in lines if line.startswith("data")]
+
+
+def test_the_client_follows_counts(counting: Running) -> None:
+    client = tacit.connect(counting.url, counting.token("consumer", "city"))
+    frames = client.follow_counts(query="visits", after="1969-12-31T00:00:00Z")
+    windows = [next(frames) for _ in range(WINDOWS)]
+    assert [frame.height for frame in windows] == [len(GROUPS)] * WINDOWS
+    whole = pl.concat(windows)
+    assert whole["count"].to_list() == client.counts(query="visits")["count"].to_list()
+    assert whole.schema["window_start"] == pl.Datetime("us", "UTC")
 
 
 def test_the_client_returns_a_frame(counting: Running) -> None:

@@ -7,18 +7,26 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
+import sqlalchemy as sa
 
 import tacit
-from tacit.errors import ServiceError
+from tacit.errors import PlanError, ServiceError
 from tacit.ledger.acts import ActKind, read_acts
+from tacit.ledger.ledger import Ledger
 from tacit.ledger.verification import verify
+from tacit.progress import ProgressCallback
+from tacit.service.planner import PlanJob, PlannerProcess
 from tacit.service.serving import SetupOptions
 from tacit.service.state import ServiceState
-from tests.service.services import Running, running, write_tuples
+from tacit.service.tables import PROPOSALS, TOKENS, VERSIONS
+from tests.service.services import RICH, Running, running, write_registry, write_tuples
+from tests.services import Postgres
 
 CATALOGUE = """
 visit: {epsilon: [0.1, 3], limit: [4 per day, 1000 per day]}
@@ -70,14 +78,23 @@ class Live:
         return found
 
 
+@pytest.fixture(params=["sqlite", "postgresql"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where the ledger is: in a file, and in a real PostgreSQL."""
+    if request.param == "sqlite":
+        return str(tmp_path / "ledger.db")
+    server: Postgres = request.getfixturevalue("postgres")
+    return server.database(f"workflow_{uuid4().hex}")
+
+
 @pytest.fixture
-def live(tmp_path: Path) -> Iterator[Live]:
+def live(tmp_path: Path, place: str) -> Iterator[Live]:
     """A service with history, a catalogue and no tuples yet."""
     history = write_tuples(tmp_path / "history.csv", 60)
     catalogue = tmp_path / "catalogue.yaml"
     catalogue.write_text(CATALOGUE)
     setup = SetupOptions([(None, str(history))], catalogue)
-    with running(tmp_path, setup=setup) as service:
+    with running(tmp_path, ledger=place, setup=setup) as service:
         found = Live(service)
         found.wait(lambda: service.service.state.ready)
         yield found
@@ -103,8 +120,8 @@ def test_the_story_from_a_proposal_to_an_answer_and_back(live: Live) -> None:
     assert row["obstacles"] == ["visit"]
     (cost,) = effect["costs"]
     assert (cost["epsilon"], "late" in cost["queries_after"]) == ("2", True)
-    assert ann.approve(number, note="fine")["state"] == "approved"
-    assert city.proposal(number)["note"] == "fine"
+    assert ann.approve(number, note="fine", tell_quality=True)["state"] == "approved"
+    assert city.proposal(number)["note"] == f"fine Expected quality: {row['after']:.2f}."
     live.feed_until(lambda: city.answers(query="late").height)
     answers = city.answers(query="late")
     assert set(answers["query"]) == {"late"}
@@ -120,6 +137,81 @@ def test_the_story_from_a_proposal_to_an_answer_and_back(live: Live) -> None:
     kinds = [act.kind for act in read_acts(live.running.service.state.ledger.database)]
     assert {ActKind.PROPOSED, ActKind.APPROVED, ActKind.TOKEN_CREATED, ActKind.LIVE} <= {*kinds}
     assert verify(live.running.service.state.ledger).passed
+
+
+@pytest.fixture(scope="module")
+def rich(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    """A service with a registry file, that plans without history."""
+    folder = tmp_path_factory.mktemp("rich")
+    write_registry(folder)
+    with running(folder, spec=RICH) as service:
+        found = Live(service)
+        found.wait(lambda: service.service.state.ready)
+        yield found
+
+
+@pytest.mark.parametrize(
+    ("query", "asks", "mistake"),
+    [
+        ({"count": "AND(a, c)", "by": "fleet"}, "how many AND(a, c) by fleet", None),
+        ({"one_of": {"x": "a", "y": "SEQ(b, c)"}}, "one of x: a, y: SEQ(b, c)", None),
+        ({"times": "a", "up_to": 3}, "how often a, up to 3", None),
+        ({"count": "a", "by": "nope"}, None, "the registry of subjects has no column 'nope'"),
+        ({"count": "a", "pattern": "b"}, None, "a query has one of pattern:"),
+        ({"count": "a", "quality": 0.9}, None, "the field 'quality' is for queries with pattern:"),
+        ({"times": "a"}, None, "times: needs up_to:"),
+        ({"one_of": {"x": "nope"}}, None, "nope"),
+        ({}, None, "none of them"),
+    ],
+)
+def test_queries_of_every_kind_are_checked(
+    rich: Live, query: dict[str, Any], asks: str | None, mistake: str | None
+) -> None:
+    city = rich.connect("consumer", "city")
+    checked = city.check_query("more", **query)
+    assert checked["valid"] == (mistake is None)
+    if mistake is None:
+        assert checked["private"]
+        proposed = city.propose_query("more", **query)
+        assert (proposed["asks"], proposed["state"]) == (asks, "waiting")
+        city.withdraw(proposed["number"])
+    else:
+        assert mistake in checked["mistakes"][0]
+        with pytest.raises(ServiceError) as refused:
+            city.propose_query("more", **query)
+        assert refused.value.status == 422
+
+
+def test_proposed_counts_and_values_become_live(rich: Live) -> None:
+    city, ann = rich.connect("consumer", "city"), rich.connect("operator", "ann")
+    rich.feed(2)
+    asked: dict[str, dict[str, Any]] = {
+        "how_many": {"count": "OR(a, b)", "by": "fleet"},
+        "which": {"one_of": {"first": "a", "second": "b"}},
+    }
+    for number, (name, query) in enumerate(asked.items()):
+        proposal = city.propose_query(name, **query)["number"]
+        rich.wait(lambda own=proposal: ann.proposal(own)["state"] == "ready")
+        effect = ann.proposal(proposal)["effect"]
+        assert [cost["epsilon"] for cost in effect["costs"]] == ["2", "1"]  # with the counts
+        (row,) = [row for row in effect["quality"] if row["query"] == name]
+        assert row["expected_before"] is None
+        ann.approve(proposal, note="good", tell_quality=True)
+        note = city.proposal(proposal)["note"]
+        if number == 0:  # how exact a count is follows from its epsilon, without history
+            assert row["expected_after"].startswith("± ")
+            assert note == f"good Expected quality: {row['expected_after']}."
+        else:
+            assert note == "good"
+    rich.feed_until(lambda: city.answers(query="which").height if knows(city, "which") else 0)
+    rich.feed_until(lambda: city.counts(query="how_many").height)
+    assert set(city.counts(query="how_many")["group"]) == {"f0", "f1"}
+    assert set(city.answers(query="which")["value"]) <= {"first", "second", "none"}
+
+
+def knows(client: tacit.ServiceClient, query: str) -> bool:
+    """Return whether a query is in use."""
+    return query in [one["name"] for one in client.queries()]
 
 
 def test_a_subject_is_stricter_at_once_and_looser_by_approval(live: Live) -> None:
@@ -191,6 +283,48 @@ def test_choices_outside_of_the_bounds_and_wrong_queries_are_refused(live: Live)
     assert city.check_query(**QUERY) == {"valid": True, "mistakes": [], "private": ["visit"]}
 
 
+PLANTED: dict[str, sa.Executable] = {
+    "a decision": PROPOSALS.update().where(PROPOSALS.c.number == 1).values(decider="operator eve"),
+    "a state": PROPOSALS.update().where(PROPOSALS.c.number == 2).values(state="approved"),
+    "a change": PROPOSALS.update().where(PROPOSALS.c.number == 2).values(change="{}"),
+    "an author": PROPOSALS.update().where(PROPOSALS.c.number == 2).values(author="clinic"),
+    "a version": VERSIONS.update().where(VERSIONS.c.number == 2).values(content=b"other"),
+    "a summary": VERSIONS.update().where(VERSIONS.c.number == 1).values(summary="other"),
+    "a role": TOKENS.update().where(TOKENS.c.name == "city").values(role="operator"),
+    "a removed version": VERSIONS.delete().where(VERSIONS.c.number == 1),
+    "a removed proposal": PROPOSALS.delete().where(PROPOSALS.c.number == 2),
+    "a new version": VERSIONS.insert().values(
+        run="spec", number=3, created=0, author="eve", summary="", content=b"", plan=""
+    ),
+}
+
+
+def test_a_row_that_was_changed_without_an_act_is_found(tmp_path: Path, place: str) -> None:
+    with running(tmp_path, ledger=place) as service:
+        live = Live(service)
+        city, ann = live.connect("consumer", "city"), live.connect("operator", "ann")
+        first = city.propose_query(**QUERY)["number"]
+        live.wait(lambda: ann.proposal(first)["state"] == "ready")
+        ann.approve(first)
+        second = city.propose_query(**QUERY | {"name": "other"})["number"]
+        live.wait(lambda: ann.proposal(second)["state"] == "ready")
+    with Ledger.open(place) as ledger:
+        assert verify(ledger).passed
+        tables = (PROPOSALS, VERSIONS, TOKENS)
+        with ledger.database.reading() as connection:
+            before = [connection.execute(sa.select(table)).mappings().all() for table in tables]
+        for name, change in PLANTED.items():
+            with ledger.database.writing() as connection:
+                connection.execute(change)
+            (fault,) = verify(ledger).faults
+            assert fault.place.startswith("the row "), name
+            with ledger.database.writing() as connection:
+                for table, rows in zip(tables, before, strict=True):
+                    connection.execute(table.delete())
+                    connection.execute(table.insert(), [dict(row) for row in rows])
+            assert verify(ledger).passed, name
+
+
 def test_what_others_propose_is_not_shown(live: Live) -> None:
     city, clinic = live.connect("consumer", "city"), live.connect("consumer", "clinic")
     number = city.propose_query(**QUERY)["number"]
@@ -224,6 +358,36 @@ def test_a_proposal_is_planned_again_when_another_version_is_approved(live: Live
     live.wait(lambda: {query["name"] for query in city.queries()} == wanted)
 
 
+@pytest.mark.parametrize("stealing", [False, True])
+def test_windows_that_were_run_are_no_history(
+    live: Live, monkeypatch: pytest.MonkeyPatch, stealing: bool
+) -> None:
+    """The planner gets the specification and the history that was granted; it sees no tuples.
+
+    A planted fault gives it the tuples that came in, too.
+    """
+    jobs: list[PlanJob] = []
+
+    def record(_: PlannerProcess, job: PlanJob, progress: ProgressCallback) -> Any:
+        progress(0.0, "")
+        jobs.append(job)
+        raise PlanError("enough")
+
+    workflow = live.running.service.state.workflow
+    granted = list(workflow.history)
+    if stealing:
+        monkeypatch.setattr(workflow, "history", (*granted, (None, "the inbox")))
+    monkeypatch.setattr(PlannerProcess, "make", record)
+    live.feed(3)
+    live.connect("consumer", "city").propose_query(**QUERY)
+    live.wait(lambda: jobs)
+    job = jobs[0]
+    assert (job.history == granted) != stealing
+    assert "late" in job.specification
+    told = {"specification", "folder", "allow_paths", "history", "kind"}
+    assert asdict(job).keys() == told, "think of what the planner may see"
+
+
 def test_without_history_a_proposal_says_what_is_needed(tmp_path: Path) -> None:
     from tests.service.services import SPEC
 
@@ -240,14 +404,16 @@ def test_without_history_a_proposal_says_what_is_needed(tmp_path: Path) -> None:
         assert city.proposal(number)["reason"] is None
 
 
-def test_a_restarted_service_continues_with_the_approved_version(tmp_path: Path) -> None:
-    with running(tmp_path) as service:
+def test_a_restarted_service_continues_with_the_approved_version(
+    tmp_path: Path, place: str
+) -> None:
+    with running(tmp_path, ledger=place) as service:
         live = Live(service)
         city, ann = live.connect("consumer", "city"), live.connect("operator", "ann")
         number = city.propose_query(**QUERY)["number"]
         live.wait(lambda: ann.proposal(number)["state"] == "ready")
         ann.approve(number)
-    with running(tmp_path) as service:
+    with running(tmp_path, ledger=place) as service:
         live = Live(service)
         city = live.connect("consumer", "city")
         assert "late" in {query["name"] for query in city.queries()}
@@ -255,10 +421,16 @@ def test_a_restarted_service_continues_with_the_approved_version(tmp_path: Path)
         live.wait(lambda: city.answers(query="late").height)
 
 
-def test_nothing_is_lost_or_released_twice_over_a_hundred_changes_under_load(
-    tmp_path: Path,
+def test_nothing_is_lost_or_released_twice_over_many_changes_under_load(
+    tmp_path: Path, place: str
 ) -> None:
-    with running(tmp_path) as service:
+    """`make soak` makes more of them."""
+    change_under_load(tmp_path, changes=25, ledger=place)
+
+
+def change_under_load(folder: Path, changes: int, ledger: str | None = None) -> None:
+    """Approve two versions in turn while tuples come in; every window is released once."""
+    with running(folder, ledger=ledger) as service:
         live = Live(service)
         city, ann = live.connect("consumer", "city"), live.connect("operator", "ann")
         number = city.propose_query(**QUERY)["number"]
@@ -268,7 +440,7 @@ def test_nothing_is_lost_or_released_twice_over_a_hundred_changes_under_load(
         sending = threading.Thread(target=lambda: feed_until_set(live, done))
         sending.start()
         try:
-            for change in range(100):
+            for change in range(changes):
                 assert ann.approve_version(1 + change % 2)["state"] == "approved"
         finally:
             done.set()
@@ -294,7 +466,7 @@ def test_nothing_is_lost_or_released_twice_over_a_hundred_changes_under_load(
         assert len(rows) == sum(5 * len(queries) for queries in asked.values())
         acts = read_acts(state.ledger.database, limit=10_000)
         assert sum(act.kind is ActKind.LIVE for act in acts) >= 5
-        assert len(ann.versions()) == 102
+        assert len(ann.versions()) == changes + 2
         assert verify(state.ledger).passed
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Final
 
+from anyio import to_thread
 from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
@@ -82,9 +83,21 @@ class Access:
             raise unauthorised("the token is unknown, expired or revoked")
         return principal
 
+    async def check_soon(self, text: str, address: str) -> Principal:
+        """Do what `check` does, in a thread if the database must be read."""
+        if self._tokens.remembers(public_id(text)):
+            return self.check(text, address)
+        return await to_thread.run_sync(self.check, text, address)
+
     def is_valid(self, principal: Principal) -> bool:
         """Return whether a principal's token is still valid."""
         return self._tokens.find(principal.token) == principal
+
+    async def is_still_valid(self, principal: Principal) -> bool:
+        """Do what `is_valid` does, in a thread if the database must be read."""
+        if self._tokens.remembers(principal.token):
+            return self.is_valid(principal)
+        return await to_thread.run_sync(self.is_valid, principal)
 
 
 def unauthorised(detail: str) -> Problem:
@@ -92,7 +105,7 @@ def unauthorised(detail: str) -> Problem:
     return Problem(401, detail, headers={"WWW-Authenticate": "Bearer"})
 
 
-def authenticate(
+async def authenticate(
     request: Request,
     given: Annotated[HTTPAuthorizationCredentials | None, Depends(_BEARER)],
 ) -> Principal:
@@ -102,10 +115,11 @@ def authenticate(
     """
     if given is not None:
         access: Access = request.app.state.service.access
-        return access.check(given.credentials, address_of(request))
+        return await access.check_soon(given.credentials, address_of(request))
     cookie = read_cookie(request)
     if cookie and request.method == "GET":
-        principal: Principal | None = request.app.state.service.sessions.find(cookie)
+        sessions = request.app.state.service.sessions
+        principal: Principal | None = await to_thread.run_sync(sessions.find, cookie)
         if principal is not None:
             return principal
     raise unauthorised("send a token: Authorization: Bearer tacit_...")
@@ -116,10 +130,10 @@ def address_of(request: Request) -> str:
     return request.client.host if request.client is not None else ""
 
 
-def require(*roles: Role) -> Callable[[Principal], Principal]:
+def require(*roles: Role) -> Callable[[Principal], Awaitable[Principal]]:
     """Return a dependency that lets only these roles pass."""
 
-    def check(principal: Annotated[Principal, Depends(authenticate)]) -> Principal:
+    async def check(principal: Annotated[Principal, Depends(authenticate)]) -> Principal:
         if principal.role not in roles:
             needed = " or ".join(roles)
             raise Problem(

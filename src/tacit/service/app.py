@@ -12,7 +12,7 @@ from fastapi import FastAPI, Response
 from fastapi.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tacit.service.console import openid_pages, pages, workflow_pages
+from tacit.service.console import openid_pages, pages, plan_pages, workflow_pages
 from tacit.service.console.rendering import STATIC
 from tacit.service.problems import ProblemDetails, add_handlers
 from tacit.service.routes import acts, answers, counts, facts, health, ingest, tokens, workflow
@@ -60,6 +60,7 @@ def create_app(state: ServiceState) -> FastAPI:
     app.include_router(pages.router)
     app.include_router(openid_pages.router)
     app.include_router(workflow_pages.router)
+    app.include_router(plan_pages.router)
     app.add_exception_handler(pages.LoginRequired, pages.handle_login_required)
     app.mount("/static", StampedFiles(directory=STATIC))
     app.openapi = _describe_problems(app, app.openapi)  # type: ignore[method-assign]

@@ -36,6 +36,14 @@ _PLAIN: Final[dict[str, pl.DataType]] = {
     "exhausted": pl.Boolean(),
 }
 """The columns of answers in JSON."""
+_PLAIN_COUNTS: Final[dict[str, pl.DataType]] = {
+    **dict.fromkeys(("window_start", "window_end", "consumer", "query", "group"), pl.String()),
+    **dict.fromkeys(("count", "low", "high"), pl.Int64()),
+    "confidence": pl.Float32(),
+    **dict.fromkeys(("subjects", "left_out"), pl.Int64()),
+    **dict.fromkeys(("estimate", "estimate_low", "estimate_high"), pl.Float64()),
+}
+"""The columns of counts in JSON."""
 
 
 @dataclass(frozen=True)
@@ -111,15 +119,39 @@ class ServiceClient:
         Without `after` it begins with the next release; -1 begins with the first stored answer.
         """
         chosen = _select(query, subject, None, None)
+        for _, rows in self._follow("/v1/answers/stream", chosen, after):
+            yield _to_frame(rows, _PLAIN)
+
+    def follow_counts(
+        self,
+        *,
+        query: str | Sequence[str] = (),
+        group: str | Sequence[str] = (),
+        after: datetime | str | None = None,
+    ) -> Iterator[pl.DataFrame]:
+        """Yield the counts of each window as it is released, without end.
+
+        Without `after` it begins with the next window; else with the first that starts after it.
+        """
+        groups = [group] if isinstance(group, str) else group
+        chosen = [*_select(query, (), None, None), *(("group", one) for one in groups)]
+        first = None if after is None else str(after)
+        for _, rows in self._follow("/v1/counts/stream", chosen, first):
+            yield _to_frame(rows, _PLAIN_COUNTS)
+
+    def _follow(
+        self, path: str, chosen: list[tuple[str, str]], after: int | str | None
+    ) -> Iterator[tuple[int, list[dict[str, Any]]]]:
+        """Yield the events of a stream; connect again after a break, behind the last event."""
+        given = chosen if after is None else [*chosen, ("after", str(after))]
+        headers: dict[str, str] = {}
         wait = 0.1
         while True:
-            given = chosen if after is None else [*chosen, ("after", str(after))]
             try:
-                place = f"/v1/answers/stream?{urlencode(given)}"
-                with self._open("GET", place) as response:
+                with self._open("GET", f"{path}?{urlencode(given)}", headers) as response:
                     for number, rows in _read_events(response):
-                        after, wait = number, 0.1
-                        yield _to_frame(rows)
+                        headers["Last-Event-ID"], wait = str(number), 0.1
+                        yield number, rows
             except (URLError, HTTPException, TimeoutError, ConnectionError):
                 pass
             except ServiceError as error:
@@ -156,19 +188,17 @@ class ServiceClient:
             time.sleep(min(0.2 * 2**attempt, _LONGEST_WAIT))
         raise AssertionError("the last attempt raises its error")
 
-    def check_query(
-        self, name: str, pattern: str, *, alpha: float = 0.5, quality: float | None = None
-    ) -> dict[str, Any]:
-        """Return whether a query could be proposed, and its mistakes."""
-        given = {"name": name, "pattern": pattern, "alpha": alpha, "quality": quality}
-        return dict(self._call("POST", "/v1/queries/check", given))
+    def check_query(self, name: str, pattern: str | None = None, **asked: Any) -> dict[str, Any]:
+        """Return whether a query could be proposed, and its mistakes; given as for a proposal."""
+        return dict(self._call("POST", "/v1/queries/check", _describe_query(name, pattern, asked)))
 
-    def propose_query(
-        self, name: str, pattern: str, *, alpha: float = 0.5, quality: float | None = None
-    ) -> dict[str, Any]:
-        """Propose a query of yours; return the proposal."""
-        given = {"name": name, "pattern": pattern, "alpha": alpha, "quality": quality}
-        return dict(self._call("POST", "/v1/queries", given))
+    def propose_query(self, name: str, pattern: str | None = None, **asked: Any) -> dict[str, Any]:
+        """Propose a query of yours; return the proposal.
+
+        It has a `pattern`, with `alpha` and `quality` if you like; or `one_of`, a dict of patterns;
+        or `times` and `up_to`; or `count`, with `by` if you like.
+        """
+        return dict(self._call("POST", "/v1/queries", _describe_query(name, pattern, asked)))
 
     def end_query(self, name: str) -> dict[str, Any]:
         """Propose that a query of yours is no longer answered."""
@@ -186,9 +216,10 @@ class ServiceClient:
         """Withdraw a proposal of yours."""
         return dict(self._call("DELETE", f"/v1/proposals/{number}"))
 
-    def approve(self, number: int, *, note: str = "") -> dict[str, Any]:
-        """Approve a planned proposal, for operators."""
-        return dict(self._call("POST", f"/v1/proposals/{number}/approve", {"note": note}))
+    def approve(self, number: int, *, note: str = "", tell_quality: bool = False) -> dict[str, Any]:
+        """Approve a planned proposal, for operators; `tell_quality` adds what to expect of it."""
+        given = {"note": note, "tell_quality": tell_quality}
+        return dict(self._call("POST", f"/v1/proposals/{number}/approve", given))
 
     def reject(self, number: int, *, note: str = "") -> dict[str, Any]:
         """Reject a proposal, for operators."""
@@ -286,8 +317,13 @@ def _select(
     ]
 
 
+def _describe_query(name: str, pattern: str | None, asked: Mapping[str, Any]) -> dict[str, Any]:
+    given = {"name": name, "pattern": pattern, **asked}
+    return {field: value for field, value in given.items() if value is not None}
+
+
 def _read_events(response: HTTPResponse) -> Iterator[tuple[int, list[dict[str, Any]]]]:
-    """Yield the id and the answers of each event."""
+    """Yield the id and the rows of each event."""
     number = -1
     for line in response:
         name, _, value = line.rstrip(b"\n").partition(b": ")
@@ -297,8 +333,10 @@ def _read_events(response: HTTPResponse) -> Iterator[tuple[int, list[dict[str, A
             yield number, json.loads(value)
 
 
-def _to_frame(rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
-    frame = pl.DataFrame(rows, _PLAIN)
+def _to_frame(
+    rows: Sequence[Mapping[str, Any]], columns: Mapping[str, pl.DataType]
+) -> pl.DataFrame:
+    frame = pl.DataFrame(rows, columns)
     return frame.with_columns(
         pl.col("window_start", "window_end").str.to_datetime("%+", time_unit="us", time_zone="UTC")
     )

@@ -122,6 +122,14 @@ class CountFeed:
         tables = [table for _, table in found]
         return pa.concat_tables([count_schema().empty_table(), *tables], promote_options="default")
 
+    def last_start(self) -> int | None:
+        """Return when the last released window starts; None if there is none."""
+        last = RELEASES.c.first + (RELEASES.c.windows - 1) * RELEASES.c.slide
+        query = sa.select(sa.func.max(last)).where(RELEASES.c.run == self._run)
+        with self._ledger.database.reading() as connection:
+            found: int | None = connection.execute(query).scalar()
+        return found
+
     def _unpack(self, number: int) -> pa.Table | None:
         """Return the counts of a release; None if they were deleted."""
         with self._lock:

@@ -35,6 +35,7 @@ _EARLIER: Final = timedelta(hours=8, minutes=30)
 """How much is sent at once at the beginning, so that pages are not empty."""
 _DAYS: Final = 30.0
 _SUBJECT: Final = "7"
+_FLEETS: Final = ("north", "south", "airport")
 _CATALOGUE: Final = """hospital_visit: {epsilon: [0.5, 3], limit: [20 per day, 300 per day]}
 break: {epsilon: [0.5, 3], limit: [20 per day, 300 per day]}
 at_station: {epsilon: [0.5, 3], limit: [20 per day, 300 per day]}
@@ -65,14 +66,15 @@ def prepare_demo(folder: Path, demo: DemoOptions) -> tuple[RunOptions, SetupOpti
         folder / name for name in ("taxi.yaml", "plan.json", "taxis.csv")
     )
     spec_file.write_text(files("tacit.service").joinpath("demo.yaml").read_text("utf-8"), "utf-8")
-    subjects.write_text("".join(f"{taxi}\n" for taxi in range(demo.taxis)))
+    fleets = (f"{taxi},{_FLEETS[taxi % len(_FLEETS)]}\n" for taxi in range(demo.taxis))
+    subjects.write_text("taxi_id,fleet\n" + "".join(fleets))
     day = demo.start.replace(hour=0) - timedelta(days=1)
     history = Trips(taxis=demo.taxis, days=1, seed=demo.seed + 1, start=day).table()
     make_plan(load(spec_file), history).save(plan_file)
     history_file, catalogue = folder / "history.parquet", folder / "catalogue.yaml"
     pq.write_table(pa.table(history), history_file)
     catalogue.write_text(_CATALOGUE, "utf-8")
-    given = RunOptions(spec_file, plan=plan_file, ledger=folder / "taxi.ledger", subjects=subjects)
+    given = RunOptions(spec_file, plan=plan_file, ledger=folder / "taxi.ledger")
     return given, SetupOptions([(None, str(history_file))], catalogue)
 
 

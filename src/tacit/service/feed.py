@@ -3,24 +3,28 @@
 The feed is a sink of the run, so it hears of every release as soon as it is committed. What it
 hands out comes from the ledger, by id, with the same rows whenever they are asked for. Readers keep
 their own place: a slow one delays nobody, and no queue grows. The last releases stay unpacked in
-memory, since most readers want those.
+memory, since most readers want those. For streams they are formatted once for all readers.
 """
 
 from __future__ import annotations
 
+import math
 import threading
+from bisect import bisect_right, insort
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tacit.answers.codec import unpack
 from tacit.answers.rows import answer_schema
+from tacit.connectors.writers import format_json_lines
 from tacit.errors import LedgerError
 from tacit.ledger.alchemy import sa
 from tacit.ledger.chain import digest
@@ -50,11 +54,14 @@ class FeedSelection:
     """Select windows that start before this time."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class UnpackedRelease:
     """The answers of a release, ready to be selected from."""
 
     number: int
+    follows: int
+    """No answer of the run has an id after this one and before the release."""
+    first_id: int
     last_id: int
     first: int
     end: int
@@ -65,22 +72,96 @@ class UnpackedRelease:
 
     def select(self, selection: FeedSelection, after: int) -> pa.Table:
         """Return the selected answers with ids larger than `after`."""
-        wanted = {
-            "consumer": None if selection.consumer is None else (selection.consumer,),
-            "query": selection.queries,
-            "subject": selection.subjects,
-        }
-        mask = np.asarray(self.table["id"]) > after
-        for column, names in wanted.items():
+        rows = self._find_rows(selection, after)
+        return self.table if rows.size == self.table.num_rows else self.table.take(pa.array(rows))
+
+    def format_event(self, selection: FeedSelection, after: int, most: int) -> tuple[int, bytes]:
+        """Format at most so many of the selected answers after an id as a server-sent event.
+
+        Returns the id to continue after, and nothing if no answer is left.
+        """
+        rows = self._find_rows(selection, after)
+        part = rows[:most]
+        last = self.last_id if part.size == rows.size else self.first_id + int(part[-1])
+        if not part.size:
+            return last, b""
+        if part[-1] - part[0] + 1 == part.size:
+            lines = self.lines.slice(int(part[0]), part.size)
+        else:
+            lines = self.lines.take(pa.array(part))
+        _, ends, text = lines.buffers()
+        first, end = np.frombuffer(ends, np.int64)[[lines.offset, lines.offset + part.size]]
+        data = memoryview(text)[first : end - 1]  # without the last comma
+        return last, b"".join((b"id: %d\nevent: answers\ndata: [" % last, data, b"]\n\n"))
+
+    @cached_property
+    def lines(self) -> pa.LargeBinaryArray:
+        """Each answer as JSON, with a comma; they share one text."""
+        text = format_json_lines(self.table)
+        ends = np.flatnonzero(np.frombuffer(text, np.uint8) == ord("\n")) + 1
+        places = pa.py_buffer(np.concatenate([np.zeros(1, np.int64), ends]))
+        buffers = [None, places, pa.py_buffer(text.replace(b"\n", b","))]
+        return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(ends), buffers)
+
+    @property
+    def formatted(self) -> bool:
+        """Whether `lines` is there."""
+        return "lines" in self.__dict__
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it takes."""
+        return int(self.table.nbytes + (self.lines.nbytes if self.formatted else 0))
+
+    def _find_rows(self, selection: FeedSelection, after: int) -> NDArray[np.int64]:
+        """Return the places of the selected answers after an id, in order."""
+        begin = max(after + 1 - self.first_id, 0)
+        if selection.subjects is None:
+            rows = np.arange(begin, self.table.num_rows)
+        else:
+            rows = self._find_subjects(selection.subjects)
+            rows = rows[rows >= begin]
+        consumers = None if selection.consumer is None else (selection.consumer,)
+        for column, names in (("consumer", consumers), ("query", selection.queries)):
             if names is not None:
                 numbers, known = self.codes[column]
-                chosen = pc.is_in(known, value_set=pa.array(names, known.type))
-                mask &= np.asarray(chosen)[numbers]
+                wanted = np.zeros(len(known), np.bool_)
+                wanted[self._find_codes(column, names)] = True
+                rows = rows[wanted[numbers[rows]]]
         if selection.since is not None or selection.until is not None:
-            starts = np.asarray(self.table["window_start"].cast(pa.int64()))
-            mask &= starts >= (self.first if selection.since is None else selection.since)
-            mask &= starts < (self.end if selection.until is None else selection.until)
-        return self.table if mask.all() else self.table.take(pa.array(np.flatnonzero(mask)))
+            starts = np.asarray(self.table["window_start"].cast(pa.int64()))[rows]
+            since = self.first if selection.since is None else selection.since
+            until = self.end if selection.until is None else selection.until
+            rows = rows[(starts >= since) & (starts < until)]
+        return rows
+
+    def _find_subjects(self, names: Sequence[str]) -> NDArray[np.int64]:
+        """Return the places of the answers about these subjects, in order."""
+        order, starts = self._by_subject
+        codes = np.unique(self._find_codes("subject", names))
+        lengths = starts[codes + 1] - starts[codes]
+        shifts = np.repeat(starts[codes] - np.cumsum(lengths) + lengths, lengths)
+        return np.sort(order[shifts + np.arange(shifts.size)])
+
+    @cached_property
+    def _by_subject(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """All places sorted by subject, and where each subject's begin."""
+        numbers, known = self.codes["subject"]
+        counts = np.bincount(numbers, minlength=len(known))
+        starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+        return np.argsort(numbers, kind="stable"), starts
+
+    def _find_codes(self, column: str, names: Sequence[str]) -> NDArray[np.int64]:
+        """Return the codes of those names that occur."""
+        known = self._codes_of_names[column]
+        return np.array([known[name] for name in names if name in known], np.int64)
+
+    @cached_property
+    def _codes_of_names(self) -> dict[str, dict[str, int]]:
+        return {
+            column: {name: code for code, name in enumerate(known.to_pylist())}
+            for column, (_, known) in self.codes.items()
+        }
 
 
 class AnswerFeed(Sink):
@@ -96,6 +177,11 @@ class AnswerFeed(Sink):
         self._registry = Registry()
         self._lock = threading.Lock()
         self._recent: OrderedDict[int, UnpackedRelease] = OrderedDict()
+        self._places: list[tuple[int, int]] = []
+        """What each of them follows, and its number, in order."""
+        self._latest = -1
+        """The last id of the last release that was delivered; -1 if there was none yet."""
+        self._streams = 0
         self._listeners: list[Callable[[], None]] = []
         self.consumers: dict[str, str] = {}
         """The consumer of each query in the releases that were read so far."""
@@ -109,7 +195,12 @@ class AnswerFeed(Sink):
         self.consumers |= batch.consumers
         row = self._next_row(batch.release, body=False)
         if row is not None and row["number"] == batch.release:
-            self._keep(_unpack_release(row, batch.table))
+            follows = self._latest if 0 <= self._latest < row["first_id"] else row["first_id"] - 1
+            release = _unpack_release(row, batch.table, follows)
+            if self._streams:
+                release.lines  # noqa: B018 - in this thread, before all streams ask for it
+            self._keep(release)
+            self._latest = release.last_id
         for listener in self._listeners:
             listener()
 
@@ -136,6 +227,41 @@ class AnswerFeed(Sink):
         """Return the id of the run's first answer that is still stored; None if there is none."""
         row = self._next_row(0, body=False)
         return None if row is None else int(row["first_id"])
+
+    @contextmanager
+    def streaming(self) -> Iterator[None]:
+        """Format releases as they come, for a reader that streams them."""
+        self._streams += 1
+        try:
+            yield
+        finally:
+            self._streams -= 1
+
+    def is_latest(self, after: int) -> bool:
+        """Return whether no release that was delivered has answers after this id."""
+        return 0 <= self._latest <= after
+
+    def recall_event(
+        self, selection: FeedSelection, after: int, most: int
+    ) -> tuple[int, bytes] | None:
+        """Do what `UnpackedRelease.format_event` does, if the next release is in memory."""
+        with self._lock:
+            place = bisect_right(self._places, (after, math.inf)) - 1
+            release = self._recent[self._places[place][1]] if place >= 0 else None
+        if release is None or release.last_id <= after or not release.formatted:
+            return None
+        return release.format_event(selection, after, most)
+
+    def read_event(
+        self, selection: FeedSelection, after: int, most: int
+    ) -> tuple[int, bytes] | None:
+        """Do the same from the ledger; return None if there is no later release."""
+        release = self._read_release(self._find_release(after))
+        if release is None:
+            return None
+        event = release.format_event(selection, after, most)
+        self._keep(release)  # it may have grown
+        return event
 
     def read(self, selection: FeedSelection, after: int = -1) -> Iterator[tuple[int, pa.Table]]:
         """Yield the selected answers with ids larger than `after`, one table per release.
@@ -183,16 +309,20 @@ class AnswerFeed(Sink):
             return None  # deleted since
         table, consumers = unpack(check_body(row), row["first_id"], self._names)
         self.consumers |= consumers
-        return self._keep(_unpack_release(row, table))
+        return self._keep(_unpack_release(row, table, row["first_id"] - 1))
 
     def _keep(self, release: UnpackedRelease) -> UnpackedRelease:
         with self._lock:
-            self._recent[release.number] = release
-            size = sum(one.table.nbytes for one in self._recent.values())
+            if release.number not in self._recent:
+                insort(self._places, (release.follows, release.number))
+                self._recent[release.number] = release
+            self._recent.move_to_end(release.number)
+            size = sum(one.size for one in self._recent.values())
             while size > _MOST_BYTES and len(self._recent) > 1:
                 _, oldest = self._recent.popitem(last=False)
-                size -= oldest.table.nbytes
-        return release
+                self._places.remove((oldest.follows, oldest.number))
+                size -= oldest.size
+            return self._recent[release.number]
 
     def _next_row(self, number: int, *, body: bool) -> Any:
         return next_release(self._ledger, self._run, number, body=body)
@@ -248,7 +378,7 @@ def check_body(row: Any) -> bytes:
     return body
 
 
-def _unpack_release(row: Any, table: pa.Table) -> UnpackedRelease:
+def _unpack_release(row: Any, table: pa.Table, follows: int) -> UnpackedRelease:
     if "exhausted" not in table.column_names:  # without limits nobody is exhausted
         place = table.column_names.index("confidence") + 1
         none = pa.array(np.zeros(table.num_rows, np.bool_))
@@ -265,6 +395,8 @@ def _unpack_release(row: Any, table: pa.Table) -> UnpackedRelease:
         codes[name] = (np.asarray(chunk.indices), chunk.dictionary)
     return UnpackedRelease(
         int(row["number"]),
+        int(follows),
+        int(row["first_id"]),
         int(row["first_id"] + row["answers"] - 1),
         int(row["first"]),
         int(row["first"] + row["windows"] * row["slide"]),

@@ -2,16 +2,18 @@
 
 The inbox is a file beside a ledger in SQLite (so that neither waits for the other), and tables
 beside a ledger in PostgreSQL. All requests that wait are written in one transaction. The run reads
-the inbox as a source, and deletes what its checkpoint covers.
+the inbox as a source, and deletes what its checkpoint covers. What was just written is read from
+memory.
 """
 
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Final, Literal, TypeAlias
 
@@ -26,6 +28,10 @@ _MOST_WAITING: Final = 256 << 20
 _MOST_WRITTEN: Final = 32 << 20
 """About how many bytes are written in one transaction."""
 _MOST_READ: Final = 256
+_PAGE_SIZE: Final = 16 << 10
+"""Bytes of a page in SQLite; large payloads take half the time of that with small pages."""
+_MOST_REMEMBERED: Final = 64 << 20
+"""How many bytes that are on disk stay in memory for the run."""
 
 METADATA = sa.MetaData()
 HEAD = sa.Table(
@@ -91,19 +97,40 @@ class StoredRequest:
     payload: bytes
 
 
+@dataclass(slots=True)
+class RecentRequests:
+    """The last requests to a stream, in memory."""
+
+    after: int
+    """All stored requests with larger numbers are here."""
+    requests: deque[StoredRequest] = field(default_factory=deque)
+
+    def pop(self) -> int:
+        """Forget the first one; return its size."""
+        first = self.requests.popleft()
+        self.after = first.number
+        return len(first.payload)
+
+
 class Inbox:
     """Requests on disk. It is safe to use from several threads."""
 
     def __init__(self, ledger: str, most_waiting: int = _MOST_WAITING) -> None:
-        self._database = Database(ledger if "://" in ledger else ledger + SUFFIX)
+        place = ledger if "://" in ledger else ledger + SUFFIX
+        self._database = Database(place, page_size=_PAGE_SIZE)
         self._most_waiting = most_waiting
         self._changed = threading.Condition()
+        self._stored = threading.Condition()
+        self._recent: dict[str, RecentRequests] = {}
+        self._remembered = 0
         self._pending: list[tuple[IngestRequest, Future[bool]]] = []
         self._closing = False
         with self._database.writing() as connection:
             METADATA.create_all(connection, checkfirst=True)
-            if connection.execute(sa.select(HEAD.c.number)).scalar() is None:
+            number = connection.execute(sa.select(HEAD.c.number)).scalar()
+            if number is None:
                 connection.execute(HEAD.insert().values(one=1, number=0))
+            self._last = number or 0
             total = sa.select(sa.func.coalesce(sa.func.sum(RECEIVED.c.size), 0))
             self._waiting = int(connection.execute(total).scalar() or 0)
         self._writer = threading.Thread(target=self._write, name="tacit-inbox", daemon=True)
@@ -126,16 +153,63 @@ class Inbox:
             self._waiting += size
             result: Future[bool] = Future()
             self._pending.append((request, result))
-            self._changed.notify_all()
+            self._changed.notify()
         return result
 
-    def wait(self, seconds: float) -> None:
-        """Wait until something was stored, at most so long."""
-        with self._changed:
-            self._changed.wait(seconds)
+    def wait(self, stream: str, after: int, seconds: float) -> bool:
+        """Wait for a request to a stream after this number; return whether one is there in time.
+
+        Those that another process stores are found by `read`.
+        """
+
+        def is_there() -> bool:
+            found = self._recent.get(stream)
+            return bool(found and found.requests and found.requests[-1].number > after)
+
+        with self._stored:
+            return self._stored.wait_for(is_there, seconds)
 
     def read(self, stream: str, after: int, most: int) -> list[StoredRequest]:
         """Read requests to a stream after this number: about `most` bytes, at least one."""
+        return self._recall(stream, after, most) or self._read_stored(stream, after, most)
+
+    def _recall(self, stream: str, after: int, most: int) -> list[StoredRequest]:
+        """Read from memory; return nothing if the next request may not be there."""
+        with self._stored:
+            recent = self._recent.get(stream)
+            if recent is None or after < recent.after:
+                return []
+            while recent.requests and recent.requests[0].number <= after:
+                self._remembered -= recent.pop()
+            found: list[StoredRequest] = []
+            size = 0
+            for request in recent.requests:
+                size += len(request.payload)
+                if found and size > most:
+                    break
+                found.append(request)
+            return found
+
+    def _remember(self, first: int, requests: Sequence[tuple[str, StoredRequest]]) -> None:
+        """Keep what was stored after the number `first`; wake those that wait for it."""
+        with self._stored:
+            if first != self._last:  # another process stored some: they are on disk alone
+                self._recent.clear()
+                self._remembered = 0
+            self._last = requests[-1][1].number
+            for stream, request in requests:
+                recent = self._recent.setdefault(stream, RecentRequests(first))
+                recent.requests.append(request)
+                self._remembered += len(request.payload)
+            while self._remembered > _MOST_REMEMBERED:
+                oldest = min(
+                    (one for one in self._recent.values() if one.requests),
+                    key=lambda one: one.requests[0].number,
+                )
+                self._remembered -= oldest.pop()
+            self._stored.notify_all()
+
+    def _read_stored(self, stream: str, after: int, most: int) -> list[StoredRequest]:
         mine = sa.and_(RECEIVED.c.stream == stream, RECEIVED.c.number > after)
         sizes = sa.select(RECEIVED.c.number, RECEIVED.c.size).where(mine)
         with self._database.reading() as connection:
@@ -180,8 +254,6 @@ class Inbox:
                     chosen += 1
                 taken, self._pending = self._pending[:chosen], self._pending[chosen:]
             self._store(taken)
-            with self._changed:
-                self._changed.notify_all()
 
     def _store(self, taken: Sequence[tuple[IngestRequest, Future[bool]]]) -> None:
         try:
@@ -207,20 +279,26 @@ class Inbox:
         """Insert new requests; return for each whether it is new, or what is wrong with it."""
         results: list[bool | SequenceError] = []
         rows: list[dict[str, Any]] = []
+        stored: list[tuple[str, StoredRequest]] = []
         known: dict[tuple[str, str], tuple[int, bytes]] = {}
         with self._database.writing() as connection:
-            number = connection.execute(sa.select(HEAD.c.number).with_for_update()).scalar_one()
+            first = connection.execute(sa.select(HEAD.c.number).with_for_update()).scalar_one()
+            number = first
             for request in requests:
                 result = _check_sequence(connection, request, known)
                 results.append(result)
                 if result is True:
                     number += 1
                     rows.append(_to_row(number, request))
+                    one = StoredRequest(number, request.coding, request.payload)
+                    stored.append((request.stream, one))
             if rows:
                 connection.execute(RECEIVED.insert(), rows)
                 connection.execute(HEAD.update().values(number=number))
             for (stream, producer), (sequence, digest) in known.items():
                 _write_sequence(connection, stream, producer, sequence, digest)
+        if stored:
+            self._remember(first, stored)
         return results
 
 

@@ -1,7 +1,7 @@
-"""Plans for proposals, made in a process of their own: the run is not slowed down.
+"""Plans and analyses, made in a process of their own: the run is not slowed down.
 
 The process reads a job as JSON from standard input, and writes lines of JSON: how far it is, and
-at last the plan or an error.
+at last the result or an error.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from enum import StrEnum
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, Final
 
 from tacit.errors import PlanError, TacitError
 from tacit.planning.plan import Plan
-from tacit.progress import ProgressCallback
+from tacit.privacy.exponentials import format_epsilon
+from tacit.progress import ProgressCallback, scale_progress
 from tacit.spec.specification import Specification
 from tacit.spec.yaml_reader import loads
 from tacit.spec.yaml_writer import to_yaml
@@ -28,20 +31,47 @@ _STOPPED: Final = "the planner was stopped; try again"
 _NICE: Final = 5
 
 
+_EPSILONS: Final = tuple(Fraction(tenths, 10) for tenths in (1, 5, 10, 20, 30, 50, 100))
+"""The epsilons of a curve: fewer than `tacit curve` has, since each needs plans."""
+_MOST_COSTS: Final = 3
+"""For how many suggestions of a report of leaks their cost is computed."""
+
+
+class JobKind(StrEnum):
+    """What to make."""
+
+    PLAN = "plan"
+    CURVES = "curves"
+    """Quality against epsilon, and against limits."""
+    LEAKS = "leaks"
+    """What public events tell about private patterns."""
+
+
 @dataclass(frozen=True)
 class PlanJob:
-    """What to plan for: a specification, and where history is."""
+    """What to make, for which specification, and where history is."""
 
     specification: str
     folder: str
     allow_paths: list[str]
     history: list[tuple[str | None, str]]
+    kind: JobKind = JobKind.PLAN
 
     @classmethod
-    def of(cls, spec: Specification, history: Sequence[tuple[str | None, str]]) -> PlanJob:
+    def of(
+        cls,
+        spec: Specification,
+        history: Sequence[tuple[str | None, str]],
+        kind: JobKind = JobKind.PLAN,
+    ) -> PlanJob:
         """Create a job."""
         paths = [str(path) for path in spec.allow_paths]
-        return cls(to_yaml(spec), str(spec.folder.absolute()), paths, list(history))
+        return cls(to_yaml(spec), str(spec.folder.absolute()), paths, list(history), kind)
+
+    @property
+    def sources(self) -> list[Any]:
+        """The history, as functions such as `tacit.plan` take it."""
+        return [source if stream is None else {stream: source} for stream, source in self.history]
 
     def load(self) -> Specification:
         """Read the specification."""
@@ -49,15 +79,15 @@ class PlanJob:
 
 
 class PlannerProcess:
-    """Makes one plan at a time, each in a new process; `stop` ends the one that runs."""
+    """Does one job at a time, each in a new process; `stop` ends the one that runs."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
         self._lock = threading.Lock()
         self._stopped = False
 
-    def plan(self, job: PlanJob, progress: ProgressCallback) -> dict[str, Any]:
-        """Make a plan and return it as plain data; raise PlanError with the reason if it fails."""
+    def make(self, job: PlanJob, progress: ProgressCallback) -> dict[str, Any]:
+        """Do a job and return the result as plain data; raise PlanError if it fails."""
         with self._lock:
             if self._stopped:
                 raise PlanError(_STOPPED)
@@ -78,8 +108,8 @@ class PlannerProcess:
                 process.stdin.close()
             for line in process.stdout:
                 told = json.loads(line)
-                if "plan" in told:
-                    return dict(told["plan"])
+                if "made" in told:
+                    return dict(told["made"])
                 if "error" in told:
                     raise PlanError(told["error"])
                 progress(told["share"], told["what"])
@@ -97,8 +127,18 @@ class PlannerProcess:
                 self._process.kill()
 
 
-def make(job: PlanJob, progress: ProgressCallback) -> Plan:
-    """Make the plan of a job, in this process."""
+def make(job: PlanJob, progress: ProgressCallback) -> dict[str, Any]:
+    """Do a job in this process; return the result as plain data."""
+    match JobKind(job.kind):
+        case JobKind.PLAN:
+            return _make_plan(job, progress).to_dict()
+        case JobKind.CURVES:
+            return _make_curves(job, progress)
+        case JobKind.LEAKS:
+            return _find_leaks(job, progress)
+
+
+def _make_plan(job: PlanJob, progress: ProgressCallback) -> Plan:
     from tacit.engines.local import plan
 
     spec = job.load()
@@ -109,12 +149,47 @@ def make(job: PlanJob, progress: ProgressCallback) -> Plan:
             raise PlanError(
                 "the service has no history to plan from; start it with --history SOURCE"
             ) from error
-    history = [source if stream is None else {stream: source} for stream, source in job.history]
-    return plan(spec, *history, progress=progress)
+    return plan(spec, *job.sources, progress=progress)
+
+
+def _make_curves(job: PlanJob, progress: ProgressCallback) -> dict[str, Any]:
+    """Compute quality against epsilon, and against limits where there are any."""
+    from tacit.engines.local import survey_history
+    from tacit.insight.curve import compute_curve
+    from tacit.planning.limits import predict_curve
+
+    spec = job.load()
+    statistics = survey_history(spec, job.sources, {}, None, scale_progress(progress, 0, 0.2))
+    curve = compute_curve(
+        spec, statistics, epsilons=_EPSILONS, progress=scale_progress(progress, 0.2, 0.7)
+    )
+    found = curve.to_dict() | {"unit": curve.unit, "declared": format_epsilon(curve.declared)}
+    limits: list[dict[str, Any]] = []
+    try:
+        if any(private.limit is not None for private in spec.private):
+            for point in predict_curve(spec, statistics, progress=scale_progress(progress, 0.7, 1)):
+                each = {row["query"]: row["quality"] for row in point.expected.rows()}
+                limits.append(
+                    {
+                        "factor": float(point.factor),
+                        "limits": point.limits,
+                        "quality": point.expected.quality,
+                        "queries": each,
+                    }
+                )
+    except PlanError as error:
+        return found | {"limits": [], "without_limits": str(error)}
+    return found | {"limits": limits, "without_limits": None}
+
+
+def _find_leaks(job: PlanJob, progress: ProgressCallback) -> dict[str, Any]:
+    from tacit.insight.leaks import leaks
+
+    return leaks(job.load(), *job.sources, costs=_MOST_COSTS, progress=progress).to_dict()
 
 
 def main(write: Callable[[str], object] = sys.stdout.write) -> None:
-    """Read a job, and write the progress and the plan."""
+    """Read a job, and write the progress and the result."""
     with suppress(OSError):
         os.nice(_NICE)
 
@@ -128,7 +203,7 @@ def main(write: Callable[[str], object] = sys.stdout.write) -> None:
     except TacitError as error:
         tell(error=str(error))
         return
-    tell(plan=made.to_dict())
+    tell(made=made)
 
 
 if __name__ == "__main__":

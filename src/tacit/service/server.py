@@ -18,6 +18,8 @@ from tacit.service.state import ReleaseSignal
 
 _START_SECONDS: Final = 10.0
 _STOP_SECONDS: Final = 5
+_UNREAD_SECONDS: Final = 60
+"""Seconds after which a connection ends whose reader takes nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,9 @@ class Server:
             self._socket = socket.create_server((options.host, options.port), family=family)
             # Accepted sockets inherit it. Otherwise each response waits 40 ms for the client.
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux: end streams that nobody reads
+                timeout = 1000 * _UNREAD_SECONDS
+                self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout)
             self._server.config.load()
         except (OSError, OverflowError) as error:
             raise TacitError(

@@ -103,12 +103,14 @@ class SetupOptions:
 
 
 @contextmanager
-def _planning(workflow: Workflow) -> Iterator[None]:
-    workflow.begin()
+def _planning(state: ServiceState) -> Iterator[None]:
+    state.workflow.begin()
+    state.analyses.begin()
     try:
         yield
     finally:
-        workflow.stop()
+        state.analyses.stop()
+        state.workflow.stop()
 
 
 @contextmanager
@@ -157,6 +159,6 @@ def open_service(
         )
         with (
             Server(create_app(state), state.signal, server) as listening,
-            _planning(workflow),
+            _planning(state),
         ):
             yield Service(options, version, opened.inputs, state, listening.url)

@@ -58,9 +58,8 @@ class HttpSource(Source):
         parser = RequestParser(columns, keys)
         while True:
             found = self._inbox.read(self._stream, self._after, _MOST_BYTES)
-            if not found:
+            if not found and not self._inbox.wait(self._stream, self._after, _IDLE_SECONDS):
                 yield self._make_batch(parser.parse("jsonl", []))
-                self._inbox.wait(_IDLE_SECONDS)
             for coding, group in iterate_codings(found):
                 batch = self._make_batch(parser.parse(coding, group))
                 self._after = group[-1].number

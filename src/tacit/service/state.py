@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from tacit.ledger.ledger import Ledger
 from tacit.pipeline.run import Run
 from tacit.service.access import Access
+from tacit.service.analyses import Analyses
 from tacit.service.count_feed import CountFeed
 from tacit.service.feed import AnswerFeed
 from tacit.service.inbox import Inbox
@@ -30,6 +31,8 @@ class StatusSample(NamedTuple):
     moment: float
     tuples: int
     windows: int
+    rows: tuple[int, ...]
+    """Rows read from each input."""
 
 
 class ReleaseSignal:
@@ -81,6 +84,8 @@ class ServiceState:
     """How to log in at an OpenID Connect provider, if there is one."""
     workflow: Workflow = field(kw_only=True)
     """Proposals and versions."""
+    analyses: Analyses = field(init=False)
+    """Curves and leaks, from history."""
     feed: AnswerFeed = field(init=False)
     counts: CountFeed = field(init=False)
     tokens: Tokens = field(init=False)
@@ -96,10 +101,12 @@ class ServiceState:
     started: float = field(default_factory=time.time)
 
     def __post_init__(self) -> None:
+        self.analyses = Analyses(self.workflow)
         self.feed = AnswerFeed(self.ledger, self.name)
-        self.feed.listen(self.signal.ring)
         self.counts = CountFeed(self.ledger, self.name)
         self.tokens = Tokens(self.ledger.database)
+        self.feed.listen(self.tokens.refresh)  # once, not by every stream that wakes
+        self.feed.listen(self.signal.ring)
         self.access = Access(self.tokens)
         self.sessions = Sessions(self.ledger.database, self.tokens)
 
@@ -107,7 +114,10 @@ class ServiceState:
         """Remember the status of this moment."""
         if self.run is not None:
             status = self.run.status
-            self.samples.append(StatusSample(time.time(), status.tuples, status.public.windows))
+            rows = tuple(one.rows for one in self.run.input_status)
+            self.samples.append(
+                StatusSample(time.time(), status.tuples, status.public.windows, rows)
+            )
 
     @property
     def spec(self) -> Specification:

@@ -11,7 +11,7 @@ from tacit.errors import LedgerError
 from tacit.ledger.alchemy import sa
 from tacit.ledger.database import Database
 
-VERSION: Final = 3
+VERSION: Final = 4
 METADATA = sa.MetaData()
 
 SERVICE = sa.Table(
@@ -84,6 +84,19 @@ PROPOSALS = sa.Table(
     sa.Column("version", sa.BigInteger, nullable=True),
 )
 """Proposals: what should change, how far they are, what they would do, and who decided."""
+
+
+ANALYSES = sa.Table(
+    "tacit_analyses",
+    METADATA,
+    sa.Column("run", sa.Text, primary_key=True),
+    sa.Column("version", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("kind", sa.Text, primary_key=True),
+    sa.Column("history", sa.Text, nullable=False),
+    sa.Column("content", sa.Text, nullable=False),
+)
+"""What was computed from history about a version, as JSON: for operators alone. `history` says
+from which sources."""
 
 
 def create_tables(database: Database) -> None:

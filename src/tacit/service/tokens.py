@@ -10,6 +10,9 @@ import hmac
 import json
 import re
 import secrets
+import threading
+import time
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -18,7 +21,9 @@ from typing import Any, Final
 from tacit.errors import LedgerError, OptionError
 from tacit.ledger.acts import ActKind, record_act
 from tacit.ledger.alchemy import sa
+from tacit.ledger.covered_rows import CoveredRow
 from tacit.ledger.database import Database, now
+from tacit.ledger.tables import ACTS
 from tacit.service.roles import Principal, Role
 from tacit.service.tables import TOKENS, create_tables
 
@@ -26,6 +31,9 @@ _FORM: Final = re.compile(r"tacit_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
 _NOTHING: Final = bytes(32)
 """No secret has this hash; unknown ids are compared with it."""
 LONGEST_NAME: Final = 200
+FRESH_SECONDS: Final = 1.0
+"""For how long tokens are used from memory; another process may revoke one meanwhile."""
+_MOST_KEPT: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +62,18 @@ class TokenRecord:
 
 
 class Tokens:
-    """The tokens in a database."""
+    """The tokens in a database. It is safe to use from several threads.
+
+    Those that were used last stay in memory. Every change of a token is an act in the ledger's
+    chain, so the number of the last act tells whether any of them can have changed.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._lock = threading.Lock()
+        self._rows: OrderedDict[str, Any] = OrderedDict()
+        self._act = -1
+        self._fresh_until = 0.0
         create_tables(database)
 
     def create(
@@ -93,7 +109,8 @@ class Tokens:
         with self._database.writing() as connection:
             connection.execute(TOKENS.insert().values(row))
             detail = {"role": str(role), "name": name, "streams": list(streams), "expires": expires}
-            record_act(connection, creator, ActKind.TOKEN_CREATED, identity, detail)
+            covers = [_cover(identity, "created"), _cover(identity, "revoked")]
+            record_act(connection, creator, ActKind.TOKEN_CREATED, identity, detail, covers)
         return f"tacit_{identity}_{secret}", _to_record(row)
 
     def list_all(self) -> list[TokenRecord]:
@@ -111,9 +128,11 @@ class Tokens:
             row = connection.execute(sa.select(TOKENS).where(mine)).mappings().one_or_none()
             if changed and row is not None:
                 detail = {"role": row["role"], "name": row["name"]}
-                record_act(connection, actor, ActKind.TOKEN_REVOKED, identity, detail)
+                covers = [_cover(identity, "revoked")]
+                record_act(connection, actor, ActKind.TOKEN_REVOKED, identity, detail, covers)
         if row is None:
             raise UnknownTokenError(f"there is no token with the id '{identity}'")
+        self._forget()
         return _to_record(row)
 
     def check(self, text: str) -> Principal | None:
@@ -132,10 +151,42 @@ class Tokens:
         row = self._read(identity)
         return None if row is None else _to_principal(_to_record(row))
 
+    def remembers(self, identity: str) -> bool:
+        """Return whether a token can be checked without reading the database."""
+        return time.monotonic() < self._fresh_until and identity in self._rows
+
+    def refresh(self) -> None:
+        """Forget the tokens in memory if one of them can have changed."""
+        moment = time.monotonic()
+        with self._database.reading() as connection:
+            act = connection.execute(sa.select(sa.func.max(ACTS.c.number))).scalar() or 0
+        with self._lock:
+            if act != self._act:
+                self._rows.clear()
+            self._act, self._fresh_until = act, moment + FRESH_SECONDS
+
+    def _forget(self) -> None:
+        with self._lock:
+            self._rows.clear()
+            self._fresh_until = 0.0
+
     def _read(self, identity: str) -> Any:
+        if time.monotonic() >= self._fresh_until:
+            self.refresh()
+        found = self._rows.get(identity)
+        if found is not None:
+            return found
+        act = self._act
         with self._database.reading() as connection:
             query = sa.select(TOKENS).where(TOKENS.c.id == identity)
-            return connection.execute(query).mappings().one_or_none()
+            row = connection.execute(query).mappings().one_or_none()
+        with self._lock:
+            # A row that was read before a change must not outlive it.
+            if row is not None and act == self._act and self._fresh_until:
+                self._rows[identity] = row
+                if len(self._rows) > _MOST_KEPT:
+                    self._rows.popitem(last=False)
+        return row
 
 
 class UnknownTokenError(LedgerError):
@@ -150,6 +201,12 @@ def public_id(text: str) -> str:
     """
     found = _FORM.fullmatch(text)
     return "" if found is None else found[1]
+
+
+def _cover(identity: str, part: str) -> CoveredRow:
+    created = [column.name for column in TOKENS.c if column.name != "revoked"]
+    columns = created if part == "created" else ["revoked"]
+    return CoveredRow(TOKENS, {"id": identity}, part, columns)
 
 
 def _hash(secret: str) -> bytes:

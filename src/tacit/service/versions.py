@@ -8,6 +8,7 @@ import json
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
@@ -15,7 +16,7 @@ from tacit.patterns.tree import elements
 from tacit.planning.plan import Plan
 from tacit.privacy.exponentials import format_epsilon
 from tacit.service.catalogue import Choice, apply_choices
-from tacit.spec.specification import Specification
+from tacit.spec.specification import Private, Specification
 from tacit.spec.yaml_reader import loads
 from tacit.spec.yaml_writer import to_yaml
 
@@ -87,7 +88,7 @@ def describe_effect(before: StoredVersion, after: StoredVersion) -> dict[str, An
             {
                 "name": private.name,
                 "subjects": None if private.subjects is None else len(private.subjects),
-                "epsilon": format_epsilon(plan.spent_per_window(private)),
+                "epsilon": format_epsilon(price_window(plan, private)),
                 "limit": None if private.limit is None else str(private.limit),
                 "queries_before": find_touching(before.spec, private.name),
                 "queries_after": find_touching(after.spec, private.name),
@@ -98,9 +99,15 @@ def describe_effect(before: StoredVersion, after: StoredVersion) -> dict[str, An
     }
 
 
+def price_window(plan: Plan, private: Private) -> Fraction:
+    """Return the epsilon that a window costs a private pattern: for answers and for counts."""
+    return plan.spent_per_window(private) + sum(plan.spent_on_counts(private), Fraction(0))
+
+
 def describe_quality(before: StoredVersion, after: StoredVersion) -> list[dict[str, Any]]:
     """Return the expected quality of every query before and after, and what stands in its way."""
     rows = [_expected(one.plan) for one in (before, after)]
+    texts = [describe_expected(one.plan) for one in (before, after)]
     names = dict.fromkeys(query.name for one in (before, after) for query in one.spec.queries)
     queries = {query.name: query for one in (before, after) for query in one.spec.queries}
     found = []
@@ -114,6 +121,8 @@ def describe_quality(before: StoredVersion, after: StoredVersion) -> list[dict[s
                 "consumer": query.consumer,
                 "before": rows[0].get(name),
                 "after": quality,
+                "expected_before": texts[0].get(name),
+                "expected_after": texts[1].get(name),
                 "required": query.quality,
                 "reached": None if query.quality is None or quality is None else not lacking,
                 "obstacles": find_obstacles(after.spec, name) if there else [],
@@ -140,6 +149,24 @@ def find_obstacles(spec: Specification, query: str) -> list[str]:
 def find_touching(spec: Specification, private: str) -> list[str]:
     """Return the queries that depend on a private pattern."""
     return [query.name for query in spec.queries if private in find_obstacles(spec, query.name)]
+
+
+def describe_expected(plan: Plan) -> dict[str, str]:
+    """Return in a few words what to expect of each query; what depends on history may be missing.
+
+    For a pattern it is the quality, for one of several values how often it is right, for a number
+    how far it is off on average, and for a count its interval, which follows from its epsilon.
+    """
+    expected = plan.limited or plan.expected
+    found = {name: f"{quality:.2f}" for name, quality in _expected(plan).items()}
+    for value in [] if expected is None else expected.values(max(1, plan.windows)):
+        if value.accuracy is None:
+            found[value.query] = f"off by {value.error:.2f}"
+        else:
+            found[value.query] = f"≥ {value.accuracy[0]:.0%} right"
+    for row in plan.count_rows():
+        found[row["query"]] = f"± {row['half_width']}" if row["epsilon"] else "exact"
+    return found
 
 
 def _expected(plan: Plan) -> dict[str, float]:

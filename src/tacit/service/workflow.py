@@ -22,9 +22,10 @@ import pyarrow.compute as pc
 from pydantic import ValidationError
 
 from tacit.engines.setup import RunOptions
-from tacit.errors import OptionError, SpecificationError, TacitError
+from tacit.errors import OptionError, SourceError, SpecificationError, TacitError
 from tacit.ledger.acts import ActKind, record_act
 from tacit.ledger.alchemy import sa
+from tacit.ledger.covered_rows import CoveredRow
 from tacit.ledger.database import now
 from tacit.ledger.ledger import Ledger
 from tacit.pipeline.run import Run
@@ -45,12 +46,17 @@ from tacit.service.roles import Principal, Role
 from tacit.service.tables import PROPOSALS, VERSIONS, create_tables
 from tacit.service.versions import StoredVersion, describe_effect, find_obstacles
 from tacit.spec.specification import Query, Specification
+from tacit.spec.subjects import SubjectFile
 from tacit.spec.yaml_reader import loads
 from tacit.spec.yaml_writer import to_yaml
 
 MOST_OPEN: Final = 10
 """The most open proposals of one author."""
 _FILES: Final = "the files"
+_PROPOSED: Final = ("run", "number", "created", "role", "author", "kind", "change", "automatic")
+"""What never changes in a proposal."""
+_UNDECIDED: Final = ("decided", "decider", "note", "version")
+"""What a decision alone changes."""
 log = logging.getLogger("tacit.service")
 
 
@@ -134,6 +140,20 @@ class Proposal:
                 number = self.change.get("version")
                 return f"back to version {number}" if number else f"the changed {_FILES}"
 
+    @property
+    def asks(self) -> str | None:
+        """What a proposed query asks, as text; None for other proposals."""
+        if self.kind is not ProposalKind.QUERY:
+            return None
+        return _make_query(self.author, self.change).asks
+
+    @property
+    def expected(self) -> str | None:
+        """What to expect of a proposed query, from history; None if that is not known."""
+        rows = [] if self.effect is None else self.effect["quality"]
+        name = self.change.get("name")
+        return next((row.get("expected_after") for row in rows if row["query"] == name), None)
+
 
 @dataclass(frozen=True, slots=True)
 class VersionRecord:
@@ -161,8 +181,8 @@ class Workflow:
         self.history = tuple(history)
         self.run: Run | None = None
         """The run that versions become live in; None until it is set up."""
-        self._ledger = ledger
-        self._name = run
+        self.database = ledger.database
+        self.name = run
         self._catalogue = catalogue
         self._files: Specification = options.load()
         self._lock = threading.RLock()
@@ -224,15 +244,15 @@ class Workflow:
     def list_versions(self) -> list[VersionRecord]:
         """Return all versions, the newest first."""
         columns = VERSIONS.c["number", "created", "author", "summary", "plan"]
-        query = sa.select(*columns).where(VERSIONS.c.run == self._name)
-        with self._ledger.database.reading() as connection:
+        query = sa.select(*columns).where(VERSIONS.c.run == self.name)
+        with self.database.reading() as connection:
             rows = connection.execute(query.order_by(VERSIONS.c.number.desc())).mappings()
             return [VersionRecord(**row) for row in rows]
 
     def load_version(self, number: int) -> StoredVersion:
         """Read a version."""
-        mine = sa.and_(VERSIONS.c.run == self._name, VERSIONS.c.number == number)
-        with self._ledger.database.reading() as connection:
+        mine = sa.and_(VERSIONS.c.run == self.name, VERSIONS.c.number == number)
+        with self.database.reading() as connection:
             found = connection.execute(sa.select(VERSIONS.c.content).where(mine)).scalar()
         if found is None:
             raise UnknownProposalError(f"there is no version {number}")
@@ -256,11 +276,11 @@ class Workflow:
         digest = hashlib.sha256(text.encode()).hexdigest()
         stored = StoredVersion(declared, (), plan)
         vars(stored)["plan"] = files.plan  # as it was read
-        mine = VERSIONS.c.run == self._name
+        mine = VERSIONS.c.run == self.name
         query = sa.select(VERSIONS.c.number, VERSIONS.c.files)
         query = query.where(mine, VERSIONS.c.files.is_not(None))
         with self._lock:
-            with self._ledger.database.reading() as connection:
+            with self.database.reading() as connection:
                 last = query.order_by(VERSIONS.c.number.desc()).limit(1)
                 found = connection.execute(last).one_or_none()
             self._files = declared
@@ -274,7 +294,7 @@ class Workflow:
                 change = {"base": to_yaml(declared), "files": digest}
                 self._insert(Principal(Role.OPERATOR, "command line", ""), "version", change)
                 return
-            with self._ledger.database.writing() as connection:
+            with self.database.writing() as connection:
                 number = self._add_version(connection, stored, "command line", _FILES, digest)
             self._cache = number, stored
 
@@ -285,12 +305,13 @@ class Workflow:
         author: str,
         summary: str,
         files: str | None = None,
-        proposal: int | None = None,
+        proposals: Sequence[int] = (),
+        note: str = "",
     ) -> int:
-        """Insert a version, with its act; open proposals must be planned again."""
+        """Insert a version, with its act; other open proposals must be planned again."""
         number = self._last_number(VERSIONS, connection) + 1
         row = {
-            "run": self._name,
+            "run": self.name,
             "number": number,
             "created": now(),
             "author": author,
@@ -300,16 +321,22 @@ class Workflow:
             "files": files,
         }
         connection.execute(VERSIONS.insert().values(row))
+        for proposal in proposals:
+            self._write(connection, proposal, state=str(ProposalState.APPROVED), content=None,
+                        decided=now(), decider=author, note=note, version=number)  # fmt: skip
         detail = {
-            "run": self._name,
+            "run": self.name,
             "summary": summary,
-            "proposal": proposal,
+            "proposal": proposals[0] if proposals else None,
             "specification": stored.spec.fingerprint,
             "plan": stored.plan_digest,
         }
-        record_act(connection, author, ActKind.APPROVED, f"version {number}", detail)
+        key, columns = {"run": self.name, "number": number}, VERSIONS.c.keys()
+        version = CoveredRow(VERSIONS, key, "created", columns)
+        covers = [version, *(self._cover_decided(one) for one in proposals)]
+        record_act(connection, author, ActKind.APPROVED, f"version {number}", detail, covers)
         outdated = PROPOSALS.update().where(
-            PROPOSALS.c.run == self._name, PROPOSALS.c.state == str(ProposalState.READY)
+            PROPOSALS.c.run == self.name, PROPOSALS.c.state == str(ProposalState.READY)
         )
         connection.execute(outdated.values(state=str(ProposalState.PLANNING)))
         return number
@@ -330,6 +357,14 @@ class Workflow:
         if self.run is not None and made.name in self.run.engine.windows.consumers:
             raise OptionError(f"the name {made.name} was used before; choose another")
         changed = _with_query(spec, made)
+        registry = changed.subjects
+        if made.by is not None and isinstance(registry, SubjectFile):
+            try:
+                known = registry.has_column(made.by, changed.folder)
+            except SourceError:
+                known = False
+            if not known:
+                raise OptionError(f"by: the registry of subjects has no column '{made.by}'")
         return made, find_obstacles(changed, made.name)
 
     def propose_removal(self, author: Principal, name: str) -> Proposal:
@@ -374,10 +409,18 @@ class Workflow:
             return self.approve(proposal.number, author)
         return proposal
 
-    def approve(self, number: int, actor: Principal, note: str = "") -> Proposal:
-        """Approve a planned proposal: it is live from the next window on."""
+    def approve(
+        self, number: int, actor: Principal, note: str = "", *, tell: bool = False
+    ) -> Proposal:
+        """Approve a planned proposal: it is live from the next window on.
+
+        With `tell` the note to its author ends with what to expect of the query. That depends on
+        history, so an operator decides whether to say it.
+        """
         with self._lock:
             proposal = self.read(number)
+            if tell and proposal.expected is not None:
+                note = f"{note} Expected quality: {proposal.expected}.".strip()
             last, _ = self.latest()
             if proposal.state is not ProposalState.READY or proposal.base != last:
                 raise DecidedError(
@@ -419,8 +462,8 @@ class Workflow:
     def _insert(
         self, author: Principal, kind: str, change: Mapping[str, Any], *, automatic: bool = False
     ) -> Proposal:
-        mine = PROPOSALS.c.run == self._name
-        with self._lock, self._ledger.database.writing() as connection:
+        mine = PROPOSALS.c.run == self.name
+        with self._lock, self.database.writing() as connection:
             waiting = sa.select(sa.func.count()).where(
                 mine,
                 PROPOSALS.c.role == str(author.role),
@@ -433,7 +476,7 @@ class Workflow:
                 )
             number = self._last_number(PROPOSALS, connection) + 1
             row = {
-                "run": self._name,
+                "run": self.name,
                 "number": number,
                 "created": now(),
                 "role": str(author.role),
@@ -450,8 +493,14 @@ class Workflow:
             connection.execute(PROPOSALS.insert().values(row))
             changed = ActKind.POLICY_CHANGED if kind == ProposalKind.POLICY else ActKind.PROPOSED
             detail = {name: value for name, value in change.items() if name != "base"}
-            detail |= {"run": self._name, "kind": str(kind)}
-            record_act(connection, str(author), changed, f"proposal {number}", detail)
+            detail |= {"run": self.name, "kind": str(kind)}
+            key = {"run": self.name, "number": number}
+            undecided = {"state": [str(state) for state in OPEN]}
+            covers = [
+                CoveredRow(PROPOSALS, key, "proposed", _PROPOSED),
+                CoveredRow(PROPOSALS, key, "decided", _UNDECIDED, undecided),
+            ]
+            record_act(connection, str(author), changed, f"proposal {number}", detail, covers)
         self._wake.set()
         return self.read(number)
 
@@ -461,29 +510,30 @@ class Workflow:
         with self._lock:
             if self.read(number).state not in OPEN:
                 raise DecidedError(f"proposal {number} is decided already")
-            with self._ledger.database.writing() as connection:
+            with self.database.writing() as connection:
                 self._write(connection, number, state=str(state), content=None, note=note,
                             decided=now(), decider=str(actor))  # fmt: skip
-                record_act(connection, str(actor), kind, f"proposal {number}", {"note": note})
+                detail, covers = {"note": note}, [self._cover_decided(number)]
+                record_act(connection, str(actor), kind, f"proposal {number}", detail, covers)
         return self.read(number)
+
+    def _cover_decided(self, number: int) -> CoveredRow:
+        columns = [column.name for column in PROPOSALS.c if column.name not in _PROPOSED]
+        return CoveredRow(PROPOSALS, {"run": self.name, "number": number}, "decided", columns)
 
     def _make_version(self, proposals: Sequence[Proposal], actor: str, note: str) -> None:
         """Make planned proposals the latest version, in one transaction, and reload the run."""
         first = proposals[0]
-        mine = sa.and_(PROPOSALS.c.run == self._name, PROPOSALS.c.number == first.number)
-        with self._ledger.database.reading() as connection:
+        mine = sa.and_(PROPOSALS.c.run == self.name, PROPOSALS.c.number == first.number)
+        with self.database.reading() as connection:
             content = connection.execute(sa.select(PROPOSALS.c.content).where(mine)).scalar_one()
         stored = StoredVersion.unpack(content, self._files)
         self._check_live(self._to_run(stored))
         summary = "; ".join(proposal.summary for proposal in proposals)
-        with self._ledger.database.writing() as connection:
-            number = self._add_version(
-                connection, stored, actor, summary, first.change.get("files"), first.number
-            )
-            for proposal in proposals:
-                self._write(connection, proposal.number, state=str(ProposalState.APPROVED),
-                            content=None, decided=now(), decider=actor, note=note,
-                            version=number)  # fmt: skip
+        with self.database.writing() as connection:
+            chosen = [proposal.number for proposal in proposals]
+            files = first.change.get("files")
+            number = self._add_version(connection, stored, actor, summary, files, chosen, note)
         self._cache = number, stored
         if self.run is not None:
             self.run.reload()
@@ -552,7 +602,7 @@ class Workflow:
             for proposal in proposals:
                 self._progress[proposal.number] = share, what
 
-        plan = self._planner.plan(PlanJob.of(spec, self.history), tell)
+        plan = self._planner.make(PlanJob.of(spec, self.history), tell)
         self._finish(proposals, StoredVersion(wanted, choices, plan), base)
 
     def _apply(
@@ -595,7 +645,7 @@ class Workflow:
             ]  # fmt: skip
             if len(still) < len(proposals):
                 return  # some were withdrawn: plan the others without them
-            with self._ledger.database.writing() as connection:
+            with self.database.writing() as connection:
                 for proposal in proposals:
                     self._write(connection, proposal.number, state=str(ProposalState.READY),
                                 base=base[0], effect=effect, content=packed, reason="")  # fmt: skip
@@ -605,7 +655,7 @@ class Workflow:
                 self._make_version(proposals, who, "")
 
     def _fail(self, proposals: Sequence[Proposal], reason: str) -> None:
-        with self._lock, self._ledger.database.writing() as connection:
+        with self._lock, self.database.writing() as connection:
             for proposal in proposals:
                 self._write(connection, proposal.number, state=str(ProposalState.FAILED),
                             reason=reason)  # fmt: skip
@@ -613,20 +663,20 @@ class Workflow:
 
     def _select(self, condition: Any) -> list[Proposal]:
         columns = [column for column in PROPOSALS.c if column.name not in ("run", "content")]
-        query = sa.select(*columns).where(PROPOSALS.c.run == self._name, condition)
-        with self._ledger.database.reading() as connection:
+        query = sa.select(*columns).where(PROPOSALS.c.run == self.name, condition)
+        with self.database.reading() as connection:
             rows = connection.execute(query.order_by(PROPOSALS.c.number.desc())).mappings()
             return [_to_proposal(row) for row in rows]
 
     def _write(self, connection: sa.Connection, number: int, **values: Any) -> None:
-        mine = sa.and_(PROPOSALS.c.run == self._name, PROPOSALS.c.number == number)
+        mine = sa.and_(PROPOSALS.c.run == self.name, PROPOSALS.c.number == number)
         connection.execute(PROPOSALS.update().where(mine).values(values))
 
     def _last_number(self, table: sa.Table, connection: sa.Connection | None = None) -> int:
-        query = sa.select(sa.func.max(table.c.number)).where(table.c.run == self._name)
+        query = sa.select(sa.func.max(table.c.number)).where(table.c.run == self.name)
         if connection is not None:
             return int(connection.execute(query).scalar() or 0)
-        with self._ledger.database.reading() as reading:
+        with self.database.reading() as reading:
             return int(reading.execute(query).scalar() or 0)
 
 

@@ -15,6 +15,8 @@ from tacit.service.console.timelines import AnswerGrid
 
 _CELL, _GAP = 16, 3
 _WIDEST = 114
+_FEWEST = 14
+"""For how many bars there is room at least: few bars are not drawn wider."""
 
 
 def draw_grid(grid: AnswerGrid, what: str) -> Markup:
@@ -54,7 +56,7 @@ def draw_grid(grid: AnswerGrid, what: str) -> Markup:
 def _draw_cell(grid: AnswerGrid, row: int, column: int) -> Markup:
     sure = float(grid.confidence[row, column])
     yes = bool(grid.detected[row, column])
-    kind = "yes" if yes else "no"
+    kind = grid.value[row, column] or ("yes" if yes else "no")
     x, y = column * (_CELL + _GAP), row * (_CELL + _GAP)
     # A confidence of one half tells nothing: the weakest shade.
     shade = 0.25 + 0.75 * max(0.0, min(1.0, 2 * sure - 1)) if yes else 1.0
@@ -89,7 +91,7 @@ def _shorten(name: str) -> str:
 def draw_bars(values: Sequence[float], what: str, height: int = 56) -> Markup:
     """Draw a bar for each value."""
     top = max([1.0, *values])
-    width = 8 * max(1, len(values))
+    width = 8 * max(_FEWEST, len(values))
     parts = []
     for number, value in enumerate(values):
         tall = max(1.5, value / top * (height - 4)) if value else 1.5
@@ -138,10 +140,10 @@ def draw_counts(rows: Sequence[Mapping[str, Any]], what: str, height: int = 72) 
         ' preserveAspectRatio="none"><rect class="zero" y="{:.1f}" width="{}" height="1"/>{}</svg>'
     ).format(
         what,
-        10 * max(1, len(rows)),
+        10 * max(_FEWEST, len(rows)),
         height,
         height - 4 + scale * bottom,
-        10 * max(1, len(rows)),
+        10 * max(_FEWEST, len(rows)),
         Markup("").join(parts),
     )
 

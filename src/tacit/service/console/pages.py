@@ -68,6 +68,16 @@ def find_operator(user: User) -> Principal:
 OperatorUser = Annotated[Principal, Depends(find_operator)]
 
 
+def find_consumer(user: User) -> Principal:
+    """Return the consumer who has the session."""
+    if user.role is not Role.CONSUMER:
+        raise Problem(403, "this page is for consumers")
+    return user
+
+
+ConsumerUser = Annotated[Principal, Depends(find_consumer)]
+
+
 async def read_form(request: Request) -> dict[str, str]:
     """Read a small form that this site sent."""
     site = request.headers.get("sec-fetch-site", "same-origin")
@@ -191,6 +201,18 @@ def _query_view(state: ServiceState, user: Principal, query: str) -> dict[str, A
     if found is None:
         raise Problem(404, "you have no query of this name")
     return found
+
+
+@router.get("/console/map")
+def show_map(request: Request, state: State, user: ConsumerUser) -> HTMLResponse:
+    """Show the areas of a consumer's queries."""
+    return render(request, "map.html", user, **views.show_map(state, user.name))
+
+
+@router.get("/console/map/live")
+def show_map_part(request: Request, state: State, user: ConsumerUser) -> HTMLResponse:
+    """Show the areas of a consumer's queries, without the rest of the page."""
+    return render(request, "map_live.html", user, **views.show_map(state, user.name))
 
 
 @router.get("/console/tokens")

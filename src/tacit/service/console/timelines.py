@@ -28,6 +28,8 @@ class AnswerGrid:
     exhausted: NDArray[np.bool_]
     there: NDArray[np.bool_]
     """Whether there is an answer."""
+    value: NDArray[np.object_]
+    """The answers of queries with several values; None for yes and no."""
 
     @property
     def yes(self) -> list[int]:
@@ -56,6 +58,7 @@ class AnswerGrid:
             self.confidence[chosen],
             self.exhausted[chosen],
             self.there[chosen],
+            self.value[chosen],
         )
 
 
@@ -64,7 +67,9 @@ def make_grid(tables: Sequence[pa.Table], column: str) -> AnswerGrid:
     filled = [table for table in tables if table.num_rows]
     if not filled:
         none = np.zeros((0, 0), np.bool_)
-        return AnswerGrid([], [], [], none, none.astype(np.float32), none, none)
+        return AnswerGrid(
+            [], [], [], none, none.astype(np.float32), none, none, none.astype(np.object_)
+        )
     table = pa.concat_tables(filled, promote_options="default").combine_chunks()
     names = table[column].cast(pa.large_string()).combine_chunks()
     rows = pc.unique(names).sort()
@@ -79,11 +84,14 @@ def make_grid(tables: Sequence[pa.Table], column: str) -> AnswerGrid:
     grids["exhausted"][row, window] = np.asarray(table["exhausted"])
     grids["there"][row, window] = True
     confidence[row, window] = np.asarray(table["confidence"])
+    value = np.full(shape, None, np.object_)
+    value[row, window] = table["value"].cast(pa.string()).to_numpy(zero_copy_only=False)
     return AnswerGrid(
         rows.to_pylist(),
         [to_time(int(start)) for start in starts],
         [to_time(int(end)) for end in ends],
         confidence=confidence,
+        value=value,
         **grids,
     )
 

@@ -23,6 +23,8 @@ from tacit.service.console.charts import (
     draw_meter,
     draw_odds,
 )
+from tacit.service.console.map_picture import draw_map
+from tacit.service.console.maps import collect_figures, list_shown
 from tacit.service.console.timelines import WINDOWS, AnswerGrid, make_grid, to_time
 from tacit.service.count_feed import CountSelection
 from tacit.service.feed import FeedSelection
@@ -30,6 +32,8 @@ from tacit.service.meanings import describe_private
 from tacit.service.roles import Principal
 from tacit.service.routes.facts import HorizonBalance, make_statement, make_status
 from tacit.service.state import ServiceState
+from tacit.service.versions import find_obstacles
+from tacit.spec.boolean_queries import NONE
 from tacit.spec.specification import Query
 
 _MOST_LATEST: Final = 8
@@ -44,7 +48,8 @@ def show_consumer(state: ServiceState, consumer: str) -> dict[str, Any]:
     for query in state.spec.subject_queries:
         if query.consumer == consumer:
             grid = _select_query(tables, query.name)
-            card = {"name": query.name, "pattern": query.asks, "most": None}
+            card: dict[str, Any] = {"name": query.name, "pattern": query.asks, "most": None}
+            card["plain"] = query.pattern is not None
             cards.append(card | _summarise(grid, query.name))
     last = next((table for table in reversed(tables) if table.num_rows), None)
     counted = state.counts.read_last(CountSelection(consumer), WINDOWS)
@@ -91,8 +96,75 @@ def show_query(state: ServiceState, consumer: str | None, name: str) -> dict[str
         "until": grid.ends[-1] if grid.ends else None,
         "kind": "answers",
         "grid": draw_grid(shown, f"Answers to {name}") if grid.rows else None,
+        "map": make_map(state, query.consumer, [query]),
+        "values": _list_values(grid, query),
+        "sureness": _describe_sureness(state, query, grid),
         **_summarise(grid, name),
     }
+
+
+def _describe_sureness(state: ServiceState, query: Query, grid: AnswerGrid) -> dict[str, Any]:
+    """Collect what a query depends on, and how sure its answers said they were."""
+    stated = []
+    for what, chosen in (
+        ("Mean confidence of all answers", grid.there),
+        ("of answers yes" if query.pattern is not None else "of answers with a value",
+         grid.there & grid.detected),
+        ("of answers no" if query.pattern is not None else "of answers without one",
+         grid.there & ~grid.detected),
+    ):  # fmt: skip
+        if chosen.any():
+            stated.append((what, f"{100 * float(grid.confidence[chosen].mean()):.0f} %"))
+    return {"private": _list_private(state, query), "stated": stated, "windows": len(grid.starts)}
+
+
+def _describe_count_sureness(
+    state: ServiceState, query: Query, groups: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """Collect what a count depends on, and how wide its intervals were in the last window."""
+    stated = []
+    if groups:
+        widest = max(groups, key=lambda one: int(one["high"]) - int(one["low"]))
+        wide = f"{(widest['high'] - widest['low']) / 2:.3g}"
+        least = min(float(one["confidence"]) for one in groups)
+        stated = [
+            ("The true count is within", f"± {wide}"),
+            ("in at least", f"{100 * least:.0f} %"),
+        ]
+    return {"private": _list_private(state, query), "stated": stated, "windows": 1}
+
+
+def _list_private(state: ServiceState, query: Query) -> list[dict[str, Any]]:
+    """Return the private patterns that a query depends on; their epsilons may differ by subject."""
+    names = find_obstacles(state.spec, query.name)
+    declared = [one for one in describe_private(state.spec) if one.name in names]
+    return [
+        {
+            "name": name,
+            "epsilon": " or ".join(
+                dict.fromkeys(one.epsilon for one in declared if one.name == name)
+            ),
+            "unit": declared[0].unit,
+        }
+        for name in names
+    ]
+
+
+def _list_values(grid: AnswerGrid, query: Query) -> list[dict[str, Any]]:
+    """Return how many subjects have each answer in the last window, for queries with several."""
+    if query.pattern is not None or not grid.starts:
+        return []
+    last = [value for value in grid.value[:, -1] if value is not None]
+    numbers = [str(number) for number in range((query.up_to or 0) + 1)]
+    known = [*query.one_of, NONE] if query.one_of is not None else numbers
+    return [
+        {
+            "value": value,
+            "number": last.count(value),
+            "meter": draw_meter(last.count(value), len(last), f"{value}", warn=False),
+        }
+        for value in known
+    ]
 
 
 def _show_counts(state: ServiceState, query: Query) -> dict[str, Any]:
@@ -107,10 +179,45 @@ def _show_counts(state: ServiceState, query: Query) -> dict[str, Any]:
         "window": format_duration(state.spec.windows.size),
         "kind": "counts",
         "grid": None,
+        "map": make_map(state, query.consumer, [query]),
+        "sureness": _describe_count_sureness(state, query, groups),
         "by": query.by,
         "groups": groups[:_MOST_ROWS],
         "all_groups": len(groups),
     }
+
+
+def show_map(state: ServiceState, consumer: str) -> dict[str, Any]:
+    """Collect what was released about the areas of a consumer's queries."""
+    own = [query for query in state.spec.queries if query.consumer == consumer]
+    found = make_map(state, consumer, own)
+    return {"map": found, "window": format_duration(state.spec.windows.size), "ready": state.ready}
+
+
+def make_map(state: ServiceState, consumer: str, queries: list[Query]) -> dict[str, Any] | None:
+    """Collect the map of some queries in the last window; None if they ask about no area."""
+    names = tuple(query.name for query in queries)
+    tables = state.feed.read_last(FeedSelection(consumer, names), 1)
+    answers = _last_window(tables[-1]) if tables else None
+    counts = _last_window(state.counts.read_last(CountSelection(consumer, names), 1))
+    figures = collect_figures(state.spec, queries, answers, counts)
+    shapes = list_shown(state.spec, queries, figures)
+    if not shapes:
+        return None
+    shown = [table for table in (answers, counts) if table is not None and table.num_rows]
+    what = f"Map of {len(shapes)} areas, north is up; the table has the same numbers"
+    return {
+        "picture": draw_map(shapes, figures, what),
+        "figures": sorted(figures, key=lambda one: (one.area, one.query)),
+        "until": max((table["window_end"][-1].as_py() for table in shown), default=None),
+        "several": len(queries) > 1,
+    }
+
+
+def _last_window(table: pa.Table) -> pa.Table:
+    if not table.num_rows:
+        return table
+    return table.filter(pc.equal(table["window_end"], pc.max(table["window_end"])))
 
 
 def _list_groups(table: pa.Table, query: str) -> list[dict[str, Any]]:
@@ -118,7 +225,7 @@ def _list_groups(table: pa.Table, query: str) -> list[dict[str, Any]]:
     frame = pl.DataFrame(table).filter(pl.col("query").cast(pl.String) == query)
     found = []
     for own in frame.partition_by("group", maintain_order=True):
-        rows = own.to_dicts()
+        rows = [_with_estimate(row) for row in own.to_dicts()]
         last = rows[-1]
         name = "all subjects" if last["group"] is None else last["group"]
         what = (
@@ -127,6 +234,15 @@ def _list_groups(table: pa.Table, query: str) -> list[dict[str, Any]]:
         )
         found.append(last | {"group_name": name, "chart": draw_counts(rows, what)})
     return found
+
+
+def _with_estimate(row: dict[str, Any]) -> dict[str, Any]:
+    """Show the estimate of a count in place of what was drawn, where there is one."""
+    if row["estimate"] is None:
+        return row | {"estimated": False}
+    parts = {"count": "estimate", "low": "estimate_low", "high": "estimate_high"}
+    shown = {name: round(row[part], 1) for name, part in parts.items()}
+    return row | shown | {"confidence": 0.95, "estimated": True}
 
 
 def show_subject(state: ServiceState, subject: str) -> dict[str, Any]:
@@ -151,6 +267,7 @@ def show_subject(state: ServiceState, subject: str) -> dict[str, Any]:
     return {
         "private": private,
         "told": told,
+        "counted": state.spec.count_queries,
         "grid": draw_grid(grid, "What was told about you") if grid.rows else None,
         "until": grid.ends[-1] if grid.ends else None,
         "windows": len(grid.starts),
@@ -190,7 +307,6 @@ def show_operator(state: ServiceState) -> dict[str, Any]:
         "status": status,
         "rate": rates[-1] if rates else 0.0,
         "rates": draw_line(rates, "Tuples per second in the last three minutes"),
-        "reasons": {} if run is None else run.refusals.reasons,
         "private": [
             _describe_spending(
                 one.model_dump(),
@@ -207,8 +323,6 @@ def show_operator(state: ServiceState) -> dict[str, Any]:
         else to_time(overview.committed),
         "window": format_duration(state.spec.windows.size),
         "inbox": None if state.inbox is None else state.inbox.waiting,
-        "streams": list(state.spec.streams),
-        "http_streams": state.http_streams,
     }
 
 

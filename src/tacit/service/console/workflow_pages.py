@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from tacit.errors import OptionError, SpecificationError
-from tacit.insight.doctor import examine
 from tacit.ledger.acts import read_acts
 from tacit.ledger.verification import verify
 from tacit.service.console.charts import draw_meter
-from tacit.service.console.pages import OperatorUser, SessionForm, User
+from tacit.service.console.pages import ConsumerUser, OperatorUser, SessionForm, User
 from tacit.service.console.rendering import render
 from tacit.service.dependencies import LARGEST_ID, State
-from tacit.service.meanings import explain_once
 from tacit.service.problems import Problem
 from tacit.service.roles import Principal, Role
 from tacit.service.routes.workflow import (
@@ -37,18 +34,26 @@ from tacit.service.workflow import DecidedError, UnknownProposalError
 router = APIRouter(include_in_schema=False)
 _SHOWN: Final = 50
 """The most decided proposals on a page."""
-_OPEN: Final = ("source", "sources")
-"""What the doctor cannot check: the service has its sources open."""
-_EMPTY: Final = {"name": "", "pattern": "", "alpha": "0.5", "quality": ""}
+_EMPTY: Final = {
+    "name": "",
+    "kind": "pattern",
+    "pattern": "",
+    "values": "",
+    "up_to": "3",
+    "by": "",
+    "alpha": "0.5",
+    "quality": "",
+}
+"""The fields of the form for a query; those of other kinds than the chosen one are ignored."""
+_KINDS: Final = {
+    "pattern": "whether it happened",
+    "one_of": "which of several",
+    "times": "how often",
+    "count": "for how many subjects",
+}
+_NUMBERS: Final = {"alpha": float, "quality": float, "up_to": int}
 Number = Annotated[int, Path(ge=1, le=LARGEST_ID)]
 OtherNumber = Annotated[int | None, Query(ge=1, le=LARGEST_ID)]
-
-
-def find_consumer(user: User) -> Principal:
-    """Return the consumer who has the session."""
-    if user.role is not Role.CONSUMER:
-        raise Problem(403, "this page is for consumers")
-    return user
 
 
 def find_subject(user: User) -> Principal:
@@ -58,7 +63,6 @@ def find_subject(user: User) -> Principal:
     return user
 
 
-ConsumerUser = Annotated[Principal, Depends(find_consumer)]
 SubjectUser = Annotated[Principal, Depends(find_subject)]
 
 
@@ -165,7 +169,7 @@ def decide(
     note = form.get("note", "")[:1000]
     try:
         if form.get("decision") == "approve":
-            state.workflow.approve(number, user, note)
+            state.workflow.approve(number, user, note, tell="tell" in form)
         else:
             state.workflow.reject(number, user, note)
     except UnknownProposalError as error:
@@ -212,15 +216,6 @@ def show_acts(
     return render(request, "acts.html", user, acts=acts, verdict=None)
 
 
-@router.get("/console/checks")
-def show_checks(request: Request, state: State, user: OperatorUser) -> HTMLResponse:
-    """Show what the doctor finds, and what public events reveal."""
-    options = replace(state.workflow.options, sources=())
-    findings = [one for one in examine(options).all if one.about not in _OPEN]
-    leaks = [str(one) for one in explain_once(state.spec).shared_attributes]
-    return render(request, "checks.html", user, findings=findings, leaks=leaks)
-
-
 @router.post("/console/verify")
 def verify_ledger(
     request: Request, state: State, user: OperatorUser, _form: SessionForm
@@ -246,6 +241,7 @@ def _render_form(
         user,
         200 if mistake is None else 422,
         given=given,
+        kinds=_KINDS,
         checked=checked,
         mistake=mistake,
         words=[*spec.patterns, *spec.events],
@@ -255,7 +251,7 @@ def _render_form(
 
 def _check(state: ServiceState, user: Principal, form: dict[str, str]) -> CheckedQuery | None:
     """Check a form; None if it is still empty."""
-    if not form.get("name", "").strip() and not form.get("pattern", "").strip():
+    if not any(form.get(name, "").strip() for name in ("name", "pattern", "values")):
         return None
     try:
         query = _to_query(form)
@@ -265,18 +261,44 @@ def _check(state: ServiceState, user: Principal, form: dict[str, str]) -> Checke
 
 
 def _to_query(form: dict[str, str]) -> dict[str, Any]:
-    query: dict[str, Any] = {name: form.get(name, "").strip() for name in ("name", "pattern")}
-    for name, text in query.items():
-        if not text:
-            raise OptionError(f"{name}: this is missing")
-    for name in ("alpha", "quality"):
-        text = form.get(name, "").strip()
-        if text:
+    given = {name: form.get(name, "").strip() for name in _EMPTY}
+    kind = given["kind"] or "pattern"
+    query: dict[str, Any] = {"name": _require(given, "name")}
+    if kind == "one_of":
+        return query | {"one_of": _read_values(_require(given, "values"))}
+    query[kind] = _require(given, "pattern")
+    more = {"pattern": ("alpha", "quality"), "times": ("up_to",), "count": ("by",)}
+    if kind not in more:
+        raise OptionError("kind: choose what you want to know")
+    for name in more[kind]:
+        text = given[name]
+        if text and name in _NUMBERS:
             try:
-                query[name] = float(text)
+                query[name] = _NUMBERS[name](text)
             except ValueError as error:
-                raise OptionError(f"{name}: expected a number, such as 0.5") from error
+                raise OptionError(f"{name}: expected a number, such as {_EMPTY[name]}") from error
+        elif text:
+            query[name] = text
     return query
+
+
+def _require(given: dict[str, str], name: str) -> str:
+    if not given[name]:
+        raise OptionError(f"{name}: this is missing")
+    return given[name]
+
+
+def _read_values(text: str) -> dict[str, str]:
+    """Read a value and its pattern from each line."""
+    found: dict[str, str] = {}
+    for line in filter(None, map(str.strip, text.splitlines())):
+        value, colon, pattern = (part.strip() for part in line.partition(":"))
+        if not (value and colon and pattern):
+            raise OptionError("values: expected a line such as home: at_home for each answer")
+        if value in found:
+            raise OptionError(f"values: {value} is there twice")
+        found[value] = pattern
+    return found
 
 
 def _list_own(state: ServiceState, user: Principal) -> list[Any]:
@@ -301,6 +323,7 @@ def _list_waiting(state: ServiceState, user: Principal) -> dict[str, Any]:
     for one in reversed([one for one in shown if one.decided is None]):
         share = one.progress or 0.0
         meter = draw_meter(share, 1.0, f"{share:.0%} planned", warn=False)
-        waiting.append(one.model_dump() | {"meter": meter})
+        expected = state.workflow.read(one.number).expected
+        waiting.append(one.model_dump() | {"meter": meter, "expected": expected})
     decided = [one for one in shown if one.decided is not None][:_SHOWN]
     return {"waiting": waiting, "decided": decided}

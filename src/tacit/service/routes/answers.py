@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from datetime import datetime
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import pyarrow as pa
 from anyio import CapacityLimiter, to_thread
@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue
 from tacit.answers.rows import answer_schema
 from tacit.service.access import ReadingRole
 from tacit.service.dependencies import LARGEST_ID, Selection, State
-from tacit.service.feed import FeedSelection
+from tacit.service.feed import AnswerFeed, FeedSelection
 from tacit.service.problems import problem_responses
 from tacit.service.roles import Principal
 from tacit.service.routes.row_files import FILE_RESPONSE, Suffix, format_rows, send_file
@@ -174,40 +174,36 @@ async def _iterate_events(
     after: int,
 ) -> AsyncIterator[bytes]:
     yield b"retry: 2000\n\n"
-    while not state.signal.closing:
-        released = state.signal.next  # before reading, so that none is missed
-        reader = state.feed.read(selection, after)
-        while (step := await _run_in_thread(_next_events, reader)) is not None:
-            after, events = step
-            for event in events:
-                yield event
-        try:
-            await asyncio.wait_for(released.wait(), _HEARTBEAT)
-        except TimeoutError:
-            yield b":\n\n"
-        if await request.is_disconnected():
-            return
-        if not await _run_in_thread(state.access.is_valid, principal):
-            return  # the token was revoked, or has expired
+    feed = state.feed
+    with feed.streaming():
+        while not state.signal.closing:
+            released = state.signal.next  # before reading, so that none is missed
+            # One event at a time: a reader that is slow keeps no release in memory.
+            while not feed.is_latest(after):
+                event = feed.recall_event(selection, after, _EVENT_ROWS)
+                event = event or await _read_event(feed, selection, after)
+                if event is None:
+                    break
+                after, text = event
+                if text:
+                    yield text
+            try:
+                async with asyncio.timeout(_HEARTBEAT):
+                    await released.wait()
+            except TimeoutError:
+                yield b":\n\n"
+            if await request.is_disconnected():
+                return
+            if not await state.access.is_still_valid(principal):
+                return  # the token was revoked, or has expired
 
 
-async def _run_in_thread(function: Any, *given: Any) -> Any:
-    return await to_thread.run_sync(function, *given, limiter=_stream_threads)
-
-
-def _next_events(reader: Iterator[tuple[int, pa.Table]]) -> tuple[int, list[bytes]] | None:
-    """Read one release; return its last id and its events."""
-    found = next(reader, None)
-    if found is None:
-        return None
-    last, table = found
-    events = []
-    for start in range(0, table.num_rows, _EVENT_ROWS):
-        part = table.slice(start, _EVENT_ROWS)
-        rest = start + _EVENT_ROWS < table.num_rows
-        number = part["id"][-1].as_py() if rest else last
-        events.append(b"id: %d\nevent: answers\ndata: [%b]\n\n" % (number, format_rows(part)))
-    return last, events
+async def _read_event(
+    feed: AnswerFeed, selection: FeedSelection, after: int
+) -> tuple[int, bytes] | None:
+    return await to_thread.run_sync(
+        feed.read_event, selection, after, _EVENT_ROWS, limiter=_stream_threads
+    )
 
 
 @router.get(

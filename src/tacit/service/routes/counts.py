@@ -1,4 +1,4 @@
-"""Counts: pages by window, and downloads.
+"""Counts: pages by window, server-sent events, and downloads.
 
 A count appears here when its release is committed, exactly as it was drawn. Which rows there are
 follows the public schedule: every window, count query and group has one. How many subjects are
@@ -7,27 +7,37 @@ counted and left out depends on public events, limits and earlier releases alone
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
+import numpy as np
 import pyarrow as pa
-from fastapi import APIRouter, Query, Response
+from anyio import CapacityLimiter, to_thread
+from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, JsonValue
 
 from tacit.answers.counts import count_schema
 from tacit.ledger.answers import parse_microseconds
+from tacit.service.access import CountingRole
+from tacit.service.count_feed import CountSelection, Starts
 from tacit.service.dependencies import SelectedCounts, State
 from tacit.service.problems import problem_responses
+from tacit.service.roles import Principal
 from tacit.service.routes.row_files import FILE_RESPONSE, Suffix, format_rows, send_file
+from tacit.service.state import ServiceState
 
 _MOST_WINDOWS: Final = 1_000
 """The most windows on a page."""
 _FILE_ROWS: Final = 65_536
 """Rows of a file that are written together."""
+_HEARTBEAT: Final = 15.0
+"""Seconds after which a stream without events sends a comment, so that it stays open."""
 _ROW: Final[dict[str, JsonValue]] = {
     "window_start": "2026-03-01T08:00:00Z",
     "window_end": "2026-03-01T08:10:00Z",
@@ -40,10 +50,16 @@ _ROW: Final[dict[str, JsonValue]] = {
     "confidence": 0.96,
     "subjects": 500,
     "left_out": 12,
+    "estimate": 41.7,
+    "estimate_low": 39.9,
+    "estimate_high": 43.5,
 }
 _DENIED: Final = problem_responses(401, 403, 404, 422, 429)
 
 router = APIRouter(prefix="/counts", tags=["counts"])
+_stream_threads = CapacityLimiter(4)
+
+After = Annotated[datetime | None, Query(description="Only windows that start after this time.")]
 
 
 class ReleasedCount(BaseModel):
@@ -67,6 +83,12 @@ class ReleasedCount(BaseModel):
     """How many subjects are counted."""
     left_out: int
     """How many of the group are not counted: their limit is reached or saved for later."""
+    estimate: float | None
+    """The count of the whole group, those left out too, from all counts released so far and the
+    usual course of a day; null if the plan has no history of it."""
+    estimate_low: float | None
+    estimate_high: float | None
+    """The true count is between these two in 95 of 100 windows that are like history."""
 
 
 class CountPage(BaseModel):
@@ -88,9 +110,7 @@ class CountPage(BaseModel):
 def get_counts(
     state: State,
     selection: SelectedCounts,
-    after: Annotated[
-        datetime | None, Query(description="Only windows that start after this time.")
-    ] = None,
+    after: After = None,
     limit: Annotated[int, Query(ge=1, le=_MOST_WINDOWS, description="The most windows.")] = 100,
 ) -> Response:
     """Return the counts of whole windows, in their order.
@@ -100,9 +120,7 @@ def get_counts(
     """
     reached = after
     if after is not None:
-        later = parse_microseconds(after) + 1
-        since = later if selection.since is None else max(selection.since, later)
-        selection = replace(selection, since=since)
+        selection = _begin_after(selection, parse_microseconds(after))
     text, more = [], False
     for starts, table in state.counts.read(selection):
         more = not limit
@@ -123,6 +141,94 @@ def get_counts(
     rest = json.dumps({"next": shown, "more": more})[1:]
     body = b'{"counts":[' + b",".join(text) + b"]," + rest.encode()
     return Response(body, media_type="application/json")
+
+
+@router.get(
+    "/stream",
+    summary="Counts as they are released",
+    response_class=StreamingResponse,
+    responses={
+        200: {
+            "description": "Server-sent events. The data of an event `counts` is a JSON array with"
+            " the counts of one window; its id continues the stream.",
+            "content": {"text/event-stream": {"schema": {"type": "string"}}},
+        },
+        **_DENIED,
+    },
+)
+async def stream_counts(
+    request: Request,
+    state: State,
+    principal: CountingRole,
+    selection: SelectedCounts,
+    after: After = None,
+    last_event_id: Annotated[
+        str | None, Header(description="The id of the last event that you got.")
+    ] = None,
+) -> StreamingResponse:
+    """Send counts as server-sent events, one for each window, from now on.
+
+    To continue after a pause, send the id of the last event as `Last-Event-ID`, as browsers do, or
+    the start of its window as `after`. With an early `after` the stream begins with the first
+    window that is still stored.
+    """
+    start = None if after is None else parse_microseconds(after)
+    if last_event_id is not None and re.fullmatch(r"-?[0-9]{1,18}", last_event_id):
+        start = int(last_event_id)
+    if start is None:
+        start = await _run_in_thread(state.counts.last_start)
+    events = _iterate_events(request, state, principal, selection, start)
+    return StreamingResponse(events, media_type="text/event-stream")
+
+
+async def _iterate_events(
+    request: Request,
+    state: ServiceState,
+    principal: Principal,
+    selection: CountSelection,
+    after: int | None,
+) -> AsyncIterator[bytes]:
+    yield b"retry: 2000\n\n"
+    while not state.signal.closing:
+        released = state.signal.next  # before reading, so that none is missed
+        reader = state.counts.read(_begin_after(selection, after))
+        while (step := await _run_in_thread(_next_events, reader)) is not None:
+            after, events = step
+            for event in events:
+                yield event
+        try:
+            await asyncio.wait_for(released.wait(), _HEARTBEAT)
+        except TimeoutError:
+            yield b":\n\n"
+        if await request.is_disconnected():
+            return
+        if not await _run_in_thread(state.access.is_valid, principal):
+            return  # the token was revoked, or has expired
+
+
+def _begin_after(selection: CountSelection, after: int | None) -> CountSelection:
+    if after is None or (selection.since is not None and selection.since > after):
+        return selection
+    return replace(selection, since=after + 1)
+
+
+async def _run_in_thread(function: Any, *given: Any) -> Any:
+    return await to_thread.run_sync(function, *given, limiter=_stream_threads)
+
+
+def _next_events(reader: Iterator[tuple[Starts, pa.Table]]) -> tuple[int, list[bytes]] | None:
+    """Read one release; return the start of its last window, and an event for each window."""
+    found = next(reader, None)
+    if found is None:
+        return None
+    starts, table = found
+    times = np.asarray(table["window_start"].cast(pa.int64()))
+    events = []
+    for start in starts.tolist():
+        rows = table.filter(pa.array(times == start))
+        if rows.num_rows:
+            events.append(b"id: %d\nevent: counts\ndata: [%b]\n\n" % (start, format_rows(rows)))
+    return int(starts[-1]), events
 
 
 @router.get(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict
 
 from tacit.ledger.statement import read_statement
+from tacit.pipeline.run import Run
 from tacit.privacy.prices import NANO
 from tacit.service.access import OperatorRole, ReadingRole
 from tacit.service.dependencies import State
@@ -19,6 +20,8 @@ from tacit.service.state import ServiceState
 
 router = APIRouter(tags=["facts"])
 _DENIED = problem_responses(401, 403, 429)
+_RATE_SAMPLES: Final = 6
+"""From how many samples of the status a rate is computed."""
 
 
 class AskedQuery(BaseModel):
@@ -57,6 +60,23 @@ class LedgerStatement(BaseModel):
     horizons: list[HorizonBalance]
 
 
+class StreamStatus(BaseModel):
+    """How far one source of a stream is read."""
+
+    stream: str
+    source: str
+    rows: int
+    """Rows read since the service was started, including those that were refused."""
+    rate: float
+    """Rows per second, in the last seconds."""
+    newest: datetime | None
+    """The largest event time among them."""
+    behind_seconds: float | None
+    """How far that is behind the newest event of all sources."""
+    dead_letters: dict[str, int]
+    """Refused tuples of the stream, by reason; the same for all sources of a stream."""
+
+
 class ServiceStatus(BaseModel):
     """How the run is doing. For operators alone: most of it depends on the tuples."""
 
@@ -84,6 +104,7 @@ class ServiceStatus(BaseModel):
     open_windows: int
     undelivered: int
     commit_seconds: float
+    streams: list[StreamStatus]
 
 
 @router.get("/queries", summary="Queries", responses=_DENIED)
@@ -154,7 +175,7 @@ def make_status(state: ServiceState) -> ServiceStatus:
         more = ("undelivered", "commit_seconds", "retries", "reloads", "reloads_refused")
         fields |= dict.fromkeys((*numbers, *more), 0)
         times = ("released_until", "newest", "watermark", "lag_seconds", "drift")
-        return ServiceStatus(**fields, **dict.fromkeys(times))
+        return ServiceStatus(**fields, **dict.fromkeys(times), streams=[])
     status, public = state.run.status, state.run.status.public
     newest, until = status.newest, public.until
     watermark = None if newest is None else newest - state.spec.windows.lateness
@@ -177,7 +198,35 @@ def make_status(state: ServiceState) -> ServiceStatus:
         open_windows=status.open_windows,
         undelivered=public.undelivered,
         commit_seconds=status.commit_seconds,
+        streams=_list_streams(state, state.run),
     )
+
+
+def _list_streams(state: ServiceState, run: Run) -> list[StreamStatus]:
+    letters: dict[str, dict[str, int]] = {}
+    for (stream, reason), number in run.dead_letters.counts.items():
+        letters.setdefault(stream, {})[reason] = number
+    samples = list(state.samples)[-_RATE_SAMPLES:]
+    seconds = max(1e-9, samples[-1].moment - samples[0].moment) if samples else 1.0
+    found = []
+    for number, one in enumerate(run.input_status):
+        rows = samples[-1].rows[number] - samples[0].rows[number] if samples else 0
+        newest = one.newest
+        if newest is not None and run.status.newest is not None:
+            newest = min(newest, run.status.newest)  # a wrong time may be far in the future
+        behind = None if newest is None else (run.status.newest or newest) - newest
+        found.append(
+            StreamStatus(
+                stream=one.stream,
+                source=one.source,
+                rows=one.rows,
+                rate=rows / seconds,
+                newest=None if newest is None else _to_time(newest),
+                behind_seconds=None if behind is None else behind / 1_000_000,
+                dead_letters=letters.get(one.stream, {}),
+            )
+        )
+    return found
 
 
 def _to_time(microseconds: int) -> datetime:

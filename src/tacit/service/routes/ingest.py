@@ -22,6 +22,8 @@ LARGEST_BODY: Final = 32 << 20
 """The largest body in bytes."""
 BODY_SECONDS: Final = 30.0
 """Seconds in which a body must arrive."""
+_QUICKLY_CHECKED: Final = 64 << 10
+"""An Arrow stream of so many bytes is checked sooner than a thread could begin to."""
 _LONGEST_NAME: Final = 200
 _CODINGS: Final[dict[str, BodyFormat]] = {
     "application/x-ndjson": "jsonl",
@@ -98,10 +100,12 @@ async def send_tuples(
     _check_stream(state, principal, stream)
     coding = _find_coding(request)
     payload = await _read_body(request)
-    if not payload.strip():
+    if not payload or payload.isspace():
         raise Problem(422, "the body has no tuples")
-    if coding == "arrow":
+    if coding == "arrow" and len(payload) > _QUICKLY_CHECKED:
         await to_thread.run_sync(_check_arrow, payload)
+    elif coding == "arrow":
+        _check_arrow(payload)
     producer = f"{principal.name}/{tacit_producer}"
     sent = IngestRequest(stream, producer, coding, payload, tacit_sequence)
     assert state.inbox is not None, "a stream is open"

@@ -23,6 +23,7 @@ from tacit.service.workflow import (
     UnknownProposalError,
     VersionRecord,
 )
+from tacit.spec.boolean_queries import MOST_VALUES
 from tacit.spec.yaml_writer import to_yaml
 
 router = APIRouter(tags=["workflow"])
@@ -36,8 +37,11 @@ Number = Annotated[int, Path(ge=1, le=LARGEST_ID, description="The number.")]
 Name = Annotated[str, Path(min_length=1, max_length=500, description="The name.")]
 
 
+PatternText = Annotated[str, Field(min_length=1, max_length=10_000)]
+
+
 class ProposedQuery(BaseModel):
-    """A query that a consumer wants to be answered."""
+    """A query that a consumer wants to be answered. It has one of pattern, one_of, times, count."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -47,11 +51,21 @@ class ProposedQuery(BaseModel):
     )
 
     name: Annotated[str, Field(min_length=1, max_length=200)]
-    pattern: Annotated[str, Field(min_length=1, max_length=10_000)]
-    alpha: Annotated[float, Field(ge=0, le=1)] = 0.5
-    """The weight of precision in its quality; recall has the rest."""
+    pattern: PatternText | None = None
+    """Whether this is detected."""
+    one_of: Annotated[dict[str, PatternText], Field(max_length=MOST_VALUES)] | None = None
+    """Which of these patterns is detected first, by name."""
+    times: PatternText | None = None
+    """How often this is detected, up to `up_to`."""
+    up_to: Annotated[int, Field(ge=1, le=MOST_VALUES)] | None = None
+    count: PatternText | None = None
+    """For how many subjects this is detected."""
+    by: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    """For counts: a column of the registry; there is a count for each of its values."""
+    alpha: Annotated[float | None, Field(ge=0, le=1)] = None
+    """For patterns: the weight of precision in its quality, by default 0.5; recall has the rest."""
     quality: Annotated[float | None, Field(gt=0, le=1)] = None
-    """The quality that you need; by default the best possible."""
+    """For patterns: the quality that you need; by default the best possible."""
 
     def to_change(self) -> dict[str, Any]:
         """Return the change of a proposal."""
@@ -84,6 +98,7 @@ class ShownProposal(BaseModel):
                 "author": "consumer city",
                 "kind": "query",
                 "summary": "query jam for city",
+                "asks": "SEQ(slow{3,})",
                 "change": {"name": "jam", "pattern": "SEQ(slow{3,})", "alpha": 0.5},
                 "state": "waiting",
                 "needs_approval": True,
@@ -103,6 +118,8 @@ class ShownProposal(BaseModel):
     author: str
     kind: str
     summary: str
+    asks: str | None
+    """What a proposed query asks, as text."""
     change: dict[str, Any]
     state: str
     """For operators planning, ready or failed, for others waiting or failed, until it is decided;
@@ -130,6 +147,14 @@ class Decision(BaseModel):
     )
 
     note: Annotated[str, Field(max_length=1000)] = ""
+
+
+class Approval(Decision):
+    """What an operator says about an approval."""
+
+    tell_quality: bool = False
+    """Whether the note ends with what to expect of the query. That depends on history, and no
+    epsilon covers it."""
 
 
 class CatalogueOffer(BaseModel):
@@ -311,11 +336,12 @@ def withdraw_proposal(state: State, principal: ProposingRole, number: Number) ->
 
 @router.post("/proposals/{number}/approve", summary="Approve a proposal", responses=_DECIDED)
 def approve_proposal(
-    state: State, principal: OperatorRole, number: Number, given: Decision | None = None
+    state: State, principal: OperatorRole, number: Number, given: Approval | None = None
 ) -> ShownProposal:
     """Approve a planned proposal. Windows that begin after this use it."""
+    given = given or Approval()
     try:
-        decided = state.workflow.approve(number, principal, "" if given is None else given.note)
+        decided = state.workflow.approve(number, principal, given.note, tell=given.tell_quality)
     except UnknownProposalError as error:
         raise Problem(404, str(error)) from error
     except (DecidedError, SpecificationError) as error:
@@ -512,6 +538,7 @@ def show_proposal(state: ServiceState, reader: Principal, proposal: Proposal) ->
         author=f"{proposal.role} {proposal.author}",
         kind=str(proposal.kind),
         summary=proposal.summary,
+        asks=proposal.asks,
         change={name: value for name, value in proposal.change.items() if name != "base"},
         state=shown,
         needs_approval=not proposal.automatic,

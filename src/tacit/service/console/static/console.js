@@ -2,6 +2,7 @@
 "use strict";
 
 const SHORT = { hour: "2-digit", minute: "2-digit" };
+const AXIS = { ...SHORT, hourCycle: "h23" };
 const LONG = { day: "numeric", month: "short", ...SHORT };
 
 function showTimes(root) {
@@ -11,7 +12,7 @@ function showTimes(root) {
     element.title = element.dateTime;
   }
   for (const element of root.querySelectorAll("text[data-time]")) {
-    element.textContent = new Date(element.dataset.time).toLocaleTimeString(undefined, SHORT);
+    element.textContent = new Date(element.dataset.time).toLocaleTimeString(undefined, AXIS);
   }
 }
 
@@ -55,7 +56,8 @@ window.addEventListener("hashchange", useLoginLink);
 // A part with something typed into it stays as it is.
 document.addEventListener("htmx:beforeRequest", (event) => {
   const fields = [...event.detail.elt.querySelectorAll("input:not([type=hidden])")];
-  const typing = fields.some((field) => field.value || field === document.activeElement);
+  const filled = (field) => (field.type === "checkbox" ? field.checked : field.value);
+  const typing = fields.some((field) => filled(field) || field === document.activeElement);
   if (event.detail.elt.id === "live" && typing) event.preventDefault();
 });
 document.addEventListener("htmx:beforeSwap", (event) => {
