@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import random
 import time
 from collections.abc import Callable
@@ -13,20 +12,19 @@ from typing import Any
 from tacit.errors import FencedError, LedgerError, StaleError
 from tacit.ledger.ledger import Ledger
 from tests.ledger.drafts import MINUTE, NANO, account, draft, opened
+from tests.processes import FORKSERVER
 
 NAMES = ["a", "b", "c"]
 HORIZON = 10 * MINUTE
 LIMIT = 12 * NANO
-_CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["tests.ledger.racing"])
 
 
 class Engine:
     """A process, and what it tells."""
 
     def __init__(self, work: Callable[..., Any], *arguments: Any) -> None:
-        self._ours, theirs = _CONTEXT.Pipe()
-        self.process: BaseProcess = _CONTEXT.Process(
+        self._ours, theirs = FORKSERVER.Pipe()
+        self.process: BaseProcess = FORKSERVER.Process(
             target=_tell, args=(theirs, work, *arguments), daemon=True
         )
         self.process.start()

@@ -34,7 +34,7 @@ def private(draw: st.DrawFn, name: str) -> Account:
     return Account(name, draw(st.integers(1, 5)), limit, draw(st.integers(1, 7)), draw(masks))
 
 
-@settings(max_examples=80)
+@settings(max_examples=50)
 @given(
     st.tuples(private("a"), private("b")),
     st.lists(masks, min_size=1, max_size=12),

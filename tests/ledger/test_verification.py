@@ -6,23 +6,35 @@ from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 
 from tacit.ledger.acts import ActKind, record_act
 from tacit.ledger.chain import CHARGE, hash_beginning, link, link_act, seal
 from tacit.ledger.ledger import Ledger
-from tacit.ledger.tables import ACTS, BODIES, CHARGES, HEAD, METADATA, RELEASES
+from tacit.ledger.tables import (
+    ACTS,
+    ARCHIVES,
+    BODIES,
+    CHARGES,
+    HEAD,
+    METADATA,
+    RELEASES,
+    VERIFIED,
+)
 from tacit.ledger.verification import verify
 from tests.ledger.drafts import MINUTE, NANO, account, opened, release
 from tests.services import Postgres
 
 NUMBERS = count()
 """Of the databases: pytest may make the ledger more than once."""
-COLUMNS = [(table.name, column.name) for table in METADATA.sorted_tables for column in table.c]
+TABLES = [table for table in METADATA.sorted_tables if table not in (ARCHIVES, VERIFIED)]
+"""Those that the ledger of these tests has rows in; `test_archive` changes the other two."""
+COLUMNS = [(table.name, column.name) for table in TABLES for column in table.c]
 TYPES = {
     (str(column.type), column.nullable): (table.name, column.name)
-    for table in METADATA.sorted_tables
+    for table in TABLES
     for column in table.c
 }
 """A column of each type: servers differ in how they keep types, and in nothing else."""
@@ -41,6 +53,9 @@ def written(
     with Ledger.open(place) as ledger:
         one, other = ledger.take_over("one", "a"), ledger.take_over("other", "b")
         ledger.take_over("idle", "c")
+        ids = one.enrol(pa.array(["a", "b"]))
+        one.register_zones(ids, ["Asia/Tokyo", "UTC"], 0)
+        one.declare_accounts(ids, [account(2)], {}, 0)
         limited = account(3, limit=4 * NANO)
         for window in range(2):
             mine = opened(one, ["a", "b", "c"], limited, account(3, "stay", limit=None))
@@ -108,23 +123,29 @@ def test_a_ledger_that_nobody_changed_passes(written: Ledger) -> None:
 )
 def test_no_field_can_be_changed_unseen(written: Ledger, name: str, field: str) -> None:
     table = METADATA.tables[name]
-    for row in rows(written, table):
-        for value in changed(table.c[field], row[field]):
-            altered = row | {field: value}
-            write(written, table.update().where(exactly(table, row)).values({field: value}))
-            try:
-                assert not verify(written).passed, f"{name}.{field}: {row[field]!r} -> {value!r}"
-            finally:
-                write(written, table.update().where(exactly(table, altered)).values(row))
+    first, *_, last = rows(written, table) * 2
+    cases = [(first, next(changed(table.c[field], first[field])))]
+    cases += [(last, value) for value in changed(table.c[field], last[field])]
+    for row, value in cases:
+        altered = row | {field: value}
+        write(written, table.update().where(exactly(table, row)).values({field: value}))
+        try:
+            assert not verify(written).passed, f"{name}.{field}: {row[field]!r} -> {value!r}"
+        finally:
+            write(written, table.update().where(exactly(table, altered)).values(row))
     assert verify(written).passed
 
 
-@pytest.mark.parametrize("name", sorted({name for name, _ in COLUMNS} - {"tacit_deliveries"}))
+@pytest.mark.parametrize(
+    "name", sorted({name for name, _ in COLUMNS} - {"tacit_accounts", "tacit_deliveries"})
+)
 def test_no_row_can_be_taken_away_unseen(written: Ledger, name: str) -> None:
     table = METADATA.tables[name]
     for row in rows(written, table):
         if name == "tacit_runs" and row["run"] == "idle":
             continue  # a run that has left no traces
+        if name == "tacit_zones" and row["number"] > 1:
+            continue  # the last zone; neither zones nor accounts are counted anywhere
         write(written, table.delete().where(exactly(table, row)))
         try:
             assert not verify(written).passed, row

@@ -6,13 +6,14 @@ An act is written in the transaction of what it records, so neither is there wit
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from tacit.ledger.alchemy import sa
 from tacit.ledger.chain import ACT, link_act, seal
+from tacit.ledger.covered_rows import FIELD, CoveredRow
 from tacit.ledger.database import Database, now
 from tacit.ledger.tables import ACTS, ARCHIVES, HEAD
 
@@ -52,8 +53,13 @@ def record_act(
     kind: ActKind,
     about: str,
     detail: Mapping[str, Any] | None = None,
+    covers: Sequence[CoveredRow] = (),
 ) -> int:
-    """Append an act to the chain, in a writing transaction; return its number."""
+    """Append an act to the chain, in a writing transaction; return its number.
+
+    It covers rows as they are now: call this after you have written them.
+    """
+    rows = {FIELD: [one.to_list(connection) for one in covers]} if covers else {}
     head = connection.execute(sa.select(HEAD).with_for_update()).mappings().one()
     last = connection.execute(sa.select(sa.func.max(ACTS.c.number))).scalar() or 0
     row: dict[str, Any] = {
@@ -64,7 +70,7 @@ def record_act(
         "actor": actor,
         "kind": str(kind),
         "about": about,
-        "detail": json.dumps(detail or {}, sort_keys=True),
+        "detail": json.dumps({**(detail or {}), **rows}, sort_keys=True),
     }
     connection.execute(ACTS.insert().values(row | {"seal": seal(ACT, row)}))
     connection.execute(HEAD.update().values(hash=link_act(head["hash"], row)))
@@ -84,8 +90,15 @@ def read_acts(database: Database, before: int | None = None, limit: int = 100) -
                 row["actor"],
                 ActKind(row["kind"]),
                 row["about"],
-                json.loads(row["detail"]),
+                _read_detail(row["detail"]),
                 row["after"],
             )
             for row in connection.execute(query).mappings()
         ]
+
+
+def _read_detail(text: str) -> dict[str, Any]:
+    """Return what was done, without the hashes of rows."""
+    detail: dict[str, Any] = json.loads(text)
+    detail.pop(FIELD, None)
+    return detail

@@ -38,6 +38,7 @@ from tacit.ledger.chain import (
     seal_charge,
 )
 from tacit.ledger.codec import unpack_amounts, unpack_names
+from tacit.ledger.covered_rows import find_changed
 from tacit.ledger.database import now
 from tacit.ledger.ledger import Ledger
 from tacit.ledger.tables import (
@@ -206,6 +207,7 @@ class _VerificationPass:
             ("what was verified before", self._check_previous),
             ("the archives", self._check_archives),
             ("the administrative acts", self._check_acts),
+            ("what acts cover", self._check_covered),
             ("the chain of releases", self._check_chain),
             ("the releases that were verified before", self._check_sample),
             ("the runs", self._check_runs),
@@ -339,6 +341,12 @@ class _VerificationPass:
             elif not after <= row["after"] <= self.head["releases"]:
                 yield Fault(place, "it does not follow the one before it")
             after = row["after"]
+
+    def _check_covered(self) -> Iterator[Fault]:
+        """Check that tokens, proposals and versions are as acts left them."""
+        details = (row["detail"] for row in self._rows(sa.select(ACTS).order_by(ACTS.c.number)))
+        for place, message in find_changed(self.connection, details):
+            yield Fault(place, message)
 
     def _check_chain(self) -> Iterator[Fault]:
         """Check that every release matches the one before it, and the head matches the last."""
