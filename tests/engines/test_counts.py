@@ -204,7 +204,7 @@ def test_exhausted_subjects_are_left_out_before_the_draw(monkeypatch: Patch) -> 
 
     def forgetful(self: CountRelease, windows: Any, policies: Any, *rest: Any) -> Any:
         """Exhausted subjects are counted as the others are."""
-        return draw(self, windows, policies % len(self._policies), *rest)
+        return draw(self, windows, policies % self._status.policies, *rest)
 
     monkeypatch.setattr(CountRelease, "draw", forgetful)
     assert drawn_from(first, monkeypatch, "c.db") != drawn_from(second, monkeypatch, "d.db")

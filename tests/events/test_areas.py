@@ -165,7 +165,7 @@ def test_the_grid_agrees_with_plain_geometry(seed: int) -> None:
             assert obviously_inside(shape, x, y) in (None, bool(bit)), (shape, x, y)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     st.floats(-180, 180), st.floats(-90, 90), st.floats(1, 2e7),
     st.floats(-180, 179), st.floats(-90, 89), st.floats(0.01, 40), st.integers(0, 2**32),

@@ -385,7 +385,7 @@ def trees(draw: st.DrawFn, kind: Kind, depth: int = 3) -> Tree:
     return FunctionCall(function.name, tuple(arguments))
 
 
-@settings(max_examples=80)
+@settings(max_examples=50)
 @given(st.sampled_from(list(BY_KIND)).flatmap(trees), st.integers(0, 1000), st.integers(1, 9))
 def test_whatever_expression_hypothesis_writes_is_row_local(
     tree: Tree, seed: int, rows: int

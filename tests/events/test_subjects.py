@@ -59,7 +59,7 @@ def batches(draw: st.DrawFn) -> Batch:
     return values, kind, draw(st.booleans()), draw(st.booleans())
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(st.lists(batches(), max_size=6))
 def test_names_are_numbered_as_a_dictionary_of_texts_would(drawn: list[Batch]) -> None:
     """Integers are their digits, however columns of both kinds follow each other."""
@@ -75,7 +75,7 @@ def test_names_are_numbered_as_a_dictionary_of_texts_would(drawn: list[Batch]) -
         assert again.slots(column[1:]).tolist() == subjects.slots(column)[1:].tolist()
 
 
-@settings(max_examples=80)
+@settings(max_examples=50)
 @given(
     st.lists(TEXTS.filter(bool), max_size=10),
     st.lists(INTEGERS | st.none(), max_size=40),

@@ -33,7 +33,7 @@ def times(values: Any, stream: Stream = STREAM, kind: pa.DataType | None = None)
     return found
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(
     st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30)),
     st.integers(-23 * 60, 23 * 60),
@@ -102,7 +102,7 @@ def test_a_number_as_text_counts_from_1970() -> None:
     ]
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(st.text("0123456789-:T.Z+ ", max_size=32))
 def test_no_text_is_an_error(text: str) -> None:
     (time,) = times([text])

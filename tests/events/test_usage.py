@@ -58,3 +58,13 @@ def test_contradicting_uses_are_named() -> None:
     assert found.type is None
     assert "event 'x' uses it as a number" in found.reason
     assert "event 'z' uses it as text" in found.reason
+
+
+def test_a_text_without_quotes_is_pointed_out() -> None:
+    usage = ColumnUses()
+    usage.add_predicate("s", parse_predicate("sensor = 'motion'"), "event 'moved'")
+    usage.add_predicate("s", parse_predicate("sensor = contact"), "event 'touched'")
+    assert "if it is no column but a text, write 'contact'" in usage.infer(("s", "contact")).reason
+    assert usage.infer(("s", "sensor")).reason == "event 'moved' uses it as text"
+    usage.add_predicate("s", parse_predicate('state = "on"'), "event 'lit'")
+    assert "write 'on' in single quotes" in usage.infer(("s", "on")).reason

@@ -23,8 +23,6 @@ from tacit.evaluation.trips import Trips
 SPEC = files("tacit.evaluation").joinpath("taxi.yaml").read_text("utf-8")
 METHODS = [
     ("uniform", "literal", False),
-    ("uniform", "posterior", False),
-    ("adaptive", "literal", False),
     ("adaptive", "posterior", False),
     ("optimal", "literal", False),
     ("optimal", "posterior", False),

@@ -67,7 +67,7 @@ conditions = st.recursive(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(conditions, conditions)
 def test_the_relation_is_what_trying_all_values_finds(one: str, other: str) -> None:
     assert relate(condition(one), condition(other)) == named(truths(one), truths(other))

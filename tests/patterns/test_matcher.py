@@ -79,33 +79,33 @@ def between_absences(rng: Random, types: Sequence[str], depth: int = 2) -> Patte
 def test_random_queries_are_detected_where_the_reference_detects_them(seed: int) -> None:
     rng = Random(f"{SWEEP} {seed}")
     paths: Counter[str] = Counter()
-    for _ in range(32 * SWEEP):
+    for _ in range(20 * SWEEP):
         types = TYPES[: rng.choice((2, 3, 3))]
         queries = [random_pattern(rng, types, rng.choice((1, 2, 2, 3))) for _ in range(40)]
         latest = rng.choice((0, 1, 3, 5))
         cases = [random_window(rng, types, most=4, latest=latest) for _ in range(40)]
         paths.update(check(queries, cases, types).explain())
-    assert all(paths[path] > 100 for path in ("presence", "order", "intervals"))
+    assert all(paths[path] > 60 for path in ("presence", "order", "intervals"))
 
 
 @pytest.mark.parametrize("seed", range(2))
 def test_nested_orders_between_absences_are_exact(seed: int) -> None:
     rng = Random(f"{SWEEP} {seed}")
     paths: Counter[str] = Counter()
-    for _ in range(12 * SWEEP):
+    for _ in range(8 * SWEEP):
         types = TYPES[: rng.choice((1, 2, 3))]
         queries = [between_absences(rng, types) for _ in range(20)]
         latest = rng.choice((0, 1, 3))
         cases = [random_window(rng, types, most=3, latest=latest) for _ in range(30)]
         paths.update(check(queries, cases, types).explain())
-    assert paths["intervals"] > 150
+    assert paths["intervals"] > 100
 
 
 @pytest.mark.parametrize("seed", range(2))
 def test_absences_prefer_matches_that_reach_further(seed: int) -> None:
     """More tuples, one event each: the nearest match is often not the one that counts."""
     rng = Random(f"{SWEEP} {seed}")
-    for _ in range(12 * SWEEP):
+    for _ in range(8 * SWEEP):
         queries = [between_absences(rng, "abcd", 1) for _ in range(30)]
         cases = [
             [Tuple(time, frozenset(rng.choice("aabbcd"))) for time in range(rng.randint(4, 8))]
@@ -114,7 +114,7 @@ def test_absences_prefer_matches_that_reach_further(seed: int) -> None:
         check(queries, cases, "abcd")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(patterns(depth=2), windows(most=5))
 def test_a_pattern_is_detected_where_the_reference_detects_it(
     pattern: Pattern, window: list[Tuple]

@@ -223,7 +223,7 @@ def test_cutting_the_work_into_pieces_changes_nothing(monkeypatch: pytest.Monkey
     compare((make(rng) for make in (with_comparisons, with_gaps) for _ in range(6)), rng)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.randoms(use_true_random=False), st.booleans())
 def test_any_pattern_in_any_window_is_detected_as_the_reference_does(
     rng: Random, insert: bool

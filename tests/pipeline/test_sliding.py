@@ -90,7 +90,7 @@ def test_answers_and_dead_letters_follow_the_rules_however_the_input_is_cut(
 
 
 @given(st.integers(0, 2**32), st.sampled_from([2, 3, 4, 6]))
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_any_pattern_is_detected_as_the_reference_says(seed: int, panes: int) -> None:
     random = Random(seed)
     patterns = [
@@ -137,10 +137,10 @@ def test_many_windows_that_close_at_once_equal_the_reference(spec: Specification
     random = Random(5)
     rows = [
         Row(random.randrange(70), at // 3, random.randrange(4), random.choice([1.0, 3.0, None]))
-        for at in range(700)
+        for at in range(250)
     ]
     rows.sort(key=lambda row: row.at + random.randint(0, 7))
-    assert run(spec, rows, range(70), [300, 301]) == expected(spec, rows, range(70))
+    assert run(spec, rows, range(70), [100, 101]) == expected(spec, rows, range(70))
 
 
 def test_windows_close_one_by_one_as_the_watermark_passes_their_ends() -> None:

@@ -193,7 +193,7 @@ tuples = st.lists(
 cuts = st.lists(st.integers(0, 40), max_size=6)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(tuples, cuts, st.integers(0, 40), st.integers(0, 40))
 def test_windows_before_the_boundary_are_the_old_ones_and_from_there_on_the_new_ones(
     some: list[Row], where: list[int], reload_at: int, crash_at: int

@@ -1,6 +1,7 @@
 """Plans on windows that they were not made from: over random specifications, and many contexts.
 
-`python -m benchmarks.held_out` does the same for larger specifications and more windows.
+`make soak` and `python -m benchmarks.held_out` do the same for several hundred others, larger ones
+and more windows.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import json
 
 import numpy as np
 import pytest
-from benchmarks.held_out import World, compare, draw_world, judge_plan
+from benchmarks.held_out import compare, draw_world, find_bias, find_faults, judge_plan
 
 from tacit.evaluation.measurement import compute_statistics, measure
 from tacit.planning.planner import make_plan
@@ -19,50 +20,38 @@ from tacit.spec.mechanisms import MECHANISMS
 from tacit.spec.specification import Specification
 from tacit.spec.yaml_reader import loads
 
-GROUPS = 10
-GROUP = 26
-MANY = (13, 27, 39, 44, 52, 58, 62)
-"""Specifications with 25 to 100 queries: entangled or not, with short and long history."""
+FIRST = 30_000
+GROUPS = 4
+GROUP = 20
+MANY = (30_100, 30_107, 30_154)
+"""Specifications with 25 to 100 queries; `make soak` has larger ones, which take minutes."""
 
 
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_plans_of_random_specifications_get_what_they_expect_on_fresh_windows(group: int) -> None:
     """And auto is hardly worse than the best mechanism, nor optimal than adaptive."""
-    gaps = [
-        gap
-        for seed in range(group * GROUP, (group + 1) * GROUP)
-        for gap in check(draw_world(seed, most_queries=8), seed)
-    ]
-    assert abs(np.mean(gaps)) < 0.01
+    seeds = range(FIRST + group * GROUP, FIRST + (group + 1) * GROUP)
+    rows = [compare(draw_world(seed, most_queries=8), seed, fresh=4000) for seed in seeds]
+    faults = {seed: find_faults(row) for seed, row in zip(seeds, rows, strict=True)}
+    assert {seed: found for seed, found in faults.items() if found} == {}
+    for place in range(len(rows[0])):
+        assert abs(find_bias([row[place] for row in rows])) < 4
 
 
 @pytest.mark.parametrize("seed", MANY)
 def test_so_do_plans_for_many_queries(seed: int) -> None:
     world = draw_world(seed, most_queries=100)
     assert 25 <= len(world.spec.queries) <= 100
-    check(world, seed)
+    assert find_faults(compare(world, seed, fresh=4000)) == []
 
 
-def check(world: World, seed: int) -> list[float]:
-    """Compare plans with fresh windows; return the differences between expected and found Q.
-
-    Expected quality may be off by four standard errors, and a little more because the plan that is
-    used has more history than those that were judged.
-    """
-    found = compare(world, seed, fresh=4000)
-    for one in found:
-        assert abs(one.expected - one.found) < 4 * one.error + 0.003, (seed, one)
-    uniform, adaptive, optimal, auto = (one.found for one in found)
-    assert auto > max(uniform, adaptive, optimal) - 0.01, seed
-    assert optimal > adaptive - 0.01, seed
-    return [one.expected - one.found for one in found]
-
-
-@pytest.mark.parametrize("seed", [3, 5])
+@pytest.mark.parametrize(("seed", "most"), [(3, 8), (5, 8), (20035, 60)])
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_what_a_plan_gets_on_other_windows_is_what_a_run_counts(mechanism: str, seed: int) -> None:
-    """`expect` averages noise in closed form; a run draws it."""
-    world = draw_world(seed, most_queries=8)
+def test_what_a_plan_gets_on_other_windows_is_what_a_run_counts(
+    mechanism: str, seed: int, most: int
+) -> None:
+    """`expect` averages noise; a run draws it. The last has queries over several components."""
+    world = draw_world(seed, most)
     plan = make_plan(
         world.spec, compute_statistics(world.spec, world.draw(2000, 1)), mechanism, fall_back=False
     )
@@ -118,6 +107,6 @@ def test_contexts_that_occur_once_are_not_memorised() -> None:
         for name in ("adaptive", "optimal")
     }
     for one in found.values():
-        assert abs(one.expected - one.found) < 4 * one.error + 0.003, one
-    assert found["optimal"].found > found["adaptive"].found - 0.01
+        assert abs(one.deviation) < 4, one
+    assert found["optimal"].averaged > found["adaptive"].averaged - 0.01
     assert history[0].priors[0].groups < 60

@@ -221,7 +221,7 @@ def test_a_decision_that_knows_private_events_is_noticed(monkeypatch: Patch) -> 
     def exact(self: CountRelease, windows: Any, policies: Any) -> Any:
         """Noise only where the pattern is detected: noise on demand."""
         opened, decided = decide(self, windows, policies)
-        return opened & windows.bits[:, self._columns], decided
+        return opened & windows.bits[:, self._status.columns], decided
 
     monkeypatch.setattr(CountRelease, "_decide", exact)
     assert broken(spec, plain(spec, "uniform"), all_cases(spec)) == ["a"]

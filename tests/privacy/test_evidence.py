@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tacit.errors import PlanError
-from tacit.privacy.evidence import Evidence, apply_flips, best_threshold, noise_probabilities
+from tacit.privacy.evidence import Evidence, apply_flips, cut_cells, noise_probabilities
 from tacit.privacy.quality import Confusion
 from tests.privacy.evidence_strategies import Floats, evidence, flips, kernel, literal_of
 
@@ -188,7 +188,7 @@ def test_no_threshold_does_better_than_the_best(
     several: list[Evidence], data: st.DataObject, alpha: float, exact: float
 ) -> None:
     known = [(one, data.draw(flips(len(one.elements)))) for one in several]
-    threshold, quality = best_threshold(known, [alpha] * len(known) or [alpha], exact)
+    threshold, quality = cut_cells([one.cells(chances) for one, chances in known], alpha, exact)
 
     def at(cut: float) -> float:
         found = [as_numbers(one.cells(chances).confusion(cut)) for one, chances in known]
@@ -205,7 +205,7 @@ def test_no_threshold_does_better_than_the_best(
 
 def test_the_best_threshold_is_the_one_that_the_weights_ask_for() -> None:
     known, chances = three_elements()
-    threshold, _ = best_threshold([(known, chances)], [0.5])
+    threshold, _ = cut_cells([known.cells(chances)], 0.5)
     weights = known.confusion(chances, "posterior", threshold).weights(0.5)
     levels = np.unique(known.posterior(chances))
     # No level lies between the two: both draw the same line.

@@ -201,13 +201,11 @@ def test_silent_subjects_have_no_rows(monkeypatch: Patch, mechanism: str) -> Non
     answer, table = WindowState.answer, Answers.table
     loud: list[tuple[int, str]] = []
 
-    def hearing(
-        self: WindowState, handed: ClosedWindows, exhausted: Any = None, **_: Any
-    ) -> Answers:
+    def hearing(self: WindowState, handed: ClosedWindows, *given: Any, **named: Any) -> Answers:
         names = self.subjects.names.to_pylist()
         for window, slot in np.argwhere(handed.panes.words.any(axis=2)).tolist():
             loud.append(((handed.panes.first + window) * self.size, names[slot]))
-        return answer(self, handed, exhausted)
+        return answer(self, handed, *given, **named)
 
     def thinned(self: Answers) -> Any:
         rows = pl.DataFrame(table(self))

@@ -49,7 +49,7 @@ def test_a_large_component_becomes_single_elements_and_others_stay() -> None:
 
 
 @given(st.lists(st.fractions(0, 3, max_denominator=7), min_size=1, max_size=30))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_shares_that_add_up_to_more_than_a_pattern_allows_are_refused(
     amounts: list[Fraction],
 ) -> None:

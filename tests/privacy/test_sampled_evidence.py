@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tacit.errors import PlanError
-from tacit.privacy.evidence import Decode, Evidence, Floats, best_threshold
+from tacit.privacy.evidence import Decode, Evidence, Floats, cut_cells
 from tacit.privacy.sampled_evidence import Bits, SampledEvidence
 
 NAMES = ("a", "b", "c", "d")
@@ -87,7 +87,7 @@ def test_the_same_seed_gives_the_same_figures_and_another_gives_others() -> None
 
 def test_the_posterior_decoder_says_yes_from_the_threshold_on() -> None:
     sampled, _ = both()
-    threshold, quality = best_threshold([(sampled, FLIPS)], [0.5])
+    threshold, quality = cut_cells([sampled.cells(FLIPS)], 0.5)
     found = sampled.confusion(FLIPS, "posterior", threshold)
     assert found.quality(0.5) == pytest.approx(quality)
     assert quality >= sampled.confusion(FLIPS, "literal").quality(0.5) - 1e-9

@@ -1,4 +1,4 @@
-"""A service that is killed 20 times while tuples come in and answers go out: `make soak`."""
+"""A service that is killed or changed often while tuples come in and answers go out."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tests.engines.forking import Forks
 from tests.service.crashes import survive_kills
+from tests.service.test_workflow import change_under_load
 
 
 def test_the_service(tmp_path: Path) -> None:
@@ -15,3 +16,8 @@ def test_the_service(tmp_path: Path) -> None:
     print(f"seed {seed}", flush=True)
     with Forks() as forks:
         print(survive_kills(forks, tmp_path, kills=20, seed=seed), flush=True)
+
+
+def test_changes_of_the_specification(tmp_path: Path) -> None:
+    """Every window is released once, by one version."""
+    change_under_load(tmp_path, changes=300)

@@ -50,7 +50,7 @@ PATHS = paths(DATA)
 
 
 @given(st.sampled_from(PATHS), st.sampled_from(ODD), st.booleans())
-@settings(max_examples=80)
+@settings(max_examples=50)
 def test_a_value_of_any_kind_anywhere(path: tuple[Any, ...], odd: Any, rename: bool) -> None:
     data = copy.deepcopy(DATA)
     holder = data
@@ -73,7 +73,7 @@ def test_a_value_of_any_kind_anywhere(path: tuple[Any, ...], odd: Any, rename: b
     st.integers(0, 30),
     st.text(st.sampled_from("{}[]:,-'\"|>&*!#\n\t ab0é\0"), max_size=4),
 )
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_a_text_cut_and_patched_anywhere(start: int, length: int, patch: str) -> None:
     text = TEXT[:start] + patch + TEXT[start + length :]
     lines = text.count("\n") + 1

@@ -22,7 +22,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 @given(specifications())
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_what_is_written_reads_back_as_the_same(spec: Specification) -> None:
     assert spec.check() == []
     again = loads(to_yaml(spec))

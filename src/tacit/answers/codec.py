@@ -30,6 +30,8 @@ from tacit.spec.boolean_queries import find_query
 _FORMAT: Final = 3
 _READABLE: Final = (2, 3)
 """Format 2 has no counts."""
+_FORMER_COLUMNS: Final = 6
+"""The columns of counts before there were estimates."""
 _HEAD: Final = struct.Struct("<4sQI")
 _MAGIC: Final = b"TAns"
 _FEW: Final = 256
@@ -84,6 +86,7 @@ def pack(
             "consumers": list(counted[0].consumers),
             "groups": list(counted[0].groups),
             "blocks": [(part.start, part.step, part.size) for part in counted],
+            "columns": len(fields(CountDraws)),
         }
         arrays += [column for part in counted for column in part.draws.columns]
     head["arrays"] = [(array.dtype.str, array.shape) for array in arrays]
@@ -171,7 +174,7 @@ def unpack_counts(body: bytes) -> tuple[pa.Table, dict[str, str]]:
     packed = head.get("counts")
     if packed is None:
         return count_schema(private=head["private"]).empty_table(), {}
-    width = len(fields(CountDraws))
+    width = packed.get("columns", _FORMER_COLUMNS)
     flow = iter(arrays[-width * len(packed["blocks"]) :])
     tables = [
         CountAnswers(
@@ -181,7 +184,7 @@ def unpack_counts(body: bytes) -> tuple[pa.Table, dict[str, str]]:
             start,
             step,
             size,
-            CountDraws(*islice(flow, width)),
+            _make_draws(list(islice(flow, width))),
             head["private"],
         ).table()
         for start, step, size in packed["blocks"]
@@ -190,6 +193,12 @@ def unpack_counts(body: bytes) -> tuple[pa.Table, dict[str, str]]:
         pa.concat_tables(tables).unify_dictionaries(),
         dict(zip(packed["queries"], packed["consumers"], strict=True)),
     )
+
+
+def _make_draws(columns: list[NDArray[Any]]) -> CountDraws:
+    """Return released counts; estimates that a former version did not make are unknown."""
+    missing = len(fields(CountDraws)) - len(columns)
+    return CountDraws(*columns, *[np.full(columns[0].shape, np.nan)] * missing)
 
 
 def _read_body(body: bytes) -> tuple[dict[str, Any], list[NDArray[Any]]]:

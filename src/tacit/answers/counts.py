@@ -29,6 +29,9 @@ def count_schema(*, private: bool = True) -> pa.Schema:
         ("confidence", pa.float32()),
         ("subjects", pa.int64()),
         ("left_out", pa.int64()),
+        ("estimate", pa.float64()),
+        ("estimate_low", pa.float64()),
+        ("estimate_high", pa.float64()),
     ]
     return pa.schema(fields if private else [*fields, ("private", pa.bool_())])
 
@@ -70,7 +73,7 @@ class CountAnswers:
             consumer,
             query,
             pa.array(list(self.groups) * windows, pa.string()),
-            *(pa.array(_flatten(part)) for part in self.draws.columns),
+            *(pa.array(_flatten(part), from_pandas=True) for part in self.draws.columns),
         ]
         if not self.private:
             columns.append(pa.array(np.zeros(len(starts), np.bool_)))

@@ -46,10 +46,13 @@ class ColumnUses:
     _seen: dict[Place, None] = field(default_factory=dict)
     _compared: set[Place] = field(default_factory=set)
     """Columns that are compared with a column, as a text without its quotes would be."""
+    _typed: set[Place] = field(default_factory=set)
+    """Columns whose type is known from their own use, not from a column they are compared with."""
 
     def add(self, place: Place, kind: ColumnType, reason: str) -> None:
         """Record that a column has a type."""
         self._seen[place] = None
+        self._typed.add(place)
         self._facts.setdefault(self._root(place), {}).setdefault(kind, reason)
 
     def allow_text(self, place: Place, reason: str) -> None:
@@ -65,7 +68,7 @@ class ColumnUses:
             if other != first:
                 self._same[other] = first
                 for kind, reason in self._facts.pop(other, {}).items():
-                    self.add(first, kind, reason)
+                    self._facts.setdefault(first, {}).setdefault(kind, reason)
 
     def places(self) -> list[Place]:
         """Return all columns with facts."""
@@ -74,8 +77,11 @@ class ColumnUses:
     def infer(self, place: Place) -> InferredType:
         """Infer the type of a column."""
         facts = self._facts.get(self._root(place), {})
+        hint = f"; if it is no column but a text, write '{place[1]}' in single quotes"
         if len(facts) == 1:
             ((kind, reason),) = facts.items()
+            if place in self._compared - self._typed:
+                reason = "it is compared with a column of this type" + hint * (kind == "text")
             return InferredType(kind, reason)
         if facts:
             return InferredType(
@@ -83,7 +89,6 @@ class ColumnUses:
             )
         if place in self._weak:
             return InferredType("text", self._weak[place])
-        hint = f"; if it is a text, write it in single quotes: '{place[1]}'"
         known = "its uses do not show its type"
         return InferredType(None, known + (hint if place in self._compared else ""))
 

@@ -87,13 +87,9 @@ def compile_ahead(
 
     `progress` is called with the number of finished kernels and of all.
     """
-    found = [(signature, kernel) for signature, kernel in _find(wanted) if kernel.can_be_kept]
-    missing = [(signature, kernel) for signature, kernel in found if not kernel.is_kept]
+    missing = _find_missing(wanted)
     if not missing:
         return 0
-    if helpers is None:
-        helpers = min(_count_processors() - 1, _MOST_HELPERS)
-    helpers = min(helpers, len(missing) // _WORTHWHILE) if sys.executable else 0
     progress(0, len(missing))
     with _run_helpers([signature for signature, _ in missing], helpers):
         for wait in (False, True):
@@ -101,6 +97,15 @@ def compile_ahead(
                 kernel.compile(wait=wait)
                 progress(sum(one.is_kept for _, one in missing), len(missing))
     return len(missing)
+
+
+@contextmanager
+def compile_beside(
+    wanted: Sequence[KernelSignature], *, helpers: int | None = None
+) -> Iterator[None]:
+    """Let helpers compile kernels while this process does something else."""
+    with _run_helpers([signature for signature, _ in _find_missing(wanted)], helpers):
+        yield
 
 
 def count_unkept(wanted: Sequence[KernelSignature]) -> int:
@@ -133,9 +138,18 @@ def _find(wanted: Sequence[KernelSignature]) -> list[tuple[KernelSignature, _Ker
     return found
 
 
+def _find_missing(wanted: Sequence[KernelSignature]) -> list[tuple[KernelSignature, _Kernel]]:
+    """Find the kernels that are not cached yet, and can be."""
+    found = [(signature, kernel) for signature, kernel in _find(wanted) if kernel.can_be_kept]
+    return [(signature, kernel) for signature, kernel in found if not kernel.is_kept]
+
+
 @contextmanager
-def _run_helpers(wanted: Sequence[KernelSignature], helpers: int) -> Iterator[None]:
-    """Run helper processes until this process is finished."""
+def _run_helpers(wanted: Sequence[KernelSignature], helpers: int | None) -> Iterator[None]:
+    """Run helper processes until the block ends: one for each other processor, or fewer."""
+    if helpers is None:
+        helpers = min(_count_processors() - 1, _MOST_HELPERS)
+    helpers = min(helpers, len(wanted) // _WORTHWHILE) if sys.executable else 0
     task = json.dumps([one.as_json() for one in wanted]).encode()
     processes = []
     for _ in range(helpers):

@@ -12,7 +12,7 @@ Numbers are always added in the same order.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from llvmlite import ir
 from numba import types
@@ -32,6 +32,8 @@ class _LanesType(_NUMBA.Type):  # type: ignore[misc]  # Numba has no types
 
 
 _LANES: Final = _LanesType()
+Lanes: TypeAlias = Any
+"""Eight numbers, in annotations."""
 
 
 @_EXTENDING.register_model(_LanesType)
@@ -57,7 +59,14 @@ def load(typing: Any, array: Any, place: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         kind = signature.args[0].dtype
         element = context.get_data_type(kind)
-        found = _find(context, builder, signature, arguments, _IR.VectorType(element, LANES))
+        found = _find(
+            context,
+            builder,
+            signature.args[0],
+            arguments[0],
+            arguments[1],
+            _IR.VectorType(element, LANES),
+        )
         numbers = builder.load(found)
         numbers.align = kind.bitwidth // 8
         return numbers if kind is types.float32 else builder.uitofp(numbers, _FLOATS)
@@ -67,7 +76,7 @@ def load(typing: Any, array: Any, place: Any) -> Any:
 
 @_intrinsic
 def store(typing: Any, array: Any, place: Any, lanes: Any) -> Any:
-    """Write eight numbers to an array; whole numbers of two bytes are rounded down."""
+    """Write eight numbers to an array; whole numbers of two or four bytes are rounded to 0."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         kind = signature.args[0].dtype
@@ -76,8 +85,10 @@ def store(typing: Any, array: Any, place: Any, lanes: Any) -> Any:
         if kind is not types.float32:
             wide = _IR.VectorType(_IR.IntType(32), LANES)
             numbers = builder.fptosi(numbers, wide)
-            numbers = builder.trunc(numbers, _IR.VectorType(element, LANES))
-        found = _find(context, builder, signature, arguments, numbers.type)
+            if kind.bitwidth < 32:
+                numbers = builder.trunc(numbers, _IR.VectorType(element, LANES))
+        array, place = arguments[:2]
+        found = _find(context, builder, signature.args[0], array, place, numbers.type)
         builder.store(numbers, found).align = kind.bitwidth // 8
         return context.get_dummy_value()
 
@@ -91,13 +102,41 @@ def count(typing: Any, array: Any, place: Any, lanes: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         whole = _IR.VectorType(_IR.IntType(64), LANES)
         short = builder.fptosi(arguments[2], _IR.VectorType(_IR.IntType(32), LANES))
-        found = _find(context, builder, signature, arguments, whole)
+        array, place = arguments[:2]
+        found = _find(context, builder, signature.args[0], array, place, whole)
         before = builder.load(found)
         before.align = 8
         builder.store(builder.add(before, builder.sext(short, whole)), found).align = 8
         return context.get_dummy_value()
 
     return types.void(array, types.int64, _LANES), generate
+
+
+@_intrinsic
+def count_rows(typing: Any, array: Any, place: Any, lanes: Any, factor: Any, table: Any) -> Any:
+    """Do the same for eight rows of eight: those of a table, multiplied with lanes and a factor.
+
+    Each row is multiplied with one of the lanes. Rows follow each other, in both arrays from the
+    same place on.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array, place, lanes, factor, table = arguments
+        whole = _IR.VectorType(_IR.IntType(64), LANES)
+        for lane in range(LANES):
+            share = builder.fmul(_spread_lane(builder, lanes, lane), factor)
+            row = builder.load(_find(context, builder, signature.args[4], table, place, _FLOATS))
+            row.align = 4
+            product = builder.fmul(share, row)
+            short = builder.fptosi(product, _IR.VectorType(_IR.IntType(32), LANES))
+            found = _find(context, builder, signature.args[0], array, place, whole)
+            before = builder.load(found)
+            before.align = 8
+            builder.store(builder.add(before, builder.sext(short, whole)), found).align = 8
+            place = builder.add(place, _IR.Constant(place.type, LANES))
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64, _LANES, _LANES, table), generate
 
 
 @_intrinsic
@@ -120,6 +159,16 @@ def add(typing: Any, left: Any, right: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.fadd(*arguments)
+
+    return _LANES(_LANES, _LANES), generate
+
+
+@_intrinsic
+def subtract(typing: Any, left: Any, right: Any) -> Any:
+    """Return the differences of two times eight numbers."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.fsub(*arguments)
 
     return _LANES(_LANES, _LANES), generate
 
@@ -157,6 +206,116 @@ def divide(typing: Any, left: Any, right: Any) -> Any:
 
 
 @_intrinsic
+def add_rows(typing: Any, before: Any, lanes: Any, array: Any, place: Any, step: Any) -> Any:
+    """Return eight numbers plus eight rows of an array, each multiplied with one of the lanes.
+
+    The array is of single precision, and rows are `step` apart. The same as `add_product` for one
+    row after the other.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        found, lanes, array, place, step = arguments
+        for lane in range(LANES):
+            share = _spread_lane(builder, lanes, lane)
+            row = builder.load(_find(context, builder, signature.args[2], array, place, _FLOATS))
+            row.align = 4
+            product = builder.fmul(share, row, flags=["contract"])
+            found = builder.fadd(found, product, flags=["contract"])
+            place = builder.add(place, step)
+        return found
+
+    return _LANES(_LANES, _LANES, array, types.int64, types.int64), generate
+
+
+@_intrinsic
+def at_least(typing: Any, left: Any, right: Any) -> Any:
+    """Return a word with a bit for each of eight numbers that is at least the other."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        found = builder.fcmp_ordered(">=", *arguments)
+        octet = builder.bitcast(found, _IR.IntType(LANES))
+        return builder.zext(octet, _IR.IntType(64))
+
+    return types.uint64(_LANES, _LANES), generate
+
+
+@_intrinsic
+def count_ones(typing: Any, word: Any) -> Any:
+    """Return the number of bits that are set in a word."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.ctpop(arguments[0])
+
+    return types.int64(types.uint64), generate
+
+
+@_intrinsic
+def find_one(typing: Any, word: Any) -> Any:
+    """Return the number of the lowest bit that is set in a word other than 0."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.cttz(arguments[0], _IR.IntType(1)(1))
+
+    return types.int64(types.uint64), generate
+
+
+@_intrinsic
+def select(typing: Any, left: Any, right: Any, yes: Any, no: Any) -> Any:
+    """Return `yes` where the left one of two times eight numbers is at least the right one."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        left, right, yes, no = arguments
+        return builder.select(builder.fcmp_ordered(">=", left, right), yes, no)
+
+    return _LANES(_LANES, _LANES, _LANES, _LANES), generate
+
+
+@_intrinsic
+def transpose(
+    typing: Any, array: Any, place: Any, step: Any, found: Any, at: Any, width: Any
+) -> Any:
+    """Write eight times eight numbers with rows and columns exchanged.
+
+    Rows are `step` apart in the array of single precision, and `width` apart where they go.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array, place, step, found, at, width = arguments
+        forms = signature.args[0], signature.args[3]
+        rows = []
+        for _ in range(LANES):
+            row = builder.load(_find(context, builder, forms[0], array, place, _FLOATS))
+            row.align = 4
+            rows.append(row)
+            place = builder.add(place, step)
+        # Exchange blocks of four by four, then of two by two, then single numbers.
+        for size in (4, 2, 1):
+            rows = [
+                builder.shuffle_vector(
+                    rows[number & ~size],
+                    rows[number | size],
+                    _IR.Constant(
+                        _IR.VectorType(_IR.IntType(32), LANES),
+                        [
+                            (lane & ~size) + (LANES if lane & size else 0)
+                            if not number & size
+                            else (lane | size) + (LANES if lane & size else 0)
+                            for lane in range(LANES)
+                        ],
+                    ),
+                )
+                for number in range(LANES)
+            ]
+        for row in rows:
+            place = _find(context, builder, forms[1], found, at, _FLOATS)
+            builder.store(row, place).align = 4
+            at = builder.add(at, width)
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64, types.int64, found, types.int64, types.int64), generate
+
+
+@_intrinsic
 def total(typing: Any, lanes: Any) -> Any:
     """Return the sum of eight numbers: each half is added to the other, three times."""
 
@@ -179,8 +338,14 @@ def total(typing: Any, lanes: Any) -> Any:
     return types.float32(_LANES), generate
 
 
-def _find(context: Any, builder: Any, signature: Any, arguments: Any, kind: Any) -> Any:
-    """Return a pointer to the element of an array at a flat index."""
-    array = context.make_array(signature.args[0])(context, builder, value=arguments[0])
-    first = builder.gep(array.data, [arguments[1]])
+def _spread_lane(builder: Any, lanes: Any, lane: int) -> Any:
+    """Return one of eight numbers eight times."""
+    same = _IR.Constant(_IR.VectorType(_IR.IntType(32), LANES), [lane] * LANES)
+    return builder.shuffle_vector(lanes, _IR.Constant(_FLOATS, _IR.Undefined), same)
+
+
+def _find(context: Any, builder: Any, form: Any, array: Any, place: Any, kind: Any) -> Any:
+    """Return a pointer to the element of an array of a type at a flat index."""
+    made = context.make_array(form)(context, builder, value=array)
+    first = builder.gep(made.data, [place])
     return builder.bitcast(first, kind.as_pointer())

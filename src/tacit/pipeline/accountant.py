@@ -16,7 +16,7 @@ from tacit.ledger.accounts import Accounts
 from tacit.ledger.charges import Account, Charge
 from tacit.patterns.tree import elements
 from tacit.pipeline.engine import Engine
-from tacit.pipeline.pacing import Pacer
+from tacit.pipeline.pacing import CountReserve, Pacer
 from tacit.pipeline.versions import SpecVersion
 from tacit.pipeline.window_state import ClosedWindows
 from tacit.privacy.mechanisms.counts import price_count
@@ -36,6 +36,8 @@ class WindowCharges:
     exhausted: NDArray[np.bool_] | None
     """Who does not pay: a limit is reached, or pacing saves it for later. None without limits."""
     charges: Sequence[Charge]
+    uncounted: NDArray[np.bool_] | None = None
+    """Who does not pay for counts: a limit is reached. None without limits."""
 
 
 NO_BILL: Final = WindowCharges(None, ())
@@ -55,6 +57,7 @@ class Accountant:
             [mechanism.pacing for mechanism in version.plan.mechanisms],
             engine.random_source,
         )
+        self._reserve = CountReserve(version.spec, version.plan.count_memories)
         self._slots: NDArray[np.int64] = np.empty(0, np.int64)
         """The slots of registered subjects, in the order of the accounts."""
         self._ids: NDArray[np.int64] = np.empty(0, np.int64)
@@ -78,26 +81,58 @@ class Accountant:
         starts = self._windows(closed)
         accounts = self._open_accounts(starts[0])
         charges: list[Charge] = []
-        exhausted = np.full(len(self._slots), public_only)
+        exhausted = uncounted = np.full(len(self._slots), public_only)
         if self.limited and len(starts) > 1:
             raise AssertionError("where there are limits, windows close one by one")
         if accounts.private and not public_only:
-            prices = self._engine.price(closed, list_claims(accounts.private))
+            claims = list_claims(accounts.private)
+            prices = self._engine.price(closed, claims)
+            counts = self._engine.price_counts(closed, claims)
             since = closed.since[self._slots]
-            for start, window in zip(starts, prices, strict=True):
-                own = window[:, self._slots]
+            for place, start in enumerate(starts):
+                own = prices[place][:, self._slots]
+                counted = np.zeros_like(own) if counts is None else counts[place][:, self._slots]
                 if self.limited:
-                    exhausted = accounts.find_exhausted(start, own)
-                if self.limited and self._pacer.active:
-                    gains = self._engine.gains(closed)[self._slots]
-                    policies = self._engine.policy_numbers(closed)[self._slots]
-                    exhausted |= self._pacer.find_declined(accounts, start, own, gains, policies)
-                charges += accounts.charge(start, exhausted, since <= start // starts.step, own)
+                    # Counts come first: they cost little, and a count without some is no count.
+                    uncounted = accounts.find_exhausted(start, counted)
+                    counted = np.where(uncounted, 0, counted)
+                    exhausted = self._find_exhausted(closed, accounts, start, own, counted)
+                registered = since <= start // starts.step
+                total = np.where(exhausted, 0, own) + counted
+                silent = exhausted if counts is None else exhausted & ~counted.any(axis=0)
+                charges += accounts.charge(start, silent, registered, total)
         if not self.limited:
             return WindowCharges(None, charges)
+        return WindowCharges(
+            self._spread(exhausted, closed), charges, self._spread(uncounted, closed)
+        )
+
+    def _find_exhausted(
+        self,
+        closed: ClosedWindows,
+        accounts: Accounts,
+        start: int,
+        prices: NDArray[np.int64],
+        counted: NDArray[np.int64],
+    ) -> NDArray[np.bool_]:
+        """Return who does not pay for the answers about it, in the order of the accounts.
+
+        `counted` is what counts have cost in this window. What they will need until horizons end
+        is not for answers.
+        """
+        kept = counted + self._reserve.find_reserved(accounts, start)
+        exhausted = accounts.find_exhausted(start, np.where(prices > 0, prices + kept, 0))
+        if self._pacer.active:
+            gains = self._engine.gains(closed)[self._slots]
+            policies = self._engine.policy_numbers(closed)[self._slots]
+            exhausted |= self._pacer.find_declined(accounts, start, prices, gains, policies, kept)
+        return exhausted
+
+    def _spread(self, chosen: NDArray[np.bool_], closed: ClosedWindows) -> NDArray[np.bool_]:
+        """Return subjects by slot."""
         spread = np.zeros(len(closed.since), np.bool_)
-        spread[self._slots] = exhausted
-        return WindowCharges(spread, charges)
+        spread[self._slots] = chosen
+        return spread
 
     def _windows(self, closed: ClosedWindows) -> range:
         """Return the start times of the windows that end with these panes."""

@@ -196,13 +196,24 @@ class Engine:
         """End the input: answer all windows that are still open."""
         return map(self.answer, self.flush())
 
-    def answer(self, closed: ClosedWindows, exhausted: NDArray[np.bool_] | None = None) -> Answers:
-        """Answer closed windows; `exhausted` is as in `WindowState.answer`."""
-        return self.windows.answer(closed, exhausted)
+    def answer(
+        self,
+        closed: ClosedWindows,
+        exhausted: NDArray[np.bool_] | None = None,
+        uncounted: NDArray[np.bool_] | None = None,
+    ) -> Answers:
+        """Answer closed windows; `exhausted` and `uncounted` are as in `WindowState.answer`."""
+        return self.windows.answer(closed, exhausted, uncounted)
 
     def price(self, closed: ClosedWindows, claims: Sequence[Claim]) -> NDArray[np.int64]:
         """Return what answering closed windows costs, as `WindowState.price` does."""
         return self.windows.price(closed, claims)
+
+    def price_counts(
+        self, closed: ClosedWindows, claims: Sequence[Claim]
+    ) -> NDArray[np.int64] | None:
+        """Return what the counts of the windows that were priced last cost; None without counts."""
+        return self.windows.price_counts(closed, claims)
 
     def gains(self, closed: ClosedWindows) -> NDArray[np.float64]:
         """Return by slot what the draws of the window that was priced last gain; inf if unknown."""

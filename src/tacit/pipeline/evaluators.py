@@ -69,10 +69,12 @@ class Evaluator(ABC):
         policies: NDArray[np.int32],  # noqa: ARG002
         since: NDArray[np.int64],  # noqa: ARG002
         subjects: pa.Array,  # noqa: ARG002
+        memory: RunMemory | None = None,  # noqa: ARG002
     ) -> CountDraws | None:
         """Return the counts of windows that were answered last; None if there are none.
 
-        `since` is the first window of each subject, and `subjects` are their names.
+        `since` is the first window of each subject, and `subjects` are their names. `policies` and
+        `memory` are as for `answer`; another policy number means that a subject is left out.
         """
         return None
 
@@ -89,6 +91,15 @@ class Evaluator(ABC):
     ) -> NDArray[np.int64]:
         """Return `[window][claim][subject]`: what the answers cost; 0 if they are not protected."""
         return np.zeros((len(closed.words), len(claims), len(policies)), np.int64)
+
+    def price_counts(
+        self,
+        policies: NDArray[np.int32],  # noqa: ARG002
+        claims: Sequence[Claim],  # noqa: ARG002
+        subjects: pa.Array,  # noqa: ARG002
+    ) -> NDArray[np.int64] | None:
+        """Return what the counts of the windows that were priced last cost; None without counts."""
+        return None
 
     def gains(self, policies: NDArray[np.int32]) -> NDArray[np.float64]:
         """Return by subject what the draws of the window that was priced last gain; inf if unknown.
@@ -161,6 +172,7 @@ class Detector(Evaluator):
         policies: NDArray[np.int32],  # noqa: ARG002
         since: NDArray[np.int64],
         subjects: pa.Array,
+        memory: RunMemory | None = None,  # noqa: ARG002
     ) -> CountDraws | None:
         """Return the true counts."""
         if self.layout is None:

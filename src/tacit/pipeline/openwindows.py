@@ -325,6 +325,14 @@ class OpenWindows:
         window_state = self._own_state(closed)
         return window_state.price(closed, claims, public_only=self.is_public_only(closed))
 
+    def price_counts(
+        self, closed: ClosedWindows, claims: Sequence[Claim]
+    ) -> NDArray[np.int64] | None:
+        """Return what the counts of the windows that were priced last cost; None without counts."""
+        if self.is_public_only(closed):
+            return None
+        return self._own_state(closed).price_counts(claims)
+
     def gains(self, closed: ClosedWindows) -> NDArray[np.float64]:
         """Return what the draws of the window that was priced last gain."""
         return self._own_state(closed).gains()
@@ -353,10 +361,16 @@ class OpenWindows:
                 if name.partition(".")[0] in kept
             }
 
-    def answer(self, closed: ClosedWindows, exhausted: NDArray[np.bool_] | None = None) -> Answers:
+    def answer(
+        self,
+        closed: ClosedWindows,
+        exhausted: NDArray[np.bool_] | None = None,
+        uncounted: NDArray[np.bool_] | None = None,
+    ) -> Answers:
         """Answer closed windows under the version that they belong to."""
-        window_state = self._own_state(closed)
-        return window_state.answer(closed, exhausted, public_only=self.is_public_only(closed))
+        return self._own_state(closed).answer(
+            closed, exhausted, uncounted, public_only=self.is_public_only(closed)
+        )
 
 
 def make_window_state(compiled: CompiledSpec, subjects: Subjects) -> WindowState:

@@ -8,7 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.ledger.accounts import Accounts
+from tacit.patterns.tree import elements
+from tacit.privacy.count_memory import CountMemory
 from tacit.privacy.pacing import Pacing, find_chances
+from tacit.privacy.prices import NANO
 from tacit.privacy.randomness import RandomSource
 from tacit.spec.specification import Specification
 
@@ -45,10 +48,12 @@ class Pacer:
         prices: NDArray[np.int64],
         gains: NDArray[np.float64],
         policies: NDArray[np.int32],
+        kept: NDArray[np.int64] | None = None,
     ) -> Bits:
         """Return the subjects that do not pay for a window, in the order of the accounts.
 
-        `prices` are `[account][subject]`; `gains` and `policies` are by subject.
+        `prices` are `[account][subject]`; `gains` and `policies` are by subject. `kept` is what is
+        kept for counts, as `prices`.
         """
         chances = np.ones(len(policies))
         paced = [n for n, one in enumerate(accounts.private) if self._is_paced(one.name, one.limit)]
@@ -64,7 +69,7 @@ class Pacer:
                         found = find_chances(
                             pacing,
                             account.name,
-                            left,
+                            left if kept is None else np.maximum(left - kept[number][chosen], 0),
                             gains[chosen],
                             total[chosen],
                             local,
@@ -78,3 +83,31 @@ class Pacer:
 
     def _is_paced(self, name: str, limit: int | None) -> bool:
         return limit is not None and name in self._paced
+
+
+class CountReserve:
+    """What counts will spend until horizons end, so that answers leave it to them.
+
+    It follows from the plan and the time.
+    """
+
+    def __init__(self, spec: Specification, memories: Mapping[str, CountMemory]) -> None:
+        self._pane = spec.windows.pane
+        self._paced = [
+            (frozenset(elements(spec.count_patterns[name])), int(memory.spending.epsilon * NANO))
+            for name, memory in memories.items()
+            if memory.spending is not None
+        ]
+
+    def find_reserved(self, accounts: Accounts, start: int) -> NDArray[np.int64]:
+        """Return `[account][subject]`: what later windows will need, in nano-epsilon."""
+        found = np.zeros((len(accounts.private), len(accounts.ids)), np.int64)
+        for number, account in enumerate(accounts.private):
+            each = sum(price for types, price in self._paced if types & account.elements)
+            if account.limit is None or not each:
+                continue
+            for local, own, _ in accounts.find_left(account, start):
+                later = (account.horizon - local % account.horizon) // self._pane - 1
+                kept = min(each * max(0, later), account.limit)
+                found[number, slice(None) if own is None else own] = kept
+        return found

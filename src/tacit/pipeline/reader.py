@@ -57,6 +57,18 @@ class Position(TypedDict):
 Positions = dict[str, Position]
 
 
+@dataclass(slots=True)
+class InputStatus:
+    """How far one input is read. It depends on the tuples: for the operator only."""
+
+    stream: str
+    source: str
+    rows: int = 0
+    """Rows read since this process started, including those that were refused later."""
+    newest: int | None = None
+    """The largest event time among them, in microseconds."""
+
+
 class EventExtractor(Protocol):
     """Extracts events from rows: an engine, or a `RegistryExtractor`."""
 
@@ -130,6 +142,8 @@ class Reader:
         self.dead_letters = dead_letters or DeadLetters()
         self.unreadable = 0
         """Lines that could not be read."""
+        self.status = [InputStatus(one.stream, one.source.name) for one in inputs]
+        """How far each input is read."""
         self._rejected = rejected
         self._streams = streams
         self._extractor = extractor
@@ -228,7 +242,7 @@ class Reader:
         begin = [self._progress(key) for key in self._keys]
         sources = []
         for number, front in enumerate(begin):
-            events: Iterator[EventBatch] = map(extractor.extract, self._rows(number))
+            events: Iterator[EventBatch] = map(self._extract, self._rows(number))
             if extractor.jumps is not None:
                 events = confirm(events, extractor.jumps, front)
             sources.append(prefetch(events, ahead))
@@ -243,13 +257,24 @@ class Reader:
                 yield None
                 continue
             # Here and not in the threads: only one thread may learn subjects.
-            batch = self._extractor.extract(item[1])
+            batch = self._extract(item[1])
             pieces = [batch] if confirmation is None else confirmation.add(batch)
             for piece in pieces:
                 delayed = piece.rows is not batch.rows
                 yield MergedBatch.from_batch(self._extract_again(piece) if delayed else piece)
         for piece in confirmation.finish() if confirmation is not None else ():
             yield MergedBatch.from_batch(self._extract_again(piece))
+
+    def _extract(self, rows: Rows) -> EventBatch:
+        """Extract the events of rows, and count them."""
+        batch = self._extractor.extract(rows)
+        assert rows.position is not None, "these rows were not read by a reader"
+        status = self.status[rows.position.number]
+        status.rows += rows.table.num_rows
+        newest = int(batch.times.max(initial=NO_TIME))
+        if newest != NO_TIME:
+            status.newest = newest if status.newest is None else max(status.newest, newest)
+        return batch
 
     def _extract_again(self, batch: EventBatch) -> EventBatch:
         """Extract the events of delayed tuples again, by the current specification."""

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from tacit.errors import PrivacyError
 from tacit.pipeline.evaluators import Evaluator
 from tacit.privacy.certainty import Certainty, CertaintyByPolicy
+from tacit.privacy.count_memory import CountMemory
 from tacit.privacy.mechanisms.counts import CountDraws, CountLayout, CountRelease
 from tacit.privacy.mechanisms.mechanism import (
     Columns,
@@ -54,6 +55,7 @@ class Release(Evaluator):
         noise: Noise,
         counts: Mapping[str, Fraction] = MappingProxyType({}),
         groups: SubjectGroups | None = None,
+        count_memories: Mapping[str, CountMemory] = MappingProxyType({}),
     ) -> None:
         queries = tuple(spec.query_patterns.values())
         index = PatternIndex()
@@ -74,7 +76,7 @@ class Release(Evaluator):
         self._counts: CountRelease | None = None
         if spec.count_queries:
             self.layout = CountLayout(spec, groups or SubjectGroups.read(spec))
-            self._counts = CountRelease(spec, counts, self.layout, index, noise)
+            self._counts = CountRelease(spec, counts, self.layout, index, noise, count_memories)
         self._last: WindowBits | None = None
         """The windows that were priced or answered last: they are answered or counted next."""
         read = [own.queries for own in self.protectors if own.queries is not None]
@@ -93,20 +95,12 @@ class Release(Evaluator):
         claims: Sequence[Claim],
         memory: RunMemory | None = None,
     ) -> NDArray[np.int64]:
-        """Compute what the answers cost each claim, from public events and released answers alone.
+        """Compute what the answers about single subjects cost each claim.
 
-        A subject that is answered by `public_only` pays nothing.
+        It depends on public events and released answers alone. A subject that is answered by
+        `public_only` pays nothing.
         """
         windows = self._last = replace(self._match(closed, rows), memory=memory or RunMemory({}))
-        prices = self._price_answers(windows, policies, claims)
-        if self._counts is None:
-            return prices
-        return prices + self._counts.price(windows, policies, claims)
-
-    def _price_answers(
-        self, windows: WindowBits, policies: NDArray[np.int32], claims: Sequence[Claim]
-    ) -> NDArray[np.int64]:
-        """Compute what the answers about single subjects cost each claim."""
         if len(self.protectors) == 1 and int(policies.max(initial=0)) == 0:
             return self.protectors[0].price(windows, claims)
         prices = np.zeros((len(windows.bits), len(claims), windows.slots), np.int64)
@@ -116,6 +110,15 @@ class Release(Evaluator):
                 found = protector.price(replace(windows, own=own), claims)
                 prices[:, :, own] = found[:, :, own]
         return prices
+
+    def price_counts(
+        self, policies: NDArray[np.int32], claims: Sequence[Claim], subjects: pa.Array
+    ) -> NDArray[np.int64] | None:
+        """Compute what the counts of the windows that were priced last cost each claim."""
+        if self._counts is None:
+            return None
+        assert self._last is not None, "windows are priced first"
+        return self._counts.price(self._last, policies, claims, subjects)
 
     def gains(self, policies: NDArray[np.int32]) -> NDArray[np.float64]:
         """Return by subject what the draws of the window that was priced last gain."""
@@ -142,11 +145,12 @@ class Release(Evaluator):
         policies: NDArray[np.int32],
         since: NDArray[np.int64],
         subjects: pa.Array,
+        memory: RunMemory | None = None,
     ) -> CountDraws | None:
         """Draw the counts of windows, each from a channel of its own."""
         if self._counts is None:
             return None
-        return self._counts.draw(self._match(closed, rows), policies, since, subjects)
+        return self._counts.draw(self._match(closed, rows), policies, since, subjects, memory)
 
     def answer(
         self,

@@ -28,7 +28,7 @@ from tacit.pipeline.compiled_spec import CompiledSpec
 from tacit.pipeline.deadletters import DeadLetters
 from tacit.pipeline.delivery import Delivery, DirectDelivery
 from tacit.pipeline.evaluators import Evaluator
-from tacit.pipeline.reader import IDLE_SECONDS, Input, Reader, check_different
+from tacit.pipeline.reader import IDLE_SECONDS, Input, InputStatus, Reader, check_different
 from tacit.pipeline.refusals import Refusals
 from tacit.pipeline.reloads import ReadColumns, Reloads, check_inputs
 from tacit.pipeline.retries import GRACE, LedgerRetry
@@ -313,6 +313,11 @@ class Run:
     def dead_letters(self) -> DeadLetters:
         """Where refused tuples go."""
         return self._reader.dead_letters
+
+    @property
+    def input_status(self) -> Sequence[InputStatus]:
+        """How far each input is read, for the operator only."""
+        return self._reader.status
 
     @property
     def refusals(self) -> Refusals:

@@ -182,9 +182,9 @@ class Settlement:
                 if accountant is not None:
                     bill = self._retry(self._bill, accountant, one)
                 bills.append(bill)
-                answers.append(self._engine.answer(one, bill.exhausted))
+                answers.append(self._engine.answer(one, bill.exhausted, bill.uncounted))
                 # As of this window: which windows are committed together is not public.
-                drifts.append(self._engine.drift)
+                drifts.append(None if accountant is None else self._engine.drift)
             drafts: list[Draft] = []
             if accountant is not None and version is not None:
                 drafts = [

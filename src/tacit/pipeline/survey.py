@@ -18,6 +18,8 @@ from tacit.pipeline.evaluators import Evaluator, count_occurrences
 from tacit.planning.survey import Survey
 from tacit.planning.tallies import ChosenRows, CombinationCounts, Stretches
 from tacit.privacy.affected_queries import AffectedQuery
+from tacit.privacy.count_memory import CountHistory
+from tacit.privacy.mechanisms.counts import CountLayout, CountStatus, read_history, tally_groups
 from tacit.privacy.mechanisms.mechanism import PatternIndex, RunMemory
 from tacit.privacy.mechanisms.noisy_windows import NoisyWindows
 from tacit.privacy.mechanisms.pane_noise import draw_pane_times
@@ -25,9 +27,12 @@ from tacit.privacy.noise import Noise
 from tacit.privacy.pane_counts import PaneCounts
 from tacit.privacy.policies import Policies
 from tacit.privacy.randomness import SeededSource
+from tacit.privacy.sequences import to_local
 from tacit.privacy.statistics import Statistics
+from tacit.spec.groups import SubjectGroups
 from tacit.spec.queries import compile_queries
 from tacit.spec.specification import Specification
+from tacit.windows.clock import NEVER
 from tacit.windows.panes import ClosedPanes, PaneSequence
 from tacit.windows.sliding import combine_panes
 
@@ -64,6 +69,7 @@ class HistorySurvey(Evaluator):
         self.surveys = [
             Survey(policy, queries, index.column, spec.zone) for policy in self.policies.policies
         ]
+        self._counts = _CountRecorder(spec, index) if spec.count_queries else None
         self._types = list(spec.types)
         self._occurrences = np.zeros(len(self._types), np.int64)
         self._stretches = Stretches()
@@ -103,6 +109,8 @@ class HistorySurvey(Evaluator):
 
     def count(self, answers: Answers, policies: NDArray[np.int32]) -> None:
         """Count answered windows, each subject's for its policy; small batches wait for more."""
+        if self._counts is not None:
+            self._counts.add(answers, policies)
         starts = (answers.first + np.arange(answers.windows)) * answers.step
         batch = _Waiting(answers.bits, answers.registered, starts, policies)
         if self._waiting and not np.array_equal(self._waiting[0].policies, policies):
@@ -147,6 +155,8 @@ class HistorySurvey(Evaluator):
             readings = [read.get(part.query) for part in survey.affected]
             statistics = survey.statistics(readings, counts, self._stretches.folds())
             found.append(replace(statistics, occurrences=self.occurrences))
+        if self._counts is not None:
+            found[0] = replace(found[0], counts=self._counts.to_histories())
         return found
 
     @property
@@ -287,6 +297,45 @@ class _PaneCounts:
             windows[name] = np.zeros(self._panes + 1)
             windows[name][rows @ (1 << np.arange(rows.shape[1]))] = counts
         return PaneCounts.from_counts(self._panes, windows)
+
+
+class _CountRecorder:
+    """The true counts of windows of history, in order of time."""
+
+    def __init__(self, spec: Specification, index: PatternIndex) -> None:
+        self._names = list(spec.count_patterns)
+        self._layout = CountLayout(spec, SubjectGroups.read(spec))
+        self._status = CountStatus(spec, index)
+        self._pane, self._zone = spec.windows.pane, spec.zone
+        self._starts: list[NDArray[np.int64]] = []
+        self._tallies: list[NDArray[np.int64]] = []
+
+    def add(self, answers: Answers, policies: NDArray[np.int32]) -> None:
+        """Count windows that follow those of the call before."""
+        opened, decided = self._status.decide(answers.bits, policies)
+        bits = answers.bits[:, self._status.columns]
+        subjects = answers.subjects[: len(answers.since)]
+        # History may have subjects that the registry does not know, and so no group.
+        known = (self._layout.find_rows(subjects) >= 0).all(axis=0)
+        since = np.where(known, answers.since, NEVER)
+        nobody = np.zeros(len(since), np.bool_)
+        self._tallies.append(
+            tally_groups(
+                self._layout, bits, opened, decided, nobody, since, answers.first, subjects
+            )
+        )
+        self._starts.append((answers.first + np.arange(answers.windows)) * self._pane)
+
+    def to_histories(self) -> dict[str, CountHistory]:
+        """Return the history of each count, by name."""
+        if not self._tallies:
+            return {}
+        tally, starts = np.concatenate(self._tallies), np.concatenate(self._starts)
+        local = to_local(starts, self._zone)
+        return {
+            name: read_history(tally[:, rows], self._layout.groups[rows], local)
+            for name, rows in zip(self._names, self._layout.rows, strict=True)
+        }
 
 
 def _mean_answer(part: AffectedQuery, rounds: list[CombinationCounts]) -> NDArray[np.float64]:

@@ -18,6 +18,7 @@ from tacit.pipeline.compiled_spec import CompiledSpec
 from tacit.pipeline.definitions import format_definition
 from tacit.pipeline.release import Release, name_policy
 from tacit.planning.plan import Plan
+from tacit.privacy.mechanisms.counts import MEMORY
 from tacit.privacy.noise import Noise
 from tacit.spec.columntypes import SpecColumns
 from tacit.spec.groups import SubjectGroups
@@ -46,7 +47,10 @@ class SpecVersion:
 
     def compile(self, noise: Noise) -> CompiledSpec:
         """Compile the specification with the plan's mechanisms."""
-        release = Release(self.spec, self.plan.mechanisms, noise, self.plan.counts, self.groups)
+        plan = self.plan
+        release = Release(
+            self.spec, plan.mechanisms, noise, plan.counts, self.groups, plan.count_memories
+        )
         return CompiledSpec(self.spec, release, self.plan.columns)
 
     @cached_property
@@ -84,18 +88,29 @@ class SpecVersion:
     def find_remembered(self, following: SpecVersion) -> set[str]:
         """Return the policies, by name, whose memory the next version can go on with.
 
-        Their subjects, events and mechanisms are the same. All others start from the prior.
+        Their subjects, events and mechanisms are the same. All others start from the prior. Counts
+        go on if all of them, their groups and their models are the same.
         """
         kept = [one.model_copy(update={"limit": None}) for one in self.spec.private]
         others = [one.model_copy(update={"limit": None}) for one in following.spec.private]
         if kept != others or self.definitions != following.definitions:
             return set()
         pairs = zip(self.plan.mechanisms, following.plan.mechanisms, strict=True)
-        return {
+        found = {
             name_policy(number)
             for number, (one, other) in enumerate(pairs)
             if one is other or one.to_dict() == other.to_dict()
         }
+        if self._count_terms() == following._count_terms():
+            found.add(MEMORY)
+        return found
+
+    def _count_terms(self) -> tuple[Any, ...]:
+        """Return all that the memory of counts depends on."""
+        memories = {name: one.to_dict() for name, one in self.plan.count_memories.items()}
+        asked = [(query.name, query.by) for query in self.spec.count_queries]
+        windows = self.spec.windows
+        return asked, self.spec.count_patterns, windows.size, windows.panes, self.groups, memories
 
     @property
     def consumers(self) -> dict[str, str]:

@@ -227,6 +227,15 @@ class WindowState:
         self._priced = closed, panes, rows
         return self.evaluator.price(panes, rows, numbers, claims, self._remember(closed))
 
+    def price_counts(self, claims: Sequence[Claim]) -> NDArray[np.int64] | None:
+        """Return what the counts of the windows that were priced last cost; None without counts.
+
+        This depends on public events, and on what was released before, alone.
+        """
+        numbers = self.policy_numbers()
+        names = self.subjects.names[: len(numbers)]
+        return self.evaluator.price_counts(numbers, claims, names)
+
     def _remember(self, closed: ClosedWindows) -> RunMemory:
         """Return what protectors remember, and what is public about subjects."""
         if not self.evaluator.remembers:
@@ -251,29 +260,31 @@ class WindowState:
         self,
         closed: ClosedWindows,
         exhausted: NDArray[np.bool_] | None = None,
+        uncounted: NDArray[np.bool_] | None = None,
         *,
         public_only: bool = False,
     ) -> Answers:
         """Answer all queries in closed windows.
 
         `exhausted` marks subjects whose limit is reached in all these windows. They are answered
-        from public events and the prior alone. It must not depend on anyone's private events.
-        With `public_only` all subjects are answered that way.
+        from public events and the prior alone. `uncounted` marks those that do not pay for counts.
+        Neither may depend on anyone's private events. With `public_only` all subjects are answered
+        that way.
         """
-        numbers = self.policy_numbers()
-        if public_only:
-            numbers = numbers + np.int32(len(self.policies))
-        elif exhausted is not None and exhausted.any():
-            numbers = np.where(exhausted, numbers + np.int32(len(self.policies)), numbers)
+        numbers = self._mark(exhausted, public_only=public_only)
         per_window = 1 if self.sliding is None else self.sliding.panes
         panes, rows = self._assemble(closed)
         memory = self._remember(closed)
         bits, certainty = self.evaluator.answer(panes, rows, numbers, memory)
-        self.memory = memory.after
-        names = self.subjects.names
         draws = self.evaluator.count_subjects(
-            panes, rows, numbers, closed.since, names[: len(closed.since)]
+            panes,
+            rows,
+            self._mark(uncounted, public_only=public_only),
+            closed.since,
+            self.subjects.names[: len(closed.since)],
+            memory,
         )
+        self.memory = memory.after
         layout, counted = self.evaluator.layout, None
         if layout is not None and draws is not None:
             counted = CountAnswers(
@@ -301,6 +312,15 @@ class WindowState:
             counted=counted,
         )
         return answers if self.order is None else answers.reorder(self.order)
+
+    def _mark(self, silent: NDArray[np.bool_] | None, *, public_only: bool) -> NDArray[np.int32]:
+        """Return the number of each subject's policy; another one for those that do not pay."""
+        numbers = self.policy_numbers()
+        if public_only:
+            return numbers + np.int32(len(self.policies))
+        if silent is None or not silent.any():
+            return numbers
+        return np.where(silent, numbers + np.int32(len(self.policies)), numbers)
 
     def state(self) -> tuple[dict[str, NDArray[np.generic]], dict[str, pl.DataFrame]]:
         """Return the state as plain arrays and frames."""

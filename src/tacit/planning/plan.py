@@ -27,11 +27,18 @@ from tacit.events.streams import COLUMN_TYPES
 from tacit.patterns.tree import Pattern, elements
 from tacit.pictures import make_picture
 from tacit.privacy.count_channels import make_count_channel
+from tacit.privacy.count_memory import SCALES, CountMemory
 from tacit.privacy.exponentials import format_epsilon
 from tacit.privacy.mechanisms import load
 from tacit.privacy.mechanisms.mechanism import Mechanism
 from tacit.privacy.mechanisms.unprotected import Unprotected
-from tacit.privacy.policies import Policies, Policy, declared_patterns
+from tacit.privacy.policies import (
+    Policies,
+    Policy,
+    PrivatePattern,
+    declare_pattern,
+    declared_patterns,
+)
 from tacit.privacy.quality import Confusion, micro_alpha
 from tacit.spec.boolean_queries import group_queries
 from tacit.spec.canon import canonical
@@ -198,6 +205,8 @@ class Plan:
     """Event types that never occur in history, and too little of it."""
     counts: Mapping[str, Fraction] = field(default_factory=dict)
     """The epsilon of each count in one window, by name; 0 if it depends on nothing private."""
+    count_memories: Mapping[str, CountMemory] = field(default_factory=dict)
+    """What runs know of counts beforehand, by name; only with history, and with memory."""
 
     @property
     def has_memory(self) -> bool:
@@ -244,7 +253,7 @@ class Plan:
         ends with each window. A mechanism that draws answers does so for each window, so all
         windows that an occurrence may change cost its epsilon together.
         """
-        pattern = declared_patterns(self.spec)[self.spec.private.index(private)]
+        pattern = declare_pattern(self.spec, self.spec.private.index(private))
         windows = 1 if self.draws_panes else pattern.count_windows(self.spec.windows.panes)
         return pattern.epsilon * self.share_of(pattern.name) / windows
 
@@ -257,11 +266,11 @@ class Plan:
         if (
             self.counts.keys() != self.spec.count_patterns.keys()
             or min(self.counts.values(), default=0) < 0
+            or not self.count_memories.keys() <= self.counts.keys()
         ):
             raise PlanError(f"the plan has an epsilon for other counts; {_AGAIN}")
-        declared = declared_patterns(self.spec)
-        for private, pattern in zip(self.spec.private, declared, strict=True):
-            if self.spent(private) > pattern.epsilon:
+        for pattern in declared_patterns(self.spec):
+            if self._spend(pattern) > pattern.epsilon:
                 raise PlanError(
                     f"the counts of this plan and its mechanism spend more than the epsilon of"
                     f" {pattern.name}; {_AGAIN}"
@@ -269,15 +278,24 @@ class Plan:
 
     def spent_on_counts(self, private: Private) -> list[Fraction]:
         """Return the epsilon of each count that costs a private pattern something in a window."""
-        own = declared_patterns(self.spec)[self.spec.private.index(private)].elements
+        pattern = declare_pattern(self.spec, self.spec.private.index(private))
+        return self._spend_on_counts(pattern)
+
+    def _spend_on_counts(self, private: PrivatePattern) -> list[Fraction]:
         asked = self.spec.count_patterns.items()
-        return [self.counts[name] for name, pattern in asked if own & {*elements(pattern)}]
+        return [
+            self.counts[name]
+            for name, pattern in asked
+            if not private.elements.isdisjoint(elements(pattern))
+        ]
 
     def spent(self, private: Private) -> Fraction:
         """Return the epsilon that mechanism and counts spend together, per window or occurrence."""
-        pattern = declared_patterns(self.spec)[self.spec.private.index(private)]
+        return self._spend(declare_pattern(self.spec, self.spec.private.index(private)))
+
+    def _spend(self, pattern: PrivatePattern) -> Fraction:
         windows = pattern.count_windows(self.spec.windows.panes)
-        counted = windows * sum(self.spent_on_counts(private), Fraction(0))
+        counted = windows * sum(self._spend_on_counts(pattern), Fraction(0))
         return pattern.epsilon * self.share_of(pattern.name) + counted
 
     def count_rows(self) -> list[dict[str, Any]]:
@@ -292,9 +310,21 @@ class Plan:
                     "mean_error": 0.0 if channel is None else channel.mean_error,
                     "half_width": 0 if channel is None else channel.half_width,
                     "coverage": 1.0 if channel is None else channel.coverage,
+                    **self._describe_memory(name),
                 }
             )
         return rows
+
+    def _describe_memory(self, name: str) -> dict[str, Any]:
+        """Return what to expect of the estimates of a count; nothing without memory."""
+        memory = self.count_memories.get(name)
+        if memory is None:
+            return {}
+        spending, usual = memory.spending, len(SCALES) // 2
+        return {
+            "expected_error": memory.error,
+            "drawn_every": 1 if spending is None else spending.intervals[usual],
+        }
 
     @property
     def draws_panes(self) -> bool:
@@ -312,6 +342,10 @@ class Plan:
             more["warnings"] = [warning._asdict() for warning in self.warnings]
         if self.counts:
             more["counts"] = {name: format_epsilon(own) for name, own in self.counts.items()}
+        if self.count_memories:
+            more["count_memories"] = {
+                name: memory.to_dict() for name, memory in self.count_memories.items()
+            }
         if self.history_warnings:
             more["history_warnings"] = [warning._asdict() for warning in self.history_warnings]
         return more | {
@@ -383,7 +417,8 @@ class Plan:
         history = f", {self.windows:,} windows of history" if self.windows else ", no history"
         quality = "" if self.expected is None else f", expected Q {self.expected.quality:.3f}"
         for row in self.count_rows():
-            quality += f", {row['query']} ± {row['mean_error']:.2g}"
+            error = row.get("expected_error", row["mean_error"])
+            quality += f", {row['query']} ± {error:.2g}"
         memory = " with memory" if self.has_memory else ""
         return f"<Plan: {self.mechanism}{memory}, decoded by {self.decode}{history}{quality}>"
 
@@ -483,6 +518,10 @@ def _read(plain: Mapping[str, Any], spec: Specification, written: Mapping[str, A
             for one in plain.get("history_warnings", ())
         ),
         counts,
+        {
+            str(name): CountMemory.from_dict(one)
+            for name, one in plain.get("count_memories", {}).items()
+        },
     )
     plan.check_counts()
     return plan

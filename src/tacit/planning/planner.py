@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from fractions import Fraction
+from itertools import accumulate, pairwise
 from typing import Final
 
 import numpy as np
@@ -14,19 +15,21 @@ from numpy.typing import NDArray
 from tacit.errors import PlanError
 from tacit.options import command, option
 from tacit.patterns.tree import elements
+from tacit.planning.count_models import CountLimit, learn_count_memory
 from tacit.planning.plan import Expected, HistoryWarning, Plan, QueryWarning
 from tacit.planning.survey import assume_statistics
 from tacit.privacy.affected_queries import find_affected
 from tacit.privacy.count_channels import make_count_channel
+from tacit.privacy.count_memory import CountMemory
 from tacit.privacy.mechanisms import load
 from tacit.privacy.mechanisms.mechanism import Mechanism, PlanGoal
 from tacit.privacy.mechanisms.unprotected import Unprotected
 from tacit.privacy.pacing import SpendingLimit
-from tacit.privacy.policies import Policies
+from tacit.privacy.policies import Policies, declared_patterns
 from tacit.privacy.quality import Confusion, QualityObjective, make_objective
 from tacit.privacy.statistics import Statistics
 from tacit.privacy.thresholds import add_confusions
-from tacit.progress import ProgressCallback, ignore_progress, split_progress
+from tacit.progress import ProgressCallback, ignore_progress, scale_progress, split_progress
 from tacit.quantities import count
 from tacit.spec.epsilon_split import split_epsilon
 from tacit.spec.mechanisms import AUTO, MECHANISMS
@@ -36,6 +39,10 @@ Floats = NDArray[np.float64]
 
 _TIE: Final = 4
 """The decimals of a quality that count when mechanisms are compared."""
+_WORK: Final = {"uniform": 1, "adaptive": 4, "optimal": 15}
+"""About how long the planning of each mechanism takes, compared with the others."""
+_USUAL: Final = 4
+"""The same for any other mechanism."""
 _BETTER: Final = 0.002
 """By how much a mechanism must be better than one that adds less noise to replace it."""
 
@@ -80,18 +87,49 @@ def make_plan(
     if chosen == AUTO:
         names = list(MECHANISMS)
     plans = [
-        _make(spec, statistics, name, decode, goal, part)
-        for name, part in zip(names, split_progress(progress, len(names)), strict=True)
+        _make(spec, statistics, name, decode, goal, split.left, part)
+        for name, part in zip(names, _divide(progress, names), strict=True)
     ]
     best = _rank(plans, goal.objective)[0] if chosen == AUTO else plans[0]
     if falling_back:
         best = choose_optimal(plans[0], plans[1], goal.objective)
-    planned = replace(best, objective=objective, counts=split.counts)
+    memories = {}
+    if spec.memory and statistics:
+        memories = _learn_counts(spec, statistics[0], split.counts)
+    planned = replace(best, objective=objective, counts=split.counts, count_memories=memories)
     if max((share, *given.values())) <= 1:  # not a search for what would be needed
         planned.check_counts()
     for epsilon in filter(None, split.counts.values()):
         make_count_channel(epsilon)  # it is audited here, and again in every run
     return planned
+
+
+def _learn_counts(
+    spec: Specification, statistics: Statistics, epsilons: Mapping[str, Fraction]
+) -> dict[str, CountMemory]:
+    """Learn from history what is known of each count before a run."""
+    found = {}
+    for name, history in statistics.counts.items():
+        limit = find_count_limit(spec, name, epsilons[name])
+        memory = learn_count_memory(history, spec.windows.pane, epsilons[name], limit)
+        if memory is not None:
+            found[name] = memory
+    return found
+
+
+def find_count_limit(spec: Specification, name: str, epsilon: Fraction) -> CountLimit | None:
+    """Return what a count may spend where limits are paced; None if none is.
+
+    Of every limit it has the same share as of epsilon. The limit that allows least counts.
+    """
+    own, panes = {*elements(spec.count_patterns[name])}, spec.windows.panes
+    limits = []
+    for private, pattern in zip(spec.private, declared_patterns(spec), strict=True):
+        if private.limit is None or private.spend != "paced" or not own & pattern.elements:
+            continue
+        share = epsilon * pattern.count_windows(panes) / pattern.epsilon
+        limits.append(CountLimit(Fraction(private.limit.amount) * share, private.limit.horizon))
+    return min(limits, key=lambda limit: limit.epsilon / limit.horizon, default=None)
 
 
 def list_limits(declared: Sequence[Private]) -> dict[str, SpendingLimit]:
@@ -128,9 +166,15 @@ def compare_mechanisms(
         make_plan(
             spec, statistics, name, decode, objective=objective, fall_back=False, progress=part
         )
-        for name, part in zip(MECHANISMS, split_progress(progress, len(MECHANISMS)), strict=True)
+        for name, part in zip(MECHANISMS, _divide(progress, MECHANISMS), strict=True)
     ]
     return _rank(plans, make_objective(spec, plans[0].objective))
+
+
+def _divide(progress: ProgressCallback, names: Iterable[str]) -> list[ProgressCallback]:
+    """Return a callback for each mechanism, by about how long its planning takes."""
+    ends = list(accumulate((_WORK.get(name, _USUAL) for name in names), initial=0))
+    return [scale_progress(progress, *(end / ends[-1] for end in pair)) for pair in pairwise(ends)]
 
 
 def _rank(plans: Sequence[Plan], objective: QualityObjective) -> list[Plan]:
@@ -158,14 +202,22 @@ def _make(
     name: str,
     decode: str,
     goal: PlanGoal,
+    left: Mapping[str, Fraction],
     progress: ProgressCallback = ignore_progress,
 ) -> Plan:
-    """Make the plan of one mechanism."""
+    """Make the plan of one mechanism; `left` is the share that counts leave of private patterns."""
     made = []
     parts = split_progress(progress, len(statistics))
     for part, declared, share in zip(statistics, Policies(spec).declared, parts, strict=True):
         share(0.0, f"planning {name}")
-        own = replace(goal, limits=list_limits(declared), progress=share)
+        limits = list_limits(declared)
+        if spec.memory:  # counts keep their share of a limit that is paced
+            limits = {
+                name: one._replace(amount=one.amount * left.get(name, 1)) if one.paced else one
+                for name, one in limits.items()
+                if left.get(name, 1)
+            }
+        own = replace(goal, limits=limits, progress=share)
         made.append(_plan_policy(load(name), part, own))
     progress(1.0, f"planned {name}")
     windows = int(sum(part.windows for part in statistics))

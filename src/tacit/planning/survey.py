@@ -13,8 +13,10 @@ from tacit.patterns.residuals import boolean_form
 from tacit.patterns.tree import And, Name, Not, Or, Pattern, elements
 from tacit.planning.tallies import UNDIVIDED, ChosenRows, CombinationCounts, Division
 from tacit.privacy.affected_queries import AffectedQuery, find_affected
+from tacit.privacy.components import Exposure
 from tacit.privacy.context_counts import ContextCounts
 from tacit.privacy.evidence import Evidence
+from tacit.privacy.joint_counts import JointColumns, JointCounts
 from tacit.privacy.pane_counts import PaneCounts
 from tacit.privacy.policies import Policy
 from tacit.privacy.prior import Bits, Prior
@@ -29,6 +31,8 @@ Column: TypeAlias = Callable[[Pattern], int]
 Floats = NDArray[np.float64]
 
 _ONE_FOLD: Final = np.zeros(1, np.int64)
+_JOINT: Final = 1 << 26
+"""The largest number of bits of whole windows that are kept; windows beyond them are sampled."""
 
 
 def assume_statistics(
@@ -136,6 +140,8 @@ class Survey:
             for part, public in zip(self.affected, self._public, strict=True)
         ]
         self._queries = [CombinationCounts([column(query)]) for query in queries]
+        self._joint_columns, joint = _list_joint(self.exposure, queries, column)
+        self._joint = CombinationCounts(joint, _JOINT // len(joint)) if joint else None
 
     def add(
         self,
@@ -151,6 +157,8 @@ class Survey:
         rows = ChosenRows.choose(chosen, division)
         for tally in (*self._components, *self._parts, *self._queries):
             tally.add(bits, rows)
+        if self._joint is not None:
+            self._joint.add(bits, rows)
         if starts is not None and self.exposure.components:
             self._sequences.add(starts, bits, chosen)
 
@@ -178,6 +186,9 @@ class Survey:
                 for component, tally in zip(self.exposure.components, self._components, strict=True)
             ],
             [tally.rows(folds) for tally in self._parts],
+            None
+            if self._joint is None
+            else JointCounts(*self._joint.words(folds), self._joint_columns),
         )
         return history.statistics()
 
@@ -207,6 +218,7 @@ class _History:
     contexts: Sequence[ContextCounts]
     parts: Sequence[tuple[Bits, Floats]]
     """For each affected query the rows of its columns, and their counts `[row][fold]`."""
+    joint: JointCounts | None
 
     def statistics(self) -> Statistics:
         """Return the statistics of all folds together, and of each fold and the others."""
@@ -248,7 +260,30 @@ class _History:
             ),
             self.pane_counts,
             contexts=tuple(counts.choose_folds(folds) for counts in self.contexts),
+            joint=None if self.joint is None else self.joint.choose_folds(folds),
         )
+
+
+def _list_joint(
+    exposure: Exposure, queries: Sequence[Pattern], column: Column
+) -> tuple[JointColumns, list[int]]:
+    """List the bit columns of queries over several components, and of these components."""
+    found: list[int] = []
+
+    def add(patterns: Sequence[Pattern]) -> NDArray[np.int64]:
+        begin = len(found)
+        found.extend(map(column, patterns))
+        return np.arange(begin, len(found))
+
+    several = [n for n, question in enumerate(exposure.questions) if len(question.parts) > 1]
+    used = sorted({component for n in several for component, _ in exposure.questions[n].parts})
+    own = {number: exposure.components[number] for number in used}
+    columns = JointColumns(
+        {number: add(component.signals) for number, component in own.items()},
+        {number: add([v.atom for v in component.variables]) for number, component in own.items()},
+        dict(zip(several, add([queries[n] for n in several]).tolist(), strict=True)),
+    )
+    return columns, found
 
 
 def _evidence(

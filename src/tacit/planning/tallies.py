@@ -24,6 +24,7 @@ _PENDING = 1 << 20
 MOST_STRETCHES: Final = 20
 FOLDS: Final = 5
 """The number of parts of history; each is held out once."""
+_ONE_FOLD: Final = np.zeros(MOST_STRETCHES, np.int64)
 _BLOCKS: Final = 32
 """Subjects of one window are counted in this many blocks, in case history has few windows."""
 
@@ -109,11 +110,15 @@ class CombinationCounts:
     """How often each combination of some bit columns occurs, in each stretch.
 
     A row is a combination and its stretch: in one number if it fits, otherwise the stretch is in
-    the last word.
+    the last word. If there are more than `most` rows, a random half of the windows is left out.
     """
 
-    def __init__(self, columns: Sequence[int]) -> None:
+    def __init__(self, columns: Sequence[int], most: int | None = None) -> None:
         self.columns = list(columns)
+        self._most = most
+        self._share = 1.0
+        """The share of the windows that are counted."""
+        self._random = np.random.default_rng(0)
         self._width = len(self.columns)
         self._level = 0
         self._keys: list[Keys] = []
@@ -127,9 +132,13 @@ class CombinationCounts:
         keys: Keys = np.zeros((windows, slots, 1), np.uint64)
         if self.columns:
             keys = to_columns(np.ascontiguousarray(bits[:, self.columns]), slots)
-        self._append(*self._distinct(self._join(keys[rows.chosen], rows.stretches)))
-        if self._pending > _PENDING:
+        joined = self._join(keys[rows.chosen], rows.stretches)
+        if self._share < 1:
+            joined = joined[self._random.random(len(joined)) < self._share]
+        self._append(*self._distinct(joined))
+        if self._pending > (_PENDING if self._most is None else min(_PENDING, self._most)):
             self._gather()
+            self._thin()
 
     def _append(self, keys: Keys, counts: Counts) -> None:
         self._keys.append(keys)
@@ -171,6 +180,13 @@ class CombinationCounts:
         self._pending = 0
         return found
 
+    def _thin(self) -> None:
+        """Leave out windows until there are few enough rows."""
+        while self._most is not None and len(self._keys[0]) > self._most:
+            self._share /= 2
+            counts = self._random.binomial(self._counts[0], 0.5)
+            self._keys, self._counts = [self._keys[0][counts > 0]], [counts[counts > 0]]
+
     def _lengthen(self, level: int) -> None:
         """Merge the counts of stretches that have become one."""
         if level == self._level:
@@ -188,18 +204,20 @@ class CombinationCounts:
 
         Counts are `[row][fold]`, given the fold of each stretch; without folds, `[row]`.
         """
+        words, counts = self.words(_ONE_FOLD if folds is None else folds)
+        octets = words.astype("<u8").view(np.uint8)
+        bits = np.unpackbits(octets, axis=1, bitorder="little", count=self._width)
+        return bits.astype(np.bool_), counts[:, 0] if folds is None else counts
+
+    def words(self, folds: NDArray[np.int64]) -> tuple[Keys, NDArray[np.float64]]:
+        """Return the combinations that occurred, `[row][word]`, and counts `[row][fold]`."""
         keys, counts = self._gather()
         combinations, stretches = self._split(keys)
         distinct, places = _number(combinations)
-        number = 1 if folds is None else int(folds.max(initial=0)) + 1
-        fold = np.zeros(len(keys), np.int64)
-        if folds is not None and len(keys):
-            fold = folds[stretches.astype(np.int64)]
+        number = int(folds.max(initial=0)) + 1
+        fold = folds[stretches.astype(np.int64)] if len(keys) else np.zeros(0, np.int64)
         sums = np.bincount(places * number + fold, counts, len(distinct) * number)
-        octets = distinct.astype("<u8").view(np.uint8)
-        bits = np.unpackbits(octets, axis=1, bitorder="little", count=self._width)
-        table = sums.astype(np.float64).reshape(len(distinct), number)
-        return bits.astype(np.bool_), table[:, 0] if folds is None else table
+        return distinct, sums.astype(np.float64).reshape(len(distinct), number)
 
 
 def _number(keys: Keys) -> tuple[Keys, NDArray[np.intp]]:

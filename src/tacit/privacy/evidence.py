@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tacit.errors import PlanError
-from tacit.privacy.quality import Confusion, micro_alpha
+from tacit.privacy.quality import Confusion
 
 Decode = Literal["literal", "posterior"]
 Floats = NDArray[np.float64]
@@ -42,24 +42,6 @@ class DecoderCells(NamedTuple):
         yes = self.posterior >= threshold
         tp, fp = float(self.true[yes].sum()), float(self.false[yes].sum())
         return Confusion(tp, fp, float(self.true[~yes].sum()))
-
-
-class QueryEvidence(Protocol):
-    """Evidence of a query, as tables or as samples."""
-
-    @property
-    def elements(self) -> tuple[str, ...]:
-        """The query's private elements, in the order of their bits."""
-
-    @property
-    def positives(self) -> float:
-        """The number of windows of history in which the query is true."""
-
-    def cells(self, flips: Floats) -> DecoderCells:
-        """Return the cells of a posterior decoder under these flip probabilities."""
-
-    def confusion(self, flips: Floats, decode: Decode, threshold: float = 0.5) -> Confusion[float]:
-        """Return the expected counts under these flip probabilities."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -239,27 +221,15 @@ def transition_probabilities(flips: Floats) -> Floats:
     return table
 
 
-def best_threshold(
-    known: Sequence[tuple[QueryEvidence, Floats]],
-    alphas: Sequence[float],
-    exact: float = 0.0,
-) -> tuple[float, float]:
-    """Return the posterior threshold with the best micro Q, and that Q.
-
-    `known` has each query's evidence and flip probabilities. `exact` is the number of true
-    positives of queries without private elements. A single threshold is best for the micro
-    average. All thresholds are compared: with the cells sorted by posterior, running sums give
-    the confusion of each.
-    """
-    return cut_cells(
-        [evidence.cells(flips) for evidence, flips in known], micro_alpha(alphas), exact
-    )
-
-
 def cut_cells(
     found: Sequence[DecoderCells], alpha: float, exact: float = 0.0
 ) -> tuple[float, float]:
-    """Return the posterior threshold with the best micro Q for these cells, and that Q."""
+    """Return the posterior threshold with the best micro Q for these cells, and that Q.
+
+    `exact` is the number of true positives of queries without private elements. A single
+    threshold is best for the micro average. All thresholds are compared: with the cells sorted
+    by posterior, running sums give the confusion of each.
+    """
     posterior, true, false = (
         np.concatenate([np.zeros(0), *(getattr(cells, part) for cells in found)])
         for part in DecoderCells._fields

@@ -76,10 +76,13 @@ class Policy:
 
 def declared_patterns(spec: Specification) -> list[PrivatePattern]:
     """Return the private patterns of a specification, in its order."""
-    return [
-        PrivatePattern(private.name, frozenset(elements(resolved)), Fraction(private.epsilon))
-        for private, resolved in zip(spec.private, spec.private_patterns, strict=True)
-    ]
+    return [declare_pattern(spec, number) for number in range(len(spec.private))]
+
+
+def declare_pattern(spec: Specification, number: int) -> PrivatePattern:
+    """Return one of the private patterns of a specification."""
+    private, resolved = spec.private[number], spec.private_patterns[number]
+    return PrivatePattern(private.name, frozenset(elements(resolved)), Fraction(private.epsilon))
 
 
 class Policies:

@@ -53,7 +53,7 @@ def fit_prior(component: Component, history: ContextCounts) -> FittedPriors:
     folds = history.folds if history.folds > 1 else 0
     trials = [_Trial(component, history, np.arange(history.folds) == fold) for fold in range(folds)]
     size, strength = _choose(trials)
-    tree = _Tree(history.signals, history.values, history.windows)
+    tree = _PriorTree(history.signals, history.values, history.windows)
     for _ in zip(range(size - 1), tree.grow(), strict=False):
         pass
     return FittedPriors(
@@ -87,25 +87,25 @@ def _choose(trials: list[_Trial]) -> tuple[int, float]:
 
 
 @dataclass(slots=True)
-class _Node:
+class _PriorNode:
     """A node of a growing tree."""
 
     rows: Whole
     split: int = LEAF
-    branches: tuple[_Node, _Node] | None = None
+    branches: tuple[_PriorNode, _PriorNode] | None = None
     """Without and with the signal; kept even where a smaller tree has a leaf."""
     born: int = 0
     """The number of groups of the tree when this node was split."""
 
 
-class _Tree:
+class _PriorTree:
     """A tree over signals, grown best split first."""
 
     def __init__(self, signals: Bits, values: Bits, windows: Floats) -> None:
         self.signals, self.values, self.windows = signals, values, windows
-        self.root = _Node(np.arange(len(windows)))
+        self.root = _PriorNode(np.arange(len(windows)))
 
-    def grow(self) -> Iterator[_Node]:
+    def grow(self) -> Iterator[_PriorNode]:
         """Split a node after each `next`, as long as any split raises the likelihood."""
         waiting = [self._proposal(self.root)]
         groups = 1
@@ -116,12 +116,12 @@ class _Tree:
                 return
             there = self.signals[node.rows, signal]
             node.split, node.born = signal, groups
-            node.branches = _Node(node.rows[~there]), _Node(node.rows[there])
+            node.branches = _PriorNode(node.rows[~there]), _PriorNode(node.rows[there])
             groups += 1
             yield node
             waiting += [self._proposal(branch) for branch in node.branches]
 
-    def _proposal(self, node: _Node) -> tuple[float, int, _Node]:
+    def _proposal(self, node: _PriorNode) -> tuple[float, int, _PriorNode]:
         """Return the best split of a node: its gain in log-likelihood, and its signal."""
         width, variables = self.signals.shape[1], self.values.shape[1]
         rows = node.rows
@@ -177,7 +177,7 @@ class _Trial:
     def __init__(self, component: Component, history: ContextCounts, held_out: Bits) -> None:
         known = history.counts[:, ~held_out].sum(axis=1)
         rows = np.flatnonzero(known)
-        self.tree = _Tree(history.signals[rows], history.values[rows], known[rows])
+        self.tree = _PriorTree(history.signals[rows], history.values[rows], known[rows])
         self.rates = _rates(component, self.tree.signals, self.tree.values, self.tree.windows)
         new = history.counts[:, held_out].sum(axis=1)
         judged = np.flatnonzero(new)
@@ -206,7 +206,7 @@ class _Trial:
             return (values @ powers)[:, None], (known @ powers)[:, None]
         return values.astype(np.int64), known.astype(np.int64)
 
-    def _predict(self, node: _Node) -> None:
+    def _predict(self, node: _PriorNode) -> None:
         """Update the predictions of the held-out windows in a node by its own windows."""
         places = self._places[id(node)]
         windows = self.tree.windows[node.rows]

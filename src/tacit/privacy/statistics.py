@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from tacit.privacy.affected_queries import AffectedQuery
 from tacit.privacy.components import Exposure
 from tacit.privacy.context_counts import ContextCounts
+from tacit.privacy.count_memory import CountHistory
 from tacit.privacy.evidence import Evidence
+from tacit.privacy.joint_counts import JointCounts
 from tacit.privacy.pane_counts import PaneCounts
 from tacit.privacy.policies import Policy
 from tacit.privacy.prior import Prior
@@ -46,6 +48,8 @@ class Statistics:
     """The column types in history."""
     contexts: tuple[ContextCounts, ...] = ()
     """For each component, its windows by context and values; empty without history."""
+    joint: JointCounts | None = None
+    """Whole windows, if some query has parts in several components; None without history."""
     occurrences: Mapping[str, int] = field(default_factory=dict)
     """For each event type, the number of windows in which it occurs, of the subjects of all
     policies; empty if they were not counted."""
@@ -53,6 +57,8 @@ class Statistics:
     """History in parts, each held out once; empty if it cannot be divided."""
     sequences: Sequences | None = None
     """Windows of some subjects in order of time; None without history."""
+    counts: Mapping[str, CountHistory] = field(default_factory=dict)
+    """The true counts of all subjects, by query; for the first policy only."""
 
     @property
     def exact(self) -> NDArray[np.float64]:

@@ -32,6 +32,7 @@ _EVEN: Final = 0.5
 """The threshold of one of several values: at most one of them is more likely than not."""
 _ALIKE: Final = 0.01
 """Thresholds whose Q differs by at most this are considered equally good."""
+_PUBLIC: Final = "public_thresholds"
 _CONCEDED: Final = 0.001
 """The micro Q that may be given up so that rare queries are answered at all."""
 
@@ -222,7 +223,21 @@ def read_thresholds(plain: Mapping[str, Any], queries: int) -> Floats:
     """Read the thresholds of a plan; old plans have one for all queries. Raise ValueError."""
     if "thresholds" not in plain:
         return np.full(queries, float(plain["threshold"]))
-    thresholds = np.array(plain["thresholds"], np.float64)
+    return _check(plain["thresholds"], queries)
+
+
+def write_public_thresholds(thresholds: Floats | None) -> dict[str, Any]:
+    """Return the entry of a plan for windows that are not paid for; none if it has no such ones."""
+    return {} if thresholds is None else {_PUBLIC: thresholds.tolist()}
+
+
+def read_public_thresholds(plain: Mapping[str, Any], queries: int) -> Floats | None:
+    """Read what `write_public_thresholds` wrote. Raise ValueError."""
+    return _check(plain[_PUBLIC], queries) if _PUBLIC in plain else None
+
+
+def _check(plain: Any, queries: int) -> Floats:
+    thresholds = np.array(plain, np.float64)
     if thresholds.shape != (queries,) or not ((thresholds > 0) & (thresholds <= 1)).all():
         raise ValueError("thresholds")
     return thresholds

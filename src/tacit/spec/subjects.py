@@ -110,6 +110,18 @@ class SubjectFile(Config):
                 found.setdefault(subject, value)
         return found
 
+    def has_column(self, name: str, folder: Path = Path()) -> bool:
+        """Return whether the file has a column of this name; only its head is read."""
+        import polars as pl
+
+        path = folder / self.file
+        with self._reading():
+            if not path.exists():
+                raise FileNotFoundError(path)
+            csv = path.suffix != ".parquet"
+            scan = pl.scan_csv(path, infer_schema=False) if csv else pl.scan_parquet(path)
+            return name in scan.collect_schema()
+
     @contextmanager
     def _reading(self) -> Iterator[None]:
         """Explain why the file cannot be read."""

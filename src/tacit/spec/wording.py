@@ -30,7 +30,7 @@ _EXPECTED = {
 }
 
 
-class Complaint(NamedTuple):
+class FieldError(NamedTuple):
     """What is wrong with a value, and the path to it."""
 
     path: tuple[str | int, ...]
@@ -40,9 +40,9 @@ class Complaint(NamedTuple):
     """Line and column in the text of a pattern."""
 
 
-def find_complaints(
+def list_field_errors(
     error: ValidationError, data: Any, model: type[BaseModel]
-) -> Iterator[Complaint]:
+) -> Iterator[FieldError]:
     """Yield the mistakes that a model finds in data, each value once."""
     grouped: dict[tuple[str | int, ...], list[ErrorDetails]] = {}
     for detail in error.errors(include_url=False):
@@ -51,7 +51,7 @@ def find_complaints(
         inner = any(len(other) > len(path) and other[: len(path)] == path for other in grouped)
         if inner and all(detail["type"] in _EXPECTED for detail in details):
             continue  # one way to write it does not fit, another does but for an inner mistake
-        yield _complaint(path, details, model)
+        yield _make_field_error(path, details, model)
 
 
 def _path(detail: ErrorDetails, data: Any) -> tuple[str | int, ...]:
@@ -66,9 +66,9 @@ def _path(detail: ErrorDetails, data: Any) -> tuple[str | int, ...]:
     return (*path, field) if missing else tuple(path)
 
 
-def _complaint(
+def _make_field_error(
     path: tuple[str | int, ...], details: list[ErrorDetails], model: type[BaseModel]
-) -> Complaint:
+) -> FieldError:
     detail = details[0]
     kind, context, value = detail["type"], detail.get("ctx", {}), detail["input"]
     offset = None
@@ -93,7 +93,7 @@ def _complaint(
         message = str(context["error"])
     else:
         message = f"{detail['msg']}; got {describe(value)}"
-    return Complaint(path, message, kind, offset if offset != (None, None) else None)
+    return FieldError(path, message, kind, offset if offset != (None, None) else None)
 
 
 def _missing(details: list[ErrorDetails]) -> str:

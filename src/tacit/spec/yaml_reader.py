@@ -28,7 +28,7 @@ from tacit.spec.specification import (
     Settings,
     Specification,
 )
-from tacit.spec.wording import Complaint, find_complaints
+from tacit.spec.wording import FieldError, list_field_errors
 from tacit.windows.schedule import Windows
 
 LARGEST = 16 * 1024 * 1024
@@ -264,17 +264,17 @@ class _SpecReader:
         try:
             return model.model_validate(data)
         except ValidationError as error:
-            found = list(find_complaints(error, data, model))
-            for complaint in found:
-                self.complain(complaint, node, alone=model is _PatternFile)
+            found = list(list_field_errors(error, data, model))
+            for field_error in found:
+                self.record_error(field_error, node, alone=model is _PatternFile)
             return _salvage(model, data, {str(each.path[0]) for each in found if each.path})
 
-    def complain(self, complaint: Complaint, node: YamlNode, alone: bool) -> None:
-        """Find the place of a complaint about a part."""
-        path = () if alone else complaint.path
+    def record_error(self, field_error: FieldError, node: YamlNode, alone: bool) -> None:
+        """Record an error of a field, with its place in the file."""
+        path = () if alone else field_error.path
         place = node.find(path)
-        message = complaint.message
-        if complaint.kind == "extra_forbidden":
+        message = field_error.message
+        if field_error.kind == "extra_forbidden":
             holder = node.find(path[:-1])
             name = str(path[-1])
             place = holder.keys[name]
@@ -286,8 +286,8 @@ class _SpecReader:
                     "put a pattern or condition with commas in quotes"
                 )
         line_column = None
-        if complaint.offset and place.kind == "scalar":
-            line_column = self.inside(place, *complaint.offset)
+        if field_error.offset and place.kind == "scalar":
+            line_column = self.inside(place, *field_error.offset)
             message = _PLACE.sub(lambda found: self.told(place, found), message)
         self.note(message, place, line_column)
 

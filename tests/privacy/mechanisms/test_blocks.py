@@ -54,7 +54,7 @@ def choice_of(values: tuple[bool, ...], variables: tuple[int, ...]) -> int:
     return sum(values[v] << n for n, v in enumerate(variables))
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(st.integers(0, 2**32).map(Random), st.sampled_from([3, 16]))
 def test_an_outline_says_of_all_values_what_they_are_and_keeps_neighbours_near(
     rng: Random, most: int

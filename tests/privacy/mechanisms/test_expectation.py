@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from fractions import Fraction
-from itertools import product
+from itertools import pairwise, product
 from random import Random
 from typing import NamedTuple
 
@@ -12,21 +13,29 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tacit.patterns.booleans import pack_rows
 from tacit.patterns.language import parse_pattern
 from tacit.patterns.tree import Pattern
 from tacit.privacy import components
-from tacit.privacy.components import Component, Question, find_exposure
+from tacit.privacy.components import Component, find_exposure
 from tacit.privacy.context_counts import ContextCounts
+from tacit.privacy.joint_counts import JointColumns, JointCounts
 from tacit.privacy.mechanisms.optimal.blocks import ComponentChannels, read_literally
 from tacit.privacy.mechanisms.optimal.books import design_book
+from tacit.privacy.mechanisms.optimal.contexts import Contexts
 from tacit.privacy.mechanisms.optimal.expectation import (
     PlannedComponent,
     count_prior,
     count_queries,
+    read_prior,
 )
+from tacit.privacy.mechanisms.optimal.joint_expectation import DrawnParts, count_several
+from tacit.privacy.mechanisms.optimal.part_tables import Words
+from tacit.privacy.noise import Noise
 from tacit.privacy.policies import Policy, PrivatePattern
 from tacit.privacy.prior import Prior
 from tacit.privacy.quality import Confusion
+from tacit.privacy.randomness import SeededSource
 from tacit.privacy.statistics import Statistics
 from tacit.privacy.thresholds import LEVELS, PosteriorCounts
 from tests.privacy.mechanisms.made_components import (
@@ -48,17 +57,16 @@ POLICY = Policy(
 
 
 def history(policy: Policy, texts: list[str], seed: int, rows: int = 12) -> Statistics:
-    """Statistics of a history that is made up, each component for itself."""
+    """Statistics of a history that is made up; rows of all components are the same windows."""
     rng = np.random.default_rng(seed)
     queries: list[Pattern] = [parse_pattern(text) for text in texts]
     found = find_exposure(policy, queries)
     priors, contexts = [], []
+    counts = 1 + rng.multinomial(200 - rows, np.full(rows, 1 / rows)).astype(np.float64)
     for component in found.components:
         signals = rng.random((rows, len(component.signals))) < 0.6
         signals = signals[np.lexsort(signals.T)] if signals.shape[1] else signals
         values = rng.random((rows, len(component.variables))) < 0.4
-        counts = rng.integers(1, 40, rows).astype(np.float64)
-        counts *= 200 / counts.sum()
         rates = rng.uniform(0.1, 0.6, len(component.variables))
         priors.append(Prior.from_contexts(rates, signals, values, counts, 4.0))
         contexts.append(ContextCounts(signals, values, counts[:, None]))
@@ -165,22 +173,68 @@ def count(cells: list[list[Cell]]) -> PosteriorCounts:
     return counts
 
 
-def combine(question: Question, spelt: list[list[list[Cell]]]) -> list[Cell]:
-    """The cells of a query: parts of different components are independent."""
-    whole = [Cell(float(question.every), question.every, 200.0)]
-    for component, part in question.parts:
-        whole = [
-            Cell(
-                one.posterior * other.posterior
-                if question.every
-                else 1 - (1 - one.posterior) * (1 - other.posterior),
-                one.true and other.true if question.every else one.true or other.true,
-                one.windows * other.windows / 200,
+def join(statistics: Statistics) -> JointCounts:
+    """Whole windows: row n of each component belongs to the same window."""
+    exposure, places, bits = statistics.exposure, [0], []
+    for seen in statistics.contexts:
+        for part in (seen.signals, seen.values):
+            bits.append(part)
+            places.append(places[-1] + part.shape[1])
+    ranges = [np.arange(*pair) for pair in pairwise(places)]
+    several = [n for n, question in enumerate(exposure.questions) if len(question.parts) > 1]
+    truth = [[answer(statistics, n, row) for n in several] for row in range(len(bits[0]))]
+    columns = JointColumns(
+        dict(enumerate(ranges[::2])),
+        dict(enumerate(ranges[1::2])),
+        {n: places[-1] + place for place, n in enumerate(several)},
+    )
+    whole = np.concatenate([*bits, np.array(truth, np.bool_)], axis=1)
+    return JointCounts(pack_rows(whole), statistics.contexts[0].counts, columns)
+
+
+def answer(statistics: Statistics, query: int, row: int) -> bool:
+    """The true answer to a query in a window."""
+    question = statistics.exposure.questions[query]
+    parts = [
+        bool(
+            evaluate(
+                statistics.exposure.components[component],
+                part,
+                statistics.contexts[component].signals[row],
+                statistics.contexts[component].values[row],
             )
-            for one in whole
-            for other in spelt[component][part]
-        ]
-    return whole
+        )
+        for component, part in question.parts
+    ]
+    return all(parts) if question.every else any(parts)
+
+
+def combine(
+    statistics: Statistics, query: int, made: list[PlannedComponent], *, literal: bool
+) -> list[Cell]:
+    """The cells of a query. In each window, symbols of different components are independent."""
+    question = statistics.exposure.questions[query]
+    cells = []
+    for row, windows in enumerate(statistics.contexts[0].windows.tolist()):
+        whole = [Cell(float(question.every), answer(statistics, query, row), windows)]
+        for component, part in question.parts:
+            seen = statistics.contexts[component]
+            here = ContextCounts(
+                seen.signals[[row]], seen.values[[row]], np.array([[1.0]])
+            )  # a window alone
+            whole = [
+                Cell(
+                    one.posterior * other.posterior
+                    if question.every
+                    else 1 - (1 - one.posterior) * (1 - other.posterior),
+                    one.true,
+                    one.windows * other.windows,
+                )
+                for one in whole
+                for other in spell_out(made[component], here, literal=literal)[part]
+            ]
+        cells += whole
+    return cells
 
 
 @pytest.mark.parametrize("joined", [0, 4])
@@ -194,57 +248,76 @@ def test_expected_counts_are_those_of_all_rows_symbols_and_parts(
     statistics = history(POLICY, QUERIES, seed)
     exposure = statistics.exposure
     assert len(exposure.components) == (2 if joined == 0 else 1)
-    found, spelt = [], []
+    made, found = [], []
     for component, prior, seen in zip(
         exposure.components, statistics.priors, statistics.contexts, strict=True
     ):
-        made = planned(component, prior, seen)
-        found.append(made.count_posteriors(seen, WORK, literal=literal))
-        spelt.append(spell_out(made, seen, literal=literal))
-        slow = count(spelt[-1])
+        made.append(planned(component, prior, seen))
+        found.append(made[-1].count_posteriors(seen, WORK, literal=literal))
+        slow = count(spell_out(made[-1], seen, literal=literal))
         assert found[-1].true == pytest.approx(slow.true)
         assert found[-1].false == pytest.approx(slow.false)
     queries = count_queries(exposure, found, statistics.positives)
-    for threshold in LEVELS[[540, 610]]:
-        thresholds = np.full(len(QUERIES), threshold)
-        got = queries.confusion(thresholds)
-        for query, question in enumerate(exposure.questions):
-            if not question.parts:
-                assert (got.tp[query], got.fp[query], got.fn[query]) == (float(query), 0, 0)
-                continue
-            exact = count([combine(question, spelt)]).confusion(thresholds[:1])
-            # Posteriors of several components are rounded into cells, which may cross a threshold.
-            loose = 1e-6 if len(question.parts) == 1 or literal else 2.0
-            assert got.tp[query] == pytest.approx(exact.tp[0], abs=loose)
-            assert got.fp[query] == pytest.approx(exact.fp[0], abs=loose)
-            assert got.fn[query] == pytest.approx(exact.fn[0], abs=loose)
+    for query, question in enumerate(exposure.questions):
+        if not question.parts:
+            assert queries.true[query, -1] == queries.true[query].sum() == query
+        elif len(question.parts) == 1:
+            exact = count([combine(statistics, query, made, literal=literal)])
+            assert queries.true[query] == pytest.approx(exact.true[0])
+            assert queries.false[query] == pytest.approx(exact.false[0])
 
 
-def test_queries_over_several_components_include_windows_that_public_events_decide(
-    monkeypatch: pytest.MonkeyPatch,
+def count_whole(
+    statistics: Statistics, made: list[PlannedComponent], *, literal: bool
+) -> PosteriorCounts:
+    """Count the queries over several components by drawing for whole windows."""
+    contexts = [
+        Contexts(
+            one.channels,
+            one.book,
+            Noise(SeededSource(2)),
+            None if literal else np.full(len(one.channels.component.parts), 0.5),
+            one.contexts,
+            design=False,
+        )
+        for one in made
+    ]
+
+    def read(number: int, signals: Words, values: Words) -> DrawnParts:
+        drawn = contexts[number].draw(signals, values, len(values))
+        return DrawnParts(contexts[number], drawn, literal=literal)
+
+    counts = PosteriorCounts.zeros(len(statistics.exposure.questions))
+    count_several(statistics.exposure, join(statistics), 200.0, WORK, read, counts)
+    return counts
+
+
+@pytest.mark.parametrize("literal", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_queries_over_several_components_are_counted_on_whole_windows(
+    literal: bool, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If each part is open in a tenth of windows, both are in a hundredth."""
+    """As often as windows and symbols come together, not as if components were independent."""
     monkeypatch.setattr(components, "MOST_JOINED", 0)
-    policy = Policy(
-        tuple(PrivatePattern(name, frozenset(name), Fraction(2)) for name in ("x", "y"))
+    statistics = history(POLICY, QUERIES, seed)
+    made = list(
+        map(planned, statistics.exposure.components, statistics.priors, statistics.contexts)
     )
-    query = parse_pattern("AND(OR(AND(a, x), AND(c, x)), OR(AND(b, y), AND(d, y)))")
-    exposure = find_exposure(policy, [query])
-    parts = []
-    for component in exposure.components:
-        signals = np.array([[False] * len(component.signals), [True] * len(component.signals)])
-        seen = ContextCounts(signals, np.array([[False], [True]]), np.array([[180.0], [20.0]]))
-        prior = Prior.from_rates(np.array([0.5]), len(component.signals))
-        made = planned(component, prior, seen)
-        parts.append(made.count_posteriors(seen, WORK, literal=False))
-        book = PlannedComponent(made.channels, {}, made.book)
-        for other in (parts[-1], book.count_posteriors(seen, WORK, literal=False)):
-            assert other.true.sum() == pytest.approx(20)
-            assert other.false.sum() == pytest.approx(180)
-            assert other.false[0, 0] == pytest.approx(180)
-    whole = count_queries(exposure, parts, np.zeros(1))
-    assert whole.true.sum() == pytest.approx(2)
-    assert (whole.true + whole.false).sum() == pytest.approx(200)
+    found = count_whole(statistics, made, literal=literal)
+    several = [n for n, one in enumerate(statistics.exposure.questions) if len(one.parts) > 1]
+    assert several
+    slow = count([combine(statistics, n, made, literal=literal) for n in several])
+    own = PosteriorCounts(found.true[several], found.false[several])
+    assert own.true.sum(axis=1) == pytest.approx(slow.true.sum(axis=1))
+    # Each of 200 windows is drawn 64 times.
+    spread = float(np.sqrt(200 / 4 / 64))
+    assert deviate(own, slow, spread) < 5
+    order = np.random.default_rng(seed).permutation(len(statistics.contexts[1].signals))
+    other = statistics.contexts[1]
+    shuffled = ContextCounts(other.signals[order], other.values[order], other.counts)
+    apart = replace(statistics, contexts=(statistics.contexts[0], shuffled))
+    elsewhere = count([combine(apart, n, made, literal=literal) for n in several])
+    assert deviate(own, elsewhere, spread) > 5
 
 
 def deviate(found: PosteriorCounts, slow: PosteriorCounts, spread: float) -> float:
@@ -310,7 +383,7 @@ def test_without_symbols_windows_are_counted_by_the_prior_of_their_group() -> No
     seen = ContextCounts.from_rows(
         np.concatenate([signals, values], axis=1), np.ones((30, 1)), len(component.signals)
     )
-    found = count_prior(component, prior, seen)
+    found = count_prior(read_prior(component, prior), seen)
     blocks = [block.variables for block in planned(component, prior, seen, own=False).book.blocks]
     worlds = np.array(list(product((False, True), repeat=7)))
     cells: list[list[Cell]] = [[] for _ in component.parts]

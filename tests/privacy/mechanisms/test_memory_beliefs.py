@@ -260,7 +260,6 @@ def follow(
         predicted = one.predict(state, pack(signals), hour)
         symbols = one.draw(predicted, pack(values), silent)
         updated = one.update(state, predicted, symbols)
-        parts = one.read(predicted, updated)
         for row, mirror in enumerate(mirrors):
             belief = mirror.predict(signals[row], hour)
             np.testing.assert_allclose(predicted.beliefs[row], belief, atol=2e-6)
@@ -284,7 +283,9 @@ def follow(
                 if symbol >= 0:
                     belief = mirror.use(belief, block, block.channels[option], symbol)
             np.testing.assert_allclose(updated.beliefs[row], belief, atol=1e-5)
-            np.testing.assert_allclose(parts[row], mirror.read(belief, signals[row]), atol=1e-4)
+            np.testing.assert_allclose(
+                updated.parts[row], mirror.read(belief, signals[row]), atol=1e-4
+            )
             mirror.keep(belief, opened=bool(blocks))
             # Rounding to parts may fall on either side.
             assert mirror.stored is not None

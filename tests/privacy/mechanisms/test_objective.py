@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.errors import PlanError
-from tacit.privacy.evidence import Decode, Evidence, best_threshold
+from tacit.privacy.evidence import Decode, Evidence, cut_cells
 from tacit.privacy.mechanisms.adaptive import move_shares
 from tacit.privacy.mechanisms.objective import ElementObjective, flip_probability
 from tacit.privacy.mechanisms.uniform import flip_uniformly
@@ -103,7 +103,7 @@ def test_adaptive_is_never_worse_than_uniform(
     policy = Policy((everything, *others))
     even = flip_uniformly(policy)
     alphas = [0.5] * len(known)
-    threshold, _ = best_threshold([(one, even.flips(one.elements)) for one in known], alphas)
+    threshold, _ = cut_cells([one.cells(even.flips(one.elements)) for one in known], 0.5)
     objective = ElementObjective(known, alphas, decode=decode, threshold=threshold)
     found = move_shares(policy, objective)
 

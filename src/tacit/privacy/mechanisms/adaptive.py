@@ -90,7 +90,7 @@ class Adaptive(Flips):
 
 def move_shares(policy: Policy, objective: Objective, *, halvings: int = HALVINGS) -> Elements:
     """Return the elements of a policy with the shares of epsilon that maximise an objective."""
-    search = _Search(policy, objective, halvings)
+    search = _ShareSearch(policy, objective, halvings)
     leaping = True
     while leaping:
         for halving in range(halvings + 1):
@@ -101,7 +101,7 @@ def move_shares(policy: Policy, objective: Objective, *, halvings: int = HALVING
     return Elements.from_epsilons(policy, search.shares())
 
 
-class _Search:
+class _ShareSearch:
     """A search over shares in whole units, so that sums are exact and the grid is finite."""
 
     def __init__(self, policy: Policy, objective: Objective, halvings: int) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from fractions import Fraction
 from math import ceil
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -16,11 +17,20 @@ from tacit.errors import PrivacyError
 from tacit.kernels import compiled
 from tacit.patterns.tree import elements
 from tacit.privacy.affected_queries import AffectedQuery, find_affected
-from tacit.privacy.count_channels import CountChannel, make_count_channel
+from tacit.privacy.count_channels import make_count_channel
+from tacit.privacy.count_memory import (
+    CountFilter,
+    CountHistory,
+    CountMemory,
+    CountReading,
+    FilterState,
+    noise_variance,
+)
 from tacit.privacy.mechanisms.mechanism import (
     Columns,
     PatternIndex,
     Prices,
+    RunMemory,
     WindowBits,
     pack_slots,
 )
@@ -28,15 +38,19 @@ from tacit.privacy.noise import Noise
 from tacit.privacy.openness import Openness
 from tacit.privacy.policies import Policies
 from tacit.privacy.prices import NANO, Claim
+from tacit.privacy.sequences import to_local
 from tacit.spec.groups import SubjectGroups
 from tacit.spec.specification import Specification
 
 Numbers = NDArray[np.int64]
+Floats = NDArray[np.float64]
 _SUBJECTS, _LEFT_OUT, _DECIDED, _OPEN, _DETECTED = range(5)
 """What is tallied of a group: who is counted, who is left out because it does not pay, for how many
 the pattern is detected whatever private events do, for how many it is open, and for how many of
 these it is detected."""
 _FIELDS: Final = 5
+MEMORY: Final = "counts"
+"""The prefix under which counts are remembered, each by its number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +66,21 @@ class CountDraws:
     """The number of subjects that are counted."""
     left_out: Numbers
     """The number of subjects that are not, since their limit is reached or saved for later."""
+    estimate: Floats
+    """The count of all registered subjects, those left out too, as the filter estimates it; NaN
+    without memory."""
+    estimate_low: Floats
+    """The true count is between `estimate_low` and `estimate_high` in 95 of 100 windows."""
+    estimate_high: Floats
 
     @property
     def columns(self) -> list[NDArray[Any]]:
         """All fields, in order."""
         return [getattr(self, one.name) for one in fields(self)]
+
+    def select(self, place: Any) -> CountDraws:
+        """Return views of some windows or rows."""
+        return CountDraws(*(column[place] for column in self.columns))
 
 
 class CountLayout:
@@ -90,6 +114,36 @@ class CountLayout:
         return self._places
 
 
+class CountStatus:
+    """Decides for whom counts are open, with all private types of a subject unknown."""
+
+    def __init__(self, spec: Specification, index: PatternIndex) -> None:
+        patterns = tuple(spec.count_patterns.values())
+        self.columns = index.columns(patterns)
+        affected = [find_affected(policy, patterns) for policy in Policies(spec).policies]
+        self.affected = {part.query for parts in affected for part in parts}
+        """The counts that depend on private events, by number."""
+        self._policies = [_PolicyStatus(parts, index) for parts in affected]
+
+    @property
+    def policies(self) -> int:
+        """The number of policies."""
+        return len(self._policies)
+
+    def decide(self, matched: Columns, policies: NDArray[np.int32]) -> tuple[Columns, Columns]:
+        """Return `[window][count][word]`: where a count is open, and where it is surely true."""
+        bits = matched[:, self.columns]
+        opened, decided = np.zeros_like(bits), np.zeros_like(bits)
+        for number, status in enumerate(self._policies):
+            own = policies == number
+            if own.any():
+                mask = pack_slots(own)
+                found = status.decide(matched, bits)
+                opened |= found[0] & mask
+                decided |= found[1] & mask
+        return opened, decided
+
+
 class CountRelease:
     """Draws the counts of a specification.
 
@@ -100,8 +154,10 @@ class CountRelease:
     Why: public events and limits decide who is open, who is left out, and to whom the count is
     exact. Neighbours differ in one subject's window, so the number of open subjects for which the
     pattern is detected differs by at most one, and this number leaves through a `CountChannel`.
-    Spends: the count's epsilon, for every open subject that is counted, once per window. Nothing
-    where the pattern is decided.
+    Which windows are drawn, with which epsilon, and what is estimated, follow from what was
+    released before and from public events (`privacy/count_memory.py`).
+    Spends: the epsilon of the draw, for every open subject that is counted, once per window.
+    Nothing where the pattern is decided, or where the window is not drawn.
     Paper: not included. The noise is that of Ghosh, Roughgarden and Sundararajan (2009).
     Proof: docs/guarantee.md#counts
     """
@@ -113,39 +169,74 @@ class CountRelease:
         layout: CountLayout,
         index: PatternIndex,
         noise: Noise,
+        memories: Mapping[str, CountMemory] = MappingProxyType({}),
     ) -> None:
-        patterns = tuple(spec.count_patterns.values())
         self.layout = layout
         self._source = noise.source
-        self._columns = index.columns(patterns)
-        self._elements = [frozenset(elements(pattern)) for pattern in patterns]
-        self._channels: list[CountChannel | None] = []
-        self._amounts: list[int] = []
-        for name in spec.count_patterns:
-            epsilon = epsilons.get(name, Fraction(0))
-            self._channels.append(make_count_channel(epsilon) if epsilon else None)
-            self._amounts.append(price_count(epsilon))
-        affected = [find_affected(policy, patterns) for policy in Policies(spec).policies]
-        if any(self._channels[part.query] is None for parts in affected for part in parts):
+        self._status = CountStatus(spec, index)
+        self._names = list(spec.count_patterns)
+        self._elements = [frozenset(elements(one)) for one in spec.count_patterns.values()]
+        self._epsilons = [epsilons.get(name, Fraction(0)) for name in self._names]
+        for epsilon in filter(None, self._epsilons):
+            make_count_channel(epsilon)
+        if any(not self._epsilons[number] for number in self._status.affected):
             raise PrivacyError("a count that depends on private events has no epsilon")
-        self._policies = [_PolicyStatus(parts, index) for parts in affected]
+        self._pane, self._zone = spec.windows.pane, spec.zone
+        self._filters = [
+            CountFilter(memories[name], layout.groups[rows], self._pane)
+            if name in memories
+            else None
+            for name, rows in zip(self._names, layout.rows, strict=True)
+        ]
 
     def price(
-        self, windows: WindowBits, policies: NDArray[np.int32], claims: Sequence[Claim]
+        self,
+        windows: WindowBits,
+        policies: NDArray[np.int32],
+        claims: Sequence[Claim],
+        subjects: pa.Array,
     ) -> Prices:
         """Return `[window][claim][subject]`: what the counts cost each claim, in nano-epsilon.
 
-        It depends on public events alone.
+        It depends on public events, and on what was released before, alone.
         """
         opened, _ = self._decide(windows, policies)
         octets = np.ascontiguousarray(opened, "<u8").view(np.uint8)
         flags = np.unpackbits(octets, axis=-1, bitorder="little", count=windows.slots)
         prices = np.zeros((len(opened), len(claims), windows.slots), np.int64)
-        for number, claim in enumerate(claims):
-            for count, types in enumerate(self._elements):
+        rows = self.layout.find_rows(subjects)
+        for count, types in enumerate(self._elements):
+            # A subject that is not registered has no group, and is not charged.
+            amounts = self._price_rows(count, windows)[rows[count]]
+            for number, claim in enumerate(claims):
                 if types & claim.elements:
-                    prices[:, number] += flags[:, count] * np.int64(self._amounts[count])
+                    prices[:, number] += flags[:, count] * amounts
         return prices
+
+    def _price_rows(self, count: int, windows: WindowBits) -> Numbers:
+        """Return by row what a count costs in windows that are priced together; 0 is not drawn."""
+        follower, first = self._filters[count], windows.closed.first
+        amounts = np.zeros(len(self.layout.queries), np.int64)
+        rows, most = self.layout.rows[count], self._epsilons[count]
+        if follower is None or follower.spending is None:
+            amounts[rows] = price_count(most)
+            return amounts
+        assert len(windows.bits) == 1, "where there are limits, windows close one by one"
+        state = follower.read(self._recall(count, windows.memory))
+        intervals = follower.choose_intervals(state, first, int(self._find_local(first, 1)[0]))
+        for interval in np.unique(intervals[intervals > 0]).tolist():
+            price = price_count(follower.find_epsilon(interval, most))
+            amounts[rows][intervals == interval] = price
+        return amounts
+
+    def _recall(self, number: int, memory: RunMemory | None) -> NDArray[Any] | None:
+        """Return what is remembered of a count."""
+        return None if memory is None else memory.before.get(f"{MEMORY}.{number}")
+
+    def _find_local(self, first: int, windows: int) -> Numbers:
+        """Return when windows start, in local time."""
+        starts = (first + np.arange(windows, dtype=np.int64)) * self._pane
+        return to_local(starts, self._zone)
 
     def draw(
         self,
@@ -153,58 +244,118 @@ class CountRelease:
         policies: NDArray[np.int32],
         since: NDArray[np.int64],
         subjects: pa.Array,
+        memory: RunMemory | None = None,
     ) -> CountDraws:
         """Draw the counts of all groups; `policies` are as in `Evaluator.answer`.
 
         Subjects that do not pay are left out before anything is drawn.
         """
-        opened, decided = self._decide(windows, policies % len(self._policies))
-        silent = policies >= len(self._policies)
+        number = self._status.policies
+        opened, decided = self._decide(windows, policies % number)
+        first = windows.closed.first
         tally = tally_groups(
             self.layout,
-            windows.bits[:, self._columns],
+            windows.bits[:, self._status.columns],
             opened,
             decided,
-            silent,
+            policies >= number,
             since,
-            windows.closed.first,
+            first,
             subjects,
         )
-        detected, exact = tally[..., _DETECTED], tally[..., _DECIDED]
-        some = tally[..., _OPEN] > 0
-        noisy, width = detected.copy(), np.zeros_like(detected)
-        confidence = np.ones(detected.shape, np.float32)
-        for rows, channel in zip(self.layout.rows, self._channels, strict=True):
-            drawn = np.zeros_like(some)
-            drawn[:, rows] = some[:, rows]
-            if not drawn.any():
+        drawn = _start_draws(tally)
+        local = self._find_local(first, len(tally))
+        for place in range(len(self._names)):
+            follower = self._filters[place]
+            own = drawn.select((slice(None), self.layout.rows[place]))
+            if follower is None:
+                self._draw(tally[:, self.layout.rows[place]], self._epsilons[place], own)
                 continue
-            assert channel is not None, "a count that is never open has none"
-            noisy[drawn] = channel.draw(detected[drawn], self._source)
-            width[drawn] = channel.half_width
-            confidence[drawn] = channel.coverage
-        count, most = exact + noisy, exact + tally[..., _OPEN]
-        return CountDraws(
-            count,
-            np.clip(count - width, exact, most),
-            np.clip(count + width, exact, most),
-            confidence,
-            tally[..., _SUBJECTS],
-            tally[..., _LEFT_OUT],
-        )
+            state = follower.read(self._recall(place, memory))
+            state = self._follow(follower, state, tally, local.tolist(), place, first, own)
+            if memory is not None:
+                memory.after[f"{MEMORY}.{place}"] = state.to_array()
+        return drawn
+
+    def _follow(
+        self,
+        follower: CountFilter,
+        state: FilterState,
+        tally: Numbers,
+        local: list[int],
+        place: int,
+        first: int,
+        drawn: CountDraws,
+    ) -> FilterState:
+        """Draw a count with memory, window by window, and estimate it."""
+        own = tally[:, self.layout.rows[place]]
+        for window, start in enumerate(local):
+            here, exact = drawn.select(window), own[window, :, _DECIDED]
+            opened = own[window, :, _OPEN] + own[window, :, _LEFT_OUT]
+            intervals = follower.choose_intervals(state, first + window, start)
+            _leave_out(own[window], here, intervals == 0)
+            noise = np.zeros(len(intervals))
+            for interval in np.unique(intervals[own[window, :, _OPEN] > 0]).tolist():
+                epsilon = follower.find_epsilon(interval, self._epsilons[place])
+                chosen = intervals == interval
+                noise[chosen] = self._draw(own[window], epsilon, here, chosen)
+            counted = own[window, :, _OPEN]
+            reading = CountReading(exact, opened, counted, here.count - exact, noise)
+            state, found = follower.follow(state, start, reading, first + window + intervals)
+            for part, values in zip(here.columns[-len(found) :], found, strict=True):
+                part[:] = values
+        return state
+
+    def _draw(
+        self,
+        tally: Numbers,
+        epsilon: Fraction,
+        drawn: CountDraws,
+        chosen: NDArray[np.bool_] | bool = True,
+    ) -> float:
+        """Draw one count where somebody is open and counted; return the variance of its noise."""
+        some = (tally[..., _OPEN] > 0) & chosen
+        if not some.any():
+            return 0.0
+        assert epsilon, "a count that is never open has none"
+        channel = make_count_channel(epsilon)
+        exact, detected = tally[..., _DECIDED], tally[..., _DETECTED]
+        drawn.count[some] = exact[some] + channel.draw(detected[some], self._source)
+        most = exact + tally[..., _OPEN]
+        for part, width in ((drawn.low, -channel.half_width), (drawn.high, channel.half_width)):
+            part[some] = np.clip(drawn.count + width, exact, most)[some]
+        drawn.confidence[some] = channel.coverage
+        return noise_variance(channel)
 
     def _decide(self, windows: WindowBits, policies: NDArray[np.int32]) -> tuple[Columns, Columns]:
         """Return `[window][count][word]`: where a count is open, and where it is surely true."""
-        bits = windows.bits[:, self._columns]
-        opened, decided = np.zeros_like(bits), np.zeros_like(bits)
-        for number, status in enumerate(self._policies):
-            own = policies == number
-            if own.any():
-                mask = pack_slots(own)
-                found = status.decide(windows.bits, bits)
-                opened |= found[0] & mask
-                decided |= found[1] & mask
-        return opened, decided
+        return self._status.decide(windows.bits, policies)
+
+
+def _start_draws(tally: Numbers) -> CountDraws:
+    """Return what is known before anything is drawn."""
+    exact = tally[..., _DECIDED]
+    unknown = np.full(exact.shape, np.nan)
+    return CountDraws(
+        exact.copy(),
+        exact.copy(),
+        exact.copy(),
+        np.ones(exact.shape, np.float32),
+        tally[..., _SUBJECTS].copy(),
+        tally[..., _LEFT_OUT].copy(),
+        unknown,
+        unknown.copy(),
+        unknown.copy(),
+    )
+
+
+def _leave_out(tally: Numbers, drawn: CountDraws, chosen: NDArray[np.bool_]) -> None:
+    """Leave all open subjects of some groups out of a window that is not drawn."""
+    out = np.where(chosen, tally[:, _OPEN], 0)
+    drawn.subjects[:] -= out
+    drawn.left_out[:] += out
+    tally[:, _OPEN] -= out
+    tally[chosen, _DETECTED] = 0
 
 
 class _PolicyStatus:
@@ -251,6 +402,13 @@ def tally_groups(
     if not complete:
         raise PrivacyError("a registered subject has no group; the registry file has changed")
     return found
+
+
+def read_history(tally: Numbers, groups: Sequence[str | None], local: Numbers) -> CountHistory:
+    """Return the true counts of windows; `local` is when they start."""
+    names = tuple(group or "" for group in groups)
+    exact, opened, detected = (tally[..., field] for field in (_DECIDED, _OPEN, _DETECTED))
+    return CountHistory(names, local, exact, opened, detected)
 
 
 @compiled
@@ -301,12 +459,7 @@ def count_exactly(
     nobody = np.zeros(len(since), np.bool_)
     closed = np.zeros_like(bits)
     tally = tally_groups(layout, bits, closed, bits, nobody, since, first, subjects)
-    count = tally[..., _DECIDED]
-    return CountDraws(
-        count,
-        count,
-        count,
-        np.ones(count.shape, np.float32),
-        tally[..., _SUBJECTS],
-        tally[..., _LEFT_OUT],
-    )
+    drawn = _start_draws(tally)
+    for part in (drawn.estimate, drawn.estimate_low, drawn.estimate_high):
+        part[:] = drawn.count
+    return drawn

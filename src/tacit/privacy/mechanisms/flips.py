@@ -52,7 +52,9 @@ from tacit.privacy.thresholds import (
     add_confusions,
     choose_thresholds,
     judge,
+    read_public_thresholds,
     read_thresholds,
+    write_public_thresholds,
 )
 from tacit.windows.queries import Queries
 from tacit.windows.sliding import combine_panes
@@ -107,7 +109,15 @@ class Flips(Mechanism):
         # Folds may have chosen other flips: expect what the chosen ones get, for each query.
         final = [(proposed[best], fold) for _, fold in trials[best]]
         thresholds, expected = _judge(final, goal)
-        return cls._decode(proposed[best], statistics, goal.literal, thresholds), expected
+        planned = cls._decode(proposed[best], statistics, goal.literal, thresholds)
+        if not goal.limits or goal.literal:
+            return planned, expected
+        counts = [
+            PublicTables.plan(fold.training, thresholds).count_posteriors(fold.held_out)
+            for _, fold in final
+        ]
+        public = replace(planned.public, thresholds=judge(counts, goal.objective).thresholds)
+        return replace(planned, public=public), expected
 
     @classmethod
     def _decode(
@@ -206,6 +216,7 @@ class Flips(Mechanism):
                 for part, right in zip(self.affected, self.right, strict=True)
             },
             "alone": self.public.to_dict(),
+            **write_public_thresholds(self.public.thresholds),
         }
 
     @classmethod
@@ -225,7 +236,9 @@ class Flips(Mechanism):
             if table.shape != (1 << len(part.signals), cells, 2):
                 raise PlanError("the plan's tables do not fit the specification; make a new plan")
         literal, thresholds = bool(plain["literal"]), read_thresholds(plain, len(queries))
-        least = _public_thresholds(literal, thresholds)
+        least = read_public_thresholds(plain, len(queries))
+        if least is None:  # a plan of an earlier version
+            least = _public_thresholds(literal, thresholds)
         public = PublicTables.from_dict(plain.get("alone"), policy.private, parts, least)
         elements = Elements(policy, written.channels)
         return cls(elements, parts, literal, thresholds, right, public)

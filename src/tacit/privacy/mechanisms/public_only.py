@@ -31,14 +31,21 @@ from tacit.privacy.mechanisms.mechanism import (
     Protector,
     WindowBits,
 )
-from tacit.privacy.mechanisms.optimal.books import divide_variables
-from tacit.privacy.mechanisms.optimal.expectation import count_prior, count_queries
+from tacit.privacy.mechanisms.optimal.expectation import (
+    EVALUATED,
+    count_prior,
+    count_queries,
+    read_prior,
+)
+from tacit.privacy.mechanisms.optimal.joint_expectation import PriorParts, count_several
+from tacit.privacy.mechanisms.optimal.part_tables import Words
 from tacit.privacy.mechanisms.optimal.readings import Codes, PriorReadings
 from tacit.privacy.prices import Claim
 from tacit.privacy.prior import Prior
 from tacit.privacy.quality import Confusion
 from tacit.privacy.sampled_evidence import WideEvidence
 from tacit.privacy.statistics import AnyEvidence, Statistics
+from tacit.privacy.thresholds import PosteriorCounts
 
 
 class PublicOnly(ABC):
@@ -58,6 +65,10 @@ class PublicOnly(ABC):
     @abstractmethod
     def start(self, queries: Sequence[Pattern], index: PatternIndex) -> PublicProtector:
         """Return the protector that answers in a run."""
+
+    @abstractmethod
+    def count_posteriors(self, statistics: Statistics) -> PosteriorCounts:
+        """Count the windows of each query by its probability."""
 
     @abstractmethod
     def expect(self, statistics: Statistics) -> Confusion[Floats]:
@@ -154,6 +165,18 @@ class PublicTables(PublicOnly):
         """Return a protector that looks answers up by context."""
         return TableLookup(self, queries, index)
 
+    def count_posteriors(self, statistics: Statistics) -> PosteriorCounts:
+        """Count the windows of each context."""
+        counts = PosteriorCounts.zeros(len(statistics.positives))
+        for query, positives in enumerate(statistics.exact.tolist()):
+            counts.add_exact(query, positives)
+        for part, known, likely in zip(
+            self.affected, statistics.evidence, self.likely, strict=True
+        ):
+            false, true = _count_contexts(part, known)
+            counts.add(part.query, likely, true, false)
+        return counts
+
     def expect(self, statistics: Statistics) -> Confusion[Floats]:
         """Compute the expected counts over the contexts of history."""
         counts = np.zeros((3, len(statistics.positives)))
@@ -183,16 +206,23 @@ class PublicContexts(PublicOnly):
         """Return a protector that evaluates parts by the prior of their context."""
         return ContextLookup(self, queries, index)
 
+    def count_posteriors(self, statistics: Statistics) -> PosteriorCounts:
+        """Count the windows of all contexts; a sample for queries over several components."""
+        readings = list(map(read_prior, self.exposure.components, self.priors))
+        parts = list(map(count_prior, readings, statistics.contexts))
+        counts = count_queries(self.exposure, parts, statistics.positives)
+        if statistics.joint is not None:
+
+            def read(component: int, signals: Words, values: Words) -> PriorParts:  # noqa: ARG001
+                return PriorParts(readings[component], signals)
+
+            windows = statistics.windows
+            count_several(self.exposure, statistics.joint, windows, EVALUATED, read, counts)
+        return counts
+
     def expect(self, statistics: Statistics) -> Confusion[Floats]:
-        """Compute the expected counts in closed form."""
-        evaluated = [
-            count_prior(component, prior, history)
-            for component, prior, history in zip(
-                self.exposure.components, self.priors, statistics.contexts, strict=True
-            )
-        ]
-        counts = count_queries(self.exposure, evaluated, statistics.positives)
-        return counts.confusion(self.thresholds)
+        """Compute the expected counts in closed form; of a sample for some queries."""
+        return self.count_posteriors(statistics).confusion(self.thresholds)
 
 
 class TableLookup(PublicProtector):
@@ -245,7 +275,7 @@ class ContextLookup(PublicProtector):
         self._exact_columns = self.columns(exact)
         self._signals = [self.columns(component.signals) for component in components]
         self._readings = [
-            PriorReadings(component, prior, [b.variables for b in divide_variables(component)])
+            read_prior(component, prior)
             for component, prior in zip(components, planned.priors, strict=True)
         ]
         self._single = [

@@ -75,7 +75,7 @@ class Contexts:
     """The contexts of a component, their channels, and the book for all other contexts.
 
     The answer of each part is yes from its posterior threshold on; without `thresholds`, symbols
-    are read literally.
+    are read literally. Without `design`, the book serves all contexts that are not planned.
     """
 
     def __init__(
@@ -85,6 +85,8 @@ class Contexts:
         noise: Noise,
         thresholds: NDArray[np.float64] | None,
         planned: Mapping[bytes, Context] | None = None,
+        *,
+        design: bool = True,
     ) -> None:
         self.channels = channels
         self.parts = len(channels.component.parts)
@@ -110,7 +112,7 @@ class Contexts:
         self._contexts: list[Context] = []
         self._prices: dict[tuple[Claim, ...], NDArray[np.int64]] = {}
         self._book = BookDraws(channels, book, self._sampler, thresholds)
-        self._new = NewContexts(channels)
+        self._new = NewContexts(channels) if design else None
         if planned:
             packed = np.frombuffer(b"".join(planned), np.uint8).reshape(len(planned), -1)
             signals = np.unpackbits(packed, axis=1, count=self._signals).astype(np.bool_)
@@ -124,9 +126,10 @@ class Contexts:
         if not self._signals:
             signals = np.zeros((len(values), 1), np.uint64)
         numbers = self._keys.look_up(signals)
-        if numbers.min(initial=0) < 0:
-            self._add_new(signals, numbers, windows)
-        self._new.pass_windows(len(signals))
+        if self._new is not None:
+            if numbers.min(initial=0) < 0:
+                self._add_new(self._new, signals, numbers, windows)
+            self._new.pass_windows(len(signals))
         other = np.flatnonzero(numbers < 0)
         width = max(self._most_blocks, self._book.blocks if len(other) else 1)
         codes = np.full((len(numbers), width), _NONE, np.int32)
@@ -145,16 +148,20 @@ class Contexts:
         return DrawnSymbols(numbers, codes, signals, other)
 
     def _add_new(
-        self, signals: NDArray[np.uint64], numbers: NDArray[np.int32], windows: int
+        self,
+        designing: NewContexts,
+        signals: NDArray[np.uint64],
+        numbers: NDArray[np.int32],
+        windows: int,
     ) -> None:
         """Design contexts that are new, as far as the budget allows, window by window."""
         size = len(signals) // windows
         for window in np.unique(np.flatnonzero(numbers < 0) // size).tolist():
             own = slice(window * size, (window + 1) * size)
-            self._append_designed(self._new.collect())
+            self._append_designed(designing.collect())
             unknown = self._keys.look_up(signals[own]) < 0
             if unknown.any():
-                new = self._new.design(signals[own][unknown], (window + 1) * size)
+                new = designing.design(signals[own][unknown], (window + 1) * size)
                 self._append_designed(new)
             numbers[own] = self._keys.look_up(signals[own])
 

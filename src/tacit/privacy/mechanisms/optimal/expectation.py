@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.patterns.booleans import pack_rows
-from tacit.privacy.components import Component, Exposure, Question
+from tacit.privacy.components import Component, Exposure
 from tacit.privacy.context_counts import ContextCounts
 from tacit.privacy.keys import KeyTable
 from tacit.privacy.mechanisms.optimal.blocks import (
@@ -31,12 +31,12 @@ from tacit.privacy.noise import Noise
 from tacit.privacy.prior import Prior
 from tacit.privacy.randomness import SeededSource
 from tacit.privacy.staircase import Design
-from tacit.privacy.thresholds import LEVELS, PosteriorCounts
+from tacit.privacy.thresholds import PosteriorCounts
 
+EVALUATED: Final = 4_000_000
+"""The number of draws and parts that an expectation is made from, where symbols are drawn."""
 _MOST_DRAWN: Final = 64
 """The largest number of draws for a row."""
-_JOINED: Final = 64
-"""The number of levels of each part when the parts of a query are combined."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -116,11 +116,14 @@ def pack_signals(signals: Bits) -> Words:
     return words if words.shape[1] else np.zeros((len(signals), 1), np.uint64)
 
 
-def count_prior(component: Component, prior: Prior, history: ContextCounts) -> PosteriorCounts:
+def read_prior(component: Component, prior: Prior) -> PriorReadings:
+    """Return what the prior says about the parts of a component."""
+    return PriorReadings(component, prior, [b.variables for b in divide_variables(component)])
+
+
+def count_prior(readings: PriorReadings, history: ContextCounts) -> PosteriorCounts:
     """Count the windows of each part by its probability without any symbol."""
-    counts = PosteriorCounts.zeros(len(component.parts))
-    blocks = [block.variables for block in divide_variables(component)]
-    readings = PriorReadings(component, prior, blocks)
+    counts = PosteriorCounts.zeros(len(readings.component.parts))
     signals = pack_signals(history.signals)
     readings.count(
         signals, pack_rows(history.values), readings.read(signals), history.windows, counts
@@ -174,54 +177,16 @@ class _Adding:
 def count_queries(
     exposure: Exposure, parts: Sequence[PosteriorCounts], positives: Floats
 ) -> PosteriorCounts:
-    """Return the counts of queries from those of their parts.
+    """Return the counts of queries with one part, and of those that depend on nothing private.
 
-    Parts in different components count as independent. `positives` are the true windows of each
-    query, for queries that depend on nothing private.
+    `positives` are the true windows of each query, for the latter.
     """
     counts = PosteriorCounts.zeros(len(exposure.questions))
     for query, question in enumerate(exposure.questions):
         if not question.parts:
             counts.add_exact(query, float(positives[query]))
-            continue
-        own = [(parts[c].true[p], parts[c].false[p]) for c, p in question.parts]
-        if len(own) == 1:
-            counts.true[query], counts.false[query] = own[0]
-        else:
-            counts.add(query, *_combine(own, question))
+        elif len(question.parts) == 1:
+            component, part = question.parts[0]
+            counts.true[query] = parts[component].true[part]
+            counts.false[query] = parts[component].false[part]
     return counts
-
-
-def _combine(
-    parts: Sequence[tuple[Floats, Floats]], question: Question
-) -> tuple[Floats, Floats, Floats]:
-    """Return posteriors of a query over several components, with true and false windows."""
-    posterior, true, false = _coarsen(LEVELS, *parts[0])
-    for part in parts[1:]:
-        other, more, less = _coarsen(LEVELS, *part)
-        total = max((more + less).sum(), 1e-300)
-        both = np.outer(true + false, more + less).ravel() / total
-        if question.every:
-            likely = np.outer(posterior, other).ravel()
-            right = np.outer(true, more).ravel() / total
-        else:
-            likely = 1 - np.outer(1 - posterior, 1 - other).ravel()
-            right = both - np.outer(false, less).ravel() / total
-        posterior, true, false = _coarsen(likely, right, np.maximum(0.0, both - right))
-    return posterior, true, false
-
-
-def _coarsen(posterior: Floats, true: Floats, false: Floats) -> tuple[Floats, Floats, Floats]:
-    """Merge windows whose posteriors hardly differ."""
-    windows = true + false
-    seen = windows > 0
-    posterior, true, false, windows = (x[seen] for x in (posterior, true, false, windows))
-    if len(posterior) <= _JOINED:
-        return posterior, true, false
-    levels = np.searchsorted(LEVELS, posterior, side="right") - 1
-    level = np.unique(levels * (_JOINED - 1) // (len(LEVELS) - 1), return_inverse=True)[1]
-    sums: list[Floats] = [
-        np.bincount(level, x).astype(np.float64)
-        for x in (windows * posterior, true, false, windows)
-    ]
-    return sums[0] / sums[3], sums[1], sums[2]

@@ -18,6 +18,7 @@ from tacit.privacy.channels import Channel
 from tacit.privacy.components import Component, Exposure, find_exposure
 from tacit.privacy.context_counts import ContextCounts
 from tacit.privacy.exponentials import format_epsilon
+from tacit.privacy.joint_counts import JointCounts
 from tacit.privacy.mechanisms.adaptive import move_shares
 from tacit.privacy.mechanisms.mechanism import (
     Floats,
@@ -35,8 +36,14 @@ from tacit.privacy.mechanisms.optimal.books import (
     read_table,
     write_table,
 )
+from tacit.privacy.mechanisms.optimal.contexts import Contexts
 from tacit.privacy.mechanisms.optimal.draw import ChannelProtector
-from tacit.privacy.mechanisms.optimal.expectation import PlannedComponent, count_queries
+from tacit.privacy.mechanisms.optimal.expectation import (
+    EVALUATED,
+    PlannedComponent,
+    count_queries,
+)
+from tacit.privacy.mechanisms.optimal.joint_expectation import DrawnParts, count_several
 from tacit.privacy.mechanisms.optimal.memory.model import ComponentMemory
 from tacit.privacy.mechanisms.optimal.memory.planning import (
     MemoryPlan,
@@ -44,13 +51,16 @@ from tacit.privacy.mechanisms.optimal.memory.planning import (
     plan_memory,
 )
 from tacit.privacy.mechanisms.optimal.memory.protector import MemoryProtector
+from tacit.privacy.mechanisms.optimal.part_tables import Words
 from tacit.privacy.mechanisms.optimal.stakes import PartModel
 from tacit.privacy.mechanisms.public_only import PublicContexts
 from tacit.privacy.mechanisms.uniform import flip_uniformly
+from tacit.privacy.noise import Noise
 from tacit.privacy.pacing import Pacing
 from tacit.privacy.policies import Policy
 from tacit.privacy.prior import Bits, Prior
 from tacit.privacy.quality import Confusion
+from tacit.privacy.randomness import SeededSource
 from tacit.privacy.refinement import (
     check_refinement,
     refine_exposure,
@@ -64,8 +74,11 @@ from tacit.privacy.thresholds import (
     add_confusions,
     choose_thresholds,
     judge,
+    read_public_thresholds,
     read_thresholds,
+    write_public_thresholds,
 )
+from tacit.progress import scale_progress
 
 _CAUTIONS: Final = (0.15, 0.3, 0.45, 0.6)
 """The first penalties of a false yes that are tried."""
@@ -75,10 +88,10 @@ _PARTS: Final = 50_000
 """The largest number of parts in all contexts of a component that have channels of their own."""
 
 
+_REMEMBERING: Final = 0.5
+"""The share of the work after which memory is planned."""
 _REMEMBERED_FROM: Final = 0.001
 """By how much memory must be better on held-out windows to be used, besides chance."""
-_EVALUATED: Final = 4_000_000
-"""The number of draws and parts that an expectation is made from, for windows that books serve."""
 _COMPARED: Final = 1_000_000
 """The same where only stakes are compared, by the same draws."""
 
@@ -151,12 +164,20 @@ class Optimal(Mechanism):
     memory: tuple[ComponentMemory, ...] | None = None
     """For each component, what windows before tell about the next; None without memory."""
     pacing: Pacing | None = None
+    public_thresholds: Floats | None = None
+    """The thresholds of windows that are not paid for, which is without memory; None if the same.
+
+    Probabilities lie closer together without a symbol, so another threshold is best.
+    """
     limited: Confusion[Floats] | None = None
     """What to expect with limits; it is not written to plan files."""
 
     @classmethod
     def plan(cls, statistics: Statistics, goal: PlanGoal) -> tuple[Optimal, Confusion[Floats]]:
         """Choose the stakes of queries, and design channels for the contexts of history."""
+        whole = goal.progress
+        if goal.memory:
+            goal = replace(goal, progress=scale_progress(whole, 0.0, _REMEMBERING))
         fine = _share_out(statistics, goal)
         if not statistics.windows:
             weights = np.full((len(statistics.positives), 2), 0.5)
@@ -180,14 +201,30 @@ class Optimal(Mechanism):
             counts.append(own.count_posteriors(fold.held_out))
         thresholds, expected = judge(counts, goal.objective)
         made = replace(made, thresholds=thresholds)
-        return made._remember(statistics, goal, expected) if goal.memory else (made, expected)
+        if goal.limits:
+            made = replace(made, public_thresholds=made._judge_public_only(folds, goal))
+        if not goal.memory:
+            return made, expected
+        goal = replace(goal, progress=scale_progress(whole, _REMEMBERING, 1.0))
+        return made._remember(statistics, goal, expected)
+
+    def _judge_public_only(self, folds: Sequence[Fold], goal: PlanGoal) -> Floats:
+        """Choose the thresholds of windows that are not paid for."""
+        public = self.public_only
+        counts = [
+            replace(public, priors=fold.training.priors).count_posteriors(fold.held_out)
+            for fold in folds
+        ]
+        return judge(counts, goal.objective).thresholds
 
     def _remember(
         self, statistics: Statistics, goal: PlanGoal, expected: Confusion[Floats]
     ) -> tuple[Optimal, Confusion[Floats]]:
         """Add memory if held-out windows are answered better with it."""
         policy = statistics.policy.scale(goal.share, goal.shares).per_window(goal.panes)
-        found = plan_memory(self.parts, statistics, goal.objective, policy, goal.limits)
+        found = plan_memory(
+            self.parts, statistics, goal.objective, policy, goal.limits, progress=goal.progress
+        )
         if found is None:
             return self, expected
         value = goal.objective.value
@@ -283,14 +320,40 @@ class Optimal(Mechanism):
         """What is planned for each component."""
         return tuple(map(PlannedComponent, self.component_channels, self.planned, self.books))
 
-    def count_posteriors(self, statistics: Statistics, draws: int = _EVALUATED) -> PosteriorCounts:
+    def count_posteriors(self, statistics: Statistics, draws: int = EVALUATED) -> PosteriorCounts:
         """Count the windows of each query by posterior."""
         work = draws // max(1, len(self.books))
         parts = [
             component.count_posteriors(history, work, literal=self.literal)
             for component, history in zip(self.components, statistics.contexts, strict=True)
         ]
-        return count_queries(self.exposure, parts, statistics.positives)
+        counts = count_queries(self.exposure, parts, statistics.positives)
+        if statistics.joint is not None:
+            self._count_several(statistics.joint, statistics.windows, draws, counts)
+        return counts
+
+    def _count_several(
+        self, joint: JointCounts, windows: float, draws: int, counts: PosteriorCounts
+    ) -> None:
+        """Count the windows of queries over several components by posterior."""
+        noise = Noise(SeededSource(0))
+        contexts = {
+            number: Contexts(
+                self.component_channels[number],
+                self.books[number],
+                noise,
+                None if self.literal else np.full(len(counts.true), 0.5),
+                self.planned[number],
+                design=False,
+            )
+            for number in joint.columns.signals
+        }
+
+        def read(component: int, signals: Words, values: Words) -> DrawnParts:
+            own = contexts[component]
+            return DrawnParts(own, own.draw(signals, values, len(values)), literal=self.literal)
+
+        count_several(self.exposure, joint, windows, draws, read, counts)
 
     def expect(self, statistics: Statistics) -> Confusion[Floats]:
         """Compute the expected counts; windows that a book serves are drawn with a seed."""
@@ -327,7 +390,9 @@ class Optimal(Mechanism):
     @property
     def public_only(self) -> PublicContexts:
         """Answers by the prior, in the context of each component."""
-        thresholds = np.full(len(self.thresholds), 0.5) if self.literal else self.thresholds
+        thresholds = self.thresholds if self.public_thresholds is None else self.public_thresholds
+        if self.literal:
+            thresholds = np.full(len(thresholds), 0.5)
         return PublicContexts(self.fine.private, self.exposure, self.priors, thresholds)
 
     def to_dict(self) -> dict[str, Any]:
@@ -349,6 +414,7 @@ class Optimal(Mechanism):
             ],
             **({} if self.memory is None else {"memory": [one.to_dict() for one in self.memory]}),
             **({} if self.pacing is None else {"pacing": self.pacing.to_dict()}),
+            **write_public_thresholds(self.public_thresholds),
         }
 
     @classmethod
@@ -389,6 +455,7 @@ class Optimal(Mechanism):
             bool(plain["literal"]),
             tuple(planned),
             tuple(books),
+            public_thresholds=read_public_thresholds(plain, len(queries)),
         )
         if "memory" not in plain:
             return made
@@ -587,13 +654,13 @@ def _decode_context(channels: ComponentChannels, key: bytes, context: Context) -
     """Return a context with the same channels, decoded by another prior."""
     width = len(channels.component.signals)
     signals = np.unpackbits(np.frombuffer(key, np.uint8), count=width).astype(np.bool_)
-    outline = channels.outline(signals)
-    assert outline is not None  # classes do not depend on the prior
-    blocks = tuple(
-        (block, read_design(block.choice, design.channel))
-        for block, (_, design) in zip(outline.blocks, context.blocks, strict=True)
-    )
-    return Context(outline.decided, blocks)
+    blocks = []
+    for block, design in context.blocks:  # classes do not depend on the prior
+        likely = channels.prior.choice_probabilities(signals, block.variables)
+        prior = np.bincount(block.place, likely, len(block.choice.prior)).astype(np.float64)
+        problem = replace(block.choice, prior=prior)
+        blocks.append((replace(block, choice=problem), read_design(problem, design.channel)))
+    return Context(context.decided, tuple(blocks))
 
 
 def _refines(fine: Policy, policy: Policy) -> bool:

@@ -95,7 +95,8 @@ class SymbolReadings:
         known, number = len(self._decisions), len(chances) + 1
         if known < number:
             new = np.zeros((number - known, len(thresholds)), np.uint64)
-            _tabulate(known, *self._local, signals.shape[1], chances, *arrays, thresholds, new)
+            width = signals.shape[1]
+            _tabulate_answers(known, *self._local, width, chances, *arrays, thresholds, new)
             self._decisions = np.concatenate([self._decisions, new])
         _answer(
             chosen,
@@ -245,7 +246,47 @@ def _find_needed(
 
 
 @compiled
-def _tabulate(
+def _tabulate_probabilities(
+    part: int,
+    first: int,
+    own: Whole,
+    width: int,
+    chances: Floats,
+    cofactors: Whole,
+    first_cofactor: Whole,
+    views: Whole,
+    first_view: Whole,
+    choices: Whole,
+    table: Floats,
+) -> None:
+    """Write the probability of a part for each combination of its signals, from a code on."""
+    signals = np.zeros(width, np.uint64)
+    one, low = np.uint64(1), np.uint64(63)
+    codes = np.empty(views[:, 0].max() + 1, np.int32)
+    for row in range(len(table)):
+        codes[:] = FIRST_CODE - (first + row - 1)
+        for pattern in range(table.shape[1]):
+            for place in range(len(own)):
+                signal = np.uint64(own[place])
+                if pattern >> place & 1:
+                    signals[signal >> np.uint64(6)] |= one << (signal & low)
+            table[row, pattern] = part_probability(
+                part,
+                signals,
+                codes,
+                chances,
+                cofactors,
+                first_cofactor,
+                views,
+                first_view,
+                choices,
+            )
+            for place in range(len(own)):
+                signals[own[place] >> 6] = np.uint64(0)
+
+
+@compiled
+def _tabulate_answers(
     first: int,
     local: Whole,
     first_local: Whole,
@@ -260,35 +301,28 @@ def _tabulate(
     decisions: Words,
 ) -> None:
     """Write the answers of parts for each combination of their signals, from a code on."""
-    signals = np.zeros(width, np.uint64)
-    one, low = np.uint64(1), np.uint64(63)
-    codes = np.empty(views[:, 0].max() + 1, np.int32)
-    for row in range(len(decisions)):
-        codes[:] = FIRST_CODE - (first + row - 1)
-        for part in range(len(thresholds)):
-            begin, number = first_local[part], first_local[part + 1] - first_local[part]
-            if number == 0:
-                continue
-            for pattern in range(1 << number):
-                for place in range(number):
-                    signal = np.uint64(local[begin + place])
-                    if pattern >> place & 1:
-                        signals[signal >> np.uint64(6)] |= one << (signal & low)
-                likely = part_probability(
-                    part,
-                    signals,
-                    codes,
-                    chances,
-                    cofactors,
-                    first_cofactor,
-                    views,
-                    first_view,
-                    choices,
-                )
-                if likely >= thresholds[part]:
-                    decisions[row, part] |= one << np.uint64(pattern)
-                for place in range(number):
-                    signals[local[begin + place] >> 6] = np.uint64(0)
+    for part in range(len(thresholds)):
+        own = local[first_local[part] : first_local[part + 1]]
+        if len(own) == 0:
+            continue
+        table = np.empty((len(decisions), 1 << len(own)))
+        _tabulate_probabilities(
+            part,
+            first,
+            own,
+            width,
+            chances,
+            cofactors,
+            first_cofactor,
+            views,
+            first_view,
+            choices,
+            table,
+        )
+        for row in range(len(decisions)):
+            for pattern in range(table.shape[1]):
+                if table[row, pattern] >= thresholds[part]:
+                    decisions[row, part] |= np.uint64(1) << np.uint64(pattern)
 
 
 @compiled
@@ -366,46 +400,6 @@ def _weigh(
             choices,
         )
         likely[i] *= value if true else 1 - value
-
-
-@compiled
-def _tabulate_probabilities(
-    part: int,
-    first: int,
-    own: Whole,
-    width: int,
-    chances: Floats,
-    cofactors: Whole,
-    first_cofactor: Whole,
-    views: Whole,
-    first_view: Whole,
-    choices: Whole,
-    table: Floats,
-) -> None:
-    """Write the probability of a part for each combination of its signals, from a code on."""
-    signals = np.zeros(width, np.uint64)
-    one, low = np.uint64(1), np.uint64(63)
-    codes = np.empty(views[:, 0].max() + 1, np.int32)
-    for row in range(len(table)):
-        codes[:] = FIRST_CODE - (first + row - 1)
-        for pattern in range(table.shape[1]):
-            for place in range(len(own)):
-                signal = np.uint64(own[place])
-                if pattern >> place & 1:
-                    signals[signal >> np.uint64(6)] |= one << (signal & low)
-            table[row, pattern] = part_probability(
-                part,
-                signals,
-                codes,
-                chances,
-                cofactors,
-                first_cofactor,
-                views,
-                first_view,
-                choices,
-            )
-            for place in range(len(own)):
-                signals[own[place] >> 6] = np.uint64(0)
 
 
 @compiled

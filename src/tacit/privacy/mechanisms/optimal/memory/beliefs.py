@@ -6,14 +6,16 @@ answers and decide which windows are paid for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tacit.errors import StateError
+from tacit.kernels.lanes import LANES
 from tacit.privacy.mechanisms.optimal.memory import kernels
 from tacit.privacy.mechanisms.optimal.memory.channel_tables import ChannelTables
 from tacit.privacy.mechanisms.optimal.memory.kernels import (
@@ -34,6 +36,8 @@ from tacit.privacy.mechanisms.optimal.part_tables import PartTables
 
 Bits = NDArray[np.bool_]
 Arrays = Mapping[str, NDArray[Any]]
+Given = tuple[Any, ...]
+"""Arguments that several kernels have in common."""
 
 _NO_GROUP: Final = -1
 """The group before a subject's first window."""
@@ -79,14 +83,10 @@ class BeliefState:
         return BeliefState(self.beliefs[rows], self.openness[rows], self.groups[rows])
 
     @classmethod
-    def join(cls, states: Sequence[BeliefState]) -> BeliefState:
-        """Return the state of the subjects of several states, in order."""
-        if len(states) == 1:
-            return states[0]
+    def like(cls, state: BeliefState) -> BeliefState:
+        """Return room for the state of as many subjects."""
         return cls(
-            np.concatenate([one.beliefs for one in states]),
-            np.concatenate([one.openness for one in states]),
-            np.concatenate([one.groups for one in states]),
+            np.empty_like(state.beliefs), np.empty_like(state.openness), np.empty_like(state.groups)
         )
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
@@ -130,6 +130,8 @@ class Update(NamedTuple):
     lanes: Singles
     """`[row][chain][lane]`: the beliefs, with the zeros that fill lanes."""
     state: BeliefState
+    parts: Singles
+    """`[row][part]`: how likely each part is; exactly 0 or 1 where it is decided."""
 
     @property
     def beliefs(self) -> Singles:
@@ -147,6 +149,8 @@ class BeliefFilter:
         self.transitions = transitions
         self.tables = tables
         self.joint = transitions.joint
+        self.eight = self.joint and transitions.values == LANES
+        """Whether chains have eight values each: there are kernels for that."""
         component = tables.component
         every = range(len(component.variables))
         blocks = [tuple(every)] if self.joint else [(variable,) for variable in every]
@@ -194,7 +198,7 @@ class BeliefFilter:
 
     def find_slot(self, hour: int) -> int:
         """Return the part of the week that an hour of it is in."""
-        return int(divide_week(np.array([hour]), self.layout.slots)[0])
+        return _find_slot(hour, self.layout.slots)
 
     def find_tables(self, slot: int) -> Singles:
         """Return the plan's transitions in a part of the week, with the zeros that fill lanes."""
@@ -216,59 +220,59 @@ class BeliefFilter:
         `tables` are transitions in this part of the week that were learned since. If `contexts`
         are given, other threads may do the same for other subjects.
         """
-        layout, slot = self.layout, self.find_slot(hour)
+        layout, slot, flat = self.layout, self.find_slot(hour), self.tables
         if contexts is None:
-            contexts = self.tables.find_contexts(signals)
-        groups = np.empty(len(contexts), np.int16)
-        cells = np.empty(len(contexts), np.int64)
-        kernels.find_cells(
+            contexts = flat.find_contexts(signals)
+        rows, chains, _ = state.beliefs.shape
+        groups = np.empty(rows, np.int16)
+        cells = np.empty(rows, np.int64)
+        beliefs = np.empty((rows, chains, flat.width), np.float32)
+        chosen = np.full((rows, flat.most_blocks), -1, np.int32)
+        gains = np.zeros(rows, np.float32)
+        given: Given = (
+            state.beliefs,
+            state.openness,
             state.groups,
             contexts,
-            self.tables.group_of,
+            flat.group_of,
             layout.groups,
-            state.openness,
-            self._edges,
             layout.kinds,
-            groups,
-            cells,
-        )
-        rows, chains, _ = state.beliefs.shape
-        beliefs = np.empty((rows, chains, self.tables.width), np.float32)
-        given = (
-            state.beliefs,
-            state.groups,
-            groups,
-            layout.groups,
-            cells,
+            self._edges,
             self.find_tables(slot) if tables is None else tables,
             self._start,
         )
-        if self.joint:
-            shares = np.empty(beliefs[0].size, np.float32)
-            kernels.predict_joint(*given, self._weights, SWITCH, shares, beliefs)
+        is_choice = flat.is_open if self.wants_gains else flat.is_choice
+        blocks: Given = flat.first_block, flat.blocks, is_choice
+        choosing = np.empty(rows, np.int64)
+        found: Given = groups, cells, beliefs, chosen, choosing
+        changing: Given = self._weights, SWITCH
+        if self.eight:
+            waiting = kernels.predict_eight(*given, *changing, *blocks, *found)
+        elif self.joint:
+            room: Given = (np.empty(chains * flat.width, np.float32),)
+            waiting = kernels.predict_joint(*given, *changing, *blocks, *room, *found)
         else:
-            kernels.predict_factored(*given, beliefs)
-        chosen = np.full((len(groups), self.tables.most_blocks), -1, np.int32)
-        gains = np.empty(len(groups), np.float32)
-        flat = self.tables
-        kernels.choose_channels(
-            contexts,
-            beliefs,
-            self.joint,
-            flat.values,
-            flat.first_block,
-            flat.blocks,
-            flat.candidates,
-            flat.class_of,
-            flat.variables,
-            flat.places,
-            flat.mixed,
-            np.empty(flat.most_classes, np.float32),
-            np.empty(flat.most_queries, np.float32),
-            self.wants_gains,
-            chosen,
-            gains,
-        )
+            waiting = kernels.predict_factored(*given, *blocks, *found)
+        if waiting:
+            kernels.choose_channels(
+                choosing[:waiting],
+                contexts,
+                beliefs,
+                self.joint,
+                flat.values,
+                flat.first_block,
+                flat.blocks,
+                flat.candidates,
+                flat.class_of,
+                flat.variables,
+                flat.places,
+                flat.mixed,
+                self.wants_gains,
+                np.empty(flat.most_classes, np.float32),
+                np.empty(flat.most_queries, np.float32),
+                chosen,
+                gains,
+            )
         return Prediction(
             signals,
             contexts,
@@ -307,13 +311,29 @@ class BeliefFilter:
             kernels.place_symbols(found, places[:drawn], symbols.reshape(-1))
         return symbols
 
-    def update(self, state: BeliefState, predicted: Prediction, symbols: Numbers) -> Update:
-        """Use the symbols of a window."""
+    def update(
+        self,
+        state: BeliefState,
+        predicted: Prediction,
+        symbols: Numbers,
+        parts: Singles | None = None,
+        begin: int = 0,
+        after: BeliefState | None = None,
+    ) -> Update:
+        """Use the symbols of a window.
+
+        How likely parts are is written to the columns of `parts` from `begin` on, and the state
+        to `after`, if they are given.
+        """
         flat, contexts, chosen = self.tables, predicted.contexts, predicted.chosen
-        stored = np.empty(state.beliefs.shape, np.uint16)
+        if parts is None:
+            parts = np.empty((len(contexts), flat.columns), np.float32)
+        if after is None:
+            after = BeliefState.like(state)
+        after.groups[:] = predicted.groups
         if self.joint:
             beliefs = np.empty_like(predicted.lanes)
-            kernels.use_symbols_jointly(
+            given: Given = (
                 contexts,
                 predicted.lanes,
                 flat.first_block,
@@ -321,9 +341,20 @@ class BeliefFilter:
                 flat.likely,
                 chosen,
                 symbols,
-                beliefs,
-                stored,
+                state.openness,
+                DECAY,
+                flat.truths,
+                begin,
             )
+            found: Given = beliefs, after.beliefs, after.openness, parts
+            if self.eight:
+                other = kernels.use_symbols_of_eight(*given, *found)
+            else:
+                room: Given = (np.empty(flat.width, np.float32),)
+                other = kernels.use_symbols_jointly(*given, *room, *found)
+            if other:
+                rows = np.flatnonzero(flat.truths[contexts, 0, 0] < 0)
+                self._read_all(parts, begin, predicted.signals[rows], beliefs[rows], rows)
         else:
             beliefs = predicted.lanes.copy()
             kernels.use_symbols_by_variable(
@@ -337,34 +368,20 @@ class BeliefFilter:
                 flat.likely,
                 chosen,
                 symbols,
+                state.openness,
+                DECAY,
                 np.empty((len(flat.component.variables), 2), np.float32),
-                stored,
+                after.beliefs,
+                after.openness,
             )
-        openness = np.empty(len(contexts), np.uint16)
-        kernels.average_openness(contexts, flat.is_open, state.openness, DECAY, openness)
-        return Update(beliefs, BeliefState(stored, openness, predicted.groups))
-
-    def read(self, predicted: Prediction, updated: Update) -> Singles:
-        """Return `[row][part]`: how likely each part is; exactly 0 or 1 where it is decided."""
-        found = np.empty((len(predicted.contexts), self.tables.columns), np.float32)
-        self.read_into(found, 0, predicted, updated)
-        return found[:, : len(self.parts.component.parts)]
-
-    def read_into(self, found: Singles, begin: int, predicted: Prediction, updated: Update) -> None:
-        """Write the same into the columns of an array from `begin` on."""
-        contexts, lanes = predicted.contexts, updated.lanes
-        if not self.joint:
-            self._read_all(found, begin, predicted.signals, lanes, np.arange(len(lanes)))
-            return
-        truths, shares = self.tables.truths, np.empty(self.tables.width, np.float32)
-        if kernels.weigh_known_parts(contexts, lanes, truths, shares, begin, found):
-            other = np.flatnonzero(truths[contexts, 0, 0] < 0)
-            self._read_all(found, begin, predicted.signals[other], lanes[other], other)
+            self._read_all(parts, begin, predicted.signals, beliefs, np.arange(len(beliefs)))
+        own = parts[:, begin : begin + len(self.parts.component.parts)]
+        return Update(beliefs, after, own)
 
     def _read_all(
         self, found: Singles, begin: int, signals: Words, lanes: Singles, rows: Whole
     ) -> None:
-        """Do the same for rows of contexts whose parts are not tabulated."""
+        """Write how likely parts are for rows of contexts whose parts are not tabulated."""
         number = len(rows) if self.joint else len(rows) * lanes.shape[1]
         chances = np.empty((number, self.parts.width if self.joint else 2))
         sums = self.parts.sums[0] if self.joint else np.empty((0, 0))
@@ -372,6 +389,11 @@ class BeliefFilter:
         # Codes of readings are stored from -2 downwards.
         codes = (-2 - np.arange(number, dtype=np.int32)).reshape(len(rows), -1)
         kernels.weigh_parts(signals, codes, chances, *self.parts.arrays, rows, begin, found)
+
+
+@cache
+def _find_slot(hour: int, slots: int) -> int:
+    return int(divide_week(np.array([hour]), slots)[0])
 
 
 def pad_lanes(table: Singles, width: int) -> Singles:

@@ -74,6 +74,8 @@ class ChannelTables:
         """`[context]`: its group of contexts."""
         self.is_open = np.empty(0, np.bool_)
         """`[context]`: whether anything is open in it."""
+        self.is_choice = np.empty(0, np.bool_)
+        """`[context]`: whether a block has several channels to choose from."""
         self._served: dict[tuple[int, ...], int] = {}
         """The numbers of what the book serves, by group and open blocks."""
         self._planned: dict[bytes, int] = {}
@@ -150,21 +152,21 @@ class ChannelTables:
             rows = beliefs[contexts == number]
             if not len(rows):
                 continue
-            for place, block in enumerate(
-                self.blocks[self.first_block[number] : self.first_block[number + 1]]
-            ):
-                found = np.empty((len(rows), int(block[kernels.CLASSES])), np.float32)
+            begin, end = self.first_block[number : number + 2].tolist()
+            for block in range(begin, end):
+                found = np.empty((len(rows), int(self.blocks[block, kernels.CLASSES])), np.float32)
                 kernels.list_classes(
                     rows,
                     self.joint,
                     self.values,
                     block,
+                    self.blocks,
                     self.class_of,
                     self.variables,
                     self.places,
                     found,
                 )
-                yield key, place, found.astype(np.float64)
+                yield key, block - begin, found.astype(np.float64)
 
     def price(self, claims: tuple[Claim, ...]) -> NDArray[np.int64]:
         """Return `[claim][candidate]`: what a draw costs, in nano-epsilon."""
@@ -255,6 +257,8 @@ class ChannelTables:
         first = len(self.first_block) - 1
         self.group_of = np.append(self.group_of, groups.astype(np.int16))
         self.is_open = np.append(self.is_open, [len(blocks) > 0 for blocks in contexts])
+        several = [any(len(b.channels) > 1 for b in blocks) for blocks in contexts]
+        self.is_choice = np.append(self.is_choice, several)
         self.first_block = np.append(self.first_block, np.array(new.ends, np.int64))
         if new.blocks:
             self.blocks = np.concatenate([self.blocks, np.array(new.blocks, np.int64)])
@@ -340,10 +344,10 @@ class _Lengths:
             table = (channel.table / 2.0**channel.bits).astype(np.float32)
             symbols = table.shape[1]
             new.candidates.append([first_rows[id(channel)], symbols, self._likely, self._mixed])
-            mixed = np.zeros((classes, 1 + queries, fill_lanes(symbols)), np.float32)
-            mixed[:, :, :symbols] = factors[:, :, np.newaxis] * table[:, np.newaxis]
-            if few:
-                mixed = mixed[class_of]
+            rows = class_of if few else np.arange(classes)
+            shape = (LANES if few else classes, 1 + queries, fill_lanes(symbols))
+            mixed = np.zeros(shape, np.float32)
+            mixed[: len(rows), :, :symbols] = factors[rows, :, np.newaxis] * table[rows, np.newaxis]
             if by_value:
                 likely = np.zeros((symbols, self._width), np.float32)
                 likely[:, : self._values] = table[class_of].T

@@ -42,8 +42,11 @@ _STRENGTHS: Final = ((256.0, 4096.0), (64.0, 1024.0), (16.0, 1024.0), (16.0, 128
 """Candidates for smoothing, strongest first."""
 _FIRST: Final = (16.0, 1024.0)
 """The smoothing with which numbers of profiles are compared."""
-_STEPS: Final = 100_000
-"""The number of steps that parameters are chosen by."""
+_STEPS: Final = 400_000
+"""The number of steps of all components that parameters are chosen by."""
+_MOST_STEPS: Final = 100_000
+_LEAST_STEPS: Final = 8000
+"""The same for one component: at most, and at least."""
 _PARTS: Final = 2
 """The number of stretches that are held out in turn when parameters are chosen."""
 _TIE: Final = 2.0
@@ -113,8 +116,7 @@ def describe_history(
     for window in range(windows):
         openness[window] = average / WHOLE
         moved = np.empty_like(average)
-        numbers = opened[window].astype(np.int32)
-        average_openness(numbers, np.array([False, True]), average, DECAY, moved)
+        average_openness(opened[window], average, DECAY, moved)
         average = np.where(sequences.known[window], moved, average)
     return ComponentHistory(
         groups,
@@ -139,10 +141,16 @@ class _Parameters(NamedTuple):
     strengths: tuple[float, float]
 
 
-def fit_component(history: ComponentHistory, groups: int, variables: int) -> Transitions:
-    """Choose the parameters on held-out stretches, and fit transitions to all of history."""
+def fit_component(
+    history: ComponentHistory, groups: int, variables: int, components: int = 1
+) -> Transitions:
+    """Choose the parameters on held-out stretches, and fit transitions to all of history.
+
+    If there are many `components`, parameters are chosen by fewer subjects.
+    """
     edges = history.edges
-    parameters = _choose(history, groups, variables, edges)
+    most = min(_MOST_STEPS, max(_LEAST_STEPS, _STEPS // components))
+    parameters = _choose(history, groups, variables, edges, most)
     return _fit(history, 0, history.windows, groups, variables, parameters, edges)
 
 
@@ -167,7 +175,7 @@ def can_predict(history: ComponentHistory, fitted: Transitions, variables: int) 
     if history.windows < 2 * LEAST_WINDOWS:
         return True
     profiles = len(fitted.weights) if fitted.joint else 1
-    sample, better = _sample_subjects(history), 0.0
+    sample, better = _sample_subjects(history, _MOST_STEPS), 0.0
     for before, steps in _divide(sample, fitted.layout.edges):
         model = fit_transitions(
             before, fitted.layout, variables, profiles, fitted.strengths, history.firsts()
@@ -227,13 +235,13 @@ def _fit(
 
 
 def _choose(
-    history: ComponentHistory, groups: int, variables: int, edges: tuple[float, ...]
+    history: ComponentHistory, groups: int, variables: int, edges: tuple[float, ...], most: int
 ) -> _Parameters:
     """Return the parameters that predict held-out stretches best."""
     best = _Parameters(1, _STRENGTHS[0])
     if history.windows < 2 * LEAST_WINDOWS:
         return best
-    sample = _sample_subjects(history)
+    sample = _sample_subjects(history, most)
 
     def judge(parameters: _Parameters) -> float:
         return sum(
@@ -241,12 +249,12 @@ def _choose(
             for fitted, held_out in _trials(sample, groups, variables, parameters, edges)
         )
 
-    most = judge(best := _Parameters(1, _FIRST))
+    top = judge(best := _Parameters(1, _FIRST))
     for profiles in choose_profiles(variables)[1:]:
         trial = _Parameters(profiles, _FIRST)
         found = judge(trial)
-        if found > most + _TIE:
-            best, most = trial, found
+        if found > top + _TIE:
+            best, top = trial, found
     tried = {strengths: judge(best._replace(strengths=strengths)) for strengths in _STRENGTHS}
     top = max(tried.values())
     strengths = next(one for one in _STRENGTHS if tried[one] >= top - _TIE)
@@ -279,9 +287,9 @@ def _list_trials(history: ComponentHistory) -> Iterator[tuple[int, int]]:
     return pairwise(bounds[_PARTS:])
 
 
-def _sample_subjects(history: ComponentHistory) -> ComponentHistory:
-    """Return the history of some subjects."""
-    step = -(-history.known.size // _STEPS)
+def _sample_subjects(history: ComponentHistory, most: int) -> ComponentHistory:
+    """Return the history of some subjects, with at most about so many windows."""
+    step = -(-history.known.size // most)
     if step == 1:
         return history
     own = slice(None, None, step)

@@ -4,6 +4,8 @@ A belief is `[chain][value]`. If it is joint, chains are profiles, and all numbe
 chains are variables, and the two numbers of each sum to 1. Loops over the values of joint beliefs
 take eight at once (`tacit.kernels.lanes`). So where there are fewer than eight, zeros follow: a
 belief is `[chain][lane]` there, and so are the rows of the tables that it is multiplied with.
+Beliefs with exactly eight values for each chain stay in registers: they have kernels of their own,
+several times as fast, which compute exactly the same.
 
 Channels come in flat arrays. A row of `blocks` describes an open block of a context:
 
@@ -19,7 +21,7 @@ class of each choice of the block's variables. `likely` has the likelihoods of e
 `[symbol][lane]` for a joint belief, `[class][symbol]` for a factored one.
 `mixed` has for each class the likelihoods of all symbols, and then for each query their products
 with its answer and the root of its weight; each of them fills whole lanes. Of joint beliefs with
-at most eight values, each value has such a row instead.
+at most eight values, each lane has such a row instead.
 """
 
 from __future__ import annotations
@@ -29,18 +31,27 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.kernels import compiled
+from tacit.kernels import compiled, inlined
 from tacit.kernels.lanes import (
     LANES,
+    Lanes,
     add,
     add_product,
+    add_rows,
+    at_least,
     count,
+    count_ones,
+    count_rows,
     divide,
+    find_one,
     load,
     multiply,
+    select,
     spread,
     store,
+    subtract,
     total,
+    transpose,
 )
 from tacit.privacy.mechanisms.optimal.part_tables import part_probability
 
@@ -59,83 +70,155 @@ WHOLE: Final = 65535
 _WORD: Final = 64
 
 
-@compiled
-def find_cells(
-    before: NDArray[np.int16],
-    contexts: Numbers,
-    group_of: NDArray[np.int16],
-    kind_of: Whole,
-    openness: NDArray[np.uint16],
-    edges: NDArray[np.uint16],
-    kinds: int,
-    groups: NDArray[np.int16],
-    cells: Whole,
-) -> None:
-    """Write the group of each row's context, and the cell of the step to it, all hours alike.
-
-    A row without a window before has the group -1 before, and its cell is not used.
-    """
-    levels = len(edges) + 1
-    for i in range(len(contexts)):
-        groups[i] = group_of[contexts[i]]
-        level = 0
-        for edge in range(len(edges)):
-            level += openness[i] >= edges[edge]
-        last = kind_of[max(0, before[i])]
-        here = kind_of[groups[i]]
-        cells[i] = (last * kinds + here) * levels + level
+@inlined
+def _find_cell(
+    before: int, here: int, openness: int, kind_of: Whole, kinds: int, edges: NDArray[np.uint16]
+) -> int:
+    """Return the cell of the step between two groups of contexts, all hours alike."""
+    level = 0
+    for edge in range(len(edges)):
+        level += openness >= edges[edge]
+    kind = int(kind_of[max(0, before)]) * kinds + int(kind_of[here])
+    return kind * (len(edges) + 1) + level
 
 
 @compiled
 def predict_joint(
     stored: NDArray[np.uint16],
+    openness: NDArray[np.uint16],
     groups_before: NDArray[np.int16],
-    groups: NDArray[np.int16],
+    contexts: Numbers,
+    group_of: NDArray[np.int16],
     kind_of: Whole,
-    cells: Whole,
+    kinds: int,
+    edges: NDArray[np.uint16],
     tables: Singles,
     start: Singles,
     weights: Singles,
     switch: float,
+    first_block: Whole,
+    blocks: Whole,
+    is_choice: Bits,
     shares: Singles,
+    groups: NDArray[np.int16],
+    cells: Whole,
     out: Singles,
-) -> None:
-    """Write the joint beliefs of the next window, `[row][chain][lane]`, before any symbol.
+    chosen: Numbers,
+    choosing: Whole,
+) -> int:
+    """Write the joint beliefs of the next window before any symbol.
 
-    `stored` are those after the window before, `[row][chain][value]`. `tables` are the transitions
-    at this time, `[cell][chain][value before][lane]`. `shares` has room for a belief.
+    `stored` are the beliefs after the window before, `[row][chain][value]`, and `out` those of the
+    next, `[row][chain][lane]`. `tables` are the transitions at this time,
+    `[cell][chain][value before][lane]`. A row without a window before has the group -1 before; its
+    cell is not used. `shares` has room for a belief.
+
+    The first candidate of each block is `chosen`. The rows of contexts that are a choice are
+    listed in `choosing`, for `choose_channels`; return their number.
     """
     chains, size, width = out.shape[1], stored.shape[2], out.shape[2]
-    for i in range(len(out)):
+    waiting = 0
+    for i in range(len(contexts)):
+        context = contexts[i]
+        group = group_of[context]
+        cell = _find_cell(groups_before[i], group, openness[i], kind_of, kinds, edges)
+        groups[i], cells[i] = group, cell
         at = i * chains * width
         if groups_before[i] < 0:
-            first = kind_of[groups[i]] * chains * width
+            first = kind_of[group] * chains * width
             for place in range(0, chains * width, LANES):
                 store(out, at + place, load(start, first + place))
-            continue
-        scale = np.float32(1.0) / _list_shares(stored, i, shares)
-        first = cells[i] * chains * size * width
-        for chain in range(chains):
-            for lane in range(0, width, LANES):
-                found = spread(np.float32(0.0))
-                for value in range(size):
-                    share = spread(shares[chain * size + value])
-                    row = first + (chain * size + value) * width
-                    found = add_product(found, share, load(tables, row + lane))
-                store(out, at + chain * width + lane, multiply(found, spread(scale)))
-        if chains > 1:
-            for lane in range(0, width, LANES):
-                whole = load(out, at + lane)
-                for chain in range(1, chains):
-                    whole = add(whole, load(out, at + chain * width + lane))
-                for chain in range(chains):
-                    place = at + chain * width + lane
-                    kept = multiply(load(out, place), spread(np.float32(1 - switch)))
-                    changed = spread(np.float32(switch) * weights[chain])
-                    store(out, place, add_product(kept, changed, whole))
+        else:
+            scale = np.float32(1.0) / _list_shares(stored, i, shares)
+            first = cell * chains * size * width
+            for chain in range(chains):
+                for lane in range(0, width, LANES):
+                    found = spread(np.float32(0.0))
+                    for value in range(size):
+                        share = spread(shares[chain * size + value])
+                        row = first + (chain * size + value) * width
+                        found = add_product(found, share, load(tables, row + lane))
+                    store(out, at + chain * width + lane, multiply(found, spread(scale)))
+            for lane in range(0, width if chains > 1 else 0, LANES):
+                _switch_profiles(at + lane, _add_chains(out, i, lane), weights, switch, out)
+        begin = first_block[context]
+        for number in range(begin, first_block[context + 1]):
+            chosen[i, number - begin] = blocks[number, CANDIDATE]
+        choosing[waiting] = i
+        waiting += is_choice[context]
+    return waiting
 
 
 @compiled
+def predict_eight(
+    stored: NDArray[np.uint16],
+    openness: NDArray[np.uint16],
+    groups_before: NDArray[np.int16],
+    contexts: Numbers,
+    group_of: NDArray[np.int16],
+    kind_of: Whole,
+    kinds: int,
+    edges: NDArray[np.uint16],
+    tables: Singles,
+    start: Singles,
+    weights: Singles,
+    switch: float,
+    first_block: Whole,
+    blocks: Whole,
+    is_choice: Bits,
+    groups: NDArray[np.int16],
+    cells: Whole,
+    out: Singles,
+    chosen: Numbers,
+    choosing: Whole,
+) -> int:
+    """Do the same for chains of eight values."""
+    none, chains, waiting = spread(np.float32(0.0)), out.shape[1], 0
+    for i in range(len(contexts)):
+        context = np.uint64(contexts[i])
+        group = group_of[context]
+        cell = _find_cell(groups_before[i], group, openness[i], kind_of, kinds, edges)
+        groups[i], cells[i] = group, cell
+        at = i * chains * LANES
+        if groups_before[i] < 0:
+            for place in range(0, chains * LANES, LANES):
+                store(out, at + place, load(start, kind_of[group] * chains * LANES + place))
+        else:
+            whole = none
+            for place in range(at, at + chains * LANES, LANES):
+                whole = add(whole, load(stored, place))
+            scale = spread(np.float32(1.0) / (np.float32(1e-30) + total(whole)))
+            whole = none
+            for chain in range(chains):
+                table = (cell * chains + chain) * LANES * LANES
+                before = load(stored, at + chain * LANES)
+                found = multiply(add_rows(none, before, tables, table, LANES), scale)
+                store(out, at + chain * LANES, found)
+                whole = add(whole, found)
+            if chains > 1:
+                _switch_profiles(at, whole, weights, switch, out)
+        begin = first_block[context]
+        for number in range(begin, first_block[context + np.uint64(1)]):
+            chosen[i, number - begin] = blocks[np.uint64(number), CANDIDATE]
+        choosing[waiting] = i
+        waiting += is_choice[context]
+    return waiting
+
+
+@inlined
+def _switch_profiles(
+    at: int, whole: Lanes, weights: Singles, switch: float, beliefs: Singles
+) -> None:
+    """Let profiles change in eight values of a belief; `whole` is their sum over all profiles."""
+    width = beliefs.shape[2]
+    for chain in range(len(weights)):
+        place = at + chain * width
+        kept = multiply(load(beliefs, place), spread(np.float32(1 - switch)))
+        changed = spread(np.float32(switch) * weights[chain])
+        store(beliefs, place, add_product(kept, changed, whole))
+
+
+@inlined
 def _list_shares(stored: NDArray[np.uint16], row: int, shares: Singles) -> np.float32:
     """Write a stored belief as it is, `[chain and value]`; return the sum."""
     numbers = stored.shape[1] * stored.shape[2]
@@ -158,54 +241,88 @@ def _list_shares(stored: NDArray[np.uint16], row: int, shares: Singles) -> np.fl
 @compiled
 def predict_factored(
     stored: NDArray[np.uint16],
+    openness: NDArray[np.uint16],
     groups_before: NDArray[np.int16],
-    groups: NDArray[np.int16],
+    contexts: Numbers,
+    group_of: NDArray[np.int16],
     kind_of: Whole,
-    cells: Whole,
+    kinds: int,
+    edges: NDArray[np.uint16],
     tables: Singles,
     start: Singles,
+    first_block: Whole,
+    blocks: Whole,
+    is_choice: Bits,
+    groups: NDArray[np.int16],
+    cells: Whole,
     out: Singles,
-) -> None:
+    chosen: Numbers,
+    choosing: Whole,
+) -> int:
     """Do the same for factored beliefs: each variable has a step of its own."""
-    for i in range(len(out)):
+    waiting = 0
+    for i in range(len(contexts)):
+        context = contexts[i]
+        group = group_of[context]
+        cell = _find_cell(groups_before[i], group, openness[i], kind_of, kinds, edges)
+        groups[i], cells[i] = group, cell
         for chain in range(out.shape[1]):
             if groups_before[i] < 0:
-                out[i, chain, 0] = start[kind_of[groups[i]], chain, 0]
-                out[i, chain, 1] = start[kind_of[groups[i]], chain, 1]
+                out[i, chain, 0] = start[kind_of[group], chain, 0]
+                out[i, chain, 1] = start[kind_of[group], chain, 1]
                 continue
             no, yes = np.float32(stored[i, chain, 0]), np.float32(stored[i, chain, 1])
             scale = np.float32(1.0) / (no + yes)
-            table = tables[cells[i], chain]
-            out[i, chain, 0] = (no * table[0, 0] + yes * table[1, 0]) * scale
-            out[i, chain, 1] = (no * table[0, 1] + yes * table[1, 1]) * scale
+            for value in range(2):
+                moved = no * tables[cell, chain, 0, value] + yes * tables[cell, chain, 1, value]
+                out[i, chain, value] = moved * scale
+        begin = first_block[context]
+        for number in range(begin, first_block[context + 1]):
+            chosen[i, number - begin] = blocks[number, CANDIDATE]
+        choosing[waiting] = i
+        waiting += is_choice[context]
+    return waiting
 
 
-@compiled
-def weigh_classes(
-    belief: Singles,
-    joint: bool,
+@inlined
+def _weigh_values(
+    row: int,
+    beliefs: Singles,
     values: int,
-    block: Whole,
+    block: int,
+    blocks: Whole,
     class_of: Whole,
+    prior: Singles,
+) -> None:
+    """Write the probability of each class of a block, by the joint belief of a row."""
+    for number in range(blocks[block, CLASSES]):
+        prior[number] = 0.0
+    for value in range(values):
+        share = np.float32(0.0)
+        for chain in range(beliefs.shape[1]):
+            share += beliefs[row, chain, value]
+        prior[class_of[blocks[block, CLASS_MAP] + value]] += share
+
+
+@inlined
+def _weigh_choices(
+    row: int,
+    beliefs: Singles,
+    block: int,
+    blocks: Whole,
     variables: Whole,
     places: Whole,
     prior: Singles,
 ) -> None:
-    """Write the probability of each class of a block."""
-    for number in range(block[CLASSES]):
+    """Do the same by a factored belief."""
+    for number in range(blocks[block, CLASSES]):
         prior[number] = 0.0
-    if joint:
-        for value in range(values):
-            share = np.float32(0.0)
-            for chain in range(belief.shape[0]):
-                share += belief[chain, value]
-            prior[class_of[block[CLASS_MAP] + value]] += share
-        return
-    for choice in range(1 << block[VARIABLES]):
+    for choice in range(1 << blocks[block, VARIABLES]):
         share = np.float32(1.0)
-        for place in range(block[VARIABLES]):
-            share *= belief[variables[block[VARIABLE] + place], (choice >> place) & 1]
-        prior[places[block[PLACE] + choice]] += share
+        for place in range(blocks[block, VARIABLES]):
+            variable = variables[blocks[block, VARIABLE] + place]
+            share *= beliefs[row, variable, (choice >> place) & 1]
+        prior[places[blocks[block, PLACE] + choice]] += share
 
 
 @compiled
@@ -213,7 +330,8 @@ def list_classes(
     beliefs: Singles,
     joint: bool,
     values: int,
-    block: Whole,
+    block: int,
+    blocks: Whole,
     class_of: Whole,
     variables: Whole,
     places: Whole,
@@ -221,11 +339,15 @@ def list_classes(
 ) -> None:
     """Write `[row][class]`: the probabilities of one block's classes."""
     for i in range(len(beliefs)):
-        weigh_classes(beliefs[i], joint, values, block, class_of, variables, places, found[i])
+        if joint:
+            _weigh_values(i, beliefs, values, block, blocks, class_of, found[i])
+        else:
+            _weigh_choices(i, beliefs, block, blocks, variables, places, found[i])
 
 
 @compiled
 def choose_channels(
+    rows: Whole,
     contexts: Numbers,
     beliefs: Singles,
     joint: bool,
@@ -237,78 +359,125 @@ def choose_channels(
     variables: Whole,
     places: Whole,
     mixed: Singles,
-    prior: Singles,
-    sums: Singles,
     wanted: bool,
+    shares: Singles,
+    sums: Singles,
     chosen: Numbers,
     gains: Singles,
 ) -> None:
-    """Choose the best candidate for each block of each row, and write what it gains.
+    """Choose the best candidate for each block of some rows.
 
-    The gain is by how much the squared error of the queries' probabilities is expected to fall.
-    Unless gains are `wanted`, they are left out. `prior` and `sums` have room for the classes and
-    for the queries of any block.
+    If `wanted`, write what it gains: by how much the squared error of the queries' probabilities
+    is expected to fall. `shares` has room for the classes of any block, and `sums` for its queries.
     """
+    if joint and values <= LANES:
+        for i in rows:
+            by_lane = _add_chains(beliefs, i)
+            begin = first_block[contexts[i]]
+            for number in range(begin, first_block[contexts[i] + 1]):
+                if wanted or blocks[number, CANDIDATES] > 1:
+                    best, gain = _choose_channel(
+                        True, by_lane, shares, number, blocks, candidates, mixed, sums, wanted
+                    )
+                    chosen[i, number - begin] = best
+                    gains[i] += gain
+        return
     none = spread(np.float32(0.0))
-    for i in range(len(contexts)):
-        gains[i] = 0.0
+    for i in rows:
         begin = first_block[contexts[i]]
         for number in range(begin, first_block[contexts[i] + 1]):
-            block = blocks[number]
-            if block[CANDIDATES] == 1 and not wanted:
-                chosen[i, number - begin] = block[CANDIDATE]
-                continue
-            if joint and values <= LANES:
-                classes = values
-                _add_chains(beliefs, i, prior)
-            else:
-                classes = block[CLASSES]
-                weigh_classes(beliefs[i], joint, values, block, class_of, variables, places, prior)
-            best, most = 0, np.float32(-1.0)
-            for option in range(block[CANDIDATES]):
-                candidate = candidates[block[CANDIDATE] + option]
-                symbols = (candidate[SYMBOLS] + LANES - 1) // LANES * LANES
-                width = symbols * (1 + block[QUERIES])
-                found = np.float32(0.0)
-                for lane in range(0, symbols, LANES):
-                    # The probability of each symbol, and of each query together with each symbol.
-                    chances, squares = spread(np.float32(1e-30)), none
-                    first = candidate[MIXED] + lane
-                    for k in range(classes):
-                        share = spread(prior[k])
-                        chances = add_product(chances, share, load(mixed, first + k * width))
-                    for query in range(block[QUERIES]):
-                        first += symbols
-                        both = none
-                        for k in range(classes):
-                            share = spread(prior[k])
-                            both = add_product(both, share, load(mixed, first + k * width))
-                        squares = add_product(squares, both, both)
-                        if wanted and option == 0:
-                            before = sums[query] if lane else np.float32(0.0)
-                            sums[query] = before + total(both)
-                    found += total(divide(squares, chances))
-                if found > most * np.float32(1.0001):
-                    best, most = option, found
-            chosen[i, number - begin] = block[CANDIDATE] + best
-            if wanted:
-                # Without a symbol, what is added up over all symbols is known.
-                base = np.float32(0.0)
-                for query in range(block[QUERIES]):
-                    base += sums[query] * sums[query]
-                gains[i] += max(np.float32(0.0), most - base)
+            if wanted or blocks[number, CANDIDATES] > 1:
+                if joint:
+                    _weigh_values(i, beliefs, values, number, blocks, class_of, shares)
+                else:
+                    _weigh_choices(i, beliefs, number, blocks, variables, places, shares)
+                best, gain = _choose_channel(
+                    False, none, shares, number, blocks, candidates, mixed, sums, wanted
+                )
+                chosen[i, number - begin] = best
+                gains[i] += gain
 
 
-@compiled
-def _add_chains(beliefs: Singles, row: int, shares: Singles) -> None:
-    """Write the probability of each value of a joint belief, whatever the profile."""
+@inlined
+def _choose_channel(
+    few: bool,
+    by_lane: Lanes,
+    by_class: Singles,
+    block: int,
+    blocks: Whole,
+    candidates: Whole,
+    mixed: Singles,
+    sums: Singles,
+    wanted: bool,
+) -> tuple[int, np.float32]:
+    """Return the best candidate of a row's block, and what it gains; 0 unless that is wanted.
+
+    The belief is given by lane if there are few values, else by class.
+    """
+    none, place = spread(np.float32(0.0)), np.uint64(block)
+    queries, classes = blocks[place, QUERIES], blocks[place, CLASSES]
+    first_candidate = blocks[place, CANDIDATE]
+    best, most = first_candidate, np.float32(-1.0)
+    for candidate in range(first_candidate, first_candidate + blocks[place, CANDIDATES]):
+        number = np.uint64(candidate)
+        symbols = (candidates[number, SYMBOLS] + LANES - 1) // LANES * LANES
+        width = symbols * (1 + queries)
+        found = np.float32(0.0)
+        for lane in range(0, symbols, LANES):
+            # The probability of each symbol, and of each query together with each symbol.
+            first = candidates[number, MIXED] + lane
+            chances = spread(np.float32(1e-30))
+            chances = _mix(chances, few, by_lane, by_class, classes, mixed, first, width)
+            squares = none
+            for query in range(queries):
+                first += symbols
+                both = _mix(none, few, by_lane, by_class, classes, mixed, first, width)
+                squares = add_product(squares, both, both)
+                if wanted and candidate == first_candidate:
+                    before = sums[query] if lane else np.float32(0.0)
+                    sums[query] = before + total(both)
+            found += total(divide(squares, chances))
+        better = found > most * np.float32(1.0001)
+        best = candidate if better else best
+        most = found if better else most
+    gain = np.float32(0.0)
+    if wanted:
+        # Without a symbol, what is added up over all symbols is known.
+        base = np.float32(0.0)
+        for query in range(queries):
+            base += sums[query] * sums[query]
+        gain = max(gain, most - base)
+    return best, gain
+
+
+@inlined
+def _mix(
+    before: Lanes,
+    few: bool,
+    by_lane: Lanes,
+    by_class: Singles,
+    classes: int,
+    mixed: Singles,
+    first: int,
+    width: int,
+) -> Lanes:
+    """Add the rows of a table, `width` apart, each as often as its lane or class is likely."""
+    if few:
+        return add_rows(before, by_lane, mixed, first, width)
+    for k in range(classes):
+        before = add_product(before, spread(by_class[k]), load(mixed, first + k * width))
+    return before
+
+
+@inlined
+def _add_chains(beliefs: Singles, row: int, lane: int = 0) -> Lanes:
+    """Return the probabilities of eight values of a joint belief, whatever the profile."""
     chains, width = beliefs.shape[1], beliefs.shape[2]
-    at = row * chains * width
-    for lane in range(0, width, LANES):
-        whole = load(beliefs, at + lane)
-        for chain in range(1, chains):
-            whole = add(whole, load(beliefs, at + chain * width + lane))
-        store(shares, lane, whole)
+    at = row * chains * width + lane
+    whole = load(beliefs, at)
+    for chain in range(1, chains):
+        whole = add(whole, load(beliefs, at + chain * width))
+    return whole
 
 
 @compiled
@@ -338,10 +507,10 @@ def find_rows(
             continue
         begin = first_block[contexts[i]]
         for number in range(begin, first_block[contexts[i] + 1]):
-            block = blocks[number]
             if joint:
-                row = class_of[block[CLASS_MAP] + np.int64(values[i, 0])]
+                row = class_of[blocks[number, CLASS_MAP] + np.int64(values[i, 0])]
             else:
+                block = blocks[number]
                 choice = np.int64(0)
                 for place in range(block[VARIABLES]):
                     variable = np.uint64(variables[block[VARIABLE] + place])
@@ -370,42 +539,139 @@ def use_symbols_jointly(
     likely: Singles,
     chosen: Numbers,
     symbols: Numbers,
+    openness: NDArray[np.uint16],
+    decay: float,
+    truths: Singles,
+    begin: int,
+    shares: Singles,
     beliefs: Singles,
     stored: NDArray[np.uint16],
-) -> None:
-    """Write the joint beliefs with the symbols; one of -1 says nothing. Also store them.
+    openness_after: NDArray[np.uint16],
+    parts: Singles,
+) -> int:
+    """Write the joint beliefs with the symbols; one of -1 says nothing. Store and read them too.
 
     Probabilities are stored in parts of 65535, at least one part each: no value is ever ruled out
     for good, since models err.
+
+    The probabilities of a component's parts go to `parts[row]`, from column `begin` on.
+    `truths[context][value][part]` is 1 where a part is true, and zeros fill the last lanes; a
+    context that is not tabulated has -1 everywhere. Return the number of rows with such a context.
+    `shares` has room for all values.
     """
+    other = 0
+    for i in range(len(contexts)):
+        context = contexts[i]
+        blocks = first_block[context + 1] - first_block[context]
+        openness_after[i] = _average(openness[i], blocks > 0, decay)
+        _use_symbols(i, blocks, predicted, candidates, likely, chosen, symbols, beliefs, stored)
+        if truths[context, 0, 0] < 0:
+            other += 1
+        else:
+            for lane in range(0, beliefs.shape[2], LANES):
+                store(shares, lane, _add_chains(beliefs, i, lane))
+            size, width = truths.shape[1], truths.shape[2]
+            for lane in range(0, width, LANES):
+                true = spread(np.float32(0.0))
+                for value in range(size):
+                    place = (context * size + value) * width + lane
+                    true = add_product(true, spread(shares[value]), load(truths, place))
+                store(parts, i * parts.shape[1] + begin + lane, true)
+    return other
+
+
+@compiled
+def use_symbols_of_eight(
+    contexts: Numbers,
+    predicted: Singles,
+    first_block: Whole,
+    candidates: Whole,
+    likely: Singles,
+    chosen: Numbers,
+    symbols: Numbers,
+    openness: NDArray[np.uint16],
+    decay: float,
+    truths: Singles,
+    begin: int,
+    beliefs: Singles,
+    stored: NDArray[np.uint16],
+    openness_after: NDArray[np.uint16],
+    parts: Singles,
+) -> int:
+    """Do the same for chains of eight values."""
+    none = spread(np.float32(0.0))
+    chains, width, other = beliefs.shape[1], truths.shape[2], 0
+    for i in range(len(contexts)):
+        context = np.uint64(contexts[i])
+        blocks = first_block[context + np.uint64(1)] - first_block[context]
+        openness_after[i] = _average(openness[i], blocks > 0, decay)
+        factor = spread(np.float32(1.0))
+        for number in range(blocks):
+            symbol = symbols[i, number]
+            if symbol >= 0:
+                first = candidates[np.uint64(chosen[i, number]), LIKELY] + symbol * LANES
+                factor = multiply(factor, load(likely, first))
+        at, end = i * chains * LANES, (i + 1) * chains * LANES
+        whole = none
+        for place in range(at, end, LANES):
+            whole = add(whole, multiply(load(predicted, place), factor))
+        scale = spread(np.float32(1.0) / (np.float32(1e-30) + total(whole)))
+        shares = none
+        for place in range(at, end, LANES):
+            found = multiply(multiply(load(predicted, place), factor), scale)
+            store(beliefs, place, found)
+            counted = multiply(found, spread(np.float32(WHOLE - 1)))
+            store(stored, place, add(counted, spread(np.float32(1.0))))
+            shares = add(shares, found)
+        if truths[context, 0, 0] < 0:
+            other += 1
+            continue
+        for lane in range(0, width, LANES):
+            first = np.int64(context) * LANES * width + lane
+            true = add_rows(none, shares, truths, first, width)
+            store(parts, i * parts.shape[1] + begin + lane, true)
+    return other
+
+
+@inlined
+def _use_symbols(
+    row: int,
+    blocks: int,
+    predicted: Singles,
+    candidates: Whole,
+    likely: Singles,
+    chosen: Numbers,
+    symbols: Numbers,
+    beliefs: Singles,
+    stored: NDArray[np.uint16],
+) -> None:
+    """Write and store the joint belief of a row with its symbols."""
     chains, width, size = beliefs.shape[1], beliefs.shape[2], stored.shape[2]
     numbers = chains * width
-    for i in range(len(contexts)):
-        blocks = first_block[contexts[i] + 1] - first_block[contexts[i]]
-        whole = spread(np.float32(0.0))
-        for lane in range(0, width, LANES):
-            factor = spread(np.float32(1.0))
-            for number in range(blocks):
-                symbol = symbols[i, number]
-                if symbol >= 0:
-                    first = candidates[chosen[i, number], LIKELY] + symbol * width
-                    factor = multiply(factor, load(likely, first + lane))
-            for place in range(i * numbers + lane, (i + 1) * numbers, width):
-                found = multiply(load(predicted, place), factor)
-                store(beliefs, place, found)
-                whole = add(whole, found)
-        scale = spread(np.float32(1.0) / (np.float32(1e-30) + total(whole)))
-        for place in range(i * numbers, (i + 1) * numbers, LANES):
-            found = multiply(load(beliefs, place), scale)
+    whole = spread(np.float32(0.0))
+    for lane in range(0, width, LANES):
+        factor = spread(np.float32(1.0))
+        for number in range(blocks):
+            symbol = symbols[row, number]
+            if symbol >= 0:
+                first = candidates[chosen[row, number], LIKELY] + symbol * width
+                factor = multiply(factor, load(likely, first + lane))
+        for place in range(row * numbers + lane, (row + 1) * numbers, width):
+            found = multiply(load(predicted, place), factor)
             store(beliefs, place, found)
-            if size >= LANES:
-                parts = multiply(found, spread(np.float32(WHOLE - 1)))
-                store(stored, place, add(parts, spread(np.float32(1.0))))
-        if size < LANES:
-            for chain in range(chains):
-                for value in range(size):
-                    part = beliefs[i, chain, value] * np.float32(WHOLE - 1) + np.float32(1.0)
-                    stored[i, chain, value] = np.uint16(part)
+            whole = add(whole, found)
+    scale = spread(np.float32(1.0) / (np.float32(1e-30) + total(whole)))
+    for place in range(row * numbers, (row + 1) * numbers, LANES):
+        found = multiply(load(beliefs, place), scale)
+        store(beliefs, place, found)
+        if size >= LANES:
+            parts = multiply(found, spread(np.float32(WHOLE - 1)))
+            store(stored, place, add(parts, spread(np.float32(1.0))))
+    if size < LANES:
+        for chain in range(chains):
+            for value in range(size):
+                part = beliefs[row, chain, value] * np.float32(WHOLE - 1) + np.float32(1.0)
+                stored[row, chain, value] = np.uint16(part)
 
 
 @compiled
@@ -420,12 +686,20 @@ def use_symbols_by_variable(
     likely: Singles,
     chosen: Numbers,
     symbols: Numbers,
+    openness: NDArray[np.uint16],
+    decay: float,
     scratch: Singles,
     stored: NDArray[np.uint16],
+    openness_after: NDArray[np.uint16],
 ) -> None:
-    """Do the same for factored beliefs, in place. `scratch` has room for a block's variables."""
+    """Do the same for factored beliefs, in place, but do not read them.
+
+    `scratch` has room for a block's variables.
+    """
     for i in range(len(contexts)):
         begin = first_block[contexts[i]]
+        is_open = first_block[contexts[i] + 1] > begin
+        openness_after[i] = _average(openness[i], is_open, decay)
         for number in range(begin, first_block[contexts[i] + 1]):
             symbol = symbols[i, number - begin]
             if symbol < 0:
@@ -453,18 +727,20 @@ def use_symbols_by_variable(
                 stored[i, chain, value] = np.uint16(part)
 
 
+@inlined
+def _average(before: int, is_open: bool, decay: float) -> np.uint16:
+    """Return the running average of how often something was open, after a window."""
+    opened = (1 - decay) * WHOLE if is_open else 0.0
+    return np.uint16(before * decay + opened)
+
+
 @compiled
 def average_openness(
-    contexts: Numbers,
-    is_open: Bits,
-    before: NDArray[np.uint16],
-    decay: float,
-    after: NDArray[np.uint16],
+    opened: Bits, before: NDArray[np.uint16], decay: float, after: NDArray[np.uint16]
 ) -> None:
-    """Write the running averages after a window."""
-    for i in range(len(contexts)):
-        opened = (1 - decay) * WHOLE if is_open[contexts[i]] else 0.0
-        after[i] = np.uint16(before[i] * decay + opened)
+    """Write the running averages of several subjects after a window."""
+    for i in range(len(opened)):
+        after[i] = _average(before[i], opened[i], decay)
 
 
 @compiled
@@ -487,38 +763,6 @@ def read_beliefs(
             for chain in range(chains):
                 for reading in range(chances.shape[1]):
                     chances[i * chains + chain, reading] = beliefs[i, chain, reading]
-
-
-@compiled
-def weigh_known_parts(
-    contexts: Numbers,
-    beliefs: Singles,
-    truths: Singles,
-    shares: Singles,
-    begin: int,
-    found: Singles,
-) -> int:
-    """Write the same as `weigh_parts` for joint beliefs in contexts whose parts are tabulated.
-
-    `truths[context][value][part]` is 1 where a part is true, and zeros fill the last lanes; a
-    context that is not tabulated has -1 everywhere. Return the number of rows with such a context.
-    `shares` has room for all values.
-    """
-    size, parts = truths.shape[1], truths.shape[2]
-    other = 0
-    for i in range(len(contexts)):
-        if truths[contexts[i], 0, 0] < 0:
-            other += 1
-            continue
-        _add_chains(beliefs, i, shares)
-        first = contexts[i] * size * parts
-        for lane in range(0, parts, LANES):
-            likely = spread(np.float32(0.0))
-            for value in range(size):
-                true = load(truths, first + value * parts + lane)
-                likely = add_product(likely, spread(shares[value]), true)
-            store(found, i * found.shape[1] + begin + lane, likely)
-    return other
 
 
 @compiled
@@ -565,56 +809,77 @@ def answer_queries(
     queries: Whole,
     thresholds: NDArray[np.float64],
     levels: NDArray[np.uint8],
-    shares: Singles,
+    counted: Words,
+    columns: Singles,
     places: Numbers,
     answers: Words,
     codes: NDArray[np.uint8],
+    counts: Whole,
 ) -> None:
     """Answer yes from each query's threshold on, and write the level of its probability.
 
     `likely[row][column]` has the probabilities of parts; `terms` the columns of each query, and
     `every` whether all of them must be true. Different terms count as independent.
     `answers[query][word]` has a bit for each row, and `codes[query][row]` a level; they are
-    written for the rows of some words.
-    `shares` and `places` have room for the rows of a word.
+    written for the rows of some words. The first level is there already. `counts[query][level]` is
+    increased for rows that are counted. `likely` has rows for whole words, `columns` has room for
+    the columns of a word, and `places` for its rows.
     """
-    last = np.float32(len(levels) - 1)
+    width, last = likely.shape[1], np.float32(len(levels) - 1)
+    none, one = spread(np.float32(0.0)), spread(np.float32(1.0))
     for word in range(begin_word, end_word):
         first = word * _WORD
-        rows = min(_WORD, len(likely) - first)
+        rows = min(_WORD, codes.shape[1] - first)
+        there = ~np.uint64(0) >> np.uint64(_WORD - rows)
+        for row in range(0, _WORD, LANES):
+            for column in range(0, width, LANES):
+                place = (first + row) * width + column
+                transpose(likely, place, width, columns, column * _WORD + row, _WORD)
         for n in range(len(queries)):
+            query = queries[n]
             begin, end = first_term[n], first_term[n + 1]
-            for j in range(rows):
-                shares[j] = likely[first + j, terms[begin]]
-            if end - begin > 1 and every[n]:
-                for term in range(begin + 1, end):
-                    for j in range(rows):
-                        shares[j] *= likely[first + j, terms[term]]
-            elif end - begin > 1:
-                for j in range(rows):
-                    none = np.float32(1.0)
-                    for term in range(begin, end):
-                        none *= np.float32(1.0) - likely[first + j, terms[term]]
-                    shares[j] = np.float32(1.0) - none
             threshold = np.float32(thresholds[n])
             if threshold < thresholds[n]:
                 threshold = np.nextafter(threshold, np.float32(2.0))
-            bits = np.uint64(0)
-            for j in range(rows):
-                bits |= np.uint64(shares[j] >= threshold) << np.uint64(j)
-            answers[queries[n], word] = bits
-            for j in range(rows):
+            bits = sure = no = np.uint64(0)
+            for lane in range(0, _WORD, LANES):
+                share = load(columns, terms[begin] * _WORD + lane)
+                if end - begin > 1 and every[n]:
+                    for term in range(begin + 1, end):
+                        share = multiply(share, load(columns, terms[term] * _WORD + lane))
+                elif end - begin > 1:
+                    false = one
+                    for term in range(begin, end):
+                        part = load(columns, terms[term] * _WORD + lane)
+                        false = multiply(false, subtract(one, part))
+                    share = subtract(one, false)
+                bits |= at_least(share, spread(threshold)) << np.uint64(lane)
+                sure |= at_least(share, one) << np.uint64(lane)
+                no |= at_least(none, share) << np.uint64(lane)
                 # The first and the last level are for what is certain.
-                place = np.int32(shares[j] * last)
-                place = min(np.int32(last - 1), max(np.int32(1), place))
-                place = np.int32(0) if shares[j] <= 0 else place
-                places[j] = np.int32(last) if shares[j] >= 1 else place
-            for j in range(rows):
-                codes[queries[n], first + j] = levels[places[j]]
+                place = multiply(share, spread(last))
+                place = select(place, one, place, one)
+                place = select(spread(last - 1), place, place, spread(last - 1))
+                store(places, lane, place)
+            answers[query, word] = bits & there
+            counts[query, levels[0]] += count_ones(no & counted[word])
+            counts[query, levels[-1]] += count_ones(sure & counted[word])
+            left = there & ~(sure | no)
+            sure &= there
+            while sure:
+                codes[query, first + find_one(sure)] = levels[-1]
+                sure &= sure - np.uint64(1)
+            while left:
+                j = find_one(left)
+                left &= left - np.uint64(1)
+                level = levels[places[j]]
+                codes[query, first + j] = level
+                counts[query, level] += np.int64((counted[word] >> np.uint64(j)) & np.uint64(1))
 
 
 @compiled
 def count_steps(
+    rows: Whole,
     stored: NDArray[np.uint16],
     after: Singles,
     predicted: Singles,
@@ -622,13 +887,12 @@ def count_steps(
     cells: Whole,
     tables: Singles,
     joint: bool,
-    counted: Bits,
     shares: Singles,
     ratios: Singles,
     starts: Whole,
     steps: Whole,
 ) -> None:
-    """Add the steps from one window to the next of the subjects that are counted.
+    """Add the steps from one window to the next of some subjects.
 
     `stored` is the belief after the window before, `predicted` that before this window's symbols,
     and `after` with them. `tables` are the transitions in use. `starts[cell][chain][value]`
@@ -637,8 +901,8 @@ def count_steps(
     that the order of subjects does not matter. `shares` and `ratios` have room for a belief.
     """
     chains, size, width = stored.shape[1], stored.shape[2], after.shape[2]
-    for i in range(len(stored)):
-        if groups_before[i] < 0 or not counted[i]:
+    for i in rows:
+        if groups_before[i] < 0:
             continue
         cell = cells[i]
         scale = np.float32(STEP_PARTS) / _list_shares(stored, i, shares)
@@ -675,6 +939,38 @@ def count_steps(
 
 
 @compiled
+def count_steps_of_eight(
+    rows: Whole,
+    stored: NDArray[np.uint16],
+    after: Singles,
+    predicted: Singles,
+    groups_before: NDArray[np.int16],
+    cells: Whole,
+    tables: Singles,
+    starts: Whole,
+    steps: Whole,
+) -> None:
+    """Do the same for chains of eight values."""
+    chains = stored.shape[1]
+    for i in rows:
+        if groups_before[i] < 0:
+            continue
+        at, end = i * chains * LANES, (i + 1) * chains * LANES
+        whole = spread(np.float32(0.0))
+        for place in range(at, end, LANES):
+            whole = add(whole, load(stored, place))
+        scale = spread(np.float32(STEP_PARTS) / (np.float32(1e-30) + total(whole)))
+        first = cells[i] * chains * LANES
+        for place in range(at, end, LANES):
+            found = multiply(load(stored, place), scale)
+            count(starts, first, found)
+            alone = add(load(predicted, place), spread(np.float32(1e-30)))
+            ratio = divide(load(after, place), alone)
+            count_rows(steps, first * LANES, found, ratio, tables)
+            first += LANES
+
+
+@compiled
 def fold_steps(
     starts: Whole,
     new: Whole,
@@ -704,12 +1000,3 @@ def fold_steps(
                     found[0, cell, chain, last, value] += share * history[cell, chain, last, value]
                     found[1, cell, chain, last, value] += used
                     new[cell, chain, last, value] = 0
-
-
-@compiled
-def count_levels(codes: NDArray[np.uint8], counted: Bits, levels: Whole) -> None:
-    """Add the levels of answers `[query][subject]` to `levels[query][level]`."""
-    for query in range(len(codes)):
-        for i in range(codes.shape[1]):
-            if counted[i]:
-                levels[query, codes[query, i]] += 1

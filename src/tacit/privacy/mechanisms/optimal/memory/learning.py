@@ -25,6 +25,7 @@ from tacit.privacy.mechanisms.optimal.memory import kernels
 from tacit.privacy.mechanisms.optimal.memory.beliefs import (
     BeliefFilter,
     BeliefState,
+    Given,
     Prediction,
     Update,
 )
@@ -124,21 +125,23 @@ class StepLearner:
         counted: Bits,
     ) -> None:
         """Count the steps of a window, of some of its subjects; `state` is from before it."""
-        shares, ratios = np.empty((2, updated.lanes.shape[1] * updated.lanes.shape[2]), np.float32)
-        kernels.count_steps(
+        given: Given = (
+            np.flatnonzero(counted),
             state.beliefs,
             updated.lanes,
             predicted.lanes,
             predicted.groups_before,
             predicted.cells,
             self.tables(learned, predicted.slot),
-            self._filter.joint,
-            counted,
-            shares,
-            ratios,
-            self._starts,
-            self._steps,
         )
+        found: Given = self._starts, self._steps
+        if self._filter.eight:
+            kernels.count_steps_of_eight(*given, *found)
+            return
+        _, chains, width = updated.lanes.shape
+        shares, ratios = np.empty((2, chains * width), np.float32)
+        room: Given = self._filter.joint, shares, ratios
+        kernels.count_steps(*given, *room, *found)
 
     def learn(self, learned: LearnedSteps, slot: int, window: int) -> LearnedSteps:
         """Add what was counted in a window, in this part of the week."""
@@ -230,11 +233,9 @@ class ThresholdLearner:
         self._forget = np.float32(forget)
 
     def learn(
-        self, learned: LearnedThresholds, codes: NDArray[np.uint8], counted: Bits, window: int
+        self, learned: LearnedThresholds, new: NDArray[np.int64], window: int
     ) -> LearnedThresholds:
-        """Add the answers of a window, `[query][subject]`, to the subjects that are counted."""
-        new = np.zeros(learned.levels.shape, np.int64)
-        kernels.count_levels(codes, counted, new)
+        """Add the answers of a window, `[query][level]`."""
         levels = learned.levels * self._forget + new.astype(np.float32)
         thresholds = learned.thresholds
         if window % _REFRESHED == 0 and self._private:

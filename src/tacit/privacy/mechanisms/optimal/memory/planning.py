@@ -43,6 +43,7 @@ from tacit.privacy.randomness import SeededSource
 from tacit.privacy.sequences import Sequences
 from tacit.privacy.statistics import Statistics
 from tacit.privacy.thresholds import PosteriorCounts, add_confusions, judge
+from tacit.progress import ProgressCallback, ignore_progress, scale_progress
 
 Floats = NDArray[np.float64]
 
@@ -88,6 +89,7 @@ def plan_memory(
     limits: Mapping[str, SpendingLimit],
     *,
     always: bool = False,
+    progress: ProgressCallback = ignore_progress,
 ) -> MemoryPlan | None:
     """Fit memory to history and judge it; None if history does not support it.
 
@@ -100,7 +102,7 @@ def plan_memory(
     if sequences is None or not all(can_remember(one, sequences) for one in parts.channels):
         return None
     if "memory" not in sequences.fits:
-        sequences.fits["memory"] = _fit_all(parts, sequences)
+        sequences.fits["memory"] = _fit_all(parts, sequences, scale_progress(progress, 0, 0.4))
     fits: Fits = sequences.fits["memory"]
     own = {one.name: limits[one.name] for one in policy.patterns if one.name in limits}
     if not fits.predict and not own and not always:
@@ -110,8 +112,10 @@ def plan_memory(
     epsilons = [(one.name, str(one.epsilon)) for one in policy.patterns]
     key = f"memory {epsilons} {objective} {paced}"
     if key not in sequences.fits:
+        progress(0.4, "planning memory")
         books = _design_books(parts, fits.whole, sequences)
-        counts = count_held_out(parts, fits, books, statistics)
+        judging = scale_progress(progress, 0.5, 0.7 if own else 1.0)
+        counts = count_held_out(parts, fits, books, statistics, progress=judging)
         filters = make_filters(parts, fits.whole, books)
         pacing = fit_pacing(filters, sequences, policy, own) if own else None
         sequences.fits[key] = books, counts, pacing
@@ -120,7 +124,14 @@ def plan_memory(
     components = tuple(map(ComponentMemory, fits.whole, books))
     if not own:
         return MemoryPlan(components, thresholds, expected)
-    paid = count_held_out(parts, fits, books, statistics, _Spending(policy, own, pacing))
+    paid = count_held_out(
+        parts,
+        fits,
+        books,
+        statistics,
+        _Spending(policy, own, pacing),
+        scale_progress(progress, 0.7, 1.0),
+    )
     thresholds, limited = judge(paid, objective, uncertain=True)
     expected = add_confusions([one.confusion(thresholds) for one in counts])
     return MemoryPlan(components, thresholds, expected, limited, pacing)
@@ -147,7 +158,8 @@ class Fits(NamedTuple):
     to spend limits where answers gain most."""
 
 
-def _fit_all(parts: PlannedParts, sequences: Sequences) -> Fits:
+def _fit_all(parts: PlannedParts, sequences: Sequences, progress: ProgressCallback) -> Fits:
+    progress(0.0, "planning memory")
     histories = [
         describe_history(
             SymbolReadings(one.component, one.prior, [b.variables for b in book.blocks]),
@@ -160,19 +172,21 @@ def _fit_all(parts: PlannedParts, sequences: Sequences) -> Fits:
     ]
     sizes = [len(one.component.variables) for one in parts.channels]
     whole = tuple(
-        fit_component(history, one.prior.groups, size)
+        fit_component(history, one.prior.groups, size, len(sizes))
         for history, one, size in zip(histories, parts.channels, sizes, strict=True)
     )
     bounds = tuple(sequences.windows * fold // _FOLDS for fold in range(_FOLDS + 1))
-    without = tuple(
-        tuple(
-            fit_without(history, own, size, begin, end)
-            for history, own, size in zip(histories, whole, sizes, strict=True)
+    without = []
+    for fold, (begin, end) in enumerate(pairwise(bounds)):
+        progress((1 + fold) / (1 + _FOLDS), "planning memory")
+        without.append(
+            tuple(
+                fit_without(history, own, size, begin, end)
+                for history, own, size in zip(histories, whole, sizes, strict=True)
+            )
         )
-        for begin, end in pairwise(bounds)
-    )
     predict = any(map(can_predict, histories, whole, sizes))
-    return Fits(whole, without, bounds, predict)
+    return Fits(whole, tuple(without), bounds, predict)
 
 
 def make_filters(
@@ -264,6 +278,7 @@ def count_held_out(
     books: Sequence[CandidateBook],
     statistics: Statistics,
     spending: _Spending | None = None,
+    progress: ProgressCallback = ignore_progress,
 ) -> list[PosteriorCounts]:
     """Count held-out windows by posterior: each stretch is predicted from the others.
 
@@ -275,6 +290,7 @@ def count_held_out(
     truth = TrueAnswers(parts.exposure)
     found, rows = [], 0
     for fold, (begin, stop) in enumerate(pairwise(fits.bounds)):
+        progress(fold / _FOLDS, "judging memory")
         end = min(stop, begin + _find_length(sequences))
         counts = PosteriorCounts.zeros(len(parts.exposure.questions))
         warm = max(0, begin - (end - begin))  # by then, beliefs are what they are in a run

@@ -26,6 +26,7 @@ from tacit.privacy.mechanisms.mechanism import (
     RunMemory,
     RunSetup,
     WindowBits,
+    pack_slots,
 )
 from tacit.privacy.mechanisms.optimal.draw import gather_each
 from tacit.privacy.mechanisms.optimal.memory import kernels
@@ -39,6 +40,7 @@ from tacit.privacy.mechanisms.optimal.memory.channel_tables import ChannelTables
 from tacit.privacy.mechanisms.optimal.memory.kernels import Singles, Words
 from tacit.privacy.mechanisms.optimal.memory.learning import (
     HALF_LIFE,
+    LEVELS,
     SAMPLED,
     LearnedSteps,
     LearnedThresholds,
@@ -56,7 +58,7 @@ if TYPE_CHECKING:
 Bits = NDArray[np.bool_]
 Codes = NDArray[np.uint8]
 
-_STRETCH: Final = 4096
+_STRETCH: Final = 8192
 """The largest number of subjects that are followed at once."""
 _STEPS: Final = 4096
 """Probabilities are looked up in steps of this fraction."""
@@ -84,6 +86,14 @@ class _Pending(NamedTuple):
     own: Bits | None
     predicted: list[tuple[Prediction, ...]]
     """For each stretch of subjects."""
+
+
+class _Latest(NamedTuple):
+    """The memory that was written last, and what it was made from: it need not be read again."""
+
+    memory: object
+    states: list[BeliefState]
+    learned: list[LearnedSteps]
 
 
 class MemoryProtector(Protector):
@@ -129,6 +139,7 @@ class MemoryProtector(Protector):
             run.index.columns([variable.atom for variable in one.variables]) for one in components
         ]
         self._pending: _Pending | None = None
+        self._latest: _Latest | None = None
         for one in self._filters:
             one.wants_gains = planned.pacing is not None
         # Seeded draws must come in the same order every time.
@@ -198,6 +209,7 @@ class MemoryProtector(Protector):
         result = np.zeros((number, len(questions), windows.bits.shape[2]), np.uint64)
         result[:, self._exact] = windows.bits[:, self._exact_columns]
         codes = np.zeros((number, len(questions), len(slots)), np.uint8)
+        parts = np.zeros((-(-len(slots) // 64) * 64, self._columns[-1]), np.float32)
         pending, self._pending = self._pending, None
         stretches = _divide(len(slots))
         for window in range(number):
@@ -215,10 +227,12 @@ class MemoryProtector(Protector):
             dense = np.zeros((len(questions), -(-len(slots) // 64)), np.uint64)
             step = _Step(
                 states,
+                [BeliefState.like(state) for state in states],
                 [part[window] for part in values],
                 silent,
-                thresholds.thresholds,
-                np.empty((len(slots), self._columns[-1]), np.float32),
+                pack_slots(registered),
+                thresholds.thresholds[self._terms.queries],
+                parts,
                 dense,
                 codes[window],
             )
@@ -240,7 +254,7 @@ class MemoryProtector(Protector):
                         states[place],
                         [
                             (rows, predicted[place], updated[place])
-                            for rows, (predicted, updated) in zip(stretches, done, strict=True)
+                            for rows, (predicted, updated, _) in zip(stretches, done, strict=True)
                         ],
                         sampled,
                         number_in_schedule,
@@ -248,18 +262,16 @@ class MemoryProtector(Protector):
                     for place in range(len(self._filters))
                 ]
             )
-            states = [
-                BeliefState.join([updated[place].state for _, updated in done])
-                for place in range(len(self._filters))
-            ]
+            states = step.after
             thresholds = self._threshold_learner.learn(
-                thresholds, codes[window], registered, number_in_schedule
+                thresholds, np.sum([levels for *_, levels in done], axis=0), number_in_schedule
             )
         for place, (state, steps) in enumerate(zip(states, learned, strict=True)):
             for name, array in (state.to_arrays() | steps.to_arrays()).items():
                 memory.after[f"{self._name}.{place}.{name}"] = array
         for name, array in thresholds.to_arrays().items():
             memory.after[f"{self._name}.{name}"] = array
+        self._latest = _Latest(memory.after, states, learned)
         return result, BeliefCertainty(codes, slots, frozenset(self._exact))
 
     def _advance(
@@ -268,20 +280,29 @@ class MemoryProtector(Protector):
         predicted: tuple[Prediction, ...] | None,
         predict: Callable[[slice], tuple[Prediction, ...]] | None,
         step: _Step,
-    ) -> tuple[tuple[Prediction, ...], list[Update]]:
-        """Draw for a stretch of subjects in one window, and answer all queries about them."""
+    ) -> tuple[tuple[Prediction, ...], list[Update], NDArray[np.int64]]:
+        """Draw for a stretch of subjects in one window, and answer all queries about them.
+
+        Return also `[query][level]`: how many answers have each level.
+        """
         if predicted is None:
             assert predict is not None
             predicted = predict(rows)
         updates = []
-        for one, found, state, values, begin in zip(
-            self._filters, predicted, step.states, step.values, self._columns, strict=False
+        for one, found, state, after, values, begin in zip(
+            self._filters,
+            predicted,
+            step.states,
+            step.after,
+            step.values,
+            self._columns,
+            strict=False,
         ):
             symbols = one.draw(found, values[rows], step.silent[rows])
-            updated = one.update(state.take(rows), found, symbols)
-            one.read_into(step.parts[rows], begin, found, updated)
-            updates.append(updated)
+            given = step.parts[rows], begin, after.take(rows)
+            updates.append(one.update(state.take(rows), found, symbols, *given))
         terms = self._terms
+        levels = np.zeros((len(step.codes), LEVELS), np.int64)
         kernels.answer_queries(
             step.parts,
             rows.start // 64,
@@ -290,14 +311,16 @@ class MemoryProtector(Protector):
             terms.firsts,
             terms.every,
             terms.queries,
-            step.thresholds[terms.queries],
+            step.thresholds,
             _LEVELS,
-            np.empty(64, np.float32),
+            step.registered,
+            np.empty(64 * self._columns[-1], np.float32),
             np.empty(64, np.int32),
             step.answers,
             step.codes,
+            levels,
         )
-        return predicted, updates
+        return predicted, updates, levels
 
     def _learn(
         self,
@@ -321,6 +344,9 @@ class MemoryProtector(Protector):
 
         Subjects that are new start from the prior.
         """
+        latest = self._latest
+        if latest is not None and latest.memory is memory.before:
+            return [state.widen(subjects) for state in latest.states], latest.learned
         states, learned = [], []
         for place, one in enumerate(self._filters):
             known = _select(memory, f"{self._name}.{place}.")
@@ -385,12 +411,16 @@ class MemoryProtector(Protector):
 class _Step(NamedTuple):
     """A window of all subjects: what its answers follow from, and where they go."""
 
-    states: Sequence[BeliefState]
+    states: list[BeliefState]
+    after: list[BeliefState]
     values: Sequence[Words]
     silent: Bits
+    registered: Words
+    """A bit for each subject."""
     thresholds: NDArray[np.float64]
+    """Those of queries about private events."""
     parts: Singles
-    """`[row][column]`: how likely each part is."""
+    """`[row][column]`: how likely each part is, with rows that fill the last word."""
     answers: Columns
     codes: Codes
 

@@ -58,7 +58,7 @@ def simulate(
             symbols = one.draw(found, np.ascontiguousarray(part.values[window]), silent)
             updated = one.update(states[number], found, symbols)
             states[number] = updated.state
-            parts.append(one.read(found, updated))
+            parts.append(updated.parts)
         yield SimulatedWindow(window, predicted, silent, tuple(parts))
 
 

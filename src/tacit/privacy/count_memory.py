@@ -1,0 +1,307 @@
+"""Memory of counts: a filter over released counts, and how a limit is spread over windows.
+
+The filter follows the share of open subjects that have the pattern: its usual course over a day,
+which history shows, and the deviation from it, a random walk. Public events tell how many subjects
+are open. A released count corrects the deviation. How far counts surprise the filter tells how fast
+the deviation moves now, compared with history: its *scale*.
+
+With a limit, a count is drawn only every k-th window, with k times the epsilon of a window: the
+limit is then spread evenly over its horizon, whatever k is. Slow counts are drawn rarely and
+precisely, fast ones often. The scale chooses k after each draw.
+
+Everything here is a function of released counts, public events and the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.durations import MICROSECONDS
+from tacit.errors import PlanError
+from tacit.privacy.count_channels import LEAST_EPSILON, CountChannel
+from tacit.privacy.prices import NANO
+
+Floats = NDArray[np.float64]
+Numbers = NDArray[np.int64]
+
+MOST_SLOTS: Final = 288
+"""The most parts of a day with a usual share of their own."""
+SCALES: Final = 2.0 ** np.arange(-4, 5)
+"""The scales for which a plan has an interval between draws."""
+_LEARNING: Final = 0.1
+"""How fast the scale follows surprises."""
+_SURPRISE: Final = 8.0
+"""The largest surprise that counts: an outlier is not a new world."""
+_DAY: Final = MICROSECONDS["d"]
+_FIELDS: Final = 4
+
+
+class FilterState(NamedTuple):
+    """What the filter of a count knows, `[group]`."""
+
+    level: Floats
+    """The deviation of the share from its usual course."""
+    variance: Floats
+    """The variance of the level."""
+    scale: Floats
+    """How fast the level moves, compared with history."""
+    paid: Floats
+    """The number of the first window that may be drawn next: the draws so far are for all before
+    it."""
+
+    def to_array(self) -> Floats:
+        """Return the state as one array."""
+        return np.stack(self)
+
+
+class CountReading(NamedTuple):
+    """What is known of a count in one window, `[group]`."""
+
+    exact: Numbers
+    """How many have the pattern whatever private events do."""
+    opened: Numbers
+    """For how many it is open, counted or left out."""
+    counted: Numbers
+    """How many of these are counted."""
+    drawn: Numbers
+    """The released number of counted open subjects with the pattern; 0 if nobody is counted."""
+    noise: Floats
+    """The variance of the noise of what was released."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CountHistory:
+    """The true counts of one query in consecutive windows of history, `[window][group]`."""
+
+    groups: tuple[str, ...]
+    """Their names; '' if all subjects are counted together."""
+    local: Numbers
+    """`[window]`: when it starts, in local time, in microseconds."""
+    exact: Numbers
+    """How many have the pattern whatever private events do."""
+    opened: Numbers
+    """For how many it is open."""
+    detected: Numbers
+    """How many of these have the pattern."""
+
+    def select(self, windows: slice) -> CountHistory:
+        """Return some of the windows."""
+        parts = (part[windows] for part in (self.local, self.exact, self.opened, self.detected))
+        return CountHistory(self.groups, *parts)
+
+
+class CountEstimate(NamedTuple):
+    """The estimated count of all registered subjects, `[group]`, and its interval."""
+
+    value: Floats
+    low: Floats
+    high: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GroupModel:
+    """What history says of a count in one group."""
+
+    usual: Floats
+    """`[part of the day]`: the usual share of open subjects that have the pattern."""
+    step: float
+    """The variance of a step of the deviation from the usual share, from window to window."""
+    spread: float
+    """The variance of a deviation."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data for JSON."""
+        return {"usual": self.usual.tolist(), "step": self.step, "spread": self.spread}
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> GroupModel:
+        """Read what `to_dict` wrote; raise ValueError if it is malformed."""
+        usual = np.array(plain["usual"], np.float64)
+        step, spread = float(plain["step"]), float(plain["spread"])
+        if usual.ndim != 1 or not 1 <= len(usual) <= MOST_SLOTS:
+            raise ValueError("usual")
+        if not (np.isfinite(usual).all() and 0 < step < np.inf and 0 < spread < np.inf):
+            raise ValueError("model")
+        return cls(usual, step, spread)
+
+
+@dataclass(frozen=True, slots=True)
+class CountSpending:
+    """How a limit is spread over the windows of its horizon."""
+
+    epsilon: Fraction
+    """The epsilon of one window, in whole nano-epsilon: a draw for k windows has k times that."""
+    horizon: int
+    """In microseconds."""
+    intervals: tuple[int, ...]
+    """By scale, as in `SCALES`: how many windows a draw is for."""
+
+    def __post_init__(self) -> None:
+        if len(self.intervals) != len(SCALES) or min(self.intervals) < 1:
+            raise PlanError("the plan's intervals of counts are damaged; make a new plan")
+        if self.epsilon <= 0 or self.horizon <= 0 or (self.epsilon * NANO).denominator != 1:
+            raise PlanError("the plan's spending on counts is damaged; make a new plan")
+
+    def choose_intervals(self, scale: Floats, local: int, slide: int) -> Numbers:
+        """Return by group for how many windows a draw is, no further than the horizon's end.
+
+        `local` is the start of the window in local time, in microseconds.
+        """
+        places = np.rint(np.log2(scale / SCALES[0])).astype(np.int64)
+        chosen = np.array(self.intervals)[np.clip(places, 0, len(SCALES) - 1)]
+        left = max(1, (self.horizon - local % self.horizon) // slide)
+        return np.asarray(np.minimum(chosen, left))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CountMemory:
+    """The memory of one count query, from a plan."""
+
+    models: Mapping[str, GroupModel]
+    """By group; the only one is '' if all subjects are counted together."""
+    width: float
+    """The half width of an interval, in standard deviations: it covers 95 % of history."""
+    error: float
+    """The expected mean absolute error of an estimate."""
+    spending: CountSpending | None = None
+    """How a limit is spent; None if every window is drawn."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data for JSON."""
+        plain: dict[str, Any] = {
+            "models": {name: model.to_dict() for name, model in self.models.items()},
+            "width": self.width,
+            "error": self.error,
+        }
+        if self.spending is not None:
+            plain["spending"] = {
+                "nano": int(self.spending.epsilon * NANO),
+                "horizon": self.spending.horizon,
+                "intervals": list(self.spending.intervals),
+            }
+        return plain
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> CountMemory:
+        """Read what `to_dict` wrote; raise ValueError or PlanError if it is malformed."""
+        models = {str(name): GroupModel.from_dict(one) for name, one in plain["models"].items()}
+        width, error = float(plain["width"]), float(plain["error"])
+        if len({len(model.usual) for model in models.values()} - {1}) > 1:
+            raise ValueError("usual")
+        if not models or not (0 < width < np.inf and 0 <= error < np.inf):
+            raise ValueError("memory")
+        spending = None
+        if "spending" in plain:
+            given = plain["spending"]
+            spending = CountSpending(
+                Fraction(int(given["nano"]), NANO),
+                int(given["horizon"]),
+                tuple(int(one) for one in given["intervals"]),
+            )
+        return cls(models, width, error, spending)
+
+
+class CountFilter:
+    """Follows one count query, window by window: what to draw, and what the draws say."""
+
+    def __init__(self, memory: CountMemory, groups: Sequence[str | None], slide: int) -> None:
+        known = memory.models
+        slots = max(len(model.usual) for model in known.values())
+        usual = {name: np.resize(model.usual, slots) for name, model in known.items()}
+        # A group that history does not have is like the others together.
+        mean = GroupModel(
+            np.mean([*usual.values()], axis=0),
+            max(model.step for model in known.values()),
+            max(model.spread for model in known.values()),
+        )
+        models = [known.get(group or "", mean) for group in groups]
+        self._usual = np.stack([np.resize(model.usual, slots) for model in models], axis=1)
+        self._step = np.array([model.step for model in models])
+        self._spread = np.array([model.spread for model in models])
+        self._width = memory.width
+        self._slide = slide
+        self.spending = memory.spending
+
+    def start(self) -> FilterState:
+        """Return the state before the first window."""
+        rows = len(self._step)
+        return FilterState(
+            np.zeros(rows), self._spread.copy(), np.ones(rows), np.full(rows, -np.inf)
+        )
+
+    def read(self, array: NDArray[Any] | None) -> FilterState:
+        """Read a state; start anew if there is none for these groups."""
+        if array is None or array.shape != (_FIELDS, len(self._step)):
+            return self.start()
+        return FilterState(*array)
+
+    def choose_intervals(self, state: FilterState, window: int, local: int) -> Numbers:
+        """Return by group for how many windows this one is drawn; 0 if it is not."""
+        if self.spending is None:
+            return np.ones(len(self._step), np.int64)
+        found = self.spending.choose_intervals(state.scale, local, self._slide)
+        enough = found >= -(-LEAST_EPSILON // self.spending.epsilon)
+        return np.where((window >= state.paid) & enough, found, 0)
+
+    def find_epsilon(self, interval: int, most: Fraction) -> Fraction:
+        """Return the epsilon of a draw for so many windows; `most` at most."""
+        return most if self.spending is None else min(interval * self.spending.epsilon, most)
+
+    def follow(
+        self,
+        state: FilterState,
+        local: int,
+        reading: CountReading,
+        paid: Numbers,
+        usual: Floats | None = None,
+    ) -> tuple[FilterState, CountEstimate]:
+        """Go on by a window; `paid` are the windows that may be drawn next if this one was drawn.
+
+        `usual` replaces the usual shares.
+        """
+        if usual is None:
+            usual = self._usual[find_slot(local, len(self._usual))]
+        level, scale = state.level, state.scale
+        variance = state.variance + self._step * scale
+        counted = reading.counted > 0
+        if counted.any():
+            number = np.maximum(reading.counted, 1)
+            likely = np.clip(usual + level, 0.02, 0.98)
+            sampled = likely * (1 - likely) * (1 / number - 1 / np.maximum(reading.opened, 1))
+            noise = reading.noise / number**2 + sampled
+            gain = np.where(counted, variance / (variance + noise), 0.0)
+            error = reading.drawn / number - usual - level
+            surprise = np.minimum(error**2 / (variance + noise), _SURPRISE) - 1
+            scale = np.clip(scale * np.exp(_LEARNING * surprise * gain), SCALES[0], SCALES[-1])
+            level = level + gain * error
+            variance = np.maximum(variance * (1 - gain), 1e-18)
+            state = state._replace(paid=np.where(counted, paid, state.paid))
+        least, most = reading.exact, reading.exact + reading.opened
+        value: Floats = np.clip(reading.exact + reading.opened * (usual + level), least, most)
+        half = self._width * np.sqrt(variance) * reading.opened
+        found = CountEstimate(
+            value, np.clip(value - half, least, most), np.clip(value + half, least, most)
+        )
+        return state._replace(level=level, variance=variance, scale=scale), found
+
+
+def noise_variance(channel: CountChannel) -> float:
+    """Return the variance of the noise of a count's channel."""
+    decay = np.exp(-float(channel.epsilon))
+    return float(2 * decay / (1 - decay) ** 2)
+
+
+def find_slots(slide: int) -> int:
+    """Return into how many parts a day is divided for its usual course."""
+    return int(max(1, min(MOST_SLOTS, _DAY // slide)))
+
+
+def find_slot(local: int, slots: int) -> int:
+    """Return the part of the day of a local time."""
+    return local % _DAY * slots // _DAY
