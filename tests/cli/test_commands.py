@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -13,6 +12,7 @@ import polars as pl
 import pytest
 from click.testing import CliRunner, Result
 
+from tacit.cli import demo
 from tacit.cli.main import COMMANDS, main
 
 SPEC = """
@@ -341,14 +341,10 @@ def test_a_huge_specification_is_refused_quickly(tmp_path: Path) -> None:
     assert "larger than" in shown.output or "at most" in shown.output
 
 
-def long_run(spec: Path, folder: Path) -> list[str]:
-    """A command whose answers are more than a pipe or a small disk holds."""
-    rows = [f"{taxi},{minute * 60},5,0,0" for minute in range(200) for taxi in range(50)]
-    return [sys.executable, "-m", "tacit", "detect", str(spec), str(csv(folder, *rows))]
-
-
 def test_a_closed_pipe_ends_the_command_quietly(spec: Path, tmp_path: Path) -> None:
-    command = long_run(spec, tmp_path)
+    """Its answers are more than a pipe holds; `test_outputs` has what cannot be written at all."""
+    rows = [f"{taxi},{minute * 60},5,0,0" for minute in range(200) for taxi in range(50)]
+    command = [sys.executable, "-m", "tacit", "detect", str(spec), str(csv(tmp_path, *rows))]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -356,16 +352,6 @@ def test_a_closed_pipe_ends_the_command_quietly(spec: Path, tmp_path: Path) -> N
         process.stdout.close()
         assert process.stderr.read() == b""
         assert process.wait() == 141
-
-
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full on this system")
-def test_a_full_disk_is_said_to_be_full(spec: Path, tmp_path: Path) -> None:
-    with open("/dev/full", "wb") as full:
-        shown = subprocess.run(
-            long_run(spec, tmp_path), stdout=full, stderr=subprocess.PIPE, text=True, check=False
-        )
-    assert shown.returncode == 5
-    assert "disk is full" in shown.stderr
 
 
 def test_a_sink_that_fails_leaves_nothing_that_looks_whole(spec: Path, tmp_path: Path) -> None:
@@ -403,14 +389,17 @@ def test_the_registry_can_be_given_on_the_command_line(spec: Path, tmp_path: Pat
 
 
 def test_the_demo_tells_the_whole_story(tmp_path: Path) -> None:
-    """Plan, protected answers beside the truth, audit and pictures; all of it in one folder."""
+    """Plan, answers beside the truth, a count, audit, a leak and pictures; all in one folder."""
     shown = tacit("demo", "--out", tmp_path, "--taxis", "20", "--days", "0.3")
     assert shown.exit_code == 0, shown.stderr
-    for said in ("a 50:50 guess", "optimal, with epsilon 2", "truth answer sure", "passed"):
+    for said in (
+        *("a 50:50 guess", "optimal, with epsilon 2", "truth answer sure", "passed"),
+        *("of the intervals hold the truth", "a leak, found and closed"),
+    ):
         assert said in shown.output
     written = {
-        "answers.parquet", "demo.svg", "history.parquet", "plan.json", "quality.png",
-        "quality.svg", "taxi.yaml", "trips.parquet", "truth.parquet",
+        "answers.parquet", "counts.parquet", "counts.yaml", "demo.svg", "history.parquet",
+        "plan.json", "quality.png", "quality.svg", "taxi.yaml", "trips.parquet", "truth.parquet",
     }  # fmt: skip
     assert {path.name for path in tmp_path.iterdir()} == written
     for name in written - {"quality.png"}:
@@ -418,6 +407,17 @@ def test_the_demo_tells_the_whole_story(tmp_path: Path) -> None:
     answers = pl.read_parquet(tmp_path / "answers.parquet")
     assert answers["confidence"].min() < 1.0  # type: ignore[operator]
     assert tacit("audit", tmp_path / "plan.json", "--spec", tmp_path / "taxi.yaml").exit_code == 0
+
+
+def test_the_demo_finds_a_leak_and_closes_it(tmp_path: Path) -> None:
+    """So few taxis as in the test above show none."""
+    spec = demo._write_spec(tmp_path / "taxi.yaml")
+    demo._generate_trips(tmp_path, 100, 0.5, 0)
+    found = demo._find_leak(spec, tmp_path)
+    assert "The strongest: where " in found
+    assert "safer.yaml makes slow private too" in found
+    assert "0 of them about slow." in found
+    assert "OR(break, slow)" in (tmp_path / "safer.yaml").read_text()
 
 
 def modules_after(statement: str) -> Sequence[str]:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import os
+import pty
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -54,3 +58,37 @@ def test_planning_in_a_pipe_prints_only_the_report(tmp_path: Path) -> None:
     shown = tacit("plan", spec, "--history", history, "-o", tmp_path / "plan.json")
     assert shown.exit_code == 0, shown.output
     assert shown.stderr == ""
+
+
+def watch(*arguments: object) -> str:
+    """What a command writes to standard error if that is a terminal."""
+    master, slave = pty.openpty()
+    command = [sys.executable, "-m", "tacit", *map(str, arguments)]
+    environment = {**os.environ, "COLUMNS": "120", "TERM": "xterm"}
+    with subprocess.Popen(
+        command, stderr=slave, stdout=subprocess.DEVNULL, env=environment
+    ) as process:
+        os.close(slave)
+        written = b""
+        # The end of a terminal is an error on Linux, and nothing elsewhere.
+        with contextlib.suppress(OSError):
+            while part := os.read(master, 4096):
+                written += part
+        os.close(master)
+    assert process.returncode == 0, written
+    return written.decode()
+
+
+def test_on_a_terminal_plan_shows_a_share_and_the_time_left(tmp_path: Path) -> None:
+    """And neither it nor a run shows 100 % while something is left to do."""
+    spec, history = specified(tmp_path), tuples(tmp_path / "history.csv", seed=1)
+    plan, answers = tmp_path / "plan.json", tmp_path / "answers.csv"
+    planned = watch("plan", spec, "--history", history, "-o", plan)
+    assert "Planning ..." in planned
+    assert re.search(r"\d+ % .*(\d+:\d\d:\d\d|-:--:--)", planned)
+    ran = watch("run", spec, history, "--plan", plan, "--to", answers)
+    assert "releasing the last windows" in ran
+    for written in (planned, ran):
+        shares = find_shares(written)
+        assert shares
+        assert max(shares) < 100

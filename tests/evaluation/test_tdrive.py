@@ -173,7 +173,7 @@ wild = st.lists(
 
 
 @given(rows=wild)
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_jumps_are_found_as_one_by_one(rows: list[tuple[int, float, float, float]]) -> None:
     frame = reports(*{(taxi, at): (taxi, at, lon, lat) for taxi, at, lon, lat in rows}.values())
     kept, _ = clean(frame, box=(-180, -90, 180, 90))
@@ -181,7 +181,7 @@ def test_jumps_are_found_as_one_by_one(rows: list[tuple[int, float, float, float
 
 
 @given(rows=wild, seed=st.integers(0, 99))
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_order_does_not_matter_and_clean_stays_clean(
     rows: list[tuple[int, float, float, float]], seed: int
 ) -> None:

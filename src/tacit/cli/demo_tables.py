@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 import polars as pl
 from rich.table import Table
 
@@ -14,6 +15,8 @@ from tacit.spec.specification import Specification
 
 _SHOWN: Final = 8
 """Windows of a morning that are shown."""
+_BAR: Final = 40
+"""The width of error bars, in characters."""
 _MORNING: Final = 8
 """The hour at which a morning begins."""
 
@@ -91,3 +94,46 @@ def _format_cell(row: dict[str, object]) -> str:
     truth, answer = word[bool(row["truth"])], word[bool(row["detected"])]
     shown = f"[green]{answer:<6}[/]" if truth == answer else f"[bold red]{answer + ' !':<6}[/]"
     return f"{truth:<5} {shown} {float(str(row['confidence'])):.0%}"
+
+
+def join_counts(true: pl.DataFrame, counted: pl.DataFrame) -> pl.DataFrame:
+    """Join true counts to released ones; where there is no estimate, what was drawn stands in."""
+    drawn = {"estimate": "count", "estimate_low": "low", "estimate_high": "high"}
+    return counted.with_columns(
+        pl.coalesce(name, other).cast(pl.Float64).alias(name) for name, other in drawn.items()
+    ).join(true.select("window_start", pl.col("count").alias("truth")), on="window_start")
+
+
+def measure_counts(both: pl.DataFrame) -> tuple[float, float]:
+    """Return the mean error of estimates, and the share of intervals that hold the truth."""
+    values, low, high, truth = (
+        both[name].to_numpy() for name in ("estimate", "estimate_low", "estimate_high", "truth")
+    )
+    return float(np.abs(values - truth).mean()), float(((low <= truth) & (truth <= high)).mean())
+
+
+def show_counts(both: pl.DataFrame) -> Table:
+    """Show counts of a day, every third hour: the estimate with its error bar, and the truth."""
+    time = pl.col("window_start").dt
+    both = both.filter(time.hour() % 3 == 0, time.minute() == 0)
+    names = ("estimate_low", "estimate_high", "estimate", "truth")
+    values = both.select(names).to_numpy()
+    low = float(values.min(initial=0 if not values.size else np.inf))
+    scale = (_BAR - 1) / max(1.0, float(values.max(initial=low)) - low)
+    table = Table("window", box=None, padding=(0, 1))
+    for name in ("truth", "drawn", "estimate", "from", "to"):
+        table.add_column(name, justify="right")
+    table.add_column("")
+    for row in both.iter_rows(named=True):
+        begin, end, estimate, truth = (round((row[name] - low) * scale) for name in names)
+        bar = [" "] * _BAR
+        bar[begin : end + 1] = "-" * (end + 1 - begin)
+        bar[estimate], bar[truth] = "o", "x"
+        table.add_row(
+            f"{row['window_start']:%H:%M}",
+            f"{row['truth']}",
+            "" if row["left_out"] else f"{row['count']}",
+            *(f"{row[name]:.0f}" for name in ("estimate", "estimate_low", "estimate_high")),
+            "".join(bar),
+        )
+    return table

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from tacit.privacy.statistics import Statistics
     from tacit.spec.specification import Specification
 
+_MADE: Final = 0.99
+"""The share of the work after which everything is computed, and has to be written."""
 _PLANNING: Final = 0.1
 """The share of planning if a curve is drawn, for which the planner runs about forty times."""
 
@@ -253,7 +255,8 @@ def _plan_from_history(
     limits: list[LimitPoint] = []
     with show_progress("Planning ...") as progress:
         curves = wanted.curve or wanted.plot is not None
-        planning = scale_progress(progress, 0, _PLANNING if curves else 1)
+        # The plan is still to be written when it is made.
+        planning = scale_progress(progress, 0, _PLANNING if curves else _MADE)
         if wanted.quality is not None and wanted.least == "limit":
             required = parse_required_quality(spec, wanted.quality)
             least_limit = find_least_limit(spec, statistics, required, planning)
@@ -285,7 +288,7 @@ def _plan_from_history(
             drawing = scale_progress(progress, _PLANNING, 0.9)
             drawn = compute_curve(spec, statistics, decode, progress=drawing)
         if wanted.curve and list_limits(spec.private):
-            limits = predict_curve(spec, statistics, progress=scale_progress(progress, 0.9, 1))
+            limits = predict_curve(spec, statistics, progress=scale_progress(progress, 0.9, _MADE))
     expected = least.expected if least is not None else plan.expected if plan else None
     if least_limit is not None:
         expected = least_limit.point.expected

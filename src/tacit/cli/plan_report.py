@@ -209,13 +209,23 @@ class PlanReport:
         """Say what to expect of counts in windows where private events matter."""
         if self.plan is None or not self.plan.counts:
             return []
-        rows = [("count", "epsilon", "mean error", "95 % within")]
+        rows = [("count", "epsilon", "mean error", "95 % within", "estimated", "drawn every")]
         for row in self.plan.count_rows():
             noisy = row["epsilon"] > 0
             error = f"{row['mean_error']:.3g}" if noisy else "exact"
             within = f"{row['half_width']}" if noisy else ""
-            rows.append((row["query"], f"{row['epsilon']:.4g}" if noisy else "", error, within))
-        return ["Counts, for each group and window; epsilon for one window:", *align(rows), ""]
+            epsilon = f"{row['epsilon']:.4g}" if noisy else ""
+            estimated, every = "", ""
+            if "expected_error" in row:
+                estimated = f"{row['expected_error']:.3g}"
+                every = count(row["drawn_every"], "window")
+            rows.append((row["query"], epsilon, error, within, estimated, every))
+        lines = ["Counts, for each group and window; epsilon for one window:", *align(rows)]
+        if any("expected_error" in row for row in self.plan.count_rows()):
+            lines.append(
+                "estimated: the expected mean error with memory, over all windows of a day."
+            )
+        return [*lines, ""]
 
     def _format_limit_curve(self) -> list[str]:
         if not self.limits:

@@ -239,7 +239,7 @@ def day(
 @reproduce.command()
 @click.option("--seed", metavar="NUMBER", type=click.IntRange(0, 1_000_000_000), default=0,
               show_default=True, help="Seed of the trips and of the noise.")  # fmt: skip
-@click.option("--subjects", metavar="NUMBER,...", default="500,5000", show_default=True,
+@click.option("--subjects", metavar="NUMBER,...", default="500,5000,50000", show_default=True,
               help="Numbers of generated taxis.")  # fmt: skip
 @click.option("--repeats", metavar="NUMBER", type=click.IntRange(1, 10_000), default=20,
               show_default=True, help="How often noise is drawn.")  # fmt: skip
@@ -293,12 +293,8 @@ def reproduce_counts(
         with translate_errors(str(out)):
             out.mkdir(parents=True, exist_ok=True)
     with show_spinner("Counting ..."):
-        # Three days and two: a city of 50,000 taxis has two and one, to fit into memory.
-        series = [
-            one
-            for size in subjects
-            for one in generate_series(size, *((3, 2) if size <= 10_000 else (2, 1)), seed)
-        ]
+        # Three days are history, two are released.
+        series = [one for size in subjects for one in generate_series(size, 3, 2, seed)]
         if data is not None:
             series.append(read_tdrive(data))
         frame = compare_counts(series, repeats=repeats, seed=seed)

@@ -2,71 +2,72 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Final
 
 import numpy as np
 
+from tacit.durations import MICROSECONDS
 from tacit.evaluation.baselines.count_series import (
     CountSetting,
     Floats,
     ReleasedSeries,
     check_epsilon,
 )
+from tacit.planning.count_models import CountLimit, follow_history, learn_count_memory
+from tacit.privacy.count_memory import CountHistory, CountMemory
+from tacit.privacy.randomness import SeededSource
+
+_DAY: Final = MICROSECONDS["d"]
 
 
-class _Profile(NamedTuple):
-    """What history says about a day: its usual course, and how far counts step away from it."""
-
-    usual: Floats
-    """`[window]`"""
-    step: float
-    """The variance of a step of the deviation from the usual course."""
-    spread: float
-    """The variance of a deviation."""
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class PacedCounts:
-    """A two-sided geometric channel at evenly spaced windows, and a filter over what it released.
+    """What a run of the engine does with a limit per day: the same channel, filter and spending.
 
     Guarantee: epsilon-DP for a subject's whole day.
     Neighbours: the windows of a day of one subject.
-    Why: one window of every k is released, with epsilon * k/T by the two-sided geometric mechanism
-    (a subject changes a count by at most 1); a day has T/k of them. The filter uses history and
-    released counts alone.
-    Spends: epsilon * k/T at every k-th window.
-
-    The interval k is the one with the least expected error, from the steps of history. The filter
-    follows the deviation from the usual course of a day, as a random walk, so that a day on another
-    level does no harm. With one day of history, or where the usual course does not make steps
-    smaller, it follows the counts themselves.
+    Why: a draw for k windows has k/T of epsilon, by the audited two-sided geometric channel, and
+    the next one comes k windows later; a draw is for no window after midnight. So the T windows of
+    a day spend epsilon at most. Which windows are drawn follows from history and released counts.
+    Spends: epsilon * k/T at a draw for k windows.
     """
 
     name: str = "own channel"
+    memory: CountMemory | None = None
+    """What was learned from history; by default it is learned for each release."""
+
+    def choose(self, setting: CountSetting, epsilon: float) -> PacedCounts:
+        """Learn from history."""
+        limit = CountLimit(Fraction(epsilon), _DAY)
+        found = learn_count_memory(
+            _to_history(setting.history, setting, 0), _DAY // setting.day, limit.epsilon, limit
+        )
+        return replace(self, memory=found)
 
     def release(
         self, counts: Floats, setting: CountSetting, epsilon: float, random: np.random.Generator
     ) -> ReleasedSeries:
-        """Draw at every k-th window, and filter."""
+        """Release the counts as a run does."""
         check_epsilon(epsilon)
-        profile = _learn(setting)
-        every = _choose_interval(profile, setting.day, epsilon)
-        own = epsilon / (-(-setting.day // every))
-        noise = 2 * np.exp(-own) / (1 - np.exp(-own)) ** 2
-        found, spent = np.empty(len(counts)), np.zeros(len(counts))
-        value, variance = 0.0, profile.spread
-        for step, count in enumerate(counts.tolist()):
-            usual = float(profile.usual[step % setting.day])
-            variance += profile.step
-            if step % setting.day % every == 0:
-                spent[step] = own
-                drawn = count + _draw_geometric(random, own)
-                gain = variance / (variance + noise)
-                value += gain * (drawn - usual - value)
-                variance *= 1 - gain
-            found[step] = usual + value
-        return ReleasedSeries(np.clip(found, 0, setting.subjects), spent)
+        memory = self.memory or self.choose(setting, epsilon).memory
+        assert memory is not None, "all subjects are open"
+        history = _to_history(counts, setting, len(setting.history) * setting.day)
+        source = SeededSource(int(random.integers(1 << 31)))
+        found = list(
+            follow_history(memory, history, _DAY // setting.day, Fraction(epsilon), source)
+        )
+        values = np.array([estimate.value[0] for _, estimate in found])
+        return ReleasedSeries(values, np.array([float(spent) for spent, _ in found]))
+
+
+def _to_history(counts: Floats, setting: CountSetting, first: int) -> CountHistory:
+    """Return counts of windows from a number on, with all subjects open."""
+    detected = np.rint(counts).astype(np.int64).reshape(-1, 1)
+    local = (first + np.arange(len(detected), dtype=np.int64)) * (_DAY // setting.day)
+    opened = np.full_like(detected, setting.subjects)
+    return CountHistory(("",), local, np.zeros_like(detected), opened, detected)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,40 +96,3 @@ class SummedResponses:
         found = (yes - setting.subjects * flipped) / (1 - 2 * flipped)
         clipped = np.clip(found, 0, setting.subjects)
         return ReleasedSeries(clipped, np.full(len(counts), each))
-
-
-def _draw_geometric(random: np.random.Generator, epsilon: float) -> int:
-    """Draw two-sided geometric noise: the difference of two geometric numbers."""
-    chance = -np.expm1(-epsilon)
-    return int(random.geometric(chance)) - int(random.geometric(chance))
-
-
-def _learn(setting: CountSetting) -> _Profile:
-    """Estimate the usual course and the steps away from it, each day against the others."""
-    history = setting.history
-    days = len(history)
-    if days > 1:
-        course = history.mean(axis=0)
-        deviations = history - (days * course - history) / (days - 1)
-        step = float((np.diff(deviations, axis=1) ** 2).mean())
-        if step < setting.change:
-            return _Profile(course, max(0.25, step), max(0.25, float((deviations**2).mean())))
-    flat = np.full(setting.day, history.mean())
-    return _Profile(flat, setting.change, float(history.var()) + 1.0)
-
-
-def _choose_interval(profile: _Profile, day: int, epsilon: float) -> int:
-    """Return the interval between draws with the least mean variance over a day."""
-    best, least = 1, np.inf
-    for every in range(1, day + 1):
-        own = epsilon / (-(-day // every))
-        noise = 2 * np.exp(-own) / (1 - np.exp(-own)) ** 2
-        variance, total = profile.spread, 0.0
-        for step in range(2 * day):
-            variance += profile.step
-            if step % day % every == 0:
-                variance *= noise / (variance + noise)
-            total += variance if step >= day else 0.0
-        if total < least:
-            best, least = every, total
-    return best

@@ -77,7 +77,7 @@ class Homes:
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
+class _SensorStep:
     """The next sensor report of an activity."""
 
     stream: str
@@ -88,16 +88,16 @@ class _Step:
     chance: float = 1.0
 
 
-def _motion(room: str, *after: float, chance: float = 1.0) -> _Step:
-    return _Step("motion", room, True, (after[0], after[1]) if after else (5, 20), chance)
+def _motion(room: str, *after: float, chance: float = 1.0) -> _SensorStep:
+    return _SensorStep("motion", room, True, (after[0], after[1]) if after else (5, 20), chance)
 
 
-def _opens(door: str, chance: float = 1.0) -> _Step:
-    return _Step("doors", door, chance=chance)
+def _opens(door: str, chance: float = 1.0) -> _SensorStep:
+    return _SensorStep("doors", door, chance=chance)
 
 
-def _runs(appliance: str, least: float, most: float, chance: float = 1.0) -> _Step:
-    return _Step("appliances", appliance, True, (least, most), chance)
+def _runs(appliance: str, least: float, most: float, chance: float = 1.0) -> _SensorStep:
+    return _SensorStep("appliances", appliance, True, (least, most), chance)
 
 
 class _SensorLog:
@@ -109,7 +109,7 @@ class _SensorLog:
             stream: [] for stream in _VALUES
         }
 
-    def follow(self, homes: Numbers, times: Floats, *steps: _Step) -> Floats:
+    def follow(self, homes: Numbers, times: Floats, *steps: _SensorStep) -> Floats:
         """Add activities that start at these times; return when they end."""
         for step in steps:
             times = times + self.random.uniform(*step.after, len(times))
@@ -218,8 +218,8 @@ def _medicine(days: Days, diary: _SensorLog) -> None:
     count = len(days.home)
     morning = days.rises + HOUR * random.uniform(0.4, 0.8, count)
     evening = days.rests - HOUR * random.uniform(0.3, 1.0, count)
-    opened, closed = _opens("cabinet"), _Step("doors", "cabinet", False)
-    usually_closed = _Step("doors", "cabinet", False, (10, 60), 0.95)
+    opened, closed = _opens("cabinet"), _SensorStep("doors", "cabinet", False)
+    usually_closed = _SensorStep("doors", "cabinet", False, (10, 60), 0.95)
     for times, takes in ((morning, people.takes), (evening, people.takes_late)):
         homes, starts = _at(days, diary, times, takes * people.faithful)
         tidy = random.random(len(homes)) < 0.12

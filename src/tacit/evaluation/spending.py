@@ -13,8 +13,6 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Final, Literal, TypeAlias
 
-import numpy as np
-
 from tacit.evaluation.baselines.decoding import compare, compute_true_answers
 from tacit.evaluation.baselines.setting import Floats, Presence, Setting
 from tacit.evaluation.limited_runs import LimitedRun, run_limited
@@ -145,11 +143,3 @@ def limit_daily(spec: Specification, limit: Fraction, policy: SpendingPolicy) ->
         for one in spec.private
     )
     return spec.model_copy(update={"private": private, "memory": policy.memory}).checked()
-
-
-def spend_per_day(run: LimitedRun, windows: int) -> Floats:
-    """Return what each subject spent on each whole day, `[private pattern][subject][day]`."""
-    patterns, subjects, number = run.spent.shape
-    whole = run.spent[..., : number // windows * windows]
-    days = whole.reshape(patterns, subjects, -1, windows).sum(axis=-1)
-    return np.asarray(days / 1e9)

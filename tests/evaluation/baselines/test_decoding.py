@@ -31,7 +31,7 @@ from tacit.evaluation.measurement import measure as measured_by_engine
 from tacit.evaluation.synthetic import Shape, draw_data_set
 from tacit.patterns.tree import And, Name
 from tacit.planning.planner import make_plan
-from tacit.privacy.evidence import Evidence, best_threshold
+from tacit.privacy.evidence import Evidence, cut_cells
 from tacit.privacy.noise import Noise
 from tacit.privacy.randomness import SeededSource
 from tests.evaluation.baselines.settings import setting, windows
@@ -68,7 +68,7 @@ def test_for_flips_posterior_and_threshold_are_those_of_the_planner() -> None:
         flips = release.flips[1, list(asked.columns)]
         names = tuple(here.types[n] for n in asked.columns)
         known.append((Evidence.of_presence(names, asked.table[None], asked.windows[None]), flips))
-    threshold, _ = best_threshold(known, [0.5])
+    threshold, _ = cut_cells([evidence.cells(flips) for evidence, flips in known], 0.5)
     decoder = make_posterior_decoder(EventLevel(), here, 2.0, random)
     for asked, yes, (evidence, flips) in zip(here.asked, decoder.yes, known, strict=True):
         cells = _cells(asked, channels, np.array([0.0, 1.0]))

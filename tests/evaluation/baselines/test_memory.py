@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from itertools import product
 
@@ -26,13 +27,16 @@ from tests.evaluation.baselines.settings import Floats, Presence
 STATES, STEPS, TYPES = 4, 4, 2
 
 
+def laplace_below(bound: float) -> float:
+    """How likely a Laplace variable of scale 1 is below a bound."""
+    return math.exp(bound) / 2 if bound < 0 else 1 - math.exp(-bound) / 2
+
+
 def slow_beliefs(
     values: Floats, spent: Floats, tested: Floats, bars: Floats, contexts: Floats,
     start: Floats, moves: Floats,
 ) -> Floats:  # fmt: skip
     """Sum over all paths of states, for one subject."""
-    from scipy.stats import laplace
-
     beliefs = np.zeros((STEPS, STATES))
     for last in range(STEPS):
         for path in product(range(STATES), repeat=last + 1):
@@ -46,11 +50,11 @@ def slow_beliefs(
                     chance *= moves[pair][path[step - 1], state]
                 if tested[step] > 0:
                     away = np.abs(values[step - 1] - bits).mean()
-                    doubt = laplace(scale=1 / (TYPES * tested[step]))
-                    below = doubt.cdf(bars[step] - away)
+                    below = laplace_below((bars[step] - away) * TYPES * tested[step])
                     chance *= 1 - below if spent[step] > 0 else below
                 if spent[step] > 0:
-                    chance *= laplace(scale=1 / spent[step]).pdf(values[step] - bits).prod()
+                    apart = np.abs(values[step] - bits).sum()
+                    chance *= (spent[step] / 2) ** TYPES * math.exp(-spent[step] * apart)
             beliefs[last, path[-1]] += chance
     return np.asarray(beliefs / beliefs.sum(axis=1, keepdims=True))
 

@@ -7,6 +7,7 @@ and the sum over any T steps in a row, a day of windows, is at most epsilon.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -88,10 +89,70 @@ class KalmanFilter:
         return self.value
 
 
+def release_samples(
+    counts: Floats,
+    setting: CountSetting,
+    random: np.random.Generator,
+    choose_epsilon: Callable[[int, Floats, float], float],
+    compute_growth: Callable[[float, float, float], float],
+) -> ReleasedSeries:
+    """Publish the windows that are due with Laplace noise, and predict the others.
+
+    `choose_epsilon` gets the step, what the steps before it spent, and the sampling interval; it
+    returns 0 where nothing is left. `compute_growth` gets the corrected and the predicted count
+    and the epsilon of a sample; it returns by how much the interval grows.
+    """
+    found, spent = np.empty(len(counts)), np.zeros(len(counts))
+    followed = KalmanFilter.start(setting)
+    due, interval = 0, 1.0
+    for step, count in enumerate(counts.tolist()):
+        predicted = followed.predict()
+        own = choose_epsilon(step, spent[:step], interval) if step >= due else 0.0
+        if own > 0:
+            spent[step] = own
+            value = followed.correct(count + random.laplace(0, 1 / own), 2 / own**2)
+            grown = interval + compute_growth(value, predicted, own)
+            interval = float(np.clip(grown, 1.0, setting.day))
+            due = step + int(interval)
+        found[step] = followed.value
+    return ReleasedSeries(found, spent)
+
+
 def check_epsilon(epsilon: float) -> None:
     """Refuse an epsilon that is not positive."""
     if not epsilon > 0:
         raise PrivacyError(f"epsilon per day must be positive; got {epsilon:g}")
+
+
+@dataclass(frozen=True, slots=True)
+class AroundCourse:
+    """A published method on the deviations from the usual course of a day: it knows history too.
+
+    The method is the same, and so is its guarantee: the course comes from history. Differs from
+    the publications, which have no history.
+    """
+
+    method: CountMethod
+
+    @property
+    def name(self) -> str:
+        """The name of the method."""
+        return self.method.name
+
+    def release(
+        self, counts: Floats, setting: CountSetting, epsilon: float, random: np.random.Generator
+    ) -> ReleasedSeries:
+        """Release deviations, and add the usual course."""
+        history, days = setting.history, len(setting.history)
+        course = history.mean(axis=0)
+        if days < 2:
+            return self.method.release(counts, setting, epsilon, random)
+        # Each day against the others, as a new day will be.
+        deviations = history - (days * course - history) / (days - 1)
+        usual = np.resize(course, len(counts))
+        own = CountSetting(deviations, setting.subjects)
+        found = self.method.release(counts - usual, own, epsilon, random)
+        return found._replace(counts=found.counts + usual)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ import numpy as np
 from tacit.evaluation.baselines.count_series import (
     CountSetting,
     Floats,
-    KalmanFilter,
     ReleasedSeries,
     check_epsilon,
+    release_samples,
 )
 
 
@@ -48,23 +48,17 @@ class Fast:
         check_epsilon(epsilon)
         day = setting.day
         most = max(1, int(self.share * day))
-        scale = most / epsilon
-        found, spent = np.empty(len(counts)), np.zeros(len(counts))
-        followed = KalmanFilter.start(setting)
         errors: list[float] = []
-        due, interval, left = 0, 1.0, most
-        for step, count in enumerate(counts.tolist()):
-            if step % day == 0:
-                left = most
-            predicted = followed.predict()
-            if step >= due and left:
-                left -= 1
-                spent[step] = epsilon / most
-                value = followed.correct(count + random.laplace(0, scale), 2 * scale**2)
-                errors = [*errors, abs(value - predicted) / max(abs(value), 1.0)][-self.memory :]
-                feedback = self.proportional * errors[-1] + self.integral * float(np.mean(errors))
-                grown = self.theta * (1 - np.exp(min(50.0, (feedback - self.target) / self.target)))
-                interval = float(np.clip(interval + grown, 1.0, day))
-                due = step + int(interval)
-            found[step] = followed.value
-        return ReleasedSeries(found, spent)
+
+        def choose_epsilon(step: int, spent: Floats, _: float) -> float:
+            today = np.count_nonzero(spent[step // day * day :])
+            return epsilon / most if today < most else 0.0
+
+        def compute_growth(value: float, predicted: float, _: float) -> float:
+            errors.append(abs(value - predicted) / max(abs(value), 1.0))
+            recent = float(np.mean(errors[-self.memory :]))
+            feedback = self.proportional * errors[-1] + self.integral * recent
+            beyond = min(50.0, (feedback - self.target) / self.target)
+            return float(self.theta * (1 - np.exp(beyond)))
+
+        return release_samples(counts, setting, random, choose_epsilon, compute_growth)

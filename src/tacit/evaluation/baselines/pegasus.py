@@ -45,12 +45,16 @@ class Pegasus:
         grouping = (1 - self.perturbing) * each
         noisy = counts + random.laplace(0, 1 / (self.perturbing * each), len(counts))
         found = np.empty(len(counts))
-        begin, threshold = 0, 0.0
+        begin, threshold, opened = 0, 0.0, False
         for step in range(len(counts)):
-            group = counts[begin : step + 1]
-            deviation = float(np.abs(group - group.mean()).sum())
-            if step == begin or deviation + random.laplace(0, 8 / grouping) >= threshold:
-                begin = step
+            if not opened:
+                begin, opened = step, True
                 threshold = self.tolerance / grouping + random.laplace(0, 4 / grouping)
+            else:
+                group = counts[begin : step + 1]
+                deviation = float(np.abs(group - group.mean()).sum())
+                if deviation + random.laplace(0, 8 / grouping) >= threshold:
+                    # A count that ends a group is one by itself: it is compared only once.
+                    begin, opened = step, False
             found[step] = np.median(noisy[begin : step + 1])
         return ReleasedSeries(found, np.full(len(counts), each))

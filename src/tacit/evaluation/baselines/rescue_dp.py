@@ -9,9 +9,9 @@ import numpy as np
 from tacit.evaluation.baselines.count_series import (
     CountSetting,
     Floats,
-    KalmanFilter,
     ReleasedSeries,
     check_epsilon,
+    release_samples,
 )
 
 
@@ -41,20 +41,16 @@ class RescueDp:
     ) -> ReleasedSeries:
         """Sample, filter, and choose the next sample by the error relative to the noise."""
         check_epsilon(epsilon)
-        day = setting.day
-        found, spent = np.empty(len(counts)), np.zeros(len(counts))
-        followed = KalmanFilter.start(setting)
-        due, interval, feedback = 0, 1.0, 0.0
-        for step, count in enumerate(counts.tolist()):
-            predicted = followed.predict()
-            if step >= due:
-                left = epsilon - float(spent[max(0, step - day + 1) : step].sum())
-                part = min(self.phi * np.log(interval + 1), self.p_max)
-                spent[step] = own = max(part * left, 1e-9 * epsilon)
-                value = followed.correct(count + random.laplace(0, 1 / own), 2 / own**2)
-                feedback = 0.9 * abs(value - predicted) + 0.1 * feedback
-                grown = self.theta * (1 - (feedback * own) ** 2)
-                interval = float(np.clip(interval + grown, 1.0, day))
-                due = step + int(interval)
-            found[step] = followed.value
-        return ReleasedSeries(found, spent)
+        feedback = 0.0
+
+        def choose_epsilon(step: int, spent: Floats, interval: float) -> float:
+            left = epsilon - float(spent[max(0, step - setting.day + 1) :].sum())
+            part = min(self.phi * np.log(interval + 1), self.p_max)
+            return float(max(part * left, 1e-9 * epsilon))
+
+        def compute_growth(value: float, predicted: float, own: float) -> float:
+            nonlocal feedback
+            feedback = 0.9 * abs(value - predicted) + 0.1 * feedback
+            return self.theta * (1 - (feedback * own) ** 2)
+
+        return release_samples(counts, setting, random, choose_epsilon, compute_growth)
