@@ -17,6 +17,7 @@ from benchmarks import (
     durable,
     flink,
     jobs,
+    latency,
     memory,
     mqtt,
     planning,
@@ -26,6 +27,7 @@ from benchmarks import (
     sampling,
     service,
     startup,
+    streams,
 )
 from benchmarks.data import Scale
 from benchmarks.jobs import Setting
@@ -49,6 +51,8 @@ JOBS: dict[str, Callable[[Setting], Iterator[Finding | Skipped]]] = {
     "delivery": delivery.delivery,
     "mqtt": mqtt.mqtt,
     "service": service.service,
+    "streams": streams.streams,
+    "latency": latency.latency,
     "flink": flink.flink,
     "distributed": distributed.distributed,
 }

@@ -1,4 +1,8 @@
-"""Measure planning from a file, each plan in a separate process: time, memory, size, loading."""
+"""Measure planning from a file, each plan in a separate process: time, memory, size, loading.
+
+`python -m benchmarks.planning growth KIND MECHANISM WINDOWS` plans for 250, 500 and 1000 queries
+with these windows, and for 250 queries with twice and four times as many.
+"""
 
 from __future__ import annotations
 
@@ -202,8 +206,24 @@ def load(path: Path, kind: str, queries: int) -> dict[str, float]:
     return {"loading": spent.elapsed, "loading_processor": spent.processor}
 
 
+def grow(kind: str, mechanism: str, windows: int) -> None:
+    """Print how processor time, memory and the size of a plan grow."""
+    sizes = [(queries, windows) for queries in (250, 500, 1000)]
+    for queries, number in [*sizes, (250, 2 * windows), (250, 4 * windows)]:
+        found = _measure(kind, mechanism, queries, number)
+        print(
+            f"{queries} queries, {number} windows: {found['processor']:.1f} s,"
+            f" {found['memory']:.0f} MiB, {found['size']:.2f} MB,"
+            f" loaded in {found['loading_processor']:.2f} s",
+            flush=True,
+        )
+
+
 def main(job: str, path: str, kind: str, queries: str, *more: str) -> None:
     """Measure in this process and print the result."""
+    if job == "growth":
+        grow(path, kind, int(queries))
+        return
     if job == "load":
         found = load(Path(path), kind, int(queries))
     else:
