@@ -15,25 +15,29 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: $(if $(wildcard .venv/.ready),.venv/.ready,.venv/.demo)
 	$(RUN)/tacit demo
 
-test: .venv/.ready .flink/.ready
+test: .venv/.ready
 	@tests/install-services
-	$(RUN)/tacit warm
 	@$(MAKE) --no-print-directory --jobs=2 --keep-going test-local test-flink
 
-test-local:
+test-local: .venv/.ready
+	$(RUN)/tacit warm
 	$(RUN)/pytest
 
-# Beside the other tests: a job mostly waits for its processes to start and for checkpoints.
-test-flink:
+# Beside the other tests: a job mostly waits for its processes to start and for checkpoints. Java
+# compiles as little as possible: none of its processes lives for long.
+test-flink: export JAVA_TOOL_OPTIONS = -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
+test-flink: .flink/.ready
 	@.flink/bin/pytest -q -o addopts= -W ignore tests/flink >.flink/tests.log 2>&1; status=$$?; \
 	  echo "Tests on Flink:"; cat .flink/tests.log; exit $$status
 
 soak: .venv/.ready .flink/.ready
 	@tests/install-services
+	$(RUN)/pytest -m hypothesis --hypothesis-profile=thorough tests
 	$(RUN)/pytest -n0 -s tests/soak/crashes.py
 	$(RUN)/pytest -n0 -s tests/soak/service_kills.py
 	$(RUN)/pytest -n0 -s tests/soak/kernel_kills.py
 	$(RUN)/pytest -n0 -s tests/soak/ledger_year.py
+	$(RUN)/pytest -n0 -s tests/soak/held_out.py
 	.flink/bin/pytest -q -s -o addopts= -W ignore tests/soak/flink_kills.py
 
 fuzz: .fuzz/.ready

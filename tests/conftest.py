@@ -1,15 +1,40 @@
 """Settings for all tests: no deadlines, since the first call of a kernel compiles it."""
 
 import gc
+import os
 from collections.abc import Iterator
+from typing import Final
 
 import pytest
 from hypothesis import settings
 
+from tests.engines.forking import Forks
 from tests.services import Postgres, postgres_server
 
-settings.register_profile("tacit", deadline=None, print_blob=True, max_examples=50)
+settings.register_profile("tacit", deadline=None, print_blob=True, max_examples=30)
+settings.register_profile("thorough", deadline=None, print_blob=True, max_examples=500)
 settings.load_profile("tacit")
+
+WAITING: Final = (
+    "tests/cli/test_outputs.py",
+    "tests/cli/test_reproduce.py",
+    "tests/connectors/",
+    "tests/engines/test_crashes.py",
+    "tests/service/",
+    "tests/test_notebooks.py",
+)
+"""Tests that take long, or wait for servers and processes: other workers compute meanwhile."""
+
+
+@pytest.hookimpl(optionalhook=True)  # Flink has an environment without it
+def pytest_xdist_auto_num_workers() -> int:
+    """Return the number of workers: one more than processors, since some of them wait."""
+    return (os.cpu_count() or 1) + 1
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with tests that wait; the rest stays in order."""
+    items.sort(key=lambda item: not item.nodeid.startswith(WAITING))
 
 
 def pytest_collection_finish() -> None:
@@ -22,6 +47,13 @@ def pytest_collection_finish() -> None:
 def pytest_unconfigure() -> None:
     """Free everything in the end: libraries report what is left."""
     gc.unfreeze()
+
+
+@pytest.fixture(scope="session")
+def forks() -> Iterator[Forks]:
+    """Starts runs at once, as forks of a process that the tests of this process share."""
+    with Forks() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import multiprocessing
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -28,6 +27,7 @@ from tacit.events.columntypes import ColumnTypes
 from tacit.events.streams import ColumnType, Stream
 from tacit.pipeline.sinks import ReleaseBatch, Sink
 from tacit.pipeline.sources import Batch, Rejected, Source
+from tests.processes import FORKSERVER
 
 PATIENCE = 30.0
 MANY = 16_000
@@ -180,8 +180,7 @@ class SourceChecks:
         for step in range(10):
             rows = [row | padding for row in tuples(step * MANY // 10, MANY // 10)]
             feed.send(rows, step % feed.partitions)
-        context = multiprocessing.get_context("spawn")
-        with context.Pool(1) as pool:
+        with FORKSERVER.Pool(1) as pool:
             grown, count = pool.apply(read_slowly, (feed,))
         assert count == MANY
         assert grown < 72 << 20, f"{grown >> 20} MiB were held of 92"

@@ -6,6 +6,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -64,7 +65,8 @@ class Peer:
         trace: TracebackType | None,
     ) -> None:
         self._client.disconnect()
-        self._client.loop_stop()
+        with suppress(AttributeError):  # paho: its thread may end while it is being joined
+            self._client.loop_stop()
 
     def publish(
         self, messages: Iterable[tuple[str, bytes]], qos: int = 1, *, retain: bool = False

@@ -128,7 +128,7 @@ def test_a_record_that_is_no_utf8_is_rejected(path: Path, monkeypatch: pytest.Mo
 field = st.text(st.sampled_from('ab1,"é '), max_size=6)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(st.lists(st.tuples(field, field), min_size=1, max_size=20), st.integers(40, 200))
 def test_records_written_by_another_program_are_read_as_written(
     tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str]], piece: int
@@ -146,7 +146,7 @@ def test_records_written_by_another_program_are_read_as_written(
 messy = st.text(st.sampled_from('a1,,,"\n\n\r'), max_size=60)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(messy, st.integers(1, 40))
 def test_what_is_read_and_rejected_does_not_depend_on_how_the_file_is_cut(
     tmp_path_factory: pytest.TempPathFactory, text: str, piece: int
@@ -167,7 +167,7 @@ def test_what_is_read_and_rejected_does_not_depend_on_how_the_file_is_cut(
 odd = st.binary(max_size=12).map(lambda raw: raw.replace(b"\n", b"").replace(b"\r", b""))
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(st.lists(odd | st.sampled_from([b"1,2", b'"a",b', b'"a,b', b"\xff,1"]), max_size=20))
 def test_every_line_is_read_as_it_would_be_alone(
     tmp_path_factory: pytest.TempPathFactory, lines: list[bytes]

@@ -54,6 +54,11 @@ def feed(request: pytest.FixtureRequest, tmp_path: Path) -> FileFeed:
 class TestFollowing(SourceChecks):
     """A growing file passes the list of checks."""
 
+    @pytest.mark.parametrize("feed", ["a.jsonl"], indirect=True)
+    def test_a_slow_reader_holds_it_back_and_memory_stays_bounded(self, feed: Feed) -> None:
+        """Lines of both kinds come through the same queue."""
+        super().test_a_slow_reader_holds_it_back_and_memory_stays_bounded(feed)
+
 
 def test_half_a_line_waits_for_the_other_half(feed: FileFeed) -> None:
     feed.send(tuples(0, 2))

@@ -73,6 +73,11 @@ def feed(request: pytest.FixtureRequest, tmp_path: Path) -> FolderFeed:
 class TestFoldersOfLines(SourceChecks):
     """A growing folder of lines passes the list of checks."""
 
+    @pytest.mark.parametrize("feed", [".jsonl"], indirect=True)
+    def test_a_slow_reader_holds_it_back_and_memory_stays_bounded(self, feed: Feed) -> None:
+        """All kinds of lines come through the same queue."""
+        super().test_a_slow_reader_holds_it_back_and_memory_stays_bounded(feed)
+
 
 class TestFoldersOfTables(SourceChecks):
     """So does one of Parquet or Arrow files."""
@@ -80,6 +85,10 @@ class TestFoldersOfTables(SourceChecks):
     @pytest.fixture(params=[".parquet", ".arrow"])
     def feed(self, request: pytest.FixtureRequest, tmp_path: Path) -> FolderFeed:
         return FolderFeed(tmp_path / "folder", request.param)
+
+    @pytest.mark.parametrize("feed", [".parquet"], indirect=True)
+    def test_a_slow_reader_holds_it_back_and_memory_stays_bounded(self, feed: Feed) -> None:
+        super().test_a_slow_reader_holds_it_back_and_memory_stays_bounded(feed)
 
     def test_what_cannot_be_read_is_rejected_with_a_reason_and_the_rest_goes_on(
         self, feed: Feed

@@ -154,7 +154,7 @@ odd = ["", "{", "[]", "3", '{"n": NaN}', '{"n": 1e400}', '{"s": "\\ud800"}', '{"
 line = st.one_of(good, good, good, st.sampled_from(odd))
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(st.lists(line, max_size=30), st.integers(1, 200))
 def test_rows_do_not_depend_on_how_the_file_is_cut_or_on_other_lines(
     tmp_path_factory: pytest.TempPathFactory, lines: list[str], piece: int

@@ -81,7 +81,7 @@ def tables(draw: st.DrawFn) -> pa.Table:
 
 
 @given(tables(), st.sampled_from([1, 7, 64, 1000]))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 def test_pyarrow_and_polars_read_back_what_was_written(table: pa.Table, rows: int) -> None:
     """Any values, runs of any length, with nulls and without, in groups of any size."""
     file = written(table, rows)
