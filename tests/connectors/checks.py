@@ -12,6 +12,7 @@ import json
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import AbstractContextManager, closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -180,8 +181,8 @@ class SourceChecks:
         for step in range(10):
             rows = [row | padding for row in tuples(step * MANY // 10, MANY // 10)]
             feed.send(rows, step % feed.partitions)
-        with FORKSERVER.Pool(1) as pool:
-            grown, count = pool.apply(read_slowly, (feed,))
+        with ProcessPoolExecutor(1, FORKSERVER) as pool:
+            grown, count = pool.submit(read_slowly, feed).result(4 * PATIENCE)
         assert count == MANY
         assert grown < 72 << 20, f"{grown >> 20} MiB were held of 92"
 
@@ -268,7 +269,8 @@ def read_slowly(feed: Feed) -> tuple[int, int]:
 
     flow: Iterator[Batch] = feed.open().batches(COLUMNS, ["subject"], TYPES)
     count = 0
-    while not count:
+    deadline = time.monotonic() + PATIENCE
+    while not count and time.monotonic() < deadline:
         count += next(flow).table.num_rows
     before = psutil.Process().memory_info().rss
     most = 0

@@ -2,19 +2,26 @@
 
 Used as `python -m tests.engines.forking`: reads a JSON line `[output, argument, ...]`, forks, and
 answers with the child's number; the child writes to the file `output` and ends as the command
-does. `["wait", pid]` answers with how a child ended.
+does. `["wait", pid]` answers with how a child ended. A child that does not end in time is ended with
+the stacks of its threads in its output.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+_PATIENCE: Final = 180.0
+"""Seconds that a child may take to end once somebody waits for it."""
 
 
 def _child(output: str, arguments: list[str]) -> None:
@@ -23,6 +30,7 @@ def _child(output: str, arguments: list[str]) -> None:
     descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
+    faulthandler.enable()
     main(arguments)
 
 
@@ -52,13 +60,25 @@ def _import_everything() -> None:
     load_kernels()
 
 
+def _wait(pid: int) -> int:
+    """Return how a child ended; abort it if it does not end in time."""
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() > deadline:
+            os.kill(pid, signal.SIGABRT)
+            deadline = float("inf")
+        time.sleep(0.005)
+
+
 def serve(child: Callable[[str, list[str]], None]) -> None:
     """Answer requests until standard input ends; `child` runs in the forks."""
     for line in sys.stdin:
         first, *rest = json.loads(line)
         if first == "wait":
-            _, status = os.waitpid(rest[0], 0)
-            print(os.waitstatus_to_exitcode(status), flush=True)
+            print(_wait(rest[0]), flush=True)
             continue
         pid = os.fork()
         if not pid:
