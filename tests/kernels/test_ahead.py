@@ -168,7 +168,7 @@ def test_the_record_is_not_out_of_date(tmp_path: Path) -> None:
     """If this fails, kernels have changed: `make kernels` records them again."""
     write_tuples(tmp_path)
     scenario = Scenario("run", "SEQ(slow, parked)", "csv", ("--mechanism", "uniform"))
-    called = record(scenario, tmp_path)
+    [called] = record(scenario, tmp_path)
     expected = set(find_kernels(called.features))
     missed = [kernel for kernel in called.kernels if kernel not in expected]
     assert len(missed) <= len(called.kernels) // 4, missed
