@@ -40,11 +40,11 @@ def test_rows_that_occur_are_smoothed_as_in_whole_tables(
 
 
 def test_subjects_that_differ_get_profiles_that_differ() -> None:
-    """Half of the subjects stay where they are, the others always move."""
+    """Half of the subjects stay where they are, the others always end at 1."""
     subjects, steps = 40, 60
     subject = np.repeat(np.arange(subjects), steps)
     before = np.tile(np.arange(steps) % 2, subjects)
-    value = np.where(subject % 2, before, 1 - before)
+    value = np.where(subject % 2, before, 1)
     nothing = np.zeros_like(subject)
     taken = Steps(StepFeatures(nothing, nothing, nothing, nothing), subject, before, value)
     layout = choose_layout(np.ones(1), 8, (0.2, 0.6), 1)
