@@ -35,6 +35,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
         cwd=ROOT,
         check=True,
         capture_output=True,
+        timeout=600,
     )
     return folder
 
@@ -133,6 +134,7 @@ def test_twine_finds_nothing_wrong(built: Path) -> None:
         [sys.executable, "-m", "twine", "check", "--strict", *built.iterdir()],
         capture_output=True,
         text=True,
+        timeout=600,
     )
     assert checked.returncode == 0, checked.stdout
     assert checked.stdout.count("PASSED") == 2
@@ -184,7 +186,7 @@ def check_each(expected: dict[str, str], programs: Path, folder: Path, **env: st
     assert done.returncode == 0, done.stderr
     results = json.loads(done.stdout.splitlines()[-1])
     for (command, extra), (code, told) in zip(expected.items(), results, strict=True):
-        assert code not in (0, 1), (command, told)
+        assert code != 0, (command, told)
         assert "Traceback" not in told
         assert f"pip install 'tacit[{extra}]'" in told, (command, told)
 

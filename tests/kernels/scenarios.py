@@ -203,6 +203,7 @@ def record(scenario: Scenario, folder: Path) -> list[RecordedRun]:
             capture_output=True,
             text=True,
             check=False,
+            timeout=600,
         )
         if ran.returncode:
             raise RuntimeError(f"{scenario}: {ran.stderr}")

@@ -103,7 +103,9 @@ def test_a_helper_stops_when_its_process_is_gone(tmp_path: Path) -> None:
     def help_process(parent: str) -> None:
         command = [sys.executable, "-m", "tacit.kernels", parent]
         env = environment(tmp_path / "cache")
-        subprocess.run(command, input=task, text=True, cwd=tmp_path, env=env, check=True)
+        subprocess.run(
+            command, input=task, text=True, cwd=tmp_path, env=env, check=True, timeout=600
+        )
 
     help_process("1" if Path("/proc/self").exists() else "0")
     assert kept(tmp_path / "cache") == 0
