@@ -11,11 +11,5 @@ _WRITING = {"python.md", "leaks.md", "attack.md", "researchers.md", "limits.md"}
 def _in_a_folder_of_its_own(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if request.node.path.name in (
-        "python.md",
-        "leaks.md",
-        "attack.md",
-        "researchers.md",
-        "limits.md",
-    ):
+    if request.node.path.name in _WRITING:
         monkeypatch.chdir(tmp_path)

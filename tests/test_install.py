@@ -6,6 +6,7 @@ from the environment of the tests: nothing is downloaded.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -34,6 +35,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
         cwd=ROOT,
         check=True,
         capture_output=True,
+        timeout=600,
     )
     return folder
 
@@ -63,22 +65,12 @@ def lean(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return install(built, tmp_path_factory.mktemp("lean"))
 
 
-@pytest.fixture(scope="module")
-def with_ledger(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The programs of an environment with tacit[ledger]."""
-    return install(built, tmp_path_factory.mktemp("ledger"), "ledger")
-
-
-def install(built: Path, folder: Path, *extras: str) -> Path:
+def install(built: Path, folder: Path) -> Path:
     """Create an environment with the wheel; return the folder of its programs."""
     venv.create(folder / "env", symlinks=True)
     programs = folder / "env" / "bin"
     (packages,) = (folder / "env" / "lib").glob("python*/site-packages")
-    for one in list_distributions(*extras):
-        for top in {file.parts[0] for file in one.files or () if file.parts[0] != ".."}:
-            source = Path(str(one.locate_file(top)))
-            if top != "__pycache__" and source.exists() and not (packages / top).exists():
-                (packages / top).symlink_to(source)
+    link_distributions(packages, list_distributions())
     (wheel,) = built.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(packages)
@@ -95,13 +87,24 @@ def install(built: Path, folder: Path, *extras: str) -> Path:
     return programs
 
 
-def run(program: Path, *arguments: str | Path, folder: Path) -> subprocess.CompletedProcess[str]:
+def link_distributions(packages: Path, chosen: list[Distribution]) -> None:
+    """Put distributions of this environment into another folder of packages."""
+    for one in chosen:
+        for top in {file.parts[0] for file in one.files or () if file.parts[0] != ".."}:
+            source = Path(str(one.locate_file(top)))
+            if top != "__pycache__" and source.exists() and not (packages / top).exists():
+                (packages / top).symlink_to(source)
+
+
+def run(
+    program: Path, *arguments: str | Path, folder: Path, **env: str
+) -> subprocess.CompletedProcess[str]:
     """Run a command in the lean environment."""
     hidden = {"PYTHONPATH", "VIRTUAL_ENV", "NUMBA_CACHE_DIR"}
     return subprocess.run(
         [program, *map(str, arguments)],
         cwd=folder,
-        env={name: value for name, value in os.environ.items() if name not in hidden},
+        env={name: value for name, value in os.environ.items() if name not in hidden} | env,
         capture_output=True,
         text=True,
         timeout=300,
@@ -131,6 +134,7 @@ def test_twine_finds_nothing_wrong(built: Path) -> None:
         [sys.executable, "-m", "twine", "check", "--strict", *built.iterdir()],
         capture_output=True,
         text=True,
+        timeout=600,
     )
     assert checked.returncode == 0, checked.stdout
     assert checked.stdout.count("PASSED") == 2
@@ -149,38 +153,52 @@ def test_the_lean_core_answers_queries(lean: Path, tmp_path: Path) -> None:
     assert (tmp_path / "out.csv").read_text().count("\n") == 4
 
 
-@pytest.mark.parametrize(
-    ("extra", "arguments"),
-    [
-        ("plot", "plan spec.yaml --history in.csv --plot curve.svg"),
-        ("ledger", "run spec.yaml in.csv --mechanism uniform --ledger spent.db --to out.csv"),
-        ("ledger", "ledger show spent.db"),
-        ("ledger]', or 'tacit[postgres", "ledger show postgresql://localhost/x"),
-        ("mqtt", "detect spec.yaml mqtt://localhost/a"),
-        ("kafka", "detect spec.yaml kafka://localhost/a"),
-        ("flink", "submit spec.yaml in.csv --ledger l.db --to out/"),
-    ],
-)
-def test_a_missing_extra_gives_the_line_to_type(
-    extra: str, arguments: str, lean: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "spec.yaml").write_text(SPEC)
-    (tmp_path / "in.csv").write_text("who,at,kind\nx,2026-01-01T00:00:00,a\n")
-    (tmp_path / "spent.db").touch()
-    done = run(lean / "tacit", *arguments.split(), folder=tmp_path)
-    assert done.returncode != 0
-    assert "Traceback" not in done.stderr
-    assert f"pip install 'tacit[{extra}]'" in done.stderr, done.stderr
+# The extra that each command lacks, in an environment without any, and in one with a ledger.
+WITHOUT_EXTRAS = {
+    "plan spec.yaml --history in.csv --plot curve.svg": "plot",
+    "run spec.yaml in.csv --mechanism uniform --ledger spent.db --to out.csv": "ledger",
+    "ledger show spent.db": "ledger",
+    "ledger show postgresql://localhost/x": "ledger]', or 'tacit[postgres",
+    "detect spec.yaml mqtt://localhost/a": "mqtt",
+    "detect spec.yaml kafka://localhost/a": "kafka",
+    "submit spec.yaml in.csv --ledger l.db --to out/": "flink",
+}
+WITH_A_LEDGER = {
+    "ledger show postgresql://localhost/x": "postgres",
+    "run spec.yaml in.csv --mechanism uniform --ledger l.db --metrics 0": "metrics",
+}
+EACH = """
+import json, sys
+from click.testing import CliRunner
+from tacit.cli.main import main
+found = [CliRunner().invoke(main, one.split()) for one in sys.argv[1:]]
+print(json.dumps([[one.exit_code, one.stderr] for one in found]))
+"""
+"""Runs several commands in one process, which takes a fraction of the time of one for each."""
 
 
-@pytest.mark.parametrize(
-    ("extra", "arguments"),
-    [
-        ("postgres", "ledger show postgresql://localhost/x"),
-        ("metrics", "run spec.yaml in.csv --mechanism uniform --ledger l.db --metrics 0"),
-    ],
-)
-def test_extras_that_need_a_ledger_are_named_once_there_is_one(
-    extra: str, arguments: str, with_ledger: Path, tmp_path: Path
-) -> None:
-    test_a_missing_extra_gives_the_line_to_type(extra, arguments, with_ledger, tmp_path)
+def check_each(expected: dict[str, str], programs: Path, folder: Path, **env: str) -> None:
+    """Every command fails, and names the extra that it lacks."""
+    (folder / "spec.yaml").write_text(SPEC)
+    (folder / "in.csv").write_text("who,at,kind\nx,2026-01-01T00:00:00,a\n")
+    (folder / "spent.db").touch()
+    done = run(programs / "python", "-c", EACH, *expected, folder=folder, **env)
+    assert done.returncode == 0, done.stderr
+    results = json.loads(done.stdout.splitlines()[-1])
+    for (command, extra), (code, told) in zip(expected.items(), results, strict=True):
+        assert code != 0, (command, told)
+        assert "Traceback" not in told
+        assert f"pip install 'tacit[{extra}]'" in told, (command, told)
+
+
+def test_a_missing_extra_gives_the_line_to_type(lean: Path, tmp_path: Path) -> None:
+    check_each(WITHOUT_EXTRAS, lean, tmp_path)
+
+
+def test_extras_that_need_a_ledger_are_named_once_there_is_one(lean: Path, tmp_path: Path) -> None:
+    """The environment with tacit[ledger] is the lean one with more packages on its path."""
+    more = tmp_path / "more"
+    more.mkdir()
+    own = {one.name for one in list_distributions()}
+    link_distributions(more, [one for one in list_distributions("ledger") if one.name not in own])
+    check_each(WITH_A_LEDGER, lean, tmp_path, PYTHONPATH=str(more))

@@ -150,7 +150,7 @@ def test_json_lines_flow_from_standard_input_to_standard_output(spec: Path) -> N
     ]
     shown = subprocess.run(
         [sys.executable, "-m", "tacit", "detect", str(spec), "-", "--json"],
-        input="\n".join(lines), capture_output=True, text=True, check=True,
+        input="\n".join(lines), capture_output=True, text=True, check=True, timeout=600,
     )  # fmt: skip
     rows = [json.loads(line) for line in shown.stdout.splitlines()]
     assert len(rows) == 2 * 3
@@ -351,7 +351,7 @@ def test_a_closed_pipe_ends_the_command_quietly(spec: Path, tmp_path: Path) -> N
         process.stdout.readline()
         process.stdout.close()
         assert process.stderr.read() == b""
-        assert process.wait() == 141
+        assert process.wait(60) == 141
 
 
 def test_a_sink_that_fails_leaves_nothing_that_looks_whole(spec: Path, tmp_path: Path) -> None:
@@ -423,7 +423,9 @@ def test_the_demo_finds_a_leak_and_closes_it(tmp_path: Path) -> None:
 def modules_after(statement: str) -> Sequence[str]:
     """The modules that are imported by a statement in a new interpreter."""
     code = f"{statement}\nimport sys\nprint(*sys.modules)"
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    shown = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=600
+    )
     return shown.stdout.split()
 
 

@@ -126,6 +126,7 @@ def test_no_command_shows_a_traceback_where_its_output_fails(folder: Path) -> No
         capture_output=True,
         text=True,
         check=True,
+        timeout=600,
     )
     codes = map(int, done.stdout.split())
     for number, ((arguments, how), code) in enumerate(zip(cases, codes, strict=True)):
@@ -169,6 +170,7 @@ def test_an_output_that_knows_few_letters_is_explained(folder: Path) -> None:
         text=True,
         check=False,
         env={**os.environ, "PYTHONIOENCODING": "ascii:strict", "PYTHONUTF8": "0"},
+        timeout=600,
     )
     assert "Traceback" not in done.stderr
     if done.returncode:

@@ -81,7 +81,7 @@ def test_the_summary_is_for_the_operator_and_apart_from_the_answers(
 
 def test_answers_flow_to_standard_output(spec: Path, source: Path, plan: Path) -> None:
     command = [sys.executable, "-m", "tacit", "run", str(spec), str(source), "--plan", str(plan)]
-    shown = subprocess.run(command, capture_output=True, text=True, check=True)
+    shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=600)
     rows = [json.loads(line) for line in shown.stdout.splitlines()]
     assert len(rows) == 60 * 10 * 3
     assert list(rows[0]) == COLUMNS

@@ -6,7 +6,6 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import psycopg
 import pytest
 
 import tacit
-from tests.services import Postgres, postgres_server
+from tests.services import Postgres
 
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "grafana"
 SPEC = """
@@ -33,15 +32,9 @@ queries:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Postgres]:
-    with postgres_server() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def stored(server: Postgres, tmp_path_factory: pytest.TempPathFactory) -> str:
+def stored(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The URL of a database with the answers of a day, stored as the README says."""
-    folder, url = tmp_path_factory.mktemp("answers"), server.database("answers")
+    folder, url = tmp_path_factory.mktemp("answers"), postgres.database("answers")
     (folder / "taxi.yaml").write_text(SPEC)
     there = np.random.default_rng(1).random((5, 24, 2)) < 0.5
     who, hour, kind = np.nonzero(there)

@@ -53,25 +53,37 @@ PATTERNS = (
 RECORD = """
 import json, sys
 from tacit.cli.main import main
-from tacit.kernels import KERNELS, ahead, needs
+from tacit.kernels import KERNELS, ahead, cache, needs
 from tacit.kernels.signatures import format_type
-features = []
-ahead.compile_ahead = lambda *_args, **_named: 0
-needed = needs.find_kernels
-needs.find_kernels = lambda found: features.extend(found) or needed(found)
+features, runs, loaded = {}, [], []
+def find(asked):
+    found = needed(asked)
+    features[id(found)] = found, sorted(asked)
+    return found
+def begin(wanted, **_named):
+    runs.append([features[id(wanted)][1], len(loaded)])
+    return 0
+def load(self, signature, context):
+    name = f"{self._function.__module__}.{self._function.__qualname__}"
+    try:
+        loaded.append([name, [format_type(one) for one in signature]])
+    except ValueError:
+        pass
+    return read(self, signature, context)
+needed, needs.find_kernels = needs.find_kernels, find
+read, cache.KernelCache.load_overload = cache.KernelCache.load_overload, load
+ahead.compile_ahead = begin
 main(sys.argv[1:], standalone_mode=False)
-kernels = []
-for name, kernel in KERNELS.items():
-    for types in kernel.overloads:
-        try:
-            kernels.append([name, [format_type(one) for one in types]])
-        except ValueError:
-            pass
+ends = [first for _, first in runs[1:]] + [len(loaded)]
+found = [[own, loaded[begin:end]] for (own, _), begin, end in zip(runs, [0, *ends], ends)]
 compiled = sum(sum(kernel.stats.cache_misses.values()) for kernel in KERNELS.values())
-print(json.dumps([features, kernels, compiled]))
+print(json.dumps([found, compiled]))
 """
-"""Runs a command and prints which features it has and which kernels it loaded. Kernels that only
-other kernels call are part of these, so that they are not loaded where all are compiled already."""
+"""Runs a command and prints which features it has and which kernels it loaded, in this order.
+
+A command that compiles twice counts as two runs, each with the kernels that it loaded until the
+next one. Kernels that only other kernels call are part of these, so that they are not loaded where
+all are compiled already."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +126,8 @@ class Scenario:
         spec, source = folder / "spec.yaml", folder / f"{name}.{self.source}"
         spec.write_text(self.spec)
         options = [one.format(folder=folder) for one in self.options]
+        if self.command == "demo":
+            return ["demo", "--out", str(folder / "demo"), *options]
         if self.command == "plan":
             return ["plan", str(spec), "--history", str(source), *options]
         sink = folder / f"out.{self.sink}"
@@ -150,6 +164,10 @@ def scenarios() -> Iterator[Scenario]:
         yield Scenario("plan", "", "parquet", drawn, demo=True)
         planned = ("--plan", "{folder}/plan.json")
         yield Scenario("run", "", "parquet", planned, demo=True, sink="parquet")
+    yield DEMO
+
+
+DEMO = Scenario("demo", "", options=("--taxis", "100", "--days", "2"), demo=True)
 
 
 def write_tuples(folder: Path) -> None:
@@ -175,7 +193,7 @@ def write_tuples(folder: Path) -> None:
     pq.write_table(Trips(taxis=20, days=0.5, seed=1).table(), folder / "demo.parquet")
 
 
-def record(scenario: Scenario, folder: Path) -> RecordedRun:
+def record(scenario: Scenario, folder: Path) -> list[RecordedRun]:
     """What a run needs, which shows where nothing is left to be compiled."""
     while True:
         for name in ("ledger.db", "out.csv", "out.parquet"):
@@ -185,13 +203,18 @@ def record(scenario: Scenario, folder: Path) -> RecordedRun:
             capture_output=True,
             text=True,
             check=False,
+            timeout=600,
         )
         if ran.returncode:
             raise RuntimeError(f"{scenario}: {ran.stderr}")
-        features, kernels, compiled = json.loads(ran.stdout.splitlines()[-1])
+        found, compiled = json.loads(ran.stdout.splitlines()[-1])
         if not compiled:
-            signatures = tuple(KernelSignature.of(one) for one in kernels)
-            return RecordedRun(frozenset(features), signatures)
+            return [
+                RecordedRun(
+                    frozenset(features), tuple(dict.fromkeys(map(KernelSignature.of, kernels)))
+                )
+                for features, kernels in found
+            ]
 
 
 def record_all(chosen: Sequence[Scenario]) -> list[RecordedRun]:
@@ -200,10 +223,10 @@ def record_all(chosen: Sequence[Scenario]) -> list[RecordedRun]:
     with TemporaryDirectory() as name:
         write_tuples(Path(name))
         for scenario in chosen:
-            run = record(scenario, Path(name))
-            print(f"{len(run.kernels):4} {' '.join(sorted(run.features))}", flush=True)
-            for part in needs.split_run(run):
-                runs.setdefault(part.features, {}).update(dict.fromkeys(part.kernels))
+            for run in record(scenario, Path(name)):
+                print(f"{len(run.kernels):4} {' '.join(sorted(run.features))}", flush=True)
+                for part in [run] if scenario is DEMO else needs.split_run(run):
+                    runs.setdefault(part.features, {}).update(dict.fromkeys(part.kernels))
     return [RecordedRun(features, tuple(kernels)) for features, kernels in runs.items()]
 
 

@@ -103,7 +103,9 @@ def test_a_helper_stops_when_its_process_is_gone(tmp_path: Path) -> None:
     def help_process(parent: str) -> None:
         command = [sys.executable, "-m", "tacit.kernels", parent]
         env = environment(tmp_path / "cache")
-        subprocess.run(command, input=task, text=True, cwd=tmp_path, env=env, check=True)
+        subprocess.run(
+            command, input=task, text=True, cwd=tmp_path, env=env, check=True, timeout=600
+        )
 
     help_process("1" if Path("/proc/self").exists() else "0")
     assert kept(tmp_path / "cache") == 0
@@ -168,7 +170,7 @@ def test_the_record_is_not_out_of_date(tmp_path: Path) -> None:
     """If this fails, kernels have changed: `make kernels` records them again."""
     write_tuples(tmp_path)
     scenario = Scenario("run", "SEQ(slow, parked)", "csv", ("--mechanism", "uniform"))
-    called = record(scenario, tmp_path)
+    [called] = record(scenario, tmp_path)
     expected = set(find_kernels(called.features))
     missed = [kernel for kernel in called.kernels if kernel not in expected]
     assert len(missed) <= len(called.kernels) // 4, missed

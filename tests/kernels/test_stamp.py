@@ -51,6 +51,7 @@ def test_a_constant_of_another_room_compiles_a_kernel_anew(tmp_path: Path) -> No
             check=True,
             capture_output=True,
             text=True,
+            timeout=600,
         )
         return ran.stdout.split()
 

@@ -285,6 +285,26 @@ def test_a_query_that_never_occurs_is_warned_of() -> None:
     assert "never occurs" in str(warning)
 
 
+@pytest.mark.parametrize(
+    ("rate", "query", "answer"), [(0.9, "first", True), (0.1, "second", False)]
+)
+def test_a_query_that_follows_from_public_events_alone_is_warned_of(
+    rate: float, query: str, answer: bool
+) -> None:
+    """With hardly any epsilon, the better guess is the same wherever the query is open."""
+    spec = loads(SPEC.replace("epsilon: 2", "epsilon: 0.001"))
+    windows = np.random.default_rng(1).random((4000, 3)) < [rate, rate, 0.5]
+    plan = make_plan(spec, compute_statistics(spec, windows), "optimal")
+    found = {warning.query: warning for warning in plan.warnings}
+    assert found[query].answer == answer
+    assert "wherever private events could change it" in str(found[query])
+    assert "open" not in found, "nothing private is asked"
+    large = loads(SPEC.replace("epsilon: 2", "epsilon: 5"))
+    good = make_plan(large, compute_statistics(large, history()), "optimal")
+    assert good.warnings == ()
+    assert Plan.from_dict(json.loads(json.dumps(plan.to_dict())), spec).warnings == plan.warnings
+
+
 def test_without_history_only_uniform_works_and_others_say_what_they_need() -> None:
     spec = loads(SPEC)
     assert plan_without_history(spec, "uniform").expected is None

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from tacit.insight.audit import Report
     from tacit.insight.curve import Curve
     from tacit.insight.leak_report import LeakReport
-    from tacit.kernels.ahead import KernelSignature
     from tacit.pipeline.reader import Input
     from tacit.planning.plan import Plan
     from tacit.spec.specification import Specification
@@ -71,6 +70,7 @@ def run_demo(out: Path, taxis: int, days: float, seed: int) -> None:
     from tacit.insight.audit import audit
     from tacit.insight.curve import compute_curve
     from tacit.kernels.ahead import compile_ahead, compile_beside
+    from tacit.kernels.needs import find_kernels
     from tacit.pipeline.run import Run
     from tacit.planning.plan import Plan
     from tacit.planning.planner import make_plan
@@ -82,26 +82,28 @@ def run_demo(out: Path, taxis: int, days: float, seed: int) -> None:
     spec = _write_spec(out / "taxi.yaml")
     counting = _write_counting_spec(out)
     _print_title(console, 1, "Taxis report where they are")
-    with compile_beside([*_find_kernels(spec, []), *_find_kernels(counting, [])]):
+    of_planning, of_answers = find_kernels({"demo:planning"}), find_kernels({"demo:answers"})
+    # Helpers begin at the end of the list. They compile the rest while this process plans.
+    with compile_beside([*of_answers, *of_planning]):
         with console.status("Generating taxi trips ..."):
             past, today = _generate_trips(out, taxis, days, seed)
         console.print(
             f"{past:,} reports of {taxis:,} taxis are history; {today:,} are from another day."
         )
         with show_compilation(always=True) as progress:
-            needed = _find_kernels(spec, _open_trips(spec, out / "trips.parquet"))
-            needed += _find_kernels(counting, _open_trips(counting, out / "trips.parquet"))
-            compile_ahead(needed, helpers=0, progress=progress)
-    _print_title(console, 2, "Passengers and drivers declare what is private")
-    _print_private(console, spec)
-    _print_title(console, 3, "The planner computes the best channels from history")
-    with console.status("Planning ..."):
-        statistics = survey(spec, _open_trips(spec, out / "history.parquet"), literal=False)
-        plan = make_plan(spec, statistics)
-        plan.save(out / "plan.json")
-        drawn = compute_curve(spec, statistics)
-        for suffix in (".svg", ".png"):
-            drawn.plot(out / f"quality{suffix}")
+            compile_ahead(of_planning, helpers=0, progress=progress)
+        _print_title(console, 2, "Passengers and drivers declare what is private")
+        _print_private(console, spec)
+        _print_title(console, 3, "The planner computes the best channels from history")
+        with console.status("Planning ..."):
+            statistics = survey(spec, _open_trips(spec, out / "history.parquet"), literal=False)
+            plan = make_plan(spec, statistics)
+            plan.save(out / "plan.json")
+            drawn = compute_curve(spec, statistics)
+            for suffix in (".svg", ".png"):
+                drawn.plot(out / f"quality{suffix}")
+        with show_compilation() as progress:
+            compile_ahead(of_answers, helpers=0, progress=progress)
     _print_curve(console, plan, drawn)
     _print_title(console, 4, "Answers for another day: what consumers see, next to the truth")
     with console.status("Answering ..."):
@@ -133,20 +135,6 @@ def run_demo(out: Path, taxis: int, days: float, seed: int) -> None:
         console.print(f"  {name:<16} {what}", highlight=False)
     (out / "demo.svg").write_text(_export_svg(console), "utf-8")
     console.print(f"\nNext: tacit explain {out / 'taxi.yaml'}", highlight=False)
-
-
-def _find_kernels(spec: Specification, inputs: list[Input]) -> list[KernelSignature]:
-    """Find the kernels that the demo calls; without inputs, those that no input determines."""
-    from tacit.engines.warmup import list_run_features
-    from tacit.kernels.needs import find_kernels
-    from tacit.spec.mechanisms import MECHANISMS
-
-    found = (
-        find_kernels(list_run_features(command, spec, inputs, mechanism, target="answers.parquet"))
-        for command in ("plan", "detect", "run")
-        for mechanism in MECHANISMS
-    )
-    return list(dict.fromkeys(kernel for kernels in found for kernel in kernels))
 
 
 def _open_console() -> Console:

@@ -58,7 +58,7 @@ class RunReport:
             nothing = "Nothing was spent: no window was released."
             lines += [nothing, self._format_consequences()]
         elif amounts:
-            spent = f"Spent {describe_unit(self.plan.spec)}: epsilon {', '.join(amounts)}."
+            spent = f"Spent {describe_unit(self.plan.spec)}: at most epsilon {', '.join(amounts)}."
             lines += [spent, self._format_consequences()]
         else:
             lines = ["Nothing is declared private, so the answers are true."]

@@ -1,4 +1,9 @@
-"""`python -m tacit.kernels PARENT`: help a process to compile the kernels named on its input."""
+"""`python -m tacit.kernels PARENT [FEATURE...]`: help a process to compile kernels.
+
+They are named on standard input. With features, they are those of runs with one of these; kernels
+of modules that need packages which are not installed are left out. So `make demo` can compile as
+soon as Numba is there, while everything else is being installed.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,13 @@ import json
 import sys
 
 from tacit.kernels.ahead import KernelSignature, help_compile
+from tacit.kernels.needs import find_kernels
 
 if __name__ == "__main__":
-    help_compile([KernelSignature.of(one) for one in json.load(sys.stdin)], int(sys.argv[1]))
+    parent, *features = sys.argv[1:]
+    wanted = (
+        [kernel for one in features for kernel in find_kernels({one})]
+        if features
+        else [KernelSignature.of(one) for one in json.load(sys.stdin)]
+    )
+    help_compile(wanted, int(parent))

@@ -54,15 +54,17 @@ FORMAT: Final = 1
 
 
 class QueryWarning(NamedTuple):
-    """A query that a plan answers always the same way, and why."""
+    """A query whose answers do not depend on private events, and why."""
 
     query: str
     answer: bool
+    """The answer that it always gets."""
     reason: str
+    where: str = "in every window"
 
     def __str__(self) -> str:
         answer = "yes" if self.answer else "no"
-        return f"{self.query} is answered {answer} in every window: {self.reason}"
+        return f"{self.query} is answered {answer} {self.where}: {self.reason}"
 
 
 class HistoryWarning(NamedTuple):
@@ -510,7 +512,12 @@ def _read(plain: Mapping[str, Any], spec: Specification, written: Mapping[str, A
         shares,
         str(plain.get("objective", "micro")),
         tuple(
-            QueryWarning(str(one["query"]), bool(one["answer"]), str(one["reason"]))
+            QueryWarning(
+                str(one["query"]),
+                bool(one["answer"]),
+                str(one["reason"]),
+                str(one.get("where", "in every window")),
+            )
             for one in plain.get("warnings", ())
         ),
         tuple(

@@ -251,16 +251,19 @@ def _expected(spec: Specification, confusions: Sequence[Confusion[Floats]]) -> E
 
 
 def _warn(expected: Expected, statistics: Sequence[Statistics]) -> tuple[QueryWarning, ...]:
-    """List the queries that are expected to be answered always the same way."""
+    """List the queries whose answers are expected not to depend on private events."""
     windows = sum(part.windows for part in statistics)
     found = expected.confusion
-    affected = {part.query for one in statistics for part in one.affected}
+    open_windows: dict[int, float] = {}
+    for one in statistics:
+        for part, known in zip(one.affected, one.evidence, strict=True):
+            open_windows[part.query] = open_windows.get(part.query, 0) + float(known.counts.sum())
     warnings = []
-    for number, name in enumerate(expected.queries):
-        if number not in affected:
-            continue
+    for number in sorted(open_windows):
+        name, opened = expected.queries[number], open_windows[number]
         claims = found.tp[number] + found.fp[number]
         positives = found.tp[number] + found.fn[number]
+        drawn = claims - sum(one.exact[number] for one in statistics)
         if claims <= _NEVER * windows:
             reason = (
                 "it never occurs in history"
@@ -277,6 +280,12 @@ def _warn(expected: Expected, statistics: Sequence[Statistics]) -> tuple[QueryWa
                 else "at this epsilon a yes is the better guess everywhere; raise epsilon"
             )
             warnings.append(QueryWarning(name, True, reason))
+        elif opened and not _NEVER * windows < drawn < opened - _NEVER * windows:
+            reason = (
+                "at this epsilon that is the best guess, so answers follow from public events"
+                " alone; raise epsilon, or do without the query"
+            )
+            warnings.append(QueryWarning(name, bool(drawn > opened / 2), reason, _WHERE_OPEN))
     return tuple(warnings)
 
 
@@ -309,6 +318,7 @@ _FEW_WINDOWS: Final = 100
 """The number of windows below which a plan warns."""
 _NEVER: Final = 1e-9
 """A share of windows that is none but for rounding errors."""
+_WHERE_OPEN: Final = "wherever private events could change it"
 
 
 def _past(

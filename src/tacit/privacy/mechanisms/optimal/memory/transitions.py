@@ -163,35 +163,16 @@ class Transitions:
         Larger cells come first. Profiles are told apart after contexts and levels, and hours last.
         """
         full = counts.reshape(*self.layout.shape, *counts.shape[1:])
-        context, hour = self.strengths
-        # What all profiles have in common; variables have nothing in common.
-        pooled = full.sum(axis=4, keepdims=True) if self.joint else full
-        everywhere = pooled.sum(axis=(0, 1, 2, 3))
-        base = _mix(everywhere.sum(axis=-2), np.full(self.values, 1 / self.values), 1.0)
-        mixed = _mix(everywhere, base[..., np.newaxis, :], context)
-        mixed = _mix(pooled.sum(axis=(0, 2, 3)), mixed, context)
-        mixed = _mix(pooled.sum(axis=(2, 3)), mixed, context)
-        mixed = _mix(pooled.sum(axis=3), mixed[:, :, np.newaxis], context)
-        if self.joint:
-            mixed = _mix(full.sum(axis=3), mixed, context)
-        by_hour = np.repeat(mixed[:, :, :, np.newaxis], self.layout.slots, axis=3)
+        usual = _smooth_contexts(full.sum(axis=3), self.strengths[0], joint=self.joint)
+        by_hour = np.repeat(usual[:, :, :, np.newaxis], self.layout.slots, axis=3)
         if self.layout.slots > 1:
-            by_hour *= self._compare_hours(full, by_hour)
+            # Profiles have what an hour changes in common; variables have nothing in common.
+            common = (0, 1, 2, 4) if self.joint else (0, 1, 2)
+            expected = (full.sum(axis=-1, keepdims=True) * by_hour).sum(axis=common)
+            more = _compare_hours(full.sum(axis=common), expected, self.strengths[1])
+            by_hour *= more[:, np.newaxis] if self.joint else more
             by_hour /= by_hour.sum(axis=-1, keepdims=True)
-        return _mix(full, by_hour, hour).reshape(counts.shape)
-
-    def _compare_hours(self, full: Floats, usual: Floats) -> Floats:
-        """Return how much more often each step occurs at an hour than at all hours together.
-
-        Contexts, levels and profiles have it in common, so that a few days are enough to tell
-        hours apart.
-        """
-        common = (0, 1, 2, 4) if self.joint else (0, 1, 2)
-        expected = (full.sum(axis=-1, keepdims=True) * usual).sum(axis=common, keepdims=True)
-        found = full.sum(axis=common, keepdims=True)
-        total = expected.sum(axis=3, keepdims=True)
-        prior = self.strengths[1] * total / np.maximum(total.sum(axis=-1, keepdims=True), 1e-9)
-        return np.asarray((found + prior + 1e-9) / (expected + prior + 1e-9))
+        return _mix(full, by_hour, self.strengths[1]).reshape(counts.shape)
 
     @cached_property
     def start(self) -> Singles:
@@ -261,6 +242,34 @@ class Transitions:
         return read
 
 
+def _smooth_contexts(counts: Floats, strength: float, *, joint: bool) -> Floats:
+    """Turn counts of steps at all hours together into probabilities.
+
+    Both are `[group before][group][level][chain][value before][value]`.
+    """
+    values = counts.shape[-1]
+    # What all profiles have in common; variables have nothing in common.
+    pooled = counts.sum(axis=3, keepdims=True) if joint else counts
+    everywhere = pooled.sum(axis=(0, 1, 2))
+    base = _mix(everywhere.sum(axis=-2), np.full(values, 1 / values), 1.0)
+    mixed = _mix(everywhere, base[..., np.newaxis, :], strength)
+    mixed = _mix(pooled.sum(axis=(0, 2)), mixed, strength)
+    mixed = _mix(pooled.sum(axis=2), mixed, strength)
+    mixed = _mix(pooled, mixed[:, :, np.newaxis], strength)
+    return _mix(counts, mixed, strength) if joint else mixed
+
+
+def _compare_hours(found: Floats, expected: Floats, strength: float) -> Floats:
+    """Return how much more often each step occurs at an hour than at all hours together.
+
+    `found` and `expected` are steps by hour, `[hour]...[value before][value]`. Contexts, levels and
+    profiles have it in common, so that a few days are enough to tell hours apart.
+    """
+    total = expected.sum(axis=0)
+    prior = strength * total / np.maximum(total.sum(axis=-1, keepdims=True), 1e-9)
+    return np.asarray((found + prior + 1e-9) / (expected + prior + 1e-9))
+
+
 def _mix(counts: Floats, base: Floats, strength: float) -> Floats:
     """Turn counts into probabilities; the base counts for some more steps."""
     return np.asarray((counts + strength * base) / (counts.sum(axis=-1, keepdims=True) + strength))
@@ -327,20 +336,99 @@ def fit_transitions(
     keys, places = np.unique(
         (cells * size + steps.before) * size + steps.value, return_inverse=True
     )
-    places = places.ravel()
-    fitted = _gather(steps, layout, keys, places, shares, firsts, strengths, size)
+    taken = _count_pairs(steps.subject, places.ravel(), (subjects, len(keys)))
+    rows = _OccurringRows.of(keys, layout, size, strengths)
     for _ in range(_ROUNDS if profiles > 1 else 0):
-        tables = np.log(fitted.smooth(fitted.counts))
-        likely = np.empty((subjects, profiles))
-        for profile in range(profiles):
-            each = tables[:, profile].reshape(-1)[keys][places]
-            likely[:, profile] = np.bincount(steps.subject, each, subjects)
-        likely += np.log(fitted.weights)
+        likely = taken @ np.log(rows.smooth(taken.T @ shares)) + np.log(_weigh(shares))
         likely -= likely.max(axis=1, keepdims=True)
         shares = np.exp(likely)
         shares /= shares.sum(axis=1, keepdims=True)
-        fitted = _gather(steps, layout, keys, places, shares, firsts, strengths, size)
-    return fitted
+    counts = np.zeros((layout.cells, profiles, size, size))
+    cell, step = np.divmod(keys, size * size)
+    counts.reshape(layout.cells, profiles, -1)[cell, :, step] = taken.T @ shares
+    groups, values, owners = firsts
+    first = layout.groups[groups] * size + values
+    starts = _count_pairs(first, owners, (layout.kinds * size, subjects)) @ shares
+    starts = starts.reshape(layout.kinds, size, profiles).swapaxes(1, 2)
+    return Transitions(
+        layout, True, _weigh(shares), counts, np.ascontiguousarray(starts), strengths
+    )
+
+
+def _count_pairs(first: Whole, second: Whole, shape: tuple[int, int]) -> Any:
+    """Count pairs of numbers, as a sparse matrix."""
+    from scipy.sparse import csr_array
+
+    return csr_array((np.ones(len(first)), (first, second)), shape)
+
+
+def _weigh(shares: Floats) -> Floats:
+    """Return the weights of profiles, from the shares of all subjects in them."""
+    weights = np.maximum(shares.mean(axis=0), 1e-6)
+    return np.asarray(weights / weights.sum())
+
+
+@dataclass(frozen=True)
+class _OccurringRows:
+    """Smooths only those rows of joint tables that have steps: most have none.
+
+    A row is a cell and a value before.
+    """
+
+    layout: CellLayout
+    strengths: tuple[float, float]
+    row: Whole
+    """`[key]`: its row."""
+    value: Whole
+    """`[key]`: its value."""
+    context: Whole
+    """`[row]`: its value before, and its cell without the hour."""
+    hour: Whole
+    """`[row]`: its value before, and its hour."""
+    size: int
+
+    @classmethod
+    def of(
+        cls, keys: Whole, layout: CellLayout, size: int, strengths: tuple[float, float]
+    ) -> _OccurringRows:
+        """Number the rows of keys."""
+        rows, row = np.unique(keys // size, return_inverse=True)
+        cell, before = np.divmod(rows, size)
+        context, hour = (
+            part * size + before for part in (cell // layout.slots, cell % layout.slots)
+        )
+        return cls(layout, strengths, row.ravel(), keys % size, context, hour, size)
+
+    def smooth(self, counts: Floats) -> Floats:
+        """Do what `Transitions.smooth` does, for keys: `[key][profile]`."""
+        kinds, _, levels, slots = self.layout.shape
+        profiles, size = counts.shape[1], self.size
+        full = np.zeros((len(self.context), profiles, size))
+        full[self.row, :, self.value] = counts
+        by_context = self._add(full, self.context, kinds * kinds * levels)
+        usual = _smooth_contexts(
+            by_context.reshape(kinds, kinds, levels, size, profiles, size).swapaxes(3, 4),
+            self.strengths[0],
+            joint=True,
+        )
+        usual = usual.swapaxes(3, 4).reshape(-1, profiles, size)[self.context]
+        if slots > 1:
+            expected = (full.sum(axis=-1, keepdims=True) * usual).sum(axis=1)
+            more = _compare_hours(
+                self._add(full.sum(axis=1), self.hour, slots),
+                self._add(expected, self.hour, slots),
+                self.strengths[1],
+            )
+            usual *= more.reshape(-1, 1, size)[self.hour]
+            usual /= usual.sum(axis=-1, keepdims=True)
+        return _mix(full, usual, self.strengths[1])[self.row, :, self.value]
+
+    def _add(self, rows: Floats, place: Whole, parts: int) -> Floats:
+        """Add up rows with the same place: `[part][value before]...`."""
+        pairs = _count_pairs(place, np.arange(len(place)), (parts * self.size, len(place)))
+        return np.asarray(pairs @ rows.reshape(len(rows), -1)).reshape(
+            parts, self.size, *rows.shape[1:]
+        )
 
 
 def _guess_profiles(steps: Steps, subjects: int, profiles: int, size: int) -> Floats:
@@ -351,34 +439,6 @@ def _guess_profiles(steps: Steps, subjects: int, profiles: int, size: int) -> Fl
     rank = np.argsort(np.argsort(there / np.maximum(1, total), kind="stable"), kind="stable")
     shares[np.arange(subjects), rank * profiles // subjects] += 0.9
     return shares
-
-
-def _gather(
-    steps: Steps,
-    layout: CellLayout,
-    keys: Whole,
-    places: Whole,
-    shares: Floats,
-    firsts: tuple[Whole, Whole, Whole],
-    strengths: tuple[float, float],
-    size: int,
-) -> Transitions:
-    """Count steps, each by the likely profile of its subject."""
-    profiles = shares.shape[1]
-    counts = np.zeros((profiles, layout.cells * size * size))
-    starts = np.zeros((layout.kinds, profiles, size))
-    groups, values, subjects = firsts
-    for profile in range(profiles):
-        own = shares[:, profile]
-        counts[profile, keys] = np.bincount(places, own[steps.subject], len(keys))
-        first = layout.groups[groups] * size + values
-        found = np.bincount(first, own[subjects], layout.kinds * size)
-        starts[:, profile] = found.reshape(layout.kinds, size)
-    weights = np.maximum(shares.mean(axis=0), 1e-6)
-    table = counts.reshape(profiles, layout.cells, size, size).transpose(1, 0, 2, 3)
-    return Transitions(
-        layout, True, weights / weights.sum(), np.ascontiguousarray(table), starts, strengths
-    )
 
 
 def _fit_factored(

@@ -1,0 +1,58 @@
+"""Transitions: smoothing only the rows that occur gives what smoothing whole tables gives."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tacit.privacy.mechanisms.optimal.memory.transitions import (
+    StepFeatures,
+    Steps,
+    Transitions,
+    _OccurringRows,
+    choose_layout,
+    fit_transitions,
+)
+
+STRENGTHS = (10.0, 5.0)
+
+
+@pytest.mark.parametrize("slots", [1, 12, 48])
+@pytest.mark.parametrize(("size", "profiles"), [(1, 2), (2, 1), (4, 2), (8, 4)])
+@pytest.mark.parametrize("rows", [3, 400])
+def test_rows_that_occur_are_smoothed_as_in_whole_tables(
+    slots: int, size: int, profiles: int, rows: int
+) -> None:
+    random = np.random.default_rng(rows + slots)
+    layout = choose_layout(np.array([5.0, 3.0, 1.0]), profiles * size * size, (0.2, 0.6), slots)
+    assert layout.slots == slots
+    keys = np.unique(random.integers(layout.cells * size * size, size=rows))
+    counts = 20 * random.random((len(keys), profiles))
+    whole = np.zeros((layout.cells, profiles, size, size))
+    cell, step = np.divmod(keys, size * size)
+    whole.reshape(layout.cells, profiles, -1)[cell, :, step] = counts
+    weights, starts = np.full(profiles, 1 / profiles), np.ones((layout.kinds, profiles, size))
+    tables = Transitions(layout, True, weights, whole, starts, STRENGTHS).smooth(whole)
+    assert np.allclose(tables.sum(axis=-1), 1)
+    found = _OccurringRows.of(keys, layout, size, STRENGTHS).smooth(counts)
+    expected = tables.reshape(layout.cells, profiles, -1)[cell, :, step]
+    assert np.allclose(found, expected, rtol=1e-12, atol=0)
+
+
+def test_subjects_that_differ_get_profiles_that_differ() -> None:
+    """Half of the subjects stay where they are, the others always end at 1."""
+    subjects, steps = 40, 60
+    subject = np.repeat(np.arange(subjects), steps)
+    before = np.tile(np.arange(steps) % 2, subjects)
+    value = np.where(subject % 2, before, 1)
+    nothing = np.zeros_like(subject)
+    taken = Steps(StepFeatures(nothing, nothing, nothing, nothing), subject, before, value)
+    layout = choose_layout(np.ones(1), 8, (0.2, 0.6), 1)
+    fitted = fit_transitions(
+        taken, layout, 1, 2, STRENGTHS, (nothing[:subjects], before[:subjects], np.arange(subjects))
+    )
+    assert fitted.weights == pytest.approx([0.5, 0.5], abs=0.05)
+    assert fitted.counts.sum() == pytest.approx(subjects * steps)
+    assert fitted.starts.sum() == pytest.approx(subjects)
+    staying = np.sort(fitted.tables[0, :, 0, 0])
+    assert staying[0] < 0.1 < 0.9 < staying[1]
