@@ -49,6 +49,10 @@ _SUBJECTS, _LEFT_OUT, _DECIDED, _OPEN, _DETECTED = range(5)
 the pattern is detected whatever private events do, for how many it is open, and for how many of
 these it is detected."""
 _FIELDS: Final = 5
+METHODS: Final = ("exact", "drawn", "none")
+"""How a count was made: public events decide it, it was drawn, or nothing was drawn although it is
+open. In a row without a count, `low` and `high` are all that is known: they hold for certain."""
+_EXACT, _DRAWN, _NONE = range(len(METHODS))
 MEMORY: Final = "counts"
 """The prefix under which counts are remembered, each by its number."""
 
@@ -58,6 +62,7 @@ class CountDraws:
     """Released counts: `[window][row]`, with a row for each count and group."""
 
     count: Numbers
+    """Not a count where the method is `none`."""
     low: Numbers
     """The true count is between `low` and `high`, with probability `confidence`."""
     high: Numbers
@@ -72,6 +77,13 @@ class CountDraws:
     estimate_low: Floats
     """The true count is between `estimate_low` and `estimate_high` in 95 of 100 windows."""
     estimate_high: Floats
+    method: NDArray[np.uint8]
+    """How the count was made, as a place in `METHODS`."""
+
+    @property
+    def counted(self) -> NDArray[np.bool_]:
+        """Where there is a count."""
+        return np.asarray(self.method != _NONE)
 
     @property
     def columns(self) -> list[NDArray[Any]]:
@@ -270,6 +282,7 @@ class CountRelease:
             own = drawn.select((slice(None), self.layout.rows[place]))
             if follower is None:
                 self._draw(tally[:, self.layout.rows[place]], self._epsilons[place], own)
+                _mark(own, tally[:, self.layout.rows[place], _OPEN] > 0)
                 continue
             state = follower.read(self._recall(place, memory))
             state = self._follow(follower, state, tally, local.tolist(), place, first, own)
@@ -299,10 +312,12 @@ class CountRelease:
                 epsilon = follower.find_epsilon(interval, self._epsilons[place])
                 chosen = intervals == interval
                 noise[chosen] = self._draw(own[window], epsilon, here, chosen)
+            _mark(here, own[window, :, _OPEN] > 0)
             counted = own[window, :, _OPEN]
             reading = CountReading(exact, opened, counted, here.count - exact, noise)
             state, found = follower.follow(state, start, reading, first + window + intervals)
-            for part, values in zip(here.columns[-len(found) :], found, strict=True):
+            estimates = here.estimate, here.estimate_low, here.estimate_high
+            for part, values in zip(estimates, found, strict=True):
                 part[:] = values
         return state
 
@@ -346,7 +361,31 @@ def _start_draws(tally: Numbers) -> CountDraws:
         unknown,
         unknown.copy(),
         unknown.copy(),
+        np.full(exact.shape, _EXACT, np.uint8),
     )
+
+
+def _mark(drawn: CountDraws, made: NDArray[np.bool_]) -> None:
+    """Note how each count was made, given where one was drawn.
+
+    Where nothing was drawn although somebody is open, there is no count: subjects for which public
+    events decide the pattern are not the group. What is certain of the group remains.
+    """
+    drawn.method[made] = _DRAWN
+    none = ~made & (drawn.left_out > 0)
+    drawn.method[none] = _NONE
+    drawn.high[none] = (drawn.low + drawn.left_out)[none]
+
+
+def add_methods(columns: Sequence[NDArray[Any]]) -> CountDraws:
+    """Return counts that a former version released: it did not say how they were made.
+
+    Where nothing was drawn, its confidence was 1.
+    """
+    method = np.full(columns[0].shape, _EXACT, np.uint8)
+    drawn = CountDraws(*(column.copy() for column in columns), method)
+    _mark(drawn, drawn.confidence < 1)
+    return drawn
 
 
 def _leave_out(tally: Numbers, drawn: CountDraws, chosen: NDArray[np.bool_]) -> None:
